@@ -1,0 +1,1 @@
+"""What the model sees: sections of entries, compiled into one window and rendered for a provider."""

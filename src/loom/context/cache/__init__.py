@@ -1,0 +1,1 @@
+"""The prompt cache: what will hit before sending, and why it did not afterwards."""

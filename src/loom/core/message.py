@@ -1,0 +1,203 @@
+"""The provider-neutral conversation: messages, their parts, and usage."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Any, Literal, TypeAlias
+
+from loom.errors import UsageError
+
+Role: TypeAlias = Literal["system", "user", "assistant"]
+ROLES: tuple[Role, ...] = ("system", "user", "assistant")
+
+JSON: TypeAlias = Any
+"""A JSON value. Any, because a JSON document nests without end and every reader narrows it anyway."""
+
+
+@dataclass(frozen=True, slots=True)
+class TextPart:
+    """Plain text."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ImagePart:
+    """A picture, as base64 text and its media type."""
+
+    data: str = field(repr=False)
+    media_type: str
+    name: str | None = None
+
+    def __post_init__(self) -> None:
+        _check_base64(self.data, "image")
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentPart:
+    """A document such as a PDF, as base64 text and its media type."""
+
+    data: str = field(repr=False)
+    media_type: str = "application/pdf"
+    name: str | None = None
+
+    def __post_init__(self) -> None:
+        _check_base64(self.data, "document")
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallPart:
+    """The model asks for a tool; `id` pairs it with its result."""
+
+    id: str
+    name: str
+    input: JSON = field(default_factory=dict[str, JSON])
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResultPart:
+    """What a tool answered; `content` is text, pictures and documents."""
+
+    call_id: str
+    content: tuple[TextPart | ImagePart | DocumentPart, ...]
+    is_error: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ThinkingPart:
+    """A model's own reasoning, replayed exactly or not at all.
+
+    `signature` is the provider's seal over `text`; `redacted` is the sealed form a provider sends
+    in place of text. `provider` says whose seal it is: another provider never sees the part.
+    """
+
+    text: str = ""
+    signature: str | None = None
+    redacted: str | None = None
+    provider: str = "anthropic"
+
+
+@dataclass(frozen=True, slots=True)
+class NativePart:
+    """A provider's own block that must come back verbatim (a server-side compaction, say)."""
+
+    provider: str
+    body: JSON
+
+
+Part: TypeAlias = TextPart | ImagePart | DocumentPart | ToolCallPart | ToolResultPart | ThinkingPart | NativePart
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message of a conversation.
+
+    Tool results travel in a user message, whatever a provider calls that role on the wire.
+    """
+
+    role: Role
+    parts: tuple[Part, ...]
+
+    def __post_init__(self) -> None:
+        if self.role not in ROLES:
+            raise UsageError(f"a message has the role {self.role!r}; use one of {', '.join(ROLES)}")
+        if not self.parts:
+            raise UsageError(f"a {self.role} message has no parts; give it at least one")
+
+    @classmethod
+    def user(cls, text: str) -> Message:
+        """A user message of plain text."""
+        return cls("user", (TextPart(text),))
+
+    @classmethod
+    def assistant(cls, text: str) -> Message:
+        """An assistant message of plain text."""
+        return cls("assistant", (TextPart(text),))
+
+    @property
+    def text(self) -> str:
+        """The text parts, joined."""
+        return "".join(p.text for p in self.parts if isinstance(p, TextPart))
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSpec:
+    """A tool as the model sees it: a name, what it does, and the JSON schema of its input."""
+
+    name: str
+    description: str = ""
+    input_schema: JSON = field(default_factory=lambda: dict[str, JSON](type="object", properties={}))
+
+    def __post_init__(self) -> None:
+        if not self.name:
+            raise UsageError("a tool needs a name")
+        try:  # a private copy: a schema edited later must not move bytes that were already sent
+            object.__setattr__(self, "input_schema", json.loads(json.dumps(self.input_schema)))
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"the input schema of tool {self.name!r} is not JSON: {error}") from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """Tokens of one call or of many, with one meaning for every provider.
+
+    `input` is the whole prompt; `cache_read` and `cache_write` are the parts of it that were read
+    from and written to the prompt cache, so `uncached` is what was billed at the plain price.
+    """
+
+    input: int = 0
+    output: int = 0
+    cache_read: int = 0
+    cache_write: int = 0
+
+    @property
+    def uncached(self) -> int:
+        """Prompt tokens that neither came from the cache nor went into it."""
+        return self.input - self.cache_read - self.cache_write
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            input=self.input + other.input,
+            output=self.output + other.output,
+            cache_read=self.cache_read + other.cache_read,
+            cache_write=self.cache_write + other.cache_write,
+        )
+
+
+def canonical(part: Part) -> str:
+    """The one text form of a part that identity and byte comparison are made from."""
+    match part:
+        case TextPart(text):
+            return f"text\0{text}"
+        case ImagePart(data, media_type, name):
+            return f"image\0{media_type}\0{name or ''}\0{data}"
+        case DocumentPart(data, media_type, name):
+            return f"document\0{media_type}\0{name or ''}\0{data}"
+        case ToolCallPart(id, name, input):
+            return f"tool_call\0{id}\0{name}\0{json.dumps(input, ensure_ascii=False)}"
+        case ToolResultPart(call_id, content, is_error):
+            return f"tool_result\0{call_id}\0{is_error:d}\0" + "\0".join(canonical(c) for c in content)
+        case ThinkingPart(text, signature, redacted, provider):
+            return f"thinking\0{provider}\0{signature or ''}\0{redacted or ''}\0{text}"
+        case NativePart(provider, body):
+            return f"native\0{provider}\0{json.dumps(body, ensure_ascii=False)}"
+
+
+def content_hash(part: Part) -> str:
+    """SHA-256 of a part's content."""
+    return sha256(canonical(part).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _check_base64(data: str, what: str) -> None:
+    try:
+        decoded = base64.b64decode(data, validate=True)
+    except (binascii.Error, ValueError, TypeError) as error:
+        raise UsageError(
+            f"the {what} data is not base64 ({error}); pass base64.b64encode(raw).decode()"
+        ) from error
+    if not decoded:
+        raise UsageError(f"the {what} data is empty")

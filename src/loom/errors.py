@@ -1,0 +1,167 @@
+"""The one error tree of Loom.
+
+    LoomError
+    ├─ UsageError            the call is wrong; fix the call
+    │  ├─ ScopeRequired      a store was asked without saying for whom
+    │  ├─ UnknownSection     a section name that does not exist
+    │  ├─ TooManyBreakpoints more cache breakpoints than a provider takes
+    │  ├─ BadCacheTTL        a cache lifetime that means nothing
+    │  ├─ BadRequestFile     a recorded request that cannot be read
+    │  └─ MissingExtra       an optional package is needed; says how to install it
+    ├─ NotFound              the thing named is not there
+    │  └─ EntryNotFound      ... an entry of a context (never added, or removed since)
+    ├─ StoreError
+    │  ├─ StoreUnavailable*
+    │  ├─ StoreConflict*
+    │  ├─ EmbedderMismatch
+    │  └─ FormatTooNew
+    ├─ ProviderError
+    │  ├─ RateLimited*
+    │  ├─ ProviderUnavailable*
+    │  ├─ ContextOverflow
+    │  └─ BadResponse
+    └─ CompactionError
+       └─ CannotCompact                                   (* worth a retry)
+
+A message says what happened, with the values, and then what to do.
+"""
+
+from __future__ import annotations
+
+
+class LoomError(Exception):
+    """Base of every error Loom raises on purpose."""
+
+    retryable: bool = False
+
+
+class UsageError(LoomError, ValueError):
+    """The call is wrong; the message says how to write it."""
+
+
+class ScopeRequired(UsageError):
+    """A store was asked without saying for whom."""
+
+
+class UnknownSection(UsageError):
+    """A section name that does not exist."""
+
+    def __init__(self, name: str, known: tuple[str, ...]) -> None:
+        super().__init__(f"there is no section {name!r}; the sections are {', '.join(known)}")
+        self.name, self.known = name, known
+
+
+class TooManyBreakpoints(UsageError):
+    """More cache breakpoints than a provider takes in one request."""
+
+    def __init__(self, names: tuple[str, ...], limit: int) -> None:
+        super().__init__(
+            f"{len(names)} cache breakpoints were asked for ({', '.join(names)}); a request takes at most "
+            f"{limit}; name fewer sections: a later breakpoint covers everything before it"
+        )
+        self.names, self.limit = names, limit
+
+
+class BadCacheTTL(UsageError):
+    """A cache lifetime that means nothing."""
+
+    def __init__(self, value: object) -> None:
+        super().__init__(
+            f"cache_ttl={value!r} is not a lifetime; give a positive number of seconds, such as 300 or 3600"
+        )
+        self.value = value
+
+
+class BadRequestFile(UsageError):
+    """A recorded request that cannot be read."""
+
+
+class MissingExtra(UsageError, ImportError):
+    """An optional package is needed for what was asked."""
+
+    def __init__(self, what: str, extra: str) -> None:
+        super().__init__(f"{what} needs an optional package; run: pip install 'loom-engine[{extra}]'")
+        self.extra = extra
+
+
+class NotFound(LoomError, LookupError):
+    """The thing named is not there."""
+
+
+class EntryNotFound(NotFound):
+    """No such entry in this context: it was never added, or it was removed since."""
+
+
+class StoreError(LoomError):
+    """A store could not do what was asked; nothing was half-written."""
+
+
+class StoreUnavailable(StoreError):
+    """The store cannot be reached now."""
+
+    retryable = True
+
+
+class StoreConflict(StoreError):
+    """Somebody else changed the same thing first."""
+
+    retryable = True
+
+
+class EmbedderMismatch(StoreError):
+    """The store holds vectors of another embedder."""
+
+    def __init__(self, stored: str, given: str) -> None:
+        super().__init__(
+            f"this store holds vectors from {stored}, but the engine uses {given}; "
+            f"run `loom memory reembed` or open it with embedder={stored!r}"
+        )
+        self.stored, self.given = stored, given
+
+
+class FormatTooNew(StoreError):
+    """The data was written by a newer Loom."""
+
+
+class ProviderError(LoomError):
+    """A model provider refused or failed."""
+
+
+class RateLimited(ProviderError):
+    """The provider asks to wait; `retry_after` is in seconds, None where it did not say."""
+
+    retryable = True
+
+    def __init__(self, message: str, *, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class ProviderUnavailable(ProviderError):
+    """The provider cannot be reached or is overloaded."""
+
+    retryable = True
+
+
+class ContextOverflow(ProviderError):
+    """The request is larger than the model's window."""
+
+    def __init__(self, message: str, *, limit: int | None = None, size: int | None = None) -> None:
+        super().__init__(message)
+        self.limit, self.size = limit, size
+
+
+class BadResponse(ProviderError):
+    """The provider answered with something that is not an answer."""
+
+
+class CompactionError(LoomError):
+    """A history could not be compacted; it is unchanged."""
+
+
+class CannotCompact(CompactionError):
+    """No rewrite of this history reaches the target; `reason` says why."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
