@@ -26,7 +26,7 @@ class CacheRules:
     read: float
     """Price of a cached token, as a share of the plain input price."""
     write: Mapping[str, float] = field(default_factory=dict[str, float])
-    """Price of writing a token, by lifetime, as a share of the plain input price; empty: writing is free of surcharge."""
+    """Price of writing a token, by lifetime, as a share of the plain price; empty: no surcharge."""
     ttls: Mapping[str, float] = field(default_factory=dict[str, float])
     """The lifetimes the provider accepts, as it writes them, in seconds; empty: it takes none."""
     default_ttl: str | None = None

@@ -1,0 +1,1 @@
+"""One protocol a file, its contract in the docstring."""
