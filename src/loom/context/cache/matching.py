@@ -1,0 +1,385 @@
+"""The four ways in which providers find an earlier prefix in their prompt cache."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from itertools import accumulate
+from typing import Protocol
+
+from loom.catalog.model import CacheRules
+from loom.context.cache.prompt import LEVELS, Block, Prompt
+from loom.errors import UsageError
+
+CALLS = frozenset({"tool_use", "function_call"})
+RESULTS = frozenset({"tool_result", "function_call_output"})
+THINKING = frozenset({"thinking", "redacted_thinking", "reasoning"})
+EARLIER_ENDS = 20
+"""Message ends, besides the newest, that a provider with implicit breakpoints looks up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """One request with the hash of each of its prefixes; equal prefixes have equal nodes."""
+
+    prompt: Prompt
+    parents: tuple[bytes, ...]
+    """What each block continues: the prefix before it, salted with the settings of its level."""
+    nodes: tuple[bytes, ...]
+    ends: tuple[int, ...]
+    """Tokens up to the end of each block."""
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        """The blocks of the request."""
+        return self.prompt.blocks
+
+    @property
+    def at(self) -> float | None:
+        """When the request started."""
+        return self.prompt.at
+
+
+class Prefixes:
+    """Hashes the prefixes of each request, going on from what it shares with the request before."""
+
+    def __init__(self) -> None:
+        self._last: Chain | None = None
+
+    def lay(self, prompt: Prompt) -> Chain:
+        """The request as a chain; the model and the settings of a level salt all that follows."""
+        shared = self._shared(prompt)
+        parents = list(self._last.parents[:shared]) if self._last else []
+        nodes = list(self._last.nodes[:shared]) if self._last else []
+        node = nodes[-1] if nodes else _digest(b"", f"{prompt.provider}\0{prompt.model}".encode())
+        depth = LEVELS.index(prompt.blocks[shared - 1].level) + 1 if shared else 0
+        for block in prompt.blocks[shared:]:
+            while depth <= LEVELS.index(block.level):
+                node = _digest(node, prompt.settings.get(LEVELS[depth], "").encode())
+                depth += 1
+            parents.append(node)
+            node = _digest(node, block.key)
+            nodes.append(node)
+        ends = tuple(accumulate(b.tokens for b in prompt.blocks))
+        self._last = Chain(prompt, tuple(parents), tuple(nodes), ends)
+        return self._last
+
+    def _shared(self, prompt: Prompt) -> int:
+        before = self._last.prompt if self._last else None
+        if before is None or (before.provider, before.model) != (prompt.provider, prompt.model):
+            return 0
+        if dict(before.settings) != dict(prompt.settings):
+            return 0
+        pairs = zip(before.blocks, prompt.blocks, strict=False)
+        alike = (n for n, (old, new) in enumerate(pairs) if old.key != new.key)
+        return next(alike, min(len(before.blocks), len(prompt.blocks)))
+
+
+def _digest(node: bytes, step: bytes) -> bytes:
+    return blake2b(node + step, digest_size=16).digest()
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a request reads from the cache."""
+
+    tokens: int = 0
+    blocks: int = 0
+    """Blocks that were read whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """An entry that a request leaves: everything up to `tokens`, for a lifetime."""
+
+    tokens: int
+    ttl: str
+
+
+class Matcher(Protocol):
+    """One provider's cache. Each request is read first and then written, in the order of the trace."""
+
+    def read(self, chain: Chain) -> Found:
+        """What this request finds, which also keeps it alive."""
+        ...
+
+    def write(self, chain: Chain) -> tuple[Written, ...]:
+        """Stores this request; returns the entries the provider charges for, shortest first."""
+        ...
+
+
+def matcher(rules: CacheRules) -> Matcher:
+    """An empty cache that follows `rules`."""
+    match rules.matching:
+        case "lookback" | "exact":
+            return Marked(rules)
+        case "grid":
+            return Grid(rules)
+        case "units":
+            return Units(rules)
+
+
+class Marked:
+    """Entries stand at the marks of a request, and are found within reach of the marks of a later one."""
+
+    def __init__(self, rules: CacheRules) -> None:
+        self._rules = rules
+        self._entries = _Entries()
+
+    def read(self, chain: Chain) -> Found:
+        """The deepest live entry within reach."""
+        for i in sorted(reach(chain.prompt, self._rules), reverse=True):
+            if self._entries.live(chain.nodes[i], chain.at):
+                self._entries.touch(chain.nodes[i], chain.at)
+                return Found(chain.ends[i], i + 1)
+        return Found()
+
+    def write(self, chain: Chain) -> tuple[Written, ...]:
+        """One entry at each mark behind the minimum prefix."""
+        written: list[Written] = []
+        for i, ttl in marked(chain.prompt, self._rules).items():
+            if chain.ends[i] >= self._rules.min_prefix:
+                self._entries.keep(chain.nodes[i], chain.at, _lifetime(self._rules, ttl))
+                written.append(Written(chain.ends[i], ttl))
+        return tuple(written)
+
+
+class Grid:
+    """The longest token prefix shared with any earlier request, cut down to whole cells of a grid."""
+
+    def __init__(self, rules: CacheRules) -> None:
+        self._rules = rules
+        self._seconds = _lifetime(rules, rules.default_ttl)
+        self._entries = _Entries()
+        self._siblings: dict[tuple[bytes, str, str, str], list[tuple[str, bytes]]] = {}
+
+    def read(self, chain: Chain) -> Found:
+        """Whole blocks first, then the text that the first new block shares with one seen in its place."""
+        whole = 0
+        while whole < len(chain.nodes) and self._entries.live(chain.nodes[whole], chain.at):
+            whole += 1
+        shared = chain.ends[whole - 1] if whole else 0
+        if whole < len(chain.nodes):
+            shared += self._shared_inside(chain, whole)
+        shared -= shared % self._rules.grid
+        if shared < max(1, self._rules.min_prefix):
+            return Found()
+        return Found(shared, bisect_right(chain.ends, shared))
+
+    def write(self, chain: Chain) -> tuple[Written, ...]:
+        """Every prefix is kept, free of charge."""
+        for i, node in enumerate(chain.nodes):
+            if not self._entries.live(node, chain.at):
+                known = self._siblings.setdefault(_place(chain, i), [])
+                item = (chain.blocks[i].content, node)
+                at = bisect_left(known, item)
+                if known[at : at + 1] != [item]:
+                    known.insert(at, item)
+            self._entries.keep(node, chain.at, self._seconds)
+        return ()
+
+    def _shared_inside(self, chain: Chain, i: int) -> int:
+        block = chain.blocks[i]
+        known = self._siblings.get(_place(chain, i), [])
+        # In sorted order the longest common prefix is always with a neighbour.
+        split = bisect_left(known, (block.content, b""))
+        sides = (range(split - 1, -1, -1), range(split, len(known)))
+        neighbours = (
+            next((known[k] for k in side if self._entries.live(known[k][1], chain.at)), None) for side in sides
+        )
+        longest = max((common_length(block.content, n[0]) for n in neighbours if n), default=0)
+        return block.tokens * longest // max(1, len(block.content))
+
+
+class Units:
+    """Whole units: where an earlier request or its answer ended, and prefixes that two requests shared."""
+
+    def __init__(self, rules: CacheRules) -> None:
+        self._rules = rules
+        self._seconds = _lifetime(rules, rules.default_ttl)
+        self._units = _Entries()
+        self._seen = _Entries()
+        self._unanswered: set[bytes] = set()
+
+    def read(self, chain: Chain) -> Found:
+        """The longest unit that this request begins with."""
+        self._learn_answers(chain)
+        for i in range(len(chain.nodes) - 1, -1, -1):
+            if chain.ends[i] < self._rules.min_prefix:
+                break
+            if self._units.live(chain.nodes[i], chain.at):
+                self._units.touch(chain.nodes[i], chain.at)
+                return Found(chain.ends[i], i + 1)
+        return Found()
+
+    def write(self, chain: Chain) -> tuple[Written, ...]:
+        """The whole request becomes a unit, and so does what it shares with an earlier one."""
+        shared = 0
+        while shared < len(chain.nodes) and self._seen.live(chain.nodes[shared], chain.at):
+            shared += 1
+        if shared:
+            self._units.keep(chain.nodes[shared - 1], chain.at, self._seconds)
+        for node in chain.nodes:
+            self._seen.keep(node, chain.at, self._seconds)
+        if chain.nodes:
+            self._units.keep(chain.nodes[-1], chain.at, self._seconds)
+            self._unanswered.add(chain.nodes[-1])
+        return ()
+
+    def _learn_answers(self, chain: Chain) -> None:
+        # The answer to a request is only seen when a later request repeats it; its unit is as old as the request.
+        for i, node in enumerate(chain.nodes):
+            if node not in self._unanswered or not self._units.live(node, chain.at):
+                continue
+            end = i
+            while end + 1 < len(chain.nodes) and chain.blocks[end + 1].role == "assistant":
+                end += 1
+            if end > i:
+                self._unanswered.discard(node)
+                self._units.copy(node, chain.nodes[end])
+
+
+def marked(prompt: Prompt, rules: CacheRules) -> dict[int, str]:
+    """The marks of a request that write an entry: the lifetime of each, by position, earliest first."""
+    marks = {i: prompt.blocks[i].marker or "" for i in prompt.markers}
+    own = own_breakpoint(prompt, rules)
+    if own is not None:
+        marks.setdefault(own, prompt.automatic or "")
+    if rules.matching == "exact":
+        room = rules.max_markers - (own is not None)
+        latest = sorted(i for i in marks if i != own)[-room:] if room > 0 else []
+        marks = {i: ttl for i, ttl in marks.items() if i == own or i in latest}
+    if len(marks) > rules.max_markers:
+        raise UsageError(
+            f"the request has {len(marks)} cache markers ({', '.join(prompt.blocks[i].path for i in sorted(marks))}); "
+            f"the provider takes {rules.max_markers}; remove the earliest: a later marker covers everything before it"
+        )
+    return dict(sorted(marks.items()))
+
+
+def reach(prompt: Prompt, rules: CacheRules) -> set[int]:
+    """The positions of a request at which an entry of an earlier one would be found."""
+    if rules.matching == "exact":
+        ends = message_ends(prompt.blocks)[-EARLIER_ENDS - 1 :] if prompt.automatic else ()
+        return {*prompt.markers[-rules.lookups :], *ends}
+    positions = lookback_positions(prompt.blocks, collapse=rules.collapse_runs)
+    within: set[int] = set()
+    for mark in marked(prompt, rules):
+        first = bisect_right(positions, positions[mark] - rules.lookback)
+        within.update(range(first, mark + 1))
+    return within
+
+
+def own_breakpoint(prompt: Prompt, rules: CacheRules) -> int | None:
+    """The position of the breakpoint that the provider places itself, if it does."""
+    if not prompt.automatic or rules.matching not in {"lookback", "exact"}:
+        return None
+    if rules.matching == "exact":
+        return next(reversed(message_ends(prompt.blocks)), None)
+    cacheable = (i for i in range(len(prompt.blocks) - 1, -1, -1) if markable(prompt.blocks[i], rules))
+    return next(cacheable, None)
+
+
+def markable(block: Block, rules: CacheRules) -> bool:
+    """Whether a cache marker may stand on this block."""
+    if rules.matching == "exact":
+        return block.level != "tools" and block.role != "assistant"
+    return rules.max_markers > 0 and block.kind not in THINKING and bool(block.content)
+
+
+def lookback_positions(blocks: Sequence[Block], *, collapse: bool) -> list[int]:
+    """The position of each block as a lookback counts them: a run of calls, or of results, may count once."""
+    positions: list[int] = []
+    position = 0
+    previous = ""
+    for block in blocks:
+        run = "calls" if block.kind in CALLS else "results" if block.kind in RESULTS else ""
+        position += not (collapse and run and run == previous)
+        positions.append(position)
+        previous = run
+    return positions
+
+
+def message_ends(blocks: Sequence[Block]) -> list[int]:
+    """Ends of user messages, of runs of tool results, and of the system text at the start, in order."""
+    ends: list[int] = []
+    opening = True
+    for i, block in enumerate(blocks):
+        following = blocks[i + 1] if i + 1 < len(blocks) else None
+        starts_with_system = opening and _is_system(block)
+        opening = opening and (block.level == "tools" or starts_with_system)
+        if block.kind in RESULTS:
+            ended = following is None or following.kind not in RESULTS
+        elif starts_with_system:
+            ended = following is None or not _is_system(following)
+        else:
+            ended = block.role == "user" and (following is None or not _same_message(block, following))
+        if ended:
+            ends.append(i)
+    return ends
+
+
+def common_length(one: str, other: str) -> int:
+    """How many leading characters two texts share."""
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one[low:middle] == other[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+class _Entries:
+    """Nodes with a lifetime. Without times, in a request or in the rules, an entry never expires."""
+
+    def __init__(self) -> None:
+        self._kept: dict[bytes, tuple[float | None, float | None]] = {}
+
+    def live(self, node: bytes, at: float | None) -> bool:
+        if node not in self._kept:
+            return False
+        expires = self._kept[node][0]
+        return at is None or expires is None or at < expires
+
+    def keep(self, node: bytes, at: float | None, seconds: float | None) -> None:
+        expires = None if at is None or seconds is None else at + seconds
+        if self.live(node, at):
+            before, lasting = self._kept[node]
+            if before is None or (expires is not None and before > expires):
+                expires, seconds = before, lasting
+        self._kept[node] = (expires, seconds)
+
+    def touch(self, node: bytes, at: float | None) -> None:
+        self.keep(node, at, self._kept[node][1])
+
+    def copy(self, node: bytes, other: bytes) -> None:
+        self._kept[other] = self._kept[node]
+
+
+def _lifetime(rules: CacheRules, ttl: str | None) -> float | None:
+    return rules.ttls.get(ttl) if ttl else None
+
+
+def _place(chain: Chain, i: int) -> tuple[bytes, str, str, str]:
+    block = chain.blocks[i]
+    return (chain.parents[i], block.level, block.role, block.kind)
+
+
+def _is_system(block: Block) -> bool:
+    return block.level == "system" or block.role in {"system", "developer"}
+
+
+def _same_message(block: Block, following: Block) -> bool:
+    return (
+        following.role == block.role and following.kind not in RESULTS and _message_of(following) == _message_of(block)
+    )
+
+
+def _message_of(block: Block) -> str:
+    found = re.match(r"\w+[.\[]\d+", block.path)
+    return found.group() if found else ""

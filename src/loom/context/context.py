@@ -1,0 +1,246 @@
+"""Context: six sections of entries, visitors, and the doors to what the model will see."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from loom.context.compile import Compiler, Contributor
+from loom.context.entry import Entry, as_entry
+from loom.context.section import Section
+from loom.core.ids import ShortIds
+from loom.core.message import Message, ToolSpec
+from loom.core.section import SECTIONS, VISITORS_FIRST, SectionName, section_name
+from loom.core.window import Run, Window
+from loom.errors import EntryNotFound, UsageError
+
+_GRAPH = count(1)
+_graph_revision = 0
+_CONTEXT_IDS = ShortIds()
+
+
+@dataclass(frozen=True, slots=True)
+class Redaction:
+    """What a redaction did: an edit of history has a price, and this says how large it is."""
+
+    entry: str
+    section: SectionName
+    tombstone: Entry | None
+    sent: bool
+    """Whether a window that showed the entry already went out."""
+    moved_chars: int
+    """Characters that were sent at or after the entry: the cached prefix ends before them now."""
+
+
+class Context:
+    """What a model sees, in six named sections.
+
+    `foundation` and `topic` show this context's own entries before its visitors', `focus`, `convo` and
+    `attention` show the visitors' first, `step` has no visitors. Visitors bring their own visitors along.
+    Once a window went out, what it showed keeps its place and whatever comes later follows it.
+    """
+
+    def __init__(self, name: str, *, tools: Iterable[ToolSpec] = ()) -> None:
+        if not name:
+            raise UsageError("a context needs a name; it tells where an entry came from")
+        self.name = name
+        self.id = _CONTEXT_IDS.next_id()
+        self.revision = 0
+        self.dirty = 0
+        self.watchful = False
+        self.foundation = Section("foundation", self, 1 << 0)
+        self.focus = Section("focus", self, 1 << 1)
+        self.topic = Section("topic", self, 1 << 2)
+        self.convo = Section("convo", self, 1 << 3)
+        self.step = Section("step", self, 1 << 4)
+        self.attention = Section("attention", self, 1 << 5)
+        self.tools: list[ToolSpec] = list(tools)
+        self._visitors: list[Context] = []
+        self._contributors: tuple[list[Contributor], ...] = ()
+        self._reach: tuple[Context, ...] = (self,)
+        self._graph = -1
+        self._compiler = Compiler(self)
+
+    # -- sections and entries ---------------------------------------------------------------------------
+
+    def section(self, name: str) -> Section:
+        """The section called `name`, in any case."""
+        return getattr(self, section_name(name))
+
+    def entries(self, section: str | None = None) -> Iterator[Entry]:
+        """The entries of this context, of one section or of all, visitors not counted."""
+        for name in (section_name(section),) if section is not None else SECTIONS:
+            yield from self.section(name)
+
+    def get(self, id: str) -> Entry | None:
+        """The entry of this context with this id, or None."""
+        return next((e for name in SECTIONS if (e := self.section(name).get(id))), None)
+
+    def remember(self, entry: Entry | Message | Path | str) -> Entry:
+        """Keep something in the conversation; an entry of `step` moves there."""
+        made = as_entry(entry)
+        if made in self.step:
+            self.step.remove(made)
+        return self.convo.add(made)
+
+    def redact(self, entry: Entry | str, *, tombstone: str | None = None) -> Redaction:
+        """Take an entry out, or put a tombstone in its place.
+
+        The tombstone keeps the role and gives away neither the name nor the content; the messages of a tool
+        call stay paired. Raises EntryNotFound for an id that is not in this context (any more).
+        """
+        id = entry if isinstance(entry, str) else entry.id
+        for name in SECTIONS:
+            section = self.section(name)
+            old = section.get(id)
+            if old is None or (isinstance(entry, Entry) and old is not entry):
+                continue
+            stone = old.redacted(tombstone) if tombstone is not None else None
+            sent, moved = _chars_from(self._compiler.sent_head(name), id)
+            if sent and name != "convo":
+                later = SECTIONS[SECTIONS.index(name) + 1 : SECTIONS.index("step")]
+                moved += sum(h.chars for s in later if (h := self._compiler.sent_head(s)))
+            section.replace(old, stone)
+            return Redaction(id, name, stone, sent, moved)
+        if any(self.section(name).was_removed(id) for name in SECTIONS):
+            raise EntryNotFound(f"entry {id!r} was removed from context {self.name!r} earlier; nothing was changed")
+        raise EntryNotFound(f"context {self.name!r} has no entry {id!r}; entries() lists the ones it has")
+
+    # -- visitors ---------------------------------------------------------------------------------------
+
+    @property
+    def visitors(self) -> list[Context]:
+        """The contexts included here directly."""
+        return list(self._visitors)
+
+    def include(self, other: Context) -> None:
+        """Show another context's sections together with this one's; including it again changes nothing."""
+        if other is self:
+            raise UsageError(f"context {self.name!r} cannot include itself")
+        if other not in self._visitors:
+            self._visitors.append(other)
+            _graph_changed()
+
+    def exclude(self, other: Context) -> None:
+        """Stop showing another context; one that is not included does not matter."""
+        if other in self._visitors:
+            self._visitors.remove(other)
+            _graph_changed()
+
+    # -- what the model sees ----------------------------------------------------------------------------
+
+    def compile(self, *, clear_volatile: bool = True) -> Window:
+        """The window as it is now.
+
+        By default this also commits it: `step` is cleared, and the order of what was shown is frozen. With
+        `clear_volatile=False` it is only looked at; `commit()` can follow once the call succeeded.
+        """
+        window = self._compiler.window()
+        if clear_volatile:
+            self._compiler.commit()
+        return window
+
+    def commit(self) -> None:
+        """The window compiled last went out: clear the step entries it showed and freeze its order."""
+        self._compiler.commit()
+
+    def render(self, *, clear_volatile: bool = True) -> str:
+        """The window as plain text."""
+        return str(self.compile(clear_volatile=clear_volatile))
+
+    def to_messages(
+        self,
+        *,
+        cache_breakpoints: Sequence[str] | None = None,
+        cache_ttl: float | None = None,
+        sections: Sequence[str] | None = None,
+        clear_volatile: bool = True,
+    ) -> list[dict[str, Any]]:
+        """The window as chat messages with Anthropic cache markers; the first one is the system message.
+
+        Args:
+            cache_breakpoints: sections to mark at their end, up to four; the end of the conversation is marked
+                in any case. None marks what is worth marking.
+            cache_ttl: how long the cache should keep the prefix, in seconds; the nearest lifetime the provider
+                has is used, with a warning where that is another one.
+            sections: show only these; their order stays the same.
+            clear_volatile: also commit, as in `compile`.
+        """
+        from loom.context.render.messages import chat_messages  # noqa: PLC0415  (renderers are only loaded if used)
+
+        window = self._compiler.window().only(sections)
+        messages = chat_messages(window, cache_breakpoints=cache_breakpoints, cache_ttl=cache_ttl)
+        if clear_volatile:
+            self._compiler.commit()
+        return messages
+
+    # -- what a compile asks ----------------------------------------------------------------------------
+
+    def section_changed(self, bit: int) -> None:
+        """A section gained or lost an entry."""
+        self.revision += 1
+        self.dirty |= bit
+
+    def graph_revision(self) -> int:
+        """Changes whenever a context is included or excluded anywhere."""
+        return _graph_revision
+
+    def contributors(self) -> tuple[list[Contributor], ...]:
+        """For each section of the window, the sections that make it up, in visitor order."""
+        if self._graph != _graph_revision:
+            self._walk()
+        return self._contributors
+
+    def all_tools(self) -> list[ToolSpec]:
+        """The tools of this context, then its visitors'; of two with one name, the first."""
+        if len(self._reach) == 1:
+            return self.tools
+        tools: dict[str, ToolSpec] = {}
+        for context in self._reach:
+            for tool in context.tools:
+                tools.setdefault(tool.name, tool)
+        return list(tools.values())
+
+    def _walk(self) -> None:
+        """Find every context that can be reached, each once, in the order of inclusion."""
+        reach: dict[Context, None] = {}
+        stack: list[Context] = [self]
+        while stack:
+            context = stack.pop()
+            if context not in reach:
+                reach[context] = None
+                stack.extend(reversed(context.visitors))
+        self._reach = tuple(reach)
+        self.watchful = self.watchful or len(reach) > 1
+        self._contributors = tuple(self._contributors_of(name) for name in SECTIONS)
+        self._graph = _graph_revision
+
+    def _contributors_of(self, name: SectionName) -> list[Contributor]:
+        own, *visiting = [(context.name, context.section(name)) for context in self._reach]
+        if name == "step":
+            return [own]
+        return [*visiting, own] if name in VISITORS_FIRST else [own, *visiting]
+
+    def __repr__(self) -> str:
+        sizes = ", ".join(f"{n} {len(self.section(n))}" for n in SECTIONS if len(self.section(n)))
+        return f"<Context {self.name!r}: {sizes or 'empty'}>"
+
+
+def _graph_changed() -> None:
+    global _graph_revision  # noqa: PLW0603  (one counter for all contexts: a visitor's visitor may change too)
+    _graph_revision = next(_GRAPH)
+
+
+def _chars_from(head: Run | None, entry_id: str) -> tuple[bool, int]:
+    """Whether a chain shows an entry, and how many characters it holds from there on."""
+    passed = 0
+    for run in head.chain() if head else ():
+        for item, text in zip(run.items, run.texts, strict=True):
+            if item.id == entry_id:
+                assert head is not None
+                return True, head.chars - passed
+            passed += len(text)
+    return False, 0

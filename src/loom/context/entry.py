@@ -1,0 +1,282 @@
+"""Entries: what a context is made of."""
+
+from __future__ import annotations
+
+import json
+import time
+from abc import ABC, abstractmethod
+from hashlib import sha256
+from pathlib import Path
+
+from loom.core.ids import ShortIds
+from loom.core.message import (
+    ROLES,
+    DocumentPart,
+    ImagePart,
+    Message,
+    NativePart,
+    Part,
+    Role,
+    TextPart,
+    ThinkingPart,
+    ToolCallPart,
+    ToolResultPart,
+    canonical,
+)
+from loom.core.window import Notice, Shown
+from loom.errors import UsageError
+
+_IDS = ShortIds()
+
+
+class Entry(ABC):
+    """One thing a context shows.
+
+    An entry never changes after it was made; what can change (a file) is read anew by `show`.
+    """
+
+    __slots__ = ("created_at", "homes", "id", "name", "repeat", "role")
+
+    live = False
+    """True where `show` may answer differently the next time."""
+    has_tools = False
+    """True for a message with a tool call or a tool result."""
+    has_thinking = False
+    """True for a message with a model's own reasoning."""
+
+    def __init__(
+        self,
+        *,
+        name: str | None = None,
+        role: Role | None = None,
+        repeat: bool = False,
+        id: str | None = None,
+        created_at: float | None = None,
+    ) -> None:
+        """Make an entry.
+
+        Args:
+            name: a heading, shown above the body.
+            role: who says it; None takes the section's own role.
+            repeat: show it even where the same content is in the window already, as a reminder.
+            id: an id kept from before; a fresh one is drawn otherwise.
+            created_at: seconds since the epoch; now, if not given.
+        """
+        if role is not None and role not in ROLES:
+            raise UsageError(f"role={role!r} is not a role; use one of {', '.join(ROLES)}, or None")
+        self.id = id or _IDS.next_id()
+        self.name = name
+        self.role: Role | None = role
+        self.repeat = repeat
+        self.homes = 0  # how many sections hold it; more than one is rare and compiled with more care
+        self.created_at = time.time() if created_at is None else created_at
+
+    @abstractmethod
+    def show(self) -> Shown:
+        """What a window shows of this entry now."""
+
+    @abstractmethod
+    def redacted(self, tombstone: str) -> Entry:
+        """A new entry that says `tombstone` in this one's place and gives nothing of it away."""
+
+    def notices(self) -> tuple[Notice, ...]:
+        """What a person should know about the last `show`."""
+        return ()
+
+
+class StaticEntry(Entry):
+    """An entry that is its own view: its text and parts never change."""
+
+    __slots__ = ("text",)
+
+    text: str
+    """The plain-text form."""
+
+    @property
+    @abstractmethod
+    def parts(self) -> tuple[Part, ...]:
+        """The parts a provider gets."""
+
+    def show(self) -> Shown:
+        """Itself."""
+        return self
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.id}: {self.text[:60]!r}>"
+
+
+class StringEntry(StaticEntry):
+    """A piece of text."""
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        text: str,
+        name: str | None = None,
+        role: Role | None = None,
+        *,
+        repeat: bool = False,
+        id: str | None = None,
+        created_at: float | None = None,
+    ) -> None:
+        """Make an entry of `text`; see Entry for the rest."""
+        if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise UsageError(f"StringEntry takes text, not {type(text).__name__}")
+        if not text or text.isspace():
+            raise UsageError("the text of an entry is empty; providers refuse empty parts, so leave the entry out")
+        super().__init__(name=name, role=role, repeat=repeat, id=id, created_at=created_at)
+        self.text = f"# {name}\n{text}" if name else text
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The text as one part."""
+        return (TextPart(self.text),)
+
+    def redacted(self, tombstone: str) -> StringEntry:
+        """The tombstone, with the same role and no name."""
+        return StringEntry(tombstone, role=self.role)
+
+
+class ImageEntry(StaticEntry):
+    """A picture, with a caption the model can refer to."""
+
+    __slots__ = ("_image",)
+
+    def __init__(self, data: str, media_type: str, name: str | None = None, role: Role | None = None) -> None:
+        """Make an entry of base64 `data`, such as `image/png`; see Entry for the rest."""
+        if not media_type.startswith("image/"):
+            raise UsageError(f"media_type={media_type!r} is not a picture; use one such as 'image/png'")
+        super().__init__(name=name, role=_sender(role, "image"))
+        self.text = f"[Image: {name or 'unnamed'}]"
+        self._image = ImagePart(data, media_type, name)
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The picture, then its caption."""
+        return (self._image, TextPart(self.text))
+
+    def redacted(self, tombstone: str) -> StringEntry:
+        """The tombstone as text."""
+        return StringEntry(tombstone, role=self.role)
+
+
+class DocumentEntry(StaticEntry):
+    """A document such as a PDF, with a caption."""
+
+    __slots__ = ("_document",)
+
+    def __init__(
+        self,
+        data: str,
+        media_type: str = "application/pdf",
+        name: str | None = None,
+        role: Role | None = None,
+    ) -> None:
+        """Make an entry of base64 `data`; see Entry for the rest."""
+        super().__init__(name=name, role=_sender(role, "document"))
+        self.text = f"[Document: {name or 'unnamed'}]"
+        self._document = DocumentPart(data, media_type, name)
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The document, then its caption."""
+        return (self._document, TextPart(self.text))
+
+    def redacted(self, tombstone: str) -> StringEntry:
+        """The tombstone as text."""
+        return StringEntry(tombstone, role=self.role)
+
+
+class MessageEntry(StaticEntry):
+    """One message of a conversation, tool calls and results included."""
+
+    __slots__ = ("_parts", "has_thinking", "has_tools", "message")
+
+    def __init__(self, message: Message, *, id: str | None = None) -> None:
+        """Make an entry of a message; parts with nothing in them are left out."""
+        parts = tuple(p for p in message.parts if not (isinstance(p, TextPart) and not p.text.strip()))
+        if not parts:
+            raise UsageError(f"a {message.role} message has only empty text; providers refuse empty parts")
+        super().__init__(role=message.role, id=id)
+        self.message = message
+        self.has_tools = any(isinstance(p, ToolCallPart | ToolResultPart) for p in parts)
+        self.has_thinking = any(isinstance(p, ThinkingPart) for p in parts)
+        self._parts: tuple[Part, ...] = parts
+        self.text = f"{message.role}: " + "\n".join(filter(None, map(plain, parts)))
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The parts of the message that say something."""
+        return self._parts
+
+    def redacted(self, tombstone: str) -> Entry:
+        """The same message with every body replaced; tool calls and results stay paired."""
+        parts: list[Part] = []
+        for part in self.parts:
+            match part:
+                case ToolCallPart(id, name, _):
+                    parts.append(ToolCallPart(id, name, {}))
+                case ToolResultPart(call_id, _, is_error):
+                    parts.append(ToolResultPart(call_id, (TextPart(tombstone),), is_error))
+                case ThinkingPart():
+                    pass
+                case _ if TextPart(tombstone) not in parts:
+                    parts.append(TextPart(tombstone))
+                case _:
+                    pass
+        return MessageEntry(Message(self.message.role, tuple(parts) or (TextPart(tombstone),)))
+
+
+def identity(shown: Shown) -> bytes:
+    """SHA-256 of what an entry shows, its role and name included: the key of dedup."""
+    if isinstance(shown, StringEntry):
+        body = shown.text
+        kind = "string"
+    else:
+        body = "\1".join(map(canonical, shown.parts))
+        kind = "parts"
+    key = f"{kind}\1{shown.role or ''}\1{shown.name or ''}\1{body}"
+    return sha256(key.encode("utf-8", "surrogatepass")).digest()
+
+
+def as_entry(value: Entry | Message | Path | str) -> Entry:
+    """An entry of whatever a caller may hand over."""
+    if isinstance(value, Entry):
+        return value
+    if isinstance(value, Message):
+        return MessageEntry(value)
+    if isinstance(value, str):
+        return StringEntry(value)
+    if isinstance(value, Path):  # pyright: ignore[reportUnnecessaryIsInstance]
+        from loom.context.file_entry import FileEntry  # noqa: PLC0415  (a file is an entry, not the reverse)
+
+        return FileEntry(value)
+    raise UsageError(f"a section takes entries, messages, text and paths, not {type(value).__name__}")
+
+
+def _sender(role: Role | None, what: str) -> Role:
+    """Pictures and documents travel in user messages: system takes text only, and a model sends none."""
+    if role == "assistant":
+        raise UsageError(f"role='assistant' does not go with an entry of kind {what}; leave the role out")
+    return "user"
+
+
+def plain(part: Part) -> str:
+    """A part as a person reads it."""
+    match part:
+        case TextPart(text):
+            return text
+        case ImagePart(_, _, name):
+            return f"[Image: {name or 'unnamed'}]"
+        case DocumentPart(_, _, name):
+            return f"[Document: {name or 'unnamed'}]"
+        case ToolCallPart(id, name, input):
+            return f"[calls {name} as {id}: {json.dumps(input, ensure_ascii=False)}]"
+        case ToolResultPart(call_id, content, is_error):
+            state = "error" if is_error else "result"
+            return f"[{state} of {call_id}] " + "\n".join(map(plain, content))
+        case ThinkingPart(text):
+            return f"[thinks] {text}" if text else ""
+        case NativePart(provider):
+            return f"[{provider} block]"

@@ -1,0 +1,86 @@
+"""Anthropic Messages: the arguments of `client.messages.create(**body)`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from loom.context.render.body import Rendered, Settings
+from loom.context.render.layout import Dialect, Layout, Slot
+from loom.core.message import (
+    DocumentPart,
+    ImagePart,
+    NativePart,
+    Part,
+    TextPart,
+    ThinkingPart,
+    ToolCallPart,
+    ToolResultPart,
+    ToolSpec,
+)
+
+DEFAULT_MAX_TOKENS = 4096
+
+
+def dialect(*, binds_thinking: bool = True) -> Dialect:
+    """How Anthropic wants a window laid out."""
+    return Dialect("anthropic", binds_thinking=binds_thinking)
+
+
+def render(layout: Layout, model: str, markers: Mapping[Slot, str], settings: Settings) -> Rendered:
+    """A complete request body, with cache markers on the slots that have one."""
+    out = Rendered({"model": model, "max_tokens": DEFAULT_MAX_TOKENS, **settings})
+
+    def block(slot: Slot, path: str) -> dict[str, Any]:
+        made = _tool(slot.content) if isinstance(slot.content, ToolSpec) else _block(slot.content)
+        ttl = markers.get(slot)
+        if ttl and may_mark(slot):
+            made["cache_control"] = {"type": "ephemeral"} if ttl == "5m" else {"type": "ephemeral", "ttl": ttl}
+        out.origins[path] = slot
+        return made
+
+    if layout.tools:
+        out.body["tools"] = [block(slot, f"tools[{i}]") for i, slot in enumerate(layout.tools)]
+    if layout.system:
+        out.body["system"] = [block(slot, f"system[{i}]") for i, slot in enumerate(layout.system)]
+    out.body["messages"] = [
+        {
+            "role": turn.role,
+            "content": [block(slot, f"messages[{i}].content[{j}]") for j, slot in enumerate(turn.slots)],
+        }
+        for i, turn in enumerate(layout.turns)
+    ]
+    return out
+
+
+def may_mark(slot: Slot) -> bool:
+    """Whether a block may carry a cache marker: reasoning may not."""
+    return not isinstance(slot.content, ThinkingPart)
+
+
+def _tool(tool: ToolSpec) -> dict[str, Any]:
+    made: dict[str, Any] = {"name": tool.name, "input_schema": tool.input_schema}
+    return {**made, "description": tool.description} if tool.description else made
+
+
+def _block(part: Part) -> dict[str, Any]:
+    match part:
+        case TextPart(text):
+            return {"type": "text", "text": text}
+        case ImagePart(data, media_type):
+            return {"type": "image", "source": {"type": "base64", "media_type": media_type, "data": data}}
+        case DocumentPart(data, media_type, name):
+            source = {"type": "base64", "media_type": media_type, "data": data}
+            made: dict[str, Any] = {"type": "document", "source": source}
+            return {**made, "title": name} if name else made
+        case ToolCallPart(id, name, input):
+            return {"type": "tool_use", "id": id, "name": name, "input": input}
+        case ToolResultPart(call_id, content, is_error):
+            made = {"type": "tool_result", "tool_use_id": call_id, "content": [_block(c) for c in content]}
+            return {**made, "is_error": True} if is_error else made
+        case ThinkingPart(_, _, redacted) if redacted is not None:
+            return {"type": "redacted_thinking", "data": redacted}
+        case ThinkingPart(text, signature):
+            return {"type": "thinking", "thinking": text, "signature": signature or ""}
+        case NativePart(_, body):
+            return dict(body)

@@ -1,0 +1,155 @@
+"""The one order every renderer follows: tools, system, then turns, each part a slot that knows its origin."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import groupby
+
+from loom.core.message import (
+    DocumentPart,
+    ImagePart,
+    NativePart,
+    Part,
+    Role,
+    TextPart,
+    ThinkingPart,
+    ToolResultPart,
+    ToolSpec,
+)
+from loom.core.section import STATIC, VOLATILE, SectionName
+from loom.core.window import Window
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Slot:
+    """One position on the wire: a tool, or a part of an entry. Two slots are never equal: a place is not a value."""
+
+    content: ToolSpec | Part
+    role: Role
+    volatile: bool = False
+    section: SectionName | None = None
+    context: str = ""
+    entry: str = ""
+    label: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """Consecutive slots of one role."""
+
+    role: Role
+    slots: tuple[Slot, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """What a provider accepts, as far as the layout depends on it."""
+
+    provider: str
+    system_turns: bool = False
+    """A system message may stand among the turns; otherwise its text joins a user turn."""
+    binds_thinking: bool = False
+    """Thinking whose prefix changed is refused, so it is left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """A window in wire order."""
+
+    tools: tuple[Slot, ...]
+    system: tuple[Slot, ...]
+    turns: tuple[Turn, ...]
+    previous_tail: Slot | None
+    """The last slot of the conversation that an earlier request already carried."""
+    dropped: tuple[Slot, ...]
+    """Reasoning left out, because its seal is another provider's or its prefix has changed."""
+
+    def slots(self) -> Iterator[Slot]:
+        """Every slot, in wire order."""
+        yield from self.tools
+        yield from self.system
+        for turn in self.turns:
+            yield from turn.slots
+
+
+def lay_out(window: Window, dialect: Dialect) -> Layout:
+    """Put a window into wire order for one provider."""
+    dropped: list[Slot] = []
+    system: list[Slot] = []
+    turns: list[Slot] = []
+    previous: Slot | None = None
+    for name in STATIC:
+        for slot in _slots(window, name, dialect, dropped):
+            (system if slot.role == "system" else turns).append(slot)
+    convo, previous = _conversation(window, dialect, dropped)
+    turns += convo
+    for name in VOLATILE:
+        turns += _slots(window, name, dialect, dropped)
+    return Layout(
+        tools=tuple(Slot(tool, "system") for tool in window.tools),
+        system=tuple(system),
+        turns=_grouped(turns),
+        previous_tail=previous,
+        dropped=tuple(dropped),
+    )
+
+
+def _conversation(window: Window, dialect: Dialect, dropped: list[Slot]) -> tuple[list[Slot], Slot | None]:
+    """The slots of the conversation, and the last one that was sent before.
+
+    A provider's own compaction block stands for everything before it, so only the newest one opens the list.
+    """
+    slots: list[Slot] = []
+    previous: Slot | None = None
+    for number, found in enumerate(_item_slots(window, "convo", dialect, dropped)):
+        for slot in found:
+            if isinstance(slot.content, NativePart) and slot.content.body.get("type") == "compaction":
+                slots.clear()
+            slots.append(slot)
+        if number == window.sent - 1 and slots:
+            previous = slots[-1]
+    return slots, previous
+
+
+def _slots(window: Window, name: SectionName, dialect: Dialect, dropped: list[Slot]) -> list[Slot]:
+    return [slot for slots in _item_slots(window, name, dialect, dropped) for slot in slots]
+
+
+def _item_slots(window: Window, name: SectionName, dialect: Dialect, dropped: list[Slot]) -> Iterator[list[Slot]]:
+    static, volatile = name in STATIC, name in VOLATILE
+    for run, item in window.items(name):
+        role: Role = item.role or ("system" if static else "user")
+        if role == "system" and not static and not dialect.system_turns:
+            role = "user"
+        slots: list[Slot] = []
+        for part in item.parts:
+            slot = Slot(part, role, volatile, name, run.context, item.id, item.name)
+            if _refused(part, dialect, void=item.id in window.void):
+                dropped.append(slot)
+            else:
+                slots.append(_placed(slot))
+        yield slots
+
+
+def _placed(slot: Slot) -> Slot:
+    """A slot with a role that may carry it: system takes text only, and a model sends no pictures."""
+    part = slot.content
+    if isinstance(part, ToolResultPart):
+        return replace(slot, role="user") if slot.role != "user" else slot
+    if isinstance(part, ImagePart | DocumentPart):
+        if slot.role == "assistant":
+            return replace(slot, content=TextPart(f"[Image: {part.name or 'unnamed'}]"))
+        return replace(slot, role="user") if slot.role != "user" else slot
+    return slot
+
+
+def _refused(part: Part, dialect: Dialect, *, void: bool) -> bool:
+    if isinstance(part, ThinkingPart):
+        return part.provider != dialect.provider or (void and dialect.binds_thinking)
+    return isinstance(part, NativePart) and part.provider != dialect.provider
+
+
+def _grouped(slots: Iterable[Slot]) -> tuple[Turn, ...]:
+    groups = (tuple(group) for _, group in groupby(slots, key=lambda slot: slot.role))
+    return tuple(Turn(group[0].role, group) for group in groups)

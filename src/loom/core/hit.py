@@ -1,0 +1,59 @@
+"""What a search returns: a record or a passage, its score, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import isfinite
+from typing import ClassVar, TypeAlias
+
+from loom.core.checks import check_id, check_text
+from loom.core.record import Provenance, Record, Scalar, checked_attributes
+from loom.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Passage:
+    """A piece of a document: `text` is what stands from character `start` to `end` of it."""
+
+    kind: ClassVar[str] = "passage"
+
+    id: str
+    document_id: str
+    text: str
+    start: int
+    end: int
+    provenance: Provenance
+    source: str = ""
+    attributes: Mapping[str, Scalar] = field(default_factory=dict[str, Scalar], hash=False)
+
+    def __post_init__(self) -> None:
+        check_id(self.id, "the id of a passage")
+        check_id(self.document_id, f"the document_id of passage {self.id}")
+        check_text(self.text, f"the text of passage {self.id}")
+        if not 0 <= self.start < self.end:
+            raise UsageError(f"passage {self.id} runs from {self.start} to {self.end}; give 0 <= start < end")
+        object.__setattr__(self, "attributes", checked_attributes(self.attributes))
+
+
+Found: TypeAlias = Record | Passage
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """One result. `why` holds the score of each signal that spoke for it (`bm25`, `dense`, `time`, ...)."""
+
+    item: Found
+    score: float
+    why: Mapping[str, float] = field(default_factory=dict[str, float], hash=False)
+
+    def __post_init__(self) -> None:
+        for name, value in (("score", self.score), *self.why.items()):
+            if not isfinite(value):
+                raise UsageError(f"the hit {self.item.id} has {name}={value!r}; give a finite number")
+        object.__setattr__(self, "why", dict(self.why))
+
+
+def rank_key(hit: Hit) -> tuple[float, str]:
+    """The order of every search: best score first, then by id, so that equal scores never swap."""
+    return (-hit.score, hit.item.id)

@@ -1,0 +1,243 @@
+"""What memory keeps: episodes, facts and working blocks, and whether each may be trusted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import IntEnum
+from math import isfinite
+from typing import ClassVar, Literal, TypeAlias, get_args
+
+from loom.core.checks import as_utc, check_id, check_share, check_text
+from loom.errors import UsageError
+
+Scalar: TypeAlias = str | int | float | bool | datetime | None
+"""What an attribute of a record, and the value of a filter, may be."""
+
+Origin: TypeAlias = Literal["operator", "user", "assistant", "tool", "file", "web", "import", "derived"]
+ORIGINS: tuple[Origin, ...] = get_args(Origin)
+
+Cardinality: TypeAlias = Literal["single", "multi", "inferred"]
+CARDINALITIES: tuple[Cardinality, ...] = get_args(Cardinality)
+
+
+class Layer(IntEnum):
+    """The four layers, from what is at hand to what is known."""
+
+    WORKING = L1 = 1
+    SESSION = L2 = 2
+    EPISODIC = L3 = 3
+    SEMANTIC = L4 = 4
+
+    @property
+    def label(self) -> str:
+        """`L1` to `L4`."""
+        return f"L{self.value}"
+
+    @classmethod
+    def _missing_(cls, value: object) -> Layer:
+        raise UsageError(f"there is no layer {value!r}; use Layer.L1 to Layer.L4, or 1 to 4")
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """Where a text came from, and whether it may be taken as an instruction.
+
+    Only the caller grants trust. Text that is not trusted stays data, at any depth of derivation.
+    """
+
+    origin: Origin
+    trusted: bool = False
+
+    def __post_init__(self) -> None:
+        if self.origin not in ORIGINS:
+            raise UsageError(f"the origin {self.origin!r} is not known; use one of {', '.join(ORIGINS)}")
+
+    @classmethod
+    def derived(cls, inputs: Iterable[Provenance]) -> Provenance:
+        """The provenance of what is made from `inputs`: trusted only if every one of them is."""
+        parts = tuple(inputs)
+        if not parts:
+            raise UsageError("derived() was given no inputs; name what the new text was made from")
+        return cls("derived", trusted=all(p.trusted for p in parts))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Episode:
+    """Something that happened: a turn, a tool result, a statement or a summary of several.
+
+    `at` is when it happened and `recorded_at` when Loom learnt of it, from which retention counts.
+    `sources` are the ids of the records it was made from; empty for raw experience.
+    An archived episode is no longer shown, but stays searchable.
+    """
+
+    kind: ClassVar[str] = "episode"
+
+    id: str
+    text: str
+    at: datetime
+    recorded_at: datetime
+    provenance: Provenance
+    layer: Layer = Layer.WORKING
+    session_id: str | None = None
+    speaker: str | None = None
+    importance: float = 0.0
+    accesses: int = 0
+    accessed_at: datetime | None = None
+    archived_at: datetime | None = None
+    sources: tuple[str, ...] = ()
+    attributes: Mapping[str, Scalar] = field(default_factory=dict[str, Scalar], hash=False)
+
+    def __post_init__(self) -> None:
+        check_id(self.id, "the id of an episode")
+        check_text(self.text, f"the text of episode {self.id}")
+        check_share(self.importance, f"the importance of episode {self.id}")
+        if self.session_id is not None:
+            check_id(self.session_id, f"the session_id of episode {self.id}")
+        if self.speaker is not None:
+            check_text(self.speaker, f"the speaker of episode {self.id}")
+        if self.accesses < 0:
+            raise UsageError(f"episode {self.id} has {self.accesses} accesses; count from 0")
+        _set_utc(self, "at", "recorded_at", "accessed_at", "archived_at")
+        _set_sources(self)
+        object.__setattr__(self, "layer", Layer(self.layer))
+        object.__setattr__(self, "attributes", checked_attributes(self.attributes))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fact:
+    """A statement with two time axes, each a half-open interval.
+
+    It was true from `valid_from` until `valid_until`; Loom believed it from `recorded_at` until
+    `superseded_at`. None leaves an end open. `superseded_by` names the fact that retired this one, so
+    that a retirement can be taken back. Asserting a fact again adds to `sources`.
+    """
+
+    kind: ClassVar[str] = "fact"
+
+    id: str
+    subject: str
+    predicate: str
+    object: str
+    recorded_at: datetime
+    provenance: Provenance
+    valid_from: datetime | None = None
+    valid_until: datetime | None = None
+    superseded_at: datetime | None = None
+    superseded_by: str | None = None
+    confidence: float = 1.0
+    cardinality: Cardinality = "inferred"
+    sources: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_id(self.id, "the id of a fact")
+        for name, value in (("subject", self.subject), ("predicate", self.predicate), ("object", self.object)):
+            check_text(value, f"the {name} of fact {self.id}")
+        check_share(self.confidence, f"the confidence of fact {self.id}")
+        if self.cardinality not in CARDINALITIES:
+            known = ", ".join(CARDINALITIES)
+            raise UsageError(f"fact {self.id} has the cardinality {self.cardinality!r}; use one of {known}")
+        _set_sources(self)
+        _set_utc(self, "valid_from", "valid_until", "recorded_at", "superseded_at")
+        _check_interval(self.id, "valid", self.valid_from, self.valid_until)
+        _check_interval(self.id, "believed", self.recorded_at, self.superseded_at)
+
+    @property
+    def text(self) -> str:
+        """The statement as one line."""
+        return f"{self.subject} {self.predicate} {self.object}"
+
+    def is_current(self, at: datetime, known_at: datetime) -> bool:
+        """Whether this was true at `at`, according to what was believed at `known_at`."""
+        at, known_at = as_utc(at, "at"), as_utc(known_at, "known_at")
+        return _inside(at, self.valid_from, self.valid_until) and _inside(
+            known_at, self.recorded_at, self.superseded_at
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkingBlock:
+    """A named text pinned for one user. `version` rises by one with every change; the text may be empty."""
+
+    kind: ClassVar[str] = "block"
+
+    name: str
+    text: str
+    updated_at: datetime
+    provenance: Provenance
+    version: int = 1
+
+    def __post_init__(self) -> None:
+        check_id(self.id, "the name of a working block")
+        check_text(self.name, "the name of a working block")
+        check_text(self.text, f"the text of block {self.name!r}", may_be_empty=True)
+        if self.version < 1:
+            raise UsageError(f"block {self.name!r} has the version {self.version}; versions start at 1")
+        _set_utc(self, "updated_at")
+
+    @property
+    def id(self) -> str:
+        """The block's id among the records of its user."""
+        return f"block:{self.name}"
+
+
+Record: TypeAlias = Episode | Fact | WorkingBlock
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receipt:
+    """What a forget removed, counted by kind, and what it could not remove yet, in words.
+
+    An empty `pending` is a promise: nothing is left.
+    """
+
+    removed: Mapping[str, int] = field(hash=False)
+    pending: tuple[str, ...] = ()
+
+
+def checked_attributes(attributes: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    """A private copy of a record's attributes; refuses what no store can keep or compare."""
+    return {name: _checked_attribute(name, value) for name, value in attributes.items()}
+
+
+def _checked_attribute(name: str, value: Scalar) -> Scalar:
+    check_text(name, "the name of an attribute")
+    return checked_scalar(value, f"the attribute {name!r}")
+
+
+def checked_scalar(value: Scalar, what: str) -> Scalar:
+    """The value, times in UTC; refuses other types, NaN and infinities."""
+    if isinstance(value, datetime):
+        return as_utc(value, what)
+    if isinstance(value, str):
+        check_text(value, what, may_be_empty=True)
+    elif isinstance(value, float) and not isfinite(value):
+        raise UsageError(f"{what} is {value!r}; give a finite number")
+    elif not isinstance(value, int | float | None):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise UsageError(f"{what} is a {type(value).__name__}; give text, a number, a bool, a time or None")
+    return value
+
+
+def _set_utc(record: Record, *names: str) -> None:
+    for name in names:
+        at: datetime | None = getattr(record, name)
+        if at is not None:
+            object.__setattr__(record, name, as_utc(at, f"{name} of {record.kind} {record.id}"))
+
+
+def _set_sources(record: Episode | Fact) -> None:
+    if isinstance(record.sources, str):
+        raise UsageError(f"the sources of {record.kind} {record.id} are one text; give a tuple of ids")
+    for source in record.sources:
+        check_id(source, f"a source of {record.kind} {record.id}")
+    object.__setattr__(record, "sources", tuple(record.sources))
+
+
+def _check_interval(id: str, what: str, start: datetime | None, end: datetime | None) -> None:
+    if start is not None and end is not None and end < start:
+        raise UsageError(f"fact {id} is {what} from {start} until {end}: the end lies before the start; swap them")
+
+
+def _inside(at: datetime, start: datetime | None, end: datetime | None) -> bool:
+    return (start is None or start <= at) and (end is None or at < end)

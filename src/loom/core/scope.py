@@ -1,0 +1,53 @@
+"""Whose data it is: the scope that comes first in every store call."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from loom.core.checks import check_id
+from loom.errors import ScopeRequired
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """One user of one namespace, or one session of that user. There is no scope for "everybody".
+
+    Ids are kept exactly as given: no trimming, no case folding, no Unicode normalisation, and no
+    character has a meaning. Each takes at most 512 bytes of UTF-8.
+    """
+
+    namespace: str = "default"
+    user_id: str = ""
+    session_id: str | None = None
+
+    def __post_init__(self) -> None:
+        _check("namespace", self.namespace)
+        _check("user_id", self.user_id)
+        if self.session_id is not None:
+            _check("session_id", self.session_id)
+
+    def for_session(self, session_id: str) -> Scope:
+        """The same user, narrowed to one session."""
+        return replace(self, session_id=session_id)
+
+    def for_user(self) -> Scope:
+        """The same user, all sessions."""
+        return replace(self, session_id=None)
+
+    def covers(self, other: Scope) -> bool:
+        """Whether `other` lies inside this scope: the same user, and the same session if this one names one."""
+        if (self.namespace, self.user_id) != (other.namespace, other.user_id):
+            return False
+        return self.session_id is None or self.session_id == other.session_id
+
+    def key(self) -> str:
+        """This scope as one text. Different scopes give different keys, and none is the start of another."""
+        # Each part carries its length, so no character inside a part can move a boundary.
+        session = "-" if self.session_id is None else f"{len(self.session_id)}:{self.session_id}"
+        return f"{len(self.namespace)}:{self.namespace}{len(self.user_id)}:{self.user_id}{session}"
+
+
+def _check(name: str, value: str | None) -> None:
+    if value is None or value == "" or (isinstance(value, str) and value.isspace()):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ScopeRequired(f"the scope has no {name} ({value!r}); say whose data it is: Scope(user_id='alice')")
+    check_id(value, f"the {name} of a scope")

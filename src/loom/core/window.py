@@ -1,0 +1,197 @@
+"""The window: what the model sees on one call, immutable, with prefixes shared between compiles."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+from loom.core.message import Part, Role, ToolSpec, canonical, content_hash
+from loom.core.section import SECTIONS, STABILITY, STATIC, SectionName, Stability, section_name
+
+
+class Shown(Protocol):
+    """One entry as a window shows it: values only, already read from wherever they live."""
+
+    @property
+    def id(self) -> str:
+        """The id of the entry; it never reaches the wire."""
+        ...
+
+    @property
+    def name(self) -> str | None:
+        """The entry's heading, if it has one."""
+        ...
+
+    @property
+    def role(self) -> Role | None:
+        """Who says it; None means the section's own role."""
+        ...
+
+    @property
+    def text(self) -> str:
+        """The plain-text form."""
+        ...
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The parts a provider gets."""
+        ...
+
+
+class Run:
+    """Some entries of one context that one compile added to one section, and what stood before them.
+
+    Runs form a chain: a later window that only grew holds the earlier run itself, not a copy.
+    `sources` are the entries as they were added, `items` what is shown of them (a conversation is put
+    into a legal order first); mostly the two are the same tuple.
+    """
+
+    __slots__ = ("chars", "context", "count", "items", "parent", "section", "sources", "texts")
+
+    def __init__(
+        self,
+        parent: Run | None,
+        section: SectionName,
+        context: str,
+        sources: tuple[Shown, ...],
+        items: tuple[Shown, ...],
+    ) -> None:
+        self.parent = parent
+        self.section: SectionName = section
+        self.context = context
+        self.sources = sources
+        self.items = items
+        self.texts = [item.text for item in items]
+        self.count = len(items)
+        self.chars = sum(map(len, self.texts))
+        if parent is not None:  # both are of the whole chain up to here
+            self.count += parent.count
+            self.chars += parent.chars
+
+    def chain(self) -> list[Run]:
+        """This run and all before it, oldest first."""
+        runs: list[Run] = []
+        run: Run | None = self
+        while run is not None:
+            runs.append(run)
+            run = run.parent
+        runs.reverse()
+        return runs
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Something a person should know about this window. `entry` names the entry it is about."""
+
+    code: str
+    message: str
+    entry: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WindowPart:
+    """One part of a window, with where it came from and how long its bytes will stay."""
+
+    section: SectionName
+    context: str
+    entry: str
+    label: str | None
+    role: Role
+    part: Part
+    stability: Stability
+
+    @property
+    def content_hash(self) -> str:
+        """SHA-256 of the content."""
+        return content_hash(self.part)
+
+    @property
+    def chars(self) -> int:
+        """Length of the content as text."""
+        return len(canonical(self.part))
+
+
+class Window:
+    """What the model sees on one call.
+
+    Immutable: nothing that happens to the context afterwards reaches it. `str()` is the plain text.
+    """
+
+    def __init__(
+        self,
+        context: str,
+        heads: tuple[Run | None, ...],
+        *,
+        tools: tuple[ToolSpec, ...] = (),
+        notices: tuple[Notice, ...] = (),
+        sent: int = 0,
+        void: frozenset[str] = frozenset(),
+    ) -> None:
+        self.context = context
+        self.heads = heads
+        self.tools = tools
+        self.notices = notices
+        self.sent = sent
+        """How many items of the conversation an earlier window of this context already showed."""
+        self.void = void
+        """Entries whose thinking was produced after a prefix that has changed since."""
+
+    def items(self, section: SectionName) -> Iterator[tuple[Run, Shown]]:
+        """What one section shows, in order, each with the run it belongs to."""
+        head = self.heads[SECTIONS.index(section)]
+        for run in head.chain() if head else ():
+            for item in run.items:
+                yield run, item
+
+    @cached_property
+    def parts(self) -> tuple[WindowPart, ...]:
+        """Every part, in the order of the wire."""
+        return tuple(
+            WindowPart(section, run.context, item.id, item.name, _role(item, section), part, STABILITY[section])
+            for section in SECTIONS
+            for run, item in self.items(section)
+            for part in item.parts
+        )
+
+    def only(self, sections: Sequence[str] | None) -> Window:
+        """This window with some of its sections; their order stays the wire's own."""
+        if sections is None:
+            return self
+        wanted = {section_name(name) for name in sections}
+        heads = tuple(h if s in wanted else None for s, h in zip(SECTIONS, self.heads, strict=True))
+        return Window(self.context, heads, tools=self.tools, notices=self.notices, sent=self.sent, void=self.void)
+
+    def __str__(self) -> str:
+        groups: list[str] = []
+        for name, head in zip(SECTIONS, self.heads, strict=True):
+            if head is not None:
+                chain = head.chain()
+                texts = chain[0].texts if len(chain) == 1 else [t for run in chain for t in run.texts]
+                groups.append(f"> {name.upper()}")
+                groups.extend(texts)
+        return "\n\n".join(groups)
+
+    def __repr__(self) -> str:
+        sizes = ", ".join(
+            f"{name} {sum(len(r.items) for r in head.chain())}"
+            for name, head in zip(SECTIONS, self.heads, strict=True)
+            if head
+        )
+        return f"<Window of {self.context!r}: {sizes or 'empty'}>"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Window):
+            return NotImplemented
+        return self.tools == other.tools and self._content == other._content
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @cached_property
+    def _content(self) -> tuple[tuple[str, Role, Part], ...]:
+        return tuple((p.section, p.role, p.part) for p in self.parts)
+
+
+def _role(item: Shown, section: SectionName) -> Role:
+    return item.role or ("system" if section in STATIC else "user")

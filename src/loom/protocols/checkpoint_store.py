@@ -1,0 +1,87 @@
+"""Keeping the logs and checkpoints of sessions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
+
+from loom.core.checkpoint import Checkpoint, LogEntry
+from loom.core.record import Receipt
+from loom.core.scope import Scope
+
+
+@runtime_checkable
+class CheckpointStore(Protocol):
+    """Keeps one append-only log per session, and the checkpoints that point into it.
+
+    The scope names the session; list() and forget() also take a user's scope, for all of its sessions.
+
+    Laws:
+    - save() is atomic and durable: a reader sees the entries and the checkpoint, or neither;
+    - `entries` continue the log of `checkpoint.parent`, whose position plus their number is the new position;
+      anything else is refused with UsageError;
+    - `head` is the checkpoint last saved in this session, as the writer knows it; if it is another one,
+      somebody else wrote first: StoreConflict, and nothing is written;
+    - nothing is overwritten: going on from an older checkpoint leaves the later ones loadable;
+    - saving the same checkpoint again is a no-op; its id with other content is StoreConflict;
+    - saving costs what is new: no earlier entry is written again, and equal parts are stored once;
+    - load() gives a value equal to the saved one; an unknown id, or a session without any, gives None;
+    - history() gives the whole log up to the checkpoint, through forks, equal to what was saved;
+    - list() is last saved first; delete() never removes an entry that another checkpoint needs;
+    - a checkpoint written by any earlier format loads; a newer one raises FormatTooNew;
+    - scopes never meet; an id is data and cannot name a file outside the store.
+    """
+
+    async def save(
+        self, scope: Scope, checkpoint: Checkpoint, *, entries: Sequence[LogEntry], head: str | None
+    ) -> None:
+        """Append the entries and keep the checkpoint, in one step."""
+        ...
+
+    async def load(self, scope: Scope, id: str | None = None) -> Checkpoint | None:
+        """The checkpoint with this id, or the one last saved."""
+        ...
+
+    async def history(self, scope: Scope, id: str) -> tuple[LogEntry, ...]:
+        """The log up to a checkpoint; raises NotFound where there is none with this id."""
+        ...
+
+    async def list(self, scope: Scope, *, limit: int | None = None) -> tuple[Checkpoint, ...]:
+        """Checkpoints, last saved first."""
+        ...
+
+    async def delete(self, scope: Scope, id: str) -> bool:
+        """Remove one checkpoint; False where it was not there."""
+        ...
+
+    async def forget(self, scope: Scope) -> Receipt:
+        """Remove the session, or all sessions of the user: checkpoints, entries and parts."""
+        ...
+
+    async def aclose(self) -> None:
+        """Release the store. Closing twice is allowed."""
+        ...
+
+
+@runtime_checkable
+class Forks(Protocol):
+    """A store that can begin a session at a checkpoint of another.
+
+    Laws: nothing is copied; both sessions go on alone; deleting either leaves the other whole.
+    """
+
+    async def fork(self, scope: Scope, id: str, *, session_id: str) -> Checkpoint:
+        """The first checkpoint of the new session, with `parent=id`; StoreConflict if the session exists."""
+        ...
+
+
+@runtime_checkable
+class PrunesCheckpoints(Protocol):
+    """A store that can drop old checkpoints.
+
+    Laws: the newest `keep` stay, with the chain of parents between them and their whole history; so do forks.
+    """
+
+    async def prune(self, scope: Scope, *, keep: int) -> tuple[str, ...]:
+        """Remove all but the newest `keep` checkpoints of a session; returns the ids removed."""
+        ...

@@ -1,0 +1,62 @@
+"""Finding facts in what was said."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Protocol, runtime_checkable
+
+from loom.core.checks import check_share, check_text
+from loom.core.message import Usage
+from loom.core.record import Cardinality, Episode, Fact
+from loom.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """A fact somebody stated, before memory decides what to do with it. `sources` are the episodes that say it."""
+
+    subject: str
+    predicate: str
+    object: str
+    sources: tuple[str, ...]
+    valid_from: datetime | None = None
+    valid_until: datetime | None = None
+    confidence: float = 1.0
+    cardinality: Cardinality = "inferred"
+
+    def __post_init__(self) -> None:
+        for name, value in (("subject", self.subject), ("predicate", self.predicate), ("object", self.object)):
+            check_text(value, f"the {name} of a claim")
+        check_share(self.confidence, "the confidence of a claim")
+        if not self.sources:
+            raise UsageError(
+                f"the claim {self.subject} {self.predicate} {self.object} has no source; name the episodes"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extraction:
+    """What was found, what was passed over and why, and what it cost."""
+
+    claims: tuple[Claim, ...]
+    skipped: tuple[str, ...] = ()
+    usage: Usage = field(default_factory=Usage)
+
+
+@runtime_checkable
+class Extractor(Protocol):
+    """Reads episodes and states the facts in them.
+
+    Laws:
+    - every claim names at least one source, and every source is one of the episodes given;
+    - nothing is taken from `known`: it is there to be matched, never to be stated again;
+    - a reply that cannot be read is a line in `skipped`, never an exception and never a made-up claim;
+      a model that cannot be reached raises its ProviderError, so that the job is tried again;
+    - no episodes, no claims; it writes nothing, and never changes an episode.
+    """
+
+    async def extract(self, episodes: Sequence[Episode], *, known: Sequence[Fact] = ()) -> Extraction:
+        """The claims that these episodes make."""
+        ...

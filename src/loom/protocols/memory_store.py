@@ -1,0 +1,150 @@
+"""Keeping the records of users."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Protocol, runtime_checkable
+
+from loom.core.checks import as_utc
+from loom.core.filter import Filter
+from loom.core.hit import Hit
+from loom.core.record import Layer, Receipt, Record
+from loom.core.scope import Scope
+from loom.errors import UsageError
+from loom.protocols.embedder import Vector
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Query:
+    """What to look for: words, a vector, a filter, or several of them.
+
+    `at` and `known_at` ask for facts true then, as believed then; None is now. `history` brings retired
+    facts too, `archived` episodes that are no longer shown.
+    """
+
+    text: str = ""
+    vector: Vector | None = field(default=None, repr=False, compare=False)
+    where: Filter | None = None
+    limit: int = 10
+    at: datetime | None = None
+    known_at: datetime | None = None
+    history: bool = False
+    archived: bool = False
+
+    def __post_init__(self) -> None:
+        if self.limit < 1:
+            raise UsageError(f"a query has limit={self.limit}; ask for at least one hit")
+        for name in ("at", "known_at"):
+            at: datetime | None = getattr(self, name)
+            if at is not None:
+                object.__setattr__(self, name, as_utc(at, f"{name} of a query"))
+
+
+@runtime_checkable
+class MemoryStore(Protocol):
+    """Keeps episodes, facts and working blocks, each for one user.
+
+    A scope with a session sees the episodes of that session, and the facts and blocks of its user, which
+    belong to no session; a scope without one sees all of the user's records.
+
+    Laws:
+    - what put() acknowledged is durable, and comes back equal to what was given;
+    - put() is all or nothing, and idempotent by id: under an equal id the newest wins; the same id of two
+      users is two records;
+    - a block is written with the version after the stored one, or StoreConflict; equal again is a no-op;
+    - scopes never meet, in get, search, list, count, delete or forget; an episode of another session than
+      the scope names is refused with UsageError;
+    - search orders by loom.core.hit.rank_key: total and stable; filters come before the limit;
+    - search returns facts current at `at` and `known_at`, others only with `history`; archived episodes
+      only with `archived`;
+    - every hit says why, signal by signal;
+    - list() goes by id and `after` continues it, so that pages neither repeat nor skip what was there all along;
+    - after delete() or forget() nothing is found by any call, and no row, vector or index term is left, or
+      the receipt says what is pending; nobody else's records are touched;
+    - text is data: no character of an id, a text or a filter reaches a query language.
+    """
+
+    async def put(self, scope: Scope, *records: Record) -> None:
+        """Write the records, all or none."""
+        ...
+
+    async def get(self, scope: Scope, id: str) -> Record | None:
+        """The record with this id, None where there is none."""
+        ...
+
+    async def search(self, scope: Scope, query: Query) -> tuple[Hit, ...]:
+        """The best hits, best first."""
+        ...
+
+    async def list(
+        self, scope: Scope, *, where: Filter | None = None, after: str | None = None, limit: int = 100
+    ) -> tuple[Record, ...]:
+        """Records in the order of their ids, from behind `after`."""
+        ...
+
+    async def count(self, scope: Scope, *, where: Filter | None = None) -> int:
+        """How many records there are."""
+        ...
+
+    async def delete(self, scope: Scope, *ids: str) -> int:
+        """Remove these records; returns how many were there."""
+        ...
+
+    async def forget(self, scope: Scope) -> Receipt:
+        """Remove everything of a user, or the episodes of a session."""
+        ...
+
+    async def aclose(self) -> None:
+        """Finish writing and release the store. Closing twice is allowed."""
+        ...
+
+
+@runtime_checkable
+class Prunes(Protocol):
+    """A store that can enforce a layer's capacity and retention.
+
+    Laws:
+    - the least recently accessed go first; at equal access the oldest, then by id;
+    - what is pruned is archived, not deleted; the ids returned are exactly those;
+    - pruning twice changes nothing the second time.
+    """
+
+    async def prune(
+        self, scope: Scope, *, layer: Layer, keep: int | None = None, before: datetime | None = None
+    ) -> tuple[str, ...]:
+        """Archive what exceeds `keep` records or was recorded before `before`; returns the ids."""
+        ...
+
+
+@runtime_checkable
+class Touches(Protocol):
+    """A store that counts accesses.
+
+    Laws: concurrent touches all count; an unknown id is ignored; nothing but `accesses` and `accessed_at` changes.
+    """
+
+    async def touch(self, scope: Scope, *ids: str, at: datetime) -> None:
+        """Count one access of each episode."""
+        ...
+
+
+@runtime_checkable
+class KeepsVectors(Protocol):
+    """A store that searches `Query.vector`; any other store refuses it with UsageError.
+
+    Laws:
+    - bind() fixes whose vectors these are; with another identity it raises EmbedderMismatch, and before it
+      no vector is taken;
+    - a vector of another dimension, or with a NaN, is refused with UsageError;
+    - a vector lives and dies with its record; the vector of an unknown record is refused with NotFound.
+    """
+
+    async def bind(self, identity: str, dimension: int) -> None:
+        """Say which embedder the vectors come from."""
+        ...
+
+    async def put_vectors(self, scope: Scope, vectors: Mapping[str, Vector]) -> None:
+        """Set the vectors of records, by record id, all or none."""
+        ...
