@@ -13,7 +13,7 @@ from loom.context.pairing import pair
 from loom.context.section import Section
 from loom.core.message import ToolSpec
 from loom.core.section import DEDUPED, SECTIONS, SectionName
-from loom.core.window import Notice, Run, Shown, Window
+from loom.core.window import Notice, Run, View, Window
 
 _CONVO = SECTIONS.index("convo")
 _KEPT = tuple(range(_CONVO + 1))
@@ -69,8 +69,8 @@ class _State:
 
     heads: list[Run | None] = field(default_factory=lambda: [None] * len(_KEPT))
     cursors: list[dict[Section, tuple[int, int]]] = field(default_factory=lambda: [{} for _ in _KEPT])
-    views: dict[str, Shown] = field(default_factory=dict[str, Shown])
-    waiting: list[tuple[str, Shown]] = field(default_factory=list[tuple[str, Shown]])
+    views: dict[str, View] = field(default_factory=dict[str, View])
+    waiting: list[tuple[str, View]] = field(default_factory=list[tuple[str, View]])
     tools: tuple[ToolSpec, ...] = ()
     void: frozenset[str] = frozenset()
     had_tail: bool = False
@@ -131,7 +131,7 @@ class Compiler:
         cursors = [*sent.cursors[:_CONVO], {convo: (edits, len(convo.entries))}]
         self._draft = _State(heads, cursors, sent.views, sent.waiting, sent.tools, sent.void, graph=sent.graph)
         self._revision = host.revision
-        return Window(host.name, (*heads, None, None), sent=before.count if before else 0, void=sent.void)
+        return Window(host.name, (*heads, None, None), base=(tuple(sent.heads), ()), void=sent.void)
 
     def _whole(self) -> Window:
         """The window, every section looked at."""
@@ -155,13 +155,12 @@ class Compiler:
         attention = self._volatile("attention", groups[_CONVO + 2], once)
         draft.had_tail = step is not None or attention is not None
         self._draft, self._revision, self._step = draft, host.revision, host.step.entries
-        convo = sent.heads[_CONVO]
         return Window(
             host.name,
             (*draft.heads, step, attention),
             tools=draft.tools,
             notices=tuple(self._notices),
-            sent=convo.count if convo else 0,
+            base=(tuple(sent.heads), sent.tools),
             void=draft.void,
         )
 
@@ -227,7 +226,7 @@ class Compiler:
             for e in section.live
         )
 
-    def _read(self, draft: _State, section: Section, new: list[Entry]) -> list[Shown]:
+    def _read(self, draft: _State, section: Section, new: list[Entry]) -> list[View]:
         if not section.live:
             return new  # pyright: ignore[reportReturnType]  (without live entries, all of them are their own view)
         shown = [entry.show() for entry in new]
@@ -237,9 +236,9 @@ class Compiler:
             self._notices += entry.notices()
         return shown
 
-    def _unseen(self, shown: list[Shown], once: _Once, name: SectionName) -> list[Shown]:
+    def _unseen(self, shown: list[View], once: _Once, name: SectionName) -> list[View]:
         """The entries whose content is not in the window yet."""
-        fresh: list[Shown] = []
+        fresh: list[View] = []
         for item in shown:
             first = once.first(identity(item), item.id)
             if first == item.id or (isinstance(item, Entry) and item.repeat):
@@ -253,7 +252,7 @@ class Compiler:
         self,
         draft: _State,
         head: Run | None,
-        batches: list[tuple[str, list[Shown]]],
+        batches: list[tuple[str, list[View]]],
         contributors: list[Contributor],
     ) -> Run | None:
         if not draft.waiting and not any(s.uses_tools for _, s in contributors):
@@ -295,7 +294,7 @@ class Compiler:
                 base = Run(base, run.section, run.context, sources, items)
         return base
 
-    def _now(self, draft: _State, source: Shown, contributors: list[Contributor]) -> Shown | None:
+    def _now(self, draft: _State, source: View, contributors: list[Contributor]) -> View | None:
         """What stands in the place of something that was sent."""
         entry = next((e for _, s in contributors if (e := s.current(source.id))), None)
         if entry is None:

@@ -11,7 +11,7 @@ from typing import Any
 from loom.context.compile import Compiler, Contributor
 from loom.context.entry import Entry, as_entry
 from loom.context.section import Section
-from loom.core.ids import ShortIds
+from loom.core.ids import SHARED
 from loom.core.message import Message, ToolSpec
 from loom.core.section import SECTIONS, VISITORS_FIRST, SectionName, section_name
 from loom.core.window import Run, Window
@@ -19,7 +19,6 @@ from loom.errors import EntryNotFound, UsageError
 
 _GRAPH = count(1)
 _graph_revision = 0
-_CONTEXT_IDS = ShortIds()
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +46,7 @@ class Context:
         if not name:
             raise UsageError("a context needs a name; it tells where an entry came from")
         self.name = name
-        self.id = _CONTEXT_IDS.next_id()
+        self.id = SHARED.next_id()
         self.revision = 0
         self.dirty = 0
         self.watchful = False

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from hashlib import sha256
 from pathlib import Path
 
-from loom.core.ids import ShortIds
+from loom.core.ids import SHARED
 from loom.core.message import (
     ROLES,
     DocumentPart,
@@ -23,10 +23,8 @@ from loom.core.message import (
     ToolResultPart,
     canonical,
 )
-from loom.core.window import Notice, Shown
+from loom.core.window import Notice, View
 from loom.errors import UsageError
-
-_IDS = ShortIds()
 
 
 class Entry(ABC):
@@ -64,7 +62,11 @@ class Entry(ABC):
         """
         if role is not None and role not in ROLES:
             raise UsageError(f"role={role!r} is not a role; use one of {', '.join(ROLES)}, or None")
-        self.id = id or _IDS.next_id()
+        if id is None:
+            id = SHARED.next_id()
+        else:
+            SHARED.reserve(id)
+        self.id = id
         self.name = name
         self.role: Role | None = role
         self.repeat = repeat
@@ -72,7 +74,7 @@ class Entry(ABC):
         self.created_at = time.time() if created_at is None else created_at
 
     @abstractmethod
-    def show(self) -> Shown:
+    def show(self) -> View:
         """What a window shows of this entry now."""
 
     @abstractmethod
@@ -97,7 +99,7 @@ class StaticEntry(Entry):
     def parts(self) -> tuple[Part, ...]:
         """The parts a provider gets."""
 
-    def show(self) -> Shown:
+    def show(self) -> View:
         """Itself."""
         return self
 
@@ -228,7 +230,7 @@ class MessageEntry(StaticEntry):
         return MessageEntry(Message(self.message.role, tuple(parts) or (TextPart(tombstone),)))
 
 
-def identity(shown: Shown) -> bytes:
+def identity(shown: View) -> bytes:
     """SHA-256 of what an entry shows, its role and name included: the key of dedup."""
     if isinstance(shown, StringEntry):
         body = shown.text

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from loom.context.entry import plain
 from loom.core.message import Part, Role, TextPart, ToolCallPart, ToolResultPart
-from loom.core.window import Shown
+from loom.core.window import View
 
 NO_RESULT = "[No result was recorded for this call.]"
 
@@ -29,8 +29,8 @@ class PartsView:
 
 
 def pair(
-    items: Iterable[Shown], *, own: frozenset[str] = frozenset(), settle: bool = False
-) -> tuple[list[Shown], list[Shown]]:
+    items: Iterable[View], *, own: frozenset[str] = frozenset(), settle: bool = False
+) -> tuple[list[View], list[View]]:
     """Order what arrived since the last time; returns what can be shown now and what has to wait.
 
     Three rules, so that what was shown once never moves:
@@ -54,14 +54,14 @@ class _Fold:
     """One pass over new entries: what is shown, and what stands open."""
 
     def __init__(self) -> None:
-        self.shown: list[Shown] = []
-        self.calls: Shown | None = None
-        self.deferred: list[Shown] = []
-        self.held: list[Shown] = []
+        self.shown: list[View] = []
+        self.calls: View | None = None
+        self.deferred: list[View] = []
+        self.held: list[View] = []
         self._open: dict[str, None] = {}
-        self._results: list[Shown] = []
+        self._results: list[View] = []
 
-    def feed(self, items: Iterable[Shown]) -> None:
+    def feed(self, items: Iterable[View]) -> None:
         """Take entries in order."""
         queue = deque(items)
         while queue:
@@ -81,14 +81,14 @@ class _Fold:
         self._results.append(PartsView(self.calls.id, None, "user", missing))
         self.feed(self._flush())
 
-    def _flush(self) -> list[Shown]:
+    def _flush(self) -> list[View]:
         assert self.calls is not None
         self.shown += [self.calls, *self._results]
         waiting = self.deferred
         self.calls, self.deferred, self.held, self._results, self._open = None, [], [], [], {}
         return waiting
 
-    def _show(self, item: Shown) -> None:
+    def _show(self, item: View) -> None:
         """Show an entry that nothing holds back; its own calls, if any, start to wait."""
         calls = [p.id for p in item.parts if isinstance(p, ToolCallPart)]
         if calls:
@@ -99,7 +99,7 @@ class _Fold:
         else:
             self.shown.append(item)
 
-    def _answer(self, item: Shown) -> None:
+    def _answer(self, item: View) -> None:
         """Take the results this entry brings for open calls; the rest of it waits behind them."""
         answers: list[Part] = []
         rest: list[Part] = []

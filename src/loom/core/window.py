@@ -11,7 +11,7 @@ from loom.core.message import Part, Role, ToolSpec, canonical, content_hash
 from loom.core.section import SECTIONS, STABILITY, STATIC, SectionName, Stability, section_name
 
 
-class Shown(Protocol):
+class View(Protocol):
     """One entry as a window shows it: values only, already read from wherever they live."""
 
     @property
@@ -55,8 +55,8 @@ class Run:
         parent: Run | None,
         section: SectionName,
         context: str,
-        sources: tuple[Shown, ...],
-        items: tuple[Shown, ...],
+        sources: tuple[View, ...],
+        items: tuple[View, ...],
     ) -> None:
         self.parent = parent
         self.section: SectionName = section
@@ -126,19 +126,38 @@ class Window:
         *,
         tools: tuple[ToolSpec, ...] = (),
         notices: tuple[Notice, ...] = (),
-        sent: int = 0,
+        base: tuple[tuple[Run | None, ...], tuple[ToolSpec, ...]] = ((), ()),
         void: frozenset[str] = frozenset(),
     ) -> None:
         self.context = context
         self.heads = heads
         self.tools = tools
         self.notices = notices
-        self.sent = sent
-        """How many items of the conversation an earlier window of this context already showed."""
+        self._base = base
         self.void = void
         """Entries whose thinking was produced after a prefix that has changed since."""
 
-    def items(self, section: SectionName) -> Iterator[tuple[Run, Shown]]:
+    @property
+    def previous(self) -> Window | None:
+        """What was sent before this window, as far as it was meant to stay; None for the first one."""
+        heads, tools = self._base
+        if not tools and not any(heads):
+            return None
+        return Window(self.context, heads + (None,) * (len(SECTIONS) - len(heads)), tools=tools)
+
+    @property
+    def sent(self) -> int:
+        """How many items of the conversation an earlier window of this context already showed."""
+        heads, _ = self._base
+        head = heads[SECTIONS.index("convo")] if heads else None
+        return head.count if head else 0
+
+    @property
+    def chars(self) -> int:
+        """Length of the plain text, headings not counted."""
+        return sum(head.chars for head in self.heads if head)
+
+    def items(self, section: SectionName) -> Iterator[tuple[Run, View]]:
         """What one section shows, in order, each with the run it belongs to."""
         head = self.heads[SECTIONS.index(section)]
         for run in head.chain() if head else ():
@@ -161,7 +180,10 @@ class Window:
             return self
         wanted = {section_name(name) for name in sections}
         heads = tuple(h if s in wanted else None for s, h in zip(SECTIONS, self.heads, strict=True))
-        return Window(self.context, heads, tools=self.tools, notices=self.notices, sent=self.sent, void=self.void)
+        base = tuple(h if s in wanted else None for s, h in zip(SECTIONS, self._base[0], strict=False))
+        return Window(
+            self.context, heads, tools=self.tools, notices=self.notices, base=(base, self._base[1]), void=self.void
+        )
 
     def __str__(self) -> str:
         groups: list[str] = []
@@ -193,5 +215,5 @@ class Window:
         return tuple((p.section, p.role, p.part) for p in self.parts)
 
 
-def _role(item: Shown, section: SectionName) -> Role:
+def _role(item: View, section: SectionName) -> Role:
     return item.role or ("system" if section in STATIC else "user")

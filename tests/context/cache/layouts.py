@@ -139,6 +139,7 @@ def trace_of(
     return tuple(prompts)
 
 
+@cache
 def plain_tokens(calls: int = 3) -> int:
     """Tokens of the run without reminder or clearing: what no caching would cost."""
     return sum(sum(b.tokens for b in [*static(), *history(s, calls=calls)]) for s in range(REQUESTS))

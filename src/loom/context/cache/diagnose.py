@@ -78,7 +78,7 @@ def _savings(seen: _Seen, wanted: set[Fix]) -> dict[Fix, float]:
             repaired = repair(repaired, fix, seen.rules)
         return simulate(repaired, seen.rules).cost
 
-    alone = {fix: cost - cost_with([fix]) for fix in fixes}
+    alone: dict[Fix, float] = {fix: cost - cost_with([fix]) for fix in fixes}
     if len(fixes) > 1:
         together = cost_with(fixes)
         for fix in fixes:
@@ -176,13 +176,13 @@ def _volatile_inside(seen: _Seen) -> tuple[Finding, ...]:
     if lasting:
         n, i = lasting[0]
         numbers = sorted({n for n, _ in lasting})
+        changes = sum(len(lives.changed[slot]) for slot in {lives.slots[n][i] for n, i in lasting})
         found += _finding(
             "volatile_in_prefix",
             seen.trace[n].blocks[i],
             numbers,
-            f"a block before the conversation was there in {seen.share(numbers)} and changed "
-            f"{sum(len(lives.changed[s]) for s in {lives.slots[n][i] for n, i in lasting}):,} times, "
-            f"so that {seen.paid(numbers)} were not read from the cache",
+            f"in {seen.share(numbers)} a block stood before others that stay, and its content changed "
+            f"{changes:,} times, so that {seen.paid(numbers)} were not read from the cache",
         )
     if passing:
         n, i = passing[0]
@@ -209,7 +209,7 @@ def _rewritten(seen: _Seen) -> tuple[Finding, ...]:
             edits.setdefault(number, set()).update(gone)
     kept = {n: {s for s in e if s not in volatile and lives.first[s].level == "messages"} for n, e in edits.items()}
     touched = sorted(n for n, slots in kept.items() if slots)
-    if len(touched) * RARE <= len(seen.trace) - 1:
+    if not touched or len(touched) * RARE <= len(seen.trace) - 1:
         return ()
     earliest = min(kept[touched[0]])
     return _finding(

@@ -11,7 +11,7 @@ from itertools import accumulate
 from typing import Protocol
 
 from loom.catalog.model import CacheRules
-from loom.context.cache.prompt import LEVELS, Block, Prompt
+from loom.context.cache.prompt import LEVELS, Block, Level, Prompt
 from loom.errors import UsageError
 
 CALLS = frozenset({"tool_use", "function_call"})
@@ -202,7 +202,7 @@ class Units:
         self._seconds = _lifetime(rules, rules.default_ttl)
         self._units = _Entries()
         self._seen = _Entries()
-        self._unanswered: set[bytes] = set()
+        self._unanswered: dict[bytes, dict[Level, str]] = {}
 
     def read(self, chain: Chain) -> Found:
         """The longest unit that this request begins with."""
@@ -226,19 +226,19 @@ class Units:
             self._seen.keep(node, chain.at, self._seconds)
         if chain.nodes:
             self._units.keep(chain.nodes[-1], chain.at, self._seconds)
-            self._unanswered.add(chain.nodes[-1])
+            self._unanswered[chain.nodes[-1]] = dict(chain.prompt.settings)
         return ()
 
     def _learn_answers(self, chain: Chain) -> None:
         # The answer to a request is only seen when a later request repeats it; its unit is as old as the request.
         for i, node in enumerate(chain.nodes):
-            if node not in self._unanswered or not self._units.live(node, chain.at):
+            if self._unanswered.get(node) != dict(chain.prompt.settings) or not self._units.live(node, chain.at):
                 continue
             end = i
             while end + 1 < len(chain.nodes) and chain.blocks[end + 1].role == "assistant":
                 end += 1
             if end > i:
-                self._unanswered.discard(node)
+                del self._unanswered[node]
                 self._units.copy(node, chain.nodes[end])
 
 

@@ -1,0 +1,174 @@
+"""Where the cache markers go: on the last part whose prefix will be the same in the next request."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from loom.catalog import CacheRules
+from loom.context.render.layout import Layout, Slot
+from loom.core.message import ToolCallPart, ToolResultPart
+from loom.core.section import SECTIONS, VOLATILE, SectionName, section_name
+from loom.errors import BadCacheTTL, TooManyBreakpoints
+
+MAX_BREAKPOINTS = 4
+"""Breakpoints a caller may name: the smallest limit of the providers that take any."""
+
+_LOOKBACK_MARGIN = 2
+"""Positions kept free at the end of a lookback, for blocks a provider adds itself."""
+
+_REMARKED = 24
+"""How many earlier ends are marked again where an entry is found only at a marker of the new request."""
+
+
+@dataclass(slots=True)
+class Placement:
+    """The markers of one request, why each is there, and what a person should know."""
+
+    ttl: str | None
+    markers: dict[Slot, str] = field(default_factory=dict[Slot, str])
+    reasons: dict[Slot, str] = field(default_factory=dict[Slot, str])
+    warnings: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
+
+    def mark(self, slot: Slot | None, reason: str) -> None:
+        """Mark a slot, once."""
+        if slot is not None and self.ttl is not None and slot not in self.markers:
+            self.markers[slot] = self.ttl
+            self.reasons[slot] = reason
+
+    def unmark(self, slot: Slot) -> None:
+        """Take a marker away."""
+        del self.markers[slot], self.reasons[slot]
+
+
+def place(
+    layout: Layout,
+    rules: CacheRules,
+    may_mark: Callable[[Slot], bool],
+    *,
+    breakpoints: Sequence[str] | None = None,
+    ttl_seconds: float | None = None,
+) -> Placement:
+    """Choose the markers of a request.
+
+    The end of the conversation is marked without being asked. `breakpoints` names sections to mark at their
+    end; None marks the end of everything static. Raises on unknown sections, on more than four, and on a
+    lifetime that means nothing.
+    """
+    names = _named(breakpoints)
+    ttl, snapped = legal_ttl(ttl_seconds, rules)
+    placement = Placement(ttl)
+    if snapped:
+        placement.warnings.append(("ttl_snapped", snapped))
+    if not rules.max_markers:
+        if names:
+            placement.warnings.append(("no_markers", "this provider takes no cache markers; it finds prefixes itself"))
+        return placement
+    stable = [slot for slot in layout.slots() if not slot.volatile and may_mark(slot)]
+    if names is None:
+        placement.mark(_last(stable, lambda s: s.section != "convo"), "end of what is static")
+    for name in names or ():
+        _mark_section(placement, stable, name)
+    convo = [slot for slot in stable if slot.section == "convo"]
+    placement.mark(convo[-1] if convo else None, "end of the conversation")
+    if rules.matching == "exact":
+        _mark_past_ends(placement, layout, stable)
+    else:
+        _mark_previous_tail(placement, layout, rules, stable)
+        _keep_to_limit(placement, rules.max_markers, convo[-1] if convo else None)
+    return placement
+
+
+def legal_ttl(seconds: float | None, rules: CacheRules) -> tuple[str | None, str | None]:
+    """The provider's lifetime nearest to `seconds`, and what to say where that is another one."""
+    if seconds is None:
+        return rules.default_ttl, None
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise BadCacheTTL(seconds)
+    if not math.isfinite(seconds) or seconds <= 0:
+        raise BadCacheTTL(seconds)
+    if not rules.ttls:
+        return rules.default_ttl, f"cache_ttl={seconds:g} has no effect: this provider chooses the lifetime itself"
+    nearest = min(rules.ttls, key=lambda name: (abs(rules.ttls[name] - seconds), rules.ttls[name]))
+    if rules.ttls[nearest] == seconds:
+        return nearest, None
+    known = ", ".join(f"{name} ({lifetime:g} s)" for name, lifetime in rules.ttls.items())
+    return nearest, f"cache_ttl={seconds:g} became {nearest}: the lifetimes of this provider are {known}"
+
+
+def _named(breakpoints: Sequence[str] | None) -> list[SectionName] | None:
+    if breakpoints is None:
+        return None
+    names = [breakpoints] if isinstance(breakpoints, str) else list(breakpoints)
+    sections: list[SectionName] = [section_name(name) for name in names]
+    if len(sections) > MAX_BREAKPOINTS:
+        raise TooManyBreakpoints(tuple(sections), MAX_BREAKPOINTS)
+    return sections
+
+
+def _mark_section(placement: Placement, stable: list[Slot], name: SectionName) -> None:
+    """Mark a section's last part, or, where it is empty, the last part before it: the same prefix."""
+    if name in VOLATILE:
+        message = f"no breakpoint on {name}: it changes with every request, so a prefix that ends there never hits"
+        placement.warnings.append(("volatile_breakpoint", message))
+        return
+    own = _last(stable, lambda slot: slot.section == name)
+    if own is None:
+        own = _last(stable, lambda slot: _rank(slot) < SECTIONS.index(name))
+        placement.warnings.append(
+            ("empty_section", f"{name} is empty; its breakpoint is at the end of what precedes it")
+        )
+    placement.mark(own, f"end of {name}")
+
+
+def _mark_previous_tail(placement: Placement, layout: Layout, rules: CacheRules, stable: list[Slot]) -> None:
+    """Mark where the last request ended, if a lookback from the new end would not reach it."""
+    tail = stable[-1] if stable else None
+    if layout.previous_tail is None or tail is None:
+        return
+    slots = list(layout.slots())
+    start, end = slots.index(layout.previous_tail), slots.index(tail)
+    if positions(slots[start + 1 : end + 1], collapse=rules.collapse_runs) > rules.lookback - _LOOKBACK_MARGIN:
+        known = [slot for slot in stable if slots.index(slot) <= start]
+        placement.mark(known[-1] if known else None, "end of the previous request, out of reach of the new end")
+
+
+def _mark_past_ends(placement: Placement, layout: Layout, stable: list[Slot]) -> None:
+    """Mark earlier ends again: with exact matching an entry is found only at a marker of the new request."""
+    known = set(stable)
+    ends = [turn.slots[-1] for turn in layout.turns if turn.role == "user" and turn.slots[-1] in known]
+    for slot in [s for s in (layout.previous_tail,) if s in known] + ends[-_REMARKED:]:
+        placement.mark(slot, "end of an earlier request")
+    order = {slot: number for number, slot in enumerate(layout.slots())}
+    placement.markers = dict(sorted(placement.markers.items(), key=lambda item: order[item[0]]))
+
+
+def _keep_to_limit(placement: Placement, limit: int, tail: Slot | None) -> None:
+    """Give up the earliest markers first: a later one covers everything before it."""
+    while len(placement.markers) > limit:
+        victim = next(s for s, why in placement.reasons.items() if s is not tail and "previous request" not in why)
+        message = (
+            f"the breakpoint at the {placement.reasons[victim]} gave way: {limit} markers are the most a request takes"
+        )
+        placement.warnings.append(("breakpoint_dropped", message))
+        placement.unmark(victim)
+
+
+def positions(slots: Sequence[Slot], *, collapse: bool) -> int:
+    """How many positions of a lookback these slots take; a run of calls, or of results, may count as one."""
+    count, last = 0, ""
+    for slot in slots:
+        kind = "call" if isinstance(slot.content, ToolCallPart) else ""
+        kind = "result" if isinstance(slot.content, ToolResultPart) else kind
+        count += not (collapse and kind and kind == last)
+        last = kind
+    return count
+
+
+def _rank(slot: Slot) -> int:
+    return SECTIONS.index(slot.section) if slot.section else -1
+
+
+def _last(slots: Sequence[Slot], wanted: Callable[[Slot], bool]) -> Slot | None:
+    return next((slot for slot in reversed(slots) if wanted(slot)), None)

@@ -1,0 +1,236 @@
+"""Plan: what the prompt cache will do with a request, before it is sent."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from loom.context.cache.diagnose import Finding, diagnose
+from loom.context.cache.explain import compare
+from loom.context.cache.prompt import Block, Prompt
+from loom.context.cache.simulate import Step, simulate
+from loom.context.cache.subject import CacheOptions, Subject, Target, as_prompt, target_of
+from loom.context.render.request import Request
+from loom.core.window import Window
+from loom.protocols.token_counter import TokenCounter
+
+_CLOCK = re.compile(
+    r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d|\b\d\d:\d\d:\d\d\b|\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """One cache marker: where it stands, for how long, why, and how much it covers."""
+
+    path: str
+    ttl: str
+    reason: str
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlanWarning:
+    """Something about the request that costs money or fails; `code` is stable, `message` is for people."""
+
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CachePlan:
+    """Where the markers go in this request, why, and what they are predicted to read, write and cost."""
+
+    provider: str
+    model: str
+    markers: tuple[Marker, ...]
+    tokens: int
+    read: int
+    write: int
+    uncached: int
+    cost: float
+    """Of this request, in tokens at the plain input price."""
+    usd: float | None
+    """Of this request, output not counted; None where the price is not in the catalogue."""
+    next_read: int
+    """What the next request will read, if it only adds to this one in time."""
+    warnings: tuple[PlanWarning, ...]
+    findings: tuple[Finding, ...] = ()
+    """Causes of missed reads in the requests so far, most costly first, each with the fix that removes it."""
+    error: float = 0.0
+    """How far off the token counts may be, as a share."""
+    prompt: Prompt = field(repr=False)
+    body: Mapping[str, Any] | None = field(default=None, repr=False)
+    """The request itself, for a window: the keyword arguments of the provider's own client."""
+
+    @property
+    def relative_cost(self) -> float:
+        """Cost as a share of the same request without a cache."""
+        return self.cost / self.tokens if self.tokens else 1.0
+
+    def __str__(self) -> str:
+        price = f", ${self.usd:.4f}" if self.usd is not None else ""
+        lines = [
+            f"{self.provider}:{self.model}: {self.tokens:,} tokens (±{self.error:.0%}), "
+            f"{self.read:,} read, {self.write:,} written, {self.uncached:,} uncached; "
+            f"{self.relative_cost:.2f}x the uncached price{price}; the next request reads {self.next_read:,}"
+        ]
+        lines += [f"  marker {m.ttl} at {m.path}: {m.reason} ({m.tokens:,} tokens)" for m in self.markers]
+        lines += [f"  warning: {w.message}" for w in self.warnings]
+        lines += [f"  {f.cause}: {f.message} {f.advice}" for f in self.findings]
+        return "\n".join(lines)
+
+
+def plan(
+    subject: Subject,
+    provider: str | None = None,
+    model: str | None = None,
+    *,
+    previous: Sequence[Subject] | Subject | None = None,
+    cache_breakpoints: Sequence[str] | None = None,
+    cache_ttl: float | None = None,
+    counter: TokenCounter | None = None,
+) -> CachePlan:
+    """Predict what the cache does with a window, or with a request of any program, before it is sent.
+
+    `previous` are the requests that went before, oldest first. A window knows what its context sent last, so it
+    needs none; with several, faults that only show over time are found too.
+    """
+    target = target_of(subject, provider, model, counter)
+    options = CacheOptions(breakpoints=cache_breakpoints, ttl=cache_ttl)
+    prompt, request = as_prompt(subject, target, options)
+    past = [as_prompt(p, target, options)[0] for p in _past(subject, previous)]
+    rules = target.model.cache
+    step = simulate([*past, prompt], rules).steps[-1]
+    return CachePlan(
+        provider=target.provider,
+        model=target.model.model,
+        markers=_markers(prompt, request),
+        tokens=step.tokens,
+        read=step.read,
+        write=step.write,
+        uncached=step.uncached,
+        cost=step.cost,
+        usd=_usd(step, target),
+        next_read=_next_read(past, prompt, target),
+        warnings=tuple(_warnings(subject, prompt, past, request, target)),
+        findings=diagnose([*past, prompt], rules) if past else (),
+        error=target.counter.error,
+        prompt=prompt,
+        body=request.body if request else None,
+    )
+
+
+def _past(subject: Subject, previous: Sequence[Subject] | Subject | None) -> list[Subject]:
+    if previous is None:
+        before = subject.previous if isinstance(subject, Window) else None
+        return [before] if before else []
+    if isinstance(previous, Window | Prompt | Mapping):
+        return [previous]
+    return list(previous)
+
+
+def _markers(prompt: Prompt, request: Request | None) -> tuple[Marker, ...]:
+    reasons = {}
+    if request:
+        reasons = {path: request.placement.reasons.get(slot) for path, slot in request.rendered.origins.items()}
+    found: list[Marker] = []
+    covered = 0
+    for block in prompt.blocks:
+        covered += block.tokens
+        if block.marker:
+            found.append(Marker(block.path, block.marker, reasons.get(block.path) or "as recorded", covered))
+    return tuple(found)
+
+
+def _next_read(past: list[Prompt], prompt: Prompt, target: Target) -> int:
+    """What a request reads that repeats this one's stable part and goes on."""
+    stable = tuple(b for b in prompt.blocks if not b.volatile)
+    more = Block("messages", "user", "text", "\0 what comes next", 1, path="next")
+    grown = Prompt(prompt.provider, prompt.model, (*stable, more), prompt.automatic, prompt.settings, prompt.at)
+    if target.model.cache.matching == "lookback" and not prompt.automatic and prompt.markers:
+        grown = Prompt(
+            prompt.provider,
+            prompt.model,
+            (*stable, more.marked(prompt.blocks[prompt.markers[-1]].marker)),
+            None,
+            prompt.settings,
+            prompt.at,
+        )
+        surplus = len(grown.markers) - target.model.cache.max_markers
+        if surplus > 0:
+            drop = set(grown.markers[:surplus])
+            blocks = tuple(b.marked(None) if i in drop else b for i, b in enumerate(grown.blocks))
+            grown = Prompt(prompt.provider, prompt.model, blocks, None, prompt.settings, prompt.at)
+    return simulate([*past, prompt, grown], target.model.cache).steps[-1].read
+
+
+def _usd(step: Step, target: Target) -> float | None:
+    price = target.model.input_price
+    return None if price is None else step.cost * price / 1e6
+
+
+def _warnings(
+    subject: Subject, prompt: Prompt, past: list[Prompt], request: Request | None, target: Target
+) -> list[PlanWarning]:
+    found = [PlanWarning(code, message) for code, message in request.placement.warnings] if request else []
+    if isinstance(subject, Window):
+        found += [PlanWarning(n.code, n.message) for n in subject.notices]
+    if past:
+        moved = compare(past[-1], prompt, target)
+        if moved.moved:
+            price = f" (${moved.extra_usd:.4f})" if moved.extra_usd is not None else ""
+            cost = f"It costs {moved.lost_tokens:,} cached tokens{price}."
+            found.append(PlanWarning("prefix_moved", f"{moved.message} {cost} {moved.advice}"))
+    found += _cache_warnings(prompt, target)
+    found += _request_warnings(prompt, request, target)
+    return found
+
+
+def _cache_warnings(prompt: Prompt, target: Target) -> list[PlanWarning]:
+    rules = target.model.cache
+    found: list[PlanWarning] = []
+    ends = [i for i in prompt.markers] or ([len(prompt.blocks) - 1] if prompt.automatic and prompt.blocks else [])
+    covered = sum(b.tokens for b in prompt.blocks[: ends[-1] + 1]) if ends else prompt.tokens
+    if (ends or not rules.max_markers) and covered < rules.min_prefix:
+        message = f"the prefix has {covered:,} tokens; {target.model.model or target.provider} caches none under {rules.min_prefix:,}, and does not say so"
+        found.append(PlanWarning("below_minimum", message))
+    if rules.max_markers and not ends and not rules.implicit:
+        found.append(PlanWarning("nothing_marked", "the request carries no cache marker, so nothing of it is cached"))
+    last = ends[-1] if ends else -1
+    for block in prompt.blocks[: last + 1]:
+        if block.volatile:
+            found.append(
+                PlanWarning(
+                    "volatile_in_prefix", f"{block.where} changes with every request but stands before a marker"
+                )
+            )
+    for block in prompt.blocks:
+        clock = _CLOCK.search(block.content) if block.level != "messages" else None
+        if clock:
+            message = f"{block.where} holds {clock[0]!r}; if that changes, everything after it is paid for again: move it into attention"
+            found.append(PlanWarning("volatile_in_prefix", message))
+    return found
+
+
+def _request_warnings(prompt: Prompt, request: Request | None, target: Target) -> list[PlanWarning]:
+    found: list[PlanWarning] = []
+    turns = [b for b in prompt.blocks if b.level == "messages"]
+    if not any(b.role in ("user", "tool") for b in turns):
+        found.append(PlanWarning("no_user_turn", "there is no user message, so the request cannot be answered"))
+    elif turns[-1].role in ("assistant", "model") and not target.model.prefill:
+        found.append(
+            PlanWarning("prefill", f"the request ends with an assistant message; {target.model.model} refuses that")
+        )
+    if prompt.tokens > target.model.context_window:
+        message = f"{prompt.tokens:,} tokens are over the window of {target.model.context_window:,}"
+        found.append(PlanWarning("over_window", message))
+    for slot in request.layout.dropped if request else ():
+        message = f"reasoning of entry {slot.entry} is left out: its prefix changed, or it is another provider's"
+        found.append(PlanWarning("thinking_dropped", message))
+    if not target.model.known:
+        message = f"{target.model.model or 'this model'} is not in the catalogue; safe defaults of {target.model.provider} are used"
+        found.append(PlanWarning("unknown_model", message))
+    return found

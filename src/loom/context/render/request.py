@@ -1,0 +1,94 @@
+"""A window, a provider and a model become a request: laid out, marked, rendered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from loom.catalog import ModelInfo, find_model
+from loom.context.cache.markers import Placement, place
+from loom.context.render import anthropic, gemini, openai_chat, openai_responses
+from loom.context.render.body import Rendered
+from loom.context.render.layout import Dialect, Layout, Slot, lay_out
+from loom.core.window import Window
+
+
+class _Renderer(Protocol):
+    def dialect(self, *, binds_thinking: bool = True) -> Dialect: ...
+    def render(
+        self, layout: Layout, model: str, markers: Mapping[Slot, str], settings: Mapping[str, Any]
+    ) -> Rendered: ...
+    @property
+    def may_mark(self) -> Callable[[Slot], bool]: ...
+
+
+_RENDERERS: dict[str, _Renderer] = {
+    "anthropic": anthropic,
+    "bedrock": anthropic,
+    "openai": openai_responses,
+    "openai_chat": openai_chat,
+    "gemini": gemini,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request ready to send: `body` is the keyword arguments of the provider's own client."""
+
+    provider: str
+    model: ModelInfo
+    layout: Layout
+    placement: Placement
+    rendered: Rendered
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """The complete request body."""
+        return self.rendered.body
+
+
+def prepare(
+    window: Window,
+    provider: str,
+    model: str,
+    *,
+    cache: bool = True,
+    cache_breakpoints: Sequence[str] | None = None,
+    cache_ttl: float | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> Request:
+    """Lay a window out for a provider, place its cache markers and render the body."""
+    info = find_model(model, "openai" if provider == "openai_chat" else provider)
+    renderer = _RENDERERS.get(provider, openai_chat)
+    layout = lay_out(window, renderer.dialect(binds_thinking=info.binds_thinking or not info.known))
+    placement = place(layout, info.cache, renderer.may_mark, breakpoints=cache_breakpoints, ttl_seconds=cache_ttl)
+    markers = placement.markers if cache else {}
+    return Request(provider, info, layout, placement, renderer.render(layout, model, markers, settings or {}))
+
+
+def render(
+    window: Window,
+    provider: str,
+    model: str,
+    *,
+    cache: bool = True,
+    cache_breakpoints: Sequence[str] | None = None,
+    cache_ttl: float | None = None,
+    **settings: Any,
+) -> dict[str, Any]:
+    """The complete request body of a window: the keyword arguments of the provider's own client.
+
+    Providers: `anthropic`, `bedrock`, `openai` (Responses), `openai_chat`, `gemini`; any other name is taken for
+    a server that speaks the Chat form. `settings` are passed on as they are (max_tokens, temperature, ...).
+    """
+    request = prepare(
+        window,
+        provider,
+        model,
+        cache=cache,
+        cache_breakpoints=cache_breakpoints,
+        cache_ttl=cache_ttl,
+        settings=settings,
+    )
+    return request.body

@@ -1,0 +1,66 @@
+"""Counting tokens with no network: exactly with a vocabulary, by estimate without one, learning from either."""
+
+from __future__ import annotations
+
+import math
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from loom.catalog import ModelInfo
+    from loom.protocols.token_counter import TokenCounter
+    from loom.tokens.calibrated import CalibratedCounter, Calibration
+    from loom.tokens.estimate import EstimateCounter, estimate_tokens
+    from loom.tokens.exact import ExactCounter
+    from loom.tokens.parts import PartRules, count_message, count_messages, count_tool
+
+__all__ = [
+    "CalibratedCounter",
+    "Calibration",
+    "EstimateCounter",
+    "ExactCounter",
+    "PartRules",
+    "count_message",
+    "count_messages",
+    "count_tool",
+    "counter_for",
+    "estimate_tokens",
+]
+
+_HOMES = {
+    "CalibratedCounter": "calibrated",
+    "Calibration": "calibrated",
+    "EstimateCounter": "estimate",
+    "ExactCounter": "exact",
+    "PartRules": "parts",
+    "count_message": "parts",
+    "count_messages": "parts",
+    "count_tool": "parts",
+    "estimate_tokens": "estimate",
+}
+_UNKNOWN_VOCABULARY = 0.15
+"""How far a model's scale may be off where its vocabulary is not public."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def counter_for(model: ModelInfo | str) -> TokenCounter:
+    """The best counter there is for a model: exact with its vocabulary, else an estimate that says how far off."""
+    from loom.catalog import find_model  # noqa: PLC0415  nothing is loaded until somebody counts
+    from loom.tokens.estimate import ESTIMATE_ERROR, EstimateCounter  # noqa: PLC0415
+    from loom.tokens.exact import VOCABULARIES, ExactCounter, has_vocabularies  # noqa: PLC0415
+    from loom.tokens.parts import PartRules  # noqa: PLC0415
+
+    info = find_model(model) if isinstance(model, str) else model
+    rules = PartRules(info.model, info.provider)
+    if info.tokenizer in VOCABULARIES:
+        if has_vocabularies():
+            return ExactCounter(info.tokenizer, rules=rules)
+        error = ESTIMATE_ERROR
+    else:
+        error = round(math.hypot(ESTIMATE_ERROR, _UNKNOWN_VOCABULARY), 2)
+    return EstimateCounter(info.token_scale, error=error, name=f"estimate for {info.model}", rules=rules)
