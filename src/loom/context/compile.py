@@ -73,8 +73,10 @@ class _State:
     waiting: list[tuple[str, View]] = field(default_factory=list[tuple[str, View]])
     tools: tuple[ToolSpec, ...] = ()
     void: frozenset[str] = frozenset()
-    had_tail: bool = False
     graph: int = -1
+    hidden: int = 0
+    """One bit for each section in which an entry was left out because its content is in the window already."""
+    had_tail: bool = False
 
 
 @dataclass(slots=True)
@@ -129,7 +131,7 @@ class Compiler:
         head = Run(before, "convo", host.name, sources, sources)  # pyright: ignore[reportArgumentType]
         heads = [*sent.heads[:_CONVO], head]
         cursors = [*sent.cursors[:_CONVO], {convo: (edits, len(convo.entries))}]
-        self._draft = _State(heads, cursors, sent.views, sent.waiting, sent.tools, sent.void, graph=sent.graph)
+        self._draft = _State(heads, cursors, sent.views, sent.waiting, sent.tools, sent.void, sent.graph, sent.hidden)
         self._revision = host.revision
         return Window(host.name, (*heads, None, None), base=(tuple(sent.heads), ()), void=sent.void)
 
@@ -141,20 +143,23 @@ class Compiler:
         if sent.views:
             self._announce_pinned_edits(groups)
         draft = _State(
-            sent.heads.copy(), sent.cursors.copy(), sent.views, sent.waiting, sent.tools, sent.void, graph=graph
+            sent.heads.copy(), sent.cursors.copy(), sent.views, sent.waiting, sent.tools, sent.void, graph, sent.hidden
         )
         once = _Once(self._contents, {})
         placed: set[str] = set()
         changed = _ALL if host.watchful or graph != sent.graph else host.dirty
+        edited = sum(1 << at for at in _KEPT if changed >> at & 1 and self._was_edited(at, groups[at]))
+        if edited:  # what was left out for an entry that is gone now has to be looked at again
+            changed, edited = changed | sent.hidden, edited | sent.hidden
         for at in _KEPT:
             if changed >> at & 1:
-                self._compile_section(draft, at, groups[at], once, placed)
+                self._compile_section(draft, at, groups[at], once, placed, rebuilt=bool(edited >> at & 1))
         draft.tools = _ordered_tools(sent.tools, host.all_tools())
         self._void_thinking(draft, groups[_CONVO])
         step = self._volatile("step", groups[_CONVO + 1], once)
         attention = self._volatile("attention", groups[_CONVO + 2], once)
         draft.had_tail = step is not None or attention is not None
-        self._draft, self._revision, self._step = draft, host.revision, host.step.entries
+        self._draft, self._revision, self._step = draft, host.revision, host.step.entries.copy()
         return Window(
             host.name,
             (*draft.heads, step, attention),
@@ -185,10 +190,16 @@ class Compiler:
     # -- one section ------------------------------------------------------------------------------------
 
     def _compile_section(
-        self, draft: _State, at: int, contributors: list[Contributor], once: _Once, placed: set[str]
+        self,
+        draft: _State,
+        at: int,
+        contributors: list[Contributor],
+        once: _Once,
+        placed: set[str],
+        *,
+        rebuilt: bool,
     ) -> None:
         name = SECTIONS[at]
-        rebuilt = self._was_edited(at, contributors)
         if rebuilt:
             draft.heads[at] = self._replayed(draft, at, contributors)
             draft.waiting = [] if name == "convo" else draft.waiting
@@ -205,6 +216,7 @@ class Compiler:
         else:
             for context, items in shown:
                 fresh = tuple(self._unseen(items, once, name))
+                draft.hidden |= (len(fresh) < len(items)) << at
                 draft.heads[at] = Run(draft.heads[at], name, context, fresh, fresh) if fresh else draft.heads[at]
 
     def _was_edited(self, at: int, contributors: list[Contributor]) -> bool:
@@ -328,14 +340,15 @@ class Compiler:
             return
         sent = self._sent
         before, now = sent.heads[_CONVO], draft.heads[_CONVO]
-        moved = draft.heads[:_CONVO] != sent.heads[:_CONVO] or draft.tools != sent.tools
-        fresh = _runs_since(before, now)
-        if moved or fresh is None:
-            kept = set[Run]() if moved else set(now.chain() if now else ())
-            old = [run for run in (before.chain() if before else ()) if run not in kept]
-            draft.void = draft.void | _thinking(old)
+        grown = _runs_since(before, now)
+        if draft.heads[:_CONVO] != sent.heads[:_CONVO] or draft.tools != sent.tools:
+            draft.void = draft.void | _thinking(_sources(before))
+        elif grown is None:
+            old, new = _sources(before), _sources(now)
+            edit = next((i for i, (a, b) in enumerate(zip(old, new, strict=False)) if a is not b), len(new))
+            draft.void = draft.void | _thinking(old[edit:])
         elif sent.had_tail:
-            draft.void = draft.void | _thinking(fresh)
+            draft.void = draft.void | _thinking([s for run in grown for s in run.sources])
 
     # -- what changes every time --------------------------------------------------------------------------
 
@@ -383,12 +396,16 @@ def _grown(placed: set[str], before: _State, now: _State) -> set[str] | None:
     return placed
 
 
-def _thinking(runs: list[Run]) -> frozenset[str]:
-    return frozenset(s.id for run in runs for s in run.sources if isinstance(s, MessageEntry) and s.has_thinking)
+def _sources(head: Run | None) -> list[View]:
+    return [s for run in (head.chain() if head else ()) for s in run.sources]
+
+
+def _thinking(sources: list[View]) -> frozenset[str]:
+    return frozenset(s.id for s in sources if isinstance(s, MessageEntry) and s.has_thinking)
 
 
 def _ids(state: _State) -> set[str]:
-    placed = {s.id for head in state.heads if head for run in head.chain() for s in run.sources}
+    placed = {s.id for head in state.heads for s in _sources(head)}
     return placed | {item.id for _, item in state.waiting}
 
 

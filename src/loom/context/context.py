@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 from loom.context.compile import Compiler, Contributor
-from loom.context.entry import Entry, as_entry
+from loom.context.entry import Entry, MessageEntry, as_entry
 from loom.context.section import Section
+from loom.core.checkpoint import Shown
 from loom.core.ids import SHARED
 from loom.core.message import Message, ToolSpec
 from loom.core.section import SECTIONS, VISITORS_FIRST, SectionName, section_name
-from loom.core.window import Run, Window
+from loom.core.window import Run, View, Window
 from loom.errors import EntryNotFound, UsageError
+from loom.protocols.compactor import Compactor, Rewrite
+from loom.protocols.token_counter import TokenCounter
 
 _GRAPH = count(1)
 _graph_revision = 0
@@ -176,6 +180,32 @@ class Context:
             self._compiler.commit()
         return messages
 
+    async def compact(
+        self,
+        compactor: Compactor,
+        *,
+        target: int | None = None,
+        counter: TokenCounter | None = None,
+        keep: AbstractSet[str] = frozenset(),
+    ) -> Window:
+        """The window with its conversation rewritten by a compactor; the context itself keeps every entry.
+
+        Args:
+            compactor: who proposes the rewrite.
+            target: tokens the conversation may have afterwards; its present size if not given.
+            counter: who counts; an estimate if not given.
+            keep: ids of entries that must stay as they are.
+        """
+        from loom.tokens import EstimateCounter  # noqa: PLC0415  (only a compaction counts)
+
+        counter = counter or EstimateCounter()
+        window = self._compiler.window()
+        items = [item for _, item in window.items("convo")]
+        shown = [Shown(item.id, Message(item.role or "user", item.parts)) for item in items]
+        size = sum(counter.count_part(part) for item in items for part in item.parts)
+        rewrite = await compactor.compact(shown, target=size if target is None else target, counter=counter, keep=keep)
+        return window.with_items("convo", _rewritten(items, rewrite))
+
     # -- what a compile asks ----------------------------------------------------------------------------
 
     def section_changed(self, bit: int) -> None:
@@ -231,6 +261,21 @@ class Context:
 def _graph_changed() -> None:
     global _graph_revision  # noqa: PLW0603  (one counter for all contexts: a visitor's visitor may change too)
     _graph_revision = next(_GRAPH)
+
+
+def _rewritten(items: list[View], rewrite: Rewrite) -> list[View]:
+    """What is shown after a rewrite: each covered run gives way to its replacement, if it has one."""
+    if not rewrite.replacements:
+        return items
+    firsts = {replacement.covers[0]: replacement.message for replacement in rewrite.replacements}
+    shown: list[View] = []
+    for item in items:
+        message = firsts.get(item.id)
+        if message is not None:
+            shown.append(MessageEntry(message))
+        if item.id not in rewrite.covered:
+            shown.append(item)
+    return shown
 
 
 def _chars_from(head: Run | None, entry_id: str) -> tuple[bool, int]:

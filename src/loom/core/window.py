@@ -185,6 +185,13 @@ class Window:
             self.context, heads, tools=self.tools, notices=self.notices, base=(base, self._base[1]), void=self.void
         )
 
+    def with_items(self, section: SectionName, items: Sequence[View]) -> Window:
+        """This window with other items in one section."""
+        at = SECTIONS.index(section)
+        run = Run(None, section, self.context, tuple(items), tuple(items)) if items else None
+        heads = (*self.heads[:at], run, *self.heads[at + 1 :])
+        return Window(self.context, heads, tools=self.tools, notices=self.notices, base=self._base, void=self.void)
+
     def __str__(self) -> str:
         groups: list[str] = []
         for name, head in zip(SECTIONS, self.heads, strict=True):

@@ -18,6 +18,8 @@ _FULL_WEIGHT: Final = 2000
 """A request of this size is a whole piece of evidence; a smaller one is less."""
 _OUTLIER: Final = 1.5
 """Once something is known, one observation may differ from it by this factor at most."""
+_DOUBT: Final = 2.0
+"""Pieces of evidence that the base counter's own error weighs: a small text strays further than a whole prompt."""
 _FLOOR: Final = 0.02
 
 
@@ -92,7 +94,7 @@ class CalibratedCounter:
         if not learned.observations:
             return self._base.error
         observed = 4 * learned.variance  # two standard deviations, squared
-        return max(_FLOOR, math.sqrt((self._base.error**2 + observed) / (1 + learned.evidence)))
+        return max(_FLOOR, math.sqrt((_DOUBT * self._base.error**2 + observed) / (_DOUBT + learned.evidence)))
 
     def count(self, text: str) -> int:
         """Tokens of a text."""

@@ -6,9 +6,9 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from os.path import commonprefix
 from typing import Literal, TypeAlias
 
+from loom.context.cache.matching import common_length
 from loom.context.cache.prompt import LEVELS, Block, Level, Origin, Prompt
 from loom.context.cache.simulate import write_price
 from loom.context.cache.subject import CacheOptions, Subject, Target, as_prompt, target_of
@@ -28,7 +28,10 @@ Cause: TypeAlias = Literal[
 ]
 
 _EXCERPT = 32
-_CLOCK = re.compile(r"\d{4}-\d\d-\d\d|\d\d:\d\d|\b\d{9,}\b|\b[0-9a-f]{8}-[0-9a-f]{4}-")
+CLOCK = re.compile(
+    r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d|\b\d\d:\d\d:\d\d\b|\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b"
+)
+"""What looks like a time of day or a random id: text that is seldom the same in the next request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,7 +180,7 @@ def _block_moved(cached: Sequence[Block], after: Sequence[Block], at: int) -> Ex
     old, new = cached[at], after[at] if at < len(after) else None
     cause, blamed = _what_happened(cached, after, at)
     was, now = _body(old), _body(new) if new else ""
-    offset = len(commonprefix([was, now])) if cause == "block_edited" else 0
+    offset = common_length(was, now) if cause == "block_edited" else 0
     bytes_in = len(was[:offset].encode("utf-8", "surrogatepass"))
     verb = {"block_edited": "changed", "block_inserted": "was inserted", "block_removed": "was removed"}[cause]
     where = f" at byte {bytes_in}" if cause == "block_edited" else ""
@@ -185,7 +188,7 @@ def _block_moved(cached: Sequence[Block], after: Sequence[Block], at: int) -> Ex
     return Explanation(
         cause=cause,
         message=f"{subject[0].upper()}{subject[1:]} {verb}{where} ({blamed.path}).",
-        advice=_advice(cause, blamed, was[offset:], now[offset:]),
+        advice=_advice(cause, blamed, _excerpt(now, offset)),
         path=blamed.path,
         origin=blamed.origin,
         byte=_size(cached[:at]) + bytes_in,
@@ -211,12 +214,12 @@ def _what_happened(cached: Sequence[Block], after: Sequence[Block], at: int) -> 
     return "block_removed", old
 
 
-def _advice(cause: Cause, block: Block, was: str, now: str) -> str:
+def _advice(cause: Cause, block: Block, changed: str) -> str:
     if cause == "block_inserted":
         return "Put what is new at the end of the conversation, or include it before the first call."
     if cause == "block_removed":
         return "Leave it where it is, or remove many things at once: each edit costs the rest of the prefix."
-    if _CLOCK.search(was[:_EXCERPT]) or _CLOCK.search(now[:_EXCERPT]):
+    if CLOCK.search(changed):
         return "Move what changes with time behind the conversation: into attention or step."
     if block.origin and block.origin.section in STATIC and block.origin.label:
         return "FileEntry(..., pin=True) keeps the text that was sent and appends the change to the conversation."

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from loom.context.cache.diagnose import Finding, diagnose
-from loom.context.cache.explain import compare
+from loom.context.cache.explain import CLOCK, compare
 from loom.context.cache.prompt import Block, Prompt
 from loom.context.cache.simulate import Step, simulate
 from loom.context.cache.subject import CacheOptions, Subject, Target, as_prompt, target_of
 from loom.context.render.request import Request
 from loom.core.window import Window
 from loom.protocols.token_counter import TokenCounter
-
-_CLOCK = re.compile(
-    r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d|\b\d\d:\d\d:\d\d\b|\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +67,12 @@ class CachePlan:
 
     def __str__(self) -> str:
         price = f", ${self.usd:.4f}" if self.usd is not None else ""
-        lines = [
+        summary = (
             f"{self.provider}:{self.model}: {self.tokens:,} tokens (±{self.error:.0%}), "
             f"{self.read:,} read, {self.write:,} written, {self.uncached:,} uncached; "
             f"{self.relative_cost:.2f}x the uncached price{price}; the next request reads {self.next_read:,}"
-        ]
+        )
+        lines = [summary]
         lines += [f"  marker {m.ttl} at {m.path}: {m.reason} ({m.tokens:,} tokens)" for m in self.markers]
         lines += [f"  warning: {w.message}" for w in self.warnings]
         lines += [f"  {f.cause}: {f.message} {f.advice}" for f in self.findings]
@@ -116,7 +112,7 @@ def plan(
         usd=_usd(step, target),
         next_read=_next_read(past, prompt, target),
         warnings=tuple(_warnings(subject, prompt, past, request, target)),
-        findings=diagnose([*past, prompt], rules) if past else (),
+        findings=diagnose([*past, prompt], rules) if len(past) > 1 else (),
         error=target.counter.error,
         prompt=prompt,
         body=request.body if request else None,
@@ -147,24 +143,15 @@ def _markers(prompt: Prompt, request: Request | None) -> tuple[Marker, ...]:
 
 def _next_read(past: list[Prompt], prompt: Prompt, target: Target) -> int:
     """What a request reads that repeats this one's stable part and goes on."""
-    stable = tuple(b for b in prompt.blocks if not b.volatile)
-    more = Block("messages", "user", "text", "\0 what comes next", 1, path="next")
-    grown = Prompt(prompt.provider, prompt.model, (*stable, more), prompt.automatic, prompt.settings, prompt.at)
-    if target.model.cache.matching == "lookback" and not prompt.automatic and prompt.markers:
-        grown = Prompt(
-            prompt.provider,
-            prompt.model,
-            (*stable, more.marked(prompt.blocks[prompt.markers[-1]].marker)),
-            None,
-            prompt.settings,
-            prompt.at,
-        )
-        surplus = len(grown.markers) - target.model.cache.max_markers
-        if surplus > 0:
-            drop = set(grown.markers[:surplus])
-            blocks = tuple(b.marked(None) if i in drop else b for i, b in enumerate(grown.blocks))
-            grown = Prompt(prompt.provider, prompt.model, blocks, None, prompt.settings, prompt.at)
-    return simulate([*past, prompt, grown], target.model.cache).steps[-1].read
+    rules = target.model.cache
+    ttl = prompt.blocks[prompt.markers[-1]].marker if prompt.markers else None
+    more = Block("messages", "user", "text", "what comes next", 1, path="next", marker=ttl)
+    blocks = [*(b for b in prompt.blocks if not b.volatile), more]
+    if rules.matching == "lookback" and not prompt.automatic:
+        marks = [i for i, b in enumerate(blocks) if b.marker]
+        for at in marks[: -rules.max_markers]:
+            blocks[at] = blocks[at].marked(None)
+    return simulate([*past, prompt, replace(prompt, blocks=tuple(blocks))], rules).steps[-1].read
 
 
 def _usd(step: Step, target: Target) -> float | None:
@@ -190,28 +177,26 @@ def _warnings(
 
 
 def _cache_warnings(prompt: Prompt, target: Target) -> list[PlanWarning]:
-    rules = target.model.cache
+    rules, name = target.model.cache, target.model.model or target.provider
     found: list[PlanWarning] = []
-    ends = [i for i in prompt.markers] or ([len(prompt.blocks) - 1] if prompt.automatic and prompt.blocks else [])
-    covered = sum(b.tokens for b in prompt.blocks[: ends[-1] + 1]) if ends else prompt.tokens
-    if (ends or not rules.max_markers) and covered < rules.min_prefix:
-        message = f"the prefix has {covered:,} tokens; {target.model.model or target.provider} caches none under {rules.min_prefix:,}, and does not say so"
+    end = len(prompt.blocks) if prompt.automatic or not rules.max_markers else max(prompt.markers, default=-1) + 1
+    covered = sum(b.tokens for b in prompt.blocks[:end])
+    if end and covered < rules.min_prefix:
+        message = (
+            f"the prefix has {covered:,} tokens; {name} caches none under {rules.min_prefix:,}, and does not say so"
+        )
         found.append(PlanWarning("below_minimum", message))
-    if rules.max_markers and not ends and not rules.implicit:
+    if not end:
         found.append(PlanWarning("nothing_marked", "the request carries no cache marker, so nothing of it is cached"))
-    last = ends[-1] if ends else -1
-    for block in prompt.blocks[: last + 1]:
+    for block in prompt.blocks[: end if rules.max_markers else 0]:
         if block.volatile:
-            found.append(
-                PlanWarning(
-                    "volatile_in_prefix", f"{block.where} changes with every request but stands before a marker"
-                )
-            )
-    for block in prompt.blocks:
-        clock = _CLOCK.search(block.content) if block.level != "messages" else None
-        if clock:
-            message = f"{block.where} holds {clock[0]!r}; if that changes, everything after it is paid for again: move it into attention"
+            message = f"{block.where} changes with every request but stands before a marker"
             found.append(PlanWarning("volatile_in_prefix", message))
+    for block in prompt.blocks:
+        clock = CLOCK.search(block.content) if block.level != "messages" else None
+        if clock:
+            advice = "if that changes, everything after it is paid for again: move it into attention"
+            found.append(PlanWarning("volatile_in_prefix", f"{block.where} holds {clock[0]!r}; {advice}"))
     return found
 
 
@@ -221,9 +206,8 @@ def _request_warnings(prompt: Prompt, request: Request | None, target: Target) -
     if not any(b.role in ("user", "tool") for b in turns):
         found.append(PlanWarning("no_user_turn", "there is no user message, so the request cannot be answered"))
     elif turns[-1].role in ("assistant", "model") and not target.model.prefill:
-        found.append(
-            PlanWarning("prefill", f"the request ends with an assistant message; {target.model.model} refuses that")
-        )
+        message = f"the request ends with an assistant message; {target.model.model} refuses that"
+        found.append(PlanWarning("prefill", message))
     if prompt.tokens > target.model.context_window:
         message = f"{prompt.tokens:,} tokens are over the window of {target.model.context_window:,}"
         found.append(PlanWarning("over_window", message))
@@ -231,6 +215,7 @@ def _request_warnings(prompt: Prompt, request: Request | None, target: Target) -
         message = f"reasoning of entry {slot.entry} is left out: its prefix changed, or it is another provider's"
         found.append(PlanWarning("thinking_dropped", message))
     if not target.model.known:
-        message = f"{target.model.model or 'this model'} is not in the catalogue; safe defaults of {target.model.provider} are used"
+        name = target.model.model or "this model"
+        message = f"{name} is not in the catalogue; safe defaults of {target.model.provider} are used"
         found.append(PlanWarning("unknown_model", message))
     return found

@@ -44,7 +44,7 @@ def target_of(subject: Subject, provider: str | None, model: str | None, counter
         model = model or str(subject.get("model") or "")
     if model is None:
         raise UsageError(
-            "a window is planned for a model; name the provider and the model, as in plan(window, 'anthropic', 'claude-sonnet-5')"
+            "a window is planned for a model; name both, as in plan(window, 'anthropic', 'claude-sonnet-5')"
         )
     info = find_model(model, "openai" if provider == "openai_chat" else provider)
     return Target(provider or info.provider, info, counter or counter_for(info))

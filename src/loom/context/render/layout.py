@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import groupby
+from typing import Literal
 
 from loom.core.message import (
     DocumentPart,
@@ -14,11 +15,14 @@ from loom.core.message import (
     Role,
     TextPart,
     ThinkingPart,
+    ToolCallPart,
     ToolResultPart,
     ToolSpec,
 )
 from loom.core.section import STATIC, VOLATILE, SectionName
 from loom.core.window import Window
+
+NO_OUTPUT = "[The tool returned nothing.]"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,6 +55,8 @@ class Dialect:
     """A system message may stand among the turns; otherwise its text joins a user turn."""
     binds_thinking: bool = False
     """Thinking whose prefix changed is refused, so it is left out."""
+    thinking: Literal["any", "signed", "none"] = "any"
+    """Which of its own thinking a provider takes back: any, only what has a signature, or none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +69,7 @@ class Layout:
     previous_tail: Slot | None
     """The last slot of the conversation that an earlier request already carried."""
     dropped: tuple[Slot, ...]
-    """Reasoning left out, because its seal is another provider's or its prefix has changed."""
+    """Reasoning left out: its seal is missing or another provider's, or its prefix has changed."""
 
     def slots(self) -> Iterator[Slot]:
         """Every slot, in wire order."""
@@ -136,7 +142,9 @@ def _placed(slot: Slot) -> Slot:
     """A slot with a role that may carry it: system takes text only, and a model sends no pictures."""
     part = slot.content
     if isinstance(part, ToolResultPart):
-        return replace(slot, role="user") if slot.role != "user" else slot
+        return replace(slot, role="user", content=_answered(part))
+    if isinstance(part, ToolCallPart | ThinkingPart):
+        return replace(slot, role="assistant") if slot.role != "assistant" else slot
     if isinstance(part, ImagePart | DocumentPart):
         if slot.role == "assistant":
             return replace(slot, content=TextPart(f"[Image: {part.name or 'unnamed'}]"))
@@ -144,9 +152,19 @@ def _placed(slot: Slot) -> Slot:
     return slot
 
 
+def _answered(result: ToolResultPart) -> ToolResultPart:
+    """A result with something in each part: providers refuse empty text."""
+    said = tuple(c for c in result.content if not isinstance(c, TextPart) or c.text.strip())
+    if len(said) == len(result.content) > 0:
+        return result
+    return replace(result, content=said or (TextPart(NO_OUTPUT),))
+
+
 def _refused(part: Part, dialect: Dialect, *, void: bool) -> bool:
     if isinstance(part, ThinkingPart):
-        return part.provider != dialect.provider or (void and dialect.binds_thinking)
+        sealed = part.signature if dialect.thinking == "signed" else part.text or part.signature or part.redacted
+        foreign = part.provider != dialect.provider or dialect.thinking == "none"
+        return foreign or not sealed or (void and dialect.binds_thinking)
     return isinstance(part, NativePart) and part.provider != dialect.provider
 
 

@@ -1,0 +1,38 @@
+# The two commands: `make demo` shows what Loom does, `make test` proves it. Each sets everything up by itself.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+SETUP := $(VENV)/.ready
+
+.PHONY: demo test check bench lock goldens clean
+
+demo: $(SETUP)  ## compile a context, plan it, edit it, explain what the edit cost
+	@$(BIN)/loom demo
+
+test: $(SETUP) check  ## every check and every test
+	@$(BIN)/python -m pytest -q -n auto
+
+check: $(SETUP)  ## style, types, import direction, declared dependencies
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/pyright --pythonpath $(BIN)/python
+	@$(BIN)/lint-imports
+	@$(BIN)/deptry .
+
+bench: $(SETUP)  ## the figures of benchmarks/README.md
+	@$(BIN)/python -m benchmarks.context
+	@$(BIN)/python -m benchmarks.tokens
+
+$(SETUP): pyproject.toml requirements.lock
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check "uv>=0.9"
+	@VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --require-hashes -r requirements.lock
+	@VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --no-deps --no-build-isolation -e .
+	@touch $@
+
+lock:  ## choose dependency versions anew; the lock names versions and hashes, never an index
+	@$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-annotate --no-emit-index-url \
+		--python-version 3.11 --group dev --extra tokens pyproject.toml -o requirements.lock
+
+clean:
+	@rm -rf $(VENV) dist .pytest_cache .ruff_cache .hypothesis

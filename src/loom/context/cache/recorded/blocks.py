@@ -1,0 +1,189 @@
+"""The blocks of one recorded request: their content, their marker, and what they count."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final, TypeAlias, cast
+
+from loom.context.cache.prompt import Block, Level
+from loom.context.cache.recorded.fields import Table, canonical, maybe_text, refuse, table
+from loom.core.message import DocumentPart, ImagePart, Part, TextPart, ThinkingPart, ToolResultPart, ToolSpec
+from loom.errors import UsageError
+from loom.protocols.token_counter import TokenCounter
+
+MARKERS: Final = {"cache_control": "5m", "prompt_cache_breakpoint": "30m"}
+"""Names under which a cache marker is sent, and the lifetime of one that names none."""
+
+UNSEEN_IMAGE: Final = 1600
+"""Tokens of a picture that the record only points to, or that was cut out of it."""
+UNSEEN_DOCUMENT: Final = 3000
+"""Tokens of such a document: about a page."""
+
+Shown: TypeAlias = TextPart | ImagePart | DocumentPart | int
+"""What a block shows: a part, or its tokens where the part itself was not recorded."""
+
+Made: TypeAlias = dict[tuple[str, ...], Block]
+"""Blocks made before, by everything that makes them."""
+
+_PAYLOAD = re.compile(r"(?:data:[^,]{0,200},)?[A-Za-z0-9+/_-]{256,}={0,2}")
+_DATA_URL = re.compile(r"data:([^;,]*)[^,]*;base64,")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a block stands in a request."""
+
+    level: Level
+    role: str
+    path: str
+
+    def under(self, rest: str) -> Place:
+        """A place inside this one."""
+        return replace(self, path=self.path + rest)
+
+
+class Blocks:
+    """Collects the blocks of one request.
+
+    Requests of one trace repeat each other, so they share `made`: a block that was there before is not
+    counted again, and is the identical object.
+    """
+
+    def __init__(self, counter: TokenCounter, made: Made | None = None) -> None:
+        self.counter = counter
+        self.found: list[Block] = []
+        self.marker_ttl: str | None = None
+        """The lifetime of a marker that names none, where the request says so for all of them."""
+        self._made: Made = {} if made is None else made
+
+    def add(
+        self, place: Place, kind: str, body: object, count: Callable[[str], int], marker: str | None = None
+    ) -> None:
+        """One more block; `count` says the tokens of its canonical text, and is only asked for a new one."""
+        content = canonical(body)
+        key = (place.level, place.role, kind, content)
+        block = self._made.get(key)
+        if block is None:
+            block = Block(place.level, place.role, kind, content, count(content), place.path, marker)
+            self._made[key] = block
+        if (block.path, block.marker) != (place.path, marker):
+            block = replace(block, path=place.path, marker=marker)
+        self.found.append(block)
+
+    def add_text(self, place: Place, text: str, rest: Mapping[str, Any] | None = None) -> None:
+        """A block of text, alike for a plain string and for a list of one; an empty one is no block."""
+        body, marker = self.split(rest or {}, place.path)
+        if text or marker:
+            self.add(place, "text", text_body(text, body), lambda _: self.counter.count(text), marker)
+
+    def add_tool(self, place: Place, tool: Table, spec: Table) -> None:
+        """The definition of a tool; `spec` is the part of it that has its name."""
+        body, marker = self.split(tool, place.path)
+        self.add(place, "tool", body, lambda content: _tool_tokens(spec, content, self.counter), marker)
+
+    def mark_last(self, marker: str | None) -> None:
+        """Puts a marker on the block that was added last."""
+        if marker and self.found:
+            self.found[-1] = self.found[-1].marked(marker)
+
+    def split(self, block: Mapping[str, Any], path: str) -> tuple[Table, str | None]:
+        """A block without its cache marker, and the lifetime of that marker."""
+        marker: str | None = None
+        for name in MARKERS:
+            if block.get(name) is not None:
+                marker = self.lifetime(block[name], name, f"{path}.{name}")
+        return {key: value for key, value in block.items() if key not in MARKERS}, marker
+
+    def lifetime(self, marker: object, name: str, path: str) -> str:
+        """The lifetime that a marker asks for."""
+        ttl = table(marker, path).get("ttl")
+        if ttl is None:
+            return self.marker_ttl if self.marker_ttl and name != "cache_control" else MARKERS[name]
+        return ttl if isinstance(ttl, str) else refuse(f"{path}.ttl", ttl, 'a lifetime such as "5m"')
+
+    def part(self, part: Part) -> int:
+        """Tokens of a part."""
+        return self.counter.count_part(part)
+
+    def shown(self, shown: Shown) -> int:
+        """Tokens of what a block shows."""
+        return shown if isinstance(shown, int) else self.counter.count_part(shown)
+
+    def result(self, call_id: object, shown: Iterable[Shown]) -> int:
+        """Tokens of a tool's answer."""
+        items = list(shown)
+        seen = tuple(item for item in items if not isinstance(item, int))
+        unseen = sum(item for item in items if isinstance(item, int))
+        return unseen + self.counter.count_part(ToolResultPart(maybe_text(call_id), seen))
+
+    def rest(self, body: object) -> int:
+        """Tokens of anything else, as text without the data of pictures, sounds and files."""
+        sealed = "".join(_sealed(body))
+        hidden = self.counter.count_part(ThinkingPart(redacted=sealed)) if sealed else 0
+        return hidden + self.counter.count(canonical(without_payloads(body)))
+
+
+def text_body(text: str, rest: Mapping[str, Any] | None = None) -> Table:
+    """The one form of a text block. What is empty in it says nothing, whether it was sent or not."""
+    kept = {key: value for key, value in (rest or {}).items() if key not in {"type", "text"} and value not in _EMPTY}
+    return {"type": "text", "text": text, **kept}
+
+
+_EMPTY: Final[tuple[object, ...]] = (None, [], {}, "", False)
+
+
+def image(data: object, media_type: object) -> Shown:
+    """A picture from its base64 text, or a guess where that is missing or cut."""
+    try:
+        return ImagePart(maybe_text(data), maybe_text(media_type) or "image/png")
+    except UsageError:
+        return UNSEEN_IMAGE
+
+
+def document(data: object, media_type: object) -> Shown:
+    """A document from its base64 text, or a guess where that is missing or cut."""
+    try:
+        return DocumentPart(maybe_text(data), maybe_text(media_type) or "application/pdf")
+    except UsageError:
+        return UNSEEN_DOCUMENT
+
+
+def from_url(url: object, make: Callable[[object, object], Shown]) -> Shown:
+    """A picture or document from a data URL; a guess from any other."""
+    found = _DATA_URL.match(maybe_text(url))
+    return make(maybe_text(url)[found.end() :], found[1]) if found else make(None, None)
+
+
+def without_payloads(value: object) -> object:
+    """A JSON value without its long base64 texts."""
+    if isinstance(value, str):
+        return "" if _PAYLOAD.fullmatch(value) else value
+    if isinstance(value, Mapping):
+        return {key: without_payloads(item) for key, item in cast("Table", value).items()}
+    if isinstance(value, list | tuple):
+        return [without_payloads(item) for item in cast("list[object]", value)]
+    return value
+
+
+def _sealed(value: object) -> Iterator[str]:
+    """Texts that the provider sealed for itself; it opens them, so they count."""
+    if isinstance(value, Mapping):
+        for key, item in cast("Table", value).items():
+            if key == "encrypted_content" and isinstance(item, str):
+                yield item
+            else:
+                yield from _sealed(item)
+    elif isinstance(value, list | tuple):
+        for item in cast("list[object]", value):
+            yield from _sealed(item)
+
+
+def _tool_tokens(spec: Table, content: str, counter: TokenCounter) -> int:
+    from loom.tokens.parts import count_tool  # noqa: PLC0415  nothing is loaded until somebody counts
+
+    schema = spec.get("input_schema", spec.get("parameters"))
+    if not spec.get("name") or not isinstance(schema, Mapping):
+        return counter.count(content)
+    return count_tool(ToolSpec(str(spec["name"]), maybe_text(spec.get("description")), schema), counter)

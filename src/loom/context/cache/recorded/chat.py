@@ -1,0 +1,59 @@
+"""OpenAI Chat Completions, which most other providers and gateways speak too."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from loom.context.cache.prompt import Level
+from loom.context.cache.recorded import openai_parts
+from loom.context.cache.recorded.blocks import Blocks, Place
+from loom.context.cache.recorded.fields import Table, maybe_table, maybe_text, rows, table, text_of
+from loom.core.message import ToolCallPart
+
+_REASONING: Final = ("reasoning_content", "reasoning", "reasoning_details")
+
+
+def read(body: Table, out: Blocks) -> None:
+    """The blocks of a request: tools, the opening system messages, then the rest."""
+    out.marker_ttl = openai_parts.marker_ttl(body)
+    for name in ("tools", "functions"):
+        for i, item in enumerate(rows(body.get(name), name)):
+            tool = table(item, f"{name}[{i}]")
+            out.add_tool(Place("tools", "system", f"{name}[{i}]"), tool, maybe_table(tool.get("function", tool)))
+    level: Level = "system"
+    for i, item in enumerate(rows(body.get("messages"), "messages")):
+        message = table(item, f"messages[{i}]")
+        role = text_of(message.get("role"), f"messages[{i}].role")
+        level = "system" if level == "system" and role in openai_parts.OPENING else "messages"
+        _message(message, Place(level, role, f"messages[{i}]"), out)
+
+
+def _message(message: Table, place: Place, out: Blocks) -> None:
+    if place.role in {"tool", "function"}:
+        openai_parts.tool_result(message, "content", place, out)
+        return
+    before = len(out.found)
+    for name in _REASONING:
+        if message.get(name):
+            thought = {name: message[name]}
+            out.add(place.under(f".{name}"), "thinking", thought, lambda _, thought=thought: out.rest(thought))
+    openai_parts.content(message.get("content"), place.under(".content"), out, message.get("name"))
+    if message.get("refusal"):
+        out.add_text(place.under(".refusal"), maybe_text(message["refusal"]))
+    for i, call in enumerate(rows(message.get("tool_calls"), f"{place.path}.tool_calls")):
+        _call(table(call, f"{place.path}.tool_calls[{i}]"), place.under(f".tool_calls[{i}]"), out)
+    if message.get("function_call"):
+        _call(table(message["function_call"], f"{place.path}.function_call"), place.under(".function_call"), out)
+    if message.get("audio"):
+        out.add(place.under(".audio"), "other", message["audio"], lambda _: out.rest(message["audio"]))
+    if len(out.found) > before:
+        out.mark_last(out.split(message, place.path)[1])
+
+
+def _call(call: Table, place: Place, out: Blocks) -> None:
+    body, marker = out.split(call, place.path)
+    named = maybe_table(body.get("function", body.get("custom", body)))
+    part = ToolCallPart(
+        maybe_text(body.get("id")), maybe_text(named.get("name")), named.get("arguments", named.get("input"))
+    )
+    out.add(place, "tool_use", body, lambda _: out.part(part), marker)

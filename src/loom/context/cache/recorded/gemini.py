@@ -1,0 +1,111 @@
+"""Gemini, as REST writes it (camelCase, top level) and as its SDK does (snake_case, under `config`)."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from loom.catalog.model import CacheRules
+from loom.context.cache.prompt import Level
+from loom.context.cache.recorded.blocks import Blocks, Place, Shown, document, image
+from loom.context.cache.recorded.fields import Table, as_list, maybe_table, maybe_text, refuse, rows, table
+from loom.core.message import ThinkingPart, ToolCallPart
+
+_HUMP = re.compile(r"(?<=[a-z])([A-Z])")
+
+
+def read(body: Table, out: Blocks) -> None:
+    """The blocks of a request: tools, the system instruction, then the contents."""
+    path, config = ("config.", table(body["config"], "config")) if body.get("config") else ("", body)
+    for i, tool in enumerate(rows(config.get("tools"), f"{path}tools")):
+        _tools(table(tool, f"{path}tools[{i}]"), f"{path}tools[{i}]", out)
+    key, system = _field(config, "system_instruction")
+    if system is not None:
+        _content(system, Place("system", "system", path + key), out)
+    _content(body["contents"], Place("messages", "user", "contents"), out)
+
+
+def settings(body: Table) -> dict[Level, dict[str, Any]]:
+    """An explicit cache stands before everything; of no other parameter is it known to matter."""
+    config = maybe_table(body.get("config")) or body
+    return {"tools": {"cached_content": _field(config, "cached_content")[1]}}
+
+
+def automatic(_body: Table, _out: Blocks, _rules: CacheRules) -> str | None:
+    """Gemini takes no breakpoints."""
+    return None
+
+
+def _field(table: Table, name: str) -> tuple[str, Any]:
+    """A field by its snake_case name, in either spelling: the name as it was sent, and the value."""
+    found = ((key, value) for key, value in table.items() if _HUMP.sub(r"_\1", key).lower() == name)
+    return next(found, (name, None))
+
+
+def _tools(tool: Table, path: str, out: Blocks) -> None:
+    key, declared = _field(tool, "function_declarations")
+    for i, item in enumerate(rows(declared, f"{path}.{key}")):
+        spec = table(item, f"{path}.{key}[{i}]")
+        out.add_tool(Place("tools", "system", f"{path}.{key}[{i}]"), spec, spec)
+    others = {name: value for name, value in tool.items() if name != key and value is not None}
+    if others:
+        out.add_tool(Place("tools", "system", path), others, others)
+
+
+def _content(value: object, place: Place, out: Blocks) -> None:
+    """A content: a string, one part, a list of parts, or an object with a role and parts."""
+    if isinstance(value, str):
+        out.add_text(place, value)
+        return
+    items = as_list(value)
+    if items is not None:
+        for i, item in enumerate(items):
+            _content(item, place.under(f"[{i}]"), out)
+        return
+    given = table(value, place.path)
+    if "parts" not in given:
+        _part(given, place, out)
+        return
+    said = maybe_text(given.get("role")) or place.role
+    role = "assistant" if said == "model" else said
+    inside = Place(place.level, role if place.level == "messages" else "system", f"{place.path}.parts")
+    _content(given["parts"], inside, out)
+
+
+def _part(part: Table, place: Place, out: Blocks) -> None:
+    if isinstance(part.get("text"), str):
+        if part.get("thought") is True:
+            out.add(place, "thinking", part, lambda _: out.part(ThinkingPart(part["text"], provider="gemini")))
+        else:
+            out.add_text(place, part["text"], part)
+        return
+    for name, kind in (("function_call", "tool_use"), ("function_response", "tool_result")):
+        found = maybe_table(_field(part, name)[1])
+        if found:
+            out.add(place, kind, part, lambda _, kind=kind, found=found: _call_tokens(kind, found, out))
+            return
+    blob = maybe_table(_field(part, "inline_data")[1] or _field(part, "file_data")[1])
+    if blob:
+        media = maybe_text(_field(blob, "mime_type")[1])
+        kind = _media_kind(media)
+        out.add(place, kind, part, lambda _: out.rest(part) if kind == "other" else out.shown(_shown(blob, media)))
+        return
+    if not part:
+        refuse(place.path, part, 'a part such as {"text": ...}')
+    out.add(place, "other", part, lambda _: out.rest(part))
+
+
+def _call_tokens(kind: str, call: Table, out: Blocks) -> int:
+    name = maybe_text(call.get("name"))
+    value = call.get("args") if kind == "tool_use" else call.get("response")
+    return out.part(ToolCallPart(maybe_text(call.get("id")), name, value))
+
+
+def _media_kind(media: str) -> str:
+    if media.startswith("image/"):
+        return "image"
+    return "document" if media == "application/pdf" or media.startswith("text/") else "other"
+
+
+def _shown(blob: Table, media: str) -> Shown:
+    return (image if media.startswith("image/") else document)(blob.get("data"), media)

@@ -1,0 +1,77 @@
+"""OpenAI Responses: instructions, then items that are messages, calls, outputs and reasoning."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from loom.context.cache.prompt import Level
+from loom.context.cache.recorded import openai_parts
+from loom.context.cache.recorded.blocks import Blocks, Place
+from loom.context.cache.recorded.fields import Table, maybe_text, refuse, rows, table, text_of
+from loom.core.message import NativePart, ToolCallPart
+from loom.errors import BadRequestFile
+
+_KEPT_AWAY: Final = ("previous_response_id", "conversation")
+
+
+def read(body: Table, out: Blocks) -> None:
+    """The blocks of a request: tools, instructions, then the input."""
+    out.marker_ttl = openai_parts.marker_ttl(body)
+    _check_whole(body)
+    for i, item in enumerate(rows(body.get("tools"), "tools")):
+        tool = table(item, f"tools[{i}]")
+        out.add_tool(Place("tools", "system", f"tools[{i}]"), tool, tool)
+    level: Level = "system"
+    given = body.get("instructions")
+    if isinstance(given, str):
+        out.add_text(Place("system", "system", "instructions"), given)
+    elif given:
+        level = _items(given, "instructions", level, out)
+    if isinstance(body.get("input"), str):
+        out.add_text(Place("messages", "user", "input"), body["input"])
+    else:
+        _items(body.get("input"), "input", level, out)
+
+
+def _check_whole(body: Table) -> None:
+    for name in _KEPT_AWAY:
+        if body.get(name):
+            raise BadRequestFile(
+                f"{name} is {body[name]!r}: the prompt goes on from a state that only the provider has, so the "
+                f"record shows just its end; record requests that send their whole input"
+            )
+
+
+def _items(value: object, name: str, level: Level, out: Blocks) -> Level:
+    for i, item in enumerate(rows(value, name)):
+        path = f"{name}[{i}]"
+        entry = table(item, path)
+        role = entry.get("role")
+        opening = isinstance(role, str) and role in openai_parts.OPENING
+        level = "system" if level == "system" and opening else "messages"
+        if (entry.get("type") or "message") == "message":
+            place = Place(level, text_of(role, f"{path}.role"), f"{path}.content")
+            openai_parts.content(entry.get("content"), place, out)
+        else:
+            _item(entry, maybe_text(role), level, path, out)
+    return level
+
+
+def _item(item: Table, role: str, level: Level, path: str, out: Blocks) -> None:
+    type = text_of(item.get("type"), f"{path}.type")
+    if type.endswith("_output"):
+        if "output" not in item:
+            refuse(path, item, 'a tool output with an "output"')
+        openai_parts.tool_result(item, "output", Place(level, "tool", path), out)
+        return
+    body, marker = out.split(item, path)
+    place = Place(level, role or "assistant", path)
+    if type.endswith("_call"):
+        called = body.get("arguments", body.get("input", body.get("action")))
+        call = ToolCallPart(maybe_text(body.get("call_id")), maybe_text(body.get("name")) or type, called)
+        out.add(place, "tool_use", body, lambda _: out.part(call), marker)
+    elif type in {"reasoning", "compaction"}:
+        kind = "thinking" if type == "reasoning" else type
+        out.add(place, kind, body, lambda _: out.part(NativePart("openai", body)), marker)
+    else:
+        out.add(place, "other", body, lambda _: out.rest(body), marker)

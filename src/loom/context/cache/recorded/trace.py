@@ -1,0 +1,153 @@
+"""Recorded requests in the order in which they were sent, from a file or from lines."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+from loom.context.cache.prompt import Prompt
+from loom.context.cache.recorded.blocks import Made
+from loom.context.cache.recorded.request import read_request
+from loom.context.cache.recorded.usage import read_usage
+from loom.core.message import Usage
+from loom.errors import BadRequestFile
+from loom.protocols.token_counter import TokenCounter
+
+
+class Trace(NamedTuple):
+    """Requests in order, and what the provider reported for each, where the record says."""
+
+    prompts: tuple[Prompt, ...]
+    usages: tuple[Usage | None, ...]
+
+
+def read_trace(
+    lines: Iterable[str],
+    *,
+    counter: TokenCounter,
+    provider: str | None = None,
+    model: str | None = None,
+    name: str = "the trace",
+) -> Trace:
+    """Reads one request or log record from each line; empty lines are passed over.
+
+    `name` is what messages call the source.
+
+    Raises:
+        BadRequestFile: a line cannot be read; the message names it.
+    """
+    records = _records(lines, name)
+    return _read(records, counter, provider, model, name)
+
+
+def read_trace_file(
+    path: str | os.PathLike[str], *, counter: TokenCounter, provider: str | None = None, model: str | None = None
+) -> Trace:
+    """Reads a file of requests: one on each line, a JSON array of them, or a single one over many lines.
+
+    Raises:
+        BadRequestFile: the file or a record in it cannot be read; the message names file and line.
+    """
+    name = os.fspath(path)
+    text = _text(Path(path))
+    start = text.lstrip()[:1]
+    if start == "[" or (start == "{" and not _is_by_line(text)):
+        records = _document(text, name)
+    else:
+        records = _records(text.split("\n"), name)  # splitlines would cut a text at its own line separators
+    return _read(records, counter, provider, model, name)
+
+
+def _read(
+    records: Iterable[tuple[str, object]], counter: TokenCounter, provider: str | None, model: str | None, name: str
+) -> Trace:
+    prompts: list[Prompt] = []
+    usages: list[Usage | None] = []
+    made: Made = {}
+    for place, record in records:
+        if not isinstance(record, dict):
+            raise BadRequestFile(
+                f"{place}: this is {_sort(record)}, not a JSON object; give one request in each record"
+            )
+        given = cast("dict[str, Any]", record)
+        try:
+            prompts.append(read_request(given, provider=provider, model=model, counter=counter, made=made))
+        except BadRequestFile as error:
+            raise BadRequestFile(f"{place}: {error}") from error
+        usages.append(read_usage(given))
+    if not prompts:
+        raise BadRequestFile(f"{name} is empty; record at least one request, as one JSON object on a line")
+    return Trace(tuple(prompts), tuple(usages))
+
+
+def _records(lines: Iterable[str], name: str) -> Iterator[tuple[str, object]]:
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            yield f"{name}, line {number}", _parsed(line, f"{name}, line {number}")
+
+
+def _parsed(line: str, place: str) -> object:
+    try:
+        return json.loads(line)
+    except json.JSONDecodeError as error:
+        cut = error.pos >= len(line.rstrip()) or error.msg.startswith("Unterminated")
+        advice = (
+            "the line was cut off, so remove it or record it again" if cut else "write one JSON object on each line"
+        )
+        raise BadRequestFile(f"{place}, column {error.colno}: this is not JSON ({error.msg}); {advice}") from error
+    except RecursionError as error:
+        raise BadRequestFile(f"{place}: the JSON is nested too deeply to be read; remove the line") from error
+
+
+def _document(text: str, name: str) -> Iterator[tuple[str, object]]:
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise BadRequestFile(
+            f"{name}, line {error.lineno}, column {error.colno}: this is not JSON ({error.msg}); give a JSON array of "
+            f"requests, or one request on each line"
+        ) from error
+    if not isinstance(value, list):
+        yield name, value
+        return
+    for i, record in enumerate(cast("list[object]", value)):
+        yield f"{name}, item {i}", record
+
+
+def _is_by_line(text: str) -> bool:
+    """Whether any line is a record by itself: then a first line that is none is a broken one."""
+    lines = [line for line in text.split("\n") if line.strip()]
+    return len(lines) == 1 or any(line.startswith("{") and _is_object(line) for line in lines)
+
+
+def _is_object(line: str) -> bool:
+    try:
+        return bool(json.loads(line))
+    except (json.JSONDecodeError, RecursionError):
+        return False
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise BadRequestFile(f"{path} cannot be read: {error.strerror}; check the path") from error
+    except UnicodeDecodeError as error:
+        raise BadRequestFile(f"{path} is not UTF-8 text: {error}; save it as UTF-8") from error
+
+
+def _sort(value: object) -> str:
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "true or false"
+        case str():
+            return "a text"
+        case list():
+            return "a list"
+        case _:
+            return "a number"

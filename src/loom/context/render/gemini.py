@@ -1,0 +1,194 @@
+"""Gemini: the arguments of `client.models.generate_content(**body)` and of `client.caches.create(**resource)`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from loom.context.entry import plain
+from loom.context.render.body import Rendered, Settings
+from loom.context.render.layout import Dialect, Layout, Slot, Turn
+from loom.core.message import (
+    JSON,
+    DocumentPart,
+    ImagePart,
+    NativePart,
+    TextPart,
+    ThinkingPart,
+    ToolCallPart,
+    ToolResultPart,
+    ToolSpec,
+)
+from loom.core.section import STATIC
+from loom.errors import BadCacheTTL, UsageError
+
+
+def dialect(*, binds_thinking: bool = True) -> Dialect:
+    """How Gemini wants a window laid out."""
+    return Dialect("gemini", binds_thinking=binds_thinking)
+
+
+def render(
+    layout: Layout,
+    model: str,
+    markers: Mapping[Slot, str],  # noqa: ARG001  (one signature for all renderers)
+    settings: Settings,
+    *,
+    cached_content: str | None = None,
+) -> Rendered:
+    """A complete request body; the settings go into its config, and there are no markers.
+
+    With `cached_content`, the name of a resource made by `cache_resource`, what lives there is left out.
+    """
+    out = Rendered({"model": model})
+    config = dict(settings)
+    if cached_content is None:
+        turns = layout.turns
+        config.update(_head(layout, out))
+    else:
+        turns = _turns(layout, static=False)
+        config["cached_content"] = cached_content
+    out.body["contents"] = _contents(turns, _tool_names(layout), out)
+    out.body["config"] = config
+    return out
+
+
+def may_mark(slot: Slot) -> bool:  # noqa: ARG001  (one signature for all renderers)
+    """Whether a block may carry a cache marker: none may."""
+    return False
+
+
+def cache_resource(layout: Layout, model: str, ttl_seconds: int, display_name: str | None = None) -> dict[str, Any]:
+    """A cache of everything static: the tools, the system prompt and the turns before the conversation.
+
+    It cannot be changed once made: a window whose static part is another one needs another cache.
+    """
+    if isinstance(ttl_seconds, bool) or not isinstance(ttl_seconds, int) or ttl_seconds <= 0:  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise BadCacheTTL(ttl_seconds)
+    out = Rendered({})
+    config = _head(layout, out)
+    contents = _contents(_turns(layout, static=True), _tool_names(layout), out)
+    if contents:
+        config["contents"] = contents
+    if not config:
+        raise UsageError("there is nothing static to cache; add tools, or entries to foundation, focus or topic")
+    config["ttl"] = f"{ttl_seconds}s"
+    if display_name:
+        config["display_name"] = display_name
+    return {"model": model, "config": config}
+
+
+def _head(layout: Layout, out: Rendered) -> dict[str, Any]:
+    """The tools and the system prompt, as fields of a config."""
+    config: dict[str, Any] = {}
+    if layout.tools:
+        declared = [_tool(slot.content) for slot in layout.tools if isinstance(slot.content, ToolSpec)]
+        config["tools"] = [{"function_declarations": declared}]
+        for i, slot in enumerate(layout.tools):
+            out.origins[f"config.tools[0].function_declarations[{i}]"] = slot
+    if layout.system:
+        config["system_instruction"] = {"parts": [_part(slot, "") for slot in layout.system]}
+        for i, slot in enumerate(layout.system):
+            out.origins[f"config.system_instruction.parts[{i}]"] = slot
+    return config
+
+
+def _turns(layout: Layout, *, static: bool) -> list[Turn]:
+    """The turns, or parts of turns, that stand in static sections, or those that do not."""
+    picked = [Turn(t.role, tuple(s for s in t.slots if (s.section in STATIC) == static)) for t in layout.turns]
+    return [turn for turn in picked if turn.slots]
+
+
+def _tool_names(layout: Layout) -> dict[Slot, str]:
+    """The tool that each result came from: a result has to name it, and only the call before it knows."""
+    called: dict[str, str] = {}
+    names: dict[Slot, str] = {}
+    for slot in layout.slots():
+        match slot.content:
+            case ToolCallPart(id, name):
+                called[id] = name
+            case ToolResultPart(call_id):
+                names[slot] = called.get(call_id, call_id)
+            case _:
+                pass
+    return names
+
+
+def _contents(turns: Iterable[Turn], names: Mapping[Slot, str], out: Rendered) -> list[dict[str, Any]]:
+    contents: list[dict[str, Any]] = []
+    for turn in turns:
+        parts, origins = _parts(turn.slots, names)
+        if parts:
+            out.origins.update({f"contents[{len(contents)}].{path}": slot for path, slot in origins.items()})
+            contents.append({"role": "model" if turn.role == "assistant" else "user", "parts": parts})
+    return contents
+
+
+def _parts(slots: tuple[Slot, ...], names: Mapping[Slot, str]) -> tuple[list[dict[str, Any]], dict[str, Slot]]:
+    """The parts of a turn, and where each slot went.
+
+    A signature without text is no part of its own: it seals the part after it, or, where it is the last thing
+    a message says, the part before it (a stream sends it last).
+    """
+    parts: list[dict[str, Any]] = []
+    origins: dict[str, Slot] = {}
+    waiting: Slot | None = None
+    last: Slot | None = None
+    for slot, after in zip(slots, (*slots[1:], None), strict=True):
+        if isinstance(slot.content, ThinkingPart) and not slot.content.text:
+            waiting = slot
+            if not (last and last.entry == slot.entry and (after is None or after.entry != slot.entry)):
+                continue
+        else:
+            origins[f"parts[{len(parts)}]"] = last = slot
+            parts.append(_part(slot, names.get(slot, "")))
+        if waiting and "thought_signature" not in parts[-1]:
+            parts[-1]["thought_signature"] = _signature(waiting)
+            origins[f"parts[{len(parts) - 1}].thought_signature"] = waiting
+            waiting = None
+    return parts, origins
+
+
+def _signature(slot: Slot) -> str:
+    assert isinstance(slot.content, ThinkingPart)
+    return slot.content.signature or slot.content.redacted or ""
+
+
+def _tool(tool: ToolSpec) -> dict[str, Any]:
+    described = {"description": tool.description} if tool.description else {}
+    return {"name": tool.name, **described, "parameters_json_schema": tool.input_schema}
+
+
+def _part(slot: Slot, tool_name: str) -> dict[str, Any]:
+    match slot.content:
+        case TextPart(text):
+            return {"text": text}
+        case ImagePart() | DocumentPart() as media:
+            return _inline(media)
+        case ToolCallPart(id, name, input):
+            return {"function_call": {"id": id, "name": name, "args": _args(input)}}
+        case ToolResultPart() as result:
+            return {"function_response": _response(result, tool_name)}
+        case ThinkingPart(text):
+            sealed = {"thought_signature": signature} if (signature := _signature(slot)) else {}
+            return {"text": text, "thought": True, **sealed}
+        case NativePart(_, body):
+            return dict(body)
+        case ToolSpec(name):
+            raise AssertionError(f"the tool {name!r} stands in a turn")
+
+
+def _args(input: JSON) -> JSON:
+    return input if isinstance(input, dict) else {"input": input}  # pyright: ignore[reportUnknownVariableType]
+
+
+def _inline(part: ImagePart | DocumentPart) -> dict[str, Any]:
+    return {"inline_data": {"mime_type": part.media_type, "data": part.data}}
+
+
+def _response(result: ToolResultPart, tool_name: str) -> dict[str, Any]:
+    text = "\n".join(map(plain, result.content))
+    response = {"error": text} if result.is_error else {"result": text}
+    made: dict[str, Any] = {"id": result.call_id, "name": tool_name, "response": response}
+    media = [_inline(part) for part in result.content if not isinstance(part, TextPart)]
+    return {**made, "parts": media} if media else made

@@ -1,0 +1,213 @@
+"""OpenAI Chat Completions: the arguments of `client.chat.completions.create(**body)`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any, Literal, TypeAlias
+
+from loom.context.entry import plain
+from loom.context.render.body import Rendered, Settings
+from loom.context.render.layout import Dialect, Layout, Slot, Turn
+from loom.core.message import (
+    JSON,
+    DocumentPart,
+    ImagePart,
+    NativePart,
+    TextPart,
+    ToolCallPart,
+    ToolResultPart,
+    ToolSpec,
+)
+
+SystemRole: TypeAlias = Literal["developer", "system"]
+DEFAULT_TTL = "30m"
+FAILED = "[The call failed.]"
+
+
+def dialect(*, binds_thinking: bool = True) -> Dialect:
+    """How Chat wants a window laid out; it has no place for reasoning, nor for the blocks of Responses."""
+    return Dialect("openai_chat", system_turns=True, binds_thinking=binds_thinking, thinking="none")
+
+
+def render(
+    layout: Layout,
+    model: str,
+    markers: Mapping[Slot, str],
+    settings: Settings,
+    *,
+    system_role: SystemRole = "developer",
+) -> Rendered:
+    """A complete request body, with cache markers on the slots that have one.
+
+    `system_role` is what the server calls the role of instructions: OpenAI says developer, most others system.
+    """
+    out = Rendered({"model": model, **settings})
+    marks = Marks(markers, settings)
+    chat = _Chat(out, marks, system_role)
+    if layout.tools:
+        out.body["tools"] = [_tool(slot, f"tools[{i}]", out) for i, slot in enumerate(layout.tools)]
+    if layout.system:
+        chat.add(Turn("system", layout.system))
+    for turn in layout.turns:
+        chat.add(turn)
+    out.body["messages"] = chat.messages
+    out.body.update(marks.options())
+    return out
+
+
+def may_mark(slot: Slot) -> bool:
+    """Whether a block may carry a cache marker: what goes into the model may, tools and its own words may not."""
+    if isinstance(slot.content, ToolResultPart):
+        return True
+    return slot.role != "assistant" and isinstance(slot.content, TextPart | ImagePart | DocumentPart)
+
+
+@dataclass(slots=True)
+class Marks:
+    """The cache markers of one OpenAI request."""
+
+    ttls: Mapping[Slot, str]
+    settings: Settings
+    used: bool = False
+
+    def put(self, slot: Slot, block: dict[str, Any]) -> None:
+        """Mark the end of a block, if its slot has a marker.
+
+        A marker without a lifetime takes the request's own, so the default is left out only where both are it.
+        """
+        ttl = self.ttls.get(slot)
+        if ttl and may_mark(slot):
+            options: JSON = self.settings.get("prompt_cache_options") or {}
+            default = ttl == DEFAULT_TTL == options.get("ttl", DEFAULT_TTL)
+            block["prompt_cache_breakpoint"] = {"mode": "explicit"} if default else {"mode": "explicit", "ttl": ttl}
+            self.used = True
+
+    def options(self) -> dict[str, Any]:
+        """The request fields that markers need; older models refuse them, so without markers there are none."""
+        if not self.used or "prompt_cache_options" in self.settings:
+            return {}
+        return {"prompt_cache_options": {"mode": "explicit"}}
+
+
+def data_url(part: ImagePart | DocumentPart) -> str:
+    """A picture or document as a data: URL."""
+    return f"data:{part.media_type};base64,{part.data}"
+
+
+def file_name(part: DocumentPart) -> str:
+    """The name of a document; a file sent as data has to have one."""
+    return part.name or ("document.pdf" if part.media_type == "application/pdf" else "document")
+
+
+def arguments(input: JSON) -> str:
+    """The input of a tool call as JSON text, its keys in the order given."""
+    return json.dumps(input, ensure_ascii=False, separators=(",", ":"))
+
+
+def answer(result: ToolResultPart) -> tuple[TextPart | ImagePart | DocumentPart, ...]:
+    """What a tool answered; that the call failed is said in words, as there is no field for it."""
+    if not result.is_error:
+        return result.content
+    first, *rest = result.content
+    if isinstance(first, TextPart):
+        return (TextPart(f"{FAILED}\n{first.text}"), *rest)
+    return (TextPart(FAILED), first, *rest)
+
+
+@dataclass(slots=True)
+class _Chat:
+    """The messages of a request, as they are made turn by turn."""
+
+    out: Rendered
+    marks: Marks
+    system_role: SystemRole
+    messages: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+
+    def add(self, turn: Turn) -> None:
+        """Add what a turn says; one turn may become several messages."""
+        if turn.role == "assistant":
+            self._add_assistant(turn.slots)
+            return
+        for is_results, group in groupby(turn.slots, key=lambda slot: isinstance(slot.content, ToolResultPart)):
+            if is_results:
+                self._add_results(tuple(group))
+            else:
+                role = self.system_role if turn.role == "system" else "user"
+                self._add_message(role, [(slot, self._marked(slot, _part(slot))) for slot in group])
+
+    def _add_message(self, role: str, blocks: Iterable[tuple[Slot, dict[str, Any]]]) -> None:
+        content: list[dict[str, Any]] = []
+        for slot, block in blocks:
+            self.out.origins[f"messages[{len(self.messages)}].content[{len(content)}]"] = slot
+            content.append(block)
+        self.messages.append({"role": role, "content": content})
+
+    def _add_assistant(self, slots: Iterable[Slot]) -> None:
+        at = f"messages[{len(self.messages)}]"
+        content: list[dict[str, Any]] = []
+        calls: list[dict[str, Any]] = []
+        for slot in slots:
+            if isinstance(slot.content, ToolCallPart):
+                self.out.origins[f"{at}.tool_calls[{len(calls)}]"] = slot
+                calls.append(_call(slot.content))
+            else:
+                self.out.origins[f"{at}.content[{len(content)}]"] = slot
+                content.append(_part(slot))
+        message: dict[str, Any] = {"role": "assistant"}
+        if content:
+            message["content"] = content
+        if calls:
+            message["tool_calls"] = calls
+        self.messages.append(message)
+
+    def _add_results(self, slots: tuple[Slot, ...]) -> None:
+        """Add a tool message for each result, then what these could not carry: they take text only."""
+        carried: list[tuple[Slot, dict[str, Any]]] = []
+        for slot in slots:
+            assert isinstance(slot.content, ToolResultPart)
+            result = slot.content
+            content: list[dict[str, Any]] = [{"type": "text", "text": plain(part)} for part in answer(result)]
+            media = [(slot, _media(part)) for part in result.content if not isinstance(part, TextPart)]
+            self._marked(slot, media[-1][1] if media else content[-1])
+            carried += media
+            at = f"messages[{len(self.messages)}]"
+            self.out.origins.update({f"{at}.content[{i}]": slot for i in range(len(content))})
+            self.messages.append({"role": "tool", "tool_call_id": result.call_id, "content": content})
+        if carried:
+            self._add_message("user", carried)
+
+    def _marked(self, slot: Slot, block: dict[str, Any]) -> dict[str, Any]:
+        self.marks.put(slot, block)
+        return block
+
+
+def _tool(slot: Slot, path: str, out: Rendered) -> dict[str, Any]:
+    assert isinstance(slot.content, ToolSpec)
+    tool = slot.content
+    out.origins[path] = slot
+    described = {"description": tool.description} if tool.description else {}
+    return {"type": "function", "function": {"name": tool.name, **described, "parameters": tool.input_schema}}
+
+
+def _call(call: ToolCallPart) -> dict[str, Any]:
+    function = {"name": call.name, "arguments": arguments(call.input)}
+    return {"id": call.id, "type": "function", "function": function}
+
+
+def _part(slot: Slot) -> dict[str, Any]:
+    part = slot.content
+    if isinstance(part, TextPart):
+        return {"type": "text", "text": part.text}
+    if isinstance(part, NativePart):
+        return dict(part.body)
+    assert isinstance(part, ImagePart | DocumentPart), f"the layout let a {type(part).__name__} of {slot.role} through"
+    return _media(part)
+
+
+def _media(part: ImagePart | DocumentPart) -> dict[str, Any]:
+    if isinstance(part, ImagePart):
+        return {"type": "image_url", "image_url": {"url": data_url(part)}}
+    return {"type": "file", "file": {"filename": file_name(part), "file_data": data_url(part)}}

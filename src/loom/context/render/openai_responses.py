@@ -1,0 +1,128 @@
+"""OpenAI Responses: the arguments of `client.responses.create(**body)`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any
+
+from loom.context.render.body import Rendered, Settings
+from loom.context.render.layout import Dialect, Layout, Slot, Turn
+from loom.context.render.openai_chat import Marks, answer, arguments, data_url, file_name, may_mark
+from loom.core.message import (
+    DocumentPart,
+    ImagePart,
+    NativePart,
+    TextPart,
+    ThinkingPart,
+    ToolCallPart,
+    ToolResultPart,
+    ToolSpec,
+)
+
+__all__ = ["dialect", "may_mark", "render"]
+
+
+def dialect(*, binds_thinking: bool = True) -> Dialect:
+    """How Responses wants a window laid out; a reasoning item comes back under its id."""
+    return Dialect("openai", system_turns=True, binds_thinking=binds_thinking, thinking="signed")
+
+
+def render(layout: Layout, model: str, markers: Mapping[Slot, str], settings: Settings) -> Rendered:
+    """A complete request body, with cache markers on the slots that have one.
+
+    The system prompt is the first input item and not `instructions`, which cannot carry a marker.
+    """
+    out = Rendered({"model": model, **settings})
+    marks = Marks(markers, settings)
+    made = _Input(out, marks)
+    if layout.tools:
+        out.body["tools"] = [_tool(slot, f"tools[{i}]", out) for i, slot in enumerate(layout.tools)]
+    if layout.system:
+        made.add(Turn("system", layout.system))
+    for turn in layout.turns:
+        made.add(turn)
+    out.body["input"] = made.items
+    out.body.update(marks.options())
+    return out
+
+
+@dataclass(slots=True)
+class _Input:
+    """The input items of a request, as they are made turn by turn."""
+
+    out: Rendered
+    marks: Marks
+    items: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+
+    def add(self, turn: Turn) -> None:
+        """Add what a turn says: its content as messages, everything else as items of their own."""
+        for is_content, group in groupby(turn.slots, key=_is_content):
+            if is_content:
+                self._add_message("developer" if turn.role == "system" else "user", group)
+                continue
+            for slot in group:
+                if isinstance(slot.content, ToolResultPart):
+                    self._add_result(slot, slot.content)
+                else:
+                    part = ".content" if isinstance(slot.content, TextPart) else ""
+                    self.out.origins[f"input[{len(self.items)}]{part}"] = slot
+                    self.items.append(_item(slot))
+
+    def _add_message(self, role: str, slots: Iterable[Slot]) -> None:
+        content: list[dict[str, Any]] = []
+        for slot in slots:
+            assert isinstance(slot.content, TextPart | ImagePart | DocumentPart)
+            block = _content(slot.content)
+            self.marks.put(slot, block)
+            self.out.origins[f"input[{len(self.items)}].content[{len(content)}]"] = slot
+            content.append(block)
+        self.items.append({"role": role, "content": content})
+
+    def _add_result(self, slot: Slot, result: ToolResultPart) -> None:
+        output = [_content(part) for part in answer(result)]
+        self.marks.put(slot, output[-1])
+        at = f"input[{len(self.items)}]"
+        self.out.origins.update({f"{at}.output[{i}]": slot for i in range(len(output))})
+        self.items.append({"type": "function_call_output", "call_id": result.call_id, "output": output})
+
+
+def _is_content(slot: Slot) -> bool:
+    return slot.role != "assistant" and isinstance(slot.content, TextPart | ImagePart | DocumentPart)
+
+
+def _tool(slot: Slot, path: str, out: Rendered) -> dict[str, Any]:
+    assert isinstance(slot.content, ToolSpec)
+    tool = slot.content
+    out.origins[path] = slot
+    made: dict[str, Any] = {"type": "function", "name": tool.name}
+    if tool.description:
+        made["description"] = tool.description
+    return {**made, "parameters": tool.input_schema, "strict": False}
+
+
+def _content(part: TextPart | ImagePart | DocumentPart) -> dict[str, Any]:
+    match part:
+        case TextPart(text):
+            return {"type": "input_text", "text": text}
+        case ImagePart():
+            return {"type": "input_image", "detail": "auto", "image_url": data_url(part)}
+        case DocumentPart():
+            return {"type": "input_file", "filename": file_name(part), "file_data": data_url(part)}
+
+
+def _item(slot: Slot) -> dict[str, Any]:
+    match slot.content:
+        case TextPart(text):  # a list of output parts goes only with the id of the answer it came from
+            return {"role": "assistant", "content": text}
+        case ToolCallPart(id, name, input):
+            return {"type": "function_call", "call_id": id, "name": name, "arguments": arguments(input)}
+        case ThinkingPart(text, signature, redacted):
+            summary = [{"type": "summary_text", "text": text}] if text else []
+            item: dict[str, Any] = {"type": "reasoning", "id": signature, "summary": summary}
+            return {**item, "encrypted_content": redacted} if redacted else item
+        case NativePart(_, body):
+            return dict(body)
+        case other:
+            raise AssertionError(f"the layout let a {type(other).__name__} of {slot.role} through")
