@@ -117,6 +117,34 @@ def test_a_marker_on_the_previous_end_when_the_new_one_is_out_of_reach():
     assert marked(body, "anthropic") == [0, 24]
 
 
+def test_the_earliest_named_section_gives_way_when_four_markers_are_not_enough():
+    ctx = Context("agent")
+    for name in ("foundation", "focus", "topic"):
+        ctx.section(name).add(StringEntry(name))
+    ctx.convo.add(Message.user("start"))
+    ctx.compile()
+    for n in range(12):
+        ctx.convo.add(Message.assistant(f"thought {n}"))
+        ctx.convo.add(Message.user(f"go on {n}"))
+    found = plan(ctx.compile(), "anthropic", MODELS["anthropic"], cache_breakpoints=["foundation", "focus", "topic"])
+    assert [m.path for m in found.markers] == [
+        "system[1]",
+        "system[2]",
+        "messages[0].content[0]",
+        "messages[24].content[0]",
+    ]
+    assert "the end of foundation gave way" in next(w for w in found.warnings if w.code == "breakpoint_dropped").message
+
+
+def test_tools_listed_in_another_order_do_not_move():
+    ctx = Context("agent")
+    a, b, c = (ToolSpec(name) for name in "abc")
+    ctx.tools = [a, b]
+    ctx.compile()
+    ctx.tools = [c, b, a]
+    assert [t.name for t in ctx.compile().tools] == ["a", "b", "c"]
+
+
 @pytest.mark.parametrize(
     ("seconds", "anthropic", "openai"),
     [(300, None, None), (3600, "1h", None), (1800, None, None), (42, None, None), (86400, "1h", "12h")],
@@ -201,6 +229,25 @@ def test_a_visitors_line_does_not_tear_a_call_from_its_result():
     assert [type(p.part).__name__ for p in ctx.compile().parts] == ["ToolCallPart", "ToolResultPart", "TextPart"]
 
 
+def test_a_message_with_a_call_and_a_stray_result_shows_the_result_as_text():
+    ctx = Context("agent")
+    ctx.convo.add(Message("assistant", (ToolResultPart("x", (TextPart("stray"),)), ToolCallPart("a", "t", {}))))
+    ctx.convo.add(Message("user", (ToolResultPart("a", (TextPart("A"),)),)))
+    assert [type(p.part).__name__ for p in ctx.compile().parts] == ["TextPart", "ToolCallPart", "ToolResultPart"]
+
+
+def test_taking_a_result_out_of_what_was_sent_leaves_a_stand_in():
+    ctx = Context("agent")
+    ctx.convo.add(Message("assistant", (ToolCallPart("a", "t", {}),)))
+    result = ctx.convo.add(Message("user", (ToolResultPart("a", (TextPart("secret"),)),)))
+    ctx.convo.add(Message.user("thanks"))
+    ctx.compile()
+    ctx.redact(result)
+    blocks = wire(body_of(ctx.compile(), "anthropic"), "anthropic")
+    assert len(blocks) == 3
+    assert "No result was recorded" in blocks[1]
+
+
 # -- 5. dedup ---------------------------------------------------------------------------------------------------
 
 
@@ -261,6 +308,14 @@ def test_a_redaction_says_what_it_moves():
     ctx.compile()
     done = ctx.redact(rule, tombstone="[gone]")
     assert (done.sent, done.moved_chars, done.section) == (True, 60, "foundation")
+
+
+def test_a_tombstone_stands_where_the_entry_stood():
+    ctx = Context("agent")
+    entries = [ctx.convo.add(StringEntry(text)) for text in ("one", "two", "three")]
+    ctx.compile()
+    ctx.redact(entries[1], tombstone="[gone]")
+    assert [p.part.text for p in ctx.compile().parts] == ["one", "[gone]", "three"]
 
 
 # -- 7. compile, commit -----------------------------------------------------------------------------------------
@@ -357,6 +412,18 @@ def test_a_pinned_file_keeps_its_bytes_and_appends_the_change(tmp_path):
     assert wire(body_of(ctx.compile(), "anthropic"), "anthropic") == after, "one edit, one update"
     path.write_text("line one\nline two\nline three\n" + LONG)
     assert len(wire(body_of(ctx.compile(), "anthropic"), "anthropic")) == len(after) + 1, "going back is an edit too"
+
+
+def test_a_pinned_file_keeps_its_bytes_when_its_section_is_edited(tmp_path):
+    path = tmp_path / "soul.md"
+    path.write_text("first")
+    ctx = Context("agent")
+    rule = ctx.foundation.add(StringEntry("rule"))
+    ctx.foundation.add(FileEntry(path, pin=True))
+    ctx.compile()
+    path.write_text("second")
+    ctx.redact(rule)
+    assert next(p.part.text for p in ctx.compile().parts) == "# soul.md\nfirst"
 
 
 @pytest.mark.parametrize("asked", ["system", "user", "assistant", "wizard"])

@@ -252,7 +252,7 @@ class Compiler:
         """The entries whose content is not in the window yet."""
         fresh: list[View] = []
         for item in shown:
-            first = once.first(identity(item), item.id)
+            first = once.first(identity(item, name), item.id)
             if first == item.id or (isinstance(item, Entry) and item.repeat):
                 fresh.append(item)
             else:
@@ -421,7 +421,7 @@ def _identities(heads: list[Run | None]) -> dict[bytes, str]:
     for head in heads[:_CONVO]:
         for run in head.chain() if head else ():
             for item in run.items:
-                found.setdefault(identity(item), item.id)
+                found.setdefault(identity(item, run.section), item.id)
     return found
 
 

@@ -23,6 +23,7 @@ from loom.core.message import (
     ToolResultPart,
     canonical,
 )
+from loom.core.section import SectionName, default_role
 from loom.core.window import Notice, View
 from loom.errors import UsageError
 
@@ -137,7 +138,7 @@ class StringEntry(StaticEntry):
 
     def redacted(self, tombstone: str) -> StringEntry:
         """The tombstone, with the same role and no name."""
-        return StringEntry(tombstone, role=self.role)
+        return StringEntry(tombstone, role=self.role, repeat=True)
 
 
 class ImageEntry(StaticEntry):
@@ -147,8 +148,6 @@ class ImageEntry(StaticEntry):
 
     def __init__(self, data: str, media_type: str, name: str | None = None, role: Role | None = None) -> None:
         """Make an entry of base64 `data`, such as `image/png`; see Entry for the rest."""
-        if not media_type.startswith("image/"):
-            raise UsageError(f"media_type={media_type!r} is not a picture; use one such as 'image/png'")
         super().__init__(name=name, role=_sender(role, "image"))
         self.text = f"[Image: {name or 'unnamed'}]"
         self._image = ImagePart(data, media_type, name)
@@ -160,7 +159,7 @@ class ImageEntry(StaticEntry):
 
     def redacted(self, tombstone: str) -> StringEntry:
         """The tombstone as text."""
-        return StringEntry(tombstone, role=self.role)
+        return StringEntry(tombstone, role=self.role, repeat=True)
 
 
 class DocumentEntry(StaticEntry):
@@ -187,7 +186,7 @@ class DocumentEntry(StaticEntry):
 
     def redacted(self, tombstone: str) -> StringEntry:
         """The tombstone as text."""
-        return StringEntry(tombstone, role=self.role)
+        return StringEntry(tombstone, role=self.role, repeat=True)
 
 
 class MessageEntry(StaticEntry):
@@ -230,16 +229,11 @@ class MessageEntry(StaticEntry):
         return MessageEntry(Message(self.message.role, tuple(parts) or (TextPart(tombstone),)))
 
 
-def identity(shown: View) -> bytes:
-    """SHA-256 of what an entry shows, its role and name included: the key of dedup."""
-    if isinstance(shown, StringEntry):
-        body = shown.text
-        kind = "string"
-    else:
-        body = "\1".join(map(canonical, shown.parts))
-        kind = "parts"
-    key = f"{kind}\1{shown.role or ''}\1{shown.name or ''}\1{body}"
-    return sha256(key.encode("utf-8", "surrogatepass")).digest()
+def identity(view: View, section: SectionName) -> bytes:
+    """SHA-256 of what an entry shows, with its name and any role other than the section's own: the key of dedup."""
+    role = "" if view.role in (None, default_role(section)) else view.role
+    body = f"text\0{view.text}" if isinstance(view, StringEntry) else "\1".join(map(canonical, view.parts))
+    return sha256(f"{role}\1{view.name or ''}\1{body}".encode("utf-8", "surrogatepass")).digest()
 
 
 def as_entry(value: Entry | Message | Path | str) -> Entry:

@@ -108,7 +108,7 @@ class FileEntry(Entry):
 
     def redacted(self, tombstone: str) -> StringEntry:
         """The tombstone, without the file's name."""
-        return StringEntry(tombstone, role=self.role)
+        return StringEntry(tombstone, role=self.role, repeat=True)
 
     def notices(self) -> tuple[Notice, ...]:
         """What went wrong in the last read."""

@@ -13,6 +13,7 @@ from loom.errors import UsageError
 
 Role: TypeAlias = Literal["system", "user", "assistant"]
 ROLES: tuple[Role, ...] = ("system", "user", "assistant")
+IMAGE_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 
 JSON: TypeAlias = Any
 """A JSON value. Any, because a JSON document nests without end and every reader narrows it anyway."""
@@ -34,6 +35,11 @@ class ImagePart:
     name: str | None = None
 
     def __post_init__(self) -> None:
+        if self.media_type not in IMAGE_TYPES:
+            raise UsageError(
+                f"media_type={self.media_type!r} is not a picture every provider reads; use one of "
+                f"{', '.join(IMAGE_TYPES)}"
+            )
         _check_base64(self.data, "image")
 
 
@@ -56,6 +62,11 @@ class ToolCallPart:
     id: str
     name: str
     input: JSON = field(default_factory=dict[str, JSON])
+
+    @property
+    def arguments(self) -> dict[str, JSON]:
+        """The input as an object, which is all that some providers take; a model may have sent something else."""
+        return self.input if isinstance(self.input, dict) else {"input": self.input}
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,8 +207,6 @@ def _check_base64(data: str, what: str) -> None:
     try:
         decoded = base64.b64decode(data, validate=True)
     except (binascii.Error, ValueError, TypeError) as error:
-        raise UsageError(
-            f"the {what} data is not base64 ({error}); pass base64.b64encode(raw).decode()"
-        ) from error
+        raise UsageError(f"the {what} data is not base64 ({error}); pass base64.b64encode(raw).decode()") from error
     if not decoded:
         raise UsageError(f"the {what} data is empty")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Literal, TypeAlias, get_args
 
+from loom.core.message import Role
 from loom.errors import UnknownSection
 
 SectionName: TypeAlias = Literal["foundation", "focus", "topic", "convo", "step", "attention"]
@@ -39,6 +40,11 @@ STABILITY: dict[SectionName, Stability] = {
     "step": Stability.VOLATILE,
     "attention": Stability.VOLATILE,
 }
+
+
+def default_role(section: SectionName) -> Role:
+    """Who speaks in a section where an entry does not say."""
+    return "system" if section in STATIC else "user"
 
 
 def section_name(name: str) -> SectionName:

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Protocol
 
 from loom.core.message import Part, Role, ToolSpec, canonical, content_hash
-from loom.core.section import SECTIONS, STABILITY, STATIC, SectionName, Stability, section_name
+from loom.core.section import SECTIONS, STABILITY, SectionName, Stability, default_role, section_name
 
 
 class View(Protocol):
@@ -168,7 +168,9 @@ class Window:
     def parts(self) -> tuple[WindowPart, ...]:
         """Every part, in the order of the wire."""
         return tuple(
-            WindowPart(section, run.context, item.id, item.name, _role(item, section), part, STABILITY[section])
+            WindowPart(
+                section, run.context, item.id, item.name, item.role or default_role(section), part, STABILITY[section]
+            )
             for section in SECTIONS
             for run, item in self.items(section)
             for part in item.parts
@@ -220,7 +222,3 @@ class Window:
     @cached_property
     def _content(self) -> tuple[tuple[str, Role, Part], ...]:
         return tuple((p.section, p.role, p.part) for p in self.parts)
-
-
-def _role(item: View, section: SectionName) -> Role:
-    return item.role or ("system" if section in STATIC else "user")

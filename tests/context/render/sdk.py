@@ -240,7 +240,9 @@ def _check_system_instruction(config: dict[str, Any]) -> None:
     if "system_instruction" in config:
         instruction = config["system_instruction"]
         _check_content(instruction, "config.system_instruction")
-        assert all(part.keys() == {"text"} for part in instruction["parts"]), "config.system_instruction takes only text"
+        assert all(part.keys() == {"text"} for part in instruction["parts"]), (
+            "config.system_instruction takes only text"
+        )
 
 
 def _check_contents(contents: Any, path: str) -> None:

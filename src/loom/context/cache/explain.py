@@ -127,7 +127,8 @@ def _found(before: Prompt, after: Prompt, cached: Sequence[Block]) -> Explanatio
             path="model",
         )
     at = _first_difference(cached, after.blocks)
-    level = next((v for v in LEVELS if before.settings.get(v, "") != after.settings.get(v, "")), None)
+    levels: list[Level] = [v for v in LEVELS if before.settings.get(v, "") != after.settings.get(v, "")]
+    level = levels[0] if levels else None
     if level and (at is None or LEVELS.index(level) <= LEVELS.index(cached[at].level)):
         return _settings_changed(before, after, cached, level)
     if at is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,7 +25,7 @@ DEFAULT_MAX_TOKENS = 4096
 
 def dialect(*, binds_thinking: bool = True) -> Dialect:
     """How Anthropic wants a window laid out."""
-    return Dialect("anthropic", binds_thinking=binds_thinking)
+    return Dialect("anthropic", binds_thinking=binds_thinking, thinking="sealed")
 
 
 def render(layout: Layout, model: str, markers: Mapping[Slot, str], settings: Settings) -> Rendered:
@@ -71,10 +72,13 @@ def _block(part: Part) -> dict[str, Any]:
             return {"type": "image", "source": {"type": "base64", "media_type": media_type, "data": data}}
         case DocumentPart(data, media_type, name):
             source = {"type": "base64", "media_type": media_type, "data": data}
+            if media_type.startswith("text/"):
+                text = base64.b64decode(data).decode("utf-8", "replace")
+                source = {"type": "text", "media_type": "text/plain", "data": text}
             made: dict[str, Any] = {"type": "document", "source": source}
             return {**made, "title": name} if name else made
-        case ToolCallPart(id, name, input):
-            return {"type": "tool_use", "id": id, "name": name, "input": input}
+        case ToolCallPart(id, name):
+            return {"type": "tool_use", "id": id, "name": name, "input": part.arguments}
         case ToolResultPart(call_id, content, is_error):
             made = {"type": "tool_result", "tool_use_id": call_id, "content": [_block(c) for c in content]}
             return {**made, "is_error": True} if is_error else made

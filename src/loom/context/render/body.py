@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from loom.context.render.layout import Slot
 
 Settings: TypeAlias = Mapping[str, Any]
-"""Request fields of the caller (max_tokens, temperature, tool_choice, ...), passed on as they are."""
+"""Request fields of the caller (max_tokens, tool_choice, ...), passed on as they are."""
 
 
 @dataclass(slots=True)

@@ -165,8 +165,8 @@ def _part(slot: Slot, tool_name: str) -> dict[str, Any]:
             return {"text": text}
         case ImagePart() | DocumentPart() as media:
             return _inline(media)
-        case ToolCallPart(id, name, input):
-            return {"function_call": {"id": id, "name": name, "args": _args(input)}}
+        case ToolCallPart(id, name) as call:
+            return {"function_call": {"id": id, "name": name, "args": call.arguments}}
         case ToolResultPart() as result:
             return {"function_response": _response(result, tool_name)}
         case ThinkingPart(text):
@@ -176,10 +176,6 @@ def _part(slot: Slot, tool_name: str) -> dict[str, Any]:
             return dict(body)
         case ToolSpec(name):
             raise AssertionError(f"the tool {name!r} stands in a turn")
-
-
-def _args(input: JSON) -> JSON:
-    return input if isinstance(input, dict) else {"input": input}  # pyright: ignore[reportUnknownVariableType]
 
 
 def _inline(part: ImagePart | DocumentPart) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from loom.core.message import (
     ToolResultPart,
     ToolSpec,
 )
-from loom.core.section import STATIC, VOLATILE, SectionName
+from loom.core.section import STATIC, VOLATILE, SectionName, default_role
 from loom.core.window import Window
 
 NO_OUTPUT = "[The tool returned nothing.]"
@@ -55,8 +55,8 @@ class Dialect:
     """A system message may stand among the turns; otherwise its text joins a user turn."""
     binds_thinking: bool = False
     """Thinking whose prefix changed is refused, so it is left out."""
-    thinking: Literal["any", "signed", "none"] = "any"
-    """Which of its own thinking a provider takes back: any, only what has a signature, or none."""
+    thinking: Literal["any", "sealed", "signed", "none"] = "any"
+    """Which of its own thinking a provider takes back: any, what is signed or redacted, what is signed, or none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ def _slots(window: Window, name: SectionName, dialect: Dialect, dropped: list[Sl
 def _item_slots(window: Window, name: SectionName, dialect: Dialect, dropped: list[Slot]) -> Iterator[list[Slot]]:
     static, volatile = name in STATIC, name in VOLATILE
     for run, item in window.items(name):
-        role: Role = item.role or ("system" if static else "user")
+        role = item.role or default_role(name)
         if role == "system" and not static and not dialect.system_turns:
             role = "user"
         slots: list[Slot] = []
@@ -162,9 +162,14 @@ def _answered(result: ToolResultPart) -> ToolResultPart:
 
 def _refused(part: Part, dialect: Dialect, *, void: bool) -> bool:
     if isinstance(part, ThinkingPart):
-        sealed = part.signature if dialect.thinking == "signed" else part.text or part.signature or part.redacted
-        foreign = part.provider != dialect.provider or dialect.thinking == "none"
-        return foreign or not sealed or (void and dialect.binds_thinking)
+        taken = {
+            "any": part.text or part.signature or part.redacted,
+            "sealed": part.signature or part.redacted,
+            "signed": part.signature,
+            "none": None,
+        }
+        foreign = part.provider != dialect.provider
+        return foreign or not taken[dialect.thinking] or (void and dialect.binds_thinking)
     return isinstance(part, NativePart) and part.provider != dialect.provider
 
 

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from loom.catalog import ModelInfo, find_model
 from loom.context.cache.markers import Placement, place
-from loom.context.render import anthropic, gemini, openai_chat, openai_responses
+from loom.context.render import anthropic, compatible, gemini, openai_chat, openai_responses
 from loom.context.render.body import Rendered
 from loom.context.render.layout import Dialect, Layout, Slot, lay_out
 from loom.core.window import Window
@@ -60,7 +60,7 @@ def prepare(
 ) -> Request:
     """Lay a window out for a provider, place its cache markers and render the body."""
     info = find_model(model, "openai" if provider == "openai_chat" else provider)
-    renderer = _RENDERERS.get(provider, openai_chat)
+    renderer = _RENDERERS.get(provider, compatible)
     layout = lay_out(window, renderer.dialect(binds_thinking=info.binds_thinking or not info.known))
     placement = place(layout, info.cache, renderer.may_mark, breakpoints=cache_breakpoints, ttl_seconds=cache_ttl)
     markers = placement.markers if cache else {}
@@ -80,7 +80,7 @@ def render(
     """The complete request body of a window: the keyword arguments of the provider's own client.
 
     Providers: `anthropic`, `bedrock`, `openai` (Responses), `openai_chat`, `gemini`; any other name is taken for
-    a server that speaks the Chat form. `settings` are passed on as they are (max_tokens, temperature, ...).
+    a server that speaks the Chat form. `settings` are passed on as they are (max_tokens, tool_choice, ...).
     """
     request = prepare(
         window,

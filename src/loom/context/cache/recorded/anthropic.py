@@ -29,7 +29,7 @@ from loom.context.cache.recorded.fields import (
     table,
     text_of,
 )
-from loom.core.message import NativePart, TextPart, ThinkingPart, ToolCallPart
+from loom.core.message import NativePart, TextPart, ThinkingPart
 
 KINDS: Final = frozenset(
     {"text", "image", "document", "tool_use", "tool_result", "thinking", "redacted_thinking", "compaction"}
@@ -74,7 +74,7 @@ def automatic(body: Table, out: Blocks, _rules: CacheRules) -> str | None:
 
 def _tool_choice(choice: Table) -> Table | None:
     kept = {k: v for k, v in choice.items() if (k, v) != ("disable_parallel_tool_use", False)}
-    return kept if kept != {"type": "auto"} else None
+    return None if kept in ({}, {"type": "auto"}) else kept
 
 
 def _message_blocks(body: Table) -> Iterator[Table]:
@@ -131,8 +131,7 @@ def _tokens(kind: str, block: Table, out: Blocks) -> int:
         case "image" | "document":
             return out.shown(_shown(block))
         case "tool_use":
-            call = ToolCallPart(maybe_text(block.get("id")), maybe_text(block.get("name")), block.get("input"))
-            return out.part(call)
+            return out.call(block.get("id"), block.get("name"), block.get("input"))
         case "tool_result":
             return out.result(block.get("tool_use_id"), (_shown(part) for part in block.get("content") or ()))
         case "thinking":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -9,7 +10,17 @@ from typing import Any, Final, TypeAlias, cast
 
 from loom.context.cache.prompt import Block, Level
 from loom.context.cache.recorded.fields import Table, canonical, maybe_text, refuse, table
-from loom.core.message import DocumentPart, ImagePart, Part, TextPart, ThinkingPart, ToolResultPart, ToolSpec
+from loom.core.message import (
+    IMAGE_TYPES,
+    DocumentPart,
+    ImagePart,
+    Part,
+    TextPart,
+    ThinkingPart,
+    ToolCallPart,
+    ToolResultPart,
+    ToolSpec,
+)
 from loom.errors import UsageError
 from loom.protocols.token_counter import TokenCounter
 
@@ -107,6 +118,17 @@ class Blocks:
         """Tokens of a part."""
         return self.counter.count_part(part)
 
+    def call(self, id: object, name: object, given: object) -> int:
+        """Tokens of a call; what it gives may be an object or the JSON text of one."""
+        input = given
+        if isinstance(given, str):
+            try:
+                input = json.loads(given)
+            except (ValueError, RecursionError):
+                input = None
+        named = cast("Table", input) if isinstance(input, dict) else {"input": given}
+        return self.counter.count_part(ToolCallPart(maybe_text(id), maybe_text(name), named))
+
     def shown(self, shown: Shown) -> int:
         """Tokens of what a block shows."""
         return shown if isinstance(shown, int) else self.counter.count_part(shown)
@@ -136,8 +158,9 @@ _EMPTY: Final[tuple[object, ...]] = (None, [], {}, "", False)
 
 def image(data: object, media_type: object) -> Shown:
     """A picture from its base64 text, or a guess where that is missing or cut."""
+    known = maybe_text(media_type) if media_type in IMAGE_TYPES else "image/png"
     try:
-        return ImagePart(maybe_text(data), maybe_text(media_type) or "image/png")
+        return ImagePart(maybe_text(data), known)
     except UsageError:
         return UNSEEN_IMAGE
 
@@ -184,6 +207,10 @@ def _tool_tokens(spec: Table, content: str, counter: TokenCounter) -> int:
     from loom.tokens.parts import count_tool  # noqa: PLC0415  nothing is loaded until somebody counts
 
     schema = spec.get("input_schema", spec.get("parameters"))
-    if not spec.get("name") or not isinstance(schema, Mapping):
+    if not isinstance(schema, dict):
         return counter.count(content)
-    return count_tool(ToolSpec(str(spec["name"]), maybe_text(spec.get("description")), schema), counter)
+    try:
+        tool = ToolSpec(maybe_text(spec.get("name")), maybe_text(spec.get("description")), schema)
+    except UsageError:
+        return counter.count(content)
+    return count_tool(tool, counter)

@@ -8,7 +8,6 @@ from loom.context.cache.prompt import Level
 from loom.context.cache.recorded import openai_parts
 from loom.context.cache.recorded.blocks import Blocks, Place
 from loom.context.cache.recorded.fields import Table, maybe_table, maybe_text, rows, table, text_of
-from loom.core.message import ToolCallPart
 
 _REASONING: Final = ("reasoning_content", "reasoning", "reasoning_details")
 
@@ -53,7 +52,5 @@ def _message(message: Table, place: Place, out: Blocks) -> None:
 def _call(call: Table, place: Place, out: Blocks) -> None:
     body, marker = out.split(call, place.path)
     named = maybe_table(body.get("function", body.get("custom", body)))
-    part = ToolCallPart(
-        maybe_text(body.get("id")), maybe_text(named.get("name")), named.get("arguments", named.get("input"))
-    )
-    out.add(place, "tool_use", body, lambda _: out.part(part), marker)
+    given = named.get("arguments", named.get("input"))
+    out.add(place, "tool_use", body, lambda _: out.call(body.get("id"), named.get("name"), given), marker)

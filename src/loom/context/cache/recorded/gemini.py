@@ -9,7 +9,7 @@ from loom.catalog.model import CacheRules
 from loom.context.cache.prompt import Level
 from loom.context.cache.recorded.blocks import Blocks, Place, Shown, document, image
 from loom.context.cache.recorded.fields import Table, as_list, maybe_table, maybe_text, refuse, rows, table
-from loom.core.message import ThinkingPart, ToolCallPart
+from loom.core.message import ThinkingPart
 
 _HUMP = re.compile(r"(?<=[a-z])([A-Z])")
 
@@ -96,9 +96,7 @@ def _part(part: Table, place: Place, out: Blocks) -> None:
 
 
 def _call_tokens(kind: str, call: Table, out: Blocks) -> int:
-    name = maybe_text(call.get("name"))
-    value = call.get("args") if kind == "tool_use" else call.get("response")
-    return out.part(ToolCallPart(maybe_text(call.get("id")), name, value))
+    return out.call(call.get("id"), call.get("name"), call.get("args" if kind == "tool_use" else "response"))
 
 
 def _media_kind(media: str) -> str:

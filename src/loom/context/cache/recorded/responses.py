@@ -8,7 +8,7 @@ from loom.context.cache.prompt import Level
 from loom.context.cache.recorded import openai_parts
 from loom.context.cache.recorded.blocks import Blocks, Place
 from loom.context.cache.recorded.fields import Table, maybe_text, refuse, rows, table, text_of
-from loom.core.message import NativePart, ToolCallPart
+from loom.core.message import NativePart
 from loom.errors import BadRequestFile
 
 _KEPT_AWAY: Final = ("previous_response_id", "conversation")
@@ -67,9 +67,9 @@ def _item(item: Table, role: str, level: Level, path: str, out: Blocks) -> None:
     body, marker = out.split(item, path)
     place = Place(level, role or "assistant", path)
     if type.endswith("_call"):
-        called = body.get("arguments", body.get("input", body.get("action")))
-        call = ToolCallPart(maybe_text(body.get("call_id")), maybe_text(body.get("name")) or type, called)
-        out.add(place, "tool_use", body, lambda _: out.part(call), marker)
+        given = body.get("arguments", body.get("input", body.get("action")))
+        name = body.get("name") or type
+        out.add(place, "tool_use", body, lambda _: out.call(body.get("call_id"), name, given), marker)
     elif type in {"reasoning", "compaction"}:
         kind = "thinking" if type == "reasoning" else type
         out.add(place, kind, body, lambda _: out.part(NativePart("openai", body)), marker)

@@ -77,6 +77,8 @@ def _read(
             prompts.append(read_request(given, provider=provider, model=model, counter=counter, made=made))
         except BadRequestFile as error:
             raise BadRequestFile(f"{place}: {error}") from error
+        except RecursionError as error:
+            raise _too_deep(place) from error
         usages.append(read_usage(given))
     if not prompts:
         raise BadRequestFile(f"{name} is empty; record at least one request, as one JSON object on a line")
@@ -99,7 +101,7 @@ def _parsed(line: str, place: str) -> object:
         )
         raise BadRequestFile(f"{place}, column {error.colno}: this is not JSON ({error.msg}); {advice}") from error
     except RecursionError as error:
-        raise BadRequestFile(f"{place}: the JSON is nested too deeply to be read; remove the line") from error
+        raise _too_deep(place) from error
 
 
 def _document(text: str, name: str) -> Iterator[tuple[str, object]]:
@@ -110,6 +112,8 @@ def _document(text: str, name: str) -> Iterator[tuple[str, object]]:
             f"{name}, line {error.lineno}, column {error.colno}: this is not JSON ({error.msg}); give a JSON array of "
             f"requests, or one request on each line"
         ) from error
+    except RecursionError as error:
+        raise _too_deep(name) from error
     if not isinstance(value, list):
         yield name, value
         return
@@ -137,6 +141,10 @@ def _text(path: Path) -> str:
         raise BadRequestFile(f"{path} cannot be read: {error.strerror}; check the path") from error
     except UnicodeDecodeError as error:
         raise BadRequestFile(f"{path} is not UTF-8 text: {error}; save it as UTF-8") from error
+
+
+def _too_deep(place: str) -> BadRequestFile:
+    return BadRequestFile(f"{place}: the JSON is nested too deeply to be read; remove this record")
 
 
 def _sort(value: object) -> str:
