@@ -81,7 +81,7 @@ def explain(
     Two windows are compared as Anthropic requests unless a provider is named.
     """
     if isinstance(next, Window) and provider is None:
-        provider, model = "anthropic", model or ""
+        provider, model = "anthropic", model or "claude"
     target = target_of(next, provider, model, counter)
     before, _ = as_prompt(previous, target, CacheOptions())
     after, _ = as_prompt(next, target, CacheOptions())

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from loom.catalog import ModelInfo, find_model
 from loom.context.cache.prompt import Origin, Prompt
-from loom.context.cache.recorded import read_request
+from loom.context.cache.recorded import model_of, read_request
 from loom.context.render.layout import Slot
 from loom.context.render.request import Request, prepare
 from loom.core.window import Window
@@ -41,7 +41,7 @@ def target_of(subject: Subject, provider: str | None, model: str | None, counter
     if isinstance(subject, Prompt):
         provider, model = provider or subject.provider, model or subject.model
     elif isinstance(subject, Mapping):
-        model = model or str(subject.get("model") or "")
+        model = model or model_of(subject)
     if model is None:
         raise UsageError(
             "a window is planned for a model; name both, as in plan(window, 'anthropic', 'claude-sonnet-5')"
@@ -68,6 +68,8 @@ def as_prompt(subject: Subject, target: Target, options: CacheOptions) -> tuple[
 
 
 def _prompt_of(request: Request, target: Target) -> Prompt:
+    if not request.rendered.origins:
+        return Prompt(request.provider, target.model.model, ())
     prompt = read_request(request.body, provider=request.provider, model=target.model.model, counter=target.counter)
     origins = request.rendered.origins
     blocks = tuple(

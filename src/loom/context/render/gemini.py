@@ -9,7 +9,6 @@ from loom.context.entry import plain
 from loom.context.render.body import Rendered, Settings
 from loom.context.render.layout import Dialect, Layout, Slot, Turn
 from loom.core.message import (
-    JSON,
     DocumentPart,
     ImagePart,
     NativePart,

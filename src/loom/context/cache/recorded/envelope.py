@@ -47,6 +47,11 @@ def read_recorded(obj: Mapping[str, object]) -> tuple[Table, float | None]:
     return body, at
 
 
+def model_of(obj: Mapping[str, object]) -> str:
+    """The model that a record names; empty if it names none."""
+    return maybe_text(read_recorded(obj)[0].get("model")).removeprefix("models/")
+
+
 def is_body(record: Table) -> bool:
     """Whether this is a request itself, and not a log around one."""
     if "contents" in record or isinstance(record.get("messages"), list):

@@ -8,13 +8,16 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
+from loom.catalog import find_model
 from loom.context.cache.prompt import Prompt
 from loom.context.cache.recorded.blocks import Made
+from loom.context.cache.recorded.envelope import model_of
 from loom.context.cache.recorded.request import read_request
 from loom.context.cache.recorded.usage import read_usage
 from loom.core.message import Usage
 from loom.errors import BadRequestFile
 from loom.protocols.token_counter import TokenCounter
+from loom.tokens import counter_for
 
 
 class Trace(NamedTuple):
@@ -27,14 +30,14 @@ class Trace(NamedTuple):
 def read_trace(
     lines: Iterable[str],
     *,
-    counter: TokenCounter,
+    counter: TokenCounter | None = None,
     provider: str | None = None,
     model: str | None = None,
     name: str = "the trace",
 ) -> Trace:
     """Reads one request or log record from each line; empty lines are passed over.
 
-    `name` is what messages call the source.
+    `name` is what messages call the source. Without a `counter`, the model of the first request decides.
 
     Raises:
         BadRequestFile: a line cannot be read; the message names it.
@@ -44,7 +47,11 @@ def read_trace(
 
 
 def read_trace_file(
-    path: str | os.PathLike[str], *, counter: TokenCounter, provider: str | None = None, model: str | None = None
+    path: str | os.PathLike[str],
+    *,
+    counter: TokenCounter | None = None,
+    provider: str | None = None,
+    model: str | None = None,
 ) -> Trace:
     """Reads a file of requests: one on each line, a JSON array of them, or a single one over many lines.
 
@@ -61,8 +68,25 @@ def read_trace_file(
     return _read(records, counter, provider, model, name)
 
 
+def read_record_file(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Reads a file that holds one request, or one log record around it.
+
+    Raises:
+        BadRequestFile: the file cannot be read, or holds something else.
+    """
+    name = os.fspath(path)
+    records = list(_document(_text(Path(path)), name))
+    if len(records) != 1 or not isinstance(records[0][1], dict):
+        raise BadRequestFile(f"{name} holds {len(records)} records; give a file with one request, as one JSON object")
+    return cast("dict[str, Any]", records[0][1])
+
+
 def _read(
-    records: Iterable[tuple[str, object]], counter: TokenCounter, provider: str | None, model: str | None, name: str
+    records: Iterable[tuple[str, object]],
+    counter: TokenCounter | None,
+    provider: str | None,
+    model: str | None,
+    name: str,
 ) -> Trace:
     prompts: list[Prompt] = []
     usages: list[Usage | None] = []
@@ -74,6 +98,7 @@ def _read(
             )
         given = cast("dict[str, Any]", record)
         try:
+            counter = counter or counter_for(find_model(model or model_of(given), provider))
             prompts.append(read_request(given, provider=provider, model=model, counter=counter, made=made))
         except BadRequestFile as error:
             raise BadRequestFile(f"{place}: {error}") from error

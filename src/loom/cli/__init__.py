@@ -1,0 +1,20 @@
+"""The command line."""
+
+from __future__ import annotations
+
+import sys
+
+
+def main() -> None:
+    """Run `loom`; a user's mistake ends in one line and exit code 2, never in a traceback."""
+    from loom.cli.app import app
+    from loom.errors import LoomError
+
+    try:
+        app()
+    except LoomError as error:
+        sys.stderr.write(f"loom: {error}\n")
+        raise SystemExit(2) from None
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader of a pipe went away: nobody is left to tell
+        raise SystemExit(1) from None

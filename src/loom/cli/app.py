@@ -1,0 +1,35 @@
+"""The commands of `loom`, and what they share."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from loom import __version__
+from loom.cli import cache, demo
+
+app = typer.Typer(
+    name="loom",
+    help="Decide what a model sees, and keep what it should know next time.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.add_typer(cache.app, name="cache")
+app.command(name="demo")(demo.demo)
+
+
+def _version(value: bool) -> None:
+    if value:
+        typer.echo(f"loom {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and leave.")
+    ] = False,
+) -> None:
+    """Decide what a model sees, and keep what it should know next time."""
