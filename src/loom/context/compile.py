@@ -159,6 +159,8 @@ class Compiler:
         step = self._volatile("step", groups[_CONVO + 1], once)
         attention = self._volatile("attention", groups[_CONVO + 2], once)
         draft.had_tail = step is not None or attention is not None
+        if host.watchful:
+            self._notices += [n for group in groups for _, s in group for entry in s.live for n in entry.notices()]
         self._draft, self._revision, self._step = draft, host.revision, host.step.entries.copy()
         return Window(
             host.name,
@@ -244,8 +246,6 @@ class Compiler:
         shown = [entry.show() for entry in new]
         live = {entry.id: view for entry, view in zip(new, shown, strict=True) if entry.live}
         draft.views = draft.views | live
-        for entry in new:
-            self._notices += entry.notices()
         return shown
 
     def _unseen(self, shown: list[View], once: _Once, name: SectionName) -> list[View]:
@@ -316,7 +316,6 @@ class Compiler:
         view = entry.show()
         if entry.live:
             draft.views = draft.views | {entry.id: view}
-            self._notices += entry.notices()
         return view
 
     def _announce_pinned_edits(self, groups: tuple[list[Contributor], ...]) -> None:
@@ -358,8 +357,6 @@ class Compiler:
             if not section.entries:
                 continue
             shown = [entry.show() for entry in section.entries]
-            for entry in section.live:
-                self._notices += entry.notices()
             fresh = self._unseen(shown, once, name) if name in DEDUPED else shown
             if fresh:
                 items = pair(fresh, settle=True)[0] if section.uses_tools else fresh

@@ -7,6 +7,7 @@ import re
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from stat import S_ISREG
 from typing import Any, cast
 
 from loom.context.entry import Entry, StringEntry
@@ -102,7 +103,9 @@ class FileEntry(Entry):
         seen = (stat.st_mtime_ns, stat.st_size, stat.st_ino)
         if self._view is not None and seen == self._seen:
             return self._view
-        view = self._read(stat.st_size)
+        if not S_ISREG(stat.st_mode):
+            return self._replace(None, self._absent("unreadable", "it is not a regular file"))
+        view = self._read()
         settled = time.time() - stat.st_mtime > _RACY_SECONDS
         return self._replace(seen if settled else None, view)
 
@@ -123,15 +126,17 @@ class FileEntry(Entry):
             self._view = view
         return self._view
 
-    def _read(self, size: int) -> FileView:
-        if size > self.max_bytes:
+    def _read(self) -> FileView:
+        try:
+            with self.path.open("rb") as file:
+                raw = file.read(self.max_bytes + 1)
+                size = os.fstat(file.fileno()).st_size
+        except OSError as error:
+            return self._absent("unreadable", str(error.strerror or error))
+        if len(raw) > self.max_bytes:
             return self._absent(
                 "too large", f"{size:,} bytes are over the limit of {self.max_bytes:,}; raise max_bytes"
             )
-        try:
-            raw = self.path.read_bytes()
-        except OSError as error:
-            return self._absent("unreadable", str(error.strerror or error))
         if b"\0" in raw:
             return self._absent("binary", "it holds NUL bytes, so it is not text")
         try:

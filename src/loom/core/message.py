@@ -7,7 +7,7 @@ import binascii
 import json
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, Literal, TypeAlias
 
 from loom.errors import UsageError
 
@@ -61,12 +61,12 @@ class ToolCallPart:
 
     id: str
     name: str
-    input: JSON = field(default_factory=lambda: cast("JSON", {}))
+    input: JSON = field(default_factory=dict[str, JSON])
 
     @property
     def arguments(self) -> dict[str, JSON]:
         """The input as an object, which is all that some providers take; a model may have sent something else."""
-        return cast("dict[str, JSON]", self.input) if isinstance(self.input, dict) else {"input": self.input}
+        return dict(self.input) if isinstance(self.input, dict) else {"input": self.input}  # pyright: ignore[reportUnknownArgumentType, reportUnknownMemberType]
 
 
 @dataclass(frozen=True, slots=True)

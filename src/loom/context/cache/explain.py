@@ -135,7 +135,7 @@ def _found(before: Prompt, after: Prompt, cached: Sequence[Block]) -> Explanatio
         kept = sum(b.tokens for b in cached)
         message = f"Nothing moved: the {kept:,} cached tokens are still the start of the next request."
         return Explanation(cause="nothing_moved", message=message, byte=_size(cached))
-    if cached[at].level == "tools":
+    if "tools" in (cached[at].level, after.blocks[at].level if at < len(after.blocks) else ""):
         return _tools_moved(cached, after.blocks, at)
     return _block_moved(cached, after.blocks, at)
 

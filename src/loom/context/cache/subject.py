@@ -63,8 +63,8 @@ def as_prompt(subject: Subject, target: Target, options: CacheOptions) -> tuple[
             cache_ttl=options.ttl,
         )
         return _prompt_of(request, target), request
-    prompt = read_request(subject, provider=target.provider, model=target.model.model, counter=target.counter)
-    return prompt, None
+    named = None if model_of(subject) else target.model.model
+    return read_request(subject, provider=target.provider, model=named, counter=target.counter), None
 
 
 def _prompt_of(request: Request, target: Target) -> Prompt:

@@ -1,0 +1,159 @@
+"""Explain: the first entry, section and byte that moved, who moved it, what it costs, what to do."""
+
+import pytest
+
+from loom import Context, FileEntry, Message, StringEntry, ToolSpec, explain, find_model
+from loom.cli.output import plain
+from tests.context.wire import body_of, wire
+
+CLAUDE = "claude-sonnet-4-5"
+
+
+def agent():
+    ctx, guest = Context("agent"), Context("guest")
+    ctx.include(guest)
+    ctx.tools = [ToolSpec("look", "Look."), ToolSpec("find", "Find.")]
+    ctx.foundation.add(StringEntry("rule " * 1500))
+    guest.foundation.add(StringEntry("Guests take off their shoes."))
+    ctx.focus.add(StringEntry("the task"))
+    ctx.convo.add(Message.user("begin"))
+    ctx.convo.add(Message.assistant("yes"))
+    ctx.convo.add(Message.user("go on"))
+    return ctx, guest
+
+
+def after(change, *, ctx_guest=None):
+    ctx, guest = ctx_guest or agent()
+    before = ctx.compile()
+    change(ctx, guest)
+    return explain(before, ctx.compile(), "anthropic", CLAUDE)
+
+
+def test_appending_moves_nothing():
+    found = after(lambda ctx, _: ctx.convo.add(Message.assistant("more")))
+    assert (found.cause, found.moved, found.lost_tokens, found.extra_cost) == ("nothing_moved", False, 0, 0)
+    assert found.kept_tokens > 1500
+
+
+def test_a_new_reminder_moves_nothing():
+    def change(ctx, _):
+        ctx.attention.add(StringEntry("soon"))
+        ctx.step.add(StringEntry("output"))
+
+    assert not after(change).moved
+
+
+def test_an_edited_entry_is_named_with_its_section_its_context_and_the_byte():
+    entries = []
+
+    def change(_, guest):
+        (entry,) = guest.foundation
+        entries.append(guest.redact(entry, tombstone="Guests keep on their shoes.").tombstone)
+
+    found = after(change)
+    assert found.cause == "block_edited"
+    assert (found.origin.section, found.origin.context, found.origin.entry) == ("foundation", "guest", entries[0].id)
+    assert found.byte_in_block == len("Guests ")
+    assert (found.before, found.after) == ("Guests take off their shoes.", "Guests keep on their shoes.")
+    assert found.path == "system[1]"
+    assert found.lost_tokens < 100
+    assert found.extra_cost == pytest.approx(found.lost_tokens * 1.15)
+    assert found.extra_usd == pytest.approx(found.extra_cost * find_model(CLAUDE).input_price / 1e6)
+
+
+def test_bytes_are_counted_not_characters():
+    ctx, guest = agent()
+    entry = guest.foundation.add(StringEntry("Grüße: früh"))
+    found = after(lambda _, g: g.redact(entry, tombstone="Grüße: spät"), ctx_guest=(ctx, guest))
+    assert found.byte_in_block == len("Grüße: ".encode())
+
+
+def test_an_inserted_entry_is_blamed_and_not_the_one_it_pushed():
+    found = after(lambda ctx, _: ctx.foundation.add(StringEntry("One more rule.")))
+    assert found.cause == "block_inserted"
+    assert found.after == "One more rule."
+    assert found.origin.section == "foundation"
+
+
+def test_a_removed_entry_is_named():
+    found = after(lambda ctx, _: ctx.redact(next(iter(ctx.focus))))
+    assert (found.cause, found.before, found.origin.section) == ("block_removed", "the task", "focus")
+
+
+def test_an_edited_file_gets_the_advice_to_pin_it(tmp_path):
+    path = tmp_path / "SOUL.md"
+    path.write_text("Be kind.")
+    ctx, guest = agent()
+    ctx.foundation.add(FileEntry(path))
+    found = after(lambda *_: path.write_text("Be blunt."), ctx_guest=(ctx, guest))
+    assert found.origin.label == "SOUL.md"
+    assert "pin=True" in found.advice
+
+
+def test_a_clock_gets_the_advice_to_move_it():
+    ctx, guest = agent()
+    entry = ctx.foundation.add(StringEntry("Now: 2026-11-15 03:12"))
+    found = after(lambda c, _: c.redact(entry, tombstone="Now: 2026-11-15 03:13"), ctx_guest=(ctx, guest))
+    assert "attention" in found.advice
+
+
+def test_tools():
+    found = after(lambda ctx, _: ctx.tools.append(ToolSpec("fetch", "Fetch.")))
+    assert (found.cause, found.message) == ("tools_changed", "The tools changed: fetch added.")
+    found = after(lambda ctx, _: setattr(ctx, "tools", [ToolSpec("look", "Look closely."), ToolSpec("find", "Find.")]))
+    assert (found.cause, found.kept_tokens) == ("tools_changed", 0)
+
+
+def anthropic(**changes):
+    body = {
+        "model": CLAUDE,
+        "max_tokens": 10,
+        "tools": [{"name": n, "input_schema": {"type": "object"}} for n in ("a", "b")],
+        "system": "rule " * 1500,
+        "messages": [
+            {"role": "user", "content": [{"type": "text", "text": "hi", "cache_control": {"type": "ephemeral"}}]}
+        ],
+    }
+    return {**body, **changes}
+
+
+@pytest.mark.parametrize(
+    ("changes", "cause"),
+    [
+        ({}, "nothing_moved"),
+        ({"max_tokens": 99}, "nothing_moved"),
+        ({"model": "claude-opus-4-5"}, "model_changed"),
+        ({"tools": anthropic()["tools"][::-1]}, "tools_reordered"),
+        ({"tools": anthropic()["tools"][:1]}, "tools_changed"),
+        ({"system": "rule " * 1499}, "block_edited"),
+        ({"tool_choice": {"type": "any"}}, "settings_changed"),
+        ({"messages": [{"role": "user", "content": "other"}]}, "block_edited"),
+        ({"messages": []}, "block_removed"),
+    ],
+)
+def test_requests_of_other_programs(changes, cause):
+    found = explain(anthropic(), anthropic(**changes))
+    assert found.cause == cause
+    assert found.moved is (cause != "nothing_moved")
+    assert not found.moved or (found.advice and found.lost_tokens > 0)
+    assert plain(found)["cause"] == cause
+
+
+def test_nothing_was_cached_without_a_marker():
+    before, later = anthropic(messages=[{"role": "user", "content": "hi"}]), anthropic(system="x")
+    found = explain(before, later)
+    assert found.message.startswith("The previous request left nothing in the cache")
+    assert (found.lost_tokens, found.extra_cost) == (0, 0)
+
+
+@pytest.mark.parametrize("provider", ["openai", "openai_chat", "gemini"])
+def test_other_providers(provider):
+    ctx, _ = agent()
+    before = ctx.compile()
+    ctx.focus.add(StringEntry("and one more"))
+    later = ctx.compile()
+    model = {"openai": "gpt-5.6", "openai_chat": "gpt-5.6", "gemini": "gemini-3.1-pro"}[provider]
+    found = explain(before, later, provider, model)
+    assert (found.cause, found.after) == ("block_inserted", "and one more")
+    one, two = (wire(body_of(w, provider), provider) for w in (before, later))
+    assert one != two

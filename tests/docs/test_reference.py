@@ -1,0 +1,83 @@
+"""The reference pages name everything there is, and the page of the command line is its own help.
+
+`LOOM_REWRITE_DOCS=1 pytest tests/docs` writes the page of the command line anew.
+"""
+
+import os
+import re
+from typing import get_args
+
+import loom
+from loom import errors
+from loom.catalog.tables import CACHE_FIELDS, INFO_FIELDS
+from loom.context.cache.diagnose import Cause as FindingCause
+from loom.context.cache.explain import Cause
+from loom.context.cache.repair import FIXES
+from tests.docs.pages import REWRITE, ROOT, run_loom, shown
+
+REFERENCE = ROOT / "docs/reference"
+COMMANDS = ("", "cache", "cache plan", "cache explain", "cache simulate", "demo")
+OPENING = """# The command line
+
+This page is the output of `--help`. The [how-to on the cache bill](../how-to/cut-your-cache-bill.md) shows the
+commands at work. Every command that shows something for people prints the same as data with `--json`.
+
+A command ends with exit code 0, or with 2 and one line that says what is wrong with the call or the file.
+Progress goes to the error stream, so the output can be piped.
+"""
+
+
+def named_in(page):
+    return set(re.findall(r"`([^`\n]+)`", (REFERENCE / page).read_text(encoding="utf-8")))
+
+
+def words_of(*pages):
+    return {word for page in pages for name in named_in(page) for word in re.findall(r"\w+", name)}
+
+
+def test_the_page_of_the_command_line_is_current(tmp_path):
+    parts = [OPENING]
+    for command in COMMANDS:
+        line = f"loom {command}".strip()
+        parts.append(f"## {line}\n\n```text\n{shown(run_loom(f'{line} --help', tmp_path)).strip(chr(10))}\n```\n")
+    page, now = REFERENCE / "cli.md", "\n".join(parts)
+    if os.environ.get(REWRITE):
+        page.write_text(now, encoding="utf-8")
+    assert page.read_text(encoding="utf-8") == now
+
+
+def test_every_command_is_on_the_page(tmp_path):
+    listed = [re.findall(r"^  (\w+) ", run_loom(f"loom {c} --help", tmp_path), re.M) for c in ("", "cache")]
+    assert {"demo", "cache"} == set(listed[0])
+    assert {f"cache {name}" for name in listed[1]} == {c for c in COMMANDS if c.startswith("cache ")}
+
+
+def test_every_public_name_is_explained():
+    pages = [page.name for page in REFERENCE.glob("*.md")]
+    assert set(loom.__all__) - words_of(*pages) == set()
+
+
+def test_every_error_is_explained():
+    raised = {name for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, Exception)}
+    assert len(raised) > 20
+    assert raised - words_of("errors.md") == set()
+
+
+def test_every_code_of_a_warning_is_explained():
+    folder = ROOT / "src/loom/context"
+    source = "\n".join(path.read_text(encoding="utf-8") for path in folder.rglob("*.py"))
+    warnings = set(re.findall(r'PlanWarning\("(\w+)"', source)) | set(re.findall(r'append\(\s*\("(\w+)"', source))
+    notices = set(re.findall(r'Notice\("(\w+)"', source))
+    assert {"ttl_snapped", "below_minimum"} <= warnings
+    assert {"file", "duplicate"} <= notices
+    assert warnings - named_in("cache.md") == set()
+    assert notices - named_in("context.md") == set()
+
+
+def test_every_cause_and_fix_is_explained():
+    known = {*get_args(Cause), *get_args(FindingCause), *FIXES}
+    assert known - named_in("cache.md") == set()
+
+
+def test_every_field_of_model_data_is_explained():
+    assert {*CACHE_FIELDS, *INFO_FIELDS} - named_in("model-data.md") == set()
