@@ -1,0 +1,46 @@
+"""The built wheel in a clean environment: no extras, nothing of the source tree."""
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("dist")
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(ROOT)]
+    subprocess.run(command, check=True, capture_output=True)
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+def test_the_wheel_holds_the_package_its_data_and_its_licence(wheel):
+    names = zipfile.ZipFile(wheel).namelist()
+    assert {"loom/__init__.py", "loom/py.typed", "loom/catalog/models.toml"} <= set(names)
+    assert any(name.endswith("licenses/LICENSE") for name in names)
+    assert all(name.startswith(("loom/", "loom_engine-")) for name in names)
+
+
+def test_it_works_in_a_clean_environment_with_no_extras(wheel, tmp_path):
+    uv = Path(sys.executable).parent / "uv"
+    env = tmp_path / "env"
+    python = env / "bin" / "python"
+    subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, env], check=True)
+    subprocess.run([uv, "pip", "install", "--quiet", "--python", python, wheel], check=True)
+    listed = subprocess.run([uv, "pip", "list", "--python", python], check=True, capture_output=True, text=True).stdout
+    assert not {"splintr-rs", "anthropic", "openai", "google-genai", "pytest"} & set(listed.split())
+    script = (
+        "import loom, loom.compactor, pathlib, sys; assert pathlib.Path(loom.__file__).is_relative_to(sys.prefix);"
+        "ctx = loom.Context('c'); ctx.foundation.add('You are helpful.'); ctx.convo.add(loom.Message.user('hi'));"
+        "print(loom.plan(ctx.compile(), 'anthropic', 'claude-sonnet-4-5').markers[-1].reason)"
+    )
+    done = subprocess.run([python, "-I", "-c", script], check=True, capture_output=True, text=True, cwd=tmp_path)
+    assert done.stdout.strip() == "end of the conversation"
+    demo = subprocess.run([env / "bin" / "loom", "demo"], check=True, capture_output=True, text=True, cwd=tmp_path)
+    assert "One edit, and what it costs" in demo.stdout
+    assert sum(f.stat().st_size for f in env.rglob("*") if f.is_file()) < 60_000_000, "the base install stays small"
