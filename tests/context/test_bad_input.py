@@ -21,7 +21,7 @@ def file_shown(path, **options):
     ctx = Context("agent")
     ctx.foundation.add(FileEntry(path, **options))
     window = ctx.compile()
-    return window.parts[0].part.text, [n.message for n in window.notices]
+    return window.parts[0].text, [n.message for n in window.notices]
 
 
 def test_unknown_section():

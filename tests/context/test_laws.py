@@ -315,7 +315,7 @@ def test_a_tombstone_stands_where_the_entry_stood():
     entries = [ctx.convo.add(StringEntry(text)) for text in ("one", "two", "three")]
     ctx.compile()
     ctx.redact(entries[1], tombstone="[gone]")
-    assert [p.part.text for p in ctx.compile().parts] == ["one", "[gone]", "three"]
+    assert [p.text for p in ctx.compile().parts] == ["one", "[gone]", "three"]
 
 
 # -- 7. compile, commit -----------------------------------------------------------------------------------------
@@ -337,7 +337,7 @@ def test_looking_does_not_freeze_the_order():
     ctx.compile(clear_volatile=False)
     guest.focus.add(StringEntry("guest"))
     ctx.include(guest)
-    assert [p.part.text for p in ctx.compile().parts] == ["guest", "own"]
+    assert [p.text for p in ctx.compile().parts] == ["guest", "own"]
 
 
 def test_what_was_sent_keeps_its_place_when_a_context_is_included_late():
@@ -348,9 +348,9 @@ def test_what_was_sent_keeps_its_place_when_a_context_is_included_late():
     guest.focus.add(StringEntry("guest"))
     guest.convo.add(StringEntry("guest line"))
     ctx.include(guest)
-    assert [p.part.text for p in ctx.compile().parts] == ["own", "guest", "own line", "guest line"]
+    assert [p.text for p in ctx.compile().parts] == ["own", "guest", "own line", "guest line"]
     ctx.exclude(guest)
-    assert [p.part.text for p in ctx.compile().parts] == ["own", "own line"]
+    assert [p.text for p in ctx.compile().parts] == ["own", "own line"]
 
 
 def test_a_window_is_not_touched_by_what_happens_later(tmp_path):
@@ -423,7 +423,7 @@ def test_a_pinned_file_keeps_its_bytes_when_its_section_is_edited(tmp_path):
     ctx.compile()
     path.write_text("second")
     ctx.redact(rule)
-    assert next(p.part.text for p in ctx.compile().parts) == "# soul.md\nfirst"
+    assert next(p.text for p in ctx.compile().parts) == "# soul.md\nfirst"
 
 
 @pytest.mark.parametrize("asked", ["system", "user", "assistant", "wizard"])

@@ -60,7 +60,7 @@ def test_sections_compile_in_the_documented_order_with_the_documented_visitor_or
         host.section(name).add(StringEntry(f"{name} host"))
         guest.section(name).add(StringEntry(f"{name} guest"))
     window = host.compile(clear_volatile=False)
-    assert [p.part.text for p in window.parts] == [
+    assert [p.text for p in window.parts] == [
         "foundation host",
         "foundation guest",
         "focus guest",

@@ -43,7 +43,7 @@ def test_03_a_second_identical_turn_survives():
         ctx.convo.add(StringEntry("ok"))
         ctx.step.add(StringEntry("same output"))
     window = ctx.compile()
-    assert [p.part.text for p in window.parts] == ["ok", "ok", "same output", "same output"]
+    assert [p.text for p in window.parts] == ["ok", "ok", "same output", "same output"]
 
 
 def test_04_dedup_looks_at_name_and_role_and_is_the_same_in_every_process():
@@ -121,7 +121,7 @@ def test_10_a_new_line_of_a_visitor_follows_what_was_sent():
     ctx.compile()
     guest.convo.add(StringEntry("guest 1"))
     ctx.convo.add(StringEntry("own 2"))
-    assert [p.part.text for p in ctx.compile().parts] == ["own 1", "guest 1", "own 2"]
+    assert [p.text for p in ctx.compile().parts] == ["own 1", "guest 1", "own 2"]
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_11_frontmatter_is_yaml_and_a_rule_is_not_frontmatter(tmp_path, text, sh
     ctx = Context("c")
     ctx.foundation.add(FileEntry(path))
     (part,) = ctx.compile().parts
-    assert part.part.text == f"# f.md\n{shown}"
+    assert part.text == f"# f.md\n{shown}"
     assert part.role == role
 
 

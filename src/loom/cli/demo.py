@@ -24,7 +24,6 @@ from loom.context.cache.explain import Explanation, explain
 from loom.context.cache.plan import CachePlan, plan
 from loom.context.context import Context
 from loom.context.entry import ImageEntry, StringEntry
-from loom.context.entry import plain as plain_text
 from loom.context.file_entry import FileEntry
 from loom.core.message import Message, TextPart, ToolCallPart, ToolResultPart, ToolSpec
 from loom.core.window import Window
@@ -205,7 +204,7 @@ def _parts_table(window: Window) -> Table:
     table.add_column(style="dim", no_wrap=True, min_width=12)
     table.add_column(no_wrap=True, overflow="ellipsis")
     for part in window.parts:
-        shown = plain_text(part.part).replace("\n", " ")
+        shown = part.text.replace("\n", " ")
         table.add_row(part.section, f"{part.context} {part.entry}", Text(f"{part.role}: {shown}"))
     return table
 

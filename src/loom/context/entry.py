@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from abc import ABC, abstractmethod
 from hashlib import sha256
@@ -14,7 +13,6 @@ from loom.core.message import (
     DocumentPart,
     ImagePart,
     Message,
-    NativePart,
     Part,
     Role,
     TextPart,
@@ -22,6 +20,7 @@ from loom.core.message import (
     ToolCallPart,
     ToolResultPart,
     canonical,
+    plain,
 )
 from loom.core.section import SectionName, default_role
 from loom.core.window import Notice, View
@@ -256,23 +255,3 @@ def _sender(role: Role | None, what: str) -> Role:
     if role == "assistant":
         raise UsageError(f"role='assistant' does not go with an entry of kind {what}; leave the role out")
     return "user"
-
-
-def plain(part: Part) -> str:
-    """A part as a person reads it."""
-    match part:
-        case TextPart(text):
-            return text
-        case ImagePart(_, _, name):
-            return f"[Image: {name or 'unnamed'}]"
-        case DocumentPart(_, _, name):
-            return f"[Document: {name or 'unnamed'}]"
-        case ToolCallPart(id, name, input):
-            return f"[calls {name} as {id}: {json.dumps(input, ensure_ascii=False)}]"
-        case ToolResultPart(call_id, content, is_error):
-            state = "error" if is_error else "result"
-            return f"[{state} of {call_id}] " + "\n".join(map(plain, content))
-        case ThinkingPart(text):
-            return f"[thinks] {text}" if text else ""
-        case NativePart(provider):
-            return f"[{provider} block]"

@@ -6,8 +6,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from loom.context.entry import plain
-from loom.core.message import Part, Role, TextPart, ToolCallPart, ToolResultPart
+from loom.core.message import Part, Role, TextPart, ToolCallPart, ToolResultPart, plain
 from loom.core.window import View
 
 NO_RESULT = "[No result was recorded for this call.]"

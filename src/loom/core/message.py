@@ -198,6 +198,26 @@ def canonical(part: Part) -> str:
             return f"native\0{provider}\0{json.dumps(body, ensure_ascii=False)}"
 
 
+def plain(part: Part) -> str:
+    """A part as a person reads it."""
+    match part:
+        case TextPart(text):
+            return text
+        case ImagePart(_, _, name):
+            return f"[Image: {name or 'unnamed'}]"
+        case DocumentPart(_, _, name):
+            return f"[Document: {name or 'unnamed'}]"
+        case ToolCallPart(id, name, input):
+            return f"[calls {name} as {id}: {json.dumps(input, ensure_ascii=False)}]"
+        case ToolResultPart(call_id, content, is_error):
+            state = "error" if is_error else "result"
+            return f"[{state} of {call_id}] " + "\n".join(map(plain, content))
+        case ThinkingPart(text):
+            return f"[thinks] {text}" if text else ""
+        case NativePart(provider):
+            return f"[{provider} block]"
+
+
 def content_hash(part: Part) -> str:
     """SHA-256 of a part's content."""
     return sha256(canonical(part).encode("utf-8", "surrogatepass")).hexdigest()

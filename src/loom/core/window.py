@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
-from loom.core.message import Part, Role, ToolSpec, canonical, content_hash
+from loom.core.message import Part, Role, ToolSpec, content_hash, plain
 from loom.core.section import SECTIONS, STABILITY, SectionName, Stability, default_role, section_name
 
 
@@ -108,9 +108,9 @@ class WindowPart:
         return content_hash(self.part)
 
     @property
-    def chars(self) -> int:
-        """Length of the content as text."""
-        return len(canonical(self.part))
+    def text(self) -> str:
+        """The part as a person reads it."""
+        return plain(self.part)
 
 
 class Window:
