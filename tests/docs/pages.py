@@ -20,7 +20,9 @@ OTHERS = tuple(ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "AGEN
 REWRITE = "LOOM_REWRITE_DOCS"
 WIDTH = 80
 
-_BLOCK = re.compile(r"^```(?P<language>\w*)[^\n]*\n(?P<code>.*?)^```$|^<!-- setup\n(?P<setup>.*?)^-->$", re.M | re.S)
+_BLOCK = re.compile(
+    r"^```(?P<language>\w*)[^\n]*\n(?P<code>.*?)^```$|^<!-- setup\n(?P<setup>.*?)^-->$", re.MULTILINE | re.DOTALL
+)
 _ENTRY_ID = re.compile(r"\b([Ee]ntry) [a-hjkmnp-z2-9]{3,4}\b")
 
 

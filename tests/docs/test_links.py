@@ -6,7 +6,7 @@ import pytest
 
 from tests.docs.pages import OTHERS, PAGES, ROOT, name_of
 
-_FENCE = re.compile(r"^```.*?^```$|<!--.*?-->", re.M | re.S)
+_FENCE = re.compile(r"^```.*?^```$|<!--.*?-->", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 _PATH = re.compile(r"`((?:src|tests|docs|benchmarks)/[\w./-]*\w)`")
@@ -18,11 +18,11 @@ def prose(page):
 
 
 def anchors(page):
-    headings = re.findall(r"^#+ (.+)$", prose(page), re.M)
+    headings = re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("page", (*PAGES, *OTHERS), ids=name_of)
+@pytest.mark.parametrize("page", [*PAGES, *OTHERS], ids=name_of)
 def test_links_and_anchors_exist(page):
     for target in _LINK.findall(prose(page)):
         if re.match(r"[a-z]+:", target):
@@ -33,7 +33,7 @@ def test_links_and_anchors_exist(page):
         assert not anchor or anchor in anchors(linked), f"{name_of(page)} links to {target}, which has no such heading"
 
 
-@pytest.mark.parametrize("page", (*PAGES, *OTHERS), ids=name_of)
+@pytest.mark.parametrize("page", [*PAGES, *OTHERS], ids=name_of)
 def test_named_files_and_tests_exist(page):
     text = prose(page)
     for path in _PATH.findall(text):
@@ -45,7 +45,7 @@ def test_named_files_and_tests_exist(page):
 
 
 def test_every_law_names_a_test():
-    laws = re.split(r"^## ", LAWS.read_text(encoding="utf-8"), flags=re.M)[1:]
+    laws = re.split(r"^## ", LAWS.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
     numbered = [law for law in laws if re.match(r"\d\. ", law)]
     assert [law[0] for law in numbered] == list("123456789")
     for law in numbered:
