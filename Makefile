@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SETUP := $(VENV)/.ready
 
-.PHONY: demo test check bench lock goldens clean
+.PHONY: demo test check bench lock clean
 
 demo: $(SETUP)  ## compile a context, plan it, edit it, explain what the edit cost
 	@$(BIN)/loom demo

@@ -404,6 +404,7 @@ def test_a_pinned_file_keeps_its_bytes_and_appends_the_change(tmp_path):
     before = wire(body_of(ctx.compile(), "anthropic"), "anthropic")
     path.write_text("line one\nline 2\nline three\n" + LONG)
     assert str(ctx.compile(clear_volatile=False)) == str(ctx.compile(clear_volatile=False))
+    assert len(ctx.convo) == 1, "looking adds nothing to the context"
     after = wire(body_of(ctx.compile(), "anthropic"), "anthropic")
     assert after[: len(before)] == before
     assert len(after) == len(before) + 1
@@ -508,3 +509,54 @@ def test_reasoning_of_another_provider_is_not_sent(provider):
     ctx.convo.add(Message.user("q"))
     ctx.convo.add(Message("assistant", (ThinkingPart("hm", signature="s", provider="elsewhere"), TextPart("a"))))
     assert "hm" not in json.dumps(body_of(ctx.compile(), provider))
+
+
+def test_an_entry_added_while_a_pinned_edit_went_out_follows_the_update(tmp_path):
+    path = tmp_path / "soul.md"
+    path.write_text("first")
+    ctx = Context("agent")
+    ctx.foundation.add(FileEntry(path, pin=True))
+    ctx.compile()
+    path.write_text("second")
+    sent = ctx.compile(clear_volatile=False)
+    ctx.convo.add(StringEntry("said meanwhile"))
+    ctx.commit()
+    later = ctx.compile()
+    assert [p.text for p in later.parts][: len(sent.parts)] == [p.text for p in sent.parts]
+    assert later.parts[-1].text == "said meanwhile"
+
+
+def test_the_whole_previous_window_is_known():
+    ctx = rich()
+    first = ctx.compile()
+    turn(ctx, 0)
+    second = ctx.compile()
+    assert first.previous is None
+    assert second.previous == first
+
+
+@pytest.mark.parametrize("provider", ["anthopic", "openai-chat"])
+def test_a_misspelt_provider_is_an_error(provider):
+    with pytest.raises(UsageError, match="use 'compatible' for a server"):
+        render(rich().compile(), provider, "some-model")
+
+
+def test_a_model_is_sent_as_the_caller_named_it():
+    window = rich().compile()
+    for name in ("us.anthropic.claude-sonnet-4-5-v1:0", "claude-sonnet-4.5"):
+        assert plan(window, "bedrock", name).body["model"] == render(window, "bedrock", name)["model"] == name
+    assert render(window, "anthropic", "anthropic:claude-sonnet-4-5")["model"] == "claude-sonnet-4-5"
+    assert plan(window, None, "openai:gpt-5.6", max_output_tokens=9).body["max_output_tokens"] == 9
+
+
+def test_a_context_where_a_window_is_meant():
+    for ask in (lambda: render(rich(), "anthropic", "x"), lambda: plan(rich(), "anthropic", "x")):
+        with pytest.raises(UsageError, match=r"compile\(\)"):
+            ask()
+
+
+def test_plain_text_in_the_place_of_parts():
+    assert Message("user", "hello") == Message.user("hello")
+    assert ToolResultPart("a", "ok") == ToolResultPart("a", (TextPart("ok"),))
+    with pytest.raises(UsageError, match="holds int; give text, or parts"):
+        Message("user", (5,))

@@ -32,6 +32,11 @@ class Catalog:
             return _shipped()
         return cls(overlay(_shipped_tables(), read_tables(Path(path))), str(path))
 
+    @classmethod
+    def current(cls) -> Catalog:
+        """The catalogue in use: the shipped one, under the file that LOOM_MODELS names, if it names one."""
+        return _default_catalog(os.environ.get(OVERRIDE_VARIABLE))
+
     def __post_init__(self) -> None:
         self._check_every_row()
 
@@ -179,7 +184,7 @@ def find_model(model: str, provider: str | None = None, *, catalog: Catalog | No
 
     Without a catalogue the shipped one is used, under the file that LOOM_MODELS names, if it names one.
     """
-    return (catalog or _default_catalog(os.environ.get(OVERRIDE_VARIABLE))).find(model, provider)
+    return (catalog or Catalog.current()).find(model, provider)
 
 
 @lru_cache(maxsize=4)

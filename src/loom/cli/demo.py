@@ -25,7 +25,7 @@ from loom.context.cache.plan import CachePlan, plan
 from loom.context.context import Context
 from loom.context.entry import ImageEntry, StringEntry
 from loom.context.file_entry import FileEntry
-from loom.core.message import Message, TextPart, ToolCallPart, ToolResultPart, ToolSpec
+from loom.core.message import ImagePart, Message, TextPart, ToolCallPart, ToolResultPart, ToolSpec
 from loom.core.window import Window
 
 PROVIDER, MODEL = "anthropic", "claude-sonnet-4-5"
@@ -204,7 +204,7 @@ def _parts_table(window: Window) -> Table:
     table.add_column(style="dim", no_wrap=True, min_width=12)
     table.add_column(no_wrap=True, overflow="ellipsis")
     for part in window.parts:
-        shown = part.text.replace("\n", " ")
+        shown = "(the picture itself)" if isinstance(part.part, ImagePart) else part.text.replace("\n", " ")
         table.add_row(part.section, f"{part.context} {part.entry}", Text(f"{part.role}: {shown}"))
     return table
 

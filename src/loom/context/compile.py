@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
-import difflib
-from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Protocol
 
-from loom.context.entry import Entry, MessageEntry, StringEntry, identity
+from loom.context.entry import Entry, StringEntry, identity
 from loom.context.file_entry import FileEntry, FileView
 from loom.context.pairing import pair
 from loom.context.section import Section
+from loom.context.sent import (
+    CONVO,
+    KEPT,
+    Once,
+    State,
+    grown,
+    identities,
+    ids_of,
+    not_in,
+    ordered_tools,
+    runs_since,
+    sources_of,
+    thinking_in,
+    update_text,
+)
 from loom.core.message import ToolSpec
 from loom.core.section import DEDUPED, SECTIONS, SectionName
 from loom.core.window import Notice, Run, View, Window
 
-_CONVO = SECTIONS.index("convo")
-_KEPT = tuple(range(_CONVO + 1))
-"""The sections that stay between windows: foundation, focus, topic, convo."""
-_ALL = (1 << len(_KEPT)) - 1
+_ALL = (1 << len(KEPT)) - 1
 
 Contributor = tuple[str, Section]
 """A section that is part of the window, with the name of the context it belongs to."""
@@ -63,34 +73,6 @@ class Host(Protocol):
         ...
 
 
-@dataclass(slots=True)
-class _State:
-    """What has been sent, or what would be if a draft were committed."""
-
-    heads: list[Run | None] = field(default_factory=lambda: [None] * len(_KEPT))
-    cursors: list[dict[Section, tuple[int, int]]] = field(default_factory=lambda: [{} for _ in _KEPT])
-    views: dict[str, View] = field(default_factory=dict[str, View])
-    waiting: list[tuple[str, View]] = field(default_factory=list[tuple[str, View]])
-    tools: tuple[ToolSpec, ...] = ()
-    void: frozenset[str] = frozenset()
-    graph: int = -1
-    hidden: int = 0
-    """One bit for each section in which an entry was left out because its content is in the window already."""
-    had_tail: bool = False
-
-
-@dataclass(slots=True)
-class _Once:
-    """Says of each key whether it comes for the first time; what was sent came before what is new."""
-
-    sent: dict[bytes, str]
-    new: dict[bytes, str]
-
-    def first(self, key: bytes, id: str) -> str:
-        """The id that this key belongs to, which is `id` if nobody had the key before."""
-        return self.sent.get(key) or self.new.setdefault(key, id)
-
-
 class Compiler:
     """Makes windows of one context.
 
@@ -100,13 +82,13 @@ class Compiler:
 
     def __init__(self, host: Host) -> None:
         self._host = host
-        self._sent = _State()
-        self._draft = _State()
+        self._sent = State()
+        self._draft = State()
         self._revision = -1
         self._step: list[Entry] = []
         self._contents: dict[bytes, str] = {}
         self._placed: set[str] | None = None
-        self._announced: dict[str, str] = {}
+        self._announced: dict[str, StringEntry] = {}
         self._notices: list[Notice] = []
 
     def window(self) -> Window:
@@ -119,46 +101,46 @@ class Compiler:
         That is the common case by far, and this makes it cost the same however long the conversation is.
         """
         host, sent = self._host, self._sent
-        convo, cursors = host.convo, sent.cursors[_CONVO]
-        if host.dirty != 1 << _CONVO or host.watchful or sent.graph != host.graph_revision() or convo not in cursors:
+        convo, cursors = host.convo, sent.cursors[CONVO]
+        if host.dirty != 1 << CONVO or host.watchful or sent.graph != host.graph_revision() or convo not in cursors:
             return None
         edits, start = cursors[convo]
-        if edits != convo.edits or convo.uses_tools or convo.thinks or convo.shares or sent.had_tail:
+        if edits != convo.edits or convo.uses_tools or convo.thinks or convo.shares:
             return None
         if host.tools or sent.tools or host.step.entries or host.attention.entries:
             return None
-        before, sources = sent.heads[_CONVO], tuple(convo.entries[start:])
+        before, sources = sent.heads[CONVO], tuple(convo.entries[start:])
         head = Run(before, "convo", host.name, sources, sources)  # pyright: ignore[reportArgumentType]
-        heads = [*sent.heads[:_CONVO], head]
-        cursors = [*sent.cursors[:_CONVO], {convo: (edits, len(convo.entries))}]
-        self._draft = _State(heads, cursors, sent.views, sent.waiting, sent.tools, sent.void, sent.graph, sent.hidden)
-        self._revision = host.revision
-        return Window(host.name, (*heads, None, None), base=(tuple(sent.heads), ()), void=sent.void)
+        heads = [*sent.heads[:CONVO], head]
+        cursors = [*sent.cursors[:CONVO], {convo: (edits, len(convo.entries))}]
+        self._draft = State(heads, cursors, sent.views, sent.waiting, sent.tools, sent.void, sent.graph, sent.hidden)
+        self._revision, self._step = host.revision, []
+        return Window(host.name, (*heads, None, None), base=((*sent.heads, *sent.tail), ()), void=sent.void)
 
     def _whole(self) -> Window:
         """The window, every section looked at."""
         host, sent = self._host, self._sent
         self._notices = []
         groups, graph = host.contributors(), host.graph_revision()
-        if sent.views:
-            self._announce_pinned_edits(groups)
-        draft = _State(
+        draft = State(
             sent.heads.copy(), sent.cursors.copy(), sent.views, sent.waiting, sent.tools, sent.void, graph, sent.hidden
         )
-        once = _Once(self._contents, {})
+        once = Once(self._contents, {})
         placed: set[str] = set()
         changed = _ALL if host.watchful or graph != sent.graph else host.dirty
-        edited = sum(1 << at for at in _KEPT if changed >> at & 1 and self._was_edited(at, groups[at]))
+        draft.updates = self._pinned_edits(groups) if sent.views else []
+        changed |= bool(draft.updates) << CONVO
+        edited = sum(1 << at for at in KEPT if changed >> at & 1 and self._was_edited(at, groups[at]))
         if edited:  # what was left out for an entry that is gone now has to be looked at again
             changed, edited = changed | sent.hidden, edited | sent.hidden
-        for at in _KEPT:
+        for at in KEPT:
             if changed >> at & 1:
                 self._compile_section(draft, at, groups[at], once, placed, rebuilt=bool(edited >> at & 1))
-        draft.tools = _ordered_tools(sent.tools, host.all_tools())
-        self._void_thinking(draft, groups[_CONVO])
-        step = self._volatile("step", groups[_CONVO + 1], once)
-        attention = self._volatile("attention", groups[_CONVO + 2], once)
-        draft.had_tail = step is not None or attention is not None
+        draft.tools = ordered_tools(sent.tools, host.all_tools())
+        self._void_thinking(draft, groups[CONVO])
+        step = self._volatile("step", groups[CONVO + 1], once)
+        attention = self._volatile("attention", groups[CONVO + 2], once)
+        draft.tail = (step, attention)
         if host.watchful:
             self._notices += [n for group in groups for _, s in group for entry in s.live for n in entry.notices()]
         self._draft, self._revision, self._step = draft, host.revision, host.step.entries.copy()
@@ -167,18 +149,19 @@ class Compiler:
             (*draft.heads, step, attention),
             tools=draft.tools,
             notices=tuple(self._notices),
-            base=(tuple(sent.heads), sent.tools),
+            base=((*sent.heads, *sent.tail), sent.tools),
             void=draft.void,
         )
 
     def commit(self) -> None:
         """The last window went out: freeze its order and take the step entries it showed away."""
         host, before, now = self._host, self._sent, self._draft
-        if before.heads[:_CONVO] != now.heads[:_CONVO]:
-            self._contents = _identities(now.heads)
+        if before.heads[:CONVO] != now.heads[:CONVO]:
+            self._contents = identities(now.heads)
         if self._placed is not None:
-            self._placed = _grown(self._placed, before, now)
+            self._placed = grown(self._placed, before, now)
         self._sent = now
+        self._keep_updates(now)
         if host.revision == self._revision:
             host.dirty = 0
         if self._step:
@@ -187,16 +170,16 @@ class Compiler:
 
     def sent_head(self, section: SectionName) -> Run | None:
         """What was sent of a section."""
-        return self._sent.heads[SECTIONS.index(section)] if section in SECTIONS[: _CONVO + 1] else None
+        return self._sent.heads[SECTIONS.index(section)] if section in SECTIONS[: CONVO + 1] else None
 
     # -- one section ------------------------------------------------------------------------------------
 
     def _compile_section(
         self,
-        draft: _State,
+        draft: State,
         at: int,
         contributors: list[Contributor],
-        once: _Once,
+        once: Once,
         placed: set[str],
         *,
         rebuilt: bool,
@@ -205,15 +188,17 @@ class Compiler:
         if rebuilt:
             draft.heads[at] = self._replayed(draft, at, contributors)
             draft.waiting = [] if name == "convo" else draft.waiting
-            once.sent, once.new = _identities(draft.heads), {}
+            once.sent, once.new = identities(draft.heads), {}
         cursors = {} if rebuilt else self._sent.cursors[at]
         draft.cursors[at] = {s: (s.edits, len(s.entries)) for _, s in contributors}
         batches = [(c, s, s.entries[cursors[s][1] :] if s in cursors else s.entries) for c, s in contributors]
         if rebuilt or len(contributors) > 1 or contributors[0][1].shares:
-            known = self._placed_ids() if len(contributors) > 1 and not rebuilt else _ids(draft)
-            batches = [(c, s, _not_in(new, known, placed)) for c, s, new in batches]
-        shown = [(context, self._read(draft, section, new)) for context, section, new in batches]
+            known = self._placed_ids() if len(contributors) > 1 and not rebuilt else ids_of(draft)
+            batches = [(c, s, not_in(new, known, placed)) for c, s, new in batches]
+        shown: list[tuple[str, list[View]]] = [(c, self._read(draft, section, new)) for c, section, new in batches]
         if name == "convo":
+            updates: list[View] = [update for _, update in draft.updates]
+            shown.append((self._host.name, updates))
             draft.heads[at] = self._grow_convo(draft, draft.heads[at], shown, contributors)
         else:
             for context, items in shown:
@@ -240,7 +225,7 @@ class Compiler:
             for e in section.live
         )
 
-    def _read(self, draft: _State, section: Section, new: list[Entry]) -> list[View]:
+    def _read(self, draft: State, section: Section, new: list[Entry]) -> list[View]:
         if not section.live:
             return new  # pyright: ignore[reportReturnType]  (without live entries, all of them are their own view)
         shown = [entry.show() for entry in new]
@@ -248,7 +233,7 @@ class Compiler:
         draft.views = draft.views | live
         return shown
 
-    def _unseen(self, shown: list[View], once: _Once, name: SectionName) -> list[View]:
+    def _unseen(self, shown: list[View], once: Once, name: SectionName) -> list[View]:
         """The entries whose content is not in the window yet."""
         fresh: list[View] = []
         for item in shown:
@@ -262,7 +247,7 @@ class Compiler:
 
     def _grow_convo(
         self,
-        draft: _State,
+        draft: State,
         head: Run | None,
         batches: list[tuple[str, list[View]]],
         contributors: list[Contributor],
@@ -290,7 +275,7 @@ class Compiler:
 
     # -- after an edit ----------------------------------------------------------------------------------
 
-    def _replayed(self, draft: _State, at: int, contributors: list[Contributor]) -> Run | None:
+    def _replayed(self, draft: State, at: int, contributors: list[Contributor]) -> Run | None:
         """What was sent, with edits applied: the runs before the first edit are the very same objects."""
         head = self._sent.heads[at]
         base: Run | None = None
@@ -306,7 +291,7 @@ class Compiler:
                 base = Run(base, run.section, run.context, sources, items)
         return base
 
-    def _now(self, draft: _State, source: View, contributors: list[Contributor]) -> View | None:
+    def _now(self, draft: State, source: View, contributors: list[Contributor]) -> View | None:
         """What stands in the place of something that was sent."""
         entry = next((e for _, s in contributors if (e := s.current(source.id))), None)
         if entry is None:
@@ -318,19 +303,34 @@ class Compiler:
             draft.views = draft.views | {entry.id: view}
         return view
 
-    def _announce_pinned_edits(self, groups: tuple[list[Contributor], ...]) -> None:
-        """Edits of a pinned file that was sent join the conversation as updates."""
-        for group in groups[:_CONVO]:
-            for _, section in group:
-                for entry in section.live:
-                    sent = self._sent.views.get(entry.id)
-                    if isinstance(entry, FileEntry) and entry.pin and isinstance(sent, FileView):
-                        view = entry.show()
-                        if view.text != self._announced.get(entry.id, sent.text):
-                            self._host.convo.add(StringEntry(_update(sent, view), role="user"))
-                            self._announced[entry.id] = view.text
+    def _pinned_edits(self, groups: tuple[list[Contributor], ...]) -> list[tuple[FileEntry, StringEntry]]:
+        """Edits of pinned files that were sent and that no window that went out has announced."""
+        found: list[tuple[FileEntry, StringEntry]] = []
+        for entry in [e for group in groups[:CONVO] for _, section in group for e in section.live]:
+            sent = self._sent.views.get(entry.id)
+            if isinstance(entry, FileEntry) and entry.pin and isinstance(sent, FileView):
+                text = update_text(sent, entry.show())
+                last = self._announced.get(entry.id)
+                if text != (last.text if last else update_text(sent, sent)):
+                    found.append((entry, self._update_entry(entry, text)))
+        return found
 
-    def _void_thinking(self, draft: _State, contributors: list[Contributor]) -> None:
+    def _update_entry(self, entry: FileEntry, text: str) -> StringEntry:
+        """The entry that says an update; looking twice gives the same one."""
+        drafted = next((u for e, u in self._draft.updates if e is entry and u.text == text), None)
+        return drafted or StringEntry(text, role="user")
+
+    def _keep_updates(self, state: State) -> None:
+        """The announcements that went out become entries of the conversation, where the window showed them."""
+        if state.updates:
+            section = self._host.convo
+            edits, length = state.cursors[CONVO][section]
+            section.splice(length, [update for _, update in state.updates])
+            state.cursors[CONVO] = {**state.cursors[CONVO], section: (edits, length + len(state.updates))}
+            self._announced.update({entry.id: update for entry, update in state.updates})
+            state.updates = []
+
+    def _void_thinking(self, draft: State, contributors: list[Contributor]) -> None:
         """Find the reasoning whose prefix is no longer what the model saw when it produced it."""
         for _, section in contributors:
             if section.thinks:
@@ -338,20 +338,20 @@ class Compiler:
         else:
             return
         sent = self._sent
-        before, now = sent.heads[_CONVO], draft.heads[_CONVO]
-        grown = _runs_since(before, now)
-        if draft.heads[:_CONVO] != sent.heads[:_CONVO] or draft.tools != sent.tools:
-            draft.void = draft.void | _thinking(_sources(before))
+        before, now = sent.heads[CONVO], draft.heads[CONVO]
+        grown = runs_since(before, now)
+        if draft.heads[:CONVO] != sent.heads[:CONVO] or draft.tools != sent.tools:
+            draft.void = draft.void | thinking_in(sources_of(before))
         elif grown is None:
-            old, new = _sources(before), _sources(now)
+            old, new = sources_of(before), sources_of(now)
             edit = next((i for i, (a, b) in enumerate(zip(old, new, strict=False)) if a is not b), len(new))
-            draft.void = draft.void | _thinking(old[edit:])
-        elif sent.had_tail:
-            draft.void = draft.void | _thinking([s for run in grown for s in run.sources])
+            draft.void = draft.void | thinking_in(old[edit:])
+        elif any(sent.tail):
+            draft.void = draft.void | thinking_in([s for run in grown for s in run.sources])
 
     # -- what changes every time --------------------------------------------------------------------------
 
-    def _volatile(self, name: SectionName, contributors: list[Contributor], once: _Once) -> Run | None:
+    def _volatile(self, name: SectionName, contributors: list[Contributor], once: Once) -> Run | None:
         head: Run | None = None
         for context, section in contributors:
             if not section.entries:
@@ -368,74 +368,5 @@ class Compiler:
     def _placed_ids(self) -> set[str]:
         """Ids of everything that was sent or waits."""
         if self._placed is None:
-            self._placed = _ids(self._sent)
+            self._placed = ids_of(self._sent)
         return self._placed
-
-
-def _runs_since(before: Run | None, now: Run | None) -> list[Run] | None:
-    """The runs added after `before`, oldest first; None if `now` did not grow out of it."""
-    runs: list[Run] = []
-    run = now
-    while run is not None and run is not before:
-        runs.append(run)
-        run = run.parent
-    return runs[::-1] if run is before else None
-
-
-def _grown(placed: set[str], before: _State, now: _State) -> set[str] | None:
-    """The ids of `now`, made from those of `before` if it only grew."""
-    for old, new in zip(before.heads, now.heads, strict=True):
-        fresh = _runs_since(old, new)
-        if fresh is None:
-            return None
-        placed.update(s.id for run in fresh for s in run.sources)
-    placed.update(item.id for _, item in now.waiting)
-    return placed
-
-
-def _sources(head: Run | None) -> list[View]:
-    return [s for run in (head.chain() if head else ()) for s in run.sources]
-
-
-def _thinking(sources: list[View]) -> frozenset[str]:
-    return frozenset(s.id for s in sources if isinstance(s, MessageEntry) and s.has_thinking)
-
-
-def _ids(state: _State) -> set[str]:
-    placed = {s.id for head in state.heads for s in _sources(head)}
-    return placed | {item.id for _, item in state.waiting}
-
-
-def _not_in(entries: list[Entry], known: set[str], placed: set[str]) -> list[Entry]:
-    """The entries that are in neither set; they join the second."""
-    new = [e for e in entries if not (e.id in known or e.id in placed)]
-    placed.update(e.id for e in new)
-    return new
-
-
-def _identities(heads: list[Run | None]) -> dict[bytes, str]:
-    found: dict[bytes, str] = {}
-    for head in heads[:_CONVO]:
-        for run in head.chain() if head else ():
-            for item in run.items:
-                found.setdefault(identity(item, run.section), item.id)
-    return found
-
-
-def _ordered_tools(sent: tuple[ToolSpec, ...], now: list[ToolSpec]) -> tuple[ToolSpec, ...]:
-    """Tools in the order they were first sent; new ones follow. A listing in another order moves nothing."""
-    if not now:
-        return ()
-    by_name = {tool.name: tool for tool in now}
-    kept = [by_name.pop(tool.name) for tool in sent if tool.name in by_name]
-    ordered = (*kept, *by_name.values())
-    return sent if ordered == sent else ordered
-
-
-def _update(sent: FileView, now: FileView) -> str:
-    """How a pinned file differs from what was sent: the diff or the new text, whichever is shorter."""
-    lines = difflib.unified_diff(sent.text.splitlines(), now.text.splitlines(), lineterm="", n=1)
-    diff = "\n".join(list(lines)[2:])
-    if len(diff) < len(now.text):
-        return f"[Update of {now.name}] Changes since it was first shown:\n{diff}"
-    return f"[Update of {now.name}] It now reads:\n{now.text}"

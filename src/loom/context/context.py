@@ -54,12 +54,7 @@ class Context:
         self.revision = 0
         self.dirty = 0
         self.watchful = False
-        self.foundation = Section("foundation", self, 1 << 0)
-        self.focus = Section("focus", self, 1 << 1)
-        self.topic = Section("topic", self, 1 << 2)
-        self.convo = Section("convo", self, 1 << 3)
-        self.step = Section("step", self, 1 << 4)
-        self.attention = Section("attention", self, 1 << 5)
+        self._sections = tuple(Section(section, self, 1 << at) for at, section in enumerate(SECTIONS))
         self.tools: list[ToolSpec] = list(tools)
         self._visitors: list[Context] = []
         self._contributors: tuple[list[Contributor], ...] = ()
@@ -69,9 +64,39 @@ class Context:
 
     # -- sections and entries ---------------------------------------------------------------------------
 
+    @property
+    def foundation(self) -> Section:
+        """Who the agent is, and its rules."""
+        return self._sections[0]
+
+    @property
+    def focus(self) -> Section:
+        """The task at hand."""
+        return self._sections[1]
+
+    @property
+    def topic(self) -> Section:
+        """What the task is about."""
+        return self._sections[2]
+
+    @property
+    def convo(self) -> Section:
+        """The conversation: it only grows."""
+        return self._sections[3]
+
+    @property
+    def step(self) -> Section:
+        """What is shown once: the output of a command, what was recalled for this turn."""
+        return self._sections[4]
+
+    @property
+    def attention(self) -> Section:
+        """Reminders, shown last and in every request."""
+        return self._sections[5]
+
     def section(self, name: str) -> Section:
         """The section called `name`, in any case."""
-        return getattr(self, section_name(name))
+        return self._sections[SECTIONS.index(section_name(name))]
 
     def entries(self, section: str | None = None) -> Iterator[Entry]:
         """The entries of this context, of one section or of all, visitors not counted."""
@@ -225,11 +250,11 @@ class Context:
 
     def all_tools(self) -> list[ToolSpec]:
         """The tools of this context, then its visitors'; of two with one name, the first."""
-        if len(self._reach) == 1:
-            return self.tools
         tools: dict[str, ToolSpec] = {}
         for context in self._reach:
             for tool in context.tools:
+                if not isinstance(tool, ToolSpec):  # pyright: ignore[reportUnnecessaryIsInstance]
+                    raise UsageError(f"the tools of context {context.name!r} hold {type(tool).__name__}; give ToolSpec")
                 tools.setdefault(tool.name, tool)
         return list(tools.values())
 

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 from loom.context.entry import Entry, StringEntry
 from loom.core.message import ROLES, Part, Role, TextPart
+from loom.core.section import SectionName, default_role
 from loom.core.window import Notice
 from loom.errors import UsageError
 
@@ -52,7 +53,7 @@ class FileEntry(Entry):
     and leaves a Notice in the window: an agent that runs keeps running, and nobody is left guessing.
     """
 
-    __slots__ = ("_seen", "_view", "max_bytes", "max_role", "path", "pin")
+    __slots__ = ("_follows_section", "_seen", "_view", "max_bytes", "max_role", "path", "pin")
 
     live = True
 
@@ -62,7 +63,7 @@ class FileEntry(Entry):
         name: str | None = None,
         role: Role | None = None,
         *,
-        max_role: Role = "system",
+        max_role: Role | None = None,
         max_bytes: int = MAX_BYTES,
         pin: bool = False,
         repeat: bool = False,
@@ -74,19 +75,21 @@ class FileEntry(Entry):
             path: where the file is; a relative path is taken from the current directory, now.
             name: the heading; the file's own name if not given.
             role: who says it, whatever the file says.
-            max_role: the highest role its frontmatter may ask for (assistant < user < system).
+            max_role: the highest role its frontmatter may ask for (assistant < user < system); that of the
+                section it is added to, if not given.
             max_bytes: a larger file is not shown.
             pin: once sent, keep the sent text in place and append later edits as updates.
             repeat: show it even where the same content is in the window already.
             id: an id kept from before.
         """
-        if max_role not in ROLES:
+        if max_role is not None and max_role not in ROLES:
             raise UsageError(f"max_role={max_role!r} is not a role; use one of {', '.join(ROLES)}")
         if max_bytes <= 0:
             raise UsageError(f"max_bytes={max_bytes} shows nothing; give a positive size")
         self.path = Path(os.path.abspath(path))  # noqa: PTH100  (resolve() would follow links)
         super().__init__(name=name or self.path.name, role=role, repeat=repeat, id=id)
-        self.max_role: Role = max_role
+        self.max_role: Role = max_role or "system"
+        self._follows_section = max_role is None
         self.max_bytes = max_bytes
         self.pin = pin
         self._seen: tuple[int, int, int] | None = None
@@ -108,6 +111,11 @@ class FileEntry(Entry):
         view = self._read()
         settled = time.time() - stat.st_mtime > _RACY_SECONDS
         return self._replace(seen if settled else None, view)
+
+    def placed_in(self, section: SectionName) -> None:
+        """A file among the messages is not let into the system prompt by what it says of itself."""
+        if self._follows_section and _RANK[default_role(section)] < _RANK[self.max_role]:
+            self.max_role, self._view, self._seen = default_role(section), None, None
 
     def redacted(self, tombstone: str) -> StringEntry:
         """The tombstone, without the file's name."""

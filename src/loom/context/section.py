@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -74,6 +74,14 @@ class Section:
         self._owner.section_changed(self._bit)
         return made
 
+    def splice(self, at: int, entries: Sequence[Entry]) -> None:
+        """Put entries before what stands at a place; they were shown there already, so this is no edit."""
+        for entry in entries:
+            self._index[entry.id] = entry
+            self._adopt(entry)
+        self.entries[at:at] = entries
+        self._owner.section_changed(self._bit)
+
     def get(self, id: str) -> Entry | None:
         """The entry with this id, or None."""
         return self._index.get(id)
@@ -142,6 +150,7 @@ class Section:
         return f"<Section {self.name}: {len(self)} entries>"
 
     def _adopt(self, entry: Entry) -> None:
+        entry.placed_in(self.name)
         entry.homes += 1
         if entry.homes > 1:
             self.shares = True

@@ -71,11 +71,15 @@ class ToolCallPart:
 
 @dataclass(frozen=True, slots=True)
 class ToolResultPart:
-    """What a tool answered; `content` is text, pictures and documents."""
+    """What a tool answered; `content` is text, pictures and documents. Plain text is taken for one text part."""
 
     call_id: str
     content: tuple[TextPart | ImagePart | DocumentPart, ...]
     is_error: bool = False
+
+    def __post_init__(self) -> None:
+        content = _parts_of(self.content, (TextPart, ImagePart, DocumentPart), f"the result of {self.call_id!r}")
+        object.__setattr__(self, "content", content)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +106,12 @@ class NativePart:
 
 Part: TypeAlias = TextPart | ImagePart | DocumentPart | ToolCallPart | ToolResultPart | ThinkingPart | NativePart
 
+_PART_TYPES = (TextPart, ImagePart, DocumentPart, ToolCallPart, ToolResultPart, ThinkingPart, NativePart)
+
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message of a conversation.
+    """One message of a conversation. Plain text is taken for one text part.
 
     Tool results travel in a user message, whatever a provider calls that role on the wire.
     """
@@ -118,6 +124,7 @@ class Message:
             raise UsageError(f"a message has the role {self.role!r}; use one of {', '.join(ROLES)}")
         if not self.parts:
             raise UsageError(f"a {self.role} message has no parts; give it at least one")
+        object.__setattr__(self, "parts", _parts_of(self.parts, _PART_TYPES, f"a {self.role} message"))
 
     @classmethod
     def user(cls, text: str) -> Message:
@@ -223,7 +230,21 @@ def content_hash(part: Part) -> str:
     return sha256(canonical(part).encode("utf-8", "surrogatepass")).hexdigest()
 
 
+def _parts_of(given: object, kinds: tuple[type, ...], where: str) -> tuple[Any, ...]:
+    """Parts as a tuple; text becomes one part, anything else that is no part is refused."""
+    if isinstance(given, str):
+        return (TextPart(given),) if given else ()
+    parts = tuple(given) if isinstance(given, list | tuple) else (given,)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+    for part in parts:  # pyright: ignore[reportUnknownVariableType]
+        if not isinstance(part, kinds):
+            names = ", ".join(kind.__name__ for kind in kinds)
+            raise UsageError(f"{where} holds {type(part).__name__}; give text, or parts of {names}")  # pyright: ignore[reportUnknownArgumentType]
+    return parts  # pyright: ignore[reportUnknownVariableType]
+
+
 def _check_base64(data: str, what: str) -> None:
+    if isinstance(data, bytes | bytearray):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise UsageError(f"the {what} data is bytes; pass base64.b64encode(raw).decode()")
     try:
         decoded = base64.b64decode(data, validate=True)
     except (binascii.Error, ValueError, TypeError) as error:

@@ -139,11 +139,9 @@ class Window:
 
     @property
     def previous(self) -> Window | None:
-        """What was sent before this window, as far as it was meant to stay; None for the first one."""
+        """The window that was sent before this one; None for the first."""
         heads, tools = self._base
-        if not tools and not any(heads):
-            return None
-        return Window(self.context, heads + (None,) * (len(SECTIONS) - len(heads)), tools=tools)
+        return Window(self.context, heads, tools=tools) if tools or any(heads) else None
 
     @property
     def sent(self) -> int:
@@ -180,7 +178,7 @@ class Window:
         """This window with some of its sections; their order stays the wire's own."""
         if sections is None:
             return self
-        wanted = {section_name(name) for name in sections}
+        wanted = {section_name(name) for name in ([sections] if isinstance(sections, str) else sections)}
         heads = tuple(h if s in wanted else None for s, h in zip(SECTIONS, self.heads, strict=True))
         base = tuple(h if s in wanted else None for s, h in zip(SECTIONS, self._base[0], strict=False))
         return Window(

@@ -196,12 +196,14 @@ def test_a_plan_reads_well():
     ctx.compile()
     turn(ctx, 0)
     assert str(plan(ctx.compile(), "openai", "gpt-4o", cache_breakpoints=["foundation"])) == snapshot("""\
-openai:gpt-4o: 6,402 tokens (±0%), 6,016 read, 0 written, 386 uncached; 0.53x the uncached price, $0.0085; the next request reads 6,400
+openai:gpt-4o: 6,402 tokens (±0%), 6,016 read, 0 written, 386 uncached
+  cost 0.53x the uncached price, $0.0085; the next request reads 6,400
   warning: this provider takes no cache markers; it finds prefixes itself\
 """)
     ctx.attention.add(StringEntry("Be brief."))
     assert str(plan(ctx.compile(), "anthropic", CLAUDE, cache_ttl=1000)) == snapshot("""\
-anthropic:claude-sonnet-4-5: 7,501 tokens (±22%), 7,498 read, 0 written, 3 uncached; 0.10x the uncached price, $0.0023; the next request reads 7,498
+anthropic:claude-sonnet-4-5: 7,501 tokens (±22%), 7,498 read, 0 written, 3 uncached
+  cost 0.10x the uncached price, $0.0023; the next request reads 7,498
   marker 5m at system[1]: end of what is static (7,086 tokens)
   marker 5m at messages[4].content[0]: end of the conversation (7,498 tokens)
   warning: cache_ttl=1000 became 5m: the lifetimes of this provider are 5m (300 s), 1h (3600 s)\

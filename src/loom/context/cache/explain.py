@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
+from loom.catalog import CacheRules, ModelInfo
 from loom.context.cache.matching import common_length
 from loom.context.cache.prompt import LEVELS, Block, Level, Origin, Prompt
 from loom.context.cache.simulate import write_price
-from loom.context.cache.subject import CacheOptions, Subject, Target, as_prompt, target_of
+from loom.context.cache.subject import Subject, as_prompt, question_about
 from loom.core.section import STATIC
 from loom.core.window import Window
 from loom.protocols.token_counter import TokenCounter
@@ -82,15 +83,15 @@ def explain(
     """
     if isinstance(next, Window) and provider is None:
         provider, model = "anthropic", model or "claude"
-    target = target_of(next, provider, model, counter)
-    before, _ = as_prompt(previous, target, CacheOptions())
-    after, _ = as_prompt(next, target, CacheOptions())
-    return compare(before, after, target)
+    question = question_about(next, provider, model, counter=counter)
+    before, _ = as_prompt(previous, question)
+    after, _ = as_prompt(next, question)
+    return compare(before, after, question.info)
 
 
-def compare(before: Prompt, after: Prompt, target: Target) -> Explanation:
-    """Compare two prompts for a target."""
-    cached = before.blocks[: _cached(before, target)]
+def compare(before: Prompt, after: Prompt, model: ModelInfo) -> Explanation:
+    """Compare two prompts for a model."""
+    cached = before.blocks[: _cached(before, model.cache)]
     if not cached:
         whole = [b for b in before.blocks if not b.volatile]
         found = _found(before, after, whole)
@@ -99,7 +100,7 @@ def compare(before: Prompt, after: Prompt, target: Target) -> Explanation:
     found = _found(before, after, cached)
     kept = cached[: _kept(found, cached)]
     lost = sum(b.tokens for b in cached) - sum(b.tokens for b in kept)
-    rules, price = target.model.cache, target.model.input_price
+    rules, price = model.cache, model.input_price
     ttl = max((b.marker for b in cached if b.marker), key=lambda t: rules.ttls.get(t, 0), default=rules.default_ttl)
     extra = lost * (write_price(ttl or "", rules) - rules.read)
     return replace(
@@ -111,9 +112,9 @@ def compare(before: Prompt, after: Prompt, target: Target) -> Explanation:
     )
 
 
-def _cached(prompt: Prompt, target: Target) -> int:
+def _cached(prompt: Prompt, rules: CacheRules) -> int:
     """How many leading blocks a request leaves in the cache."""
-    if target.model.cache.matching in ("grid", "units") or prompt.automatic:
+    if rules.matching in ("grid", "units") or prompt.automatic:
         return len(prompt.blocks)
     return max(prompt.markers, default=-1) + 1
 
@@ -221,7 +222,8 @@ def _advice(cause: Cause, block: Block, changed: str) -> str:
     if cause == "block_removed":
         return "Leave it where it is, or remove many things at once: each edit costs the rest of the prefix."
     if CLOCK.search(changed):
-        return "Move what changes with time behind the conversation: into attention or step."
+        where = "into attention or step" if block.origin else "after the last cache marker"
+        return f"Move what changes with time behind the conversation: {where}."
     if block.origin and block.origin.section in STATIC and block.origin.label:
         return "FileEntry(..., pin=True) keeps the text that was sent and appends the change to the conversation."
     return "Append a correction to the conversation in place of editing what was sent."

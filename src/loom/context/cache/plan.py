@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from loom.catalog import CacheRules, ModelInfo
 from loom.context.cache.diagnose import Finding, diagnose
 from loom.context.cache.explain import CLOCK, compare
 from loom.context.cache.prompt import Block, Prompt
 from loom.context.cache.simulate import Step, simulate
-from loom.context.cache.subject import CacheOptions, Subject, Target, as_prompt, target_of
+from loom.context.cache.subject import Subject, as_prompt, question_about
 from loom.context.render.request import Request
 from loom.core.window import Window
 from loom.protocols.token_counter import TokenCounter
@@ -69,10 +70,10 @@ class CachePlan:
         price = f", ${self.usd:.4f}" if self.usd is not None else ""
         summary = (
             f"{self.provider}:{self.model}: {self.tokens:,} tokens (±{self.error:.0%}), "
-            f"{self.read:,} read, {self.write:,} written, {self.uncached:,} uncached; "
-            f"{self.relative_cost:.2f}x the uncached price{price}; the next request reads {self.next_read:,}"
+            f"{self.read:,} read, {self.write:,} written, {self.uncached:,} uncached"
         )
-        lines = [summary]
+        cost = f"{self.relative_cost:.2f}x the uncached price{price}; the next request reads {self.next_read:,}"
+        lines = [summary, f"  cost {cost}"]
         lines += [f"  marker {m.ttl} at {m.path}: {m.reason} ({m.tokens:,} tokens)" for m in self.markers]
         lines += [f"  warning: {w.message}" for w in self.warnings]
         lines += [f"  {f.cause}: {f.message} {f.advice}" for f in self.findings]
@@ -88,32 +89,40 @@ def plan(
     cache_breakpoints: Sequence[str] | None = None,
     cache_ttl: float | None = None,
     counter: TokenCounter | None = None,
+    **settings: Any,
 ) -> CachePlan:
     """Predict what the cache does with a window, or with a request of any program, before it is sent.
 
     `previous` are the requests that went before, oldest first. A window knows what its context sent last, so it
-    needs none; with several, faults that only show over time are found too.
+    needs none; with several, faults that only show over time are found too. `settings` go into the body of a window.
     """
-    target = target_of(subject, provider, model, counter)
-    options = CacheOptions(breakpoints=cache_breakpoints, ttl=cache_ttl)
-    prompt, request = as_prompt(subject, target, options)
-    past = [as_prompt(p, target, options)[0] for p in _past(subject, previous)]
-    rules = target.model.cache
+    question = question_about(
+        subject,
+        provider,
+        model,
+        counter=counter,
+        breakpoints=cache_breakpoints,
+        ttl=cache_ttl,
+        settings=settings,
+    )
+    info, rules = question.info, question.info.cache
+    prompt, request = as_prompt(subject, question)
+    past = [as_prompt(p, question)[0] for p in _past(subject, previous)]
     step = simulate([*past, prompt], rules).steps[-1]
     return CachePlan(
-        provider=target.provider,
-        model=target.model.model,
+        provider=question.target.provider,
+        model=question.target.model,
         markers=_markers(prompt, request),
         tokens=step.tokens,
         read=step.read,
         write=step.write,
         uncached=step.uncached,
         cost=step.cost,
-        usd=_usd(step, target),
-        next_read=_next_read(past, prompt, target),
-        warnings=tuple(_warnings(subject, prompt, past, request, target)),
+        usd=_usd(step, info),
+        next_read=_next_read(past, prompt, rules),
+        warnings=tuple(_warnings(subject, prompt, past, request, info)),
         findings=diagnose([*past, prompt], rules) if len(past) > 1 else (),
-        error=target.counter.error,
+        error=question.counter.error,
         prompt=prompt,
         body=request.body if request else None,
     )
@@ -141,9 +150,8 @@ def _markers(prompt: Prompt, request: Request | None) -> tuple[Marker, ...]:
     return tuple(found)
 
 
-def _next_read(past: list[Prompt], prompt: Prompt, target: Target) -> int:
+def _next_read(past: list[Prompt], prompt: Prompt, rules: CacheRules) -> int:
     """What a request reads that repeats this one's stable part and goes on."""
-    rules = target.model.cache
     ttl = prompt.blocks[prompt.markers[-1]].marker if prompt.markers else None
     more = Block("messages", "user", "text", "what comes next", 1, path="next", marker=ttl)
     blocks = [*(b for b in prompt.blocks if not b.volatile), more]
@@ -154,30 +162,29 @@ def _next_read(past: list[Prompt], prompt: Prompt, target: Target) -> int:
     return simulate([*past, prompt, replace(prompt, blocks=tuple(blocks))], rules).steps[-1].read
 
 
-def _usd(step: Step, target: Target) -> float | None:
-    price = target.model.input_price
-    return None if price is None else step.cost * price / 1e6
+def _usd(step: Step, info: ModelInfo) -> float | None:
+    return None if info.input_price is None else step.cost * info.input_price / 1e6
 
 
 def _warnings(
-    subject: Subject, prompt: Prompt, past: list[Prompt], request: Request | None, target: Target
+    subject: Subject, prompt: Prompt, past: list[Prompt], request: Request | None, info: ModelInfo
 ) -> list[PlanWarning]:
     found = [PlanWarning(code, message) for code, message in request.placement.warnings] if request else []
     if isinstance(subject, Window):
         found += [PlanWarning(n.code, n.message) for n in subject.notices]
     if past:
-        moved = compare(past[-1], prompt, target)
+        moved = compare(past[-1], prompt, info)
         if moved.moved:
             price = f" (${moved.extra_usd:.4f})" if moved.extra_usd is not None else ""
             cost = f"It costs {moved.lost_tokens:,} cached tokens{price}."
             found.append(PlanWarning("prefix_moved", f"{moved.message} {cost} {moved.advice}"))
-    found += _cache_warnings(prompt, target)
-    found += _request_warnings(prompt, request, target)
+    found += _cache_warnings(prompt, info)
+    found += _request_warnings(prompt, request, info)
     return found
 
 
-def _cache_warnings(prompt: Prompt, target: Target) -> list[PlanWarning]:
-    rules, name = target.model.cache, target.model.model or target.provider
+def _cache_warnings(prompt: Prompt, info: ModelInfo) -> list[PlanWarning]:
+    rules, name = info.cache, info.model or info.provider
     found: list[PlanWarning] = []
     end = len(prompt.blocks) if prompt.automatic or not rules.max_markers else max(prompt.markers, default=-1) + 1
     covered = sum(b.tokens for b in prompt.blocks[:end])
@@ -195,27 +202,27 @@ def _cache_warnings(prompt: Prompt, target: Target) -> list[PlanWarning]:
     for block in prompt.blocks:
         clock = CLOCK.search(block.content) if block.level != "messages" else None
         if clock:
-            advice = "if that changes, everything after it is paid for again: move it into attention"
+            where = "into attention" if block.origin else "behind the conversation"
+            advice = f"if that changes, everything after it is paid for again: move it {where}"
             found.append(PlanWarning("volatile_in_prefix", f"{block.where} holds {clock[0]!r}; {advice}"))
     return found
 
 
-def _request_warnings(prompt: Prompt, request: Request | None, target: Target) -> list[PlanWarning]:
+def _request_warnings(prompt: Prompt, request: Request | None, info: ModelInfo) -> list[PlanWarning]:
     found: list[PlanWarning] = []
     turns = [b for b in prompt.blocks if b.level == "messages"]
     if not any(b.role in ("user", "tool") for b in turns):
         found.append(PlanWarning("no_user_turn", "there is no user message, so the request cannot be answered"))
-    elif turns[-1].role in ("assistant", "model") and not target.model.prefill:
-        message = f"the request ends with an assistant message; {target.model.model} refuses that"
+    elif turns[-1].role in ("assistant", "model") and not info.prefill:
+        message = f"the request ends with an assistant message; {info.model} refuses that"
         found.append(PlanWarning("prefill", message))
-    if prompt.tokens > target.model.context_window:
-        message = f"{prompt.tokens:,} tokens are over the window of {target.model.context_window:,}"
+    if prompt.tokens > info.context_window:
+        message = f"{prompt.tokens:,} tokens are over the window of {info.context_window:,}"
         found.append(PlanWarning("over_window", message))
     for slot in request.layout.dropped if request else ():
         message = f"reasoning of entry {slot.entry} is left out: its prefix changed, or it is another provider's"
         found.append(PlanWarning("thinking_dropped", message))
-    if not target.model.known:
-        name = target.model.model or "this model"
-        message = f"{name} is not in the catalogue; safe defaults of {target.model.provider} are used"
+    if not info.known:
+        message = f"{info.model or 'this model'} is not in the catalogue; safe defaults are used for it"
         found.append(PlanWarning("unknown_model", message))
     return found

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from loom.context.cache import simulate as simulator
+from loom.context.cache.prompt import Prompt
 from loom.context.cache.simulate import Simulation
-from loom.context.cache.subject import CacheOptions, Subject, as_prompt, target_of
+from loom.context.cache.subject import Subject, as_prompt, question_about
+from loom.core.window import Window
 from loom.errors import UsageError
 from loom.protocols.token_counter import TokenCounter
 
@@ -24,9 +26,10 @@ def simulate(
 
     Requests are windows, recorded request bodies or prompts, oldest first. Recorded ones name their own model.
     """
+    if isinstance(trace, Window | Prompt | Mapping):
+        raise UsageError("a trace is a list of requests; put this one into a list")
     if not trace:
         raise UsageError("the trace is empty; give at least one request")
-    target = target_of(trace[0], provider, model, counter)
-    options = CacheOptions(breakpoints=cache_breakpoints, ttl=cache_ttl)
-    prompts = [as_prompt(subject, target, options)[0] for subject in trace]
-    return simulator.simulate(prompts, target.model.cache)
+    question = question_about(trace[0], provider, model, counter=counter, breakpoints=cache_breakpoints, ttl=cache_ttl)
+    prompts = [as_prompt(subject, question)[0] for subject in trace]
+    return simulator.simulate(prompts, question.info.cache)

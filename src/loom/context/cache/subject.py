@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from loom.catalog import ModelInfo, find_model
+from loom.catalog import ModelInfo
 from loom.context.cache.prompt import Origin, Prompt
 from loom.context.cache.recorded import model_of, read_request
 from loom.context.render.layout import Slot
 from loom.context.render.request import Request, prepare
+from loom.context.render.target import Target, target_for
 from loom.core.window import Window
 from loom.errors import UsageError
 from loom.protocols.token_counter import TokenCounter
@@ -20,57 +21,70 @@ Subject: TypeAlias = Window | Prompt | Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
-    """The provider and model a question is about, and who counts tokens for it."""
+class Question:
+    """What a cache question is about: the target, who counts tokens for it, and how markers are to be placed."""
 
-    provider: str
-    model: ModelInfo
+    target: Target
     counter: TokenCounter
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CacheOptions:
-    """How the markers of a window are to be placed."""
-
     breakpoints: Sequence[str] | None = None
     ttl: float | None = None
+    settings: Mapping[str, Any] | None = None
+
+    @property
+    def info(self) -> ModelInfo:
+        """What is known of the model."""
+        return self.target.info
 
 
-def target_of(subject: Subject, provider: str | None, model: str | None, counter: TokenCounter | None = None) -> Target:
-    """The target of a question; a recorded request names its own model."""
+def question_about(
+    subject: Subject,
+    provider: str | None,
+    model: str | None,
+    *,
+    counter: TokenCounter | None = None,
+    breakpoints: Sequence[str] | None = None,
+    ttl: float | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> Question:
+    """A question about a subject; a recorded request names its own model."""
     if isinstance(subject, Prompt):
         provider, model = provider or subject.provider, model or subject.model
     elif isinstance(subject, Mapping):
         model = model or model_of(subject)
+    elif not isinstance(subject, Window):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise UsageError(f"give a window or a request, not {type(subject).__name__}; compile() makes a window")
     if model is None:
         raise UsageError(
             "a window is planned for a model; name both, as in plan(window, 'anthropic', 'claude-sonnet-5')"
         )
-    info = find_model(model, "openai" if provider == "openai_chat" else provider)
-    return Target(provider or info.provider, info, counter or counter_for(info))
+    target = target_for(provider, model)
+    return Question(target, counter or counter_for(target.info), breakpoints, ttl, settings)
 
 
-def as_prompt(subject: Subject, target: Target, options: CacheOptions) -> tuple[Prompt, Request | None]:
+def as_prompt(subject: Subject, question: Question) -> tuple[Prompt, Request | None]:
     """A subject as its cache sees it; for a window also the request made of it."""
     if isinstance(subject, Prompt):
         return subject, None
+    target, counter = question.target, question.counter
     if isinstance(subject, Window):
         request = prepare(
             subject,
             target.provider,
-            target.model.model,
-            cache_breakpoints=options.breakpoints,
-            cache_ttl=options.ttl,
+            target.model,
+            cache_breakpoints=question.breakpoints,
+            cache_ttl=question.ttl,
+            settings=question.settings,
         )
-        return _prompt_of(request, target), request
-    named = None if model_of(subject) else target.model.model
-    return read_request(subject, provider=target.provider, model=named, counter=target.counter), None
+        return _prompt_of(request, counter), request
+    named = None if model_of(subject) else target.model
+    return read_request(subject, provider=target.provider, model=named, counter=counter), None
 
 
-def _prompt_of(request: Request, target: Target) -> Prompt:
+def _prompt_of(request: Request, counter: TokenCounter) -> Prompt:
+    target = request.target
     if not request.rendered.origins:
-        return Prompt(request.provider, target.model.model, ())
-    prompt = read_request(request.body, provider=request.provider, model=target.model.model, counter=target.counter)
+        return Prompt(target.provider, target.model, ())
+    prompt = read_request(request.body, provider=target.provider, model=target.model, counter=counter)
     origins = request.rendered.origins
     blocks = tuple(
         replace(block, origin=_origin(slot), volatile=slot.volatile) if (slot := origins.get(block.path)) else block

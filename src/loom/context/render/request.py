@@ -6,12 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from loom.catalog import ModelInfo, find_model
 from loom.context.cache.markers import Placement, place
 from loom.context.render import anthropic, compatible, gemini, openai_chat, openai_responses
 from loom.context.render.body import Rendered
 from loom.context.render.layout import Dialect, Layout, Slot, lay_out
+from loom.context.render.target import Target, target_for
 from loom.core.window import Window
+from loom.errors import UsageError
 
 
 class _Renderer(Protocol):
@@ -36,8 +37,7 @@ _RENDERERS: dict[str, _Renderer] = {
 class Request:
     """A request ready to send: `body` is the keyword arguments of the provider's own client."""
 
-    provider: str
-    model: ModelInfo
+    target: Target
     layout: Layout
     placement: Placement
     rendered: Rendered
@@ -59,12 +59,15 @@ def prepare(
     settings: Mapping[str, Any] | None = None,
 ) -> Request:
     """Lay a window out for a provider, place its cache markers and render the body."""
-    info = find_model(model, "openai" if provider == "openai_chat" else provider)
-    renderer = _RENDERERS.get(provider, compatible)
+    if not isinstance(window, Window):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise UsageError(f"a request is made of a window, not of {type(window).__name__}; call compile() first")
+    target = target_for(provider, model)
+    info = target.info
+    renderer = _RENDERERS.get(target.provider, compatible)
     layout = lay_out(window, renderer.dialect(binds_thinking=info.binds_thinking or not info.known))
     placement = place(layout, info.cache, renderer.may_mark, breakpoints=cache_breakpoints, ttl_seconds=cache_ttl)
     markers = placement.markers if cache else {}
-    return Request(provider, info, layout, placement, renderer.render(layout, model, markers, settings or {}))
+    return Request(target, layout, placement, renderer.render(layout, target.model, markers, settings or {}))
 
 
 def render(
@@ -79,8 +82,9 @@ def render(
 ) -> dict[str, Any]:
     """The complete request body of a window: the keyword arguments of the provider's own client.
 
-    Providers: `anthropic`, `bedrock`, `openai` (Responses), `openai_chat`, `gemini`; any other name is taken for
-    a server that speaks the Chat form. `settings` are passed on as they are (max_tokens, tool_choice, ...).
+    Providers: `anthropic`, `bedrock`, `openai` (Responses), `openai_chat`, `gemini`, those of the catalogue that
+    speak the Chat form (`deepseek`, `xai`, `vllm`, ...), and `compatible` for any other server that does.
+    `settings` are passed on as they are (max_tokens, tool_choice, ...).
     """
     request = prepare(
         window,
@@ -92,3 +96,9 @@ def render(
         settings=settings,
     )
     return request.body
+
+
+def cache_resource(window: Window, model: str, *, ttl: int = 3600, display_name: str | None = None) -> dict[str, Any]:
+    """The arguments of `client.caches.create` for a Gemini cache of what is static in a window."""
+    layout = lay_out(window, gemini.dialect())
+    return gemini.cache_resource(layout, target_for("gemini", model).model, ttl, display_name)

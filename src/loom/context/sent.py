@@ -1,0 +1,123 @@
+"""What a context has sent: the runs of each section, and pure questions about them."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass, field
+
+from loom.context.entry import Entry, MessageEntry, StringEntry, identity
+from loom.context.file_entry import FileEntry, FileView
+from loom.context.section import Section
+from loom.core.message import ToolSpec
+from loom.core.section import SECTIONS
+from loom.core.window import Run, View
+
+CONVO = SECTIONS.index("convo")
+KEPT = tuple(range(CONVO + 1))
+"""The sections that stay between windows: foundation, focus, topic, convo."""
+
+
+@dataclass(slots=True)
+class State:
+    """What has been sent, or what would be if a draft were committed."""
+
+    heads: list[Run | None] = field(default_factory=lambda: [None] * len(KEPT))
+    cursors: list[dict[Section, tuple[int, int]]] = field(default_factory=lambda: [{} for _ in KEPT])
+    views: dict[str, View] = field(default_factory=dict[str, View])
+    waiting: list[tuple[str, View]] = field(default_factory=list[tuple[str, View]])
+    tools: tuple[ToolSpec, ...] = ()
+    void: frozenset[str] = frozenset()
+    graph: int = -1
+    hidden: int = 0
+    """One bit for each section in which an entry was left out because its content is in the window already."""
+    updates: list[tuple[FileEntry, StringEntry]] = field(default_factory=list[tuple[FileEntry, StringEntry]])
+    """Edits of pinned files that this window announces at the end of the conversation."""
+    tail: tuple[Run | None, Run | None] = (None, None)
+    """What stood behind the conversation: step and attention."""
+
+
+@dataclass(slots=True)
+class Once:
+    """Says of each key whether it comes for the first time; what was sent came before what is new."""
+
+    sent: dict[bytes, str]
+    new: dict[bytes, str]
+
+    def first(self, key: bytes, id: str) -> str:
+        """The id that this key belongs to, which is `id` if nobody had the key before."""
+        return self.sent.get(key) or self.new.setdefault(key, id)
+
+
+def runs_since(before: Run | None, now: Run | None) -> list[Run] | None:
+    """The runs added after `before`, oldest first; None if `now` did not grow out of it."""
+    runs: list[Run] = []
+    run = now
+    while run is not None and run is not before:
+        runs.append(run)
+        run = run.parent
+    return runs[::-1] if run is before else None
+
+
+def grown(placed: set[str], before: State, now: State) -> set[str] | None:
+    """The ids of `now`, made from those of `before` if it only grew."""
+    for old, new in zip(before.heads, now.heads, strict=True):
+        fresh = runs_since(old, new)
+        if fresh is None:
+            return None
+        placed.update(s.id for run in fresh for s in run.sources)
+    placed.update(item.id for _, item in now.waiting)
+    return placed
+
+
+def sources_of(head: Run | None) -> list[View]:
+    """Every source of a chain, oldest first."""
+    return [s for run in (head.chain() if head else ()) for s in run.sources]
+
+
+def thinking_in(sources: list[View]) -> frozenset[str]:
+    """The ids of the messages that hold a model's own reasoning."""
+    return frozenset(s.id for s in sources if isinstance(s, MessageEntry) and s.has_thinking)
+
+
+def ids_of(state: State) -> set[str]:
+    """The ids of everything that was sent or waits."""
+    placed = {s.id for head in state.heads for s in sources_of(head)}
+    return placed | {item.id for _, item in state.waiting}
+
+
+def not_in(entries: list[Entry], known: set[str], placed: set[str]) -> list[Entry]:
+    """The entries that are in neither set; they join the second."""
+    new = [e for e in entries if not (e.id in known or e.id in placed)]
+    placed.update(e.id for e in new)
+    return new
+
+
+def identities(heads: list[Run | None]) -> dict[bytes, str]:
+    """The content of the static sections, each with the entry that says it."""
+    found: dict[bytes, str] = {}
+    for head in heads[:CONVO]:
+        for run in head.chain() if head else ():
+            for item in run.items:
+                found.setdefault(identity(item, run.section), item.id)
+    return found
+
+
+def ordered_tools(sent: tuple[ToolSpec, ...], now: list[ToolSpec]) -> tuple[ToolSpec, ...]:
+    """Tools in the order they were first sent; new ones follow. A listing in another order moves nothing."""
+    if not now:
+        return ()
+    by_name = {tool.name: tool for tool in now}
+    kept = [by_name.pop(tool.name) for tool in sent if tool.name in by_name]
+    ordered = (*kept, *by_name.values())
+    return sent if ordered == sent else ordered
+
+
+def update_text(sent: FileView, now: FileView) -> str:
+    """How a pinned file differs from what was sent: the diff or the new text, whichever is shorter."""
+    if now.text == sent.text:
+        return f"[Update of {now.name}] It reads as it was first shown."
+    lines = difflib.unified_diff(sent.text.splitlines(), now.text.splitlines(), lineterm="", n=1)
+    diff = "\n".join(list(lines)[2:])
+    if len(diff) < len(now.text):
+        return f"[Update of {now.name}] Changes since it was first shown:\n{diff}"
+    return f"[Update of {now.name}] It now reads:\n{now.text}"
