@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import groupby
+from operator import is_
 from typing import Protocol
 
 from loom.context.entry import Entry, StringEntry, identity
@@ -12,26 +12,29 @@ from loom.context.section import Section
 from loom.context.sent import (
     CONVO,
     KEPT,
+    Contributor,
     Once,
     State,
+    check_id,
     grown,
     identities,
     ids_of,
-    not_in,
     ordered_tools,
+    paired_runs,
     runs_since,
     sources_of,
     thinking_in,
     update_text,
+    with_runs,
 )
 from loom.core.message import ToolSpec
-from loom.core.section import DEDUPED, SECTIONS, SectionName
-from loom.core.window import Notice, Run, View, Window
+from loom.core.section import DEDUPED, SECTIONS, STATIC, SectionName
+from loom.core.window import Notice, Past, Run, View, Window
+from loom.errors import UsageError
 
+_REMEMBERED = 4
+"""How many windows that went out are remembered: what they left in a cache may still be there."""
 _ALL = (1 << len(KEPT)) - 1
-
-Contributor = tuple[str, Section]
-"""A section that is part of the window, with the name of the context it belongs to."""
 
 
 class Host(Protocol):
@@ -43,6 +46,8 @@ class Host(Protocol):
     """One bit for each section that changed since the last commit."""
     watchful: bool
     """Something other than its own sections can change the window: it has visitors or files."""
+    shares: bool
+    """An entry stands in two of its sections."""
     tools: list[ToolSpec]
 
     @property
@@ -76,19 +81,17 @@ class Host(Protocol):
 class Compiler:
     """Makes windows of one context.
 
-    `window()` can be called any number of times and changes nothing that was sent. `commit()` says that the
-    last window went out: from then on its entries keep their order, whatever is included or added later.
+    `window()` can be called any number of times and changes nothing that was sent. `commit()` says that a
+    window went out: from then on its entries keep their order, whatever is included or added later.
     """
 
     def __init__(self, host: Host) -> None:
         self._host = host
         self._sent = State()
-        self._draft = State()
-        self._revision = -1
-        self._step: list[Entry] = []
         self._contents: dict[bytes, str] = {}
         self._placed: set[str] | None = None
         self._announced: dict[str, StringEntry] = {}
+        self._drafted: dict[str, StringEntry] = {}
         self._notices: list[Notice] = []
 
     def window(self) -> Window:
@@ -105,17 +108,17 @@ class Compiler:
         if host.dirty != 1 << CONVO or host.watchful or sent.graph != host.graph_revision() or convo not in cursors:
             return None
         edits, start = cursors[convo]
-        if edits != convo.edits or convo.uses_tools or convo.thinks or convo.shares:
+        if edits != convo.edits or convo.uses_tools or convo.thinks or host.shares:
             return None
         if host.tools or sent.tools or host.step.entries or host.attention.entries:
             return None
         before, sources = sent.heads[CONVO], tuple(convo.entries[start:])
         head = Run(before, "convo", host.name, sources, sources)  # pyright: ignore[reportArgumentType]
         heads = [*sent.heads[:CONVO], head]
-        cursors = [*sent.cursors[:CONVO], {convo: (edits, len(convo.entries))}]
-        self._draft = State(heads, cursors, sent.views, sent.waiting, sent.tools, sent.void, sent.graph, sent.hidden)
-        self._revision, self._step = host.revision, []
-        return Window(host.name, (*heads, None, None), base=((*sent.heads, *sent.tail), ()), void=sent.void)
+        draft = State(heads, [*sent.cursors[:CONVO], {convo: (edits, len(convo.entries))}], sent.views)
+        draft.void, draft.graph, draft.hidden = sent.void, sent.graph, sent.hidden
+        draft.revision, draft.number = host.revision, sent.number
+        return Window(host.name, (*heads, None, None), past=sent.past, void=sent.void, draft=draft)
 
     def _whole(self) -> Window:
         """The window, every section looked at."""
@@ -125,86 +128,158 @@ class Compiler:
         draft = State(
             sent.heads.copy(), sent.cursors.copy(), sent.views, sent.waiting, sent.tools, sent.void, graph, sent.hidden
         )
-        once = Once(self._contents, {})
-        placed: set[str] = set()
-        changed = _ALL if host.watchful or graph != sent.graph else host.dirty
         draft.updates = self._pinned_edits(groups) if sent.views else []
+        changed = _ALL if host.watchful or graph != sent.graph else host.dirty
         changed |= bool(draft.updates) << CONVO
         edited = sum(1 << at for at in KEPT if changed >> at & 1 and self._was_edited(at, groups[at]))
         if edited:  # what was left out for an entry that is gone now has to be looked at again
             changed, edited = changed | sent.hidden, edited | sent.hidden
+            self._replay(draft, edited, groups)
+        once = Once(identities(draft.heads) if edited else self._contents, {})
+        known = self._known(draft, groups, edited=bool(edited))
         for at in KEPT:
             if changed >> at & 1:
-                self._compile_section(draft, at, groups[at], once, placed, rebuilt=bool(edited >> at & 1))
+                self._grow(draft, at, groups, once, known, anew=bool(edited >> at & 1))
         draft.tools = ordered_tools(sent.tools, host.all_tools())
         self._void_thinking(draft, groups[CONVO])
-        step = self._volatile("step", groups[CONVO + 1], once)
-        attention = self._volatile("attention", groups[CONVO + 2], once)
-        draft.tail = (step, attention)
-        if host.watchful:
-            self._notices += [n for group in groups for _, s in group for entry in s.live for n in entry.notices()]
-        self._draft, self._revision, self._step = draft, host.revision, host.step.entries.copy()
+        step = self._volatile("step", groups, once, known)
+        attention = self._volatile("attention", groups, once, known)
+        draft.tail, draft.step = (step, attention), host.step.entries.copy()
+        draft.revision, draft.number = host.revision, sent.number
+        self._notice_states(draft, groups)
         return Window(
             host.name,
             (*draft.heads, step, attention),
             tools=draft.tools,
             notices=tuple(self._notices),
-            base=((*sent.heads, *sent.tail), sent.tools),
+            past=sent.past,
             void=draft.void,
+            draft=draft,
         )
 
-    def commit(self) -> None:
-        """The last window went out: freeze its order and take the step entries it showed away."""
-        host, before, now = self._host, self._sent, self._draft
+    def commit(self, window: Window) -> None:
+        """A window went out: freeze its order and take the step entries it showed away."""
+        host, before, now = self._host, self._sent, window.draft
+        if now is before:
+            return
+        if not isinstance(now, State) or now.number != before.number:
+            raise UsageError("this window is not the next one to go out: another one was committed since it was made")
         if before.heads[:CONVO] != now.heads[:CONVO]:
             self._contents = identities(now.heads)
         if self._placed is not None:
             self._placed = grown(self._placed, before, now)
+        now.number += 1
+        now.past = (*before.past[1 - _REMEMBERED :], Past((*now.heads, *now.tail), now.tools, now.void))
         self._sent = now
         self._keep_updates(now)
-        if host.revision == self._revision:
+        if host.revision == now.revision:
             host.dirty = 0
-        if self._step:
-            host.step.drop(self._step)
-            self._step = []
+        if now.step:
+            host.step.drop(now.step)
 
     def sent_head(self, section: SectionName) -> Run | None:
         """What was sent of a section."""
-        return self._sent.heads[SECTIONS.index(section)] if section in SECTIONS[: CONVO + 1] else None
+        at = SECTIONS.index(section)
+        return self._sent.heads[at] if at <= CONVO else self._sent.tail[at - CONVO - 1]
 
-    # -- one section ------------------------------------------------------------------------------------
+    # -- what is new --------------------------------------------------------------------------------------
 
-    def _compile_section(
+    def _grow(
         self,
         draft: State,
         at: int,
-        contributors: list[Contributor],
+        groups: tuple[list[Contributor], ...],
         once: Once,
-        placed: set[str],
+        known: set[str] | None,
         *,
-        rebuilt: bool,
+        anew: bool,
     ) -> None:
-        name = SECTIONS[at]
-        if rebuilt:
-            draft.heads[at] = self._replayed(draft, at, contributors)
-            draft.waiting = [] if name == "convo" else draft.waiting
-            once.sent, once.new = identities(draft.heads), {}
-        cursors = {} if rebuilt else self._sent.cursors[at]
+        """Add what a section gained; after an edit, look at all of its entries again."""
+        name, contributors = SECTIONS[at], groups[at]
+        cursors = {} if anew else self._sent.cursors[at]
         draft.cursors[at] = {s: (s.edits, len(s.entries)) for _, s in contributors}
-        batches = [(c, s, s.entries[cursors[s][1] :] if s in cursors else s.entries) for c, s in contributors]
-        if rebuilt or len(contributors) > 1 or contributors[0][1].shares:
-            known = self._placed_ids() if len(contributors) > 1 and not rebuilt else ids_of(draft)
-            batches = [(c, s, not_in(new, known, placed)) for c, s, new in batches]
-        shown: list[tuple[str, list[View]]] = [(c, self._read(draft, section, new)) for c, section, new in batches]
+        batches: list[tuple[str, list[View]]] = []
+        for context, section in contributors:
+            new = section.entries[cursors[section][1] :] if section in cursors else section.entries
+            if known is not None:
+                new = self._not_known(new, known, groups)
+            shown: list[View] = [e.show() for e in new] if section.live else new  # pyright: ignore[reportAssignmentType]
+            if name in DEDUPED:
+                fresh = self._unseen(shown, once, name)
+                draft.hidden |= (len(fresh) < len(shown)) << at
+                shown = fresh
+            if section.live:
+                live = {entry.id for entry in section.live}
+                draft.views = draft.views | {view.id: view for view in shown if view.id in live}
+            batches.append((context, shown))
         if name == "convo":
-            updates: list[View] = [update for _, update in draft.updates]
-            shown.append((self._host.name, updates))
-            draft.heads[at] = self._grow_convo(draft, draft.heads[at], shown, contributors)
+            batches.append((self._host.name, [update for _, update in draft.updates]))
+            draft.heads[at] = self._grow_convo(draft, draft.heads[at], batches, contributors)
         else:
-            for context, items in shown:
-                fresh = tuple(self._unseen(items, once, name))
-                draft.hidden |= (len(fresh) < len(items)) << at
-                draft.heads[at] = Run(draft.heads[at], name, context, fresh, fresh) if fresh else draft.heads[at]
+            draft.heads[at] = with_runs(draft.heads[at], name, batches)
+
+    def _grow_convo(
+        self,
+        draft: State,
+        head: Run | None,
+        batches: list[tuple[str, list[View]]],
+        contributors: list[Contributor],
+    ) -> Run | None:
+        if not draft.waiting and not any(s.uses_tools for _, s in contributors):
+            return with_runs(head, "convo", batches)
+        fed = draft.waiting + [(context, item) for context, items in batches for item in items]
+        announced = {update.id for update in self._announced.values()} | {u.id for _, u in draft.updates}
+        own = frozenset(i.id for _, i in fed if self._host.convo.get(i.id) and i.id not in announced)
+        shown, held = pair([item for _, item in fed], own=own)
+        contexts = {item.id: context for context, item in fed}
+        draft.waiting = [(contexts[item.id], item) for item in held]
+        return paired_runs(head, fed, shown, {item.id for item in held})
+
+    def _unseen(self, shown: list[View], once: Once, name: SectionName) -> list[View]:
+        """The entries whose content is not in the window yet."""
+        fresh: list[View] = []
+        for item in shown:
+            first = once.first(identity(item, name), item.id)
+            if first == item.id or (isinstance(item, Entry) and item.repeat):
+                fresh.append(item)
+            else:
+                message = f"{name} entry {item.id} says the same as entry {first}; it is shown once"
+                self._notices.append(Notice("duplicate", message, item.id))
+        return fresh
+
+    def _volatile(
+        self, name: SectionName, groups: tuple[list[Contributor], ...], once: Once, known: set[str] | None
+    ) -> Run | None:
+        head: Run | None = None
+        for context, section in groups[SECTIONS.index(name)]:
+            if not section.entries:
+                continue
+            new = section.entries if known is None else self._not_known(section.entries, known, groups)
+            shown = [entry.show() for entry in new]
+            fresh = self._unseen(shown, once, name) if name in DEDUPED else shown
+            items = pair(fresh, settle=True)[0] if section.uses_tools else fresh
+            head = Run(head, name, context, tuple(fresh), tuple(items)) if fresh else head
+        return head
+
+    def _known(self, draft: State, groups: tuple[list[Contributor], ...], *, edited: bool) -> set[str] | None:
+        """The ids that are in the window already; None where no entry can come twice."""
+        if len(groups[0]) == 1 and not self._host.shares and not edited:
+            return None
+        if edited:
+            return ids_of(draft)
+        if self._placed is None:
+            self._placed = ids_of(self._sent)
+        return self._placed.copy() if self._placed else set()
+
+    def _not_known(self, new: list[Entry], known: set[str], groups: tuple[list[Contributor], ...]) -> list[Entry]:
+        fresh = [e for e in new if e.id not in known]
+        if len(fresh) < len(new) and (len(groups[0]) > 1 or self._host.shares):
+            for entry in new:
+                check_id(entry, groups)
+        known.update(e.id for e in fresh)
+        return fresh
+
+    # -- after an edit ------------------------------------------------------------------------------------
 
     def _was_edited(self, at: int, contributors: list[Contributor]) -> bool:
         """Whether something other than growth happened to what was sent of a section."""
@@ -221,74 +296,38 @@ class Compiler:
         """Whether a file that was sent says something else now; a pinned one never does."""
         views = self._sent.views
         return any(
-            e.id in views and not (isinstance(e, FileEntry) and e.pin) and e.show() is not views[e.id]
-            for e in section.live
+            e.id in views and not (isinstance(e, FileEntry) and e.pin) and e.show() != views[e.id] for e in section.live
         )
 
-    def _read(self, draft: State, section: Section, new: list[Entry]) -> list[View]:
-        if not section.live:
-            return new  # pyright: ignore[reportReturnType]  (without live entries, all of them are their own view)
-        shown = [entry.show() for entry in new]
-        live = {entry.id: view for entry, view in zip(new, shown, strict=True) if entry.live}
-        draft.views = draft.views | live
-        return shown
-
-    def _unseen(self, shown: list[View], once: Once, name: SectionName) -> list[View]:
-        """The entries whose content is not in the window yet."""
-        fresh: list[View] = []
-        for item in shown:
-            first = once.first(identity(item, name), item.id)
-            if first == item.id or (isinstance(item, Entry) and item.repeat):
-                fresh.append(item)
-            else:
-                message = f"{name} entry {item.id} says the same as entry {first}; it is shown once"
-                self._notices.append(Notice("duplicate", message, item.id))
-        return fresh
-
-    def _grow_convo(
-        self,
-        draft: State,
-        head: Run | None,
-        batches: list[tuple[str, list[View]]],
-        contributors: list[Contributor],
-    ) -> Run | None:
-        if not draft.waiting and not any(s.uses_tools for _, s in contributors):
-            for context, items in batches:
-                sources = tuple(items)
-                head = Run(head, "convo", context, sources, sources) if sources else head
-            return head
-        fed = draft.waiting + [(context, item) for context, items in batches for item in items]
-        own = frozenset(item.id for _, item in fed if self._host.convo.get(item.id))
-        shown, held = pair([item for _, item in fed], own=own)
-        contexts = {item.id: context for context, item in fed}
-        draft.waiting = [(contexts[item.id], item) for item in held]
-        if held:
-            message = "a tool call waits for its result; the two are shown together"
-            self._notices.append(Notice("pending_call", message, held[0].id))
-        waiting = {item.id for item in held}
-        for context, group in groupby(shown, key=lambda item: contexts[item.id]):
-            items = tuple(group)
-            ids = {item.id for item in items}
-            sources = tuple(i for _, i in fed if i.id in ids and i.id not in waiting)
-            head = Run(head, "convo", context, sources, items)
-        return head
-
-    # -- after an edit ----------------------------------------------------------------------------------
+    def _replay(self, draft: State, edited: int, groups: tuple[list[Contributor], ...]) -> None:
+        """What was sent, with edits applied; views of what is gone are let go."""
+        for at in KEPT:
+            if edited >> at & 1:
+                draft.heads[at] = self._replayed(draft, at, groups[at])
+                draft.waiting = [] if at == CONVO else draft.waiting
+                draft.hidden &= ~(1 << at)
+        here = ids_of(draft)
+        draft.views = {id: view for id, view in draft.views.items() if id in here}
 
     def _replayed(self, draft: State, at: int, contributors: list[Contributor]) -> Run | None:
-        """What was sent, with edits applied: the runs before the first edit are the very same objects."""
+        """A chain with edits applied: the runs before the first edit are the very same objects."""
         head = self._sent.heads[at]
         base: Run | None = None
+        rest: list[tuple[str, View]] = []
+        moved = False
         for run in head.chain() if head else ():
-            sources = tuple(s for s in (self._now(draft, s, contributors) for s in run.sources) if s)
-            same = len(sources) == len(run.sources) and all(a is b for a, b in zip(sources, run.sources, strict=True))
-            if same and base is run.parent:
+            sources = [s for s in (self._now(draft, s, contributors) for s in run.sources) if s]
+            same = len(sources) == len(run.sources) and all(map(is_, sources, run.sources))
+            moved = moved or not same
+            if not moved:
                 base = run
-            elif same:
-                base = Run(base, run.section, run.context, sources, run.items)
-            elif sources:
-                items = tuple(pair(sources, settle=True)[0]) if run.section == "convo" else sources
-                base = Run(base, run.section, run.context, sources, items)
+            elif at == CONVO:
+                rest += [(run.context, s) for s in sources]
+            else:
+                base = with_runs(base, run.section, [(run.context, sources)])
+        if rest:
+            shown, _ = pair([s for _, s in rest], settle=True)
+            base = paired_runs(base, rest, shown, set())
         return base
 
     def _now(self, draft: State, source: View, contributors: list[Contributor]) -> View | None:
@@ -299,26 +338,53 @@ class Compiler:
         if entry.id == source.id and (not entry.live or (isinstance(entry, FileEntry) and entry.pin)):
             return source
         view = entry.show()
+        if view == source:
+            return source
         if entry.live:
             draft.views = draft.views | {entry.id: view}
         return view
 
+    def _void_thinking(self, draft: State, contributors: list[Contributor]) -> None:
+        """Find the reasoning whose prefix is not what the model saw when it produced it.
+
+        What is new was produced by the request that went out last, behind all it showed, tail included.
+        """
+        sent = self._sent
+        if not sent.number or not any(s.thinks for _, s in contributors):
+            return
+        before, now = sent.heads[CONVO], draft.heads[CONVO]
+        fresh = runs_since(before, now)
+        if draft.heads[:CONVO] != sent.heads[:CONVO] or draft.tools != sent.tools:
+            void = thinking_in(draft.sources)
+        elif fresh is None:
+            old, new = sources_of(before), draft.sources
+            edit = next((i for i, (a, b) in enumerate(zip(old, new, strict=False)) if a is not b), len(new))
+            void = thinking_in(old[edit:]) | thinking_in(new[edit:])
+        else:
+            waited = {item.id for _, item in sent.waiting}
+            late = [i for i, run in enumerate(fresh) if run.context != self._host.name]
+            behind_others = fresh[late[0] :] if late else []
+            new = [s for run in fresh for s in run.sources] + [item for _, item in draft.waiting]
+            void = thinking_in([s for s in new if s.id not in waited]) if any(sent.tail) else frozenset[str]()
+            void |= thinking_in([s for run in behind_others for s in run.sources])
+        draft.void = draft.void | void
+
+    # -- pinned files -------------------------------------------------------------------------------------
+
     def _pinned_edits(self, groups: tuple[list[Contributor], ...]) -> list[tuple[FileEntry, StringEntry]]:
         """Edits of pinned files that were sent and that no window that went out has announced."""
         found: list[tuple[FileEntry, StringEntry]] = []
-        for entry in [e for group in groups[:CONVO] for _, section in group for e in section.live]:
+        for entry in [e for at in KEPT for _, section in groups[at] for e in section.live]:
             sent = self._sent.views.get(entry.id)
             if isinstance(entry, FileEntry) and entry.pin and isinstance(sent, FileView):
                 text = update_text(sent, entry.show())
                 last = self._announced.get(entry.id)
                 if text != (last.text if last else update_text(sent, sent)):
-                    found.append((entry, self._update_entry(entry, text)))
+                    drafted = self._drafted.get(entry.id)
+                    if drafted is None or drafted.text != text:  # looking twice gives the same entry
+                        drafted = self._drafted[entry.id] = StringEntry(text, role="user")
+                    found.append((entry, drafted))
         return found
-
-    def _update_entry(self, entry: FileEntry, text: str) -> StringEntry:
-        """The entry that says an update; looking twice gives the same one."""
-        drafted = next((u for e, u in self._draft.updates if e is entry and u.text == text), None)
-        return drafted or StringEntry(text, role="user")
 
     def _keep_updates(self, state: State) -> None:
         """The announcements that went out become entries of the conversation, where the window showed them."""
@@ -329,44 +395,17 @@ class Compiler:
             state.cursors[CONVO] = {**state.cursors[CONVO], section: (edits, length + len(state.updates))}
             self._announced.update({entry.id: update for entry, update in state.updates})
             state.updates = []
+        self._announced = {id: update for id, update in self._announced.items() if id in state.views}
 
-    def _void_thinking(self, draft: State, contributors: list[Contributor]) -> None:
-        """Find the reasoning whose prefix is no longer what the model saw when it produced it."""
-        for _, section in contributors:
-            if section.thinks:
-                break
-        else:
-            return
-        sent = self._sent
-        before, now = sent.heads[CONVO], draft.heads[CONVO]
-        grown = runs_since(before, now)
-        if draft.heads[:CONVO] != sent.heads[:CONVO] or draft.tools != sent.tools:
-            draft.void = draft.void | thinking_in(sources_of(before))
-        elif grown is None:
-            old, new = sources_of(before), sources_of(now)
-            edit = next((i for i, (a, b) in enumerate(zip(old, new, strict=False)) if a is not b), len(new))
-            draft.void = draft.void | thinking_in(old[edit:])
-        elif any(sent.tail):
-            draft.void = draft.void | thinking_in([s for run in grown for s in run.sources])
+    # -- notices ------------------------------------------------------------------------------------------
 
-    # -- what changes every time --------------------------------------------------------------------------
-
-    def _volatile(self, name: SectionName, contributors: list[Contributor], once: Once) -> Run | None:
-        head: Run | None = None
-        for context, section in contributors:
-            if not section.entries:
-                continue
-            shown = [entry.show() for entry in section.entries]
-            fresh = self._unseen(shown, once, name) if name in DEDUPED else shown
-            if fresh:
-                items = pair(fresh, settle=True)[0] if section.uses_tools else fresh
-                head = Run(head, name, context, tuple(fresh), tuple(items))
-        return head
-
-    # -- indexes ----------------------------------------------------------------------------------------
-
-    def _placed_ids(self) -> set[str]:
-        """Ids of everything that was sent or waits."""
-        if self._placed is None:
-            self._placed = ids_of(self._sent)
-        return self._placed
+    def _notice_states(self, draft: State, groups: tuple[list[Contributor], ...]) -> None:
+        """Say what holds now, and is worth saying in every window while it does."""
+        if draft.waiting:
+            message = "a tool call waits for its result; the two are shown together"
+            self._notices.append(Notice("pending_call", message, draft.waiting[0][1].id))
+        if self._host.watchful:
+            for group in groups:
+                for _, section in group:
+                    for entry in section.live:
+                        self._notices += entry.notices(static=section.name in STATIC)

@@ -11,11 +11,13 @@ from typing import Any
 
 from loom.context.compile import Compiler, Contributor
 from loom.context.entry import Entry, MessageEntry, as_entry
+from loom.context.pairing import pair
 from loom.context.section import Section
+from loom.context.sent import thinking_in
 from loom.core.checkpoint import Shown
 from loom.core.ids import SHARED
 from loom.core.message import Message, ToolSpec
-from loom.core.section import SECTIONS, VISITORS_FIRST, SectionName, section_name
+from loom.core.section import SECTIONS, STATIC, VISITORS_FIRST, SectionName, section_name
 from loom.core.window import Run, View, Window
 from loom.errors import EntryNotFound, UsageError
 from loom.protocols.compactor import Compactor, Rewrite
@@ -54,6 +56,7 @@ class Context:
         self.revision = 0
         self.dirty = 0
         self.watchful = False
+        self.shares = False
         self._sections = tuple(Section(section, self, 1 << at) for at, section in enumerate(SECTIONS))
         self.tools: list[ToolSpec] = list(tools)
         self._visitors: list[Context] = []
@@ -61,6 +64,7 @@ class Context:
         self._reach: tuple[Context, ...] = (self,)
         self._graph = -1
         self._compiler = Compiler(self)
+        self._last: Window | None = None
 
     # -- sections and entries ---------------------------------------------------------------------------
 
@@ -128,7 +132,7 @@ class Context:
                 continue
             stone = old.redacted(tombstone) if tombstone is not None else None
             sent, moved = _chars_from(self._compiler.sent_head(name), id)
-            if sent and name != "convo":
+            if sent and name in STATIC:
                 later = SECTIONS[SECTIONS.index(name) + 1 : SECTIONS.index("step")]
                 moved += sum(h.chars for s in later if (h := self._compiler.sent_head(s)))
             section.replace(old, stone)
@@ -166,14 +170,20 @@ class Context:
         By default this also commits it: `step` is cleared, and the order of what was shown is frozen. With
         `clear_volatile=False` it is only looked at; `commit()` can follow once the call succeeded.
         """
-        window = self._compiler.window()
+        window = self._last = self._compiler.window()
         if clear_volatile:
-            self._compiler.commit()
+            self._compiler.commit(window)
         return window
 
-    def commit(self) -> None:
-        """The window compiled last went out: clear the step entries it showed and freeze its order."""
-        self._compiler.commit()
+    def commit(self, window: Window | None = None) -> None:
+        """A window went out: clear the step entries it showed and freeze its order.
+
+        Without one, the window compiled last is meant. Committing it again changes nothing; one that was made
+        before another went out is refused.
+        """
+        window = window or self._last
+        if window is not None:
+            self._compiler.commit(window)
 
     def render(self, *, clear_volatile: bool = True) -> str:
         """The window as plain text."""
@@ -199,10 +209,12 @@ class Context:
         """
         from loom.context.render.messages import chat_messages  # noqa: PLC0415  (renderers are only loaded if used)
 
-        window = self._compiler.window().only(sections)
-        messages = chat_messages(window, cache_breakpoints=cache_breakpoints, cache_ttl=cache_ttl)
+        window = self._compiler.window()
+        shown = window.only(sections)
+        messages = chat_messages(shown, cache_breakpoints=cache_breakpoints, cache_ttl=cache_ttl)
+        self._last = window
         if clear_volatile:
-            self._compiler.commit()
+            self._compiler.commit(window)
         return messages
 
     async def compact(
@@ -229,7 +241,9 @@ class Context:
         shown = [Shown(item.id, Message(item.role or "user", item.parts)) for item in items]
         size = sum(counter.count_part(part) for item in items for part in item.parts)
         rewrite = await compactor.compact(shown, target=size if target is None else target, counter=counter, keep=keep)
-        return window.with_items("convo", _rewritten(items, rewrite))
+        after = _rewritten(items, rewrite)
+        edit = next((i for i, (a, b) in enumerate(zip(items, after, strict=False)) if a is not b), len(after))
+        return window.with_items("convo", after, void=thinking_in(after[edit:]))
 
     # -- what a compile asks ----------------------------------------------------------------------------
 
@@ -300,7 +314,7 @@ def _rewritten(items: list[View], rewrite: Rewrite) -> list[View]:
             shown.append(MessageEntry(message))
         if item.id not in rewrite.covered:
             shown.append(item)
-    return shown
+    return pair(shown, settle=True)[0]
 
 
 def _chars_from(head: Run | None, entry_id: str) -> tuple[bool, int]:

@@ -81,11 +81,8 @@ class Entry(ABC):
     def redacted(self, tombstone: str) -> Entry:
         """A new entry that says `tombstone` in this one's place and gives nothing of it away."""
 
-    def placed_in(self, section: SectionName) -> None:  # noqa: B027  (most entries do not mind where they stand)
-        """A section took the entry in."""
-
-    def notices(self) -> tuple[Notice, ...]:
-        """What a person should know about the last `show`."""
+    def notices(self, *, static: bool) -> tuple[Notice, ...]:  # noqa: ARG002
+        """What a person should know about the last `show`; `static` where it stands in the system prompt."""
         return ()
 
 

@@ -12,7 +12,6 @@ from typing import Any, cast
 
 from loom.context.entry import Entry, StringEntry
 from loom.core.message import ROLES, Part, Role, TextPart
-from loom.core.section import SectionName, default_role
 from loom.core.window import Notice
 from loom.errors import UsageError
 
@@ -23,6 +22,10 @@ _RACY_SECONDS = 2.0
 """A file written this shortly before it was read may change again within the clock tick of its file system."""
 
 _FRONTMATTER = re.compile(r"---[ \t]*\n(.*?)^---[ \t]*(?:\n|\Z)", re.DOTALL | re.MULTILINE)
+
+_MAX_FRONTMATTER = 8_192
+_SHOWN = 40
+"""Characters of a bad value that a notice repeats."""
 
 _RANK: dict[Role, int] = {"assistant": 0, "user": 1, "system": 2}
 
@@ -36,6 +39,8 @@ class FileView:
     role: Role | None
     text: str
     notices: tuple[Notice, ...] = ()
+    asks_system: bool = False
+    """It asks for the system role, and nobody allowed or forbade that; the section's own role decides."""
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -53,7 +58,7 @@ class FileEntry(Entry):
     and leaves a Notice in the window: an agent that runs keeps running, and nobody is left guessing.
     """
 
-    __slots__ = ("_follows_section", "_seen", "_view", "max_bytes", "max_role", "path", "pin")
+    __slots__ = ("_seen", "_view", "max_bytes", "max_role", "path", "pin")
 
     live = True
 
@@ -84,15 +89,14 @@ class FileEntry(Entry):
         """
         if max_role is not None and max_role not in ROLES:
             raise UsageError(f"max_role={max_role!r} is not a role; use one of {', '.join(ROLES)}")
-        if max_bytes <= 0:
-            raise UsageError(f"max_bytes={max_bytes} shows nothing; give a positive size")
+        if not isinstance(max_bytes, int) or max_bytes <= 0:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise UsageError(f"max_bytes={max_bytes!r} shows nothing; give a positive number of bytes")
         self.path = Path(os.path.abspath(path))  # noqa: PTH100  (resolve() would follow links)
         super().__init__(name=name or self.path.name, role=role, repeat=repeat, id=id)
-        self.max_role: Role = max_role or "system"
-        self._follows_section = max_role is None
+        self.max_role: Role | None = max_role
         self.max_bytes = max_bytes
         self.pin = pin
-        self._seen: tuple[int, int, int] | None = None
+        self._seen: tuple[int, ...] | None = None
         self._view: FileView | None = None
 
     def show(self) -> FileView:
@@ -103,7 +107,7 @@ class FileEntry(Entry):
             return self._replace(None, self._absent("missing", "it is not there"))
         except OSError as error:
             return self._replace(None, self._absent("unreadable", str(error.strerror or error)))
-        seen = (stat.st_mtime_ns, stat.st_size, stat.st_ino)
+        seen = (stat.st_mtime_ns, stat.st_ctime_ns, stat.st_size, stat.st_ino, stat.st_dev)
         if self._view is not None and seen == self._seen:
             return self._view
         if not S_ISREG(stat.st_mode):
@@ -112,23 +116,23 @@ class FileEntry(Entry):
         settled = time.time() - stat.st_mtime > _RACY_SECONDS
         return self._replace(seen if settled else None, view)
 
-    def placed_in(self, section: SectionName) -> None:
-        """A file among the messages is not let into the system prompt by what it says of itself."""
-        if self._follows_section and _RANK[default_role(section)] < _RANK[self.max_role]:
-            self.max_role, self._view, self._seen = default_role(section), None, None
-
     def redacted(self, tombstone: str) -> StringEntry:
-        """The tombstone, without the file's name."""
-        return StringEntry(tombstone, role=self.role, repeat=True)
+        """The tombstone, with the role the file had and without its name."""
+        return StringEntry(tombstone, role=self._view.role if self._view else self.role, repeat=True)
 
-    def notices(self) -> tuple[Notice, ...]:
-        """What went wrong in the last read."""
-        return self._view.notices if self._view else ()
+    def notices(self, *, static: bool) -> tuple[Notice, ...]:
+        """What went wrong in the last read, and a role it asked for that it cannot have where it stands."""
+        if self._view is None:
+            return ()
+        if self._view.asks_system and not static:
+            message = f"{self.name}: its frontmatter asks for the role 'system'; among the messages it is shown as user"
+            return (*self._view.notices, Notice("role", message, self.id))
+        return self._view.notices
 
     def __repr__(self) -> str:
         return f"<FileEntry {self.id}: {self.path.name}>"
 
-    def _replace(self, seen: tuple[int, int, int] | None, view: FileView) -> FileView:
+    def _replace(self, seen: tuple[int, ...] | None, view: FileView) -> FileView:
         self._seen = seen
         if self._view is None or self._view != view:
             self._view = view
@@ -136,14 +140,14 @@ class FileEntry(Entry):
 
     def _read(self) -> FileView:
         try:
-            with self.path.open("rb") as file:
-                raw = file.read(self.max_bytes + 1)
-                size = os.fstat(file.fileno()).st_size
+            with open(self.path, "rb", opener=_open_without_waiting) as file:
+                stat = os.fstat(file.fileno())
+                raw = file.read(self.max_bytes + 1) if S_ISREG(stat.st_mode) else b""
         except OSError as error:
             return self._absent("unreadable", str(error.strerror or error))
         if len(raw) > self.max_bytes:
             return self._absent(
-                "too large", f"{size:,} bytes are over the limit of {self.max_bytes:,}; raise max_bytes"
+                "too large", f"{stat.st_size:,} bytes are over the limit of {self.max_bytes:,}; raise max_bytes"
             )
         if b"\0" in raw:
             return self._absent("binary", "it holds NUL bytes, so it is not text")
@@ -161,23 +165,28 @@ class FileEntry(Entry):
             notices.append(Notice("role", f"{self.name}: {objection}", self.id))
         if not body.strip():
             return self._absent("empty", "it holds no text")
-        return FileView(self.id, self.name, role, f"# {self.name}\n{body}", tuple(notices))
+        asks = role == "system" and self.role is None and self.max_role is None
+        return FileView(
+            self.id, self.name, None if asks else role, f"# {self.name}\n{body}", tuple(notices), asks_system=asks
+        )
 
     def _role_from(self, metadata: dict[str, Any]) -> tuple[Role | None, str | None]:
         """The role to use, and what is wrong with the one the file asked for."""
         if self.role is not None:
             return self.role, None
-        fallback: Role | None = None if self.max_role == "system" else self.max_role
+        highest = self.max_role or "system"
+        fallback: Role | None = None if highest == "system" else highest
         asked = metadata.get("role")
         if asked is None:
             return fallback, None
         role: Role | None = next((known for known in ROLES if known == asked), None)
         if role is None:
-            return fallback, f"its frontmatter asks for the role {asked!r}; the roles are {', '.join(ROLES)}"
-        if _RANK[role] > _RANK[self.max_role]:
+            said = repr(asked[:_SHOWN]) if isinstance(asked, str) else "that is no text"
+            return fallback, f"its frontmatter asks for a role {said}; the roles are {', '.join(ROLES)}"
+        if _RANK[role] > _RANK[highest]:
             return (
                 fallback,
-                f"its frontmatter asks for the role {role!r}; at most {self.max_role!r} is allowed here",
+                f"its frontmatter asks for the role {role!r}; at most {highest!r} is allowed here",
             )
         return role, None
 
@@ -185,6 +194,11 @@ class FileEntry(Entry):
         notice = Notice("file", f"{self.path.name} is {what}: {why}", self.id)
         role = self.role or (None if self.max_role == "system" else self.max_role)
         return FileView(self.id, self.name, role, f"[File {what}: {self.name}]", (notice,))
+
+
+def _open_without_waiting(path: str, flags: int) -> int:
+    """Open a file; one that was swapped for a pipe after it was looked at must not block."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def split_frontmatter(text: str) -> tuple[dict[str, Any], str, str | None]:
@@ -196,12 +210,14 @@ def split_frontmatter(text: str) -> tuple[dict[str, Any], str, str | None]:
     found = _FRONTMATTER.match(text)
     if not found:
         return {}, text, None
+    if len(found[1]) > _MAX_FRONTMATTER:
+        return {}, text, f"its frontmatter is longer than {_MAX_FRONTMATTER:,} characters; it is shown as text"
     import yaml  # noqa: PLC0415  (only a file that looks like it needs it pays for it)
 
-    try:
-        metadata: Any = yaml.safe_load(found[1])
+    try:  # the base loader makes texts, lists and mappings and nothing else: no tags, no merging, no surprises
+        metadata: Any = yaml.load(found[1], Loader=yaml.BaseLoader)  # noqa: S506
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        reason = " ".join(str(error).split())
+        reason = " ".join(str(error).split())[:200]
         return {}, text, f"its frontmatter is not valid YAML ({reason}); it is shown as text"
     if not isinstance(metadata, dict):
         return {}, text, None

@@ -8,14 +8,18 @@ from typing import Protocol
 
 from loom.context.entry import Entry, as_entry
 from loom.core.message import Message
-from loom.core.section import SectionName
+from loom.core.section import STATIC, SectionName
 from loom.errors import EntryNotFound, UsageError
+
+_REMOVED_IDS = 10_000
+"""How many removed ids are remembered, to tell an id that is gone from one that never was."""
 
 
 class Owner(Protocol):
     """What a section tells the context it belongs to."""
 
     watchful: bool
+    shares: bool
 
     def section_changed(self, bit: int) -> None:
         """A section gained or lost an entry."""
@@ -37,7 +41,6 @@ class Section:
         "entries",
         "live",
         "name",
-        "shares",
         "thinks",
         "uses_tools",
     )
@@ -46,8 +49,6 @@ class Section:
         self.name: SectionName = name
         self.edits = 0
         """How often something other than an addition happened."""
-        self.shares = False
-        """Whether an entry here ever stood in another section at the same time."""
         self.uses_tools = False
         """Whether a tool call or result was ever added."""
         self.thinks = False
@@ -64,11 +65,12 @@ class Section:
     def add(self, entry: Entry | Message | Path | str) -> Entry:
         """Add an entry at the end and return it; adding the same entry again changes nothing."""
         made = as_entry(entry)
+        if made.has_tools and self.name in STATIC:
+            raise UsageError(f"tool calls and results belong into the conversation, not into {self.name}")
         if made.id in self._index:
             if self._index[made.id] is made:
                 return made
             raise UsageError(f"another entry of {self.name} already has the id {made.id!r}")
-        self._index[made.id] = made
         self.entries.append(made)
         self._adopt(made)
         self._owner.section_changed(self._bit)
@@ -77,7 +79,6 @@ class Section:
     def splice(self, at: int, entries: Sequence[Entry]) -> None:
         """Put entries before what stands at a place; they were shown there already, so this is no edit."""
         for entry in entries:
-            self._index[entry.id] = entry
             self._adopt(entry)
         self.entries[at:at] = entries
         self._owner.section_changed(self._bit)
@@ -92,6 +93,8 @@ class Section:
 
     def replace(self, entry: Entry | str, by: Entry | None) -> Entry:
         """Put another entry (or nothing) in an entry's place; returns the one taken out."""
+        if by is not None and by.id in self._index:
+            raise UsageError(f"entry {by.id!r} is in {self.name} already")
         id = entry if isinstance(entry, str) else entry.id
         old = self._index.get(id)
         if old is None or (isinstance(entry, Entry) and entry is not old):
@@ -101,10 +104,9 @@ class Section:
         del self._index[id]
         old.homes -= 1
         self.live = [e for e in self.live if e is not old]
-        if by:
-            self._index[by.id] = by
-            self._adopt(by)
         self._removed[id] = by
+        if by:
+            self._adopt(by)
         self._edited()
         return old
 
@@ -119,6 +121,8 @@ class Section:
             for entry in self.entries:
                 entry.homes -= entry.id in gone
             self._removed.update(dict.fromkeys(gone & self._index.keys()))
+            for id in list(self._removed)[:-_REMOVED_IDS]:
+                del self._removed[id]
             self.entries = [e for e in self.entries if e.id not in gone]
             self.live = [e for e in self.live if e.id not in gone]
             self._index = {e.id: e for e in self.entries}
@@ -126,12 +130,12 @@ class Section:
 
     def current(self, entry_id: str) -> Entry | None:
         """What stands in an entry's place now: itself, its tombstone, or nothing."""
-        while entry_id in self._removed:
-            replacement = self._removed[entry_id]
+        while entry_id not in self._index:
+            replacement = self._removed.get(entry_id)
             if replacement is None:
                 return None
             entry_id = replacement.id
-        return self._index.get(entry_id)
+        return self._index[entry_id]
 
     def was_removed(self, id: str) -> bool:
         """Whether an entry with this id was here once and is gone."""
@@ -150,10 +154,11 @@ class Section:
         return f"<Section {self.name}: {len(self)} entries>"
 
     def _adopt(self, entry: Entry) -> None:
-        entry.placed_in(self.name)
+        self._index[entry.id] = entry
+        self._removed.pop(entry.id, None)
         entry.homes += 1
         if entry.homes > 1:
-            self.shares = True
+            self._owner.shares = True
         if entry.live:
             self.live.append(entry)
             self._owner.watchful = True

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import dataclass, field
+from itertools import groupby
 
 from loom.context.entry import Entry, MessageEntry, StringEntry, identity
 from loom.context.file_entry import FileEntry, FileView
 from loom.context.section import Section
 from loom.core.message import ToolSpec
-from loom.core.section import SECTIONS
-from loom.core.window import Run, View
+from loom.core.section import SECTIONS, SectionName
+from loom.core.window import Past, Run, View
+from loom.errors import UsageError
 
 CONVO = SECTIONS.index("convo")
 KEPT = tuple(range(CONVO + 1))
 """The sections that stay between windows: foundation, focus, topic, convo."""
+
+
+Contributor = tuple[str, Section]
+"""A section that is part of the window, with the name of the context it belongs to."""
 
 
 @dataclass(slots=True)
@@ -34,6 +40,17 @@ class State:
     """Edits of pinned files that this window announces at the end of the conversation."""
     tail: tuple[Run | None, Run | None] = (None, None)
     """What stood behind the conversation: step and attention."""
+    step: list[Entry] = field(default_factory=list[Entry])
+    revision: int = -1
+    number: int = 0
+    """How many windows went out up to this one; a draft has the number of what it was made on."""
+    past: tuple[Past, ...] = ()
+    """The last few windows that went out, this one included."""
+
+    @property
+    def sources(self) -> list[View]:
+        """Everything the conversation holds, what waits for a result included."""
+        return [*sources_of(self.heads[CONVO]), *(item for _, item in self.waiting)]
 
 
 @dataclass(slots=True)
@@ -85,13 +102,6 @@ def ids_of(state: State) -> set[str]:
     return placed | {item.id for _, item in state.waiting}
 
 
-def not_in(entries: list[Entry], known: set[str], placed: set[str]) -> list[Entry]:
-    """The entries that are in neither set; they join the second."""
-    new = [e for e in entries if not (e.id in known or e.id in placed)]
-    placed.update(e.id for e in new)
-    return new
-
-
 def identities(heads: list[Run | None]) -> dict[bytes, str]:
     """The content of the static sections, each with the entry that says it."""
     found: dict[bytes, str] = {}
@@ -121,3 +131,37 @@ def update_text(sent: FileView, now: FileView) -> str:
     if len(diff) < len(now.text):
         return f"[Update of {now.name}] Changes since it was first shown:\n{diff}"
     return f"[Update of {now.name}] It now reads:\n{now.text}"
+
+
+def with_runs(head: Run | None, name: SectionName, batches: list[tuple[str, list[View]]]) -> Run | None:
+    """A chain with a run more for each batch that holds something."""
+    for context, items in batches:
+        if items:
+            sources = tuple(items)
+            head = Run(head, name, context, sources, sources)
+    return head
+
+
+def paired_runs(head: Run | None, fed: list[tuple[str, View]], shown: list[View], held: set[str]) -> Run | None:
+    """A conversation in its legal order as runs, one for each stretch of one context."""
+    contexts = {item.id: context for context, item in fed}
+    taken: set[str] = set()
+    for context, group in groupby(shown, key=lambda item: contexts[item.id]):
+        items = tuple(group)
+        ids = {item.id for item in items} - taken
+        sources = tuple(item for _, item in fed if item.id in ids and item.id not in held)
+        taken |= ids
+        head = Run(head, "convo", context, sources, items)
+    return head
+
+
+def check_id(entry: Entry, groups: tuple[list[Contributor], ...]) -> None:
+    """Refuse two different entries with one id: which of them is meant could not be told."""
+    for group in groups:
+        for context, section in group:
+            other = section.get(entry.id)
+            if other is not None and other is not entry:
+                raise UsageError(
+                    f"two entries have the id {entry.id!r}, one of them in {section.name} of context {context!r}; "
+                    f"make one of them without an id of its own"
+                )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from loom.core.message import Part, Role, ToolSpec, content_hash, plain
 from loom.core.section import SECTIONS, STABILITY, SectionName, Stability, default_role, section_name
@@ -113,6 +113,14 @@ class WindowPart:
         return plain(self.part)
 
 
+class Past(NamedTuple):
+    """A window that went out, as far as later ones need to know it."""
+
+    heads: tuple[Run | None, ...]
+    tools: tuple[ToolSpec, ...]
+    void: frozenset[str]
+
+
 class Window:
     """What the model sees on one call.
 
@@ -126,28 +134,34 @@ class Window:
         *,
         tools: tuple[ToolSpec, ...] = (),
         notices: tuple[Notice, ...] = (),
-        base: tuple[tuple[Run | None, ...], tuple[ToolSpec, ...]] = ((), ()),
+        past: tuple[Past, ...] = (),
         void: frozenset[str] = frozenset(),
+        draft: object = None,
     ) -> None:
         self.context = context
         self.heads = heads
         self.tools = tools
         self.notices = notices
-        self._base = base
+        self._past = past
+        self.draft = draft
+        """What the context that made the window has to know to commit it."""
         self.void = void
         """Entries whose thinking was produced after a prefix that has changed since."""
 
     @property
     def previous(self) -> Window | None:
         """The window that was sent before this one; None for the first."""
-        heads, tools = self._base
-        return Window(self.context, heads, tools=tools) if tools or any(heads) else None
+        return self.history[-1] if self._past else None
+
+    @property
+    def history(self) -> tuple[Window, ...]:
+        """The last few windows that were sent before this one, oldest first."""
+        return tuple(Window(self.context, past.heads, tools=past.tools, void=past.void) for past in self._past)
 
     @property
     def sent(self) -> int:
         """How many items of the conversation an earlier window of this context already showed."""
-        heads, _ = self._base
-        head = heads[SECTIONS.index("convo")] if heads else None
+        head = self._past[-1].heads[SECTIONS.index("convo")] if self._past else None
         return head.count if head else 0
 
     @property
@@ -179,18 +193,23 @@ class Window:
         if sections is None:
             return self
         wanted = {section_name(name) for name in ([sections] if isinstance(sections, str) else sections)}
-        heads = tuple(h if s in wanted else None for s, h in zip(SECTIONS, self.heads, strict=True))
-        base = tuple(h if s in wanted else None for s, h in zip(SECTIONS, self._base[0], strict=False))
+
+        def chosen(heads: tuple[Run | None, ...]) -> tuple[Run | None, ...]:
+            return tuple(h if s in wanted else None for s, h in zip(SECTIONS, heads, strict=True))
+
+        past = tuple(p._replace(heads=chosen(p.heads)) for p in self._past)
         return Window(
-            self.context, heads, tools=self.tools, notices=self.notices, base=(base, self._base[1]), void=self.void
+            self.context, chosen(self.heads), tools=self.tools, notices=self.notices, past=past, void=self.void
         )
 
-    def with_items(self, section: SectionName, items: Sequence[View]) -> Window:
-        """This window with other items in one section."""
+    def with_items(self, section: SectionName, items: Sequence[View], *, void: frozenset[str]) -> Window:
+        """This window with other items in one section; `void` joins what is void already."""
         at = SECTIONS.index(section)
         run = Run(None, section, self.context, tuple(items), tuple(items)) if items else None
         heads = (*self.heads[:at], run, *self.heads[at + 1 :])
-        return Window(self.context, heads, tools=self.tools, notices=self.notices, base=self._base, void=self.void)
+        return Window(
+            self.context, heads, tools=self.tools, notices=self.notices, past=self._past, void=self.void | void
+        )
 
     def __str__(self) -> str:
         groups: list[str] = []
