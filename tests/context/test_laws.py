@@ -229,11 +229,13 @@ def test_a_visitors_line_does_not_tear_a_call_from_its_result():
     assert [type(p.part).__name__ for p in ctx.compile().parts] == ["ToolCallPart", "ToolResultPart", "TextPart"]
 
 
-def test_a_message_with_a_call_and_a_stray_result_shows_the_result_as_text():
-    ctx = Context("agent")
-    ctx.convo.add(Message("assistant", (ToolResultPart("x", (TextPart("stray"),)), ToolCallPart("a", "t", {}))))
-    ctx.convo.add(Message("user", (ToolResultPart("a", (TextPart("A"),)),)))
-    assert [type(p.part).__name__ for p in ctx.compile().parts] == ["TextPart", "ToolCallPart", "ToolResultPart"]
+def test_calls_and_results_have_their_senders():
+    with pytest.raises(UsageError, match="a ToolResultPart goes into an user message"):
+        Message("assistant", (ToolResultPart("x", "stray"),))
+    with pytest.raises(UsageError, match="a ToolCallPart goes into an assistant message"):
+        Message("user", (ToolCallPart("x", "t", {}),))
+    with pytest.raises(UsageError, match="belong into the conversation"):
+        Context("agent").topic.add(Message("assistant", (ToolCallPart("x", "t", {}),)))
 
 
 def test_taking_a_result_out_of_what_was_sent_leaves_a_stand_in():

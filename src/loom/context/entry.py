@@ -127,6 +127,7 @@ class StringEntry(StaticEntry):
             raise UsageError(f"StringEntry takes text, not {type(text).__name__}")
         if not text or text.isspace():
             raise UsageError("the text of an entry is empty; providers refuse empty parts, so leave the entry out")
+        check_encodable(text)
         super().__init__(name=name, role=role, repeat=repeat, id=id, created_at=created_at)
         self.text = f"# {name}\n{text}" if name else text
 
@@ -198,6 +199,8 @@ class MessageEntry(StaticEntry):
         parts = tuple(p for p in message.parts if not (isinstance(p, TextPart) and not p.text.strip()))
         if not parts:
             raise UsageError(f"a {message.role} message has only empty text; providers refuse empty parts")
+        for part in parts:
+            check_encodable(plain(part))
         super().__init__(role=message.role, id=id)
         self.message = message
         self.has_tools = any(isinstance(p, ToolCallPart | ToolResultPart) for p in parts)
@@ -226,6 +229,17 @@ class MessageEntry(StaticEntry):
                 case _:
                     pass
         return MessageEntry(Message(self.message.role, tuple(parts) or (TextPart(tombstone),)))
+
+
+def check_encodable(text: str) -> None:
+    """Refuse text that cannot be sent: half of a surrogate pair has no UTF-8 form."""
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise UsageError(
+                f"the text holds half of a surrogate pair at character {error.start}; decode it with errors='replace'"
+            ) from error
 
 
 def identity(view: View, section: SectionName) -> bytes:

@@ -90,12 +90,11 @@ class _Fold:
     def _show(self, item: View) -> None:
         """Show an entry that nothing holds back; its own calls, if any, start to wait."""
         calls = [p.id for p in item.parts if isinstance(p, ToolCallPart)]
-        whole = item
-        if any(isinstance(p, ToolResultPart) for p in item.parts):
-            parts = tuple(TextPart(plain(p)) if isinstance(p, ToolResultPart) else p for p in item.parts)
-            item = PartsView(item.id, item.name, item.role, parts)
         if calls:
-            self.calls, self.held, self._open = item, [whole], dict.fromkeys(calls)
+            self.calls, self.held, self._open = item, [item], dict.fromkeys(calls)
+        elif any(isinstance(p, ToolResultPart) for p in item.parts):
+            parts = tuple(TextPart(plain(p)) if isinstance(p, ToolResultPart) else p for p in item.parts)
+            self.shown.append(PartsView(item.id, item.name, item.role, parts))
         else:
             self.shown.append(item)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+from copy import deepcopy
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, Literal, TypeAlias
@@ -63,10 +64,13 @@ class ToolCallPart:
     name: str
     input: JSON = field(default_factory=dict[str, JSON])
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "input", _copied(self.input, f"the input of tool call {self.id!r}"))
+
     @property
     def arguments(self) -> dict[str, JSON]:
         """The input as an object, which is all that some providers take; a model may have sent something else."""
-        return dict(self.input) if isinstance(self.input, dict) else {"input": self.input}  # pyright: ignore[reportUnknownArgumentType, reportUnknownMemberType]
+        return deepcopy(self.input) if isinstance(self.input, dict) else {"input": self.input}  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType, reportUnknownArgumentType]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +107,11 @@ class NativePart:
     provider: str
     body: JSON
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.body, dict):
+            raise UsageError(f"the body of a native part is {type(self.body).__name__}; give the provider's own block")
+        object.__setattr__(self, "body", _copied(self.body, "the body of a native part"))  # pyright: ignore[reportUnknownMemberType]
+
 
 Part: TypeAlias = TextPart | ImagePart | DocumentPart | ToolCallPart | ToolResultPart | ThinkingPart | NativePart
 
@@ -125,6 +134,10 @@ class Message:
         if not self.parts:
             raise UsageError(f"a {self.role} message has no parts; give it at least one")
         object.__setattr__(self, "parts", _parts_of(self.parts, _PART_TYPES, f"a {self.role} message"))
+        for part in self.parts:
+            sender = "user" if isinstance(part, ToolResultPart) else "assistant"
+            if isinstance(part, ToolCallPart | ThinkingPart | ToolResultPart) and self.role != sender:
+                raise UsageError(f"a {type(part).__name__} goes into an {sender} message, not into a {self.role} one")
 
     @classmethod
     def user(cls, text: str) -> Message:
@@ -153,10 +166,7 @@ class ToolSpec:
     def __post_init__(self) -> None:
         if not self.name:
             raise UsageError("a tool needs a name")
-        try:  # a private copy: a schema edited later must not move bytes that were already sent
-            object.__setattr__(self, "input_schema", json.loads(json.dumps(self.input_schema)))
-        except (TypeError, ValueError) as error:
-            raise UsageError(f"the input schema of tool {self.name!r} is not JSON: {error}") from error
+        object.__setattr__(self, "input_schema", _copied(self.input_schema, f"the input schema of tool {self.name!r}"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,6 +250,14 @@ def _parts_of(given: object, kinds: tuple[type, ...], where: str) -> tuple[Any, 
             names = ", ".join(kind.__name__ for kind in kinds)
             raise UsageError(f"{where} holds {type(part).__name__}; give text, or parts of {names}")  # pyright: ignore[reportUnknownArgumentType]
     return parts  # pyright: ignore[reportUnknownVariableType]
+
+
+def _copied(value: JSON, what: str) -> JSON:
+    """A private copy: what is edited later must not move bytes that were already sent."""
+    try:
+        return json.loads(json.dumps(value))
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"{what} is not JSON: {error}") from error
 
 
 def _check_base64(data: str, what: str) -> None:

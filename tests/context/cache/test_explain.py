@@ -109,7 +109,7 @@ def anthropic(**changes):
         "model": CLAUDE,
         "max_tokens": 10,
         "tools": [{"name": n, "input_schema": {"type": "object"}} for n in ("a", "b")],
-        "system": "rule " * 1500,
+        "system": "rule " * 4500,
         "messages": [
             {"role": "user", "content": [{"type": "text", "text": "hi", "cache_control": {"type": "ephemeral"}}]}
         ],
@@ -125,7 +125,7 @@ def anthropic(**changes):
         ({"model": "claude-opus-4-5"}, "model_changed"),
         ({"tools": anthropic()["tools"][::-1]}, "tools_reordered"),
         ({"tools": anthropic()["tools"][:1]}, "tools_changed"),
-        ({"system": "rule " * 1499}, "block_edited"),
+        ({"system": "rule " * 4499}, "block_edited"),
         ({"tool_choice": {"type": "any"}}, "settings_changed"),
         ({"messages": [{"role": "user", "content": "other"}]}, "block_edited"),
         ({"messages": []}, "block_removed"),

@@ -123,15 +123,6 @@ def test_an_answer_of_nothing_is_said_in_words() -> None:
     assert [[p["text"] for p in block["content"]] for block in sent[1]["content"]] == [[NO_OUTPUT], ["ok"]]
 
 
-def test_a_call_and_a_thought_belong_to_the_model_whoever_sent_them() -> None:
-    odd = Message("user", (ThinkingPart("Hm.", "sig"), ToolCallPart("1", "see")))
-    result = Message("assistant", (ToolResultPart("1", (TextPart("ok"),)),))
-    assert [(m["role"], m["content"][0]["type"]) for m in messages_of(laid_out(odd, result))] == [
-        ("assistant", "thinking"),
-        ("user", "tool_result"),
-    ]
-
-
 def test_thinking_of_others_and_empty_thinking_stay_out() -> None:
     parts = (ThinkingPart("a", "rs_1", provider="openai"), ThinkingPart(), ThinkingPart("b", "sig"), TextPart("x"))
     layout = laid_out(Message.user("hi"), Message("assistant", parts))

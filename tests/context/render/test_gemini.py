@@ -148,7 +148,7 @@ def test_a_signature_never_moves_to_a_message_that_was_sent_before() -> None:
     sent = contents_of(laid_out(Message.assistant("x"), alone))
     assert sent == [{"role": "model", "parts": [{"text": "x"}]}]
     sent = contents_of(laid_out(Message.assistant("x"), alone, Message.assistant("y")))
-    assert sent[0]["parts"] == [{"text": "x"}, {"text": "y", "thought_signature": "aaaa"}]
+    assert sent[0]["parts"] == [{"text": "x"}, {"text": "y"}]
 
 
 def test_nothing_may_be_marked(window: Window) -> None:

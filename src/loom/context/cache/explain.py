@@ -13,7 +13,6 @@ from loom.context.cache.matching import common_length
 from loom.context.cache.prompt import LEVELS, Block, Level, Origin, Prompt
 from loom.context.cache.simulate import write_price
 from loom.context.cache.subject import Subject, as_prompt, question_about
-from loom.core.section import STATIC
 from loom.core.window import Window
 from loom.protocols.token_counter import TokenCounter
 
@@ -95,7 +94,8 @@ def compare(before: Prompt, after: Prompt, model: ModelInfo) -> Explanation:
     if not cached:
         whole = [b for b in before.blocks if not b.volatile]
         found = _found(before, after, whole)
-        note = "The previous request left nothing in the cache: it carried no marker on a stable block."
+        why = "it is below the minimum" if before.markers or before.automatic else "no stable block of it was marked"
+        note = f"The previous request left nothing in the cache: {why}."
         return replace(found, message=f"{note} {found.message}", kept_tokens=0)
     found = _found(before, after, cached)
     kept = cached[: _kept(found, cached)]
@@ -114,9 +114,11 @@ def compare(before: Prompt, after: Prompt, model: ModelInfo) -> Explanation:
 
 def _cached(prompt: Prompt, rules: CacheRules) -> int:
     """How many leading blocks a request leaves in the cache."""
-    if rules.matching in ("grid", "units") or prompt.automatic:
-        return len(prompt.blocks)
-    return max(prompt.markers, default=-1) + 1
+    marked = max(prompt.markers, default=-1) + 1
+    if rules.matching in ("grid", "units"):  # the rest of it is cached too, but nobody expects to read it
+        return next((i for i, block in enumerate(prompt.blocks) if block.volatile), len(prompt.blocks))
+    end = len(prompt.blocks) if prompt.automatic else marked
+    return end if sum(block.tokens for block in prompt.blocks[:end]) >= rules.min_prefix else 0
 
 
 def _found(before: Prompt, after: Prompt, cached: Sequence[Block]) -> Explanation:
@@ -205,8 +207,8 @@ def _what_happened(cached: Sequence[Block], after: Sequence[Block], at: int) -> 
     old, new = cached[at], after[at] if at < len(after) else None
     if new is None:
         return "block_removed", old
-    if old.origin and new.origin and old.origin.entry == new.origin.entry:
-        return "block_edited", new
+    if old.origin and new.origin:
+        return _what_happened_to_entries(cached, after, old, new)
     if any(b.key == old.key for b in after[at + 1 :]):
         return "block_inserted", new
     if any(b.key == new.key for b in cached[at + 1 :]):
@@ -214,6 +216,23 @@ def _what_happened(cached: Sequence[Block], after: Sequence[Block], at: int) -> 
     if (old.level, old.role, old.kind) == (new.level, new.role, new.kind):
         return "block_edited", new
     return "block_removed", old
+
+
+def _what_happened_to_entries(
+    cached: Sequence[Block], after: Sequence[Block], old: Block, new: Block
+) -> tuple[Cause, Block]:
+    was, now = _entries(cached), _entries(after)
+    assert old.origin is not None
+    assert new.origin is not None
+    if old.origin.entry == new.origin.entry:
+        return "block_edited", new
+    if old.origin.entry in now:
+        return "block_inserted", new
+    return ("block_removed", old) if new.origin.entry in was else ("block_edited", new)
+
+
+def _entries(blocks: Sequence[Block]) -> set[str]:
+    return {block.origin.entry for block in blocks if block.origin}
 
 
 def _advice(cause: Cause, block: Block, changed: str) -> str:
@@ -224,7 +243,7 @@ def _advice(cause: Cause, block: Block, changed: str) -> str:
     if CLOCK.search(changed):
         where = "into attention or step" if block.origin else "after the last cache marker"
         return f"Move what changes with time behind the conversation: {where}."
-    if block.origin and block.origin.section in STATIC and block.origin.label:
+    if block.origin and block.origin.file:
         return "FileEntry(..., pin=True) keeps the text that was sent and appends the change to the conversation."
     return "Append a correction to the conversation in place of editing what was sent."
 

@@ -18,6 +18,8 @@ MAX_BREAKPOINTS = 4
 _LOOKBACK_MARGIN = 2
 """Positions kept free at the end of a lookback, for blocks a provider adds itself."""
 
+_PREVIOUS_END = "end of the previous request, out of reach of the new end"
+
 _REMARKED = 24
 """How many earlier ends are marked again where an entry is found only at a marker of the new request."""
 
@@ -49,12 +51,14 @@ def place(
     *,
     breakpoints: Sequence[str] | None = None,
     ttl_seconds: float | None = None,
+    automatic: bool = False,
 ) -> Placement:
     """Choose the markers of a request.
 
     The end of the conversation is marked without being asked. `breakpoints` names sections to mark at their
     end; None marks the end of everything static. Raises on unknown sections, on more than four, and on a
-    lifetime that means nothing.
+    lifetime that means nothing. `automatic` says that the caller asked the provider for a breakpoint of its own,
+    which takes a place.
     """
     names = _named(breakpoints)
     ttl, snapped = legal_ttl(ttl_seconds, rules)
@@ -76,7 +80,7 @@ def place(
         _mark_past_ends(placement, layout, stable)
     else:
         _mark_previous_tail(placement, layout, rules, stable)
-        _keep_to_limit(placement, rules.max_markers, convo[-1] if convo else None)
+        _keep_to_limit(placement, rules.max_markers - automatic, layout, convo[-1] if convo else None)
     return placement
 
 
@@ -128,26 +132,31 @@ def _mark_previous_tail(placement: Placement, layout: Layout, rules: CacheRules,
     if layout.previous_tail is None or tail is None:
         return
     slots = list(layout.slots())
-    start, end = slots.index(layout.previous_tail), slots.index(tail)
+    order = {slot: number for number, slot in enumerate(slots)}
+    start, end = order[layout.previous_tail], order[tail]
     if positions(slots[start + 1 : end + 1], collapse=rules.collapse_runs) > rules.lookback - _LOOKBACK_MARGIN:
-        known = [slot for slot in stable if slots.index(slot) <= start]
-        placement.mark(known[-1] if known else None, "end of the previous request, out of reach of the new end")
+        placement.mark(_last(stable, lambda slot: order[slot] <= start), _PREVIOUS_END)
 
 
 def _mark_past_ends(placement: Placement, layout: Layout, stable: list[Slot]) -> None:
     """Mark earlier ends again: with exact matching an entry is found only at a marker of the new request."""
     known = set(stable)
-    ends = [turn.slots[-1] for turn in layout.turns if turn.role == "user" and turn.slots[-1] in known]
-    for slot in [s for s in (layout.previous_tail,) if s in known] + ends[-_REMARKED:]:
-        placement.mark(slot, "end of an earlier request")
     order = {slot: number for number, slot in enumerate(layout.slots())}
+    ends = [turn.slots[-1] for turn in layout.turns if turn.role != "assistant" and turn.slots[-1] in known]
+    if layout.previous_tail is not None:
+        start = order[layout.previous_tail]
+        ends += [slot for slot in stable if order[slot] <= start][-1:]
+    for slot in ends[-_REMARKED:]:
+        placement.mark(slot, "end of an earlier request")
     placement.markers = dict(sorted(placement.markers.items(), key=lambda item: order[item[0]]))
 
 
-def _keep_to_limit(placement: Placement, limit: int, tail: Slot | None) -> None:
+def _keep_to_limit(placement: Placement, limit: int, layout: Layout, tail: Slot | None) -> None:
     """Give up the earliest markers first: a later one covers everything before it."""
-    while len(placement.markers) > limit:
-        victim = next(s for s, why in placement.reasons.items() if s is not tail and "previous request" not in why)
+    marked = [slot for slot in layout.slots() if slot in placement.markers]
+    for victim in [s for s in marked if s is not tail and placement.reasons[s] != _PREVIOUS_END]:
+        if len(placement.markers) <= limit:
+            return
         message = (
             f"the breakpoint at the {placement.reasons[victim]} gave way: {limit} markers are the most a request takes"
         )

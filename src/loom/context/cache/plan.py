@@ -93,8 +93,8 @@ def plan(
 ) -> CachePlan:
     """Predict what the cache does with a window, or with a request of any program, before it is sent.
 
-    `previous` are the requests that went before, oldest first. A window knows what its context sent last, so it
-    needs none; with several, faults that only show over time are found too. `settings` go into the body of a window.
+    `previous` are the requests that went before, oldest first. A window knows the last few that its context sent;
+    given more, faults that only show over time are found too. `settings` go into the body of a window.
     """
     question = question_about(
         subject,
@@ -121,7 +121,7 @@ def plan(
         usd=_usd(step, info),
         next_read=_next_read(past, prompt, rules),
         warnings=tuple(_warnings(subject, prompt, past, request, info)),
-        findings=diagnose([*past, prompt], rules) if len(past) > 1 else (),
+        findings=diagnose([*past, prompt], rules) if previous is not None and len(past) > 1 else (),
         error=question.counter.error,
         prompt=prompt,
         body=request.body if request else None,
@@ -130,8 +130,7 @@ def plan(
 
 def _past(subject: Subject, previous: Sequence[Subject] | Subject | None) -> list[Subject]:
     if previous is None:
-        before = subject.previous if isinstance(subject, Window) else None
-        return [before] if before else []
+        return list(subject.history) if isinstance(subject, Window) else []
     if isinstance(previous, Window | Prompt | Mapping):
         return [previous]
     return list(previous)

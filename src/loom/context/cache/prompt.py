@@ -19,6 +19,7 @@ class Origin:
     entry: str
     context: str
     label: str | None = None
+    file: bool = False
 
     def __str__(self) -> str:
         named = f" ({self.label})" if self.label else ""

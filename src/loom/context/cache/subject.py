@@ -94,4 +94,4 @@ def _prompt_of(request: Request, counter: TokenCounter) -> Prompt:
 
 
 def _origin(slot: Slot) -> Origin | None:
-    return Origin(slot.section, slot.entry, slot.context, slot.label) if slot.section else None
+    return Origin(slot.section, slot.entry, slot.context, slot.label, slot.file) if slot.section else None

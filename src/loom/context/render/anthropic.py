@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping
+from copy import deepcopy
 from typing import Any
 
 from loom.context.render.body import Rendered, Settings
@@ -60,7 +61,7 @@ def may_mark(slot: Slot) -> bool:
 
 
 def _tool(tool: ToolSpec) -> dict[str, Any]:
-    made: dict[str, Any] = {"name": tool.name, "input_schema": tool.input_schema}
+    made: dict[str, Any] = {"name": tool.name, "input_schema": deepcopy(tool.input_schema)}
     return {**made, "description": tool.description} if tool.description else made
 
 
@@ -87,4 +88,4 @@ def _block(part: Part) -> dict[str, Any]:
         case ThinkingPart(text, signature):
             return {"type": "thinking", "thinking": text, "signature": signature or ""}
         case NativePart(_, body):
-            return dict(body)
+            return deepcopy(body)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from copy import deepcopy
 from typing import Any
 
 from loom.context.entry import plain
@@ -134,6 +135,7 @@ def _parts(slots: tuple[Slot, ...], names: Mapping[Slot, str]) -> tuple[list[dic
     waiting: Slot | None = None
     last: Slot | None = None
     for slot, after in zip(slots, (*slots[1:], None), strict=True):
+        waiting = waiting if waiting and waiting.entry == slot.entry else None
         if isinstance(slot.content, ThinkingPart) and not slot.content.text:
             waiting = slot
             if not (last and last.entry == slot.entry and (after is None or after.entry != slot.entry)):
@@ -155,7 +157,7 @@ def _signature(slot: Slot) -> str:
 
 def _tool(tool: ToolSpec) -> dict[str, Any]:
     described = {"description": tool.description} if tool.description else {}
-    return {"name": tool.name, **described, "parameters_json_schema": tool.input_schema}
+    return {"name": tool.name, **described, "parameters_json_schema": deepcopy(tool.input_schema)}
 
 
 def _part(slot: Slot, tool_name: str) -> dict[str, Any]:

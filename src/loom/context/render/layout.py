@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Literal
 
+from loom.context.file_entry import FileView
 from loom.core.message import (
     DocumentPart,
     ImagePart,
@@ -18,6 +19,7 @@ from loom.core.message import (
     ToolCallPart,
     ToolResultPart,
     ToolSpec,
+    plain,
 )
 from loom.core.section import STATIC, VOLATILE, SectionName, default_role
 from loom.core.window import Window
@@ -36,6 +38,7 @@ class Slot:
     context: str = ""
     entry: str = ""
     label: str | None = None
+    file: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +92,8 @@ def lay_out(window: Window, dialect: Dialect) -> Layout:
         for slot in _slots(window, name, dialect, dropped):
             (system if slot.role == "system" else turns).append(slot)
     convo, previous = _conversation(window, dialect, dropped)
-    turns += convo
+    # A provider's own compaction must be the very first block; what is static follows it.
+    turns = [*convo[:1], *turns, *convo[1:]] if convo and _compacts(convo[0]) else turns + convo
     for name in VOLATILE:
         turns += _slots(window, name, dialect, dropped)
     return Layout(
@@ -110,12 +114,17 @@ def _conversation(window: Window, dialect: Dialect, dropped: list[Slot]) -> tupl
     previous: Slot | None = None
     for number, found in enumerate(_item_slots(window, "convo", dialect, dropped)):
         for slot in found:
-            if isinstance(slot.content, NativePart) and slot.content.body.get("type") == "compaction":
+            if _compacts(slot):
                 slots.clear()
+                previous = None
             slots.append(slot)
         if number == window.sent - 1 and slots:
             previous = slots[-1]
     return slots, previous
+
+
+def _compacts(slot: Slot) -> bool:
+    return isinstance(slot.content, NativePart) and slot.content.body.get("type") == "compaction"
 
 
 def _slots(window: Window, name: SectionName, dialect: Dialect, dropped: list[Slot]) -> list[Slot]:
@@ -130,7 +139,7 @@ def _item_slots(window: Window, name: SectionName, dialect: Dialect, dropped: li
             role = "user"
         slots: list[Slot] = []
         for part in item.parts:
-            slot = Slot(part, role, volatile, name, run.context, item.id, item.name)
+            slot = Slot(part, role, volatile, name, run.context, item.id, item.name, isinstance(item, FileView))
             if _refused(part, dialect, void=item.id in window.void):
                 dropped.append(slot)
             else:
@@ -147,7 +156,7 @@ def _placed(slot: Slot) -> Slot:
         return replace(slot, role="assistant") if slot.role != "assistant" else slot
     if isinstance(part, ImagePart | DocumentPart):
         if slot.role == "assistant":
-            return replace(slot, content=TextPart(f"[Image: {part.name or 'unnamed'}]"))
+            return replace(slot, content=TextPart(plain(part)))
         return replace(slot, role="user") if slot.role != "user" else slot
     return slot
 

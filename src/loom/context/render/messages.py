@@ -24,7 +24,7 @@ def chat_messages(
     window: Window, *, cache_breakpoints: Sequence[str] | None = None, cache_ttl: float | None = None
 ) -> list[dict[str, Any]]:
     """The window as messages; `[0]["content"]` is the system prompt, the rest are the turns."""
-    layout = lay_out(window, anthropic.dialect(binds_thinking=False))
+    layout = lay_out(window, anthropic.dialect(binds_thinking=True))
     placement = place(
         layout,
         find_model("", "anthropic").cache,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, Literal, TypeAlias
@@ -189,7 +190,7 @@ def _tool(slot: Slot, path: str, out: Rendered) -> dict[str, Any]:
     tool = slot.content
     out.origins[path] = slot
     described = {"description": tool.description} if tool.description else {}
-    return {"type": "function", "function": {"name": tool.name, **described, "parameters": tool.input_schema}}
+    return {"type": "function", "function": {"name": tool.name, **described, "parameters": deepcopy(tool.input_schema)}}
 
 
 def _call(call: ToolCallPart) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
@@ -99,7 +100,7 @@ def _tool(slot: Slot, path: str, out: Rendered) -> dict[str, Any]:
     made: dict[str, Any] = {"type": "function", "name": tool.name}
     if tool.description:
         made["description"] = tool.description
-    return {**made, "parameters": tool.input_schema, "strict": False}
+    return {**made, "parameters": deepcopy(tool.input_schema), "strict": False}
 
 
 def _content(part: TextPart | ImagePart | DocumentPart) -> dict[str, Any]:

@@ -65,8 +65,17 @@ def prepare(
     info = target.info
     renderer = _RENDERERS.get(target.provider, compatible)
     layout = lay_out(window, renderer.dialect(binds_thinking=info.binds_thinking or not info.known))
-    placement = place(layout, info.cache, renderer.may_mark, breakpoints=cache_breakpoints, ttl_seconds=cache_ttl)
+    placement = place(
+        layout,
+        info.cache,
+        renderer.may_mark,
+        breakpoints=cache_breakpoints,
+        ttl_seconds=cache_ttl,
+        automatic="cache_control" in (settings or {}),
+    )
     markers = placement.markers if cache else {}
+    if not cache and info.cache.implicit:  # without a word from us the provider would place a breakpoint itself
+        settings = {"prompt_cache_options": {"mode": "explicit"}, **(settings or {})}
     return Request(target, layout, placement, renderer.render(layout, target.model, markers, settings or {}))
 
 
