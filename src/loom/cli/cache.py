@@ -73,7 +73,7 @@ def simulate(
     from loom.catalog import find_model
     from loom.cli.views import findings_view, steps_table
     from loom.context.cache.diagnose import diagnose
-    from loom.context.cache.recorded import read_trace_file
+    from loom.context.cache.recorded.trace import read_trace_file
     from loom.context.cache.repair import FIXES, Fix, repair
     from loom.context.cache.simulate import simulate as replay
 
@@ -147,6 +147,6 @@ def explanation_view(found: Any) -> RenderableType:
 
 
 def _load(path: Path) -> dict[str, Any]:
-    from loom.context.cache.recorded import read_record_file
+    from loom.context.cache.recorded.trace import read_record_file
 
     return read_record_file(path)

@@ -13,6 +13,7 @@ from loom.context.sent import (
     CONVO,
     KEPT,
     Contributor,
+    Ids,
     Once,
     State,
     check_id,
@@ -51,18 +52,8 @@ class Host(Protocol):
     tools: list[ToolSpec]
 
     @property
-    def convo(self) -> Section:
-        """The conversation."""
-        ...
-
-    @property
-    def step(self) -> Section:
-        """What is shown once."""
-        ...
-
-    @property
-    def attention(self) -> Section:
-        """What is shown last."""
+    def sections(self) -> tuple[Section, ...]:
+        """Its own six sections."""
         ...
 
     def contributors(self) -> tuple[list[Contributor], ...]:
@@ -104,19 +95,19 @@ class Compiler:
         That is the common case by far, and this makes it cost the same however long the conversation is.
         """
         host, sent = self._host, self._sent
-        convo, cursors = host.convo, sent.cursors[CONVO]
+        convo, cursors = host.sections[CONVO], sent.cursors[CONVO]
         if host.dirty != 1 << CONVO or host.watchful or sent.graph != host.graph_revision() or convo not in cursors:
             return None
         edits, start = cursors[convo]
-        if edits != convo.edits or convo.uses_tools or convo.thinks or host.shares:
+        if edits != convo.edits or convo.uses_tools or convo.thinks or host.shares or host.tools or sent.tools:
             return None
-        if host.tools or sent.tools or host.step.entries or host.attention.entries:
+        if host.sections[CONVO + 1].entries or host.sections[CONVO + 2].entries:
             return None
-        before, sources = sent.heads[CONVO], tuple(convo.entries[start:])
-        head = Run(before, "convo", host.name, sources, sources)  # pyright: ignore[reportArgumentType]
-        heads = [*sent.heads[:CONVO], head]
-        draft = State(heads, [*sent.cursors[:CONVO], {convo: (edits, len(convo.entries))}], sent.views)
-        draft.void, draft.graph, draft.hidden = sent.void, sent.graph, sent.hidden
+        sources = tuple(convo.entries[start:])
+        head = Run(sent.heads[CONVO], "convo", host.name, sources, sources)  # pyright: ignore[reportArgumentType]
+        heads, all_cursors = sent.heads.copy(), sent.cursors.copy()
+        heads[CONVO], all_cursors[CONVO] = head, {convo: (edits, start + len(sources))}
+        draft = State(heads, all_cursors, sent.views, (), (), sent.void, sent.graph, sent.hidden)
         draft.revision, draft.number = host.revision, sent.number
         return Window(host.name, (*heads, None, None), past=sent.past, void=sent.void, draft=draft)
 
@@ -128,7 +119,7 @@ class Compiler:
         draft = State(
             sent.heads.copy(), sent.cursors.copy(), sent.views, sent.waiting, sent.tools, sent.void, graph, sent.hidden
         )
-        draft.updates = self._pinned_edits(groups) if sent.views else []
+        draft.updates = self._pinned_edits(groups) if sent.views else ()
         changed = _ALL if host.watchful or graph != sent.graph else host.dirty
         changed |= bool(draft.updates) << CONVO
         edited = sum(1 << at for at in KEPT if changed >> at & 1 and self._was_edited(at, groups[at]))
@@ -144,7 +135,7 @@ class Compiler:
         self._void_thinking(draft, groups[CONVO])
         step = self._volatile("step", groups, once, known)
         attention = self._volatile("attention", groups, once, known)
-        draft.tail, draft.step = (step, attention), host.step.entries.copy()
+        draft.tail, draft.step = (step, attention), tuple(groups[CONVO + 1][0][1].entries)
         draft.revision, draft.number = host.revision, sent.number
         self._notice_states(draft, groups)
         return Window(
@@ -164,18 +155,19 @@ class Compiler:
             return
         if not isinstance(now, State) or now.number != before.number:
             raise UsageError("this window is not the next one to go out: another one was committed since it was made")
-        if before.heads[:CONVO] != now.heads[:CONVO]:
+        if before.static != now.static:
             self._contents = identities(now.heads)
         if self._placed is not None:
             self._placed = grown(self._placed, before, now)
         now.number += 1
         now.past = (*before.past[1 - _REMEMBERED :], Past((*now.heads, *now.tail), now.tools, now.void))
         self._sent = now
-        self._keep_updates(now)
+        if now.updates or self._announced:
+            self._keep_updates(now)
         if host.revision == now.revision:
             host.dirty = 0
         if now.step:
-            host.step.drop(now.step)
+            host.sections[CONVO + 1].drop(now.step)
 
     def sent_head(self, section: SectionName) -> Run | None:
         """What was sent of a section."""
@@ -190,7 +182,7 @@ class Compiler:
         at: int,
         groups: tuple[list[Contributor], ...],
         once: Once,
-        known: set[str] | None,
+        known: Ids | None,
         *,
         anew: bool,
     ) -> None:
@@ -227,12 +219,12 @@ class Compiler:
     ) -> Run | None:
         if not draft.waiting and not any(s.uses_tools for _, s in contributors):
             return with_runs(head, "convo", batches)
-        fed = draft.waiting + [(context, item) for context, items in batches for item in items]
+        fed = [*draft.waiting, *((context, item) for context, items in batches for item in items)]
         announced = {update.id for update in self._announced.values()} | {u.id for _, u in draft.updates}
-        own = frozenset(i.id for _, i in fed if self._host.convo.get(i.id) and i.id not in announced)
+        own = frozenset(i.id for _, i in fed if self._host.sections[CONVO].get(i.id) and i.id not in announced)
         shown, held = pair([item for _, item in fed], own=own)
         contexts = {item.id: context for context, item in fed}
-        draft.waiting = [(contexts[item.id], item) for item in held]
+        draft.waiting = tuple((contexts[item.id], item) for item in held)
         return paired_runs(head, fed, shown, {item.id for item in held})
 
     def _unseen(self, shown: list[View], once: Once, name: SectionName) -> list[View]:
@@ -248,7 +240,7 @@ class Compiler:
         return fresh
 
     def _volatile(
-        self, name: SectionName, groups: tuple[list[Contributor], ...], once: Once, known: set[str] | None
+        self, name: SectionName, groups: tuple[list[Contributor], ...], once: Once, known: Ids | None
     ) -> Run | None:
         head: Run | None = None
         for context, section in groups[SECTIONS.index(name)]:
@@ -261,22 +253,21 @@ class Compiler:
             head = Run(head, name, context, tuple(fresh), tuple(items)) if fresh else head
         return head
 
-    def _known(self, draft: State, groups: tuple[list[Contributor], ...], *, edited: bool) -> set[str] | None:
+    def _known(self, draft: State, groups: tuple[list[Contributor], ...], *, edited: bool) -> Ids | None:
         """The ids that are in the window already; None where no entry can come twice."""
         if len(groups[0]) == 1 and not self._host.shares and not edited:
             return None
         if edited:
-            return ids_of(draft)
+            return Ids(ids_of(draft), set())
         if self._placed is None:
             self._placed = ids_of(self._sent)
-        return self._placed.copy() if self._placed else set()
+        return Ids(self._placed, set())
 
-    def _not_known(self, new: list[Entry], known: set[str], groups: tuple[list[Contributor], ...]) -> list[Entry]:
-        fresh = [e for e in new if e.id not in known]
+    def _not_known(self, new: list[Entry], known: Ids, groups: tuple[list[Contributor], ...]) -> list[Entry]:
+        fresh = known.take(new)
         if len(fresh) < len(new) and (len(groups[0]) > 1 or self._host.shares):
             for entry in new:
                 check_id(entry, groups)
-        known.update(e.id for e in fresh)
         return fresh
 
     # -- after an edit ------------------------------------------------------------------------------------
@@ -304,7 +295,7 @@ class Compiler:
         for at in KEPT:
             if edited >> at & 1:
                 draft.heads[at] = self._replayed(draft, at, groups[at])
-                draft.waiting = [] if at == CONVO else draft.waiting
+                draft.waiting = () if at == CONVO else draft.waiting
                 draft.hidden &= ~(1 << at)
         here = ids_of(draft)
         draft.views = {id: view for id, view in draft.views.items() if id in here}
@@ -354,7 +345,7 @@ class Compiler:
             return
         before, now = sent.heads[CONVO], draft.heads[CONVO]
         fresh = runs_since(before, now)
-        if draft.heads[:CONVO] != sent.heads[:CONVO] or draft.tools != sent.tools:
+        if draft.static != sent.static or draft.tools != sent.tools:
             void = thinking_in(draft.sources)
         elif fresh is None:
             old, new = sources_of(before), draft.sources
@@ -371,7 +362,7 @@ class Compiler:
 
     # -- pinned files -------------------------------------------------------------------------------------
 
-    def _pinned_edits(self, groups: tuple[list[Contributor], ...]) -> list[tuple[FileEntry, StringEntry]]:
+    def _pinned_edits(self, groups: tuple[list[Contributor], ...]) -> tuple[tuple[FileEntry, StringEntry], ...]:
         """Edits of pinned files that were sent and that no window that went out has announced."""
         found: list[tuple[FileEntry, StringEntry]] = []
         for entry in [e for at in KEPT for _, section in groups[at] for e in section.live]:
@@ -384,18 +375,19 @@ class Compiler:
                     if drafted is None or drafted.text != text:  # looking twice gives the same entry
                         drafted = self._drafted[entry.id] = StringEntry(text, role="user")
                     found.append((entry, drafted))
-        return found
+        return tuple(found)
 
     def _keep_updates(self, state: State) -> None:
         """The announcements that went out become entries of the conversation, where the window showed them."""
         if state.updates:
-            section = self._host.convo
+            section = self._host.sections[CONVO]
             edits, length = state.cursors[CONVO][section]
             section.splice(length, [update for _, update in state.updates])
             state.cursors[CONVO] = {**state.cursors[CONVO], section: (edits, length + len(state.updates))}
             self._announced.update({entry.id: update for entry, update in state.updates})
-            state.updates = []
-        self._announced = {id: update for id, update in self._announced.items() if id in state.views}
+            state.updates = ()
+        if self._announced:
+            self._announced = {id: update for id, update in self._announced.items() if id in state.views}
 
     # -- notices ------------------------------------------------------------------------------------------
 

@@ -57,7 +57,7 @@ class Context:
         self.dirty = 0
         self.watchful = False
         self.shares = False
-        self._sections = tuple(Section(section, self, 1 << at) for at, section in enumerate(SECTIONS))
+        self.sections = tuple(Section(section, self, 1 << at) for at, section in enumerate(SECTIONS))
         self.tools: list[ToolSpec] = list(tools)
         self._visitors: list[Context] = []
         self._contributors: tuple[list[Contributor], ...] = ()
@@ -71,36 +71,36 @@ class Context:
     @property
     def foundation(self) -> Section:
         """Who the agent is, and its rules."""
-        return self._sections[0]
+        return self.sections[0]
 
     @property
     def focus(self) -> Section:
         """The task at hand."""
-        return self._sections[1]
+        return self.sections[1]
 
     @property
     def topic(self) -> Section:
         """What the task is about."""
-        return self._sections[2]
+        return self.sections[2]
 
     @property
     def convo(self) -> Section:
         """The conversation: it only grows."""
-        return self._sections[3]
+        return self.sections[3]
 
     @property
     def step(self) -> Section:
         """What is shown once: the output of a command, what was recalled for this turn."""
-        return self._sections[4]
+        return self.sections[4]
 
     @property
     def attention(self) -> Section:
         """Reminders, shown last and in every request."""
-        return self._sections[5]
+        return self.sections[5]
 
     def section(self, name: str) -> Section:
         """The section called `name`, in any case."""
-        return self._sections[SECTIONS.index(section_name(name))]
+        return self.sections[SECTIONS.index(section_name(name))]
 
     def entries(self, section: str | None = None) -> Iterator[Entry]:
         """The entries of this context, of one section or of all, visitors not counted."""

@@ -141,31 +141,45 @@ class StringEntry(StaticEntry):
         return StringEntry(tombstone, role=self.role, repeat=True)
 
 
-class ImageEntry(StaticEntry):
-    """A picture, with a caption the model can refer to."""
+class _MediaEntry(StaticEntry):
+    """A picture or a document, with a caption the model can refer to.
 
-    __slots__ = ("_image",)
+    It travels in a user message: system takes text only, and a model sends neither.
+    """
 
-    def __init__(self, data: str, media_type: str, name: str | None = None, role: Role | None = None) -> None:
-        """Make an entry of base64 `data`, such as `image/png`; see Entry for the rest."""
-        super().__init__(name=name, role=_sender(role, "image"))
-        self.text = f"[Image: {name or 'unnamed'}]"
-        self._image = ImagePart(data, media_type, name)
+    __slots__ = ("_media",)
+
+    def __init__(self, media: ImagePart | DocumentPart, role: Role | None) -> None:
+        if role == "assistant":
+            raise UsageError("role='assistant' does not go with a picture or a document; leave the role out")
+        super().__init__(name=media.name, role="user")
+        self.text = plain(media)
+        self._media = media
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """The picture, then its caption."""
-        return (self._image, TextPart(self.text))
+        """The picture or document, then its caption."""
+        return (self._media, TextPart(self.text))
 
     def redacted(self, tombstone: str) -> StringEntry:
         """The tombstone as text."""
         return StringEntry(tombstone, role=self.role, repeat=True)
 
 
-class DocumentEntry(StaticEntry):
-    """A document such as a PDF, with a caption."""
+class ImageEntry(_MediaEntry):
+    """A picture."""
 
-    __slots__ = ("_document",)
+    __slots__ = ()
+
+    def __init__(self, data: str, media_type: str, name: str | None = None, role: Role | None = None) -> None:
+        """Make an entry of base64 `data`, such as `image/png`; see Entry for the rest."""
+        super().__init__(ImagePart(data, media_type, name), role)
+
+
+class DocumentEntry(_MediaEntry):
+    """A document such as a PDF."""
+
+    __slots__ = ()
 
     def __init__(
         self,
@@ -175,18 +189,7 @@ class DocumentEntry(StaticEntry):
         role: Role | None = None,
     ) -> None:
         """Make an entry of base64 `data`; see Entry for the rest."""
-        super().__init__(name=name, role=_sender(role, "document"))
-        self.text = f"[Document: {name or 'unnamed'}]"
-        self._document = DocumentPart(data, media_type, name)
-
-    @property
-    def parts(self) -> tuple[Part, ...]:
-        """The document, then its caption."""
-        return (self._document, TextPart(self.text))
-
-    def redacted(self, tombstone: str) -> StringEntry:
-        """The tombstone as text."""
-        return StringEntry(tombstone, role=self.role, repeat=True)
+        super().__init__(DocumentPart(data, media_type, name), role)
 
 
 class MessageEntry(StaticEntry):
@@ -262,10 +265,3 @@ def as_entry(value: Entry | Message | Path | str) -> Entry:
 
         return FileEntry(value)
     raise UsageError(f"a section takes entries, messages, text and paths, not {type(value).__name__}")
-
-
-def _sender(role: Role | None, what: str) -> Role:
-    """Pictures and documents travel in user messages: system takes text only, and a model sends none."""
-    if role == "assistant":
-        raise UsageError(f"role='assistant' does not go with an entry of kind {what}; leave the role out")
-    return "user"

@@ -112,9 +112,9 @@ class Section:
 
     def clear(self) -> None:
         """Take every entry out."""
-        self.drop(list(self.entries))
+        self.drop(tuple(self.entries))
 
-    def drop(self, entries: list[Entry]) -> None:
+    def drop(self, entries: Sequence[Entry]) -> None:
         """Take these entries out; the ones that are gone already do not matter."""
         gone = {e.id for e in entries}
         if gone:

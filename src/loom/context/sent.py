@@ -30,17 +30,18 @@ class State:
     heads: list[Run | None] = field(default_factory=lambda: [None] * len(KEPT))
     cursors: list[dict[Section, tuple[int, int]]] = field(default_factory=lambda: [{} for _ in KEPT])
     views: dict[str, View] = field(default_factory=dict[str, View])
-    waiting: list[tuple[str, View]] = field(default_factory=list[tuple[str, View]])
+    waiting: tuple[tuple[str, View], ...] = ()
+    """Calls without their results, and what stands behind them, each with the name of its context."""
     tools: tuple[ToolSpec, ...] = ()
     void: frozenset[str] = frozenset()
     graph: int = -1
     hidden: int = 0
     """One bit for each section in which an entry was left out because its content is in the window already."""
-    updates: list[tuple[FileEntry, StringEntry]] = field(default_factory=list[tuple[FileEntry, StringEntry]])
+    updates: tuple[tuple[FileEntry, StringEntry], ...] = ()
     """Edits of pinned files that this window announces at the end of the conversation."""
     tail: tuple[Run | None, Run | None] = (None, None)
     """What stood behind the conversation: step and attention."""
-    step: list[Entry] = field(default_factory=list[Entry])
+    step: tuple[Entry, ...] = ()
     revision: int = -1
     number: int = 0
     """How many windows went out up to this one; a draft has the number of what it was made on."""
@@ -48,9 +49,28 @@ class State:
     """The last few windows that went out, this one included."""
 
     @property
+    def static(self) -> list[Run | None]:
+        """The heads of the sections that make the system prompt."""
+        return self.heads[:CONVO]
+
+    @property
     def sources(self) -> list[View]:
         """Everything the conversation holds, what waits for a result included."""
         return [*sources_of(self.heads[CONVO]), *(item for _, item in self.waiting)]
+
+
+@dataclass(slots=True)
+class Ids:
+    """The ids that are in the window: those that were sent, and those that joined since."""
+
+    sent: set[str]
+    new: set[str]
+
+    def take(self, entries: list[Entry]) -> list[Entry]:
+        """The entries whose ids are not known; from now on they are."""
+        fresh = [e for e in entries if e.id not in self.sent and e.id not in self.new]
+        self.new.update(e.id for e in fresh)
+        return fresh
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from loom.context.cache.prompt import Prompt
-from loom.context.cache.recorded import read_request
+from loom.context.cache.recorded.request import read_request
 from loom.core.message import (
     DocumentPart,
     ImagePart,

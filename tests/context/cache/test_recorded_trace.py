@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from loom.catalog import find_model
-from loom.context.cache.recorded import read_trace, read_trace_file, read_usage
+from loom.context.cache.recorded.trace import read_trace, read_trace_file
+from loom.context.cache.recorded.usage import read_usage
 from loom.context.cache.simulate import simulate
 from loom.core.message import Usage
 from loom.errors import BadRequestFile

@@ -8,7 +8,8 @@ from typing import Any, TypeAlias
 
 from loom.catalog import ModelInfo
 from loom.context.cache.prompt import Origin, Prompt
-from loom.context.cache.recorded import model_of, read_request
+from loom.context.cache.recorded.envelope import model_of
+from loom.context.cache.recorded.request import read_request
 from loom.context.render.layout import Slot
 from loom.context.render.request import Request, prepare
 from loom.context.render.target import Target, target_for
