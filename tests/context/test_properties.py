@@ -72,12 +72,19 @@ class Contexts(RuleBasedStateMachine):
         before = (ThinkingPart("hm", signature="s"),) if thinks else ()
         self.contexts[i].convo.add(Message("assistant", (*before, TextPart("looking"), *calls)))
 
-    @rule(data=st.data(), text=words, extra=st.booleans())
-    def answer(self, data, text, extra):
+    @rule(data=st.data(), text=words, extra=st.booleans(), elsewhere=st.sampled_from([None, None, None, 1]))
+    def answer(self, data, text, extra, elsewhere):
         if self.open:
             i, id = self.open.pop(data.draw(st.integers(0, len(self.open) - 1)))
+            i = i if elsewhere is None else elsewhere
             rest = (TextPart("also this"),) if extra else ()
             self.contexts[i].convo.add(Message("user", (ToolResultPart(id, (TextPart(text),)), *rest)))
+
+    @rule(data=st.data(), i=who, section=st.sampled_from(["convo", "step", "attention"]))
+    def share(self, data, i, section):
+        entries = [e for ctx in self.contexts for e in ctx.entries()]
+        if entries:
+            self.contexts[i].section(section).add(data.draw(st.sampled_from(entries)))
 
     @rule(i=who)
     def answer_nothing(self, i):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from operator import is_
 from typing import Protocol
 
@@ -307,19 +308,18 @@ class Compiler:
         rest: list[tuple[str, View]] = []
         moved = False
         for run in head.chain() if head else ():
+            if not moved and not run.joined:  # so far nothing was edited, and here a new order began
+                base, rest = run.parent, []
             sources = [s for s in (self._now(draft, s, contributors) for s in run.sources) if s]
-            same = len(sources) == len(run.sources) and all(map(is_, sources, run.sources))
-            moved = moved or not same
-            if not moved:
-                base = run
-            elif at == CONVO:
-                rest += [(run.context, s) for s in sources]
-            else:
-                base = with_runs(base, run.section, [(run.context, sources)])
-        if rest:
+            moved = moved or len(sources) < len(run.sources) or not all(map(is_, sources, run.sources))
+            rest += [(run.context, s) for s in sources]
+        if not moved:
+            return head
+        if at == CONVO:
             shown, _ = pair([s for _, s in rest], settle=True)
-            base = paired_runs(base, rest, shown, set())
-        return base
+            return paired_runs(base, rest, shown, set())
+        groups = groupby(rest, key=lambda pair: pair[0])
+        return with_runs(base, SECTIONS[at], [(context, [s for _, s in group]) for context, group in groups])
 
     def _now(self, draft: State, source: View, contributors: list[Contributor]) -> View | None:
         """What stands in the place of something that was sent."""

@@ -166,12 +166,14 @@ def paired_runs(head: Run | None, fed: list[tuple[str, View]], shown: list[View]
     """A conversation in its legal order as runs, one for each stretch of one context."""
     contexts = {item.id: context for context, item in fed}
     taken: set[str] = set()
+    joined = False
     for context, group in groupby(shown, key=lambda item: contexts[item.id]):
         items = tuple(group)
         ids = {item.id for item in items} - taken
         sources = tuple(item for _, item in fed if item.id in ids and item.id not in held)
         taken |= ids
-        head = Run(head, "convo", context, sources, items)
+        head = Run(head, "convo", context, sources, items, joined=joined)
+        joined = True
     return head
 
 

@@ -48,7 +48,7 @@ class Run:
     into a legal order first); mostly the two are the same tuple.
     """
 
-    __slots__ = ("chars", "context", "count", "items", "parent", "section", "sources", "texts")
+    __slots__ = ("chars", "context", "count", "items", "joined", "parent", "section", "sources", "texts")
 
     def __init__(
         self,
@@ -57,8 +57,12 @@ class Run:
         context: str,
         sources: tuple[View, ...],
         items: tuple[View, ...],
+        *,
+        joined: bool = False,
     ) -> None:
         self.parent = parent
+        self.joined = joined
+        """Whether it was put in order together with the run before it: a call there may have its result here."""
         self.section: SectionName = section
         self.context = context
         self.sources = sources
