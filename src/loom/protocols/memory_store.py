@@ -148,3 +148,22 @@ class KeepsVectors(Protocol):
     async def put_vectors(self, scope: Scope, vectors: Mapping[str, Vector]) -> None:
         """Set the vectors of records, by record id, all or none."""
         ...
+
+
+@runtime_checkable
+class KeepsKeys(Protocol):
+    """A store that finds a record by more than its own text.
+
+    A key is another text under which a record is found: the turns around it, a fact made from it, a summary it is
+    part of. It never takes the record's place: what is returned is the record.
+
+    Laws:
+    - search() over `Query.text` looks into the own text and all keys; `why` holds one score for each kind that
+      matched: `bm25` for the own text, `bm25.KIND` for a key of that kind; the score of the hit is their sum;
+    - put_keys() replaces the keys of the kinds it names and leaves other kinds alone; an empty text takes a key away;
+    - keys live and die with their record; the key of an unknown record is refused with NotFound.
+    """
+
+    async def put_keys(self, scope: Scope, keys: Mapping[str, Mapping[str, str]]) -> None:
+        """Set keys: record id, then kind, then text; all or none."""
+        ...
