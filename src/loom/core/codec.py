@@ -1,0 +1,75 @@
+"""Records as JSON objects and back: what export writes and import reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from datetime import datetime
+from typing import Any
+
+from loom.core.record import Episode, Fact, Layer, Provenance, Record, WorkingBlock
+from loom.errors import UsageError
+
+FORMAT = 1
+_KINDS: dict[str, type[Episode | Fact | WorkingBlock]] = {
+    "episode": Episode,
+    "fact": Fact,
+    "block": WorkingBlock,
+}
+_TIMES = frozenset(
+    {
+        *("at", "recorded_at", "accessed_at", "archived_at", "valid_from", "valid_until"),
+        *("superseded_at", "updated_at"),
+    }
+)
+
+
+def record_to_dict(record: Record) -> dict[str, Any]:
+    """A record as a JSON object; fields that are None are left out."""
+    found = {f.name: _out(getattr(record, f.name)) for f in fields(record) if getattr(record, f.name) is not None}
+    return {"kind": record.kind, **found}
+
+
+def record_from_dict(data: Mapping[str, Any]) -> Record:
+    """The record that record_to_dict() wrote.
+
+    Raises:
+        UsageError: this is no record; the message says what is wrong.
+    """
+    made = _KINDS.get(str(data.get("kind")))
+    if made is None:
+        raise UsageError(f"kind={data.get('kind')!r} is no kind of record; use one of {', '.join(_KINDS)}")
+    known = {f.name for f in fields(made)}
+    unknown = set(data) - known - {"kind"}
+    if unknown:
+        raise UsageError(f"a {data['kind']} has no field {', '.join(sorted(unknown))}; it may be of a newer format")
+    try:
+        return made(**{name: _in(name, value) for name, value in data.items() if name != "kind"})
+    except (TypeError, ValueError, KeyError) as error:
+        raise UsageError(f"this is no {data['kind']}: {error}") from error
+
+
+def _out(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, Provenance):
+        return {"origin": value.origin, "trusted": value.trusted}
+    if isinstance(value, Layer):
+        return int(value)
+    if isinstance(value, tuple):
+        return list(value)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+    if isinstance(value, Mapping):
+        return {k: {"at": v.isoformat()} if isinstance(v, datetime) else v for k, v in value.items()}  # pyright: ignore[reportUnknownVariableType]
+    return value
+
+
+def _in(name: str, value: Any) -> Any:
+    if name in _TIMES:
+        return datetime.fromisoformat(value)
+    if name == "provenance":
+        return Provenance(**value)
+    if name == "sources":
+        return tuple(value)
+    if name == "attributes":
+        return {k: datetime.fromisoformat(str(v["at"])) if isinstance(v, dict) else v for k, v in value.items()}  # pyright: ignore[reportUnknownArgumentType]
+    return value

@@ -1,0 +1,191 @@
+"""How a text becomes the terms that lexical search compares: cut, folded, stemmed.
+
+Every store uses the same analysis, so that a query finds the same records whatever keeps them.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from functools import lru_cache
+
+MAX_TERM = 64
+"""Longer words are cut, in texts and queries alike."""
+
+STOP_WORDS = frozenset(
+    """
+    a about above after again against all am an and any are arent as at be because been before being below between
+    both but by can cannot cant could couldnt did didnt do does doesnt doing dont down during each few for from further
+    had hadnt has hasnt have havent having he her here hers herself hes him himself his how i id if ill im in into is
+    isnt it its itself ive just lets me more most my myself no nor not now of off on once only or other our ours
+    ourselves out over own same she shes should shouldnt so some such than that thats the their theirs them themselves
+    then there theres these they theyre theyve this those through to too under until up us very was wasnt we were
+    werent weve what whats when where which while who whom whos why will with wont would wouldnt you youd youll your
+    youre yours yourself yourselves youve
+    """.split()  # noqa: SIM905
+)
+"""English words that say nothing about a topic, spelled as tokens() gives them."""
+
+# Scripts written without spaces: a run of them is cut into pairs of characters.
+_UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+# The vowel signs of Indic scripts are no letters to a regular expression, but part of a word.
+_LETTERS = rf"(?:[^\W_{_UNSPACED}]|[\u0900-\u0963\u0966-\u0dff])+"
+_WORD = re.compile(rf"[{_UNSPACED}]+|{_LETTERS}(?:['\u2019]{_LETTERS})*")
+_IS_UNSPACED = re.compile(rf"[{_UNSPACED}]")
+_APOSTROPHES = re.compile("['\u2019]")
+_POSSESSIVE = re.compile("['\u2019]s$")
+
+
+def tokens(text: str) -> list[str]:
+    """The words of a text in order: case and accents folded, `Anna's` as `anna`, `don't` as `dont`."""
+    found: list[str] = []
+    for word in _WORD.findall(_folded(text)):
+        if _IS_UNSPACED.match(word):
+            found.extend([word] if len(word) == 1 else [word[i : i + 2] for i in range(len(word) - 1)])
+        else:
+            found.append((word if word.isalnum() else _joined(word))[:MAX_TERM])
+    return found
+
+
+def terms(text: str) -> list[str]:
+    """The stems of all words of a text, stop words included, in order: what an index holds."""
+    return [stem(token) for token in tokens(text)]
+
+
+def query_terms(text: str) -> tuple[str, ...]:
+    """The different stems to look for, in order; stop words only where there is nothing else."""
+    words = tokens(text)
+    kept = [word for word in words if word not in STOP_WORDS] or words
+    return tuple(dict.fromkeys(stem(word) for word in kept))
+
+
+def _folded(text: str) -> str:
+    if text.isascii():
+        return text.lower()
+    # Hangul is left composed: taken apart, one syllable would become three letters.
+    spread = unicodedata.normalize("NFKD", text.casefold())
+    return unicodedata.normalize("NFC", "".join([c for c in spread if not _is_accent(c)]))
+
+
+def _is_accent(char: str) -> bool:
+    # Marks of Indic and other scripts are vowels, not accents; only these blocks hold accents.
+    return "\u0300" <= char <= "\u036f" or "\u1ab0" <= char <= "\u1aff" or "\u20d0" <= char <= "\u20ff"
+
+
+def _joined(word: str) -> str:
+    # `it's` and `Anna's` lose the ending; what is left of a contraction closes up.
+    return _APOSTROPHES.sub("", _POSSESSIVE.sub("", word))
+
+
+@lru_cache(maxsize=50_000)
+def stem(word: str) -> str:
+    """The stem of a folded English word by Porter's rules of 1980; any other word comes back as it is."""
+    if len(word) <= 2 or not (word.isascii() and word.isalpha()):
+        return word
+    word = _plural(word)
+    word = _past(word)
+    if word.endswith("y") and _has_vowel(word[:-1]):
+        word = word[:-1] + "i"
+    word = _replaced(word, _STEP_2)
+    word = _replaced(word, _STEP_3)
+    return _tidied(_without_suffix(word))
+
+
+_STEP_2 = (
+    ("ational", "ate"), ("tional", "tion"), ("enci", "ence"), ("anci", "ance"), ("izer", "ize"), ("abli", "able"),
+    ("alli", "al"), ("entli", "ent"), ("eli", "e"), ("ousli", "ous"), ("ization", "ize"), ("ation", "ate"),
+    ("ator", "ate"), ("alism", "al"), ("iveness", "ive"), ("fulness", "ful"), ("ousness", "ous"), ("aliti", "al"),
+    ("iviti", "ive"), ("biliti", "ble"),
+)  # fmt: skip
+_STEP_3 = (
+    ("icate", "ic"), ("ative", ""), ("alize", "al"), ("iciti", "ic"), ("ical", "ic"), ("ful", ""), ("ness", ""),
+)  # fmt: skip
+_STEP_4 = (
+    "ement", "ance", "ence", "able", "ible", "ment", "ant", "ent", "ism", "ate", "iti", "ous", "ive", "ize", "ion",
+    "al", "er", "ic", "ou",
+)  # fmt: skip
+
+
+def _shape(word: str) -> str:
+    """The word as `v` and `c`: a `y` is a vowel behind a consonant."""
+    shape = ""
+    for char in word:
+        is_vowel = char in "aeiou" or (char == "y" and shape.endswith("c"))
+        shape += "v" if is_vowel else "c"
+    return shape
+
+
+def _measure(word: str) -> int:
+    """How many times a vowel is followed by a consonant."""
+    return _shape(word).count("vc")
+
+
+def _has_vowel(word: str) -> bool:
+    return "v" in _shape(word)
+
+
+def _ends_short(word: str) -> bool:
+    """Whether it ends consonant, vowel, consonant, as in `hop`; not with w, x or y."""
+    return _shape(word).endswith("cvc") and word[-1] not in "wxy"
+
+
+def _ends_double(word: str) -> bool:
+    return len(word) > 1 and word[-1] == word[-2] and _shape(word).endswith("c")
+
+
+def _plural(word: str) -> str:
+    if word.endswith(("sses", "ies")):
+        return word[:-2]
+    if word.endswith("s") and not word.endswith("ss"):
+        return word[:-1]
+    return word
+
+
+def _past(word: str) -> str:
+    if word.endswith("eed"):
+        return word[:-1] if _measure(word[:-3]) > 0 else word
+    for ending in ("ed", "ing"):
+        if word.endswith(ending):
+            base = word[: -len(ending)]
+            return _mended(base) if _has_vowel(base) else word
+    return word
+
+
+def _mended(word: str) -> str:
+    """What `ed` or `ing` was taken from, spelled as a verb again."""
+    if word.endswith(("at", "bl", "iz")):
+        return word + "e"
+    if _ends_double(word) and word[-1] not in "lsz":
+        return word[:-1]
+    if _measure(word) == 1 and _ends_short(word):
+        return word + "e"
+    return word
+
+
+def _replaced(word: str, rules: tuple[tuple[str, str], ...]) -> str:
+    for ending, other in rules:
+        if word.endswith(ending):
+            base = word[: -len(ending)]
+            return base + other if _measure(base) > 0 else word
+    return word
+
+
+def _without_suffix(word: str) -> str:
+    for ending in _STEP_4:
+        if word.endswith(ending):
+            base = word[: -len(ending)]
+            if _measure(base) > 1 and (ending != "ion" or base.endswith(("s", "t"))):
+                return base
+            return word
+    return word
+
+
+def _tidied(word: str) -> str:
+    if word.endswith("e"):
+        base = word[:-1]
+        measure = _measure(base)
+        if measure > 1 or (measure == 1 and not _ends_short(base)):
+            word = base
+    if word.endswith("ll") and _measure(word) > 1:
+        word = word[:-1]
+    return word

@@ -1,0 +1,6 @@
+"""The composition root: the only place that chooses backends."""
+
+from loom.engine.open import open_memory
+from loom.engine.sync import SyncMemory, open_memory_sync
+
+__all__ = ["SyncMemory", "open_memory", "open_memory_sync"]

@@ -1,0 +1,1 @@
+"""Memory: what an agent should know next time, in four layers, with facts that have a history."""

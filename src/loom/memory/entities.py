@@ -1,0 +1,153 @@
+"""Names of things: when two subjects, two predicates or two objects are the same one.
+
+The keys made here are for comparing. What was said stays in the fact, for display.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Final, Literal
+
+from loom.core.record import Cardinality, Fact
+
+USER: Final = "user"
+"""The key of the person whose memory this is."""
+
+_SELF: Final = frozenset({"i", "me", "my", "mine", "myself", "user", "we", "us", "speaker", "human"})
+_APOSTROPHES: Final = str.maketrans({"\u2019": "'", "\u2018": "'", "\u02bc": "'", "\u00b4": "'", "`": "'"})
+_LEADING: Final = re.compile(r"^(?:(?:an?|the|my|our)\s+)+", re.IGNORECASE)
+_SPACE: Final = re.compile(r"\s+")
+_EDGE: Final = " \t\r\n.,;:!?\"()[]{}<>*_\u201c\u201d\u00ab\u00bb"
+_CAMEL: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_NOT_WORD: Final = re.compile(r"[\W_]+")
+
+_PREDICATES: Final[dict[str, str]] = {
+    alias: name
+    for name, aliases in {
+        "lives_in": "live_in living_in lived_in moved_to move_to relocated_to based_in resides_in reside_in "
+        "lives_at home_city hometown_now residence current_city city_of_residence is_living_in is_based_in",
+        "works_at": "work_at works_for work_for working_at working_for employed_at employed_by employer joined "
+        "started_at company works_in_company is_employed_by",
+        "works_as": "work_as working_as job job_title occupation profession role employed_as is_employed_as",
+        "name": "is_called is_named named called full_name first_name goes_by_name",
+        "also_called": "alias aka also_known_as nickname goes_by known_as is_also_called",
+        "age": "is_aged aged years_old age_in_years",
+        "birthday": "born_on birth_date birthdate date_of_birth dob was_born_on",
+        "born_in": "birthplace place_of_birth was_born_in",
+        "married_to": "spouse husband wife is_married_to",
+        "email": "email_address e_mail mail_address",
+        "phone": "phone_number mobile telephone telephone_number",
+        "likes": "like loves love enjoys enjoy is_fond_of fond_of likes_to",
+        "dislikes": "dislike hates hate does_not_like doesn_t_like cannot_stand",
+        "owns": "own has_a owner_of possesses",
+        "has_pet": "pet pets has_pets owns_pet has_dog has_cat",
+        "speaks": "speak language languages speaks_language speaking",
+        "allergic_to": "allergy allergies is_allergic_to has_allergy",
+        "visited": "has_visited travelled_to traveled_to has_been_to been_to went_to",
+        "knows": "know is_friends_with",
+        "diet": "dietary_preference follows_diet eats_diet",
+        "plans": "plan planning is_planning plans_to",
+        "prefers": "prefer preference preferred",
+    }.items()
+    for alias in aliases.split()
+}
+
+_SINGLE: Final = frozenset(
+    "lives_in works_at works_as name age birthday born_in married_to email phone address diet gender "
+    "nationality marital_status time_zone native_language height weight pronouns engaged_to partner "
+    "mother father current_project".split()
+)
+_MULTI: Final = frozenset(
+    "likes dislikes knows owns speaks visited has_pet allergic_to also_called plans prefers sister brother son "
+    "daughter child friend cousin aunt uncle colleague hobby interested_in studied attended skill plays".split()
+)
+
+
+@lru_cache(maxsize=8192)
+def normalise(name: str) -> str:
+    """The key of a person or a thing: one spelling for case, width, articles, possessives and spaces.
+
+    I, me, my and the user are one person. A name that is nothing but such words keeps them.
+    """
+    text = _SPACE.sub(" ", unicodedata.normalize("NFKC", name).translate(_APOSTROPHES)).strip(_EDGE)
+    text = unicodedata.normalize("NFKC", text.casefold())
+    if text in _SELF:
+        return USER
+    bare = _LEADING.sub("", text)
+    bare = bare.removesuffix("'s") if bare.endswith("'s") else bare.removesuffix("'")
+    bare = bare.strip(_EDGE) or text
+    return USER if bare in _SELF else bare or name
+
+
+@lru_cache(maxsize=2048)
+def predicate_key(predicate: str) -> str:
+    """The one name of a predicate: snake case, and the vocabulary's word where it has one."""
+    text = unicodedata.normalize("NFKC", predicate).translate(_APOSTROPHES)
+    text = _NOT_WORD.sub("_", _CAMEL.sub("_", text)).strip("_").casefold()
+    text = re.sub(r"^(?:is_|am_)?(?:currently|now)_(?=.)", "", text)
+    text = re.sub(r"^favou?rite_?(?=.)", "favourite_", text)
+    return _PREDICATES.get(text, text) or predicate
+
+
+def cardinality_of(predicate: str, stated: Cardinality = "inferred") -> Literal["single", "multi"]:
+    """Whether a predicate holds one value at a time. What was stated wins, then the table; unknown is multi."""
+    if stated != "inferred":
+        return stated
+    return "single" if is_known_single(predicate) else "multi"
+
+
+def is_known_single(predicate: str) -> bool:
+    """Whether the table says that there is one value at a time."""
+    key = predicate_key(predicate)
+    return key in _SINGLE or key.startswith("favourite_")
+
+
+def is_known_multi(predicate: str) -> bool:
+    """Whether the table says that values live side by side."""
+    return predicate_key(predicate) in _MULTI
+
+
+class Aliases:
+    """Other names of the same entity, learnt from facts that say so.
+
+    `also_called` facts join subject and object; a `name` fact joins them where its subject is the user.
+    """
+
+    __slots__ = ("_parent",)
+
+    def __init__(self) -> None:
+        self._parent: dict[str, str] = {}
+
+    @classmethod
+    def of(cls, facts: Iterable[Fact]) -> Aliases:
+        """The aliases that these facts declare. Retired facts declare none; pass current ones."""
+        aliases = cls()
+        for fact in facts:
+            predicate, subject = predicate_key(fact.predicate), normalise(fact.subject)
+            if fact.superseded_at is None and (
+                predicate == "also_called" or (predicate == "name" and subject == USER)
+            ):
+                aliases._join(subject, normalise(fact.object))
+        return aliases
+
+    def key(self, name: str) -> str:
+        """The key of the entity that has this name."""
+        return self._root(normalise(name))
+
+    def _root(self, key: str) -> str:
+        while (parent := self._parent.get(key, key)) != key:
+            key = parent
+        return key
+
+    def _join(self, one: str, other: str) -> None:
+        one, other = self._root(one), self._root(other)
+        # The user is the head of its group, else the first in the alphabet: the order of the facts decides nothing.
+        head, tail = sorted((one, other), key=lambda key: (key != USER, key))
+        if head != tail:
+            self._parent[tail] = head
+
+
+NO_ALIASES: Final = Aliases()

@@ -1,0 +1,205 @@
+"""What a new claim does to the facts that are stored: pure decisions, nothing is read or written.
+
+Every claim is kept as a statement, the fact with the interval that was claimed. What all statements of one
+subject and predicate add up to (see loom.memory.timeline) is what is believed. Where a statement's interval is
+not what is believed, a version carries the believed one: its id is the statement's plus `~` and a number, and the
+statement itself is superseded. A statement that was never believed as it was claimed has `superseded_at` equal to
+`recorded_at`: it answers no query, and keeps the answers the same in whatever order claims arrive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Literal, TypeAlias
+
+from loom.core.checks import as_utc
+from loom.core.ids import RecordIds
+from loom.core.record import Fact, Provenance
+from loom.errors import NotFound
+from loom.memory.entities import NO_ALIASES, Aliases, normalise, predicate_key
+from loom.memory.timeline import ALWAYS, FOREVER, Segment, Statement, moment, statement_of, timeline
+from loom.protocols.extractor import Claim
+
+Change: TypeAlias = Literal["new", "again", "supersedes", "split", "bounded", "ends", "retracted", "restored", "nothing"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FactChange:
+    """The facts to write, all or none, what that amounts to, and why in one line.
+
+    `new` stands beside what was known; `again` adds sources, and may widen the interval; `supersedes` closes
+    another object's interval, `split` leaves it on both sides; `bounded` is an older claim that gave way to a
+    newer one; `ends` closes without a new object; `nothing` writes nothing.
+    """
+
+    put: tuple[Fact, ...]
+    what: Change
+    reason: str
+
+
+def slot_of(fact: Fact | Claim, aliases: Aliases = NO_ALIASES) -> tuple[str, str]:
+    """The subject and predicate in which facts compete. Facts of different slots never touch each other."""
+    return (aliases.key(fact.subject), predicate_key(fact.predicate))
+
+
+def current(facts: Iterable[Fact], at: datetime, known_at: datetime) -> tuple[Fact, ...]:
+    """The facts that were true at `at`, according to what was believed at `known_at`, in a stable order."""
+    at, known_at = as_utc(at, "at"), as_utc(known_at, "known_at")
+    found = [
+        fact
+        for fact in facts
+        if fact.recorded_at <= known_at
+        and (fact.superseded_at is None or known_at < fact.superseded_at)
+        and (fact.valid_from is None or fact.valid_from <= at)
+        and (fact.valid_until is None or at < fact.valid_until)
+    ]
+    return tuple(sorted(found, key=lambda f: (*slot_of(f), normalise(f.object), f.id)))
+
+
+def applied(facts: Iterable[Fact], change: FactChange) -> tuple[Fact, ...]:
+    """The facts after a change was written: by id, the newest wins."""
+    return tuple({fact.id: fact for fact in (*facts, *change.put)}.values())
+
+
+def assert_claim(
+    existing: Sequence[Fact],
+    claim: Claim,
+    *,
+    now: datetime,
+    ids: RecordIds,
+    provenance: Provenance,
+    aliases: Aliases = NO_ALIASES,
+) -> FactChange:
+    """What to write for a claim.
+
+    `existing` are the user's facts, retired ones included; those of other subjects and predicates are passed
+    over. A claim with neither start nor end counts from `now`; one with an end and no start says that
+    something is over.
+    """
+    slot = _Slot(existing, slot_of(claim, aliases), aliases, now)
+    claimed = _claimed(claim, slot.now, provenance)
+    said = statement_of(claimed)
+    same = [s for s in slot.statements if s.identity == said.identity]
+    if any(not s.active and set(claimed.sources) <= set(s.fact.sources) for s in same):
+        return FactChange(put=(), what="nothing", reason=f"{claimed.text}: these sources were taken back before")
+    known = next((s for s in same if s.active), None)
+    if known is None:
+        said = statement_of(replace(claimed, id=ids.next_id()))
+        return _described(slot, said, slot.settle([*slot.statements, said], cause=said.fact.id, fresh=said))
+    merged = replace(known, fact=_restated(known.fact, claimed))
+    others = [merged if s is known else s for s in slot.statements]
+    put = slot.settle(others, cause=merged.fact.id)
+    if merged.fact != known.fact and all(fact.id != merged.fact.id for fact in put):
+        put = (*put, merged.fact)
+    changed = f"{len(claimed.sources)} source(s) added" if put else "nothing new in it"
+    return FactChange(put=put, what="again" if put else "nothing", reason=f"{claimed.text}: said before, {changed}")
+
+
+def retract(existing: Sequence[Fact], fact: Fact, *, now: datetime, aliases: Aliases = NO_ALIASES) -> FactChange:
+    """Take a fact back: it is no longer believed, and what it had closed or hidden holds again."""
+    slot = _Slot(existing, slot_of(fact, aliases), aliases, now)
+    stored = slot.stored(fact)
+    back = slot.behind(stored)
+    return slot.without(back, "retracted", f"{stored.text}: taken back")
+
+
+def restore(existing: Sequence[Fact], fact: Fact, *, now: datetime, aliases: Aliases = NO_ALIASES) -> FactChange:
+    """Undo what retired a fact: a retraction, or the one fact that superseded it, which is taken back."""
+    slot = _Slot(existing, slot_of(fact, aliases), aliases, now)
+    stored = slot.stored(fact)
+    gone = {s.fact.id for s in slot.taken_back(stored)}
+    if stored.superseded_at is not None and gone:
+        again = [_active(s) if s.fact.id in gone else s for s in slot.statements]
+        put = slot.settle(again, cause=min(gone), touched=gone)
+        return FactChange(put=put, what="restored", reason=f"{stored.text}: believed again")
+    winners = [s for s in slot.statements if s.active and s.fact.id == stored.superseded_by]
+    rivals = [s for s in winners if s.object != normalise(stored.object) or s.is_ending]
+    if not rivals:
+        return FactChange(put=(), what="nothing", reason=f"{stored.text}: no other fact retired it")
+    return slot.without(rivals, "restored", f"{stored.text}: what retired it ({rivals[0].fact.text}) is taken back")
+
+
+class _Slot:
+    """The facts of one subject and predicate, and the work on them."""
+
+    def __init__(self, existing: Sequence[Fact], key: tuple[str, str], aliases: Aliases, now: datetime) -> None:
+        self.facts = {f.id: f for f in existing if predicate_key(f.predicate) == key[1] and slot_of(f, aliases) == key}
+        self.statements = [statement_of(f) for f in self.facts.values() if self.origin(f.id) == f.id]
+        # A clock that was set back must not make a belief end before it began.
+        seen = [at for f in self.facts.values() for at in (f.recorded_at, f.superseded_at) if at is not None]
+        self.now = max([as_utc(now, "now"), *seen])
+
+    def origin(self, id: str) -> str:
+        """The id of the statement that a version belongs to."""
+        head, mark, number = id.rpartition("~")
+        return head if mark and number.isdigit() and head in self.facts else id
+
+    def stored(self, fact: Fact) -> Fact:
+        """The stored form of a fact."""
+        if fact.id not in self.facts:
+            raise NotFound(f"fact {fact.id} ({fact.text}) is not among the facts given; pass all facts of the user")
+        return self.facts[fact.id]
+
+    def behind(self, fact: Fact) -> list[Statement]:
+        """The statements that a fact stands on."""
+        view = statement_of(fact)
+        for segment in timeline(self._rivals(self.statements, view.object)):
+            if fact.superseded_at is None and _shape(segment) == _shape(view):
+                return list(segment.by)
+        return [s for s in self.statements if s.fact.id == self.origin(fact.id) and s.active]
+
+    def taken_back(self, fact: Fact) -> list[Statement]:
+        """The retracted statements that a fact stood on."""
+        view, sources = statement_of(fact), set(fact.sources)
+        return [
+            s
+            for s in self.statements
+            if not s.active
+            and s.object == view.object
+            and (s.fact.id == self.origin(fact.id) or (view.start <= s.start < view.end and sources >= set(s.fact.sources)))
+        ]
+
+    def without(self, back: Sequence[Statement], what: Change, reason: str) -> FactChange:
+        """The change that takes statements back."""
+        gone = {s.fact.id for s in back}
+        if not gone:
+            return FactChange(put=(), what="nothing", reason=f"{reason} before")
+        rest = [replace(s, active=False) if s.fact.id in gone else s for s in self.statements]
+        return FactChange(put=self.settle(rest, cause=None, touched=gone), what=what, reason=reason)
+
+    def settle(
+        self,
+        statements: Sequence[Statement],
+        *,
+        cause: str | None,
+        fresh: Statement | None = None,
+        touched: Iterable[str] = (),
+    ) -> tuple[Fact, ...]:
+        """The writes that turn what is believed into what these statements add up to."""
+        put: dict[str, Fact] = {}
+        by_id = {s.fact.id: s for s in statements}
+        scope = {s.object for s in statements} if any(s.single for s in statements) else None
+        if scope is None and cause is not None:
+            scope = {by_id[cause].object}
+        live = {
+            _shape(statement_of(f)): f
+            for f in sorted(self.facts.values(), key=lambda f: f.id, reverse=True)
+            if f.superseded_at is None and (scope is None or normalise(f.object) in scope)
+        }
+        segments = [s for s in timeline(statements) if scope is None or s.object in scope]
+        for segment in segments:
+            fact = live.get(_shape(segment))
+            wanted = self._believed(segment, fact, fresh, put)
+            if wanted != fact:
+                put[wanted.id] = wanted
+        believed = {_shape(segment) for segment in segments}
+        for fact in self._unbelieved(believed, scope):
+            put[fact.id] = replace(fact, superseded_at=self.now, superseded_by=cause or fact.id)
+        if fresh is not None and fresh.fact.id not in put:
+            put[fresh.fact.id] = replace(fresh.fact, superseded_at=self.now, superseded_by=_carrier(fresh, put, live))
+        for id in touched:
+            fact = put.get(id, self.facts[id])
+            put[id] = replace(fact, superseded_by=(fact.superseded_by or id) if by_id[id].active else None)
+        return tuple(put.values())

@@ -1,0 +1,203 @@
+"""Metabolism: jobs that move experience up the layers, idempotent, with everything they make linked to its sources."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from itertools import groupby
+from typing import Protocol
+
+from loom.core.clock import Clock
+from loom.core.filter import And, Eq
+from loom.core.ids import RecordIds
+from loom.core.record import Episode, Layer, Provenance, Record
+from loom.core.scope import Scope
+from loom.errors import LoomError, StoreConflict
+from loom.memory.compress import ContextCompressor
+from loom.memory.config import MemoryConfig
+from loom.memory.layers import Sorted, sort_layer
+from loom.memory.values import Metabolized
+from loom.protocols.jobs import Job, KeepsJobs, Lease
+from loom.protocols.memory_store import MemoryStore
+
+LEASE = timedelta(seconds=30)
+MAX_ATTEMPTS = 5
+_PAGE = 500
+_NEXT = {Layer.L2: "assimilate", Layer.L3: "sediment"}
+
+
+class Store(MemoryStore, KeepsJobs, Protocol):
+    """A memory store that keeps jobs."""
+
+
+Learn = Callable[[Scope, Sequence[Episode]], Awaitable[Sequence[Record]]]
+"""Finds facts in episodes; gives the records to write."""
+
+
+@dataclass(slots=True)
+class _Effects:
+    """What one job changes, applied together or not at all."""
+
+    put: list[Record] = field(default_factory=list[Record])
+    jobs: list[Job] = field(default_factory=list[Job])
+    counts: Counter[str] = field(default_factory=Counter[str])
+
+
+class Metabolism:
+    """Runs the three verbs: digest (L1 to L2), assimilate (L2 to L3), sediment (L3 to L4).
+
+    A job reads, decides with pure rules, and writes everything it decided in the transaction that closes it; a
+    worker that died leaves a lease that runs out, and the next one does the same again to the same effect.
+    """
+
+    def __init__(self, store: Store, config: MemoryConfig, *, clock: Clock, ids: RecordIds, learn: Learn) -> None:
+        self._store = store
+        self._config = config
+        self._clock = clock
+        self._ids = ids
+        self._learn = learn
+        self._compressor = ContextCompressor()
+        self._verbs: Mapping[str, Callable[[Job], Awaitable[_Effects]]] = {
+            "digest": self._digest,
+            "assimilate": self._assimilate,
+            "sediment": self._sediment,
+        }
+
+    def job(self, scope: Scope, kind: str, *, key: str | None = None, episodes: Sequence[str] = ()) -> Job:
+        """A job for a user; one of each kind is open at a time, unless `key` tells them apart."""
+        return Job(
+            id=self._ids.next_id(),
+            scope=scope.for_user(),
+            kind=kind,
+            key=key or kind,
+            run_at=self._clock.now(),
+            payload={"episodes": list(episodes)} if episodes else {},
+        )
+
+    async def tick(self, scope: Scope) -> None:
+        """Queue a look at every layer of a user: retention passes also when nothing is written."""
+        await self._store.write(scope.for_user(), jobs=[self.job(scope, kind) for kind in self._verbs])
+
+    async def run(self, scope: Scope | None = None, *, limit: int = 1000) -> Metabolized:
+        """Do the jobs that are due, and those they bring about, of one user or of all."""
+        done, counts, failed = 0, Counter[str](), list[str]()
+        while done + len(failed) < limit:
+            now = self._clock.now()
+            leases = await self._store.lease(now=now, until=now + LEASE, limit=1, scope=scope)
+            if not leases:
+                break
+            try:
+                counts += await self._do(leases[0])
+                done += 1
+            except StoreConflict as error:  # somebody else took over; what he does is as good
+                failed.append(str(error))
+            except LoomError as error:
+                failed.append(str(error))
+                await self._put_back(leases[0], str(error))
+        return Metabolized(jobs=done, counts=dict(counts), failed=tuple(failed))
+
+    async def _do(self, lease: Lease) -> Counter[str]:
+        verb = self._verbs.get(lease.job.kind)
+        if verb is None:
+            raise LoomError(f"there is no verb {lease.job.kind!r}; a newer Loom may have queued it")
+        effects = await verb(lease.job)
+        await self._store.finish(lease, put=effects.put, jobs=effects.jobs)
+        return effects.counts
+
+    async def _put_back(self, lease: Lease, reason: str) -> None:
+        now = self._clock.now()
+        again = lease.job.attempts < MAX_ATTEMPTS
+        wait = timedelta(seconds=2**lease.job.attempts)
+        await self._store.fail(lease, reason=reason, now=now, retry_at=now + wait if again else None)
+
+    # -- the verbs ----------------------------------------------------------------------------------------
+
+    async def _digest(self, job: Job) -> _Effects:
+        """L1 to L2: learn facts from what is new, shorten what is worth keeping, archive what overflows."""
+        effects = _Effects()
+        new = [await self._store.get(job.scope, id) for id in job.payload.get("episodes", ())]
+        learnt = await self._learn(job.scope, [e for e in new if isinstance(e, Episode)])
+        effects.put += learnt
+        effects.counts["facts"] += len(learnt)
+        sorted_ = await self._sorted(job.scope, Layer.L1)
+        for episode in sorted_.promote:
+            if self._config.enable_compression and self._config.l2.auto_compress:
+                effects.put += [self._statement(episode), self._archived(episode)]
+            else:
+                effects.put.append(replace(episode, layer=Layer.L2))
+        effects.put += [self._archived(e) for e in sorted_.archive]
+        return self._moved(effects, job.scope, Layer.L1, sorted_)
+
+    async def _assimilate(self, job: Job) -> _Effects:
+        """L2 to L3: what was asked for again becomes an episode; what leaves is summed up by session."""
+        effects = _Effects()
+        sorted_ = await self._sorted(job.scope, Layer.L2)
+        effects.put += [replace(e, layer=Layer.L3) for e in sorted_.promote]
+        effects.put += [self._archived(e) for e in sorted_.archive]
+        leaving = sorted(sorted_.archive, key=lambda e: (e.session_id or "", e.id))
+        for session, group in groupby(leaving, key=lambda e: e.session_id):
+            effects.put.append(self._summary(session, list(group)))
+            effects.counts["summaries"] += 1
+        return self._moved(effects, job.scope, Layer.L2, sorted_)
+
+    async def _sediment(self, job: Job) -> _Effects:
+        """L3 to L4: what keeps being asked for stays for good; L4 itself is held to its capacity."""
+        effects = _Effects()
+        sorted_ = await self._sorted(job.scope, Layer.L3)
+        effects.put += [replace(e, layer=Layer.L4) for e in sorted_.promote]
+        effects.put += [self._archived(e) for e in sorted_.archive]
+        last = await self._sorted(job.scope, Layer.L4)
+        effects.put += [self._archived(e) for e in last.archive]
+        effects.counts["archived"] += len(last.archive)
+        return self._moved(effects, job.scope, Layer.L3, sorted_)
+
+    # -- what they make -----------------------------------------------------------------------------------
+
+    async def _sorted(self, scope: Scope, layer: Layer) -> Sorted:
+        where = And(Eq("kind", "episode"), Eq("layer", int(layer)), Eq("archived_at", None))
+        found: list[Episode] = []
+        after: str | None = None
+        while page := await self._store.list(scope, where=where, after=after, limit=_PAGE):
+            found += [record for record in page if isinstance(record, Episode)]
+            after = page[-1].id
+        return sort_layer(found, layer, self._config, now=self._clock.now())
+
+    def _moved(self, effects: _Effects, scope: Scope, layer: Layer, sorted_: Sorted) -> _Effects:
+        effects.counts["promoted"] += len(sorted_.promote)
+        effects.counts["archived"] += len(sorted_.archive)
+        above = Layer(layer + 1)
+        grew = bool(sorted_.promote) or any(isinstance(r, Episode) and r.layer == above for r in effects.put)
+        if grew and above in _NEXT and self._config.enable_auto_migration:
+            effects.jobs.append(self.job(scope, _NEXT[above]))
+        return effects
+
+    def _archived(self, episode: Episode) -> Episode:
+        return replace(episode, archived_at=self._clock.now())
+
+    def _statement(self, episode: Episode) -> Episode:
+        """A record of what an episode says in short; it points at the episode, which stays in the archive."""
+        return replace(
+            episode,
+            id=f"s:{episode.id}",
+            text=self._compressor.statement(episode.text),
+            layer=Layer.L2,
+            recorded_at=self._clock.now(),
+            provenance=Provenance.derived([episode.provenance]),
+            sources=(episode.id, *episode.sources),
+        )
+
+    def _summary(self, session: str | None, episodes: list[Episode]) -> Episode:
+        first = episodes[0]
+        return Episode(
+            id=f"sum:{first.id}",
+            text=self._compressor.summary([e.text for e in episodes]),
+            at=min(e.at for e in episodes),
+            recorded_at=self._clock.now(),
+            provenance=Provenance.derived([e.provenance for e in episodes]),
+            layer=Layer.L3,
+            session_id=session,
+            importance=max(e.importance for e in episodes),
+            sources=tuple(dict.fromkeys(s for e in episodes for s in (e.id, *e.sources))),
+        )

@@ -1,0 +1,150 @@
+"""What a set of dated statements about one subject and predicate says, moment by moment.
+
+The answer is a function of the set alone, so the order in which statements were learnt cannot matter:
+- a statement holds from its start until its stated end; an open end is one that nobody stated yet, so it
+  takes the next end that another statement of the same object names;
+- a statement with an end and no start is an ending: every statement of its object that began before it stops
+  there. Where there is none, it says that the thing was so until then;
+- at each moment the statement that began last and is single-valued hides all that began before it. Of two that
+  began together, the one with the greater first source is taken as the later one, then the greater object.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from typing import Final
+
+from loom.core.record import Fact
+from loom.memory.entities import cardinality_of, normalise
+
+ALWAYS: Final = -1
+"""Before every moment that can be stated."""
+FOREVER: Final = 1 << 62
+"""After every moment that can be stated."""
+_FIRST: Final = datetime.min.replace(tzinfo=UTC)
+_TICK: Final = timedelta(microseconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """What was said once, with its interval in microseconds; `fact` is the record that keeps it."""
+
+    fact: Fact
+    object: str
+    start: int
+    end: int
+    single: bool
+    active: bool
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether it only says until when."""
+        return self.start == ALWAYS and self.end != FOREVER
+
+    @property
+    def order(self) -> tuple[int, str, str, bool]:
+        """Where it stands among the others: the greatest is the latest word."""
+        return (self.start, self.fact.sources[0] if self.fact.sources else "", self.object, self.single)
+
+    @property
+    def identity(self) -> tuple[str, int, int, bool]:
+        """Two statements with one identity say the same."""
+        return (self.object, self.start, self.end, self.single)
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """An interval in which an object was the answer, and the statements that say so, earliest first."""
+
+    object: str
+    start: int
+    end: int
+    by: tuple[Statement, ...]
+
+
+def statement_of(fact: Fact) -> Statement:
+    """What a fact says. Retired by nobody means that it was taken back."""
+    return Statement(
+        fact=fact,
+        object=normalise(fact.object),
+        start=ALWAYS if fact.valid_from is None else _ticks(fact.valid_from),
+        end=FOREVER if fact.valid_until is None else _ticks(fact.valid_until),
+        single=cardinality_of(fact.predicate, fact.cardinality) == "single",
+        active=fact.superseded_at is None or fact.superseded_by is not None,
+    )
+
+
+def moment(ticks: int) -> datetime | None:
+    """The time of a boundary; None for an open one."""
+    return None if ticks in {ALWAYS, FOREVER} else _FIRST + ticks * _TICK
+
+
+def timeline(statements: Iterable[Statement]) -> tuple[Segment, ...]:
+    """The segments that these statements add up to, by start, then by object."""
+    active = [s for s in statements if s.active]
+    spans = sorted(_effective(active), key=lambda s: s.order)
+    edges = sorted({edge for s in spans for edge in (s.start, s.end)})
+    starts = [s.start for s in spans]
+    one_object = len({s.object for s in spans}) < 2
+    open_: dict[str, Segment] = {}
+    done: list[Segment] = []
+    for left, right in pairwise(edges):
+        answers = _answers(spans[: bisect_right(starts, left)], left, one_object=one_object)
+        for name in [name for name in open_ if name not in answers]:
+            done.append(open_.pop(name))
+        for name, by in answers.items():
+            before = open_.get(name)
+            start, earlier = (before.start, before.by) if before else (left, ())
+            open_[name] = Segment(name, start, right, (*earlier, *(s for s in by if s not in earlier)))
+    done.extend(open_.values())
+    stated = {s.fact.id: s for s in active}
+    return tuple(sorted((_with_all(s, spans, stated) for s in done), key=lambda s: (s.start, s.object)))
+
+
+def _ticks(at: datetime) -> int:
+    return (at - _FIRST) // _TICK
+
+
+def _effective(active: Sequence[Statement]) -> list[Statement]:
+    """The statements with the ends that the others give them; those that hold at no time are left out."""
+    ends: dict[str, list[int]] = {}
+    endings: dict[str, list[int]] = {}
+    begins: dict[str, int] = {}
+    for s in active:
+        if s.end != FOREVER:
+            ends.setdefault(s.object, []).append(s.end)
+        if s.is_ending:
+            endings.setdefault(s.object, []).append(s.end)
+        else:
+            begins[s.object] = min(s.start, begins.get(s.object, s.start))
+    spans: list[Statement] = []
+    for s in active:
+        if s.is_ending and begins.get(s.object, FOREVER) < s.end:
+            continue
+        stops = (endings if s.end != FOREVER else ends).get(s.object, [])
+        end = min([s.end, *(stop for stop in stops if stop > s.start)])
+        if end > s.start:
+            spans.append(s if end == s.end else replace(s, end=end))
+    return spans
+
+
+def _answers(begun: Sequence[Statement], at: int, *, one_object: bool) -> dict[str, list[Statement]]:
+    found: dict[str, list[Statement]] = {}
+    for s in reversed(begun):
+        if at < s.end:
+            found.setdefault(s.object, []).append(s)
+            if s.single or one_object:
+                break
+    return found
+
+
+def _with_all(segment: Segment, spans: Sequence[Statement], stated: dict[str, Statement]) -> Segment:
+    """The segment with every statement that won in it or began in it, as they were stated."""
+    ids = {s.fact.id for s in segment.by} | {
+        s.fact.id for s in spans if s.object == segment.object and segment.start <= s.start < segment.end
+    }
+    return replace(segment, by=tuple(sorted((stated[id] for id in ids), key=lambda s: (s.order, s.fact.id))))

@@ -1,0 +1,230 @@
+"""Time words in a question: `last week`, `in May 2023`, `before June` as an interval, relative to a given now."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+_DAY = timedelta(days=1)
+_MONTHS = (
+    *("january", "february", "march", "april", "may", "june"),
+    *("july", "august", "september", "october", "november", "december"),
+)
+_WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
+_NUMBERS = {w: i for i, w in enumerate("one two three four five six seven eight nine ten eleven twelve".split(), 1)}
+_COUNTS = {**_NUMBERS, "a": 1, "an": 1, "a couple of": 2, "couple of": 2, "a few": 3, "few": 3, "several": 4}
+_SEASONS = {"spring": 3, "summer": 6, "autumn": 9, "fall": 9, "winter": 12}
+
+_YEAR = r"(?P<year>(?:19|20)\d\d)"
+_MONTH = rf"(?P<month>{'|'.join(_MONTHS)}|jan|feb|mar|apr|jun|jul|aug|sept?|oct|nov|dec)\b\.?"
+_DAY_NUMBER = r"(?P<day>[0-3]?\d)(?:st|nd|rd|th)?\b"
+_COUNT = rf"(?P<count>\d{{1,3}}|{'|'.join(sorted(_COUNTS, key=len, reverse=True))})"
+_UNIT = r"(?P<unit>day|week|month|year)s?"
+
+
+@dataclass(frozen=True, slots=True)
+class TimeHint:
+    """When the thing asked for happened: from `start` up to `end`, either of them None where it is open.
+
+    A strict hint is a limit the question sets (`before June`), fit to filter by. Any other names a time at which
+    something happened, and people speak of it around then: fit to prefer by.
+    """
+
+    start: datetime | None
+    end: datetime | None
+    strict: bool
+    words: str
+
+    def distance(self, at: datetime) -> timedelta:
+        """How far outside the interval a time is; zero inside."""
+        if self.start is not None and at < self.start:
+            return self.start - at
+        if self.end is not None and at >= self.end:
+            return at - self.end
+        return timedelta(0)
+
+    @property
+    def span(self) -> timedelta | None:
+        """How long the interval is; None where an end is open."""
+        return None if self.start is None or self.end is None else self.end - self.start
+
+
+def time_hint(question: str, now: datetime) -> TimeHint | None:
+    """What a question says about time, None where it says nothing. Days and weeks are those of `now`'s time zone."""
+    text = " ".join(question.lower().replace(",", " ").split())
+    if between := _between(text, now):
+        return between
+    for pattern, read in _FORMS:
+        for match in pattern.finditer(text):
+            found = read(match, now)
+            if found is not None:
+                return _limited(text, match, *found)
+    return None
+
+
+def _between(text: str, now: datetime) -> TimeHint | None:
+    match = re.search(r"\b(?:between|from) (?P<first>.{3,24}?) (?:and|to|until|till) (?P<second>.{3,24})", text)
+    if match is None:
+        return None
+    first, second = _point(match["first"], now), _point(match["second"], now)
+    if first is None or second is None:
+        return None
+    start, end = first[0], second[1]
+    if first[0] > second[0] and not re.search(_YEAR, match["first"]):
+        start = _moved_year(start, second[0].year)
+    return TimeHint(start, end, True, match[0]) if start < end else None
+
+
+def _point(text: str, now: datetime) -> tuple[datetime, datetime] | None:
+    for pattern, read in _FORMS:
+        match = pattern.match(text)
+        if match and (found := read(match, now)):
+            return found
+    return None
+
+
+def _limited(text: str, match: re.Match[str], start: datetime, end: datetime) -> TimeHint:
+    """The interval itself, or what is before or after it where the word in front says so."""
+    before = re.search(r"\b(before|until|till|prior to|up to|after|since|following)(?: the)? $", text[: match.start()])
+    if before is None:
+        return TimeHint(start, end, False, match[0])
+    words = before[0] + match[0]
+    if before[1] in ("before", "prior to"):
+        return TimeHint(None, start, True, words)
+    if before[1] in ("until", "till", "up to"):
+        return TimeHint(None, end, True, words)
+    return TimeHint(start if before[1] == "since" else end, None, True, words)
+
+
+def _iso(match: re.Match[str], now: datetime) -> tuple[datetime, datetime] | None:
+    return _date(now, int(match["year"]), int(match["month"]), int(match["day"]))
+
+
+def _calendar(match: re.Match[str], now: datetime) -> tuple[datetime, datetime] | None:
+    """A month, with or without a day and a year; without a year, the last one that has begun."""
+    parts = match.groupdict()
+    number = next(i for i, name in enumerate(_MONTHS, 1) if name.startswith(parts["month"][:3]))
+    day = int(parts["day"]) if parts.get("day") else None
+    year = int(parts["year"]) if parts.get("year") else now.year
+    found = _month(now, year, number) if day is None else _date(now, year, number, day)
+    if found and not parts.get("year") and found[0] > now:
+        found = _month(now, year - 1, number) if day is None else _date(now, year - 1, number, day)
+    return found
+
+
+def _season(match: re.Match[str], now: datetime) -> tuple[datetime, datetime]:
+    """Three months, of the northern half; a winter is named after the year it begins in."""
+    first = _SEASONS[match["season"]]
+    year = int(match["year"]) if match["year"] else now.year
+    if not match["year"] and (match["which"] == "last" or _month(now, year, first)[0] > now):
+        year -= _month(now, year, first)[0] > now or _added(now, year, first, 3) > now
+    return _month(now, year, first)[0], _added(now, year, first, 3)
+
+
+def _year(match: re.Match[str], now: datetime) -> tuple[datetime, datetime]:
+    year = int(match["year"])
+    return _month(now, year, 1)[0], _month(now, year + 1, 1)[0]
+
+
+def _named_day(match: re.Match[str], now: datetime) -> tuple[datetime, datetime]:
+    back = {"today": 0, "tonight": 0, "this morning": 0, "yesterday": 1, "last night": 1}
+    ago = 2 if match[0].startswith("the day before") else back[match[0]]
+    return _days(now, ago, 1)
+
+
+def _ago(match: re.Match[str], now: datetime) -> tuple[datetime, datetime]:
+    """`two weeks ago` is about then: half a unit to either side, a day for days."""
+    count, unit = _count(match["count"]), match["unit"]
+    size = _length(unit)
+    middle = _midnight(now) - count * size
+    return (middle, middle + _DAY) if unit == "day" else (middle - size / 2, middle + size / 2 + _DAY)
+
+
+def _past(match: re.Match[str], now: datetime) -> tuple[datetime, datetime]:
+    """`in the last three weeks`: from then until now."""
+    count = _count(match["count"]) if match["count"] else 1
+    return _midnight(now) - count * _length(match["unit"]), _midnight(now) + _DAY
+
+
+def _last(match: re.Match[str], now: datetime) -> tuple[datetime, datetime]:
+    """`last week` and `this month`: the calendar's."""
+    back = match["which"] == "last"
+    unit = match["unit"]
+    if unit == "year":
+        return _month(now, now.year - back, 1)[0], _month(now, now.year - back + 1, 1)[0]
+    if unit == "month":
+        return _month(now, now.year, now.month) if not back else _month(now, now.year, now.month - 1)
+    monday = now.weekday() + 7 * back
+    return _days(now, monday, 7) if unit == "week" else _days(now, monday - 4 if monday >= 5 else monday + 3, 3)
+
+
+def _weekday(match: re.Match[str], now: datetime) -> tuple[datetime, datetime]:
+    """The last such day before today; `today` has a word of its own."""
+    ago = (now.weekday() - _WEEKDAYS.index(match["weekday"])) % 7 or 7
+    return _days(now, ago, 1)
+
+
+def _recently(match: re.Match[str], now: datetime) -> tuple[datetime, datetime]:
+    return _days(now, 30, 31)
+
+
+def _count(word: str) -> int:
+    return int(word) if word.isdigit() else _COUNTS[word]
+
+
+def _length(unit: str) -> timedelta:
+    return _DAY * {"day": 1, "week": 7, "month": 30, "year": 365}[unit]
+
+
+def _midnight(at: datetime) -> datetime:
+    return at.replace(hour=0, minute=0, second=0, microsecond=0)
+
+
+def _days(now: datetime, ago: int, count: int) -> tuple[datetime, datetime]:
+    start = _midnight(now) - ago * _DAY
+    return start, start + count * _DAY
+
+
+def _date(now: datetime, year: int, month: int, day: int) -> tuple[datetime, datetime] | None:
+    try:
+        start = datetime(year, month, day, tzinfo=now.tzinfo or UTC)
+    except ValueError:
+        return None
+    return start, start + _DAY
+
+
+def _month(now: datetime, year: int, month: int) -> tuple[datetime, datetime]:
+    return _added(now, year, month, 0), _added(now, year, month, 1)
+
+
+def _added(now: datetime, year: int, month: int, more: int) -> datetime:
+    years, index = divmod(year * 12 + month - 1 + more, 12)
+    return datetime(years, index + 1, 1, tzinfo=now.tzinfo or UTC)
+
+
+def _moved_year(at: datetime, year: int) -> datetime:
+    return at.replace(year=year, day=min(at.day, 28) if at.month == 2 else at.day)
+
+
+_Read = Callable[[re.Match[str], datetime], tuple[datetime, datetime] | None]
+_FORMS: tuple[tuple[re.Pattern[str], _Read], ...] = tuple(
+    (re.compile(rf"\b(?:{pattern})\b"), read)
+    for pattern, read in (
+        (r"(?P<year>(?:19|20)\d\d)-(?P<month>\d\d)-(?P<day>\d\d)", _iso),
+        (rf"{_DAY_NUMBER} (?:of )?{_MONTH}(?: (?:of )?{_YEAR})?", _calendar),
+        (rf"{_MONTH} {_DAY_NUMBER}(?: {_YEAR})?", _calendar),
+        (rf"{_MONTH} (?:of )?{_YEAR}", _calendar),
+        (r"the day before yesterday|yesterday|today|tonight|this morning|last night", _named_day),
+        (rf"{_COUNT} {_UNIT} ago", _ago),
+        (rf"(?:in|over|during|within) the (?:last|past) (?:{_COUNT} )?{_UNIT}", _past),
+        (rf"(?:last|past) {_COUNT} {_UNIT}", _past),
+        (r"(?P<which>last|this) (?P<unit>weekend|week|month|year)", _last),
+        (rf"(?:last|on|this) (?P<weekday>{'|'.join(_WEEKDAYS)})", _weekday),
+        (rf"(?:in |last )?(?P<which>last|this|the|in) (?P<season>{'|'.join(_SEASONS)})(?: (?:of )?{_YEAR})?", _season),
+        (rf"(?:in|during|of|last|since|before|after|until|by|this) {_MONTH}", _calendar),
+        (rf"(?:in|during|of|since|before|after|until|by) {_YEAR}", _year),
+        (r"recently|lately|the other day", _recently),
+    )
+)

@@ -1,0 +1,1 @@
+"""Embedders: local ones that need no key, OpenAI and compatible services, and the automatic pick."""

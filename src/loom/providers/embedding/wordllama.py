@@ -1,0 +1,108 @@
+"""The default local embedder: static word-piece vectors of the wordllama package, averaged, with no network."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from importlib.metadata import version
+from threading import Lock
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from anyio import to_thread
+
+from loom.errors import ProviderUnavailable
+from loom.providers.embedding.checks import checked_texts, cut_bytes
+
+if TYPE_CHECKING:
+    from loom.protocols.embedder import Purpose, Vector
+
+_DIMENSION = 256
+# A mean of more word pieces than this says little, and a megabyte of text would hold up the whole batch.
+_MAX_BYTES = 16_384
+_BATCH = 512
+_LOADING = Lock()
+
+
+class _Model(NamedTuple):
+    rows: Any
+    """One row for each word piece."""
+    tokenizer: Any
+
+
+class WordLlamaEmbedder:
+    """Embeds with the static vectors inside the `wordllama` package: fast, deterministic, offline.
+
+    Texts are cut after 16,384 bytes. Queries and documents are embedded alike. The vectors are loaded at
+    the first use, in a thread, and shared by all instances of the process.
+    """
+
+    __slots__ = ()
+
+    @property
+    def identity(self) -> str:
+        """`wordllama:VERSION:256`, where the version is that of the package with the vectors."""
+        return f"wordllama:{version('wordllama')}:{_DIMENSION}"
+
+    @property
+    def dimension(self) -> int:
+        """256."""
+        return _DIMENSION
+
+    async def embed(self, texts: Sequence[str], *, purpose: Purpose) -> Sequence[Vector]:
+        """One vector of length 1 for each text."""
+        checked = checked_texts(texts, purpose)
+        if not checked:
+            return []
+        return await to_thread.run_sync(_embed, checked)
+
+
+def _embed(texts: Sequence[str]) -> Sequence[Vector]:
+    import numpy as np  # noqa: PLC0415
+
+    model = _shared_model()
+    vectors = np.empty((len(texts), _DIMENSION), dtype=np.float32)
+    for first in range(0, len(texts), _BATCH):
+        batch = [cut_bytes(text, _MAX_BYTES) for text in texts[first : first + _BATCH]]
+        encoded = model.tokenizer.encode_batch_fast(batch, add_special_tokens=False)
+        for place, one in enumerate(encoded, start=first):
+            # Each text is averaged by itself: padding a batch to its longest text would take gigabytes.
+            mean = model.rows[one.ids].mean(axis=0)
+            vectors[place] = mean / np.linalg.norm(mean)
+    return list(vectors)
+
+
+def _shared_model() -> _Model:
+    with _LOADING:
+        return _load()
+
+
+@lru_cache(maxsize=1)
+def _load() -> _Model:
+    with _root_logger_kept():
+        import wordllama  # noqa: PLC0415  # pyright: ignore[reportMissingTypeStubs]
+
+    home = os.path.dirname(wordllama.__file__)  # noqa: PTH120  (the package takes a text)
+    try:
+        # Its own search looks in a misspelt folder and then asks the network; naming the folder avoids both.
+        loaded: Any = wordllama.WordLlama.load(cache_dir=home, disable_download=True)
+    except (OSError, ValueError) as error:
+        raise ProviderUnavailable(
+            f"the vectors of wordllama could not be read from {home} ({error}); reinstall the package wordllama"
+        ) from error
+    loaded.tokenizer.no_padding()
+    return _Model(rows=loaded.embedding, tokenizer=loaded.tokenizer)
+
+
+@contextmanager
+def _root_logger_kept() -> Generator[None]:
+    """Undo what importing the package does to the logging of the whole process."""
+    root = logging.getLogger()
+    level, handlers = root.level, list(root.handlers)
+    try:
+        yield
+    finally:
+        root.setLevel(level)
+        root.handlers[:] = handlers

@@ -1,0 +1,1 @@
+"""Where memory is kept: one folder for each technology."""

@@ -1,0 +1,238 @@
+"""The records of one user, with their keys and vectors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+from loom.core.checks import check_text
+from loom.core.filter import Filter
+from loom.core.hit import Hit, rank_key
+from loom.core.record import Episode, Fact, Layer, Record, WorkingBlock
+from loom.core.scope import Scope
+from loom.core.words import query_terms, terms
+from loom.errors import NotFound, StoreConflict, UsageError
+from loom.protocols.embedder import Vector
+from loom.protocols.memory_store import Query
+from loom.stores.inmemory.lexical import WordIndex
+
+OWN = "bm25"
+DENSE = "dense"
+
+Keys = Mapping[str, Mapping[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a write will do to a shelf, checked in full: applying it cannot fail."""
+
+    records: Mapping[str, Record | None]
+    keys: Keys
+
+
+@dataclass(slots=True)
+class Shelf:
+    """What one user has. Callers never hold what the shelf holds: records are copied on the way in and out."""
+
+    records: dict[str, Record] = field(default_factory=dict[str, Record])
+    keys: dict[str, dict[str, str]] = field(default_factory=dict[str, dict[str, str]])
+    vectors: dict[str, tuple[float, ...]] = field(default_factory=dict[str, tuple[float, ...]])
+    indexes: dict[str, WordIndex] = field(default_factory=dict[str, WordIndex])
+
+    def plan(
+        self, scope: Scope, *, put: Sequence[Record] = (), delete: Iterable[str] = (), keys: Keys | None = None
+    ) -> Change:
+        """Check a write, deletions first; nothing is changed yet."""
+        planned: dict[str, Record | None] = {id: None for id in delete if self.get(scope, id) is not None}
+        for record in put:
+            _check_record(scope, record)
+            stored = planned[record.id] if record.id in planned else self.records.get(record.id)
+            if isinstance(record, WorkingBlock):
+                _check_version(record, stored)
+            planned[record.id] = copied(record)
+        return Change(planned, self._checked_keys(scope, keys or {}, planned))
+
+    def _checked_keys(self, scope: Scope, keys: Keys, planned: Mapping[str, Record | None]) -> Keys:
+        for id, texts in keys.items():
+            record = planned[id] if id in planned else self.records.get(id)
+            if record is None or not sees(scope, record):
+                raise NotFound(f"there is no record {id!r} to give keys to; put it first")
+            for kind, text in texts.items():
+                check_text(kind, f"the kind of a key of {id}")
+                check_text(text, f"the key {kind} of {id}", may_be_empty=True)
+        return {id: dict(texts) for id, texts in keys.items()}
+
+    def apply(self, change: Change) -> None:
+        """Do what was planned."""
+        for id, record in change.records.items():
+            if record is None:
+                self._remove(id)
+            else:
+                self._set(record)
+        for id, texts in change.keys.items():
+            self._set_keys(id, texts)
+
+    def _set(self, record: Record) -> None:
+        old = self.records.get(record.id)
+        self.records[record.id] = record
+        if old is None or old.text != record.text:
+            # The vector of another text would find the record for words it no longer says.
+            self.vectors.pop(record.id, None)
+            self._index(OWN).set(record.id, terms(record.text))
+
+    def _set_keys(self, id: str, texts: Mapping[str, str]) -> None:
+        kept = self.keys.setdefault(id, {})
+        for kind, text in texts.items():
+            kept.pop(kind, None)
+            if text.strip():
+                kept[kind] = text
+            self._index(f"{OWN}.{kind}").set(id, terms(text))
+
+    def _index(self, kind: str) -> WordIndex:
+        return self.indexes.setdefault(kind, WordIndex())
+
+    def _remove(self, id: str) -> None:
+        del self.records[id]
+        self.keys.pop(id, None)
+        self.vectors.pop(id, None)
+        for index in self.indexes.values():
+            index.remove(id)
+
+    def get(self, scope: Scope, id: str) -> Record | None:
+        """The record, if the scope sees it."""
+        record = self.records.get(id)
+        return copied(record) if record is not None and sees(scope, record) else None
+
+    def select(self, scope: Scope, where: Filter | None) -> list[Record]:
+        """The records that the scope sees and the filter fits, by id; not copied."""
+        found = [r for r in self.records.values() if sees(scope, r) and (where is None or where.matches(r))]
+        return sorted(found, key=lambda record: record.id)
+
+    def set_vectors(self, scope: Scope, vectors: Mapping[str, tuple[float, ...]]) -> None:
+        """Give records their vectors, all or none."""
+        for id in vectors:
+            if self.get(scope, id) is None:
+                raise NotFound(f"there is no record {id!r} to give a vector to; put it first")
+        self.vectors.update(vectors)
+
+    def search(self, scope: Scope, query: Query, *, now: datetime, vector: tuple[float, ...] | None) -> list[Hit]:
+        """The best hits, best first."""
+        shown = _shown(query, now)
+        fits = {r.id: r for r in self.select(scope, query.where) if shown(r)}
+        why: dict[str, dict[str, float]] = {}
+        if query.text.strip():
+            words = query_terms(query.text)
+            for kind, index in self.indexes.items():
+                _note(why, kind, index.scores(words), fits)
+        if vector is not None:
+            _note(why, DENSE, _cosines(vector, {id: self.vectors[id] for id in fits if id in self.vectors}), fits)
+        elif not query.text.strip():
+            why = {id: {} for id in fits}
+        # Sorted signals, so that a sum has one order of its parts and so one value.
+        hits = [Hit(fits[id], math.fsum(parts.values()), dict(sorted(parts.items()))) for id, parts in why.items()]
+        best = sorted(hits, key=rank_key)[: query.limit]
+        return [Hit(copied(fits[hit.item.id]), hit.score, hit.why) for hit in best]
+
+    def touch(self, scope: Scope, ids: Iterable[str], at: datetime) -> None:
+        """Count an access of each episode that is there."""
+        for id in ids:
+            record = self.records.get(id)
+            if isinstance(record, Episode) and sees(scope, record):
+                last = at if record.accessed_at is None else max(at, record.accessed_at)
+                self.records[id] = replace(record, accesses=record.accesses + 1, accessed_at=last)
+
+    def prune(
+        self, scope: Scope, layer: Layer, *, keep: int | None, before: datetime | None, now: datetime
+    ) -> tuple[str, ...]:
+        """Archive what is too much or too old, least recently accessed first."""
+        live = [r for r in self.records.values() if isinstance(r, Episode) and r.layer is layer]
+        live = sorted((r for r in live if r.archived_at is None and sees(scope, r)), key=_eviction_order)
+        old = [r for r in live if before is not None and r.recorded_at < before]
+        rest = [r for r in live if before is None or r.recorded_at >= before]
+        excess = rest[: max(0, len(rest) - keep)] if keep is not None else []
+        for record in (*old, *excess):
+            self.records[record.id] = replace(record, archived_at=now)
+        return tuple(record.id for record in sorted((*old, *excess), key=_eviction_order))
+
+
+def copied(record: Record) -> Record:
+    """A record that shares nothing that can change."""
+    if not isinstance(record, Episode):
+        return record
+    twin = copy(record)
+    object.__setattr__(twin, "attributes", dict(record.attributes))
+    return twin
+
+
+def sees(scope: Scope, record: Record) -> bool:
+    """Whether the record lies inside the scope of its user; facts and blocks belong to no session."""
+    return scope.session_id is None or not isinstance(record, Episode) or record.session_id == scope.session_id
+
+
+def _check_record(scope: Scope, record: Record) -> None:
+    if not isinstance(record, Episode | Fact | WorkingBlock):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise UsageError(f"{record!r} is not a record; put an Episode, a Fact or a WorkingBlock")
+    if isinstance(record, Episode) and not sees(scope, record):
+        raise UsageError(
+            f"episode {record.id} is of session {record.session_id!r}, but the scope names session "
+            f"{scope.session_id!r}; use scope.for_user() or the episode's own session"
+        )
+
+
+def _check_version(block: WorkingBlock, stored: Record | None) -> None:
+    if block == stored:
+        return
+    held = stored.version if isinstance(stored, WorkingBlock) else 0
+    if block.version != held + 1:
+        raise StoreConflict(
+            f"block {block.name!r} is stored with version {held}, so version {block.version} cannot follow; "
+            f"read it again and write version {held + 1}"
+        )
+
+
+def _shown(query: Query, now: datetime) -> Callable[[Record], bool]:
+    at, known_at = query.at or now, query.known_at or now
+
+    def shown(record: Record) -> bool:
+        if isinstance(record, Fact):
+            return query.history or record.is_current(at, known_at)
+        return not isinstance(record, Episode) or query.archived or record.archived_at is None
+
+    return shown
+
+
+def _note(
+    why: dict[str, dict[str, float]], signal: str, scores: Mapping[str, float], fits: Mapping[str, Record]
+) -> None:
+    for id, score in scores.items():
+        if id in fits:
+            why.setdefault(id, {})[signal] = score
+
+
+def _cosines(vector: tuple[float, ...], others: Mapping[str, tuple[float, ...]]) -> dict[str, float]:
+    if not others:
+        return {}
+    import numpy as np  # noqa: PLC0415 - only a search by vector pays for it
+
+    scores = np.asarray(tuple(others.values())) @ np.asarray(vector)
+    # A matrix product may differ in the last bits by row; equal vectors must score equal.
+    return dict(zip(others, scores.round(12).tolist(), strict=True))
+
+
+def unit_vector(vector: Vector, dimension: int, what: str) -> tuple[float, ...]:
+    """The direction of a vector; refuses one that has none, or another dimension."""
+    numbers = tuple(float(number) for number in vector)
+    if len(numbers) != dimension:
+        raise UsageError(f"{what} has {len(numbers)} numbers; this store keeps vectors of {dimension}")
+    length = math.hypot(*numbers)
+    if not math.isfinite(length) or length == 0:
+        raise UsageError(f"{what} has the length {length}; give finite numbers that are not all zero")
+    return tuple(number / length for number in numbers)
+
+
+def _eviction_order(episode: Episode) -> tuple[datetime, datetime, str]:
+    # What was never accessed counts as accessed when it came, or every new record would be the first to go.
+    return (episode.accessed_at or episode.recorded_at, episode.recorded_at, episode.id)

@@ -1,0 +1,213 @@
+"""A memory store in the process's own memory: nothing outlives it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+from loom.core.checks import as_utc
+from loom.core.clock import Clock, SystemClock
+from loom.core.filter import Filter
+from loom.core.hit import Hit
+from loom.core.record import Episode, Layer, Receipt, Record
+from loom.core.scope import Scope
+from loom.errors import EmbedderMismatch, UsageError
+from loom.protocols.embedder import Vector
+from loom.protocols.jobs import DeadLetter, Job, Lease
+from loom.protocols.memory_store import Query
+from loom.stores.inmemory.jobs import JobBook
+from loom.stores.inmemory.shelf import Change, Keys, Shelf, copied, unit_vector
+
+
+class InMemoryStore:
+    """Keeps records, vectors, keys and jobs in dicts, with every optional power of a store.
+
+    For tests and for what need not last. Each call runs without a pause, so tasks of one event loop may
+    share a store; threads may not.
+    """
+
+    def __init__(self, *, clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
+        self._shelves: dict[tuple[str, str], Shelf] = {}
+        self._jobs = JobBook()
+        self._bound: tuple[str, int] | None = None
+        self._closed = False
+
+    async def put(self, scope: Scope, *records: Record) -> None:
+        """Write the records, all or none."""
+        await self.write(scope, put=records)
+
+    async def get(self, scope: Scope, id: str) -> Record | None:
+        """The record with this id, None where there is none."""
+        return self._shelf(scope).get(scope, id)
+
+    async def search(self, scope: Scope, query: Query) -> tuple[Hit, ...]:
+        """The best hits, best first; the score is the sum of the signals in `why`."""
+        shelf = self._shelf(scope)
+        vector = None
+        if query.vector is not None:
+            vector = unit_vector(query.vector, self._dimension(), "the vector of a query")
+        return tuple(shelf.search(scope, query, now=self._clock.now(), vector=vector))
+
+    async def list(
+        self, scope: Scope, *, where: Filter | None = None, after: str | None = None, limit: int = 100
+    ) -> tuple[Record, ...]:
+        """Records in the order of their ids, from behind `after`."""
+        _check_limit(limit)
+        found = self._shelf(scope).select(scope, where)
+        return tuple(copied(r) for r in [r for r in found if after is None or r.id > after][:limit])
+
+    async def count(self, scope: Scope, *, where: Filter | None = None) -> int:
+        """How many records there are."""
+        return len(self._shelf(scope).select(scope, where))
+
+    async def delete(self, scope: Scope, *ids: str) -> int:
+        """Remove these records; returns how many were there."""
+        shelf = self._shelf(scope)
+        change = shelf.plan(scope, delete=ids)
+        self._apply(scope, shelf, change)
+        return len(change.records)
+
+    async def forget(self, scope: Scope) -> Receipt:
+        """Remove everything of a user, or the episodes and jobs of a session."""
+        shelf = self._shelf(scope)
+        gone = shelf.select(scope, None)
+        if scope.session_id is None:
+            self._shelves.pop(_owner(scope), None)
+        else:
+            gone = [record for record in gone if isinstance(record, Episode)]
+            self._apply(scope, shelf, shelf.plan(scope, delete=[record.id for record in gone]))
+        removed = Counter(record.kind for record in gone)
+        removed["job"], removed["dead_letter"] = self._jobs.forget(scope)
+        return Receipt(removed={kind: count for kind, count in removed.items() if count})
+
+    async def aclose(self) -> None:
+        """Let go of everything. Closing twice is allowed."""
+        self._closed = True
+        self._shelves, self._jobs = {}, JobBook()
+
+    async def prune(
+        self, scope: Scope, *, layer: Layer, keep: int | None = None, before: datetime | None = None
+    ) -> tuple[str, ...]:
+        """Archive what exceeds `keep` records or was recorded before `before`; returns the ids."""
+        if keep is not None and keep < 0:
+            raise UsageError(f"prune() was given keep={keep}; keep 0 or more, or None for no limit")
+        before = None if before is None else as_utc(before, "before of a prune")
+        return self._shelf(scope).prune(scope, Layer(layer), keep=keep, before=before, now=self._clock.now())
+
+    async def touch(self, scope: Scope, *ids: str, at: datetime) -> None:
+        """Count one access of each episode."""
+        self._shelf(scope).touch(scope, ids, as_utc(at, "the time of an access"))
+
+    async def bind(self, identity: str, dimension: int) -> None:
+        """Say which embedder the vectors come from; the same again is a no-op."""
+        self._check_open()
+        if dimension < 1:
+            raise UsageError(f"bind() was given dimension={dimension}; a vector has at least one number")
+        if self._bound is not None and self._bound[0] != identity:
+            raise EmbedderMismatch(self._bound[0], identity)
+        if self._bound is not None and self._bound[1] != dimension:
+            raise UsageError(f"{identity} was bound with {self._bound[1]} numbers, not {dimension}; give the first")
+        self._bound = (identity, dimension)
+
+    async def put_vectors(self, scope: Scope, vectors: Mapping[str, Vector]) -> None:
+        """Set the vectors of records, by record id, all or none."""
+        shelf, dimension = self._shelf(scope), self._dimension()
+        shelf.set_vectors(
+            scope, {id: unit_vector(vector, dimension, f"the vector of {id}") for id, vector in vectors.items()}
+        )
+
+    async def put_keys(self, scope: Scope, keys: Keys) -> None:
+        """Set keys: record id, then kind, then text; all or none."""
+        await self.write(scope, keys=keys)
+
+    async def write(
+        self,
+        scope: Scope,
+        *,
+        put: Sequence[Record] = (),
+        delete: Sequence[str] = (),
+        keys: Keys | None = None,
+        jobs: Sequence[Job] = (),
+    ) -> int:
+        """Delete, put, set keys and queue jobs, in this order, all or none; returns how many jobs are new."""
+        shelf = self._shelf(scope)
+        change = shelf.plan(scope, put=put, delete=delete, keys=keys)
+        new = self._jobs.plan(scope, jobs)
+        self._apply(scope, shelf, change)
+        self._jobs.add(new)
+        return len(new)
+
+    async def lease(
+        self, *, now: datetime, until: datetime, limit: int = 1, scope: Scope | None = None
+    ) -> tuple[Lease, ...]:
+        """Take jobs that are due, oldest first; of one user only, if a scope is given."""
+        self._check_open()
+        _check_limit(limit)
+        now, until = as_utc(now, "now of a lease"), as_utc(until, "until of a lease")
+        if until <= now:
+            raise UsageError(f"a lease from {now} until {until} is over at once; give a later `until`")
+        return self._jobs.lease(now, until, limit, scope)
+
+    async def finish(
+        self,
+        lease: Lease,
+        *,
+        put: Sequence[Record] = (),
+        delete: Sequence[str] = (),
+        keys: Keys | None = None,
+        jobs: Sequence[Job] = (),
+    ) -> None:
+        """Apply what the job did and close it; a job it queues may have the same key."""
+        self._jobs.check(lease)
+        scope = lease.job.scope
+        shelf = self._shelf(scope)
+        change = shelf.plan(scope, put=put, delete=delete, keys=keys)
+        new = self._jobs.plan(scope, jobs, closing=lease)
+        self._jobs.close(lease)
+        self._apply(scope, shelf, change)
+        self._jobs.add(new)
+
+    async def fail(self, lease: Lease, *, reason: str, now: datetime, retry_at: datetime | None) -> None:
+        """Put the job back for `retry_at`, or make it a dead letter."""
+        retry_at = None if retry_at is None else as_utc(retry_at, "retry_at of a failed job")
+        self._jobs.fail(lease, reason, as_utc(now, "now of a failed job"), retry_at)
+
+    async def dead_letters(self, scope: Scope) -> tuple[DeadLetter, ...]:
+        """The jobs of a user that were given up, the earliest first."""
+        return self._jobs.dead_letters(scope)
+
+    async def pending(self, scope: Scope) -> int:
+        """How many jobs of a user are open."""
+        return self._jobs.pending(scope)
+
+    def _shelf(self, scope: Scope) -> Shelf:
+        self._check_open()
+        return self._shelves.get(_owner(scope)) or Shelf()
+
+    def _apply(self, scope: Scope, shelf: Shelf, change: Change) -> None:
+        shelf.apply(change)
+        if shelf.records:
+            self._shelves[_owner(scope)] = shelf
+        else:
+            # Nothing of a user who has nothing is kept, his name included.
+            self._shelves.pop(_owner(scope), None)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise UsageError("this store is closed; open another")
+
+    def _dimension(self) -> int:
+        if self._bound is None:
+            raise UsageError("nobody said whose vectors these are; call bind(identity, dimension) first")
+        return self._bound[1]
+
+
+def _owner(scope: Scope) -> tuple[str, str]:
+    return (scope.namespace, scope.user_id)
+
+
+def _check_limit(limit: int) -> None:
+    if limit < 1:
+        raise UsageError(f"limit={limit} asks for nothing; ask for at least one")

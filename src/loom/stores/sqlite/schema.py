@@ -1,0 +1,154 @@
+"""The tables of a Loom file and the steps that lead to them."""
+
+from __future__ import annotations
+
+import apsw
+
+from loom.errors import FormatTooNew, StoreError
+from loom.stores.sqlite.connection import one, patiently, spoken_errors
+
+APPLICATION_ID = 0x4C6F6F6D
+"""Marks a file as Loom's own, so that another program's file is never changed."""
+
+_FIRST = """
+CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+
+CREATE TABLE users (
+    user INTEGER PRIMARY KEY AUTOINCREMENT,
+    namespace TEXT NOT NULL,
+    user_id TEXT NOT NULL,
+    next_number INTEGER NOT NULL DEFAULT 0,
+    vectors_gone INTEGER NOT NULL DEFAULT 0,
+    UNIQUE (namespace, user_id)
+);
+
+CREATE TABLE records (
+    row INTEGER PRIMARY KEY,
+    user INTEGER NOT NULL REFERENCES users (user),
+    id TEXT NOT NULL,
+    kind TEXT NOT NULL,
+    text TEXT,
+    origin TEXT NOT NULL,
+    trusted INTEGER NOT NULL,
+    at INTEGER,
+    recorded_at INTEGER,
+    layer INTEGER,
+    session_id TEXT,
+    speaker TEXT,
+    importance REAL,
+    accesses INTEGER,
+    accessed_at INTEGER,
+    archived_at INTEGER,
+    sources TEXT,
+    attributes TEXT,
+    subject TEXT,
+    predicate TEXT,
+    object TEXT,
+    valid_from INTEGER,
+    valid_until INTEGER,
+    superseded_at INTEGER,
+    superseded_by TEXT,
+    confidence REAL,
+    cardinality TEXT,
+    name TEXT,
+    version INTEGER,
+    updated_at INTEGER,
+    UNIQUE (user, id)
+);
+CREATE INDEX episodes_by_session ON records (user, session_id) WHERE session_id IS NOT NULL;
+CREATE INDEX episodes_by_layer ON records (user, layer, recorded_at) WHERE layer IS NOT NULL AND archived_at IS NULL;
+CREATE INDEX facts_by_subject ON records (user, subject, predicate) WHERE subject IS NOT NULL;
+CREATE INDEX others_by_user ON records (user) WHERE layer IS NULL;
+
+CREATE TABLE keys (
+    row INTEGER NOT NULL REFERENCES records (row) ON DELETE CASCADE,
+    kind TEXT NOT NULL,
+    text TEXT NOT NULL,
+    PRIMARY KEY (row, kind)
+) WITHOUT ROWID;
+
+CREATE TABLE postings (
+    user INTEGER NOT NULL,
+    term TEXT NOT NULL,
+    signal TEXT NOT NULL,
+    chunk INTEGER NOT NULL,
+    entries BLOB NOT NULL,
+    PRIMARY KEY (user, term, signal, chunk)
+) WITHOUT ROWID;
+
+CREATE TABLE lengths (
+    user INTEGER NOT NULL,
+    signal TEXT NOT NULL,
+    texts INTEGER NOT NULL,
+    words INTEGER NOT NULL,
+    PRIMARY KEY (user, signal)
+) WITHOUT ROWID;
+
+CREATE TABLE vectors (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    user INTEGER NOT NULL,
+    row INTEGER NOT NULL UNIQUE REFERENCES records (row) ON DELETE CASCADE,
+    data BLOB NOT NULL
+);
+CREATE INDEX vectors_by_user ON vectors (user);
+
+CREATE TABLE jobs (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    user INTEGER NOT NULL REFERENCES users (user),
+    session_id TEXT,
+    id TEXT NOT NULL,
+    kind TEXT NOT NULL,
+    key TEXT NOT NULL,
+    run_at INTEGER NOT NULL,
+    payload TEXT NOT NULL,
+    attempts INTEGER NOT NULL,
+    leased INTEGER NOT NULL DEFAULT 0,
+    token TEXT,
+    until INTEGER,
+    reason TEXT,
+    dead_at INTEGER
+);
+CREATE UNIQUE INDEX open_job_keys ON jobs (user, key) WHERE dead_at IS NULL;
+CREATE UNIQUE INDEX open_job_ids ON jobs (user, id) WHERE dead_at IS NULL;
+CREATE INDEX open_jobs ON jobs (run_at, id) WHERE dead_at IS NULL;
+CREATE INDEX dead_jobs ON jobs (user, number) WHERE dead_at IS NOT NULL;
+"""
+
+MIGRATIONS: tuple[str, ...] = (_FIRST,)
+"""Step n leads from version n to n + 1. A step that was released is never changed."""
+VERSION = len(MIGRATIONS)
+
+
+def migrate(db: apsw.Connection, path: str) -> None:
+    """Bring the file to this version, or refuse it."""
+    with spoken_errors(path):
+        if _version(db) == VERSION and _application(db) == APPLICATION_ID:
+            return
+        patiently(lambda: db.execute("BEGIN IMMEDIATE").fetchall())
+        try:
+            _step(db, path)
+        except BaseException:
+            db.execute("ROLLBACK")
+            raise
+        db.execute("COMMIT")
+
+
+def _step(db: apsw.Connection, path: str) -> None:
+    version = _version(db)
+    is_new = one(db, "SELECT 1 FROM sqlite_schema LIMIT 1") is None
+    if not is_new and _application(db) != APPLICATION_ID:
+        raise StoreError(f"{path} is a SQLite file of another program; give a new path or a file of Loom")
+    if version > VERSION:
+        raise FormatTooNew(f"{path} has format {version}, and this Loom reads up to {VERSION}; install a newer Loom")
+    for script in MIGRATIONS[version:]:
+        db.execute(script)
+    db.execute(f"PRAGMA application_id={APPLICATION_ID}")
+    db.execute(f"PRAGMA user_version={VERSION}")
+
+
+def _version(db: apsw.Connection) -> int:
+    return int((one(db, "PRAGMA user_version") or (0,))[0])
+
+
+def _application(db: apsw.Connection) -> int:
+    return int((one(db, "PRAGMA application_id") or (0,))[0])

@@ -1,0 +1,230 @@
+"""The vector store in memory: exact cosine search with numpy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from anyio import to_thread
+from numpy.typing import NDArray
+
+from loom.core.filter import Filter
+from loom.core.record import Scalar
+from loom.core.scope import Scope
+from loom.errors import EmbedderMismatch, UsageError
+from loom.protocols.embedder import Vector
+from loom.protocols.vector_store import VectorHit, VectorItem
+
+_Row: TypeAlias = NDArray[np.float64]
+_Key: TypeAlias = tuple[str | None, str]
+_FIRST_ROWS = 16
+# Equal vectors must tie, also when one is a multiple of the other: what differs past this digit is rounding.
+_DIGITS = 12
+# Below this many numbers a scan takes about a millisecond, less than it costs to hand it to a thread.
+_INLINE_NUMBERS = 2_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """What is known of one row; `id`, `session_id` and `attributes` are what a filter may ask for."""
+
+    id: str
+    session_id: str | None
+    attributes: Mapping[str, Scalar]
+
+
+class InMemoryVectorStore:
+    """Keeps vectors in memory and compares with every one of them: exact at any size, linear in it."""
+
+    __slots__ = ("_dimension", "_identity", "_users")
+
+    def __init__(self) -> None:
+        self._identity: str | None = None
+        self._dimension: int | None = None
+        self._users: dict[tuple[str, str], _Table] = {}
+
+    async def bind(self, identity: str, dimension: int) -> None:
+        """Say which embedder the vectors come from; the same again is a no-op."""
+        if self._identity is not None and self._identity != identity:
+            raise EmbedderMismatch(self._identity, identity)
+        if dimension < 1:
+            raise UsageError(f"dimension={dimension} is not a size; give 1 or more")
+        self._check_dimension(dimension, f"bind({identity!r})")
+        self._identity, self._dimension = identity, dimension
+
+    async def upsert(self, scope: Scope, items: Sequence[VectorItem]) -> None:
+        """Add vectors, or replace those with the same id."""
+        # Everything is checked before anything is written, and nothing awaits in between: all or nothing.
+        dimension = self._dimension
+        rows: list[tuple[VectorItem, _Row]] = []
+        for item in items:
+            row = _unit(item.vector, f"vector {item.id}")
+            dimension = dimension or len(row)
+            _check_length(len(row), dimension, f"vector {item.id}")
+            rows.append((item, row))
+        if not rows or dimension is None:
+            return
+        self._dimension = dimension
+        table = self._users.setdefault((scope.namespace, scope.user_id), _Table(dimension))
+        for item, row in rows:
+            if scope.session_id is None:
+                # A scope without a session sees the sessions of its user, so it replaces there too.
+                table.remove([key for key in table.keys_of(item.id) if key[0] is not None])
+            table.set(_Kept(item.id, scope.session_id, item.attributes), row)
+
+    async def search(
+        self, scope: Scope, vector: Vector, *, limit: int = 10, where: Filter | None = None
+    ) -> tuple[VectorHit, ...]:
+        """The nearest vectors, nearest first."""
+        if limit < 1:
+            raise UsageError(f"limit={limit} asks for nothing; give 1 or more")
+        asked = _unit(vector, "the vector to search for")
+        self._check_dimension(len(asked), "the vector to search for")
+        table = self._table(scope)
+        if table is None:
+            return ()
+        question = _Search(asked, scope, limit, where)
+        rows, kept = table.snapshot()
+        if rows.size <= _INLINE_NUMBERS:
+            return question.over(rows, kept)
+        return await to_thread.run_sync(question.over, rows.copy(), list(kept))
+
+    async def delete(self, scope: Scope, *ids: str) -> int:
+        """Remove vectors; returns how many were there."""
+        table = self._table(scope)
+        if table is None:
+            return 0
+        keys = [key for id in dict.fromkeys(ids) for key in table.keys_of(id) if _sees(scope, key[0])]
+        return table.remove(keys)
+
+    async def count(self, scope: Scope) -> int:
+        """How many vectors there are."""
+        table = self._table(scope)
+        return 0 if table is None else sum(_sees(scope, one.session_id) for one in table.snapshot()[1])
+
+    async def forget(self, scope: Scope) -> int:
+        """Remove all vectors of the scope; returns how many."""
+        table = self._table(scope)
+        if table is None:
+            return 0
+        keys = [(one.session_id, one.id) for one in table.snapshot()[1] if _sees(scope, one.session_id)]
+        removed = table.remove(keys)
+        if not table.snapshot()[1]:
+            del self._users[scope.namespace, scope.user_id]
+        return removed
+
+    async def aclose(self) -> None:
+        """Keep nothing any longer. Closing twice is allowed."""
+        self._users.clear()
+
+    def _table(self, scope: Scope) -> _Table | None:
+        return self._users.get((scope.namespace, scope.user_id))
+
+    def _check_dimension(self, given: int, what: str) -> None:
+        if self._dimension is not None:
+            _check_length(given, self._dimension, what)
+
+
+class _Table:
+    """The vectors of one user: a matrix that grows by doubling, and what each of its rows is."""
+
+    __slots__ = ("_by_id", "_kept", "_place", "_rows")
+
+    def __init__(self, dimension: int) -> None:
+        self._rows: _Row = np.zeros((_FIRST_ROWS, dimension))
+        self._kept: list[_Kept] = []
+        self._place: dict[_Key, int] = {}
+        self._by_id: dict[str, set[str | None]] = {}
+
+    def set(self, kept: _Kept, row: _Row) -> None:
+        key = (kept.session_id, kept.id)
+        place = self._place.get(key)
+        if place is None:
+            place = self._append(key, kept)
+        self._kept[place] = kept
+        self._rows[place] = row
+
+    def _append(self, key: _Key, kept: _Kept) -> int:
+        place = len(self._kept)
+        if place == len(self._rows):
+            self._rows = np.concatenate([self._rows, np.zeros_like(self._rows)])
+        self._kept.append(kept)
+        self._place[key] = place
+        self._by_id.setdefault(kept.id, set()).add(kept.session_id)
+        return place
+
+    def remove(self, keys: Sequence[_Key]) -> int:
+        for key in keys:
+            place, last = self._place.pop(key), len(self._kept) - 1
+            sessions = self._by_id[key[1]]
+            sessions.discard(key[0])
+            if not sessions:
+                del self._by_id[key[1]]
+            # The last row takes the free place, so that the rows stay without gaps.
+            moved = self._kept.pop()
+            if place != last:
+                self._kept[place] = moved
+                self._rows[place] = self._rows[last]
+                self._place[moved.session_id, moved.id] = place
+            self._rows[last] = 0.0
+        return len(keys)
+
+    def keys_of(self, id: str) -> Iterator[_Key]:
+        return ((session, id) for session in tuple(self._by_id.get(id, ())))
+
+    def snapshot(self) -> tuple[_Row, list[_Kept]]:
+        return self._rows[: len(self._kept)], self._kept
+
+
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """One question: which rows may answer, how many, and nearest to what."""
+
+    asked: _Row
+    scope: Scope
+    limit: int
+    where: Filter | None
+
+    def over(self, rows: _Row, kept: Sequence[_Kept]) -> tuple[VectorHit, ...]:
+        """The nearest of these rows."""
+        scores = np.round(np.clip(rows @ self.asked, -1.0, 1.0), _DIGITS)
+        places: list[int] = [place for place, one in enumerate(kept) if self._fits(one)]
+        if len(places) > self.limit:
+            # Everything that ties with the last hit stays in, so that ids decide and not the order of rows.
+            fitting = scores[places]
+            worst = np.partition(fitting, -self.limit)[-self.limit]
+            places = [places[place] for place in np.flatnonzero(fitting >= worst)]
+        hits = [VectorHit(kept[place].id, float(scores[place]), kept[place].attributes) for place in places]
+        hits.sort(key=lambda hit: (-hit.score, hit.id))
+        return tuple(hits[: self.limit])
+
+    def _fits(self, one: _Kept) -> bool:
+        return _sees(self.scope, one.session_id) and (self.where is None or self.where.matches(one))
+
+
+def _sees(scope: Scope, session_id: str | None) -> bool:
+    return scope.session_id is None or scope.session_id == session_id
+
+
+def _unit(vector: Vector, what: str) -> _Row:
+    try:
+        row = np.array(vector if isinstance(vector, np.ndarray) else list(vector), dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"{what} does not hold numbers only ({error}); give a sequence of floats") from error
+    if row.ndim != 1 or not len(row):
+        raise UsageError(f"{what} has the shape {row.shape}; give one row of numbers")
+    if not np.isfinite(row).all():
+        raise UsageError(f"{what} holds a NaN or an infinity; a vector needs finite numbers")
+    largest = np.abs(row).max()
+    if largest == 0:
+        raise UsageError(f"{what} is all zeros, which points nowhere; leave it out")
+    # Dividing by the largest first keeps the squares of very large and very small numbers in range.
+    row /= largest
+    return row / np.linalg.norm(row)
+
+
+def _check_length(given: int, dimension: int, what: str) -> None:
+    if given != dimension:
+        raise UsageError(f"{what} has {given} numbers, and this store holds vectors of {dimension}; use one embedder")
