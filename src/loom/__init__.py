@@ -35,7 +35,10 @@ if TYPE_CHECKING:
     )
     from loom.core.scope import Scope
     from loom.core.window import Notice, Window, WindowPart
+    from loom.engine import SyncMemory, open_memory, open_memory_sync
     from loom.errors import LoomError
+    from loom.memory.config import MemoryConfig, MemoryLayerConfig, MemoryStrategyType
+    from loom.memory.memory import Memory, Turn
     from loom.tokens import counter_for
 
 __version__ = "0.1.0"
@@ -67,7 +70,10 @@ _HOMES = {
     ),
     "loom.core.scope": ("Scope",),
     "loom.core.window": ("Notice", "Window", "WindowPart"),
+    "loom.engine": ("SyncMemory", "open_memory", "open_memory_sync"),
     "loom.errors": ("LoomError",),
+    "loom.memory.config": ("MemoryConfig", "MemoryLayerConfig", "MemoryStrategyType"),
+    "loom.memory.memory": ("Memory", "Turn"),
     "loom.tokens": ("counter_for",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -85,6 +91,10 @@ __all__ = [
     "ImageEntry",
     "ImagePart",
     "LoomError",
+    "Memory",
+    "MemoryConfig",
+    "MemoryLayerConfig",
+    "MemoryStrategyType",
     "Message",
     "MessageEntry",
     "ModelInfo",
@@ -96,17 +106,21 @@ __all__ = [
     "Section",
     "Simulation",
     "StringEntry",
+    "SyncMemory",
     "TextPart",
     "ThinkingPart",
     "ToolCallPart",
     "ToolResultPart",
     "ToolSpec",
+    "Turn",
     "Usage",
     "Window",
     "WindowPart",
     "counter_for",
     "explain",
     "find_model",
+    "open_memory",
+    "open_memory_sync",
     "plan",
     "render",
     "simulate",

@@ -121,7 +121,7 @@ async def test_forgetting_a_user_leaves_nothing_and_the_receipt_says_so(memory):
 
 
 async def test_forgetting_one_record_takes_what_was_made_from_it(memory):
-    done = await memory.remember("I live in Tokyo, we decided to stay.", user_id="alice")
+    done = await memory.remember("I live in Tokyo. We decided to stay.", user_id="alice")
     await memory.metabolize(user_id="alice")
     assert await memory.facts(user_id="alice")
     await memory.forget(done.kept[0].id, user_id="alice")

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from loom import __version__
-from loom.cli import cache, demo
+from loom.cli import cache, demo, memory
 
 app = typer.Typer(
     name="loom",
@@ -17,6 +17,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(cache.app, name="cache")
+app.add_typer(memory.app, name="memory")
 app.command(name="demo")(demo.demo)
 
 

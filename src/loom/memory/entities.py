@@ -20,7 +20,7 @@ _SELF: Final = frozenset({"i", "me", "my", "mine", "myself", "user", "we", "us",
 _APOSTROPHES: Final = str.maketrans({"\u2019": "'", "\u2018": "'", "\u02bc": "'", "\u00b4": "'", "`": "'"})
 _LEADING: Final = re.compile(r"^(?:(?:an?|the|my|our)\s+)+", re.IGNORECASE)
 _SPACE: Final = re.compile(r"\s+")
-_EDGE: Final = " \t\r\n.,;:!?\"()[]{}<>*_\u201c\u201d\u00ab\u00bb"
+_EDGE: Final = ' \t\r\n.,;:!?"()[]{}<>*_\u201c\u201d\u00ab\u00bb'
 _CAMEL: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _NOT_WORD: Final = re.compile(r"[\W_]+")
 
@@ -56,13 +56,18 @@ _PREDICATES: Final[dict[str, str]] = {
 }
 
 _SINGLE: Final = frozenset(
-    "lives_in works_at works_as name age birthday born_in married_to email phone address diet gender "
-    "nationality marital_status time_zone native_language height weight pronouns engaged_to partner "
-    "mother father current_project".split()
+    {
+        *("lives_in", "works_at", "works_as", "name", "age", "birthday", "born_in", "married_to", "email", "phone"),
+        *("address", "diet", "gender", "nationality", "marital_status", "time_zone", "native_language", "height"),
+        *("weight", "pronouns", "engaged_to", "partner", "mother", "father", "current_project"),
+    }
 )
 _MULTI: Final = frozenset(
-    "likes dislikes knows owns speaks visited has_pet allergic_to also_called plans prefers sister brother son "
-    "daughter child friend cousin aunt uncle colleague hobby interested_in studied attended skill plays".split()
+    {
+        *("likes", "dislikes", "knows", "owns", "speaks", "visited", "has_pet", "allergic_to", "also_called", "plans"),
+        *("prefers", "sister", "brother", "son", "daughter", "child", "friend", "cousin", "aunt", "uncle", "niece"),
+        *("nephew", "colleague", "hobby", "interested_in", "studied", "attended", "skill", "plays"),
+    }
 )
 
 
@@ -72,14 +77,14 @@ def normalise(name: str) -> str:
 
     I, me, my and the user are one person. A name that is nothing but such words keeps them.
     """
-    text = _SPACE.sub(" ", unicodedata.normalize("NFKC", name).translate(_APOSTROPHES)).strip(_EDGE)
-    text = unicodedata.normalize("NFKC", text.casefold())
+    text = _SPACE.sub(" ", unicodedata.normalize("NFKC", name).translate(_APOSTROPHES)).strip()
+    text = unicodedata.normalize("NFKC", (text.strip(_EDGE) or text).casefold())
     if text in _SELF:
         return USER
     bare = _LEADING.sub("", text)
     bare = bare.removesuffix("'s") if bare.endswith("'s") else bare.removesuffix("'")
     bare = bare.strip(_EDGE) or text
-    return USER if bare in _SELF else bare or name
+    return USER if bare in _SELF else bare
 
 
 @lru_cache(maxsize=2048)
@@ -127,9 +132,7 @@ class Aliases:
         aliases = cls()
         for fact in facts:
             predicate, subject = predicate_key(fact.predicate), normalise(fact.subject)
-            if fact.superseded_at is None and (
-                predicate == "also_called" or (predicate == "name" and subject == USER)
-            ):
+            if fact.superseded_at is None and (predicate == "also_called" or (predicate == "name" and subject == USER)):
                 aliases._join(subject, normalise(fact.object))
         return aliases
 

@@ -19,10 +19,12 @@ from loom.core.ids import RecordIds
 from loom.core.record import Fact, Provenance
 from loom.errors import NotFound
 from loom.memory.entities import NO_ALIASES, Aliases, normalise, predicate_key
-from loom.memory.timeline import ALWAYS, FOREVER, Segment, Statement, moment, statement_of, timeline
+from loom.memory.timeline import FOREVER, Segment, Statement, moment, statement_of, timeline
 from loom.protocols.extractor import Claim
 
-Change: TypeAlias = Literal["new", "again", "supersedes", "split", "bounded", "ends", "retracted", "restored", "nothing"]
+Change: TypeAlias = Literal[
+    "new", "again", "supersedes", "split", "bounded", "ends", "retracted", "restored", "nothing"
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,8 +91,8 @@ def assert_claim(
         said = statement_of(replace(claimed, id=ids.next_id()))
         return _described(slot, said, slot.settle([*slot.statements, said], cause=said.fact.id, fresh=said))
     merged = replace(known, fact=_restated(known.fact, claimed))
-    others = [merged if s is known else s for s in slot.statements]
-    put = slot.settle(others, cause=merged.fact.id)
+    slot.facts[known.fact.id] = merged.fact
+    put = slot.settle([merged if s is known else s for s in slot.statements], cause=merged.fact.id)
     if merged.fact != known.fact and all(fact.id != merged.fact.id for fact in put):
         put = (*put, merged.fact)
     changed = f"{len(claimed.sources)} source(s) added" if put else "nothing new in it"
@@ -102,6 +104,9 @@ def retract(existing: Sequence[Fact], fact: Fact, *, now: datetime, aliases: Ali
     slot = _Slot(existing, slot_of(fact, aliases), aliases, now)
     stored = slot.stored(fact)
     back = slot.behind(stored)
+    # The retired fact names all it stood on, so that restore() finds exactly these statements again.
+    sources = tuple(dict.fromkeys([*stored.sources, *(source for s in back for source in s.fact.sources)]))
+    slot.facts[stored.id] = replace(stored, sources=sources)
     return slot.without(back, "retracted", f"{stored.text}: taken back")
 
 
@@ -144,11 +149,17 @@ class _Slot:
 
     def behind(self, fact: Fact) -> list[Statement]:
         """The statements that a fact stands on."""
-        view = statement_of(fact)
-        for segment in timeline(self._rivals(self.statements, view.object)):
-            if fact.superseded_at is None and _shape(segment) == _shape(view):
-                return list(segment.by)
-        return [s for s in self.statements if s.fact.id == self.origin(fact.id) and s.active]
+        view, left = statement_of(fact), list(self.statements)
+        if fact.superseded_at is not None:
+            return [s for s in left if s.fact.id == self.origin(fact.id) and s.active]
+        # Behind the statements that show a fact others may wait that would show the very same one.
+        while by := [s for segment in timeline(left) if _shape(segment) == _shape(view) for s in segment.by]:
+            left = [replace(s, active=False) if s in by else s for s in left]
+        # An ending of what goes would now say that it once was so: it goes too.
+        before, after = _begins(self.statements, view.object), _begins(left, view.object)
+        gone = {s.fact.id for s in left if not s.active}
+        gone |= {s.fact.id for s in left if s.object == view.object and s.is_ending and before < s.end <= after}
+        return [s for s in self.statements if s.active and s.fact.id in gone]
 
     def taken_back(self, fact: Fact) -> list[Statement]:
         """The retracted statements that a fact stood on."""
@@ -158,7 +169,8 @@ class _Slot:
             for s in self.statements
             if not s.active
             and s.object == view.object
-            and (s.fact.id == self.origin(fact.id) or (view.start <= s.start < view.end and sources >= set(s.fact.sources)))
+            and (s.fact.id == self.origin(fact.id) or (s.start < view.end and view.start < s.end))
+            and sources >= set(s.fact.sources)
         ]
 
     def without(self, back: Sequence[Statement], what: Change, reason: str) -> FactChange:
@@ -178,28 +190,126 @@ class _Slot:
         touched: Iterable[str] = (),
     ) -> tuple[Fact, ...]:
         """The writes that turn what is believed into what these statements add up to."""
-        put: dict[str, Fact] = {}
         by_id = {s.fact.id: s for s in statements}
-        scope = {s.object for s in statements} if any(s.single for s in statements) else None
-        if scope is None and cause is not None:
-            scope = {by_id[cause].object}
-        live = {
-            _shape(statement_of(f)): f
-            for f in sorted(self.facts.values(), key=lambda f: f.id, reverse=True)
-            if f.superseded_at is None and (scope is None or normalise(f.object) in scope)
-        }
-        segments = [s for s in timeline(statements) if scope is None or s.object in scope]
-        for segment in segments:
-            fact = live.get(_shape(segment))
-            wanted = self._believed(segment, fact, fresh, put)
-            if wanted != fact:
+        touched = set(touched)
+        if not any(s.single for s in statements):
+            # Without a single-valued statement objects do not compete, and only those at hand can change.
+            objects = {by_id[id].object for id in (*touched, cause) if id is not None}
+            statements = [s for s in statements if s.object in objects]
+        objects = {s.object for s in statements}
+        live = [f for f in self.facts.values() if f.superseded_at is None and normalise(f.object) in objects]
+        gone = {id for id in touched if not by_id[id].active}
+        shapes = {_shape(statement_of(f)): f for f in sorted(live, key=_by_id, reverse=True) if f.id not in gone}
+        put: dict[str, Fact] = {}
+        kept: set[str] = set()
+        for segment in timeline(statements):
+            wanted = self._believed(segment, shapes.get(_shape(segment)), fresh, put)
+            kept.add(wanted.id)
+            if wanted != self.facts.get(wanted.id):
                 put[wanted.id] = wanted
-        believed = {_shape(segment) for segment in segments}
-        for fact in self._unbelieved(believed, scope):
-            put[fact.id] = replace(fact, superseded_at=self.now, superseded_by=cause or fact.id)
+        for fact in sorted(live, key=_by_id):
+            if fact.id not in kept:
+                put[fact.id] = replace(fact, superseded_at=self.now, superseded_by=cause or fact.id)
         if fresh is not None and fresh.fact.id not in put:
-            put[fresh.fact.id] = replace(fresh.fact, superseded_at=self.now, superseded_by=_carrier(fresh, put, live))
+            carrier = next((f.id for f in put.values() if f.superseded_at is None), fresh.fact.id)
+            put[fresh.fact.id] = replace(fresh.fact, superseded_at=self.now, superseded_by=carrier)
         for id in touched:
             fact = put.get(id, self.facts[id])
-            put[id] = replace(fact, superseded_by=(fact.superseded_by or id) if by_id[id].active else None)
+            put[id] = replace(fact, superseded_by=None if id in gone else fact.superseded_by or id)
         return tuple(put.values())
+
+    def _believed(self, segment: Segment, fact: Fact | None, fresh: Statement | None, put: dict[str, Fact]) -> Fact:
+        """The fact that stands for a segment: the one that does already, the new statement, or a new version."""
+        if fact is None and fresh is not None and _shape(fresh) == _shape(segment):
+            fact = fresh.fact
+        sources = [source for s in segment.by for source in s.fact.sources]
+        confidence = max(s.fact.confidence for s in segment.by)
+        if fact is not None:
+            sources = tuple(dict.fromkeys((*fact.sources, *sources)))
+            return replace(fact, sources=sources, confidence=max(confidence, fact.confidence))
+        face = segment.by[0].fact
+        number = 1
+        while (id := f"{face.id}~{number}") in self.facts or id in put:
+            number += 1
+        return replace(
+            face,
+            id=id,
+            valid_from=moment(segment.start),
+            valid_until=moment(segment.end),
+            recorded_at=self.now,
+            superseded_at=None,
+            superseded_by=None,
+            sources=tuple(dict.fromkeys(sources)),
+            confidence=confidence,
+            provenance=_joined([s.fact.provenance for s in segment.by]),
+        )
+
+
+def _by_id(fact: Fact) -> str:
+    return fact.id
+
+
+def _shape(interval: Statement | Segment) -> tuple[str, int, int]:
+    return (interval.object, interval.start, interval.end)
+
+
+def _begins(statements: Iterable[Statement], object: str) -> int:
+    """When an object is first said to have begun."""
+    starts = [s.start for s in statements if s.active and s.object == object and not s.is_ending and s.start < s.end]
+    return min(starts, default=FOREVER)
+
+
+def _active(statement: Statement) -> Statement:
+    return replace(statement, active=True)
+
+
+def _joined(parts: Sequence[Provenance]) -> Provenance:
+    return parts[0] if len(set(parts)) == 1 else Provenance.derived(parts)
+
+
+def _claimed(claim: Claim, now: datetime, provenance: Provenance) -> Fact:
+    """The claim as a fact that has no id of its own yet."""
+    starts = now if claim.valid_from is None and claim.valid_until is None else claim.valid_from
+    return Fact(
+        id="claimed",
+        subject=" ".join(claim.subject.split()),
+        predicate=predicate_key(claim.predicate),
+        object=" ".join(claim.object.split()),
+        recorded_at=now,
+        provenance=provenance,
+        valid_from=starts,
+        valid_until=claim.valid_until,
+        confidence=claim.confidence,
+        cardinality=claim.cardinality,
+        sources=tuple(dict.fromkeys(claim.sources)),
+    )
+
+
+def _restated(known: Fact, again: Fact) -> Fact:
+    """A fact with the sources of its repetition. The first source stays the greatest: it decides between equals."""
+    first = max(known.sources[:1] + again.sources[:1])
+    sources = tuple(dict.fromkeys((first, *known.sources, *again.sources)))
+    return replace(known, sources=sources, confidence=max(known.confidence, again.confidence))
+
+
+def _described(slot: _Slot, said: Statement, put: tuple[Fact, ...]) -> FactChange:
+    """The change that a new statement makes, in words."""
+    own = [f for f in put if normalise(f.object) == said.object]
+    retired = [f for f in put if f.superseded_at is not None and f.id in slot.facts]
+    rivals = {normalise(f.object): f for f in retired if normalise(f.object) != said.object}
+    text = said.fact.text
+    if said.is_ending and any(f in own for f in retired):
+        return FactChange(put=put, what="ends", reason=f"{text}: over since {said.fact.valid_until}")
+    if rivals:
+        closed = ", ".join(sorted(f.object for f in rivals.values()))
+        left = [f for f in put if f.superseded_at is None and normalise(f.object) in rivals]
+        split = len(left) > len({normalise(f.object) for f in left})
+        reason = f"{text}: {'divides' if split else 'closes'} {closed}"
+        return FactChange(put=put, what="split" if split else "supersedes", reason=reason)
+    believed = any(f.id == said.fact.id and f.superseded_at is None for f in own)
+    before = [statement_of(f) for f in slot.facts.values() if f.superseded_at is None]
+    if any(s.object == said.object and s.start < said.end and said.start < s.end for s in before):
+        return FactChange(put=put, what="again", reason=f"{text}: said before, sources and interval joined")
+    if believed:
+        return FactChange(put=put, what="new", reason=f"{text}: not known before")
+    return FactChange(put=put, what="bounded", reason=f"{text}: gives way where another statement is later")

@@ -140,12 +140,14 @@ class Memory:
         skipped += [Skip(e.text[:80], "remembered before under this key") for e in repeated]
         notes: tuple[str, ...] = ()
         if new:
-            keys = await self._neighbours.around(scope, new) if isinstance(self.store, KeepsKeys) else None
+            new = await self._neighbours.placed(scope, new)
+            keys = await self._neighbours.keys(scope, new) if isinstance(self.store, KeepsKeys) else None
             digest = self._metabolism.job(scope, "digest", key=f"digest:{new[0].id}", episodes=[e.id for e in new])
             await self.store.write(scope.for_user(), put=new, keys=keys, jobs=[digest])
             self._neighbours.said(scope, new)
             notes = await self._embed(scope, new)
-        result: list[Record] = [old or e for e, old in zip(kept, known, strict=True)]
+        written = {e.id: e for e in new}
+        result: list[Record] = [old or written[e.id] for e, old in zip(kept, known, strict=True)]
         return Remembered(kept=tuple(result), skipped=tuple(skipped), notes=notes)
 
     async def _embed(self, scope: Scope, episodes: Sequence[Episode]) -> tuple[str, ...]:

@@ -1,6 +1,7 @@
 """What a set of dated statements about one subject and predicate says, moment by moment.
 
 The answer is a function of the set alone, so the order in which statements were learnt cannot matter:
+- a statement of no length says nothing;
 - a statement holds from its start until its stated end; an open end is one that nobody stated yet, so it
   takes the next end that another statement of the same object names;
 - a statement with an end and no start is an ending: every statement of its object that began before it stops
@@ -15,7 +16,6 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from itertools import pairwise
 from typing import Final
 
 from loom.core.record import Fact
@@ -58,7 +58,7 @@ class Statement:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """An interval in which an object was the answer, and the statements that say so, earliest first."""
+    """An interval in which an object was the answer; `by` are the statements that won or began in it."""
 
     object: str
     start: int
@@ -85,24 +85,28 @@ def moment(ticks: int) -> datetime | None:
 
 def timeline(statements: Iterable[Statement]) -> tuple[Segment, ...]:
     """The segments that these statements add up to, by start, then by object."""
-    active = [s for s in statements if s.active]
+    active = [s for s in statements if s.active and s.start < s.end]
     spans = sorted(_effective(active), key=lambda s: s.order)
     edges = sorted({edge for s in spans for edge in (s.start, s.end)})
     starts = [s.start for s in spans]
     one_object = len({s.object for s in spans}) < 2
-    open_: dict[str, Segment] = {}
-    done: list[Segment] = []
-    for left, right in pairwise(edges):
+    open_: dict[str, tuple[int, set[str]]] = {}
+    done: list[tuple[str, int, int, set[str]]] = []
+    for left in edges:
+        # At the last edge nothing holds any more, so every segment gets its end.
         answers = _answers(spans[: bisect_right(starts, left)], left, one_object=one_object)
-        for name in [name for name in open_ if name not in answers]:
-            done.append(open_.pop(name))
+        for name in set(open_) - set(answers):
+            start, ids = open_.pop(name)
+            done.append((name, start, left, ids))
         for name, by in answers.items():
-            before = open_.get(name)
-            start, earlier = (before.start, before.by) if before else (left, ())
-            open_[name] = Segment(name, start, right, (*earlier, *(s for s in by if s not in earlier)))
-    done.extend(open_.values())
+            open_.setdefault(name, (left, set()))[1].update(s.fact.id for s in by)
     stated = {s.fact.id: s for s in active}
-    return tuple(sorted((_with_all(s, spans, stated) for s in done), key=lambda s: (s.start, s.object)))
+    segments: list[Segment] = []
+    for name, start, end, ids in done:
+        ids |= {s.fact.id for s in spans if s.object == name and start <= s.start < end}
+        by = sorted((stated[id] for id in ids), key=lambda s: (s.order, s.fact.id))
+        segments.append(Segment(name, start, end, tuple(by)))
+    return tuple(sorted(segments, key=lambda s: (s.start, s.object)))
 
 
 def _ticks(at: datetime) -> int:
@@ -140,11 +144,3 @@ def _answers(begun: Sequence[Statement], at: int, *, one_object: bool) -> dict[s
             if s.single or one_object:
                 break
     return found
-
-
-def _with_all(segment: Segment, spans: Sequence[Statement], stated: dict[str, Statement]) -> Segment:
-    """The segment with every statement that won in it or began in it, as they were stated."""
-    ids = {s.fact.id for s in segment.by} | {
-        s.fact.id for s in spans if s.object == segment.object and segment.start <= s.start < segment.end
-    }
-    return replace(segment, by=tuple(sorted((stated[id] for id in ids), key=lambda s: (s.order, s.fact.id))))

@@ -13,15 +13,34 @@ _MONTHS = (
     *("july", "august", "september", "october", "november", "december"),
 )
 _WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
-_NUMBERS = {w: i for i, w in enumerate("one two three four five six seven eight nine ten eleven twelve".split(), 1)}
+_NUMBERS = {
+    "one": 1,
+    "two": 2,
+    "three": 3,
+    "four": 4,
+    "five": 5,
+    "six": 6,
+    "seven": 7,
+    "eight": 8,
+    "nine": 9,
+    "ten": 10,
+    "eleven": 11,
+    "twelve": 12,
+}
 _COUNTS = {**_NUMBERS, "a": 1, "an": 1, "a couple of": 2, "couple of": 2, "a few": 3, "few": 3, "several": 4}
 _SEASONS = {"spring": 3, "summer": 6, "autumn": 9, "fall": 9, "winter": 12}
 
-_YEAR = r"(?P<year>(?:19|20)\d\d)"
+_YEAR = r"(?P<year>(?:19|20)\d\d)\b"
 _MONTH = rf"(?P<month>{'|'.join(_MONTHS)}|jan|feb|mar|apr|jun|jul|aug|sept?|oct|nov|dec)\b\.?"
 _DAY_NUMBER = r"(?P<day>[0-3]?\d)(?:st|nd|rd|th)?\b"
 _COUNT = rf"(?P<count>\d{{1,3}}|{'|'.join(sorted(_COUNTS, key=len, reverse=True))})"
 _UNIT = r"(?P<unit>day|week|month|year)s?"
+# A bare month or year counts only behind one of these: `may` is also a verb, 1999 also a number.
+_LEAD = r"(?:in|during|of|last|this|since|before|prior to|after|following|until|till|up to|by)"
+_LIMIT = re.compile(
+    rf"(?:\b(?P<unit>day|week|weekend|month|year|{'|'.join(_WEEKDAYS)}) )?"
+    r"\b(?P<limit>before|until|till|prior to|up to|by|after|since|following)(?: the)? $"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,23 +98,39 @@ def _between(text: str, now: datetime) -> TimeHint | None:
 
 def _point(text: str, now: datetime) -> tuple[datetime, datetime] | None:
     for pattern, read in _FORMS:
-        match = pattern.match(text)
+        match = pattern.match(text) or pattern.match(f"in {text}")
         if match and (found := read(match, now)):
             return found
     return None
 
 
 def _limited(text: str, match: re.Match[str], start: datetime, end: datetime) -> TimeHint:
-    """The interval itself, or what is before or after it where the word in front says so."""
-    before = re.search(r"\b(before|until|till|prior to|up to|after|since|following)(?: the)? $", text[: match.start()])
+    """The interval itself, or what is before or after it where the words in front say so."""
+    begin = match.start("lead_end") if "lead_end" in match.groupdict() else match.start()
+    before = _LIMIT.search(text[:begin])
     if before is None:
         return TimeHint(start, end, False, match[0])
-    words = before[0] + match[0]
-    if before[1] in ("before", "prior to"):
+    words = text[before.start() : match.end()]
+    if before["unit"]:
+        return TimeHint(*_beside(before, start, end), False, words)
+    if before["limit"] in ("before", "prior to", "by"):
         return TimeHint(None, start, True, words)
-    if before[1] in ("until", "till", "up to"):
+    if before["limit"] in ("until", "till", "up to"):
         return TimeHint(None, end, True, words)
-    return TimeHint(start if before[1] == "since" else end, None, True, words)
+    return TimeHint(start if before["limit"] == "since" else end, None, True, words)
+
+
+def _beside(before: re.Match[str], start: datetime, end: datetime) -> tuple[datetime, datetime]:
+    """`the week before` a time, `the Sunday after` it."""
+    unit, ahead = before["unit"], before["limit"] in ("after", "following")
+    if unit not in _WEEKDAYS:
+        size = _length("week" if unit == "weekend" else unit)
+        return (end, end + size) if ahead else (start - size, start)
+    step = _DAY if ahead else -_DAY
+    day = end if ahead else start - _DAY
+    while day.weekday() != _WEEKDAYS.index(unit):
+        day += step
+    return day, day + _DAY
 
 
 def _iso(match: re.Match[str], now: datetime) -> tuple[datetime, datetime] | None:
@@ -157,7 +192,7 @@ def _last(match: re.Match[str], now: datetime) -> tuple[datetime, datetime]:
     if unit == "month":
         return _month(now, now.year, now.month) if not back else _month(now, now.year, now.month - 1)
     monday = now.weekday() + 7 * back
-    return _days(now, monday, 7) if unit == "week" else _days(now, monday - 4 if monday >= 5 else monday + 3, 3)
+    return _days(now, monday, 7) if unit == "week" else _days(now, monday - 4, 3)
 
 
 def _weekday(match: re.Match[str], now: datetime) -> tuple[datetime, datetime]:
@@ -166,7 +201,7 @@ def _weekday(match: re.Match[str], now: datetime) -> tuple[datetime, datetime]:
     return _days(now, ago, 1)
 
 
-def _recently(match: re.Match[str], now: datetime) -> tuple[datetime, datetime]:
+def _recently(_: re.Match[str], now: datetime) -> tuple[datetime, datetime]:
     return _days(now, 30, 31)
 
 
@@ -223,8 +258,8 @@ _FORMS: tuple[tuple[re.Pattern[str], _Read], ...] = tuple(
         (r"(?P<which>last|this) (?P<unit>weekend|week|month|year)", _last),
         (rf"(?:last|on|this) (?P<weekday>{'|'.join(_WEEKDAYS)})", _weekday),
         (rf"(?:in |last )?(?P<which>last|this|the|in) (?P<season>{'|'.join(_SEASONS)})(?: (?:of )?{_YEAR})?", _season),
-        (rf"(?:in|during|of|last|since|before|after|until|by|this) {_MONTH}", _calendar),
-        (rf"(?:in|during|of|since|before|after|until|by) {_YEAR}", _year),
+        (rf"{_LEAD} (?P<lead_end>){_MONTH}", _calendar),
+        (rf"{_LEAD} (?P<lead_end>){_YEAR}", _year),
         (r"recently|lately|the other day", _recently),
     )
 )

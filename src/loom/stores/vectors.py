@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -21,7 +22,7 @@ _Row: TypeAlias = NDArray[np.float64]
 _Key: TypeAlias = tuple[str | None, str]
 _FIRST_ROWS = 16
 # Equal vectors must tie, also when one is a multiple of the other: what differs past this digit is rounding.
-_DIGITS = 12
+_DIGITS = 9
 # Below this many numbers a scan takes about a millisecond, less than it costs to hand it to a thread.
 _INLINE_NUMBERS = 2_000_000
 
@@ -89,7 +90,8 @@ class InMemoryVectorStore:
         rows, kept = table.snapshot()
         if rows.size <= _INLINE_NUMBERS:
             return question.over(rows, kept)
-        return await to_thread.run_sync(question.over, rows.copy(), list(kept))
+        with table.lent():
+            return await to_thread.run_sync(question.over, rows, kept)
 
     async def delete(self, scope: Scope, *ids: str) -> int:
         """Remove vectors; returns how many were there."""
@@ -130,15 +132,32 @@ class InMemoryVectorStore:
 class _Table:
     """The vectors of one user: a matrix that grows by doubling, and what each of its rows is."""
 
-    __slots__ = ("_by_id", "_kept", "_place", "_rows")
+    __slots__ = ("_by_id", "_kept", "_place", "_readers", "_rows")
 
     def __init__(self, dimension: int) -> None:
         self._rows: _Row = np.zeros((_FIRST_ROWS, dimension))
         self._kept: list[_Kept] = []
         self._place: dict[_Key, int] = {}
         self._by_id: dict[str, set[str | None]] = {}
+        self._readers = 0
+
+    @contextmanager
+    def lent(self) -> Generator[None]:
+        """While a thread reads the snapshot, a write leaves that as it is and goes on with a copy."""
+        self._readers += 1
+        lent = self._kept
+        try:
+            yield
+        finally:
+            if self._kept is lent:
+                self._readers -= 1
+
+    def _before_write(self) -> None:
+        if self._readers:
+            self._rows, self._kept, self._readers = self._rows.copy(), list(self._kept), 0
 
     def set(self, kept: _Kept, row: _Row) -> None:
+        self._before_write()
         key = (kept.session_id, kept.id)
         place = self._place.get(key)
         if place is None:
@@ -156,6 +175,8 @@ class _Table:
         return place
 
     def remove(self, keys: Sequence[_Key]) -> int:
+        if keys:
+            self._before_write()
         for key in keys:
             place, last = self._place.pop(key), len(self._kept) - 1
             sessions = self._by_id[key[1]]
@@ -190,18 +211,23 @@ class _Search:
     def over(self, rows: _Row, kept: Sequence[_Kept]) -> tuple[VectorHit, ...]:
         """The nearest of these rows."""
         scores = np.round(np.clip(rows @ self.asked, -1.0, 1.0), _DIGITS)
-        places: list[int] = [place for place, one in enumerate(kept) if self._fits(one)]
+        places = self._fitting(kept)
         if len(places) > self.limit:
             # Everything that ties with the last hit stays in, so that ids decide and not the order of rows.
             fitting = scores[places]
             worst = np.partition(fitting, -self.limit)[-self.limit]
-            places = [places[place] for place in np.flatnonzero(fitting >= worst)]
-        hits = [VectorHit(kept[place].id, float(scores[place]), kept[place].attributes) for place in places]
+            places = places[fitting >= worst]
+        found = [(kept[int(place)], float(scores[place])) for place in places]
+        hits = [VectorHit(one.id, score, one.attributes) for one, score in found]
         hits.sort(key=lambda hit: (-hit.score, hit.id))
         return tuple(hits[: self.limit])
 
-    def _fits(self, one: _Kept) -> bool:
-        return _sees(self.scope, one.session_id) and (self.where is None or self.where.matches(one))
+    def _fitting(self, kept: Sequence[_Kept]) -> NDArray[np.intp]:
+        where, scope = self.where, self.scope
+        if where is None and scope.session_id is None:
+            return np.arange(len(kept), dtype=np.intp)
+        fits = [_sees(scope, one.session_id) and (where is None or where.matches(one)) for one in kept]
+        return np.flatnonzero(np.array(fits, dtype=np.bool_))
 
 
 def _sees(scope: Scope, session_id: str | None) -> bool:

@@ -108,7 +108,9 @@ class OpenAIEmbeddingProvider:
         except Exception as error:
             raise _as_loom_error(error, self._model, self._clock) from error
         if places != list(range(len(texts))):
-            raise BadResponse(f"{self._model} answered {len(rows)} vectors for {len(texts)} texts, numbered {places}")
+            raise BadResponse(
+                f"{self._model} answered {len(rows)} vectors for {len(texts)} texts, numbered {places!s:.80}"
+            )
         try:
             return checked_vectors(vectors, count=len(texts), dimension=self._dimension, who=self._model)
         except (TypeError, ValueError) as error:
@@ -152,7 +154,7 @@ def _batches(texts: list[str], most: int) -> Iterator[list[str]]:
         yield batch
 
 
-def _as_loom_error(error: Exception, model: str, clock: Clock) -> Exception:
+def _as_loom_error(error: Exception, model: str, clock: Clock) -> ProviderError:
     import openai  # noqa: PLC0415
 
     if isinstance(error, openai.RateLimitError):
@@ -169,7 +171,7 @@ def _as_loom_error(error: Exception, model: str, clock: Clock) -> Exception:
         return ProviderUnavailable(f"the service of {model} cannot be reached ({error}); check base_url and network")
     if isinstance(error, openai.OpenAIError | ValueError | TypeError | AttributeError):
         return BadResponse(f"{model} answered with something that holds no vectors ({error}); check base_url")
-    return error
+    return ProviderError(f"embedding with {model} failed ({type(error).__name__}: {error})")
 
 
 def _retry_after(headers: Any, clock: Clock) -> float | None:

@@ -19,7 +19,6 @@ SELECTED = ", ".join(f"r.{name}" for name in COLUMNS)
 TIMES = frozenset(
     ("at", "recorded_at", "accessed_at", "archived_at", "valid_from", "valid_until", "superseded_at", "updated_at")
 )
-_SHARED = frozenset(("kind", "id", "origin", "trusted"))
 _EPISODE = COLUMNS[5:16]
 _FACT = ("recorded_at", "sources", *COLUMNS[16:25])
 
@@ -95,6 +94,6 @@ def _in(name: str, value: Any) -> Any:
     if name == "sources":
         return tuple(json.loads(value))
     if name == "attributes":
-        found = json.loads(value)
-        return {k: from_micros(v["at"]) if isinstance(v, dict) else v for k, v in found.items()}
+        found: dict[str, Any] = json.loads(value)
+        return {k: from_micros(int(v["at"])) if isinstance(v, dict) else v for k, v in found.items()}  # pyright: ignore[reportUnknownArgumentType]
     return value

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar, cast
 
 import apsw
 
@@ -22,14 +22,71 @@ _T = TypeVar("_T")
 Row: TypeAlias = tuple[Any, ...]
 
 
-def connect(path: str, *, synchronous: str = "FULL") -> apsw.Connection:
+class Rows(Protocol):
+    """What a statement gives, row by row."""
+
+    def __iter__(self) -> Iterator[Row]: ...
+
+    def fetchall(self) -> list[Row]:
+        """The rows that are left."""
+        ...
+
+    def fetchone(self) -> Row | None:
+        """The next row."""
+        ...
+
+    def close(self, force: bool = False) -> None:
+        """Leave the rest; `force` says that there may be one."""
+        ...
+
+
+class Database(Protocol):
+    """A connection as far as this package uses it; the driver's own types are incomplete before Python 3.12."""
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether a transaction is open."""
+        ...
+
+    def execute(self, statements: str, bindings: Sequence[Any] = ()) -> Rows:
+        """Run statements with these values."""
+        ...
+
+    def executemany(self, statements: str, sequenceofbindings: Iterable[Sequence[Any]]) -> Rows:
+        """Run statements once for each set of values."""
+        ...
+
+    def last_insert_rowid(self) -> int:
+        """The row that was inserted last."""
+        ...
+
+    def set_busy_timeout(self, milliseconds: int) -> None:
+        """How long to wait for others."""
+        ...
+
+    def wal_checkpoint(self, *, mode: int) -> tuple[int, int]:
+        """Move the write-ahead log into the file."""
+        ...
+
+    def close(self) -> None:
+        """Release the file."""
+        ...
+
+
+def connect(path: str, *, synchronous: str = "FULL", cache_kibibytes: int = 8_000) -> Database:
     """A connection with the rules of every Loom file."""
     with spoken_errors(path):
-        db = apsw.Connection(path)
+        db = cast("Database", apsw.Connection(path))
         db.set_busy_timeout(BUSY_MILLISECONDS)
         # Another process that turns the log on or cleans up after a crash answers busy without a wait.
         patiently(lambda: db.execute("PRAGMA journal_mode=WAL").fetchall())
-        for rule in (f"synchronous={synchronous}", "secure_delete=ON", "foreign_keys=ON", "temp_store=MEMORY"):
+        for rule in (
+            f"synchronous={synchronous}",
+            f"cache_size=-{cache_kibibytes}",
+            "secure_delete=ON",
+            "foreign_keys=ON",
+            "temp_store=MEMORY",
+        ):
             db.execute(f"PRAGMA {rule}").fetchall()
     return db
 
@@ -47,7 +104,7 @@ def patiently(action: Callable[[], _T], *, seconds: float = DEADLINE_SECONDS) ->
 
 
 @contextmanager
-def spoken_errors(path: str) -> Iterator[None]:
+def spoken_errors(path: str) -> Generator[None]:
     """Errors of SQLite as errors of Loom."""
     try:
         yield
@@ -68,7 +125,7 @@ def spoken_errors(path: str) -> Iterator[None]:
 
 
 @contextmanager
-def snapshot(db: apsw.Connection) -> Iterator[apsw.Connection]:
+def snapshot(db: Database) -> Generator[Database]:
     """One consistent view for several reads."""
     patiently(lambda: db.execute("BEGIN").fetchall())
     try:
@@ -77,12 +134,11 @@ def snapshot(db: apsw.Connection) -> Iterator[apsw.Connection]:
         db.execute("COMMIT")
 
 
-def rows(db: apsw.Connection, sql: str, *values: Any) -> list[Row]:
+def rows(db: Database, sql: str, *values: Any) -> list[Row]:
     """All rows of a query."""
     return db.execute(sql, values).fetchall()
 
 
-def one(db: apsw.Connection, sql: str, *values: Any) -> Row | None:
+def one(db: Database, sql: str, *values: Any) -> Row | None:
     """The first row of a query."""
-    found: Row | None = db.execute(sql, values).fetchone()
-    return found
+    return db.execute(sql, values).fetchone()

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import apsw
-
 from loom.errors import FormatTooNew, StoreError
-from loom.stores.sqlite.connection import one, patiently, spoken_errors
+from loom.stores.sqlite.connection import Database, one, patiently, spoken_errors
 
 APPLICATION_ID = 0x4C6F6F6D
 """Marks a file as Loom's own, so that another program's file is never changed."""
@@ -119,7 +117,7 @@ MIGRATIONS: tuple[str, ...] = (_FIRST,)
 VERSION = len(MIGRATIONS)
 
 
-def migrate(db: apsw.Connection, path: str) -> None:
+def migrate(db: Database, path: str) -> None:
     """Bring the file to this version, or refuse it."""
     with spoken_errors(path):
         if _version(db) == VERSION and _application(db) == APPLICATION_ID:
@@ -133,7 +131,7 @@ def migrate(db: apsw.Connection, path: str) -> None:
         db.execute("COMMIT")
 
 
-def _step(db: apsw.Connection, path: str) -> None:
+def _step(db: Database, path: str) -> None:
     version = _version(db)
     is_new = one(db, "SELECT 1 FROM sqlite_schema LIMIT 1") is None
     if not is_new and _application(db) != APPLICATION_ID:
@@ -146,9 +144,9 @@ def _step(db: apsw.Connection, path: str) -> None:
     db.execute(f"PRAGMA user_version={VERSION}")
 
 
-def _version(db: apsw.Connection) -> int:
+def _version(db: Database) -> int:
     return int((one(db, "PRAGMA user_version") or (0,))[0])
 
 
-def _application(db: apsw.Connection) -> int:
+def _application(db: Database) -> int:
     return int((one(db, "PRAGMA application_id") or (0,))[0])

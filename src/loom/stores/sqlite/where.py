@@ -15,11 +15,16 @@ _TEXTS = frozenset(
 ) | {"origin"}
 _NUMBERS = frozenset(("layer", "importance", "accesses", "confidence", "version"))
 _LARGEST = 2**63 - 1
+_LONGEST_SQL = 6_000
+"""SQLite refuses expressions that are too deep; a longer condition is left to the filter itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A condition that is 0 or 1, never NULL. If not `exact` it lets too much through, and the filter must look again."""
+    """A condition that is 0 or 1, never NULL.
+
+    If it is not `exact`, it lets too much through and the filter itself must look again.
+    """
 
     sql: str = "1"
     values: tuple[Any, ...] = ()
@@ -32,9 +37,14 @@ _NEVER = Condition("0")
 
 def condition(where: Filter | None) -> Condition:
     """The filter as a condition on the columns of `records AS r`."""
+    if where is None:
+        return Condition()
+    made = _compiled(where)
+    return made if len(made.sql) <= _LONGEST_SQL else _VAGUE
+
+
+def _compiled(where: Filter) -> Condition:
     match where:
-        case None:
-            return Condition()
         case Eq():
             return _in(where.field, (where.value,))
         case In():
@@ -42,28 +52,26 @@ def condition(where: Filter | None) -> Condition:
         case Range():
             return _range(where)
         case And():
-            return _all([condition(part) for part in where.filters])
+            return _all([_compiled(part) for part in where.filters])
         case Or():
-            return _any([condition(part) for part in where.filters])
+            return _any([_compiled(part) for part in where.filters])
         case Not():
-            inner = condition(where.filter)
+            inner = _compiled(where.filter)
             return Condition(f"NOT {inner.sql}", inner.values) if inner.exact else _VAGUE
 
 
 def _in(name: str, wanted: tuple[Scalar, ...]) -> Condition:
     if not _has_column(name):
         return _VAGUE
-    parts = [_same(name, value) for value in wanted]
-    return _any(parts)
-
-
-def _same(name: str, value: Scalar) -> Condition:
-    if value is None:
-        return Condition(f"(r.{name} IS NULL)")
-    if not _fits(name, value):
-        return _NEVER
-    bound = _bound(value)
-    return _VAGUE if bound is None else Condition(f"(r.{name} IS ?)", (bound,))
+    bound = [_bound(value) for value in wanted if value is not None and _fits(name, value)]
+    if None in bound:
+        return _VAGUE
+    parts = ["0"]
+    if None in wanted:
+        parts.append(f"r.{name} IS NULL")
+    if bound:
+        parts.append(f"(r.{name} IN ({', '.join('?' * len(bound))})) IS TRUE")
+    return Condition(f"({' OR '.join(parts)})", tuple(bound))
 
 
 def _range(where: Range) -> Condition:
@@ -74,7 +82,7 @@ def _range(where: Range) -> Condition:
     for sign, end in ((">=", where.low), ("<", where.high)):
         if end is None:
             continue
-        if not _fits(where.field, end) or where.field == "trusted":
+        if not _fits(where.field, end):
             return _NEVER
         bound = _bound(end)
         if bound is None:

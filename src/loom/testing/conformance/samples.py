@@ -67,28 +67,36 @@ TWINS: tuple[tuple[str, str], ...] = (
 
 def an_episode(id: str = "e1", text: str = "we drank tea", **fields: Any) -> Episode:
     """An episode of the start of time; `fields` say otherwise."""
-    return Episode(id=id, text=text, **{"at": START, "recorded_at": START, "provenance": USER} | fields)
+    given: dict[str, Any] = {"at": START, "recorded_at": START, "provenance": USER} | fields
+    return Episode(id=id, text=text, **given)
 
 
 def a_fact(id: str = "f1", object: str = "tea", **fields: Any) -> Fact:
     """What alice likes; `fields` say otherwise."""
-    given = {"subject": "alice", "predicate": "likes", "recorded_at": START, "provenance": USER} | fields
+    given: dict[str, Any] = {
+        "subject": "alice",
+        "predicate": "likes",
+        "recorded_at": START,
+        "provenance": USER,
+    } | fields
     return Fact(id=id, object=object, **given)
 
 
 def a_block(name: str = "persona", text: str = "likes tea", **fields: Any) -> WorkingBlock:
     """A working block in its first version; `fields` say otherwise."""
-    return WorkingBlock(name=name, text=text, **{"updated_at": START, "provenance": USER} | fields)
+    given: dict[str, Any] = {"updated_at": START, "provenance": USER} | fields
+    return WorkingBlock(name=name, text=text, **given)
 
 
 def a_job(id: str = "j1", *, scope: Scope = ALICE, **fields: Any) -> Job:
     """A job that is due at the start; its key is its id unless `fields` say otherwise."""
-    return Job(id=id, scope=scope, **{"kind": "digest", "key": id, "run_at": START} | fields)
+    given: dict[str, Any] = {"kind": "digest", "key": id, "run_at": START} | fields
+    return Job(id=id, scope=scope, **given)
 
 
 def one_of_each() -> tuple[Record, ...]:
     """A record of each kind, every field set to something that is easily lost."""
-    awkward = 'caf\u00e9 cafe\u0301 \u202e \U0001f375 "quoted" \'single\' % _ * \\ \r\n\t \u4e1c\u4eac'
+    awkward = "caf\u00e9 cafe\u0301 \u202e \U0001f375 \"quoted\" 'single' % _ * \\ \r\n\t \u4e1c\u4eac"
     later = datetime(2027, 3, 4, 5, 6, 7, 891011, tzinfo=UTC)
     episode = an_episode(
         "e:\u00e9", awkward, at=later, recorded_at=later + HOUR, provenance=Provenance("tool", trusted=True),

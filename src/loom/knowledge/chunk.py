@@ -1,0 +1,85 @@
+"""Cutting a text into overlapping pieces that begin and end with a sentence where that is possible."""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+from typing import NamedTuple
+
+from loom.errors import UsageError
+
+SIZE = 800
+"""How many characters a piece has at most, unless told otherwise."""
+OVERLAP = 120
+"""How many characters of a piece are repeated in the next one at most."""
+
+_SENTENCE_END = re.compile(r"[.!?\u2026]+[\"'\u2019\u201d)\]]*\s+|[\u3002\uff01\uff1f]+\s*|\n\s*\n\s*")
+
+
+class Span(NamedTuple):
+    """From character `start` up to, and not including, `end`."""
+
+    start: int
+    end: int
+
+
+def chunks(text: str, *, size: int = SIZE, overlap: int = OVERLAP) -> list[Span]:
+    """Where the pieces of a text lie: every character that is no space is in one, in order, none over `size`."""
+    if not 0 <= overlap < size:
+        raise UsageError(f"pieces of {size} characters cannot overlap by {overlap}; give 0 <= overlap < size")
+    units = _units(text, size)
+    found: list[Span] = []
+    first = 0
+    while first < len(units):
+        last = first
+        while last + 1 < len(units) and units[last + 1].end - units[first].start <= size:
+            last += 1
+        if (span := _trimmed(text, units[first].start, units[last].end)) is not None:
+            found.append(span)
+        if last + 1 == len(units):
+            break
+        first = _next_start(units, first, last, size, overlap)
+    return found
+
+
+def sentences(text: str) -> list[Span]:
+    """Where the sentences of a text lie, without the spaces around them."""
+    return [span for start, end in _cuts(text) if (span := _trimmed(text, start, end)) is not None]
+
+
+def _cuts(text: str) -> list[Span]:
+    edges = [0, *(match.end() for match in _SENTENCE_END.finditer(text)), len(text)]
+    return [Span(start, end) for start, end in pairwise(edges) if start < end]
+
+
+def _units(text: str, size: int) -> list[Span]:
+    """Sentences, and the parts of those that are too long for one piece."""
+    units: list[Span] = []
+    for start, end in _cuts(text):
+        at = start
+        while end - at > size:
+            space = max(text.rfind(" ", at + 1, at + size), text.rfind("\n", at + 1, at + size))
+            cut = space + 1 if space > at else at + size
+            units.append(Span(at, cut))
+            at = cut
+        units.append(Span(at, end))
+    return units
+
+
+def _next_start(units: list[Span], first: int, last: int, size: int, overlap: int) -> int:
+    """The unit that the next piece begins with: some of this one again, as long as the next unit still fits."""
+    start = last + 1
+    while (
+        start - 1 > first
+        and units[last].end - units[start - 1].start <= overlap
+        and units[last + 1].end - units[start - 1].start <= size
+    ):
+        start -= 1
+    return start
+
+
+def _trimmed(text: str, start: int, end: int) -> Span | None:
+    piece = text[start:end]
+    start += len(piece) - len(piece.lstrip())
+    end -= len(piece) - len(piece.rstrip())
+    return Span(start, end) if start < end else None

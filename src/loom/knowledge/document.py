@@ -1,0 +1,140 @@
+"""Documents and their passages: what was added, what changed, and what a passage is called."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+
+from loom.core.checks import MAX_ID_BYTES
+from loom.core.hit import Passage
+from loom.core.record import Provenance, Scalar
+from loom.errors import UsageError
+from loom.knowledge.chunk import OVERLAP, SIZE, chunks
+from loom.knowledge.lexical import LexicalIndex
+from loom.protocols.knowledge_base import Document
+
+
+@dataclass(frozen=True, slots=True)
+class KnowledgeItem:
+    """One piece of knowledge, in short: `document()` is the same as a Document."""
+
+    id: str
+    content: str
+    source: str = ""
+    relevance: float = 0.0
+    metadata: Mapping[str, Scalar] = field(default_factory=dict[str, Scalar], hash=False)
+
+    def document(self) -> Document:
+        """The item as a document; its text is not trusted, like that of any file."""
+        return Document(id=self.id, text=self.content, source=self.source, attributes=self.metadata)
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A document that is new or changed, and the passages it will have."""
+
+    document: Document
+    fingerprint: bytes
+    passages: tuple[Passage, ...]
+
+
+class Corpus:
+    """The documents of one knowledge base, as passages with an index of their words."""
+
+    __slots__ = ("_documents", "_fingerprints", "_overlap", "_size", "index", "passages")
+
+    def __init__(self, *, size: int = SIZE, overlap: int = OVERLAP) -> None:
+        chunks("", size=size, overlap=overlap)
+        self._size, self._overlap = size, overlap
+        self._fingerprints: dict[str, bytes] = {}
+        self._documents: dict[str, tuple[str, ...]] = {}
+        self.passages: dict[str, Passage] = {}
+        self.index = LexicalIndex()
+
+    def __len__(self) -> int:
+        return len(self._documents)
+
+    def __contains__(self, document_id: str) -> bool:
+        return document_id in self._documents
+
+    def drafts(self, documents: Iterable[Document]) -> list[Draft]:
+        """What would change if these were added; of two under one id, the later counts."""
+        latest: dict[str, Document] = {}
+        for document in documents:
+            if not isinstance(document, Document):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise UsageError(f"{document!r} is not a document; give Document(id=..., text=...)")
+            latest[document.id] = document
+        found: list[Draft] = []
+        for document in latest.values():
+            fingerprint = _fingerprint(document)
+            if self._fingerprints.get(document.id) != fingerprint:
+                found.append(Draft(document, fingerprint, self._cut(document)))
+        return found
+
+    def put(self, draft: Draft) -> tuple[str, ...]:
+        """Take a draft in; returns the ids of passages that are gone."""
+        old = self.remove(draft.document.id)
+        for passage in draft.passages:
+            self.passages[passage.id] = passage
+            self.index.add(passage.id, passage.text)
+        self._fingerprints[draft.document.id] = draft.fingerprint
+        self._documents[draft.document.id] = tuple(passage.id for passage in draft.passages)
+        return tuple(id for id in old if id not in self.passages)
+
+    def remove(self, document_id: str) -> tuple[str, ...]:
+        """Take a document out; returns the ids its passages had."""
+        ids = self._documents.pop(document_id, ())
+        self._fingerprints.pop(document_id, None)
+        for id in ids:
+            del self.passages[id]
+            self.index.remove(id)
+        return ids
+
+    def ids_of(self, document_id: str) -> tuple[str, ...]:
+        """The ids of the passages of a document."""
+        return self._documents.get(document_id, ())
+
+    def _cut(self, document: Document) -> tuple[Passage, ...]:
+        spans = chunks(document.text, size=self._size, overlap=self._overlap)
+        return tuple(
+            Passage(
+                id=_passage_id(document.id, place),
+                document_id=document.id,
+                text=document.text[start:end],
+                start=start,
+                end=end,
+                provenance=document.provenance,
+                source=document.source,
+                attributes=document.attributes,
+            )
+            for place, (start, end) in enumerate(spans)
+        )
+
+
+def check_search(query: str, limit: int) -> None:
+    """Refuse a search that cannot be meant."""
+    if not isinstance(query, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise UsageError(f"the query is {query!r}, a {type(query).__name__}; give text")
+    if limit < 1:
+        raise UsageError(f"limit={limit} asks for nothing; give 1 or more")
+
+
+def _passage_id(document_id: str, place: int) -> str:
+    id = f"{document_id}#{place}"
+    if len(id.encode()) > MAX_ID_BYTES:
+        id = f"{blake2b(document_id.encode(), digest_size=32).hexdigest()}#{place}"
+    return id
+
+
+def _fingerprint(document: Document) -> bytes:
+    """A digest of all that a hit shows of a document."""
+    provenance: Provenance = document.provenance
+    parts: Sequence[object] = (
+        document.text,
+        document.source,
+        provenance.origin,
+        provenance.trusted,
+        sorted(document.attributes.items()),
+    )
+    return blake2b(repr(parts).encode(), digest_size=32).digest()

@@ -1,0 +1,58 @@
+"""A knowledge base that finds passages by their words, with nothing else to install or to run."""
+
+from __future__ import annotations
+
+from loom.core.filter import Filter
+from loom.core.hit import Hit, rank_key
+from loom.knowledge.chunk import OVERLAP, SIZE
+from loom.knowledge.document import Corpus, KnowledgeItem, check_search
+from loom.protocols.knowledge_base import Document
+
+
+class InMemoryKnowledgeBase:
+    """Keeps documents in memory and ranks their passages by BM25 over stems.
+
+    A hit's score is the share, from 0 to 1, of what a perfect match would have; `why` holds the BM25 itself.
+    """
+
+    __slots__ = ("_corpus",)
+
+    def __init__(self, *, chunk_size: int = SIZE, chunk_overlap: int = OVERLAP) -> None:
+        self._corpus = Corpus(size=chunk_size, overlap=chunk_overlap)
+
+    @property
+    def corpus(self) -> Corpus:
+        """The documents and passages it holds."""
+        return self._corpus
+
+    def add_item(self, item: KnowledgeItem) -> bool:
+        """Add one piece of knowledge; False if it is already there."""
+        return self._add((item.document(),)) == 1
+
+    async def add(self, *documents: Document) -> int:
+        """Add documents, all or none; returns how many were new or changed."""
+        return self._add(documents)
+
+    async def remove(self, *document_ids: str) -> int:
+        """Remove documents; returns how many were there."""
+        there = [id for id in dict.fromkeys(document_ids) if id in self._corpus]
+        for id in there:
+            self._corpus.remove(id)
+        return len(there)
+
+    async def search(self, query: str, *, limit: int = 5, where: Filter | None = None) -> tuple[Hit, ...]:
+        """The passages that share the most telling words with the query, best first."""
+        check_search(query, limit)
+        ceiling = self._corpus.index.ceiling(query)
+        hits = [
+            Hit(passage, score / ceiling, {"bm25": score})
+            for id, score in self._corpus.index.scores(query).items()
+            if (passage := self._corpus.passages[id]) and (where is None or where.matches(passage))
+        ]
+        return tuple(sorted(hits, key=rank_key)[:limit])
+
+    def _add(self, documents: tuple[Document, ...]) -> int:
+        drafts = self._corpus.drafts(documents)
+        for draft in drafts:
+            self._corpus.put(draft)
+        return len(drafts)

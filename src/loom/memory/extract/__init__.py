@@ -1,0 +1,1 @@
+"""Finding facts in episodes: by rules, or by asking a model."""

@@ -1,0 +1,77 @@
+"""Reading the JSON objects in a model's reply, however it is wrapped, broken or cut off."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, Final, cast
+
+from loom.core.message import JSON
+
+MAX_REPLY: Final = 400_000
+"""Characters of a reply that are read; the rest is left out, and said to be."""
+_MAX_FAILURES: Final = 2_000
+_DECODER: Final = json.JSONDecoder()
+_WRAPPERS: Final = ("facts", "claims", "items", "results", "data")
+
+
+def read_items(text: str) -> tuple[list[JSON], list[str]]:
+    """The items of a reply, in order, and what was wrong with it.
+
+    Looks for objects and nothing else, so that prose and fences around them, an array without its end and a
+    comma too many do no harm.
+    """
+    notes = [f"the reply has {len(text):,} characters; the first {MAX_REPLY:,} were read"] * (len(text) > MAX_REPLY)
+    text = _without_stray_commas(text[:MAX_REPLY])
+    items: list[JSON] = []
+    position = failures = found = 0
+    while (start := text.find("{", position)) >= 0 and failures < _MAX_FAILURES:
+        try:
+            value, position = _DECODER.raw_decode(text, start)
+        except (ValueError, RecursionError):
+            failures, position = failures + 1, start + 1
+        else:
+            found += 1
+            items.extend(_unwrapped(value))
+    if not found and not _says_nothing(text):
+        notes.append(f"the reply holds no JSON that can be read: {text.strip()[:80]!r}")
+    elif failures:
+        notes.append(f"{failures} piece(s) of the reply could not be read as JSON; it may be cut off")
+    return items, notes
+
+
+def _unwrapped(value: JSON) -> Iterator[JSON]:
+    """The items inside `{"facts": [...]}`, or the object itself."""
+    table = cast("dict[str, Any]", value)
+    for name in _WRAPPERS:
+        if isinstance(table.get(name), list):
+            yield from table[name]
+            return
+    yield table
+
+
+def _says_nothing(text: str) -> bool:
+    start = text.find("[")
+    return start >= 0 and text[start + 1 :].lstrip().startswith("]")
+
+
+def _without_stray_commas(text: str) -> str:
+    """The text without commas that stand before a closing bracket; inside strings everything stays."""
+    out: list[str] = []
+    inside = escaped = False
+    comma = -1
+    for char in text:
+        if inside:
+            inside = escaped or char != '"'
+            escaped = char == "\\" and not escaped
+        elif char == '"':
+            inside, escaped, comma = True, False, -1
+        elif char == ",":
+            comma = len(out)
+        elif char in "]}" and comma >= 0:
+            del out[comma]
+            comma = -1
+        elif not char.isspace():
+            comma = -1
+        out.append(char)
+    return "".join(out)

@@ -1,0 +1,79 @@
+"""Packing recall: what fits a budget of tokens, best first, each source once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from loom.errors import UsageError
+
+Reason: TypeAlias = Literal["repeats", "too long", "over the limit"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """Something to be packed. `sources` are the ids it was made from; empty where it is a source itself."""
+
+    id: str
+    text: str
+    tokens: int
+    sources: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """A piece that was not packed, and why: for `repeats`, `by` names the packed piece that says the same."""
+
+    id: str
+    reason: Reason
+    by: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """What fits, in the order given, with what it costs and what was left out."""
+
+    pieces: tuple[Piece, ...]
+    tokens: int
+    left_out: tuple[LeftOut, ...]
+
+
+def pack(pieces: Iterable[Piece], *, budget: int | None = None, limit: int | None = None) -> Packed:
+    """Take pieces in the order given, best first, while they fit into `budget` tokens and `limit` pieces.
+
+    A piece whose sources are all told by packed ones repeats them, and so does an equal text. A piece that is too
+    long for what is left makes room for shorter ones behind it.
+    """
+    for name, value in (("budget", budget), ("limit", limit)):
+        if value is not None and value < 0:
+            raise UsageError(f"pack() was given {name}={value}; give 0 or more, or None for no end")
+    kept: list[Piece] = []
+    left_out: list[LeftOut] = []
+    told: dict[str, str] = {}
+    texts: dict[str, str] = {}
+    used = 0
+    for piece in pieces:
+        roots = piece.sources or (piece.id,)
+        if by := texts.get(_folded(piece.text)) or _teller(roots, told):
+            left_out.append(LeftOut(piece.id, "repeats", by))
+        elif limit is not None and len(kept) >= limit:
+            left_out.append(LeftOut(piece.id, "over the limit"))
+        elif budget is not None and used + piece.tokens > budget:
+            left_out.append(LeftOut(piece.id, "too long"))
+        else:
+            kept.append(piece)
+            used += piece.tokens
+            texts[_folded(piece.text)] = piece.id
+            for root in roots:
+                told.setdefault(root, piece.id)
+    return Packed(tuple(kept), used, tuple(left_out))
+
+
+def _folded(text: str) -> str:
+    return " ".join(text.split()).casefold()
+
+
+def _teller(roots: tuple[str, ...], told: dict[str, str]) -> str | None:
+    """The packed piece that told the first root, if all of them are told."""
+    return told[roots[0]] if all(root in told for root in roots) else None

@@ -1,0 +1,219 @@
+"""The ranking of recall: many signals about each candidate become one score, and a reason for it.
+
+Signals are calibrated within a question: each becomes its distance from the mean of the candidates, in standard
+deviations, before they are weighted and added. Ranks are not used: adding reciprocal ranks lets the weakest list
+speak as loud as the best, and falls below plain BM25. Names of speakers are priors, not words to look for.
+
+What each weight is worth was measured with `benchmarks/recall.py`; settings were chosen on half of the conversations.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from math import exp, log1p, sqrt
+
+from loom.memory.timewords import TimeHint
+
+WEIGHTS: Mapping[str, float] = {
+    "bm25": 0.2,  # the own words; most of their weight is in `bm25.around`, which holds them too
+    "bm25.around": 0.8,  # the turn with two turns on either side: +3 points in the first five
+    "bm25.asked": 0.3,  # the question that the turn before asked: +2, and +8 where the question names the wrong person
+    "bm25.fact": 0.3,  # statements made from the turn: worth what the extractor is worth
+    "session": 0.3,  # how much of the session matches: +1 over months of sessions, 0 in short conversations
+    "dense": 0.7,  # +1.5 on its own words, more where the question uses other ones
+    "dense.around": 0.4,  # +0.3, and steadier at twenty hits
+    "speaker": 1.4,  # the one person the question names: +1.5, and +4 where several turns are needed
+    "length": 0.5,  # BM25 holds length against a turn, but long turns say more: +0.8
+    "asks": -0.5,  # a turn that asks is rarely the answer: +0.4
+    "time": 3.0,  # said around the time the question names: +5 to +7 on such questions
+    "recency": 2.0,  # said lately, where the question looks nothing up: +3.5 sessions in a hundred
+}
+"""What a standard deviation of each signal adds; for `speaker`, `asks`, `time` and `recency`, what a full yes adds."""
+
+REACH = 2
+"""How many turns on either side count as around."""
+
+RECENT = timedelta(days=30)
+"""In this time the weight of having been said lately falls to a third."""
+
+_LEXICAL = ("bm25", "bm25.around", "bm25.asked", "bm25.fact")
+_NEAR = timedelta(days=3)
+_OPEN = timedelta(days=30)
+_QUESTION = re.compile(r"[^.!?\n]*\?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """Something that may be recalled, with the raw score of each signal that found it.
+
+    Signals are `bm25` and `bm25.KIND` (missing is zero: nothing matched) and `dense`, `dense.around` (missing is
+    unknown: taken as the lowest). `position` counts the turns of a session; `words` is the length of the text.
+    """
+
+    id: str
+    signals: Mapping[str, float] = field(default_factory=dict[str, float], hash=False)
+    speaker: str | None = None
+    session: str | None = None
+    position: int | None = None
+    at: datetime | None = None
+    words: int = 0
+    asks: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What the question says beside its words: the speakers it names, the time it names, and when it is asked."""
+
+    speakers: frozenset[str] = frozenset()
+    when: TimeHint | None = None
+    now: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """A candidate with its score, the sum of what each signal in `why` adds."""
+
+    id: str
+    score: float
+    why: Mapping[str, float] = field(default_factory=dict[str, float], hash=False)
+
+
+def rank(
+    candidates: Sequence[Candidate], asked: Asked | None = None, weights: Mapping[str, float] = WEIGHTS
+) -> list[Ranked]:
+    """The candidates, best first; at equal score by id. Time and memory grow with their number alone."""
+    asked = asked or Asked()
+    columns = _signals(candidates)
+    parts: dict[str, list[float]] = {}
+    for name, column in columns.items():
+        if weight := _weight(name, columns, weights):
+            parts[name] = [weight * value for value in _calibrated(column)]
+    for name, column in _priors(candidates, asked).items():
+        parts[name] = [weights.get(name, 0.0) * value for value in column]
+    rows = zip(*parts.values(), strict=True) if parts else ([0.0] for _ in candidates)
+    ranked = [
+        Ranked(c.id, sum(row), {name: part for name, part in zip(parts, row, strict=False) if part})
+        for c, row in zip(candidates, rows, strict=True)
+    ]
+    return sorted(ranked, key=lambda r: (-r.score, r.id))
+
+
+def named_speakers(question: str, speakers: Iterable[str]) -> frozenset[str]:
+    """Those of the speakers whom the question names, by the whole name or the first word of it."""
+    return frozenset(s for s in speakers if (pattern := _name(s)) and pattern.search(question))
+
+
+def without_names(text: str, speakers: Iterable[str]) -> str:
+    """The text without the speakers' names: in a small vector a name drowns what is said."""
+    for speaker in speakers:
+        if pattern := _name(speaker):
+            text = pattern.sub(" ", text)
+    return text
+
+
+def questions_in(text: str) -> str:
+    """The sentences of a turn that ask something: the key `asked` of the turn that follows."""
+    return " ".join(found.strip() for found in _QUESTION.findall(text) if len(found) > 1)
+
+
+def _name(speaker: str) -> re.Pattern[str] | None:
+    words = speaker.split()
+    if not words:
+        return None
+    forms = "|".join(re.escape(form) for form in dict.fromkeys((" ".join(words), words[0])))
+    return re.compile(rf"(?<!\w)(?:{forms})(?:['\u2019]s)?(?!\w)", re.IGNORECASE)
+
+
+def _signals(candidates: Sequence[Candidate]) -> dict[str, list[float]]:
+    """One column for each signal that anybody has, with those that follow from the others."""
+    columns: dict[str, list[float]] = {}
+    for name in _LEXICAL:
+        if any(name in c.signals for c in candidates):
+            columns[name] = [c.signals.get(name, 0.0) for c in candidates]
+    for name in ("dense", "dense.around"):
+        known = [c.signals[name] for c in candidates if name in c.signals]
+        if known:
+            lowest = min(known)
+            columns[name] = [c.signals.get(name, lowest) for c in candidates]
+    if "dense" in columns and "dense.around" not in columns:
+        columns["dense.around"] = _around(candidates, columns["dense"])
+    if "bm25" in columns:
+        columns["session"] = _session(candidates, columns["bm25"])
+    if any(c.words for c in candidates):
+        columns["length"] = [log1p(c.words) for c in candidates]
+    return columns
+
+
+def _weight(name: str, columns: Mapping[str, list[float]], weights: Mapping[str, float]) -> float:
+    weight = weights.get(name, 0.0)
+    if name == "bm25" and "bm25.around" not in columns:
+        weight += weights.get("bm25.around", 0.0)  # nothing stands around anything: the own words are all there is
+    return weight
+
+
+def _around(candidates: Sequence[Candidate], column: Sequence[float]) -> list[float]:
+    """The mean of a signal over a turn and its neighbours, as far as they are candidates."""
+    placed = {(c.session, c.position): value for c, value in zip(candidates, column, strict=True) if _placed(c)}
+    means: list[float] = []
+    for candidate, own in zip(candidates, column, strict=True):
+        near = [own]
+        if candidate.session is not None and candidate.position is not None:
+            for step in range(1, REACH + 1):
+                for place in (candidate.position - step, candidate.position + step):
+                    value = placed.get((candidate.session, place))
+                    if value is not None:
+                        near.append(value)
+        means.append(sum(near) / len(near))
+    return means
+
+
+def _placed(candidate: Candidate) -> bool:
+    return candidate.session is not None and candidate.position is not None
+
+
+def _session(candidates: Sequence[Candidate], column: Sequence[float]) -> list[float]:
+    """How much of a session matches: the sum over its turns, damped by how many there are."""
+    total: dict[str, float] = defaultdict(float)
+    count: dict[str, int] = defaultdict(int)
+    for candidate, value in zip(candidates, column, strict=True):
+        if candidate.session is not None:
+            total[candidate.session] += value
+            count[candidate.session] += 1
+    return [0.0 if c.session is None else total[c.session] / sqrt(count[c.session]) for c in candidates]
+
+
+def _calibrated(column: Sequence[float]) -> list[float]:
+    mean = sum(column) / len(column)
+    spread = sqrt(sum((value - mean) ** 2 for value in column) / len(column))
+    if spread < 1e-9:
+        return [0.0] * len(column)
+    return [(value - mean) / spread for value in column]
+
+
+def _priors(candidates: Sequence[Candidate], asked: Asked) -> dict[str, list[float]]:
+    """What is known without a search, each from 0 to 1."""
+    priors = {"asks": [float(c.asks) for c in candidates]}
+    if len(asked.speakers) == 1:  # with two named, either may have said it
+        priors["speaker"] = [float(c.speaker in asked.speakers) for c in candidates]
+    if asked.when is not None:
+        priors["time"] = [_closeness(asked.when, c.at) for c in candidates]
+    elif asked.now is not None and not asked.speakers:
+        # A question that names a person or a time looks something up; any other goes on with the talk.
+        priors["recency"] = [_recency(asked.now, c.at) for c in candidates]
+    return priors
+
+
+def _closeness(when: TimeHint, at: datetime | None) -> float:
+    """1 inside the interval, less the further outside, on the scale of the interval itself."""
+    if at is None:
+        return 0.0
+    scale = max((when.span or _OPEN) / 2, _NEAR)
+    return exp(-(when.distance(at) / scale))
+
+
+def _recency(now: datetime, at: datetime | None) -> float:
+    return 0.0 if at is None else exp(-max(now - at, timedelta(0)) / RECENT)

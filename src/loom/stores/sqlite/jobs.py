@@ -1,0 +1,153 @@
+"""The jobs of all users: who holds each, and which were given up.
+
+A lease is told from every other by the number of its job, which is never used again, and how often that job was
+leased.
+"""
+
+# ruff: noqa: S608 - only names of columns and conditions of this package stand in SQL; every value is bound
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from loom.core.scope import Scope
+from loom.errors import StoreConflict, UsageError
+from loom.protocols.jobs import DeadLetter, Job, Lease
+from loom.stores.sqlite.codec import from_micros, to_micros
+from loom.stores.sqlite.connection import Database, Row, one, rows
+from loom.stores.sqlite.users import find_user, make_user
+
+_JOB = "u.namespace, u.user_id, j.session_id, j.id, j.kind, j.key, j.run_at, j.payload, j.attempts, j.number"
+_FROM = "FROM jobs AS j JOIN users AS u USING (user)"
+
+
+def enqueue(db: Database, scope: Scope, jobs: Sequence[Job]) -> int:
+    """Queue the jobs whose key is not open yet; returns how many."""
+    new = 0
+    for job in jobs:
+        if not scope.covers(job.scope):
+            raise UsageError(f"job {job.id} is for {job.scope}, but the write is for {scope}; use one scope")
+        user = make_user(db, scope)
+        if one(db, "SELECT 1 FROM jobs WHERE user = ? AND key = ? AND dead_at IS NULL", user, job.key):
+            continue
+        if one(db, "SELECT 1 FROM jobs WHERE user = ? AND id = ? AND dead_at IS NULL", user, job.id):
+            raise UsageError(f"job {job.id} is open already, with another key than {job.key!r}; use a new id")
+        db.execute(
+            "INSERT INTO jobs (user, session_id, id, kind, key, run_at, payload, attempts) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            (user, job.scope.session_id, job.id, job.kind, job.key, to_micros(job.run_at), _payload(job), job.attempts),
+        )
+        new += 1
+    return new
+
+
+def lease(db: Database, now: datetime, until: datetime, limit: int, scope: Scope | None) -> tuple[Lease, ...]:
+    """Take due jobs, oldest first."""
+    whose, values = ("1", ()) if scope is None else _covered(scope)
+    micros = to_micros(now)
+    due = rows(
+        db,
+        f"SELECT {_JOB}, j.leased {_FROM} WHERE j.dead_at IS NULL AND j.run_at <= ? "
+        f"AND (j.until IS NULL OR j.until <= ?) AND {whose} ORDER BY j.run_at, j.id LIMIT ?",
+        micros,
+        micros,
+        *values,
+        limit,
+    )
+    leases: list[Lease] = []
+    for row in due:
+        number, leased = row[-2], row[-1] + 1
+        token = f"{number}.{leased}"
+        db.execute(
+            "UPDATE jobs SET attempts = attempts + 1, leased = ?, token = ?, until = ? WHERE number = ?",
+            (leased, token, to_micros(until), number),
+        )
+        leases.append(Lease(job=_job(row, attempts=row[8] + 1), token=token, until=until))
+    return tuple(leases)
+
+
+def close(db: Database, held: Lease) -> None:
+    """The job is done."""
+    db.execute("DELETE FROM jobs WHERE number = ?", (_number(db, held),))
+
+
+def fail(db: Database, held: Lease, reason: str, now: datetime, retry_at: datetime | None) -> None:
+    """Put the job back, or give it up."""
+    number = _number(db, held)
+    if retry_at is None:
+        db.execute(
+            "UPDATE jobs SET token = NULL, until = NULL, reason = ?, dead_at = ? WHERE number = ?",
+            (reason, to_micros(now), number),
+        )
+    else:
+        db.execute(
+            "UPDATE jobs SET token = NULL, until = NULL, run_at = ? WHERE number = ?", (to_micros(retry_at), number)
+        )
+
+
+def dead_letters(db: Database, scope: Scope) -> tuple[DeadLetter, ...]:
+    """The jobs of the scope that were given up, the earliest first."""
+    whose, values = _covered(scope)
+    found = rows(
+        db,
+        f"SELECT {_JOB}, j.reason, j.dead_at {_FROM} WHERE j.dead_at IS NOT NULL AND {whose} "
+        "ORDER BY j.dead_at, j.number",
+        *values,
+    )
+    return tuple(DeadLetter(job=_job(row), reason=row[-2], at=from_micros(row[-1])) for row in found)
+
+
+def pending(db: Database, scope: Scope) -> int:
+    """How many jobs of the scope are open."""
+    whose, values = _covered(scope)
+    found = one(db, f"SELECT count(*) {_FROM} WHERE j.dead_at IS NULL AND {whose}", *values)
+    return int(found[0]) if found else 0
+
+
+def forget(db: Database, user: int, scope: Scope) -> dict[str, int]:
+    """Remove the jobs and dead letters of the scope; returns how many of each."""
+    session, values = ("", ()) if scope.session_id is None else (" AND session_id = ?", (scope.session_id,))
+    found = rows(db, f"DELETE FROM jobs WHERE user = ?{session} RETURNING dead_at IS NOT NULL", user, *values)
+    dead = sum(is_dead for (is_dead,) in found)
+    return {"job": len(found) - dead, "dead_letter": dead}
+
+
+def _number(db: Database, held: Lease) -> int:
+    user = find_user(db, held.job.scope)
+    found = one(db, "SELECT number FROM jobs WHERE user = ? AND id = ? AND token = ?", user, held.job.id, held.token)
+    if found is None:
+        raise StoreConflict(
+            f"job {held.job.id} is no longer held under this lease: it was leased again, closed or forgotten; "
+            f"drop what you did and lease again"
+        )
+    return int(found[0])
+
+
+def _covered(scope: Scope) -> tuple[str, tuple[Any, ...]]:
+    whose, values = "u.namespace = ? AND u.user_id = ?", (scope.namespace, scope.user_id)
+    if scope.session_id is None:
+        return whose, values
+    return f"{whose} AND j.session_id = ?", (*values, scope.session_id)
+
+
+def _job(row: Row, *, attempts: int | None = None) -> Job:
+    namespace, user_id, session_id, id, kind, key, run_at, payload, stored, *_ = row
+    return Job(
+        id=id,
+        scope=Scope(namespace, user_id, session_id),
+        kind=kind,
+        key=key,
+        run_at=from_micros(run_at),
+        payload=json.loads(payload),
+        attempts=stored if attempts is None else attempts,
+    )
+
+
+def _payload(job: Job) -> str:
+    try:
+        return json.dumps(dict(job.payload), ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"the payload of job {job.id} is no JSON object ({error}); use plain values") from error

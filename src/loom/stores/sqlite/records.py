@@ -1,0 +1,233 @@
+"""Reading and changing the records of a user, inside a transaction that the caller holds."""
+
+# ruff: noqa: S608 - only names of columns and conditions of this package stand in SQL; every value is bound
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, TypeAlias
+
+from loom.core.checks import check_text
+from loom.core.filter import Filter
+from loom.core.record import Episode, Fact, Layer, Record, WorkingBlock
+from loom.core.scope import Scope
+from loom.errors import NotFound, StoreConflict, UsageError
+from loom.stores.sqlite.codec import COLUMNS, SELECTED, from_row, to_micros, to_row
+from loom.stores.sqlite.connection import Database, Row, one, rows
+from loom.stores.sqlite.index import OWN, IndexChange
+from loom.stores.sqlite.users import find_row, make_user, number_of, row_of, seen
+from loom.stores.sqlite.vectors import drop_vector
+from loom.stores.sqlite.where import condition
+
+Keys: TypeAlias = Mapping[str, Mapping[str, str]]
+
+_INSERT = f"INSERT INTO records (row, user, {', '.join(COLUMNS)}) VALUES (?, ?{', ?' * len(COLUMNS)})"
+_UPDATE = f"UPDATE records SET {', '.join(f'{name} = ?' for name in COLUMNS)} WHERE row = ?"
+
+
+def change(
+    db: Database,
+    scope: Scope,
+    *,
+    put: Sequence[Record] = (),
+    delete: Sequence[str] = (),
+    keys: Keys | None = None,
+) -> int:
+    """Delete, put and set keys, in this order; returns how many records were deleted."""
+    user = make_user(db, scope)
+    index = IndexChange(user)
+    deleted = _delete(db, user, scope, delete, index)
+    _put(db, user, scope, put, index)
+    _set_keys(db, user, scope, keys or {}, index)
+    index.flush(db)
+    return deleted
+
+
+def _put(db: Database, user: int, scope: Scope, records: Sequence[Record], index: IndexChange) -> None:
+    found = one(db, "SELECT next_number FROM users WHERE user = ?", user)
+    number = first = int(found[0]) if found else 0
+    for record in records:
+        _check_record(scope, record)
+        stored = one(db, f"SELECT {SELECTED}, r.row FROM records AS r WHERE r.user = ? AND r.id = ?", user, record.id)
+        if isinstance(record, WorkingBlock):
+            _check_version(record, None if stored is None else from_row(stored))
+        if stored is None:
+            db.execute(_INSERT, (row_of(user, number), user, *to_row(record)))
+            index.add(OWN, number, record.text)
+            number += 1
+        else:
+            _replace(db, user, record, stored, index)
+    if number != first:
+        db.execute("UPDATE users SET next_number = ? WHERE user = ?", (number, user))
+
+
+def _replace(db: Database, user: int, record: Record, stored: Row, index: IndexChange) -> None:
+    old, row = from_row(stored), int(stored[-1])
+    db.execute(_UPDATE, (*to_row(record), row))
+    if old.text != record.text:
+        # The vector of another text would find the record for words it no longer says.
+        drop_vector(db, user, row)
+        index.remove(OWN, number_of(row), old.text)
+        index.add(OWN, number_of(row), record.text)
+
+
+def _check_record(scope: Scope, record: Record) -> None:
+    if not isinstance(record, Episode | Fact | WorkingBlock):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise UsageError(f"{record!r} is not a record; put an Episode, a Fact or a WorkingBlock")
+    if isinstance(record, Episode) and scope.session_id not in {None, record.session_id}:
+        raise UsageError(
+            f"episode {record.id} is of session {record.session_id!r}, but the scope names session "
+            f"{scope.session_id!r}; use scope.for_user() or the episode's own session"
+        )
+
+
+def _check_version(block: WorkingBlock, stored: Record | None) -> None:
+    if block == stored:
+        return
+    held = stored.version if isinstance(stored, WorkingBlock) else 0
+    if block.version != held + 1:
+        raise StoreConflict(
+            f"block {block.name!r} is stored with version {held}, so version {block.version} cannot follow; "
+            f"read it again and write version {held + 1}"
+        )
+
+
+def _delete(db: Database, user: int, scope: Scope, ids: Iterable[str], index: IndexChange) -> int:
+    sql, values = seen(user, scope)
+    deleted = 0
+    for id in dict.fromkeys(ids):
+        stored = one(db, f"SELECT {SELECTED}, r.row FROM records AS r WHERE {sql} AND r.id = ?", *values, id)
+        if stored is None:
+            continue
+        row = int(stored[-1])
+        index.remove(OWN, number_of(row), from_row(stored).text)
+        for kind, text in rows(db, "SELECT kind, text FROM keys WHERE row = ?", row):
+            index.remove(f"{OWN}.{kind}", number_of(row), text)
+        drop_vector(db, user, row)
+        db.execute("DELETE FROM records WHERE row = ?", (row,))
+        deleted += 1
+    return deleted
+
+
+def _set_keys(db: Database, user: int, scope: Scope, keys: Keys, index: IndexChange) -> None:
+    for id, texts in keys.items():
+        row = find_row(db, user, scope, id)
+        if row is None:
+            raise NotFound(f"there is no record {id!r} to give keys to; put it first")
+        for kind, text in texts.items():
+            check_text(kind, f"the kind of a key of {id}")
+            check_text(text, f"the key {kind} of {id}", may_be_empty=True)
+            _set_key(db, row, kind, text, index)
+
+
+def _set_key(db: Database, row: int, kind: str, text: str, index: IndexChange) -> None:
+    signal = f"{OWN}.{kind}"
+    old = one(db, "DELETE FROM keys WHERE row = ? AND kind = ? RETURNING text", row, kind)
+    if old is not None:
+        index.remove(signal, number_of(row), old[0])
+    if text.strip():
+        db.execute("INSERT INTO keys VALUES (?, ?, ?)", (row, kind, text))
+        index.add(signal, number_of(row), text)
+
+
+def get(db: Database, user: int, scope: Scope, id: str) -> Record | None:
+    """The record, if the scope sees it."""
+    sql, values = seen(user, scope)
+    stored = one(db, f"SELECT {SELECTED} FROM records AS r WHERE {sql} AND r.id = ?", *values, id)
+    return None if stored is None else from_row(stored)
+
+
+def select(
+    db: Database, user: int, scope: Scope, *, where: Filter | None, after: str | None, limit: int
+) -> list[Record]:
+    """The records that fit, by id."""
+    sql, values = seen(user, scope)
+    fits = condition(where)
+    start, values = ("", values) if after is None else (" AND r.id > ?", (*values, after))
+    cursor = db.execute(
+        f"SELECT {SELECTED} FROM records AS r WHERE {sql}{start} AND {fits.sql} ORDER BY r.id", (*values, *fits.values)
+    )
+    found: list[Record] = []
+    for row in cursor:
+        record = from_row(row)
+        if where is None or fits.exact or where.matches(record):
+            found.append(record)
+            if len(found) == limit:
+                break
+    cursor.close(True)
+    return found
+
+
+def count(db: Database, user: int, scope: Scope, where: Filter | None) -> int:
+    """How many records fit."""
+    sql, values = seen(user, scope)
+    fits = condition(where)
+    if where is None or fits.exact:
+        found = one(db, f"SELECT count(*) FROM records AS r WHERE {sql} AND {fits.sql}", *values, *fits.values)
+        return int(found[0]) if found else 0
+    cursor = db.execute(f"SELECT {SELECTED} FROM records AS r WHERE {sql} AND {fits.sql}", (*values, *fits.values))
+    return sum(where.matches(from_row(row)) for row in cursor)
+
+
+def touch(db: Database, user: int, scope: Scope, ids: Iterable[str], at: datetime) -> None:
+    """Count an access of each episode that is there."""
+    sql, values = seen(user, scope)
+    micros = to_micros(at)
+    db.executemany(
+        "UPDATE records AS r SET accesses = accesses + 1, accessed_at = max(?, coalesce(accessed_at, ?)) "
+        f"WHERE {sql} AND r.id = ? AND r.kind = 'episode'",
+        [(micros, micros, *values, id) for id in ids],
+    )
+
+
+def prune(
+    db: Database,
+    user: int,
+    scope: Scope,
+    layer: Layer,
+    *,
+    keep: int | None,
+    before: datetime | None,
+    now: datetime,
+) -> tuple[str, ...]:
+    """Archive what is too much or too old, least recently accessed first."""
+    sql, values = seen(user, scope)
+    live = f"FROM records AS r WHERE {sql} AND r.layer = ? AND r.archived_at IS NULL"
+    values = (*values, int(layer))
+    start = None if before is None else to_micros(before)
+    found = one(db, f"SELECT count(*), coalesce(sum(r.recorded_at < ?), 0) {live}", start, *values)
+    amount, old = found or (0, 0)
+    excess = 0 if keep is None else max(0, amount - old - keep)
+    if not old and not excess:
+        return ()
+    # What was never accessed counts as accessed when it came, or every new record would be the first to go.
+    order = "ORDER BY coalesce(r.accessed_at, r.recorded_at), r.recorded_at, r.id"
+    gone: list[tuple[int, str]] = []
+    for row, id, is_old in rows(db, f"SELECT r.row, r.id, r.recorded_at < ? {live} {order}", start, *values):
+        if is_old or excess > 0:
+            gone.append((row, id))
+            excess -= not is_old
+    db.executemany("UPDATE records SET archived_at = ? WHERE row = ?", [(to_micros(now), row) for row, _ in gone])
+    return tuple(id for _, id in gone)
+
+
+def forget_session(db: Database, user: int, scope: Scope) -> dict[str, int]:
+    """Remove the episodes of a session; returns how many."""
+    ids = rows(db, "SELECT id FROM records WHERE user = ? AND session_id = ?", user, scope.session_id)
+    index = IndexChange(user)
+    deleted = _delete(db, user, scope, [id for (id,) in ids], index)
+    index.flush(db)
+    return {"episode": deleted}
+
+
+def forget_user(db: Database, user: int) -> dict[str, int]:
+    """Remove all records of a user with their keys, vectors and index; returns how many of each kind."""
+    removed: Counter[str] = Counter()
+    for kind, amount in rows(db, "SELECT kind, count(*) FROM records WHERE user = ? GROUP BY kind", user):
+        removed[kind] = amount
+    values: tuple[Any, ...] = (user,)
+    for table in ("vectors", "records", "postings", "lengths"):
+        db.execute(f"DELETE FROM {table} WHERE user = ?", values)
+    return dict(removed)

@@ -1,0 +1,304 @@
+"""A memory store in one SQLite file."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from datetime import datetime
+from os import PathLike, fspath
+from threading import Lock
+from typing import Self, TypeVar
+
+import anyio.to_thread
+
+from loom.core.checks import as_utc, check_text
+from loom.core.clock import Clock, SystemClock
+from loom.core.filter import Filter
+from loom.core.hit import Hit
+from loom.core.record import Layer, Receipt, Record
+from loom.core.scope import Scope
+from loom.errors import UsageError
+from loom.protocols.embedder import Vector
+from loom.protocols.jobs import DeadLetter, Job, Lease
+from loom.protocols.memory_store import Query
+from loom.stores.sqlite import jobs as job_rows
+from loom.stores.sqlite import records, search, vectors
+from loom.stores.sqlite.connection import SYNCHRONOUS, Database, Durability
+from loom.stores.sqlite.readers import Readers
+from loom.stores.sqlite.records import Keys
+from loom.stores.sqlite.users import find_user
+from loom.stores.sqlite.writer import Writer, acquire, release
+
+_T = TypeVar("_T")
+_MEMORY = ":memory:"
+
+
+class SqliteStore:
+    """Keeps records, vectors, keys and jobs in one file, with every optional power of a store.
+
+    Several stores, threads and processes may share a file. Opened at the first use, or by `async with`.
+    `durability="full"` survives a power cut after every acknowledged write; `"fast"` survives the end of the process,
+    and a power cut may take the last writes. `":memory:"` keeps everything in memory. Vectors are searched exactly, in
+    matrices that take at most `vector_cache_bytes` between searches.
+    """
+
+    def __init__(
+        self,
+        path: str | PathLike[str],
+        *,
+        clock: Clock | None = None,
+        durability: Durability = "full",
+        vector_cache_bytes: int = 512 * 2**20,
+    ) -> None:
+        if durability not in SYNCHRONOUS:
+            raise UsageError(f"durability={durability!r} is not known; use 'full' or 'fast'")
+        self._path = fspath(path)
+        check_text(self._path, "the path of a store")
+        self._clock = clock or SystemClock()
+        self._durability = durability
+        self._cache = vectors.VectorCache(vector_cache_bytes)
+        self._opening = Lock()
+        self._writer: Writer | None = None
+        self._readers = Readers(self._path)
+        self._is_closed = False
+
+    async def __aenter__(self) -> Self:
+        await anyio.to_thread.run_sync(self._open)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    async def put(self, scope: Scope, *records: Record) -> None:
+        """Write the records, all or none."""
+        await self.write(scope, put=records)
+
+    async def get(self, scope: Scope, id: str) -> Record | None:
+        """The record with this id, None where there is none."""
+        return await self._read(scope, lambda db, user: records.get(db, user, scope, id), None)
+
+    async def search(self, scope: Scope, query: Query) -> tuple[Hit, ...]:
+        """The best hits, best first; the score is the sum of the signals in `why`."""
+        now = self._clock.now()
+        return tuple(
+            await self._view(
+                lambda db: search.search(db, find_user(db, scope), scope, query, now=now, cache=self._cache)
+            )
+        )
+
+    async def list(
+        self, scope: Scope, *, where: Filter | None = None, after: str | None = None, limit: int = 100
+    ) -> tuple[Record, ...]:
+        """Records in the order of their ids, from behind `after`."""
+        _check_limit(limit)
+        return await self._read(
+            scope,
+            lambda db, user: tuple(records.select(db, user, scope, where=where, after=after, limit=limit)),
+            (),
+        )
+
+    async def count(self, scope: Scope, *, where: Filter | None = None) -> int:
+        """How many records there are."""
+        return await self._read(scope, lambda db, user: records.count(db, user, scope, where), 0)
+
+    async def delete(self, scope: Scope, *ids: str) -> int:
+        """Remove these records; returns how many were there."""
+        return await self._change(scope, lambda db, _: records.change(db, scope, delete=ids), 0)
+
+    async def forget(self, scope: Scope) -> Receipt:
+        """Remove everything of a user, or the episodes and jobs of a session; then empty the write-ahead log."""
+
+        def remove(db: Database) -> tuple[int, dict[str, int]] | None:
+            user = find_user(db, scope)
+            return None if user is None else (user, _forget(db, user, scope))
+
+        writer = await self._opened()
+        # Both are queued before the first wait, so that a caller who gives up leaves no log behind.
+        change, scrub = writer.submit(remove), writer.submit(writer.scrub, alone=True)
+        user, removed = await _done(change) or (None, {})
+        if user is not None and scope.session_id is None:
+            self._cache.drop(user)
+        pending = () if await _done(scrub) else (_BUSY_LOG.format(path=self._path),)
+        return Receipt(removed={kind: count for kind, count in removed.items() if count}, pending=pending)
+
+    async def aclose(self) -> None:
+        """Finish writing and release the file. Closing twice is allowed."""
+        await anyio.to_thread.run_sync(self._close)
+
+    async def prune(
+        self, scope: Scope, *, layer: Layer, keep: int | None = None, before: datetime | None = None
+    ) -> tuple[str, ...]:
+        """Archive what exceeds `keep` records or was recorded before `before`; returns the ids."""
+        if keep is not None and keep < 0:
+            raise UsageError(f"prune() was given keep={keep}; keep 0 or more, or None for no limit")
+        start = None if before is None else as_utc(before, "before of a prune")
+        layer, now = Layer(layer), self._clock.now()
+        return await self._change(
+            scope, lambda db, user: records.prune(db, user, scope, layer, keep=keep, before=start, now=now), ()
+        )
+
+    async def touch(self, scope: Scope, *ids: str, at: datetime) -> None:
+        """Count one access of each episode."""
+        at = as_utc(at, "the time of an access")
+        await self._change(scope, lambda db, user: records.touch(db, user, scope, ids, at), None)
+
+    async def bind(self, identity: str, dimension: int) -> None:
+        """Say which embedder the vectors come from; the same again is a no-op."""
+        check_text(identity, "the identity of an embedder")
+        if dimension < 1:
+            raise UsageError(f"bind() was given dimension={dimension}; a vector has at least one number")
+        await self._commit(lambda db: vectors.bind(db, identity, dimension))
+
+    async def put_vectors(self, scope: Scope, vectors: Mapping[str, Vector]) -> None:
+        """Set the vectors of records, by record id, all or none."""
+        given = dict(vectors)
+        await self._commit(lambda db: _put_vectors(db, scope, given))
+
+    async def put_keys(self, scope: Scope, keys: Keys) -> None:
+        """Set keys: record id, then kind, then text; all or none."""
+        await self.write(scope, keys=keys)
+
+    async def write(
+        self,
+        scope: Scope,
+        *,
+        put: Sequence[Record] = (),
+        delete: Sequence[str] = (),
+        keys: Keys | None = None,
+        jobs: Sequence[Job] = (),
+    ) -> int:
+        """Delete, put, set keys and queue jobs, in this order, all or none; returns how many jobs are new."""
+
+        def change(db: Database) -> int:
+            records.change(db, scope, put=put, delete=delete, keys=keys)
+            return job_rows.enqueue(db, scope, jobs)
+
+        return await self._commit(change)
+
+    async def lease(
+        self, *, now: datetime, until: datetime, limit: int = 1, scope: Scope | None = None
+    ) -> tuple[Lease, ...]:
+        """Take jobs that are due, oldest first; of one user only, if a scope is given."""
+        _check_limit(limit)
+        now, until = as_utc(now, "now of a lease"), as_utc(until, "until of a lease")
+        if until <= now:
+            raise UsageError(f"a lease from {now} until {until} is over at once; give a later `until`")
+        return await self._commit(lambda db: job_rows.lease(db, now, until, limit, scope))
+
+    async def finish(
+        self,
+        lease: Lease,
+        *,
+        put: Sequence[Record] = (),
+        delete: Sequence[str] = (),
+        keys: Keys | None = None,
+        jobs: Sequence[Job] = (),
+    ) -> None:
+        """Apply what the job did and close it; a job it queues may have the same key."""
+        scope = lease.job.scope
+
+        def change(db: Database) -> None:
+            job_rows.close(db, lease)
+            records.change(db, scope, put=put, delete=delete, keys=keys)
+            job_rows.enqueue(db, scope, jobs)
+
+        await self._commit(change)
+
+    async def fail(self, lease: Lease, *, reason: str, now: datetime, retry_at: datetime | None) -> None:
+        """Put the job back for `retry_at`, or make it a dead letter."""
+        retry_at = None if retry_at is None else as_utc(retry_at, "retry_at of a failed job")
+        now = as_utc(now, "now of a failed job")
+        await self._commit(lambda db: job_rows.fail(db, lease, reason, now, retry_at))
+
+    async def dead_letters(self, scope: Scope) -> tuple[DeadLetter, ...]:
+        """The jobs of a user that were given up, the earliest first."""
+        return await self._view(lambda db: job_rows.dead_letters(db, scope))
+
+    async def pending(self, scope: Scope) -> int:
+        """How many jobs of a user are open."""
+        return await self._view(lambda db: job_rows.pending(db, scope))
+
+    async def _read(self, scope: Scope, action: Callable[[Database, int], _T], nothing: _T) -> _T:
+        """A view of one user's rows; `nothing` where he has none."""
+
+        def view(db: Database) -> _T:
+            user = find_user(db, scope)
+            return nothing if user is None else action(db, user)
+
+        return await self._view(view)
+
+    async def _change(self, scope: Scope, action: Callable[[Database, int], _T], nothing: _T) -> _T:
+        """A change of one user's rows; `nothing` where he has none, and then he gets none."""
+
+        def change(db: Database) -> _T:
+            user = find_user(db, scope)
+            return nothing if user is None else action(db, user)
+
+        return await self._commit(change)
+
+    async def _view(self, action: Callable[[Database], _T]) -> _T:
+        writer = await self._opened()
+        if self._path == _MEMORY:  # another connection would be another database
+            return await _done(writer.submit(action))
+        return await anyio.to_thread.run_sync(self._readers.run, action)
+
+    async def _commit(self, action: Callable[[Database], _T]) -> _T:
+        writer = await self._opened()
+        return await _done(writer.submit(action))
+
+    async def _opened(self) -> Writer:
+        writer = self._writer
+        if writer is None or self._is_closed:
+            return await anyio.to_thread.run_sync(self._open)
+        writer.check_process()
+        return writer
+
+    def _open(self) -> Writer:
+        with self._opening:
+            if self._is_closed:
+                raise UsageError(f"the store {self._path} is closed; open another")
+            if self._writer is None:
+                self._writer = acquire(self._path, self._durability)
+            return self._writer
+
+    def _close(self) -> None:
+        with self._opening:
+            self._is_closed = True
+            writer, self._writer = self._writer, None
+            self._readers.close()
+            if writer is not None:
+                release(writer)
+
+
+_BUSY_LOG = (
+    "removed text may still stand in the write-ahead log of {path}, because somebody else is reading the file; "
+    "it is emptied after a later write, when the file is closed, or by forgetting again"
+)
+
+
+def _forget(db: Database, user: int, scope: Scope) -> dict[str, int]:
+    removed = job_rows.forget(db, user, scope)
+    if scope.session_id is not None:
+        return removed | records.forget_session(db, user, scope)
+    removed |= records.forget_user(db, user)
+    db.execute("DELETE FROM users WHERE user = ?", (user,))
+    return removed
+
+
+def _put_vectors(db: Database, scope: Scope, given: Mapping[str, Vector]) -> None:
+    vectors.put_vectors(db, find_user(db, scope), scope, given)
+
+
+async def _done(future: Future[_T]) -> _T:
+    """Wait for the writer without holding a thread where the event loop allows it."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return await anyio.to_thread.run_sync(future.result)
+    return await asyncio.wrap_future(future)
+
+
+def _check_limit(limit: int) -> None:
+    if limit < 1:
+        raise UsageError(f"limit={limit} asks for nothing; ask for at least one")

@@ -1,0 +1,52 @@
+"""Which rows belong to whom: users as numbers, and what a scope may see."""
+
+# ruff: noqa: S608 - only names of columns and conditions of this package stand in SQL; every value is bound
+
+from __future__ import annotations
+
+from typing import Any
+
+from loom.core.scope import Scope
+from loom.stores.sqlite.connection import Database, one
+
+NUMBER_BITS = 32
+"""A row is the user's number, then the record's number among his, so that one user's rows lie together."""
+
+
+def find_user(db: Database, scope: Scope) -> int | None:
+    """The number of the scope's user, None where nothing was written for him."""
+    found = one(db, "SELECT user FROM users WHERE namespace = ? AND user_id = ?", scope.namespace, scope.user_id)
+    return None if found is None else int(found[0])
+
+
+def make_user(db: Database, scope: Scope) -> int:
+    """The number of the scope's user, a new one for a new user. Numbers are never used again."""
+    found = find_user(db, scope)
+    if found is None:
+        db.execute("INSERT INTO users (namespace, user_id) VALUES (?, ?)", (scope.namespace, scope.user_id))
+        return db.last_insert_rowid()
+    return found
+
+
+def row_of(user: int, number: int) -> int:
+    """The row of a user's record."""
+    return user << NUMBER_BITS | number
+
+
+def number_of(row: int) -> int:
+    """The number of a record among those of its user."""
+    return row & (1 << NUMBER_BITS) - 1
+
+
+def seen(user: int, scope: Scope) -> tuple[str, tuple[Any, ...]]:
+    """The condition on `records AS r` for what the scope sees; only episodes belong to a session."""
+    if scope.session_id is None:
+        return "r.user = ?", (user,)
+    return "r.user = ? AND (r.layer IS NULL OR r.session_id = ?)", (user, scope.session_id)
+
+
+def find_row(db: Database, user: int, scope: Scope, id: str) -> int | None:
+    """The row of a record that the scope sees."""
+    sql, values = seen(user, scope)
+    found = one(db, f"SELECT r.row FROM records AS r WHERE {sql} AND r.id = ?", *values, id)
+    return None if found is None else int(found[0])

@@ -1,0 +1,226 @@
+"""Laws of jobs that are kept beside the records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import anyio
+import pytest
+
+from loom.core.scope import Scope
+from loom.errors import NotFound, StoreConflict, UsageError
+from loom.protocols.jobs import KeepsJobs, Lease
+from loom.protocols.memory_store import KeepsKeys
+from loom.testing.conformance.samples import (
+    ALICE,
+    BOB,
+    DAY,
+    HOUR,
+    START,
+    JobKeepingStore,
+    a_block,
+    a_job,
+    an_episode,
+    ids_of,
+    listed,
+)
+from loom.testing.conformance.suite import needs
+
+
+class JobLaws:
+    """What a store promises that keeps jobs."""
+
+    @needs(KeepsJobs)
+    async def test_a_job_comes_back_equal(self, store: JobKeepingStore) -> None:
+        """Every field survives, also a payload of nested JSON; `attempts` counts the leases."""
+        payload: dict[str, Any] = {"text": "t\u00e9a \U0001f375", "list": [1, 2.5, None, True, {"a": []}], "empty": {}}
+        scope = ALICE.for_session("s 1")
+        await store.write(scope, jobs=[a_job(scope=scope, key="k:\u00e9", payload=payload)])
+        lease = await _the_lease(store)
+        assert lease.job == a_job(scope=scope, key="k:\u00e9", payload=payload, attempts=1)
+        assert lease.until == START + HOUR
+
+    @needs(KeepsJobs)
+    async def test_records_and_jobs_are_written_together(self, store: JobKeepingStore) -> None:
+        """put, delete and jobs of one write all happen."""
+        await store.put(ALICE, an_episode("old"))
+        assert await store.write(ALICE, put=[an_episode("new")], delete=["old"], jobs=[a_job(), a_job("j2")]) == 2
+        assert await listed(store, ALICE) == ["new"]
+        assert await store.pending(ALICE) == 2
+
+    @needs(KeepsJobs)
+    @pytest.mark.parametrize(
+        ("bad", "error"),
+        [
+            ({"put": [a_block(version=5)]}, StoreConflict),
+            ({"keys": {"unknown": {"k": "tea"}}}, NotFound),
+            ({"jobs": [a_job("j2"), a_job("theirs", scope=BOB)]}, UsageError),
+        ],
+        ids=["record", "key", "job"],
+    )
+    async def test_a_write_is_all_or_nothing(
+        self, store: JobKeepingStore, bad: dict[str, Any], error: type[Exception]
+    ) -> None:
+        """One bad part, and neither record nor job is there."""
+        if "keys" in bad and not isinstance(store, KeepsKeys):
+            pytest.skip(f"{type(store).__name__} keeps no keys")
+        await store.put(ALICE, an_episode("old"))
+        given: dict[str, Any] = {"put": [an_episode("new", "new tea")], "delete": ["old"], "jobs": [a_job()]}
+        given |= {name: [*given[name], *value] for name, value in bad.items() if name != "keys"}
+        given["keys"] = bad.get("keys")
+        with pytest.raises(error):
+            await store.write(ALICE, **given)
+        assert await listed(store, ALICE) == ["old"]
+        assert await ids_of(store, ALICE, "new") == []
+        assert await store.pending(ALICE) == 0
+        assert await store.pending(BOB) == 0
+
+    @needs(KeepsJobs, KeepsKeys)
+    async def test_a_write_gives_keys_to_what_it_puts(self, store: JobKeepingStore) -> None:
+        """Record and keys may be new together."""
+        await store.write(ALICE, put=[an_episode()], keys={"e1": {"around": "zeppelin"}})
+        assert await ids_of(store, ALICE, "zeppelin") == ["e1"]
+
+    @needs(KeepsJobs)
+    async def test_the_same_work_is_queued_once(self, store: JobKeepingStore) -> None:
+        """A key is unique among a user's open jobs, leased ones included; closed ones do not count."""
+        assert await store.write(ALICE, jobs=[a_job("j1", key="k"), a_job("j2", key="k")]) == 1
+        assert await store.write(ALICE, jobs=[a_job("j3", key="k")]) == 0
+        assert await store.write(BOB, jobs=[a_job("j1", key="k", scope=BOB)]) == 1
+        lease = await _the_lease(store, scope=ALICE)
+        assert await store.write(ALICE, jobs=[a_job("j4", key="k")]) == 0
+        await store.finish(lease)
+        assert await store.write(ALICE, jobs=[a_job("j5", key="k")]) == 1
+        assert (await store.pending(ALICE), await store.pending(BOB)) == (1, 1)
+
+    @needs(KeepsJobs)
+    async def test_jobs_are_leased_oldest_first(self, store: JobKeepingStore) -> None:
+        """Only what is due, only so many, and of one user if asked."""
+        jobs = [a_job(f"j{n}", run_at=START + n * HOUR) for n in (3, 1, 2, 9)]
+        await store.write(ALICE, jobs=jobs)
+        await store.write(BOB, jobs=[a_job("bob", scope=BOB)])
+        now = START + 3 * HOUR
+        leases = await store.lease(now=now, until=now + HOUR, limit=2, scope=ALICE)
+        assert [lease.job.id for lease in leases] == ["j1", "j2"]
+        leases = await store.lease(now=now, until=now + HOUR, limit=9)
+        assert [(lease.job.id, lease.job.scope) for lease in leases] == [("bob", BOB), ("j3", ALICE)]
+
+    @needs(KeepsJobs)
+    async def test_a_job_has_one_holder_at_a_time(self, store: JobKeepingStore) -> None:
+        """Tasks that lease at the same moment never get the same job."""
+        await store.write(ALICE, jobs=[a_job(f"j{n}") for n in range(10)])
+        taken: list[Lease] = []
+
+        async def take() -> None:
+            taken.extend(await store.lease(now=START, until=START + HOUR, limit=3))
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(8):
+                tasks.start_soon(take)
+        assert sorted(lease.job.id for lease in taken) == [f"j{n}" for n in range(10)]
+        assert len({lease.token for lease in taken}) == 10
+        assert await store.lease(now=START + HOUR / 2, until=START + DAY) == ()
+        assert await store.pending(ALICE) == 10
+
+    @needs(KeepsJobs)
+    async def test_a_lease_that_ran_out_may_be_taken_again(self, store: JobKeepingStore) -> None:
+        """With another token, and `attempts` one higher."""
+        await store.write(ALICE, jobs=[a_job()])
+        first = await _the_lease(store)
+        now = START + 2 * HOUR
+        (second,) = await store.lease(now=now, until=now + HOUR)
+        assert (first.job.attempts, second.job.attempts) == (1, 2)
+        assert first.token != second.token
+
+    @needs(KeepsJobs)
+    async def test_finish_applies_the_effects_and_closes(self, store: JobKeepingStore) -> None:
+        """Records, deletions and further jobs come with the end of the job."""
+        await store.write(ALICE, put=[an_episode("raw")], jobs=[a_job()])
+        lease = await _the_lease(store)
+        await store.finish(lease, put=[an_episode("made")], delete=["raw"], jobs=[a_job("next")])
+        assert await listed(store, ALICE) == ["made"]
+        assert [job.job.id for job in await store.lease(now=START + DAY, until=START + 2 * DAY, limit=9)] == ["next"]
+
+    @needs(KeepsJobs)
+    async def test_a_finish_that_fails_changes_nothing(self, store: JobKeepingStore) -> None:
+        """With a bad effect the job stays open and held."""
+        await store.write(ALICE, jobs=[a_job()])
+        lease = await _the_lease(store)
+        with pytest.raises(StoreConflict):
+            await store.finish(lease, put=[an_episode(), a_block(version=5)], jobs=[a_job("next")])
+        assert await store.count(ALICE) == 0
+        assert await store.pending(ALICE) == 1
+        await store.finish(lease, put=[an_episode()])
+        assert (await store.count(ALICE), await store.pending(ALICE)) == (1, 0)
+
+    @needs(KeepsJobs)
+    async def test_a_holder_that_comes_late_changes_nothing(self, store: JobKeepingStore) -> None:
+        """Only the newest lease finishes or fails a job, and only once."""
+        await store.write(ALICE, jobs=[a_job()])
+        late = await _the_lease(store)
+        (newest,) = await store.lease(now=START + DAY, until=START + 2 * DAY)
+        await _refuses(store, late)
+        assert await store.pending(ALICE) == 1
+        await store.finish(newest, put=[an_episode("good")])
+        await _refuses(store, newest)
+        assert await listed(store, ALICE) == ["good"]
+        assert await store.dead_letters(ALICE) == ()
+
+    @needs(KeepsJobs)
+    async def test_a_failed_job_comes_back(self, store: JobKeepingStore) -> None:
+        """Not before `retry_at`, then with `attempts` one higher; the failed lease is worth nothing."""
+        await store.write(ALICE, jobs=[a_job()])
+        lease = await _the_lease(store)
+        await store.fail(lease, reason="no network", now=START, retry_at=START + DAY)
+        assert await store.lease(now=START + DAY - HOUR, until=START + 2 * DAY) == ()
+        await _refuses(store, lease)
+        assert await store.write(ALICE, jobs=[a_job("again", key="j1")]) == 0
+        (second,) = await store.lease(now=START + DAY, until=START + 2 * DAY)
+        assert (second.job.id, second.job.attempts) == ("j1", 2)
+
+    @needs(KeepsJobs)
+    async def test_a_job_that_is_given_up_is_a_dead_letter(self, store: JobKeepingStore) -> None:
+        """It stays with its reason, is not leased again, and its key is free."""
+        await store.write(ALICE, jobs=[a_job(payload={"n": 1})])
+        await store.fail(await _the_lease(store), reason="poison: \u00e9", now=START + HOUR, retry_at=None)
+        (letter,) = await store.dead_letters(ALICE)
+        assert (letter.reason, letter.at) == ("poison: \u00e9", START + HOUR)
+        assert (letter.job.id, letter.job.payload, letter.job.attempts) == ("j1", {"n": 1}, 1)
+        assert await store.dead_letters(BOB) == ()
+        assert await store.lease(now=START + DAY, until=START + 2 * DAY) == ()
+        assert await store.pending(ALICE) == 0
+        assert await store.write(ALICE, jobs=[a_job("j2", key="j1")]) == 1
+
+    @needs(KeepsJobs)
+    async def test_forget_removes_jobs_and_dead_letters(self, store: JobKeepingStore) -> None:
+        """Of that user alone, and a lease on one of them can no longer be finished."""
+        for scope in (ALICE, BOB):
+            await store.write(scope, jobs=[a_job("j1", scope=scope)])
+            await store.fail(await _the_lease(store, scope), reason="x", now=START, retry_at=None)
+            await store.write(scope, jobs=[a_job("j2", scope=scope), a_job("j3", scope=scope)])
+        held = await _the_lease(store, ALICE)
+        theirs = await _the_lease(store, BOB)
+        await store.forget(ALICE)
+        assert (await store.pending(ALICE), await store.dead_letters(ALICE)) == (0, ())
+        await _refuses(store, held)
+        assert await store.count(ALICE) == 0
+        assert (await store.pending(BOB), len(await store.dead_letters(BOB))) == (2, 1)
+        await store.finish(theirs, put=[an_episode()])
+        assert await store.count(BOB) == 1
+
+
+async def _the_lease(store: KeepsJobs, scope: Scope | None = None) -> Lease:
+    (lease,) = await store.lease(now=START, until=START + HOUR, limit=1, scope=scope)
+    return lease
+
+
+async def _refuses(store: KeepsJobs, lease: Lease) -> None:
+    tries: tuple[Callable[[], Coroutine[Any, Any, None]], ...] = (
+        lambda: store.finish(lease, put=[an_episode("late")], jobs=[a_job("late", scope=lease.job.scope)]),
+        lambda: store.fail(lease, reason="late", now=START, retry_at=None),
+        lambda: store.fail(lease, reason="late", now=START, retry_at=START),
+    )
+    for attempt in tries:
+        with pytest.raises(StoreConflict):
+            await attempt()

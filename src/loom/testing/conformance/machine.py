@@ -1,0 +1,215 @@
+"""A memory store against a plain dict: random calls, and after each the same answers."""
+
+from __future__ import annotations
+
+from contextlib import AbstractAsyncContextManager, ExitStack, nullcontext
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, TypeAlias
+
+import pytest
+from anyio.from_thread import start_blocking_portal
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from loom.core.filter import And, Eq, Filter, In, Not, Or, Range
+from loom.core.hit import rank_key
+from loom.core.record import Episode, Fact, Layer, Record, WorkingBlock
+from loom.core.scope import Scope
+from loom.errors import StoreConflict, UsageError
+from loom.protocols.memory_store import MemoryStore, Query
+from loom.testing.clock import FakeClock
+from loom.testing.conformance.samples import DAY, START, TWINS, a_block, a_fact, an_episode
+from loom.testing.conformance.traces import WORDS
+
+
+class Oracle:
+    """What a memory store is, in dicts."""
+
+    def __init__(self) -> None:
+        self.users: dict[Scope, dict[str, Record]] = {}
+
+    def seen(self, scope: Scope, where: Filter | None = None) -> dict[str, Record]:
+        """What the scope sees, by id."""
+        of_user = self.users.get(scope.for_user(), {})
+        return {id: of_user[id] for id in sorted(of_user) if _sees(scope, of_user[id], where)}
+
+    def put(self, scope: Scope, records: list[Record]) -> type[Exception] | None:
+        """Write all, or say which error is due."""
+        of_user = dict(self.users.get(scope.for_user(), {}))
+        for record in records:
+            if not _sees(scope, record, None):
+                return UsageError
+            stored = of_user.get(record.id)
+            held = stored.version if isinstance(stored, WorkingBlock) else 0
+            if isinstance(record, WorkingBlock) and record != stored and record.version != held + 1:
+                return StoreConflict
+            of_user[record.id] = record
+        self.users[scope.for_user()] = of_user
+        return None
+
+    def remove(self, scope: Scope, ids: set[str]) -> int:
+        """Remove what the scope sees of these ids."""
+        gone = ids & set(self.seen(scope))
+        for id in gone:
+            del self.users[scope.for_user()][id]
+        return len(gone)
+
+    def found(self, scope: Scope, query: Query, now: datetime) -> set[str]:
+        """The ids that a search without a limit finds."""
+        words = set(query.text.split())
+        seen = self.seen(scope, query.where)
+        return {id for id, r in seen.items() if _shown(r, query, now) and (not words or words & set(r.text.split()))}
+
+
+def _sees(scope: Scope, record: Record, where: Filter | None) -> bool:
+    in_session = scope.session_id is None or getattr(record, "session_id", scope.session_id) == scope.session_id
+    return in_session and (where is None or where.matches(record))
+
+
+def _shown(record: Record, query: Query, now: datetime) -> bool:
+    if isinstance(record, Fact):
+        return query.history or record.is_current(query.at or now, query.known_at or now)
+    return query.archived or getattr(record, "archived_at", None) is None
+
+
+WHO = st.tuples(st.sampled_from([0, 0, 0, 1]), st.sampled_from([None, None, None, "s1", "S1"]))
+"""One of the two users of a run, and one of his sessions; few, so that calls meet what others left."""
+IDS = st.sampled_from(["a", "A", "b", "a b", "%", "_", "'", "\u00e9", "e\u0301"])
+TEXTS = st.lists(st.sampled_from(WORDS), min_size=1, max_size=4).map(" ".join)
+TIMES = st.integers(0, 4).map(lambda day: START + day * DAY)
+ENDS = st.none() | TIMES.map(lambda time: time + 4 * DAY)
+SCALARS = st.sampled_from([1, 1.0, True, "1", None, 0.5, START, "", "tea"])
+EPISODES = st.builds(
+    an_episode, IDS, TEXTS, at=TIMES, recorded_at=TIMES, layer=st.sampled_from(Layer),
+    session_id=st.sampled_from([None, "s1", "S1"]), speaker=st.none() | IDS, archived_at=st.none() | TIMES,
+    attributes=st.dictionaries(st.sampled_from(["n", "N", "x y"]), SCALARS, max_size=2),
+)  # fmt: skip
+FACTS = st.builds(
+    a_fact, IDS, TEXTS, recorded_at=TIMES, valid_from=st.none() | TIMES, valid_until=ENDS, superseded_at=ENDS
+)
+BLOCKS = st.builds(a_block, IDS, TEXTS | st.just(""), version=st.integers(1, 3))
+RECORDS = st.lists(EPISODES | FACTS | BLOCKS, min_size=1, max_size=4)
+LEAVES = (
+    st.builds(Eq, st.sampled_from(["id", "speaker", "session_id", "meta.n", "meta.N", "meta.x y"]), SCALARS | IDS)
+    | st.builds(Eq, st.just("kind"), st.sampled_from(["episode", "fact", "block"]))
+    | st.builds(In, st.just("layer"), st.lists(st.sampled_from(Layer), max_size=2).map(tuple))
+    | st.builds(Range, st.sampled_from(["at", "recorded_at", "valid_from"]), low=TIMES, high=st.none() | TIMES)
+    | st.builds(Range, st.sampled_from(["id", "text"]), low=IDS)
+)
+FILTERS = st.recursive(
+    LEAVES,
+    lambda part: st.builds(Not, part) | st.builds(And, part, part) | st.builds(Or, part, part),
+    max_leaves=4,
+)
+QUERIES = st.builds(
+    Query, text=TEXTS | st.just(""), where=st.none() | FILTERS, limit=st.just(1000), at=st.none() | TIMES,
+    known_at=st.none() | TIMES, history=st.booleans(), archived=st.booleans(),
+)  # fmt: skip
+
+
+Who: TypeAlias = tuple[int, str | None]
+
+
+class MemoryStoreMachine(RuleBasedStateMachine):
+    """Subclass it and say how a store is opened; its `TestCase` is the test.
+
+    All calls of one run are made from one event loop, and the store is opened and closed in one task.
+    """
+
+    def open_store(self, clock: FakeClock) -> AbstractAsyncContextManager[MemoryStore]:
+        """A new, empty store that takes its time from `clock`."""
+        raise NotImplementedError(f"{type(self).__name__} has to say how to open a store")
+
+    @initialize(users=st.sampled_from(TWINS))
+    def open(self, users: tuple[str, str]) -> None:
+        """Start with nothing, and with two users whose ids look alike."""
+        self.users = users
+        self.clock, self.oracle = FakeClock(START + 2 * DAY), Oracle()
+        self._stack = ExitStack()
+        self._portal = self._stack.enter_context(start_blocking_portal())
+        self.store = self._stack.enter_context(self._portal.wrap_async_context_manager(self.open_store(self.clock)))
+        self.changed = False
+
+    def teardown(self) -> None:
+        """Close what was opened."""
+        if hasattr(self, "_stack"):
+            self._stack.close()
+
+    def scope(self, who: Who) -> Scope:
+        """The scope of one of the two users."""
+        return Scope("default", self.users[who[0]], who[1])
+
+    def ask(self, call: Any, *args: Any, **named: Any) -> Any:
+        """Make one call of the store and wait for it."""
+
+        async def run() -> Any:
+            return await call(*args, **named)
+
+        return self._portal.call(run)
+
+    @rule(who=WHO, records=RECORDS)
+    def put(self, who: Who, records: list[Record]) -> None:
+        """A write happens, or is refused with the error that is due."""
+        scope = self.scope(who)
+        self._put(scope, records)
+
+    @rule(who=WHO, records=RECORDS)
+    def put_into_its_session(self, who: Who, records: list[Record]) -> None:
+        """Like put, with episodes that the scope sees."""
+        scope = self.scope(who)
+        session = scope.session_id
+        fit = [replace(r, session_id=session) if isinstance(r, Episode) and session else r for r in records]
+        self._put(scope, fit)
+
+    def _put(self, scope: Scope, records: list[Record]) -> None:
+        self.changed = True
+        due = self.oracle.put(scope, records)
+        with pytest.raises(due) if due else nullcontext():
+            self.ask(self.store.put, scope, *records)
+
+    @rule(who=WHO, query=QUERIES)
+    def search(self, who: Who, query: Query) -> None:
+        """The hits are those of the oracle, in order, and a limit cuts the end off."""
+        scope = self.scope(who)
+        hits = self.ask(self.store.search, scope, query)
+        assert {hit.item.id for hit in hits} == self.oracle.found(scope, query, self.clock.now())
+        seen = self.oracle.seen(scope)
+        assert [hit.item for hit in hits] == [seen[hit.item.id] for hit in hits]
+        assert list(hits) == sorted(hits, key=rank_key)
+        assert self.ask(self.store.search, scope, replace(query, limit=2)) == hits[:2]
+
+    @rule(who=WHO, where=FILTERS, after=st.none() | IDS)
+    def list_page(self, who: Who, where: Filter, after: str | None) -> None:
+        """A page is a slice of what the oracle holds."""
+        scope = self.scope(who)
+        rest = [r for id, r in self.oracle.seen(scope, where).items() if after is None or id > after]
+        assert list(self.ask(self.store.list, scope, where=where, after=after, limit=2)) == rest[:2]
+        assert self.ask(self.store.count, scope, where=where) == len(self.oracle.seen(scope, where))
+
+    @rule(who=WHO, ids=st.sets(IDS | IDS.map("block:{}".format), max_size=3))
+    def delete(self, who: Who, ids: set[str]) -> None:
+        """As many go as were there."""
+        scope = self.scope(who)
+        self.changed = True
+        assert self.ask(self.store.delete, scope, *ids) == self.oracle.remove(scope, ids)
+
+    @rule(who=WHO)
+    def forget(self, who: Who) -> None:
+        """A user goes, or the episodes of a session."""
+        scope = self.scope(who)
+        self.changed = True
+        seen = self.oracle.seen(scope)
+        gone = {id for id, r in seen.items() if scope.session_id is None or isinstance(r, Episode)}
+        removed = self.ask(self.store.forget, scope).removed
+        assert sum(removed.get(kind, 0) for kind in ("episode", "fact", "block")) == len(gone)
+        self.oracle.remove(scope, gone)
+
+    @invariant()
+    def holds_what_the_oracle_holds(self) -> None:
+        """After a change, every user has exactly what he should have."""
+        if not getattr(self, "changed", False):
+            return
+        self.changed = False
+        for user, records in self.oracle.users.items():
+            assert list(self.ask(self.store.list, user, limit=1000)) == [records[id] for id in sorted(records)]

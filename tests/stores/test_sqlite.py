@@ -1,0 +1,368 @@
+"""The SQLite store keeps every law of a memory store, and those of its own."""
+
+import asyncio
+import math
+import random
+from collections import Counter
+from contextlib import asynccontextmanager
+
+import anyio
+import apsw
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from loom.core.filter import FIELDS, And, Eq, In, Not, Or, Range
+from loom.core.hit import rank_key
+from loom.core.words import query_terms, terms
+from loom.errors import FormatTooNew, StoreConflict, StoreError, StoreUnavailable, UsageError
+from loom.protocols.jobs import KeepsJobs
+from loom.protocols.memory_store import KeepsKeys, KeepsVectors, MemoryStore, Prunes, Query, Touches
+from loom.stores.inmemory import InMemoryStore
+from loom.stores.sqlite import SqliteStore
+from loom.stores.sqlite.connection import connect, patiently, spoken_errors
+from loom.stores.sqlite.index import CHUNK
+from loom.stores.sqlite.records import change
+from loom.stores.sqlite.schema import VERSION, migrate
+from loom.stores.sqlite.where import condition
+from loom.testing.clock import START, FakeClock
+from loom.testing.conformance import MemoryStoreMachine, MemoryStoreSuite
+from loom.testing.conformance.samples import ALICE, BOB, DAY, a_block, a_fact, an_episode, one_of_each
+from loom.testing.conformance.traces import observe, random_trace
+
+pytestmark = pytest.mark.anyio
+
+# Checked by pyright, signatures included.
+as_memory: MemoryStore = SqliteStore(":memory:")
+as_pruning: Prunes = SqliteStore(":memory:")
+as_touching: Touches = SqliteStore(":memory:")
+as_vectors: KeepsVectors = SqliteStore(":memory:")
+as_keys: KeepsKeys = SqliteStore(":memory:")
+as_jobs: KeepsJobs = SqliteStore(":memory:")
+
+
+def execute(path, sql):
+    db = apsw.Connection(str(path))
+    try:
+        return db.execute(sql).fetchall()
+    finally:
+        db.close()
+
+
+class TestSqlite(MemoryStoreSuite):
+    @pytest.fixture
+    async def store(self, clock, tmp_path):
+        async with SqliteStore(tmp_path / "memory.db", clock=clock) as store:
+            yield store
+
+
+class TestSqliteInMemory(MemoryStoreSuite):
+    @pytest.fixture
+    async def store(self, clock):
+        async with SqliteStore(":memory:", clock=clock) as store:
+            yield store
+
+
+class SqliteMachine(MemoryStoreMachine):
+    @asynccontextmanager
+    async def open_store(self, clock):
+        async with SqliteStore(":memory:", clock=clock) as store:
+            yield store
+
+
+TestSqliteModel = SqliteMachine.TestCase
+TestSqliteModel.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+
+
+def rounded(value):
+    """The same value, numbers cut to what 32-bit vectors can say."""
+    if isinstance(value, float):
+        return round(value, 4)
+    if isinstance(value, dict):
+        return {name: rounded(part) for name, part in value.items()}
+    return [rounded(part) for part in value] if isinstance(value, list | tuple) else value
+
+
+@pytest.mark.parametrize("seed", range(40))
+async def test_it_answers_like_the_store_in_memory(seed):
+    trace = random_trace(random.Random(seed), steps=60)
+    scopes = {"A": ALICE, "B": BOB}
+    async with SqliteStore(":memory:", clock=FakeClock()) as store:
+        seen = await observe(store, trace, scopes)
+    assert len(seen) > 10
+    assert rounded(seen) == rounded(await observe(InMemoryStore(clock=FakeClock()), trace, scopes))
+
+
+async def test_a_newer_file_is_refused_with_both_versions(tmp_path):
+    path = tmp_path / "memory.db"
+    async with SqliteStore(path) as store:
+        await store.put(ALICE, an_episode())
+    execute(path, "PRAGMA user_version=99")
+    with pytest.raises(FormatTooNew, match=rf"format 99, .* up to {VERSION};"):
+        await SqliteStore(path).get(ALICE, "e1")
+    execute(path, f"PRAGMA user_version={VERSION}")
+    async with SqliteStore(path) as store:
+        assert await store.get(ALICE, "e1") == an_episode()
+
+
+async def test_the_file_of_another_program_is_left_alone(tmp_path):
+    path = tmp_path / "other.db"
+    execute(path, "CREATE TABLE theirs (n)")
+    with pytest.raises(StoreError, match="another program"):
+        await SqliteStore(path).put(ALICE, an_episode())
+    assert execute(path, "SELECT name FROM sqlite_schema") == [("theirs",)]
+
+
+async def test_what_is_no_database_is_refused(tmp_path):
+    path = tmp_path / "notes.txt"
+    path.write_text("not a database " * 100)
+    with pytest.raises(StoreError, match="no sound SQLite file"):
+        await SqliteStore(path).count(ALICE)
+    with pytest.raises(StoreUnavailable, match="cannot be opened"):
+        await SqliteStore(tmp_path / "no" / "folder.db").count(ALICE)
+
+
+async def test_it_opens_at_the_first_use_and_not_after_closing(tmp_path):
+    store = SqliteStore(tmp_path / "memory.db")
+    assert list(tmp_path.iterdir()) == []
+    await store.put(ALICE, an_episode())
+    await store.aclose()
+    with pytest.raises(UsageError, match="closed"):
+        await store.get(ALICE, "e1")
+    assert [file.name for file in tmp_path.iterdir()] == ["memory.db"]
+
+
+@pytest.mark.parametrize(("durability", "synchronous"), [("full", 2), ("fast", 1)])
+async def test_the_file_is_written_by_the_rules(tmp_path, durability, synchronous):
+    async with SqliteStore(tmp_path / "memory.db", durability=durability) as store:
+        db = store._writer._db
+        rules = ("synchronous", "journal_mode", "secure_delete", "foreign_keys", "busy_timeout")
+        found = [db.execute(f"PRAGMA {rule}").fetchone()[0] for rule in rules]
+        assert found == [synchronous, "wal", 1, 1, 10_000]
+    with pytest.raises(UsageError, match="'safe'"):
+        SqliteStore("x.db", durability="safe")
+
+
+async def test_stores_of_one_file_share_a_writer_and_the_most_durable_wish_holds(tmp_path):
+    path = tmp_path / "memory.db"
+    async with SqliteStore(path, durability="fast") as one, SqliteStore(path) as other:
+        assert one._writer is other._writer
+        await one.put(ALICE, an_episode())
+        assert one._writer._db.execute("PRAGMA synchronous").fetchone() == (2,)
+        await one.aclose()
+        await other.put(ALICE, an_episode("e2"))
+        assert await other.count(ALICE) == 2
+
+
+async def test_a_failing_write_does_not_hurt_those_committed_with_it(tmp_path):
+    async with SqliteStore(tmp_path / "memory.db") as store:
+        outcomes = await asyncio.gather(
+            *(store.put(ALICE, an_episode(f"e{n}"), *([a_block(version=9)] if n % 3 == 0 else [])) for n in range(30)),
+            return_exceptions=True,
+        )
+        assert [type(outcome) for outcome in outcomes] == [StoreConflict, type(None), type(None)] * 10
+        assert await store.count(ALICE) == 20
+        assert len(await store.search(ALICE, Query(text="tea", limit=100))) == 20
+
+
+async def test_a_cancelled_write_is_whole_or_not_there(tmp_path):
+    async with SqliteStore(tmp_path / "memory.db") as store:
+        for n in range(20):
+            with anyio.move_on_after(0):
+                await store.put(ALICE, an_episode(f"a{n}"), an_episode(f"b{n}"))
+        kept = {record.id for record in await store.list(ALICE)}
+        assert all((f"a{n}" in kept) == (f"b{n}" in kept) for n in range(20))
+
+
+def reference_scores(texts, query):
+    """BM25 by the book, over these texts alone."""
+    counted = {id: Counter(terms(text)) for id, text in texts.items()}
+    average = sum(words.total() for words in counted.values()) / len(counted)
+    scores = Counter()
+    for term in query_terms(query):
+        holding = [id for id, words in counted.items() if term in words]
+        idf = math.log(1 + (len(counted) - len(holding) + 0.5) / (len(holding) + 0.5))
+        for id in holding:
+            times, length = counted[id][term], counted[id].total()
+            scores[id] += idf * times * 2.2 / (times + 1.2 * (0.25 + 0.75 * length / average))
+    return scores
+
+
+async def test_scores_are_bm25_over_the_users_own_texts_across_chunks(tmp_path):
+    chance = random.Random(3)
+    words = [f"word{n}" for n in range(60)]
+    texts = {f"e{n:04}": " ".join(chance.choices(words, k=chance.randint(1, 30))) for n in range(2 * CHUNK + 40)}
+    async with SqliteStore(tmp_path / "memory.db", durability="fast") as store:
+        await store.put(ALICE, *(an_episode(id, text) for id, text in texts.items()))
+        await store.put(BOB, *(an_episode(f"b{n}", "word1 word2") for n in range(200)))
+        expected = reference_scores(texts, "word1 the word2 word3")
+        hits = await store.search(ALICE, Query(text="word1 the word2 word3", limit=5_000))
+        assert {hit.item.id: hit.score for hit in hits} == pytest.approx(dict(expected), rel=1e-12)
+        ordered = sorted(hits, key=rank_key)
+        assert list(hits) == ordered
+        for limit in (1, 7, 300):
+            assert list(await store.search(ALICE, Query(text="word1 the word2 word3", limit=limit))) == ordered[:limit]
+
+
+async def test_the_index_equals_the_records_after_any_history(tmp_path):
+    chance = random.Random(5)
+    async with SqliteStore(tmp_path / "memory.db", durability="fast") as store:
+        await store.bind("test:2", 2)
+        for step in range(150):
+            id, text = f"e{chance.randrange(12)}", " ".join(chance.choices(["tea", "milk", "jam", "bread", "the"], k=3))
+            match chance.randrange(5):
+                case 0 | 1:
+                    await store.put(ALICE, an_episode(id, text, session_id=f"s{step % 2}"))
+                case 2:
+                    await store.delete(ALICE, id)
+                case 3 if await store.get(ALICE, id):
+                    await store.put_keys(ALICE, {id: {chance.choice("kl"): chance.choice([text, ""])}})
+                    await store.put_vectors(ALICE, {id: [step, 1.0]})
+                case 4 if step % 7 == 0:
+                    await store.forget(ALICE.for_session("s1"))
+                case _:
+                    pass
+        async with SqliteStore(tmp_path / "again.db", durability="fast") as again:
+            await again.put(ALICE, *await store.list(ALICE))
+            keys = execute(tmp_path / "memory.db", "SELECT id, k.kind, k.text FROM keys AS k JOIN records USING (row)")
+            assert len(keys) > 2
+            for id, kind, text in keys:
+                await again.put_keys(ALICE, {id: {kind: text}})
+            for text in ("tea", "milk jam", "bread the"):
+                expected = await again.search(ALICE, Query(text=text, limit=50))
+                assert len(expected) > 0
+                assert await store.search(ALICE, Query(text=text, limit=50)) == expected
+        vectors = execute(tmp_path / "memory.db", "SELECT id FROM vectors JOIN records USING (row) ORDER BY id")
+        dense = await store.search(ALICE, Query(vector=[1.0, 0.0], limit=50))
+        assert sorted(hit.item.id for hit in dense) == [id for (id,) in vectors] != []
+
+
+async def test_a_search_sees_vectors_that_another_store_wrote_or_took_away(tmp_path):
+    path = tmp_path / "memory.db"
+    async with SqliteStore(path) as one, SqliteStore(path, vector_cache_bytes=0) as other:
+        await one.bind("test:2", 2)
+        await one.put(ALICE, an_episode("e1"), an_episode("e2"), an_episode("e3"))
+        await one.put_vectors(ALICE, {"e1": [1, 0]})
+        for store in (one, other):
+            assert [h.item.id for h in await store.search(ALICE, Query(vector=[1, 0]))] == ["e1"]
+        await other.put_vectors(ALICE, {"e2": [1, 1], "e3": [0, 1]})
+        assert [h.item.id for h in await one.search(ALICE, Query(vector=[1, 0]))] == ["e1", "e2", "e3"]
+        await other.put_vectors(ALICE, {"e1": [-1, 0]})
+        await other.delete(ALICE, "e3")
+        found = await one.search(ALICE, Query(vector=[1, 0]))
+        assert [(h.item.id, h.score) for h in found] == [("e2", pytest.approx(0.5**0.5, abs=1e-6)), ("e1", -1.0)]
+        assert len(one._cache._held) == 1
+        assert len(other._cache._held) == 0
+
+
+RECORDS = [
+    *one_of_each(),
+    an_episode("e1", speaker="anna", importance=1, attributes={"n": 1}),
+    an_episode("e2", at=START + DAY, layer=3, accesses=2, accessed_at=START, session_id="s"),
+    a_fact(sources=("e2",), valid_until=START + DAY),
+    a_block(),
+]
+VALUES = st.sampled_from(
+    [
+        "e1",
+        "episode",
+        "anna",
+        "s",
+        "",
+        "user",
+        "tea",
+        0,
+        1,
+        1.0,
+        2,
+        3,
+        True,
+        False,
+        None,
+        START,
+        START + DAY,
+        2**70,
+        0.5,
+    ]
+)
+FIELD = st.sampled_from([*FIELDS, "meta.n"])
+LEAVES = st.one_of(
+    st.builds(Eq, FIELD, VALUES),
+    st.builds(In, FIELD, st.lists(VALUES, max_size=3).map(tuple)),
+    st.builds(Range, FIELD, st.sampled_from(["a", "e2"]), st.sampled_from(["f", None])),
+    st.builds(Range, FIELD, st.sampled_from([0, 1.5, 2**70]), st.sampled_from([3, None])),
+    st.builds(Range, FIELD, st.just(START), st.sampled_from([START + DAY, None])),
+)
+FILTERS = st.recursive(
+    LEAVES,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3).map(lambda parts: And(*parts)),
+        st.lists(inner, max_size=3).map(lambda parts: Or(*parts)),
+        inner.map(Not),
+    ),
+    max_leaves=6,
+)
+
+
+@given(FILTERS)
+@settings(max_examples=300, deadline=None)
+def test_a_condition_says_what_the_filter_says(where):
+    made = condition(where)
+    db = connect(":memory:")
+    migrate(db, ":memory:")
+    change(db, ALICE, put=RECORDS)
+    found = {row[0] for row in db.execute(f"SELECT id FROM records AS r WHERE {made.sql}", made.values)}
+    expected = {record.id for record in RECORDS if where.matches(record)}
+    db.close()
+    assert found == expected if made.exact else found >= expected
+
+
+async def test_a_filter_too_wide_for_sql_still_holds(tmp_path):
+    async with SqliteStore(tmp_path / "memory.db") as store:
+        await store.put(ALICE, an_episode("e1"), an_episode("e2"))
+        wide = Or(*(Eq("id", f"x{n}") for n in range(3_000)), Eq("id", "e2"))
+        assert [record.id for record in await store.list(ALICE, where=wide)] == ["e2"]
+        assert [hit.item.id for hit in await store.search(ALICE, Query(text="tea", where=wide))] == ["e2"]
+
+
+async def test_an_empty_look_leaves_no_trace_of_a_user(tmp_path):
+    async with SqliteStore(tmp_path / "memory.db") as store:
+        await store.delete(ALICE, "e1")
+        await store.touch(ALICE, "e1", at=START)
+        await store.forget(ALICE)
+        assert await store.search(ALICE, Query(text="tea")) == ()
+        assert store._writer._db.execute("SELECT count(*) FROM users").fetchone() == (0,)
+
+
+async def test_numbers_beyond_the_files_range_are_refused(tmp_path):
+    async with SqliteStore(tmp_path / "memory.db") as store:
+        with pytest.raises(UsageError, match="64 bits"):
+            await store.put(ALICE, an_episode("e1", accesses=2**70))
+        assert await store.count(ALICE) == 0
+
+
+async def test_a_file_that_stays_locked_is_unavailable(tmp_path):
+    path = str(tmp_path / "memory.db")
+    holder, other = connect(path), connect(path)
+    holder.execute("BEGIN IMMEDIATE")
+    other.set_busy_timeout(1)
+    with pytest.raises(StoreUnavailable, match="held by another process"), spoken_errors(path):
+        patiently(lambda: other.execute("BEGIN IMMEDIATE"), seconds=0)
+    holder.execute("ROLLBACK")
+    patiently(lambda: other.execute("BEGIN IMMEDIATE"), seconds=0)
+    assert other.in_transaction
+    holder.close()
+    other.close()
+
+
+async def test_closing_while_others_write_lets_nobody_wait_for_ever(tmp_path):
+    store = SqliteStore(tmp_path / "memory.db", durability="fast")
+    await store.put(ALICE, an_episode())
+    with anyio.fail_after(20):
+        *outcomes, _ = await asyncio.gather(
+            *(store.put(ALICE, an_episode(f"e{n}")) for n in range(50)), store.aclose(), return_exceptions=True
+        )
+    kept = sum(outcome is None for outcome in outcomes)
+    assert {type(outcome) for outcome in outcomes} <= {type(None), UsageError}
+    async with SqliteStore(tmp_path / "memory.db") as again:
+        assert await again.count(ALICE) >= max(kept, 1)

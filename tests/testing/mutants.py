@@ -1,0 +1,351 @@
+"""In-memory stores with one planted fault each, and the law that has to catch it."""
+
+import itertools
+import unicodedata
+from dataclasses import replace
+
+import anyio
+
+from loom.core.record import Episode, Fact, Receipt, WorkingBlock
+from loom.core.scope import Scope
+from loom.stores.inmemory import InMemoryStore
+from loom.stores.inmemory.jobs import JobBook
+
+
+async def everybody(store, call):
+    """What a call gives that forgot whose records it may see: those of all users."""
+    scopes = [Scope(*owner) for owner in store._shelves]
+    return [await call(scope) for scope in scopes]
+
+
+class SearchesEverybody(InMemoryStore):
+    async def search(self, scope, query):
+        found = await everybody(self, lambda s: InMemoryStore.search(self, s, query))
+        return tuple(sorted(itertools.chain(*found), key=lambda hit: -hit.score))[: query.limit]
+
+
+class ListsEverybody(InMemoryStore):
+    async def list(self, scope, **more):
+        found = await everybody(self, lambda s: InMemoryStore.list(self, s, **more))
+        return tuple(itertools.chain(*found))
+
+
+class CountsEverybody(InMemoryStore):
+    async def count(self, scope, **more):
+        return sum(await everybody(self, lambda s: InMemoryStore.count(self, s, **more)))
+
+
+class GetsEverybodys(InMemoryStore):
+    async def get(self, scope, id):
+        found = await everybody(self, lambda s: InMemoryStore.get(self, s, id))
+        return next((record for record in found if record), None)
+
+
+class DeletesEverybodys(InMemoryStore):
+    async def delete(self, scope, *ids):
+        return sum(await everybody(self, lambda s: InMemoryStore.delete(self, s, *ids)))
+
+
+class ForgetsEverybody(InMemoryStore):
+    async def forget(self, scope):
+        receipt = await super().forget(scope)
+        self._shelves.clear()
+        return receipt
+
+
+class ForgetsPrefixes(InMemoryStore):
+    async def forget(self, scope):
+        receipt = await super().forget(scope)
+        for owner in [o for o in self._shelves if o[1].startswith(scope.user_id) and o[0] == scope.namespace]:
+            del self._shelves[owner]
+        return receipt
+
+
+class ForgetsTheWholeUser(InMemoryStore):
+    async def forget(self, scope):
+        return await super().forget(scope.for_user())
+
+
+class _OtherOwner(InMemoryStore):
+    """A store that takes different users for one."""
+
+    def owner(self, scope):
+        raise NotImplementedError
+
+    def _shelf(self, scope):
+        return super()._shelf(self.owner(scope))
+
+    def _apply(self, scope, shelf, change):
+        super()._apply(self.owner(scope), shelf, change)
+
+
+class FoldsCase(_OtherOwner):
+    def owner(self, scope):
+        return Scope(scope.namespace, scope.user_id.lower(), scope.session_id)
+
+
+class TrimsIds(_OtherOwner):
+    def owner(self, scope):
+        return Scope(scope.namespace, scope.user_id.strip(), scope.session_id)
+
+
+class NormalisesIds(_OtherOwner):
+    def owner(self, scope):
+        return Scope(scope.namespace, unicodedata.normalize("NFC", scope.user_id), scope.session_id)
+
+
+class CutsIds(_OtherOwner):
+    def owner(self, scope):
+        return Scope(scope.namespace, scope.user_id[:255], scope.session_id)
+
+
+class DropsTheNamespace(_OtherOwner):
+    def owner(self, scope):
+        return Scope("default", scope.user_id, scope.session_id)
+
+
+class SharesIds(InMemoryStore):
+    async def put(self, scope, *records):
+        for owner in [o for o in self._shelves if o != (scope.namespace, scope.user_id)]:
+            await self.delete(Scope(*owner), *(record.id for record in records))
+        await super().put(scope, *records)
+
+
+class SharesStatistics(InMemoryStore):
+    """Scores depend on how many records everybody has."""
+
+    async def search(self, scope, query):
+        total = sum(len(shelf.records) for shelf in self._shelves.values())
+        hits = await super().search(scope, query)
+        return tuple(
+            replace(hit, score=hit.score * total, why={k: v * total for k, v in hit.why.items()}) for hit in hits
+        )
+
+
+class IgnoresSessions(InMemoryStore):
+    async def search(self, scope, query):
+        return await super().search(scope.for_user(), query)
+
+
+class TakesOtherSessions(InMemoryStore):
+    async def put(self, scope, *records):
+        await super().put(scope.for_user(), *records)
+
+
+class LimitsBeforeFiltering(InMemoryStore):
+    async def search(self, scope, query):
+        hits = await super().search(scope, replace(query, where=None))
+        return tuple(hit for hit in hits if query.where is None or query.where.matches(hit.item))
+
+
+class ReturnsArchived(InMemoryStore):
+    async def search(self, scope, query):
+        return await super().search(scope, replace(query, archived=True))
+
+
+class ReturnsHistory(InMemoryStore):
+    async def search(self, scope, query):
+        return await super().search(scope, replace(query, history=True))
+
+
+class IgnoresHistory(InMemoryStore):
+    async def search(self, scope, query):
+        return await super().search(scope, replace(query, history=False))
+
+
+class IgnoresKnownAt(InMemoryStore):
+    async def search(self, scope, query):
+        return await super().search(scope, replace(query, known_at=None))
+
+
+class OrdersByArrival(InMemoryStore):
+    async def search(self, scope, query):
+        hits = await super().search(scope, query)
+        arrival = list(self._shelf(scope).records)
+        return tuple(sorted(hits, key=lambda hit: (-hit.score, arrival.index(hit.item.id))))
+
+
+class SaysNoWhy(InMemoryStore):
+    async def search(self, scope, query):
+        return tuple(replace(hit, why={}) for hit in await super().search(scope, query))
+
+
+class PutsOneByOne(InMemoryStore):
+    async def put(self, scope, *records):
+        for record in records:
+            await super().put(scope, record)
+
+
+class KeepsTheOldest(InMemoryStore):
+    async def put(self, scope, *records):
+        old = [r.id for r in records if isinstance(r, Episode | Fact) and await self.get(scope, r.id)]
+        await super().put(scope, *(record for record in records if record.id not in old))
+
+
+class IgnoresVersions(InMemoryStore):
+    async def put(self, scope, *records):
+        await super().put(scope, *(r for r in records if not isinstance(r, WorkingBlock)))
+        shelf = self._shelf(scope)
+        for block in records:
+            if isinstance(block, WorkingBlock):
+                shelf.records[block.id] = block
+        if shelf.records:
+            self._shelves[scope.namespace, scope.user_id] = shelf
+
+
+class LosesMicroseconds(InMemoryStore):
+    async def put(self, scope, *records):
+        cut = [replace(r, at=r.at.replace(microsecond=0)) if isinstance(r, Episode) else r for r in records]
+        await super().put(scope, *cut)
+
+
+class HandsOutItsOwn(InMemoryStore):
+    async def get(self, scope, id):
+        await super().get(scope, id)
+        return self._shelf(scope).records.get(id)
+
+
+class PagesFromAfterOn(InMemoryStore):
+    async def list(self, scope, *, where=None, after=None, limit=100):
+        found = await super().list(scope, where=where, limit=10_000)
+        return tuple(record for record in found if after is None or record.id >= after)[:limit]
+
+
+class TouchesOnce(InMemoryStore):
+    async def touch(self, scope, *ids, at):
+        seen = [await self.get(scope, id) for id in ids]
+        await anyio.lowlevel.checkpoint()
+        for record in seen:
+            if isinstance(record, Episode):
+                await self.put(scope, replace(record, accesses=record.accesses + 1, accessed_at=at))
+
+
+class PrunesByDeleting(InMemoryStore):
+    async def prune(self, scope, **more):
+        pruned = await super().prune(scope, **more)
+        await self.delete(scope, *pruned)
+        return pruned
+
+
+class KeysSurviveDelete(InMemoryStore):
+    async def delete(self, scope, *ids):
+        keys = {id: dict(texts) for id, texts in self._shelf(scope).keys.items()}
+        deleted = await super().delete(scope, *ids)
+        shelf = self._shelf(scope)
+        self._shelves[scope.namespace, scope.user_id] = shelf
+        for id, texts in keys.items():
+            shelf._set_keys(id, texts)
+        return deleted
+
+
+class VectorsSurviveDelete(InMemoryStore):
+    async def delete(self, scope, *ids):
+        self.left = dict(self._shelf(scope).vectors)
+        return await super().delete(scope, *ids)
+
+    async def put(self, scope, *records):
+        await super().put(scope, *records)
+        self._shelf(scope).vectors.update(getattr(self, "left", {}))
+
+
+class TakesAnyEmbedder(InMemoryStore):
+    async def bind(self, identity, dimension):
+        self._bound = (identity, dimension)
+
+
+class JobsSurviveForget(InMemoryStore):
+    async def forget(self, scope):
+        jobs, self._jobs = self._jobs, JobBook()
+        receipt = await super().forget(scope)
+        self._jobs = jobs
+        return receipt
+
+
+class ReceiptsSayNothing(InMemoryStore):
+    async def forget(self, scope):
+        await super().forget(scope)
+        return Receipt(removed={"episode": 0})
+
+
+class _FreeLeases(JobBook):
+    def lease(self, now, until, limit, scope):
+        for held in itertools.chain.from_iterable(user.values() for user in self._open.values()):
+            held.until = None
+        return super().lease(now, until, limit, scope)
+
+
+class LeasesTwice(InMemoryStore):
+    def __init__(self, *, clock=None):
+        super().__init__(clock=clock)
+        self._jobs = _FreeLeases()
+
+
+class _AnyToken(JobBook):
+    def _held(self, lease):
+        open_jobs = self._open.get((lease.job.scope.namespace, lease.job.scope.user_id), {})
+        return open_jobs.get(lease.job.id) or super()._held(lease)
+
+
+class TakesLateFinishes(InMemoryStore):
+    def __init__(self, *, clock=None):
+        super().__init__(clock=clock)
+        self._jobs = _AnyToken()
+
+
+class WritesJobsFirst(InMemoryStore):
+    async def write(self, scope, *, jobs=(), **more):
+        new = await super().write(scope, jobs=jobs)
+        await super().write(scope, **more)
+        return new
+
+
+class QueuesTwice(InMemoryStore):
+    async def write(self, scope, *, jobs=(), **more):
+        await super().write(scope, **more)
+        self._jobs.add(jobs)
+        return len(jobs)
+
+
+CAUGHT_BY = {
+    SearchesEverybody: "test_scopes_never_meet",
+    ListsEverybody: "test_scopes_never_meet",
+    CountsEverybody: "test_scopes_never_meet",
+    GetsEverybodys: "test_scopes_never_meet",
+    DeletesEverybodys: "test_scopes_never_meet",
+    ForgetsEverybody: "test_forgetting_one_user_touches_nobody_else",
+    ForgetsPrefixes: "test_forgetting_one_user_touches_nobody_else",
+    ForgetsTheWholeUser: "test_forgetting_a_session_removes_its_episodes",
+    FoldsCase: "test_scopes_never_meet",
+    TrimsIds: "test_scopes_never_meet",
+    NormalisesIds: "test_scopes_never_meet",
+    CutsIds: "test_scopes_never_meet",
+    DropsTheNamespace: "test_scopes_never_meet",
+    SharesIds: "test_the_same_id_of_two_users_is_two_records",
+    SharesStatistics: "test_a_user_cannot_tell_whether_others_exist",
+    IgnoresSessions: "test_a_session_sees_its_episodes_and_the_users_facts",
+    TakesOtherSessions: "test_an_episode_of_another_session_is_refused",
+    LimitsBeforeFiltering: "test_filters_come_before_the_limit",
+    ReturnsArchived: "test_archived_episodes_are_found_on_request",
+    ReturnsHistory: "test_only_current_facts_are_found",
+    IgnoresHistory: "test_only_current_facts_are_found",
+    IgnoresKnownAt: "test_facts_are_found_as_of_both_axes",
+    OrdersByArrival: "test_the_order_is_total_and_stable",
+    SaysNoWhy: "test_every_hit_says_why",
+    PutsOneByOne: "test_put_is_all_or_nothing",
+    KeepsTheOldest: "test_the_newest_wins",
+    IgnoresVersions: "test_a_block_rises_by_one_version",
+    LosesMicroseconds: "test_what_is_put_comes_back_equal",
+    HandsOutItsOwn: "test_what_the_caller_changes_later_changes_nothing",
+    PagesFromAfterOn: "test_pages_neither_repeat_nor_skip",
+    TouchesOnce: "test_concurrent_touches_all_count",
+    PrunesByDeleting: "test_pruned_is_archived_and_not_deleted",
+    KeysSurviveDelete: "test_keys_live_and_die_with_their_record",
+    VectorsSurviveDelete: "test_a_vector_lives_and_dies_with_its_record",
+    TakesAnyEmbedder: "test_another_embedder_is_refused",
+    JobsSurviveForget: "test_forget_removes_jobs_and_dead_letters",
+    ReceiptsSayNothing: "test_forget_leaves_nothing",
+    LeasesTwice: "test_a_job_has_one_holder_at_a_time",
+    TakesLateFinishes: "test_a_holder_that_comes_late_changes_nothing",
+    WritesJobsFirst: "test_a_write_is_all_or_nothing",
+    QueuesTwice: "test_the_same_work_is_queued_once",
+}
