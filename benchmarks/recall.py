@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from loom.core.words import query_terms, terms
-from loom.memory.rank import REACH, Asked, Candidate, named_speakers, questions_in, rank, without_names
+from loom.memory.rank import REACH, Asked, Candidate, named_speakers, questions_in, rank, shared_pairs, without_names
 from loom.memory.timewords import time_hint
 from loom.tokens import estimate_tokens
 
@@ -174,7 +174,7 @@ class LoomIndex:
         embed = wordllama()
         self.vectors = embed([without_names(text, self.speakers) for text in texts])
         self.asked = embed([without_names(q.text, self.speakers) for q in corpus.questions])
-        self.words = [len(terms(text)) for text in texts]
+        self.terms = [terms(text) for text in texts]
 
     def beside(self, i: int, until: int | None = None) -> list[int]:
         """The numbers of a turn and those beside it in its session."""
@@ -193,7 +193,12 @@ class LoomIndex:
         found |= {j for i in found for j in self.beside(i, until)}
         columns["dense"] = dense
         asked = Asked(speakers=speakers, when=time_hint(question.text, question.now), now=question.now)
-        return [self.candidate(i, {n: float(c[i]) for n, c in columns.items()}) for i in sorted(found)], asked
+        said = [] if question.text.rstrip().endswith("?") else terms(question.text)
+        scored = (
+            (i, {**{n: float(c[i]) for n, c in columns.items()}, "phrase": float(shared_pairs(said, self.terms[i]))})
+            for i in sorted(found)
+        )
+        return [self.candidate(i, signals) for i, signals in scored], asked
 
     def candidate(self, i: int, signals: dict[str, float]) -> Candidate:
         """A turn with its scores."""
@@ -205,7 +210,7 @@ class LoomIndex:
             session=turn.session,
             position=turn.position,
             at=turn.at,
-            words=self.words[i],
+            words=len(self.terms[i]),
             asks="?" in turn.text,
         )
 

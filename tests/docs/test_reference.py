@@ -16,11 +16,14 @@ from loom.context.cache.repair import FIXES
 from tests.docs.pages import REWRITE, ROOT, run_loom, shown
 
 REFERENCE = ROOT / "docs/reference"
-COMMANDS = ("", "cache", "cache plan", "cache explain", "cache simulate", "demo")
+COMMANDS = (
+    *("", "cache", "cache plan", "cache explain", "cache simulate", "demo", "memory", "memory add", "memory search"),
+    *("memory facts", "memory stats", "memory forget", "memory export", "memory import", "memory work"),
+)
 OPENING = """# The command line
 
-This page is the output of `--help`. The [how-to on the cache bill](../how-to/cut-your-cache-bill.md) shows the
-commands at work. Every command that shows something for people prints the same as data with `--json`.
+This page is the output of `--help`. The how-tos on the [cache bill](../how-to/cut-your-cache-bill.md) and on
+[remembering](../how-to/remember-and-recall.md) show the commands at work. Every command that shows something for people prints the same as data with `--json`.
 
 A command ends with exit code 0, or with 2 and a message that says what is wrong with the call or the file.
 Progress and errors go to the error stream, so the output can be piped.
@@ -51,8 +54,9 @@ def test_every_command_is_on_the_page(tmp_path):
         _, _, commands = run_loom(f"loom {command} --help", tmp_path).partition("Commands:\n")
         return re.findall(r"^  (\w+) ", commands, re.MULTILINE)
 
-    assert sorted(listed("")) == ["cache", "demo"]
-    assert {f"cache {name}" for name in listed("cache")} == {c for c in COMMANDS if c.startswith("cache ")}
+    assert sorted(listed("")) == ["cache", "demo", "memory"]
+    for group in ("cache", "memory"):
+        assert {f"{group} {name}" for name in listed(group)} == {c for c in COMMANDS if c.startswith(f"{group} ")}
 
 
 def test_every_public_name_is_explained():

@@ -212,7 +212,7 @@ def test_relations_are_read_by_rule():
 @pytest.mark.parametrize(
     "bad",
     [{"search_mode": "deep"}, {"max_hops": -1}, {"graph_weight": 2}, {"embedding_provider": HashEmbedder()}],
-    ids=str,
+    ids=lambda bad: next(iter(bad)),
 )
 def test_settings_that_cannot_work_are_refused(bad):
     with pytest.raises(UsageError):

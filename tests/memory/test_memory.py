@@ -2,6 +2,8 @@
 
 from datetime import UTC, datetime, timedelta
 
+import anyio
+import anyio.lowlevel
 import pytest
 
 from loom.core.message import Message
@@ -71,8 +73,8 @@ async def test_facts_are_learnt_and_change_with_both_axes_kept(memory, clock):
 
 
 async def test_the_same_key_keeps_one_copy(memory):
-    for _ in range(3):
-        done = await memory.remember(["one", "two"], user_id="alice", key="batch-7")
+    first, _, done = [await memory.remember(["one", "two"], user_id="alice", key="batch-7") for _ in range(3)]
+    assert first.kept == done.kept
     assert [s.reason for s in done.skipped] == ["remembered before under this key"] * 2
     assert len(done.kept) == 2
     assert (await memory.stats(user_id="alice"))["L1"] == 2
@@ -180,6 +182,15 @@ async def test_stated_facts(memory):
     assert all(isinstance(f, Fact) for f in written)
     at = datetime(2022, 6, 1, tzinfo=UTC)
     assert [f.object for f in await memory.facts(user_id="alice", at=at)] == ["Oslo"]
+
+
+async def test_a_worker_does_the_jobs_in_the_background(memory):
+    with anyio.fail_after(20):
+        async with memory.worker(every=0.0):
+            await memory.remember("I live in Tokyo.", user_id="alice")
+            while not await memory.facts(user_id="alice"):
+                await anyio.lowlevel.checkpoint()
+    assert (await memory.stats(user_id="alice"))["jobs"] == 0
 
 
 def test_urls_mappings_and_instances(tmp_path):

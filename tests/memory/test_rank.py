@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loom.memory.rank import WEIGHTS, Asked, Candidate, named_speakers, questions_in, rank, without_names
+from loom.memory.rank import WEIGHTS, Asked, Candidate, named_speakers, questions_in, rank, shared_pairs, without_names
 from loom.memory.timewords import time_hint
 
 NOW = datetime(2023, 6, 14, tzinfo=UTC)
@@ -133,3 +133,9 @@ def test_questions_in_a_turn():
     assert questions_in("Nice! Where is it? I forgot. And when?") == "Where is it? And when?"
     assert questions_in("No. Never!") == ""
     assert questions_in("?") == ""
+
+
+def test_pairs_count_once_and_in_order():
+    assert shared_pairs(["the", "red", "car", "is", "red"], ["a", "red", "car", "and", "the", "red", "one"]) == 2
+    assert shared_pairs(["red", "car"], ["car", "red"]) == 0
+    assert order([lexical("a", 1), Candidate(id="b", signals={"bm25": 1, "phrase": 2.0})]) == ["b", "a"]

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import datetime
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Self
+
+from anyio import create_task_group, sleep
 
 from loom.core.clock import Clock, SystemClock
 from loom.core.codec import FORMAT, record_from_dict, record_to_dict
@@ -17,6 +20,7 @@ from loom.core.record import Episode, Fact, Layer, Origin, Provenance, Receipt, 
 from loom.core.scope import Scope
 from loom.errors import NotFound, ProviderError, UsageError
 from loom.memory.config import MemoryConfig
+from loom.memory.entities import predicate_key
 from loom.memory.facts import assert_claim
 from loom.memory.ingest import Content, Turn, clean, keyed_id, turns_of
 from loom.memory.metabolism import Metabolism, Store
@@ -241,6 +245,19 @@ class Memory:
         await self._metabolism.tick(scope)
         return await self._metabolism.run(scope)
 
+    @asynccontextmanager
+    async def worker(self, *, every: float = 1.0) -> AsyncGenerator[None]:
+        """Do the jobs that wait in the background, for as long as the block lasts; `every` is in seconds."""
+        async with create_task_group() as tasks:
+            tasks.start_soon(self._work, every)
+            yield
+            tasks.cancel_scope.cancel()
+
+    async def _work(self, every: float) -> None:
+        while True:
+            await self._metabolism.run()
+            await sleep(every)
+
     # -- facts and blocks ---------------------------------------------------------------------------------
 
     async def facts(
@@ -255,7 +272,8 @@ class Memory:
     ) -> tuple[Fact, ...]:
         """The facts of a user: those that hold now, those that held then, or all that were ever believed."""
         now = self._clock.now()
-        named = [Eq(f, v) for f, v in (("subject", subject), ("predicate", predicate)) if v is not None]
+        wanted = predicate_key(predicate) if predicate else None
+        named = [Eq(f, v) for f, v in (("subject", subject), ("predicate", wanted)) if v is not None]
         where = And(Eq("kind", "fact"), *named)
         found = [r async for r in self._all(self._scope(user_id), where) if isinstance(r, Fact)]
         return tuple(f for f in found if history or f.is_current(at or now, known_at or now))
@@ -369,7 +387,7 @@ class Memory:
         return await self._assert(scope, found.claims, provenance)
 
     async def _assert(self, scope: Scope, claims: Sequence[Claim], provenance: Provenance) -> tuple[Fact, ...]:
-        stored = {f.id: f async for f in self._facts(scope)} if claims else {}
+        stored = {f.id: f for p in {predicate_key(c.predicate) for c in claims} for f in await self._believed(scope, p)}
         written: dict[str, Fact] = {}
         for claim in claims:
             change = assert_claim(
@@ -378,10 +396,10 @@ class Memory:
             written.update({fact.id: fact for fact in change.put})
         return tuple(written.values())
 
-    async def _facts(self, scope: Scope) -> AsyncIterator[Fact]:
-        async for record in self._all(scope.for_user(), Eq("kind", "fact")):
-            if isinstance(record, Fact):
-                yield record
+    async def _believed(self, scope: Scope, predicate: str) -> list[Fact]:
+        """Every fact with a predicate, retired ones included."""
+        where = And(Eq("kind", "fact"), Eq("predicate", predicate))
+        return [r async for r in self._all(scope.for_user(), where) if isinstance(r, Fact)]
 
 
 __all__ = ["Memory", "Turn"]
