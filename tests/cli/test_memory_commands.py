@@ -1,0 +1,120 @@
+"""`loom memory`, through the installed command."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+LOOM = Path(sys.executable).parent / "loom"
+
+
+@pytest.fixture
+def loom(tmp_path):
+    def run(*args, code=0):
+        command = [LOOM, "memory", *map(str, args), "--db", f"sqlite:{tmp_path}/m.db"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+        assert done.returncode == code, done.stderr
+        assert "Traceback" not in done.stderr
+        return done
+
+    return run
+
+
+def test_add_search_facts_stats_forget(loom):
+    assert "kept 2" in loom("add", "I live in Oslo.", "My sister Anna has a boat.", "").stdout
+    assert "Anna has a boat" in loom("search", "who has a boat?").stdout
+    found = json.loads(loom("search", "who has a boat?", "--json").stdout)
+    assert found["hits"][0]["why"]
+    assert "Oslo" in loom("facts").stdout
+    assert "nothing found" in loom("search", "boat", "--user", "somebody else").stdout
+    assert json.loads(loom("stats", "--json").stdout)["L1"] == 2
+    assert "removed" in loom("forget", "--yes").stdout
+    assert json.loads(loom("stats", "--json").stdout)["L1"] == 0
+
+
+def test_export_and_import(loom, tmp_path):
+    loom("add", "I live in Oslo.")
+    loom("export", "--to", tmp_path / "me.jsonl")
+    assert json.loads(loom("import", tmp_path / "me.jsonl", "--user", "you", "--json").stdout)["imported"] >= 1
+    assert "Oslo" in loom("search", "where do I live?", "--user", "you").stdout
+
+
+CHATGPT = [
+    {
+        "id": "c1",
+        "current_node": "n2",
+        "mapping": {
+            "n0": {"parent": None, "message": None},
+            "n1": {
+                "parent": "n0",
+                "message": {
+                    "author": {"role": "user"},
+                    "content": {"parts": ["I live in Rome."]},
+                    "create_time": 1.7e9,
+                },
+            },
+            "gone": {
+                "parent": "n1",
+                "message": {"author": {"role": "assistant"}, "content": {"parts": ["edited away"]}},
+            },
+            "n2": {
+                "parent": "n1",
+                "message": {"author": {"role": "assistant"}, "content": {"parts": ["A fine city."]}},
+            },
+        },
+    }
+]
+CLAUDE_CODE = [
+    {
+        "type": "user",
+        "sessionId": "s",
+        "timestamp": "2026-01-01T10:00:00Z",
+        "message": {"role": "user", "content": "fix the gate"},
+    },
+    {
+        "type": "assistant",
+        "sessionId": "s",
+        "message": {
+            "role": "assistant",
+            "content": [{"type": "text", "text": "The gate is fixed."}, {"type": "tool_use"}],
+        },
+    },
+    {"type": "summary", "summary": "x"},
+]
+PLAIN = [{"role": "user", "content": "the code is 4711"}, {"speaker": "Anna", "text": "thanks"}]
+
+
+@pytest.mark.parametrize(
+    ("content", "question", "answer"),
+    [
+        (json.dumps(CHATGPT), "where do I live?", "Rome"),
+        ("\n".join(map(json.dumps, CLAUDE_CODE)), "is the gate fixed?", "The gate is fixed."),
+        ("\n".join(map(json.dumps, PLAIN)), "what is the code?", "4711"),
+    ],
+    ids=["chatgpt", "claude code", "plain"],
+)
+def test_transcripts_of_other_programs_are_read_once(loom, tmp_path, content, question, answer):
+    path = tmp_path / "talk.json"
+    path.write_text(content)
+    assert json.loads(loom("import", path, "--json").stdout)["imported"] == 2
+    assert json.loads(loom("import", path, "--json").stdout)["imported"] == 0, "reading it again adds nothing"
+    found = loom("search", question, "--json").stdout
+    assert answer in found
+    assert "edited away" not in found
+
+
+@pytest.mark.parametrize("content", [None, "[]", '{"a": 1}', "{", "[1]"])
+def test_files_without_a_conversation_end_in_one_line(loom, tmp_path, content):
+    path = tmp_path / "talk.json"
+    if content is not None:
+        path.write_text(content)
+    done = loom("import", path, code=2)
+    assert done.stderr.startswith("loom: ")
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_work_does_what_waits(loom):
+    loom("add", "I live in Oslo.")
+    assert "did 0 jobs" in loom("work").stdout
