@@ -8,6 +8,7 @@ the question, never a label. Loom is measured through its public door: `remember
 
 from __future__ import annotations
 
+import atexit
 import json
 import sys
 from collections import defaultdict
@@ -18,7 +19,8 @@ from importlib.util import find_spec
 from itertools import groupby
 from math import log2
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from shutil import rmtree
+from tempfile import mkdtemp
 from typing import Any
 
 import numpy as np
@@ -152,8 +154,9 @@ def reciprocal_ranks(corpus: Corpus) -> Iterator[list[int]]:
 def loom() -> Method:
     """Loom as its users call it: remember, then recall, on SQLite, with the embedder that works offline."""
     clock = FakeClock()
-    folder = TemporaryDirectory()
-    memory = open_memory_sync(f"sqlite:{folder.name}/memory.db", embedder="wordllama", with_facts=False, clock=clock)
+    folder = mkdtemp()
+    atexit.register(rmtree, folder, ignore_errors=True)
+    memory = open_memory_sync(f"sqlite:{folder}/memory.db", embedder="wordllama", with_facts=False, clock=clock)
 
     def method(corpus: Corpus) -> Iterator[list[int]]:
         numbers: dict[str, int] = {}
