@@ -1,6 +1,6 @@
 """How well recall finds the evidence: BM25, embedders, a plain hybrid and Loom side by side, no LLM anywhere.
 
-    python benchmarks/recall.py [folder] [--json]
+    python benchmarks/recall.py [folder] [--set NAME] [--json]
 
 The folder holds the data sets (see `recall_data.py`); each that is missing is left out. A method sees the turns and
 the question, never a label. Loom is measured through its public door: `remember`, then `recall`, on SQLite.
@@ -167,7 +167,7 @@ def loom() -> Method:
                 Said(text=turn.text, speaker=turn.speaker or None, at=turn.at, attributes={"n": n}) for n, turn in turns
             ]
             done = memory.remember(said, user_id=corpus.name, session_id=session)
-            numbers.update({kept.id: n for kept, (n, _) in zip(done.kept, turns, strict=True)})
+            numbers.update({kept.id: kept.attributes["n"] for kept in done.kept})
         for question in corpus.questions:
             clock.set(question.now)
             past = None if question.until >= len(corpus.turns) else Range("meta.n", high=question.until)
@@ -241,11 +241,14 @@ def print_set(name: str, results: dict[str, list[dict[str, Any]]]) -> None:
 
 def main() -> None:
     words = sys.argv[1:]
+    only = words.pop(words.index("--set") + 1) if "--set" in words else None
     folders = [Path(word) for word in words if not word.startswith("-")]
     folder = folders[0] if folders else Path(__file__).parents[2] / "shared" / "data"
     report: dict[str, Any] = {}
     todo = methods()
     for name, load in SETS.items():
+        if only not in (None, name):
+            continue
         try:
             corpora = list(load(folder))
         except FileNotFoundError as error:
