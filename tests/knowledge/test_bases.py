@@ -12,7 +12,7 @@ from loom.protocols.vector_store import VectorItem
 from loom.providers.embedding.hashing import HashEmbedder
 from loom.providers.embedding.wordllama import WordLlamaEmbedder
 from loom.providers.knowledge import GraphKnowledgeBase, InMemoryKnowledgeBase, KnowledgeItem, VectorKnowledgeBase
-from loom.stores.vectors import InMemoryVectorStore
+from loom.stores.inmemory.vectors import InMemoryVectorStore
 
 pytestmark = pytest.mark.anyio
 

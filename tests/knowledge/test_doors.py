@@ -8,7 +8,7 @@ import pytest
 @pytest.mark.parametrize(
     ("door", "name", "home"),
     [
-        ("loom.memory.vector_store", "InMemoryVectorStore", "loom.stores.vectors"),
+        ("loom.memory.vector_store", "InMemoryVectorStore", "loom.stores.inmemory.vectors"),
         ("loom.memory.embedder", "OpenAIEmbedder", "loom.providers.embedding.openai"),
         ("loom.memory.embedder", "HashEmbedder", "loom.providers.embedding.hashing"),
         ("loom.memory.embedder", "WordLlamaEmbedder", "loom.providers.embedding.wordllama"),

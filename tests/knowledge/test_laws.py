@@ -12,7 +12,7 @@ from loom.knowledge.in_memory import InMemoryKnowledgeBase
 from loom.knowledge.vector import VectorKnowledgeBase
 from loom.protocols.knowledge_base import Document, KnowledgeBase
 from loom.providers.embedding.hashing import HashEmbedder
-from loom.stores.vectors import InMemoryVectorStore
+from loom.stores.inmemory.vectors import InMemoryVectorStore
 
 pytestmark = pytest.mark.anyio
 

@@ -10,7 +10,7 @@ from loom.core.filter import And, Eq, Not, Range
 from loom.core.scope import Scope
 from loom.errors import EmbedderMismatch, UsageError
 from loom.protocols.vector_store import VectorItem, VectorStore
-from loom.stores.vectors import InMemoryVectorStore
+from loom.stores.inmemory.vectors import InMemoryVectorStore
 from loom.testing.conformance import VectorStoreSuite
 
 pytestmark = pytest.mark.anyio

@@ -11,7 +11,7 @@ from loom.protocols.memory_store import MemoryStore, Prunes
 from loom.protocols.vector_store import VectorItem
 from loom.providers.embedding.hashing import HashEmbedder
 from loom.stores.inmemory import InMemoryStore
-from loom.stores.vectors import InMemoryVectorStore
+from loom.stores.inmemory.vectors import InMemoryVectorStore
 from loom.testing import FakeClock
 from loom.testing.conformance import EmbedderSuite, MemoryStoreSuite, Suite, VectorStoreSuite, needs
 from tests.testing.laws import broken_laws

@@ -16,6 +16,7 @@ from loom.protocols.extractor import Extractor
 from loom.providers.embedding.auto import pick_embedder
 from loom.stores.inmemory import InMemoryStore
 from loom.stores.sqlite import SqliteStore
+from loom.stores.sqlite.connection import Durability
 
 _BACKENDS = ("inmemory", "sqlite")
 _OPTIONS = ("backend", "path", "namespace", "embedder", "with_facts", "config", "durability")
@@ -30,6 +31,7 @@ def open_memory(
     extractor: Extractor | None = None,
     config: MemoryConfig | None = None,
     clock: Clock | None = None,
+    durability: Durability = "full",
 ) -> Memory:
     """A memory on the store that `where` names. Nothing is read or written before the first call.
 
@@ -41,6 +43,7 @@ def open_memory(
         extractor: who draws them; plain rules if not given.
         config: the four layers.
         clock: what time it is.
+        durability: of SQLite: `full` survives a power cut, `fast` may lose the last writes to one.
     """
     if isinstance(where, Memory):
         return where
@@ -48,7 +51,7 @@ def open_memory(
         return _from_mapping(where, extractor=extractor, clock=clock)
     chosen, _ = pick_embedder(embedder)
     return Memory(
-        _store(where, clock=clock),
+        _store(where, clock=clock, durability=durability),
         embedder=chosen,
         extractor=extractor or (RuleExtractor() if with_facts else None),
         config=config,
@@ -64,16 +67,16 @@ def _from_mapping(given: Mapping[str, Any], *, extractor: Extractor | None, cloc
     backend = given.get("backend", "inmemory")
     path = given.get("path")
     where = f"{backend}:{path}" if path is not None else str(backend)
-    options = {name: given[name] for name in ("namespace", "embedder", "with_facts", "config") if name in given}
+    options = {name: given[name] for name in _OPTIONS[2:] if name in given}
     return open_memory(where, extractor=extractor, clock=clock, **options)
 
 
-def _store(where: str, *, clock: Clock | None) -> Store:
+def _store(where: str, *, clock: Clock | None, durability: Durability) -> Store:
     backend, _, path = where.partition(":")
     if backend == "inmemory" and not path:
         return InMemoryStore(clock=clock)
     if backend == "sqlite":
         if not path:
             raise UsageError("sqlite needs a file; write sqlite:./memory.db")
-        return SqliteStore(path.removeprefix("//"), clock=clock)
+        return SqliteStore(path.removeprefix("//"), clock=clock, durability=durability)
     raise UsageError(f"there is no memory backend {where!r}; the backends are {', '.join(_BACKENDS)}")

@@ -58,10 +58,10 @@ class MemoryConfig:
     l3: MemoryLayerConfig = field(default_factory=lambda: _layer(200, 168, 10))
     l4: MemoryLayerConfig = field(default_factory=lambda: _layer(1000, None, 0, compress=False))
     enable_auto_migration: bool = True
-    """Jobs move records between layers by themselves; otherwise only `metabolize()` does."""
+    """A move into a layer brings about a look at it; otherwise that waits for `metabolize()`."""
     enable_compression: bool = True
     knowledge_base: object | None = None
-    """A knowledge base whose passages are recalled beside memory."""
+    """Kept for the agent that shows its passages beside memory; `recall` itself does not search it."""
     importance_threshold: float = 0.6
     """From where on a record counts as important (importance-based strategy)."""
 

@@ -5,19 +5,10 @@ Each name is loaded from its home when it is first asked for.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import Any
+from loom.core.doors import door
 
 _HOMES = {
-    "InMemoryVectorStore": "loom.stores.vectors",
+    "InMemoryVectorStore": "loom.stores.inmemory.vectors",
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
-
-
-def __dir__() -> list[str]:
-    return sorted(_HOMES)
+__getattr__, __dir__ = door(__name__, _HOMES)
