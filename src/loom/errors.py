@@ -114,7 +114,7 @@ class EmbedderMismatch(StoreError):
     def __init__(self, stored: str, given: str) -> None:
         super().__init__(
             f"this store holds vectors from {stored}, but the engine uses {given}; "
-            f"run `loom memory reembed` or open it with embedder={stored!r}"
+            f"run `loom memory reembed` or open it with embedder={stored.partition(':')[0]!r}"
         )
         self.stored, self.given = stored, given
 

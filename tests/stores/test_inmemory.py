@@ -69,13 +69,8 @@ class TestInMemory(MemoryStoreSuite):
             await store.lease(now=now, until=now)
         with pytest.raises(UsageError, match="keep=-1"):
             await store.prune(ALICE, layer=1, keep=-1)
-        with pytest.raises(UsageError, match="dimension=0"):
-            await store.bind("m:1:0", 0)
         with pytest.raises(UsageError, match="time without a zone"):
             await store.touch(ALICE, "e1", at=now.replace(tzinfo=None))
-        await store.bind("m:1:2", 2)
-        with pytest.raises(UsageError, match="2 numbers"):
-            await store.bind("m:1:2", 3)
         await store.write(ALICE, jobs=[a_job()])
         with pytest.raises(UsageError, match="another key"):
             await store.write(ALICE, jobs=[a_job(key="other")])

@@ -19,9 +19,8 @@ from loom.errors import FormatTooNew, StoreConflict, StoreError, StoreUnavailabl
 from loom.protocols.jobs import KeepsJobs
 from loom.protocols.memory_store import KeepsKeys, KeepsVectors, MemoryStore, Prunes, Query, Touches
 from loom.stores.inmemory import InMemoryStore
-from loom.stores.sqlite import SqliteStore
+from loom.stores.sqlite import SqliteStore, index
 from loom.stores.sqlite.connection import connect, patiently, spoken_errors
-from loom.stores.sqlite.index import CHUNK
 from loom.stores.sqlite.records import change
 from loom.stores.sqlite.schema import VERSION, migrate
 from loom.stores.sqlite.where import condition
@@ -188,12 +187,34 @@ def reference_scores(texts, query):
     return scores
 
 
-async def test_scores_are_bm25_over_the_users_own_texts_across_chunks(tmp_path):
+@pytest.mark.parametrize("size", [0, 1, 2, 7, 8, 31, 32, 33, 40, 71, 200])
+def test_every_number_lies_in_one_run(size, small_runs):
+    runs = list(index.runs_of(size))
+    assert runs == sorted({index.run_of(number, size) for number in range(size)})
+    for number in range(size):
+        assert index.run_of(number, size) == max(start for start in runs if start <= number)
+
+
+async def test_full_runs_are_joined(tmp_path, small_runs):
+    async with SqliteStore(tmp_path / "memory.db", durability="fast") as store:
+        for n in range(75):
+            await store.put(ALICE, an_episode(f"e{n:02}", f"tea number{n}"))
+            await store.put(BOB, an_episode(f"e{n:02}", f"tea number{n}"), an_episode(f"f{n:02}", "tea"))
+            found = execute(tmp_path / "memory.db", "SELECT user, run FROM postings WHERE term = 'tea' ORDER BY 1, 2")
+            assert found == [(1, run) for run in index.runs_of(n + 1)] + [(2, run) for run in index.runs_of(2 * n + 2)]
+        assert len(await store.search(ALICE, Query(text="tea", limit=500))) == 75
+
+
+async def test_scores_are_bm25_over_the_users_own_texts_across_runs(tmp_path):
     chance = random.Random(3)
     words = [f"word{n}" for n in range(60)]
-    texts = {f"e{n:04}": " ".join(chance.choices(words, k=chance.randint(1, 30))) for n in range(2 * CHUNK + 40)}
+    texts = {
+        f"e{n:04}": " ".join(chance.choices(words, k=chance.randint(1, 30)))
+        for n in range(index.LARGER_RUNS[-1] + 2 * index.RUN + 40)
+    }
     async with SqliteStore(tmp_path / "memory.db", durability="fast") as store:
-        await store.put(ALICE, *(an_episode(id, text) for id, text in texts.items()))
+        rare = dict.fromkeys(list(texts)[::97], "anna")
+        await store.put(ALICE, *(an_episode(id, text, speaker=rare.get(id)) for id, text in texts.items()))
         await store.put(BOB, *(an_episode(f"b{n}", "word1 word2") for n in range(200)))
         expected = reference_scores(texts, "word1 the word2 word3")
         hits = await store.search(ALICE, Query(text="word1 the word2 word3", limit=5_000))
@@ -202,9 +223,11 @@ async def test_scores_are_bm25_over_the_users_own_texts_across_chunks(tmp_path):
         assert list(hits) == ordered
         for limit in (1, 7, 300):
             assert list(await store.search(ALICE, Query(text="word1 the word2 word3", limit=limit))) == ordered[:limit]
+            query = Query(text="word1 the word2 word3", limit=limit, where=Eq("speaker", "anna"))
+            assert list(await store.search(ALICE, query)) == [hit for hit in ordered if hit.item.speaker][:limit]
 
 
-async def test_the_index_equals_the_records_after_any_history(tmp_path):
+async def test_the_index_equals_the_records_after_any_history(tmp_path, small_runs):
     chance = random.Random(5)
     async with SqliteStore(tmp_path / "memory.db", durability="fast") as store:
         await store.bind("test:2", 2)

@@ -5,6 +5,7 @@ import random
 import struct
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import apsw
@@ -141,6 +142,21 @@ async def test_forgetting_leaves_no_byte_of_the_user(tmp_path):
         assert (before, found_in(tmp_path)) == ([], [])
         assert await store.count(BOB) == 50
         assert store._cache._held == {}
+
+
+async def test_forgetting_leaves_no_byte_of_words_that_were_moved(tmp_path, small_runs):
+    eve, chance = Scope(user_id=USER), random.Random(11)
+    async with SqliteStore(tmp_path / "memory.db", durability="fast") as store:
+        for n in range(200):
+            said = [f"{chance.choice(WORDS)} {chance.choice(WORDS)} {'tea ' * chance.randrange(40)}" for _ in range(5)]
+            await store.put(eve, *(replace(an_episode(f"e{chance.randrange(600)}"), text=text) for text in said))
+            await store.put(BOB, an_episode(f"b{n}"))
+            if n % 20 == 0:
+                await store.delete(eve, *(f"e{chance.randrange(600)}" for _ in range(5)))
+        assert [word for word in WORDS if word[-9:].encode() in found_in(tmp_path)] == WORDS
+        assert (await store.forget(eve)).pending == ()
+        assert found_in(tmp_path) == []
+        assert await store.count(BOB) == 200
 
 
 async def test_an_open_reader_makes_the_receipt_say_what_is_pending(tmp_path):

@@ -34,4 +34,7 @@ async def broken_laws(suite, fixtures, only=None):
             continue
         except (Exception, pytest.fail.Exception):  # noqa: BLE001 - a fault may break a law in any way
             broken.add(name)
+        finally:
+            if "store" in given:
+                await given["store"].aclose()
     return broken

@@ -253,6 +253,25 @@ class TakesAnyEmbedder(InMemoryStore):
         self._bound = (identity, dimension)
 
 
+class KeepsOldVectors(InMemoryStore):
+    async def rebind(self, identity, dimension):
+        changed = self._bound != (identity, dimension)
+        self._bound = (identity, dimension)
+        return changed
+
+
+class StartsAnew(InMemoryStore):
+    async def rebind(self, identity, dimension):
+        self._bound = None
+        return await super().rebind(identity, dimension)
+
+
+class ContinuesByIdAlone(InMemoryStore):
+    async def unembedded(self, *, where=None, after=None, limit=100):
+        found = await super().unembedded(where=where, limit=limit * 100)
+        return tuple((s, r) for s, r in found if after is None or r.id > after[1])[:limit]
+
+
 class JobsSurviveForget(InMemoryStore):
     async def forget(self, scope):
         jobs, self._jobs = self._jobs, JobBook()
@@ -342,6 +361,9 @@ CAUGHT_BY = {
     KeysSurviveDelete: "test_keys_live_and_die_with_their_record",
     VectorsSurviveDelete: "test_a_vector_lives_and_dies_with_its_record",
     TakesAnyEmbedder: "test_another_embedder_is_refused",
+    KeepsOldVectors: "test_vectors_of_the_same_size_are_not_mixed",
+    StartsAnew: "test_the_same_embedder_again_changes_nothing",
+    ContinuesByIdAlone: "test_unembedded_lists_all_users_page_by_page",
     JobsSurviveForget: "test_forget_removes_jobs_and_dead_letters",
     ReceiptsSayNothing: "test_forget_leaves_nothing",
     LeasesTwice: "test_a_job_has_one_holder_at_a_time",

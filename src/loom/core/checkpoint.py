@@ -126,7 +126,7 @@ class Checkpoint:
     `position` counts log entries from the very beginning, along its parents and through forks.
     `compactions` are the ids of those that apply. `turn` is the number of finished turns, `usage` their
     sum. `parent` is the checkpoint it continues: not always the one saved before it, and after a fork one
-    of another session.
+    of another session. `pins` are the ids of messages that no compaction may touch.
     """
 
     id: str
@@ -136,6 +136,7 @@ class Checkpoint:
     turn: int
     parent: str | None = None
     compactions: tuple[str, ...] = ()
+    pins: tuple[str, ...] = ()
     usage: Usage = field(default_factory=Usage)
     format_version: int = FORMAT_VERSION
 

@@ -7,21 +7,22 @@ from dataclasses import fields
 from datetime import datetime
 from typing import Any
 
-from loom.core.record import Episode, Fact, Layer, Provenance, Record, WorkingBlock
+from loom.core.record import Episode, Fact, Layer, Provenance, Record, Scalar, WorkingBlock
 from loom.errors import UsageError
 
 FORMAT = 1
-_KINDS: dict[str, type[Episode | Fact | WorkingBlock]] = {
+KINDS: dict[str, type[Episode | Fact | WorkingBlock]] = {
     "episode": Episode,
     "fact": Fact,
     "block": WorkingBlock,
 }
-_TIMES = frozenset(
+TIMES = frozenset(
     {
         *("at", "recorded_at", "accessed_at", "archived_at", "valid_from", "valid_until"),
         *("superseded_at", "updated_at"),
     }
 )
+"""The fields of records that are times."""
 
 
 def record_to_dict(record: Record) -> dict[str, Any]:
@@ -36,9 +37,9 @@ def record_from_dict(data: Mapping[str, Any]) -> Record:
     Raises:
         UsageError: this is no record; the message says what is wrong.
     """
-    made = _KINDS.get(str(data.get("kind")))
+    made = KINDS.get(str(data.get("kind")))
     if made is None:
-        raise UsageError(f"kind={data.get('kind')!r} is no kind of record; use one of {', '.join(_KINDS)}")
+        raise UsageError(f"kind={data.get('kind')!r} is no kind of record; use one of {', '.join(KINDS)}")
     known = {f.name for f in fields(made)}
     unknown = set(data) - known - {"kind"}
     if unknown:
@@ -47,6 +48,16 @@ def record_from_dict(data: Mapping[str, Any]) -> Record:
         return made(**{name: _in(name, value) for name, value in data.items() if name != "kind"})
     except (TypeError, ValueError, KeyError) as error:
         raise UsageError(f"this is no {data['kind']}: {error}") from error
+
+
+def attributes_to_json(attributes: Mapping[str, Scalar]) -> dict[str, Any]:
+    """Attributes as a JSON object; a time is marked, so that text that looks like one stays text."""
+    return {k: {"at": v.isoformat()} if isinstance(v, datetime) else v for k, v in attributes.items()}
+
+
+def attributes_from_json(data: Mapping[str, Any]) -> dict[str, Scalar]:
+    """The attributes that attributes_to_json() wrote."""
+    return {k: datetime.fromisoformat(str(v["at"])) if isinstance(v, dict) else v for k, v in data.items()}  # pyright: ignore[reportUnknownArgumentType]
 
 
 def _out(value: Any) -> Any:
@@ -59,17 +70,17 @@ def _out(value: Any) -> Any:
     if isinstance(value, tuple):
         return list(value)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
     if isinstance(value, Mapping):
-        return {k: {"at": v.isoformat()} if isinstance(v, datetime) else v for k, v in value.items()}  # pyright: ignore[reportUnknownVariableType]
+        return attributes_to_json(value)  # pyright: ignore[reportUnknownArgumentType]
     return value
 
 
 def _in(name: str, value: Any) -> Any:
-    if name in _TIMES:
+    if name in TIMES:
         return datetime.fromisoformat(value)
     if name == "provenance":
         return Provenance(**value)
     if name == "sources":
         return tuple(value)
     if name == "attributes":
-        return {k: datetime.fromisoformat(str(v["at"])) if isinstance(v, dict) else v for k, v in value.items()}  # pyright: ignore[reportUnknownArgumentType]
+        return attributes_from_json(value)
     return value

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -157,16 +158,22 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class ToolSpec:
-    """A tool as the model sees it: a name, what it does, and the JSON schema of its input."""
+    """A tool as the model sees it: a name, what it does, and the JSON schema of its input.
+
+    `native` holds the provider's own form of it, by provider, where a provider knows the tool by itself; the others
+    get the schema.
+    """
 
     name: str
     description: str = ""
     input_schema: JSON = field(default_factory=lambda: dict[str, JSON](type="object", properties={}))
+    native: Mapping[str, JSON] = field(default_factory=dict[str, JSON])
 
     def __post_init__(self) -> None:
         if not self.name:
             raise UsageError("a tool needs a name")
         object.__setattr__(self, "input_schema", _copied(self.input_schema, f"the input schema of tool {self.name!r}"))
+        object.__setattr__(self, "native", _copied(dict(self.native), f"the native forms of tool {self.name!r}"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

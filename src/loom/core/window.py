@@ -165,8 +165,12 @@ class Window:
     @property
     def sent(self) -> int:
         """How many items of the conversation an earlier window of this context already showed."""
-        head = self._past[-1].heads[SECTIONS.index("convo")] if self._past else None
-        return head.count if head else 0
+        convo = SECTIONS.index("convo")
+        head = self._past[-1].heads[convo] if self._past else None
+        run = self.heads[convo]
+        while run is not None and run is not head:  # a rewritten conversation did not grow out of the earlier one
+            run = run.parent
+        return run.count if run else 0
 
     @property
     def chars(self) -> int:

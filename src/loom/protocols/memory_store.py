@@ -135,8 +135,8 @@ class KeepsVectors(Protocol):
     """A store that searches `Query.vector`; any other store refuses it with UsageError.
 
     Laws:
-    - bind() fixes whose vectors these are; with another identity it raises EmbedderMismatch, and before it
-      no vector is taken;
+    - bind() fixes whose vectors these are; with another identity or dimension it raises EmbedderMismatch, with an
+      empty identity or no dimension UsageError, and before it no vector is taken;
     - a vector of another dimension, or with a NaN, is refused with UsageError;
     - a vector lives and dies with its record; the vector of an unknown record is refused with NotFound.
     """
@@ -147,6 +147,33 @@ class KeepsVectors(Protocol):
 
     async def put_vectors(self, scope: Scope, vectors: Mapping[str, Vector]) -> None:
         """Set the vectors of records, by record id, all or none."""
+        ...
+
+
+@runtime_checkable
+class Reembeds(Protocol):
+    """A store whose vectors can be exchanged for those of another embedder, of all users at once.
+
+    Laws:
+    - rebind() takes every vector away and binds the store to the new embedder, both or neither; with the embedder
+      that the store is bound to already it changes nothing, so that work that was broken off can go on;
+    - unembedded() lists the records of all users that have no vector, by namespace, user and id, each with the scope
+      of its user; `after` continues it behind a user and an id;
+    - records, keys and jobs stay as they are.
+    """
+
+    async def rebind(self, identity: str, dimension: int) -> bool:
+        """Let go of another embedder's vectors and take this one's from now on; False if it was bound to it."""
+        ...
+
+    async def unembedded(
+        self, *, where: Filter | None = None, after: tuple[Scope, str] | None = None, limit: int = 100
+    ) -> tuple[tuple[Scope, Record], ...]:
+        """Records without a vector."""
+        ...
+
+    async def count_unembedded(self, *, where: Filter | None = None) -> int:
+        """How many records have no vector."""
         ...
 
 
@@ -166,4 +193,25 @@ class KeepsKeys(Protocol):
 
     async def put_keys(self, scope: Scope, keys: Mapping[str, Mapping[str, str]]) -> None:
         """Set keys: record id, then kind, then text; all or none."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class FoundBy:
+    """What finds a record beside its own text: its keys by kind, and its vector if it has one."""
+
+    keys: Mapping[str, str] = field(default_factory=dict[str, str], hash=False)
+    vector: Vector | None = field(default=None, repr=False, compare=False)
+
+
+@runtime_checkable
+class HandsOver(Protocol):
+    """A store that records can be moved out of, with all that finds them.
+
+    Laws: found_by() gives the keys that put_keys() set, and a vector in the direction of the one that put_vectors()
+    set; what the scope does not see is left out.
+    """
+
+    async def found_by(self, scope: Scope, *ids: str) -> Mapping[str, FoundBy]:
+        """The keys and the vector of each of these records that is there."""
         ...

@@ -16,7 +16,7 @@ from loom.core.scope import Scope
 from loom.core.words import query_terms, terms
 from loom.errors import NotFound, StoreConflict, UsageError
 from loom.protocols.embedder import Vector
-from loom.protocols.memory_store import Query
+from loom.protocols.memory_store import FoundBy, Query
 from loom.stores.inmemory.lexical import WordIndex
 
 OWN = "bm25"
@@ -117,6 +117,11 @@ class Shelf:
             if self.get(scope, id) is None:
                 raise NotFound(f"there is no record {id!r} to give a vector to; put it first")
         self.vectors.update(vectors)
+
+    def found_by(self, scope: Scope, ids: Iterable[str]) -> dict[str, FoundBy]:
+        """The keys and the vector of each of these records that the scope sees."""
+        seen = [id for id in ids if self.get(scope, id) is not None]
+        return {id: FoundBy(dict(self.keys.get(id, {})), self.vectors.get(id)) for id in seen}
 
     def search(self, scope: Scope, query: Query, *, now: datetime, vector: tuple[float, ...] | None) -> list[Hit]:
         """The best hits, best first."""

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from loom.core.checks import as_utc
+from loom.core.checks import as_utc, check_text
 from loom.core.clock import Clock, SystemClock
 from loom.core.filter import Filter
 from loom.core.hit import Hit
@@ -15,7 +15,7 @@ from loom.core.scope import Scope
 from loom.errors import EmbedderMismatch, UsageError
 from loom.protocols.embedder import Vector
 from loom.protocols.jobs import DeadLetter, Job, Lease
-from loom.protocols.memory_store import Query
+from loom.protocols.memory_store import FoundBy, Query
 from loom.stores.inmemory.jobs import JobBook
 from loom.stores.inmemory.shelf import Change, Keys, Shelf, copied, unit_vector
 
@@ -103,12 +103,10 @@ class InMemoryStore:
     async def bind(self, identity: str, dimension: int) -> None:
         """Say which embedder the vectors come from; the same again is a no-op."""
         self._check_open()
-        if dimension < 1:
-            raise UsageError(f"bind() was given dimension={dimension}; a vector has at least one number")
-        if self._bound is not None and self._bound[0] != identity:
-            raise EmbedderMismatch(self._bound[0], identity)
-        if self._bound is not None and self._bound[1] != dimension:
-            raise UsageError(f"{identity} was bound with {self._bound[1]} numbers, not {dimension}; give the first")
+        _check_dimension("bind", dimension)
+        check_text(identity, "the identity of an embedder")
+        if self._bound is not None and self._bound != (identity, dimension):
+            raise EmbedderMismatch(*(f"{name} ({size} numbers)" for name, size in (self._bound, (identity, dimension))))
         self._bound = (identity, dimension)
 
     async def put_vectors(self, scope: Scope, vectors: Mapping[str, Vector]) -> None:
@@ -118,9 +116,42 @@ class InMemoryStore:
             scope, {id: unit_vector(vector, dimension, f"the vector of {id}") for id, vector in vectors.items()}
         )
 
+    async def rebind(self, identity: str, dimension: int) -> bool:
+        """Let go of another embedder's vectors and take this one's from now on; False if it was bound to it."""
+        self._check_open()
+        if self._bound == (identity, dimension):
+            return False
+        _check_dimension("rebind", dimension)
+        self._bound = (identity, dimension)
+        for shelf in self._shelves.values():
+            shelf.vectors.clear()
+        return True
+
+    async def unembedded(
+        self, *, where: Filter | None = None, after: tuple[Scope, str] | None = None, limit: int = 100
+    ) -> tuple[tuple[Scope, Record], ...]:
+        """Records of all users without a vector, by namespace, user and id."""
+        _check_limit(limit)
+        start = None if after is None else (*_owner(after[0]), after[1])
+        found = [(s, r) for s, r in self._unembedded(where) if start is None or (*_owner(s), r.id) > start]
+        return tuple((scope, copied(record)) for scope, record in found[:limit])
+
+    async def count_unembedded(self, *, where: Filter | None = None) -> int:
+        """How many records have no vector."""
+        return len(self._unembedded(where))
+
+    def _unembedded(self, where: Filter | None) -> list[tuple[Scope, Record]]:
+        self._check_open()
+        found = [(Scope(*owner), shelf) for owner, shelf in sorted(self._shelves.items(), key=lambda item: item[0])]
+        return [(s, r) for s, shelf in found for r in shelf.select(s, where) if r.id not in shelf.vectors]
+
     async def put_keys(self, scope: Scope, keys: Keys) -> None:
         """Set keys: record id, then kind, then text; all or none."""
         await self.write(scope, keys=keys)
+
+    async def found_by(self, scope: Scope, *ids: str) -> Mapping[str, FoundBy]:
+        """The keys and the vector of each of these records that is there."""
+        return self._shelf(scope).found_by(scope, ids)
 
     async def write(
         self,
@@ -206,6 +237,11 @@ class InMemoryStore:
 
 def _owner(scope: Scope) -> tuple[str, str]:
     return (scope.namespace, scope.user_id)
+
+
+def _check_dimension(call: str, dimension: int) -> None:
+    if dimension < 1:
+        raise UsageError(f"{call}() was given dimension={dimension}; a vector has at least one number")
 
 
 def _check_limit(limit: int) -> None:

@@ -1,4 +1,4 @@
-"""A memory store in one SQLite file: the embedded default."""
+"""Memory and checkpoints in one SQLite file: the embedded default."""
 
 from __future__ import annotations
 
@@ -7,8 +7,15 @@ from typing import TYPE_CHECKING
 from loom.core.doors import door
 
 if TYPE_CHECKING:
+    from loom.stores.sqlite.checkpoints import SqliteCheckpointStore
     from loom.stores.sqlite.store import SqliteStore
 
-__all__ = ["SqliteStore"]
+__all__ = ["SqliteCheckpointStore", "SqliteStore"]
 
-__getattr__, __dir__ = door(__name__, {"SqliteStore": "loom.stores.sqlite.store"})
+__getattr__, __dir__ = door(
+    __name__,
+    {
+        "SqliteCheckpointStore": "loom.stores.sqlite.checkpoints",
+        "SqliteStore": "loom.stores.sqlite.store",
+    },
+)

@@ -3,27 +3,37 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from loom.core.record import Episode, Fact, Layer, Provenance, Record, Scalar, WorkingBlock
+from loom.core.codec import KINDS, TIMES, attributes_from_json, attributes_to_json
+from loom.core.record import Episode, Fact, Provenance, Record
 
-COLUMNS: tuple[str, ...] = (
-    "id", "kind", "text", "origin", "trusted", "at", "recorded_at", "layer", "session_id", "speaker", "importance",
-    "accesses", "accessed_at", "archived_at", "sources", "attributes", "subject", "predicate", "object",
-    "valid_from", "valid_until", "superseded_at", "superseded_by", "confidence", "cardinality", "name", "version",
-    "updated_at",
+_HEAD = ("id", "kind", "text", "origin", "trusted")
+_SHARED = ("recorded_at", "sources")
+_EPISODE = (
+    "at", "layer", "session_id", "speaker", "importance", "accesses", "accessed_at", "archived_at", "attributes",
 )  # fmt: skip
-SELECTED = ", ".join(f"r.{name}" for name in COLUMNS)
-TIMES = frozenset(
-    ("at", "recorded_at", "accessed_at", "archived_at", "valid_from", "valid_until", "superseded_at", "updated_at")
-)
-_EPISODE = COLUMNS[5:16]
-_FACT = ("recorded_at", "sources", *COLUMNS[16:25])
+_FACT = (
+    "subject", "predicate", "object", "valid_from", "valid_until", "superseded_at", "superseded_by", "confidence",
+    "cardinality",
+)  # fmt: skip
+_BLOCK = ("name", "version", "updated_at")
 
+COLUMNS = (*_HEAD, *_SHARED, *_EPISODE, *_FACT, *_BLOCK)
+"""What every record has, what episodes and facts have, then what each kind has alone."""
+SELECTED = ", ".join(f"r.{name}" for name in COLUMNS)
+
+_FIELDS = {
+    "episode": ("id", "text", *_SHARED, *_EPISODE),
+    "fact": ("id", *_SHARED, *_FACT),
+    "block": ("text", *_BLOCK),
+}
+_NO_SHARED, _NO_EPISODE, _NO_FACT, _NO_BLOCK = ((None,) * len(names) for names in (_SHARED, _EPISODE, _FACT, _BLOCK))
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
+
+_to_json = json.JSONEncoder(ensure_ascii=False).encode
 
 
 def to_micros(at: datetime) -> int:
@@ -38,62 +48,65 @@ def from_micros(value: int) -> datetime:
 
 def to_row(record: Record) -> tuple[Any, ...]:
     """The values of COLUMNS."""
-    values: dict[str, Any] = {
-        "id": record.id,
-        "kind": record.kind,
-        "origin": record.provenance.origin,
-        "trusted": int(record.provenance.trusted),
-        # The text of a fact is made of its parts; kept twice it could disagree.
-        "text": None if isinstance(record, Fact) else record.text,
-    }
-    for name in COLUMNS:
-        if name not in values:
-            values[name] = _out(getattr(record, name, None))
-    return tuple(values[name] for name in COLUMNS)
+    # The text of a fact is made of its parts; kept twice it could disagree.
+    text = None if isinstance(record, Fact) else record.text
+    head = (record.id, record.kind, text, record.provenance.origin, int(record.provenance.trusted))
+    if isinstance(record, Episode):
+        return (*head, *_shared(record), *_episode(record), *_NO_FACT, *_NO_BLOCK)
+    if isinstance(record, Fact):
+        return (*head, *_shared(record), *_NO_EPISODE, *_fact(record), *_NO_BLOCK)
+    own = (record.name, record.version, to_micros(record.updated_at))
+    return (*head, *_NO_SHARED, *_NO_EPISODE, *_NO_FACT, *own)
 
 
 def from_row(row: tuple[Any, ...]) -> Record:
     """The record of a row that starts with COLUMNS."""
-    values = dict(zip(COLUMNS, row, strict=False))
-    provenance = Provenance(values["origin"], trusted=bool(values["trusted"]))
-    if values["kind"] == "episode":
-        fields = {name: _in(name, values[name]) for name in _EPISODE}
-        return Episode(id=values["id"], text=values["text"], provenance=provenance, **fields)
-    if values["kind"] == "fact":
-        fields = {name: _in(name, values[name]) for name in _FACT}
-        return Fact(id=values["id"], provenance=provenance, **fields)
-    return WorkingBlock(
-        name=values["name"],
-        text=values["text"],
-        updated_at=from_micros(values["updated_at"]),
-        provenance=provenance,
-        version=values["version"],
+    stored: dict[str, Any] = dict(zip(COLUMNS, row, strict=False))
+    kind = stored["kind"]
+    # What is NULL is left to the default of its field, which is None or empty.
+    fields = {name: _in(name, value) for name in _FIELDS[kind] if (value := stored[name]) is not None}
+    return KINDS[kind](provenance=Provenance(stored["origin"], trusted=bool(stored["trusted"])), **fields)
+
+
+def _shared(record: Episode | Fact) -> tuple[Any, ...]:
+    return (to_micros(record.recorded_at), _to_json(record.sources) if record.sources else None)
+
+
+def _episode(episode: Episode) -> tuple[Any, ...]:
+    return (
+        to_micros(episode.at),
+        int(episode.layer),
+        episode.session_id,
+        episode.speaker,
+        episode.importance,
+        episode.accesses,
+        _micros(episode.accessed_at),
+        _micros(episode.archived_at),
+        _to_json(attributes_to_json(episode.attributes)) if episode.attributes else None,
     )
 
 
-def _out(value: Any) -> Any:
-    if isinstance(value, datetime):
-        return to_micros(value)
-    if isinstance(value, tuple):
-        return json.dumps(value, ensure_ascii=False)
-    if isinstance(value, Mapping):
-        return _attributes_out(value)  # pyright: ignore[reportUnknownArgumentType]
-    return int(value) if isinstance(value, Layer) else value
+def _fact(fact: Fact) -> tuple[Any, ...]:
+    return (
+        fact.subject,
+        fact.predicate,
+        fact.object,
+        _micros(fact.valid_from),
+        _micros(fact.valid_until),
+        _micros(fact.superseded_at),
+        fact.superseded_by,
+        fact.confidence,
+        fact.cardinality,
+    )
 
 
-def _attributes_out(attributes: Mapping[str, Scalar]) -> str:
-    tagged = {k: {"at": to_micros(v)} if isinstance(v, datetime) else v for k, v in attributes.items()}
-    return json.dumps(tagged, ensure_ascii=False)
+def _micros(at: datetime | None) -> int | None:
+    return None if at is None else to_micros(at)
 
 
 def _in(name: str, value: Any) -> Any:
-    if value is None:
-        return None
     if name in TIMES:
         return from_micros(value)
     if name == "sources":
         return tuple(json.loads(value))
-    if name == "attributes":
-        found: dict[str, Any] = json.loads(value)
-        return {k: from_micros(int(v["at"])) if isinstance(v, dict) else v for k, v in found.items()}  # pyright: ignore[reportUnknownArgumentType]
-    return value
+    return attributes_from_json(json.loads(value)) if name == "attributes" else value

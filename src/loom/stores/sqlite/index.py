@@ -1,16 +1,21 @@
 """The word index of one file: BM25 over each user's own texts.
 
-A posting is one text that holds a term: its number inside a chunk of 512, how often, and how long the text is.
-The postings of a term lie together in one blob per chunk, so that a search reads few rows, and every statistic
-is of one user alone: what others write changes no score.
+A posting is one text that holds a term: its number, how often, and how long the text is. Numbers are cut into runs,
+and the postings of a term lie together in one blob per run. A run's rows lie together in the file: what is new
+changes the few pages of the last, small run, and is moved on when a larger run is full. Every statistic is of one
+user alone: what others write changes no score.
 """
+
+# ruff: noqa: S608 - only names of columns of this package stand in SQL; every value is bound
 
 from __future__ import annotations
 
-import struct
 from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from math import log
-from typing import Any, TypeAlias
+from operator import itemgetter
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,78 +28,87 @@ OWN = "bm25"
 K1 = 1.2
 B = 0.75
 
-CHUNK = 512
-_ENTRY = struct.Struct("<HHI")
-_ENTRIES = np.dtype([("offset", "<u2"), ("times", "<u2"), ("length", "<u4")])
-_MOST_TIMES = 2**16 - 1
+RUN = 256
+LARGER_RUNS = (64 * RUN, 8 * RUN)
+"""How many numbers a run holds, in the file: new texts arrive in a small one, and full ones become a larger one.
+
+Small runs keep writes cheap, large ones searches; a larger step would make the write that joins them wait longer.
+"""
+
+_ENTRIES = np.dtype([("number", "<u4"), ("times", "<u2"), ("length", "<u2")])
+_MOST = 2**16 - 1
+"""What an entry can count to: a term or a text with more counts as this."""
 
 Floats: TypeAlias = NDArray[np.float64]
-_Place: TypeAlias = tuple[str, str, int]
+Numbers: TypeAlias = NDArray[np.int64]
+
+
+def run_of(number: int, size: int) -> int:
+    """The first number of the run that holds this one, where there are `size` numbers."""
+    for run in LARGER_RUNS:
+        if number // run < size // run:
+            return number // run * run
+    return number // RUN * RUN
+
+
+def runs_of(size: int) -> Iterator[int]:
+    """The first numbers of all runs."""
+    start = 0
+    for run in (*LARGER_RUNS, RUN):
+        end = size // run * run
+        yield from range(start, end, run)
+        start = end
+    if start < size:
+        yield start
 
 
 class IndexChange:
     """Texts that come to and go from the index of one user; written by flush() in one go."""
 
-    __slots__ = ("_added", "_lengths", "_removed", "_user")
+    __slots__ = ("_added", "_lengths", "_removed", "_terms", "_user")
 
     def __init__(self, user: int) -> None:
         self._user = user
-        self._added: defaultdict[_Place, list[bytes]] = defaultdict(list)
-        self._removed: defaultdict[_Place, set[int]] = defaultdict(set)
+        self._added: defaultdict[str, dict[int, Counter[str]]] = defaultdict(dict)
+        self._removed: defaultdict[str, defaultdict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
         self._lengths: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0])
+        self._terms: dict[str, list[str]] = {}
 
     def add(self, signal: str, number: int, text: str) -> None:
         """Index the text. What it replaces must have been removed before."""
-        counted = Counter(terms(text))
-        length = counted.total()
-        chunk, offset = divmod(number, CHUNK)
-        for term, times in counted.items():
-            entry = _ENTRY.pack(offset, min(times, _MOST_TIMES), length)
-            self._added[term, signal, chunk].append(entry)
-        self._count(signal, length, 1)
+        counted = self._added[signal][number] = Counter(self._terms_of(text))
+        self._count(signal, counted.total(), 1)
 
     def remove(self, signal: str, number: int, text: str) -> None:
         """Take a text out that was indexed like this, in the file or in this change."""
-        found = terms(text)
-        chunk, offset = divmod(number, CHUNK)
-        for term in set(found):
-            place = (term, signal, chunk)
-            self._removed[place].add(offset)
-            self._added[place] = [entry for entry in self._added[place] if _ENTRY.unpack(entry)[0] != offset]
+        found = self._terms_of(text)
+        if self._added[signal].pop(number, None) is None:
+            self._removed[signal][number].update(found)
         self._count(signal, len(found), -1)
+
+    def _terms_of(self, text: str) -> list[str]:
+        """The terms of a text; a line that comes again, as in the keys of neighbouring turns, is analysed once."""
+        found: list[str] = []
+        for line in text.splitlines():
+            known = self._terms.get(line)
+            if known is None:
+                known = self._terms[line] = terms(line)
+            found += known
+        return found
 
     def _count(self, signal: str, length: int, sign: int) -> None:
         if length:
             self._lengths[signal][0] += sign
             self._lengths[signal][1] += sign * length
 
-    def flush(self, db: Database) -> None:
-        """Write the change."""
-        kept: list[tuple[Any, ...]] = []
-        gone: list[tuple[Any, ...]] = []
-        # In the order of the table, so that neighbouring pages are written together.
-        for place in sorted(self._added.keys() | self._removed.keys()):
-            entries = self._merged(db, place)
-            if entries:
-                kept.append((self._user, *place, entries))
-            else:
-                gone.append((self._user, *place))
-        db.executemany("REPLACE INTO postings VALUES (?, ?, ?, ?, ?)", kept)
-        db.executemany("DELETE FROM postings WHERE user = ? AND term = ? AND signal = ? AND chunk = ?", gone)
+    def flush(self, db: Database, before: int, size: int) -> None:
+        """Write the change, where the user had `before` numbers and now has `size`."""
+        _join_runs(db, self._user, before, size)
+        for signal, texts in self._removed.items():
+            _take_out(db, self._user, signal, texts, size)
+        for signal, counted in self._added.items():
+            _append(db, self._user, signal, counted, size)
         self._write_lengths(db)
-
-    def _merged(self, db: Database, place: _Place) -> bytes:
-        found = one(
-            db,
-            "SELECT entries FROM postings WHERE user = ? AND term = ? AND signal = ? AND chunk = ?",
-            self._user,
-            *place,
-        )
-        old: bytes = found[0] if found else b""
-        removed = self._removed.get(place)
-        if old and removed:
-            old = b"".join(_ENTRY.pack(*entry) for entry in _ENTRY.iter_unpack(old) if entry[0] not in removed)
-        return old + b"".join(self._added.get(place, ()))
 
     def _write_lengths(self, db: Database) -> None:
         for signal, (texts, words) in self._lengths.items():
@@ -106,31 +120,105 @@ class IndexChange:
         db.execute("DELETE FROM lengths WHERE user = ? AND texts = 0", (self._user,))
 
 
-def scores(db: Database, user: int, text: str, size: int) -> dict[str, Floats]:
-    """For each signal that matched, the score of every number below `size`; 0 where no word fits."""
+# Two blobs put together are text to SQLite, unless it is told.
+_APPEND = (
+    "INSERT INTO postings VALUES (?, ?, ?, ?, ?) ON CONFLICT (user, run, term, signal) "
+    "DO UPDATE SET entries = CAST(entries || excluded.entries AS BLOB)"
+)
+_PLACE = "user = ? AND run = ? AND term = ? AND signal = ?"
+
+
+def _join_runs(db: Database, user: int, before: int, size: int) -> None:
+    """Make one run of the small ones that fill a larger run now."""
+    start = next((before // run * run for run in LARGER_RUNS if before // run < size // run), None)
+    if start is None:
+        return
+    joined: defaultdict[tuple[str, str], list[bytes]] = defaultdict(list)
+    for term, signal, entries in db.execute(
+        "SELECT term, signal, entries FROM postings WHERE user = ? AND run >= ? ORDER BY run", (user, start)
+    ):
+        joined[term, signal].append(entries)
+    db.execute("DELETE FROM postings WHERE user = ? AND run >= ?", (user, start))
+    places = ((user, start, *place, b"".join(joined[place])) for place in sorted(joined))
+    db.executemany("INSERT INTO postings VALUES (?, ?, ?, ?, ?)", places)
+
+
+def _take_out(db: Database, user: int, signal: str, texts: Mapping[int, set[str]], size: int) -> None:
+    places: defaultdict[tuple[int, str], set[int]] = defaultdict(set)
+    for number, held in texts.items():
+        run = run_of(number, size)
+        for term in held:
+            places[run, term].add(number)
+    for (run, term), numbers in sorted(places.items(), key=itemgetter(0)):
+        place = (user, run, term, signal)
+        found = one(db, f"SELECT entries FROM postings WHERE {_PLACE}", *place)
+        if found is None:
+            continue
+        entries = np.frombuffer(found[0], _ENTRIES)
+        kept = entries[[number not in numbers for number in entries["number"].tolist()]].tobytes()
+        if kept:
+            db.execute(f"UPDATE postings SET entries = ? WHERE {_PLACE}", (kept, *place))
+        else:
+            db.execute(f"DELETE FROM postings WHERE {_PLACE}", place)
+
+
+def _append(db: Database, user: int, signal: str, counted: Mapping[int, Counter[str]], size: int) -> None:
+    """Write the entries of new texts, in the order of the table, so that neighbouring pages are written together."""
+    held = [term for counts in counted.values() for term in counts]
+    names = sorted(set(held))
+    ids = {term: id for id, term in enumerate(names)}
+    term_ids = np.fromiter(map(ids.__getitem__, held), np.int64, len(held))
+    runs = np.asarray([run_of(number, size) for number in counted], np.int64)
+    of_text = np.repeat(np.arange(len(counted)), [len(counts) for counts in counted.values()])
+    entries = np.empty(len(held), _ENTRIES)
+    entries["number"] = np.asarray(list(counted))[of_text]
+    entries["times"] = np.minimum([times for counts in counted.values() for times in counts.values()], _MOST)
+    entries["length"] = np.minimum([counts.total() for counts in counted.values()], _MOST)[of_text]
+    places = runs[of_text] * len(names) + term_ids
+    order = np.argsort(places)
+    places, data = places[order], entries[order].tobytes()
+    starts = np.flatnonzero(np.diff(places, prepend=-1))
+    found: list[int] = places[starts].tolist()
+    bounds: list[int] = [*(starts * _ENTRIES.itemsize).tolist(), len(data)]
+    new: list[tuple[int, int, str, str, bytes]] = []
+    for place, (start, end) in zip(found, pairwise(bounds), strict=True):
+        run, id = divmod(place, len(names))
+        new.append((user, run, names[id], signal, data[start:end]))
+    db.executemany(_APPEND, new)
+
+
+class Part(NamedTuple):
+    """What one term, or anything else that speaks for records, adds to the scores of these numbers."""
+
+    signal: str
+    numbers: Numbers
+    scores: Floats
+
+
+def parts(db: Database, user: int, text: str, size: int) -> list[Part]:
+    """What each term of a text adds to each signal, where the user has `size` numbers; every score is above 0."""
     lengths = {signal: (n, words) for signal, n, words in rows(db, _LENGTHS, user)}
-    found: dict[str, Floats] = {}
+    runs = str(list(runs_of(size)))
+    found: list[Part] = []
     # Sorted, so that a sum has one order of its parts and so one value.
     for term in sorted(query_terms(text)):
-        for signal, (chunks, blobs) in _postings(db, user, term).items():
+        for signal, blobs in _postings(db, user, term, runs).items():
             entries = np.frombuffer(b"".join(blobs), _ENTRIES)
-            counts = [len(blob) // _ENTRY.size for blob in blobs]
-            numbers = np.repeat(np.asarray(chunks) * CHUNK, counts) + entries["offset"]
-            total = found.setdefault(signal, np.zeros(size))
-            total[numbers] += _weights(entries, *lengths[signal])
+            found.append(Part(signal, entries["number"].astype(np.int64), _weights(entries, *lengths[signal])))
     return found
 
 
 _LENGTHS = "SELECT signal, texts, words FROM lengths WHERE user = ?"
-_TERM = "SELECT signal, chunk, entries FROM postings WHERE user = ? AND term = ? ORDER BY signal, chunk"
+_TERM = (
+    "SELECT signal, entries FROM json_each(?) AS runs CROSS JOIN postings "
+    "WHERE user = ? AND run = runs.value AND term = ?"
+)
 
 
-def _postings(db: Database, user: int, term: str) -> dict[str, tuple[list[int], list[bytes]]]:
-    found: dict[str, tuple[list[int], list[bytes]]] = {}
-    for signal, chunk, entries in db.execute(_TERM, (user, term)):
-        chunks, blobs = found.setdefault(signal, ([], []))
-        chunks.append(chunk)
-        blobs.append(entries)
+def _postings(db: Database, user: int, term: str, runs: str) -> dict[str, list[bytes]]:
+    found: dict[str, list[bytes]] = {}
+    for signal, entries in db.execute(_TERM, (runs, user, term)):
+        found.setdefault(signal, []).append(entries)
     return found
 
 
@@ -138,6 +226,6 @@ def _weights(entries: NDArray[Any], texts: int, words: int) -> Floats:
     holding = len(entries)
     idf = log(1 + (texts - holding + 0.5) / (holding + 0.5))
     times = entries["times"].astype(np.float64)
-    length = entries["length"] * texts / words
+    length = entries["length"] * (texts / words)
     weights: Floats = idf * (times * (K1 + 1) / (times + K1 * (1 - B + B * length)))
     return weights

@@ -17,7 +17,7 @@ from loom.errors import NotFound, StoreConflict, UsageError
 from loom.stores.sqlite.codec import COLUMNS, SELECTED, from_row, to_micros, to_row
 from loom.stores.sqlite.connection import Database, Row, one, rows
 from loom.stores.sqlite.index import OWN, IndexChange
-from loom.stores.sqlite.users import find_row, make_user, number_of, row_of, seen
+from loom.stores.sqlite.users import find_row, make_user, next_number, number_of, row_of, seen
 from loom.stores.sqlite.vectors import drop_vector
 from loom.stores.sqlite.where import condition
 
@@ -37,30 +37,34 @@ def change(
 ) -> int:
     """Delete, put and set keys, in this order; returns how many records were deleted."""
     user = make_user(db, scope)
+    before = next_number(db, user)
     index = IndexChange(user)
     deleted = _delete(db, user, scope, delete, index)
-    _put(db, user, scope, put, index)
-    _set_keys(db, user, scope, keys or {}, index)
-    index.flush(db)
+    new = _put(db, user, scope, put, index)
+    _set_keys(db, user, scope, keys or {}, index, new=new)
+    index.flush(db, before, before + len(new))
     return deleted
 
 
-def _put(db: Database, user: int, scope: Scope, records: Sequence[Record], index: IndexChange) -> None:
-    found = one(db, "SELECT next_number FROM users WHERE user = ?", user)
-    number = first = int(found[0]) if found else 0
+def _put(db: Database, user: int, scope: Scope, records: Sequence[Record], index: IndexChange) -> dict[str, int]:
+    """Write the records; returns the rows of the new ones, by id."""
+    new: dict[str, int] = {}
+    first = next_number(db, user)
     for record in records:
         _check_record(scope, record)
         stored = one(db, f"SELECT {SELECTED}, r.row FROM records AS r WHERE r.user = ? AND r.id = ?", user, record.id)
         if isinstance(record, WorkingBlock):
             _check_version(record, None if stored is None else from_row(stored))
         if stored is None:
-            db.execute(_INSERT, (row_of(user, number), user, *to_row(record)))
+            number = first + len(new)
+            new[record.id] = row_of(user, number)
+            db.execute(_INSERT, (new[record.id], user, *to_row(record)))
             index.add(OWN, number, record.text)
-            number += 1
         else:
             _replace(db, user, record, stored, index)
-    if number != first:
-        db.execute("UPDATE users SET next_number = ? WHERE user = ?", (number, user))
+    if new:
+        db.execute("UPDATE users SET next_number = ? WHERE user = ?", (first + len(new), user))
+    return new
 
 
 def _replace(db: Database, user: int, record: Record, stored: Row, index: IndexChange) -> None:
@@ -111,25 +115,26 @@ def _delete(db: Database, user: int, scope: Scope, ids: Iterable[str], index: In
     return deleted
 
 
-def _set_keys(db: Database, user: int, scope: Scope, keys: Keys, index: IndexChange) -> None:
+def _set_keys(db: Database, user: int, scope: Scope, keys: Keys, index: IndexChange, *, new: Mapping[str, int]) -> None:
+    """Set keys; `new` are the rows of this change that have none yet."""
     for id, texts in keys.items():
-        row = find_row(db, user, scope, id)
+        row = new.get(id) or find_row(db, user, scope, id)
         if row is None:
             raise NotFound(f"there is no record {id!r} to give keys to; put it first")
         for kind, text in texts.items():
             check_text(kind, f"the kind of a key of {id}")
             check_text(text, f"the key {kind} of {id}", may_be_empty=True)
-            _set_key(db, row, kind, text, index)
+            if id not in new:
+                _drop_key(db, row, kind, index)
+            if text.strip():
+                db.execute("INSERT INTO keys VALUES (?, ?, ?)", (row, kind, text))
+                index.add(f"{OWN}.{kind}", number_of(row), text)
 
 
-def _set_key(db: Database, row: int, kind: str, text: str, index: IndexChange) -> None:
-    signal = f"{OWN}.{kind}"
+def _drop_key(db: Database, row: int, kind: str, index: IndexChange) -> None:
     old = one(db, "DELETE FROM keys WHERE row = ? AND kind = ? RETURNING text", row, kind)
     if old is not None:
-        index.remove(signal, number_of(row), old[0])
-    if text.strip():
-        db.execute("INSERT INTO keys VALUES (?, ?, ?)", (row, kind, text))
-        index.add(signal, number_of(row), text)
+        index.remove(f"{OWN}.{kind}", number_of(row), old[0])
 
 
 def get(db: Database, user: int, scope: Scope, id: str) -> Record | None:
@@ -218,7 +223,8 @@ def forget_session(db: Database, user: int, scope: Scope) -> dict[str, int]:
     ids = rows(db, "SELECT id FROM records WHERE user = ? AND session_id = ?", user, scope.session_id)
     index = IndexChange(user)
     deleted = _delete(db, user, scope, [id for (id,) in ids], index)
-    index.flush(db)
+    size = next_number(db, user)
+    index.flush(db, size, size)
     return {"episode": deleted}
 
 

@@ -67,11 +67,11 @@ CREATE TABLE keys (
 
 CREATE TABLE postings (
     user INTEGER NOT NULL,
+    run INTEGER NOT NULL,
     term TEXT NOT NULL,
     signal TEXT NOT NULL,
-    chunk INTEGER NOT NULL,
     entries BLOB NOT NULL,
-    PRIMARY KEY (user, term, signal, chunk)
+    PRIMARY KEY (user, run, term, signal)
 ) WITHOUT ROWID;
 
 CREATE TABLE lengths (

@@ -7,28 +7,41 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from datetime import datetime
+from itertools import islice
 from math import fsum
-from typing import Any, TypeAlias
+from operator import itemgetter
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
-from loom.core.hit import Hit
+from loom.core.hit import Hit, rank_key
 from loom.core.scope import Scope
 from loom.protocols.memory_store import Query
 from loom.stores.sqlite import index
 from loom.stores.sqlite.codec import SELECTED, from_row, to_micros
-from loom.stores.sqlite.connection import Database, one, rows
-from loom.stores.sqlite.users import number_of, row_of, seen
-from loom.stores.sqlite.vectors import VectorCache, dimension, unit_vector
+from loom.stores.sqlite.connection import Database, rows
+from loom.stores.sqlite.users import next_number, number_of, row_of, seen
+from loom.stores.sqlite.vectors import Near, VectorCache, compared, dimension, unit_vector
 from loom.stores.sqlite.where import condition
 
 DENSE = "dense"
 _FIRST_LOOK = 256
 
-_Numbers: TypeAlias = NDArray[np.int64]
-_Signals: TypeAlias = dict[str, tuple[index.Floats, NDArray[np.bool_]]]
+# Where cosines are estimates: how many are compared exactly, and how far ahead of them the hits must be.
+_LIKELIEST = 1000
+_LIKELIEST_FOR_EACH = 5
+_MOST_GROUPS = 2
+_AHEAD = 4
+
 _Sql: TypeAlias = tuple[str, tuple[Any, ...]]
+
+
+class _Asked(NamedTuple):
+    """A query of a user, and the condition for what it may return but for its filter."""
+
+    user: int
+    shown: _Sql
+    query: Query
 
 
 def search(
@@ -42,32 +55,38 @@ def search(
     shown = _shown(user, scope, query, now)
     if query.vector is None and not query.text.strip():
         return [Hit(from_row(row), 0.0) for row in _fitting(db, shown, query, SELECTED, limit=query.limit)]
-    signals = _signals(db, user, query, cache)
-    if not signals:
-        return []
-    total = np.sum([score for score, _ in signals.values()], axis=0)
-    found = np.flatnonzero(np.logical_or.reduce([spoke for _, spoke in signals.values()]))
+    total = np.zeros(next_number(db, user))
+    parts = index.parts(db, user, query.text, len(total)) if query.text.strip() else []
+    for part in parts:
+        total[part.numbers] += part.scores
+    near = None if query.vector is None else _near(cache.near(db, user, query.vector), len(total))
+    found = _spoken_for(total, near)
     if scope.session_id is not None:
         found = np.intersect1d(found, _in_session(db, user, scope), assume_unique=True)
-    best = _best(db, found, total, user=user, shown=shown, query=query)
-    return _hits(db, best, signals)
+    asked = _Asked(user, shown, query)
+    if near is not None and not near.is_exact:
+        best, compared_parts = _best_by_estimate(db, found, total, near, asked)
+        parts += compared_parts
+    else:
+        if near is not None:
+            total[near.numbers] += near.cosines
+            parts.append(index.Part(DENSE, near.numbers, near.cosines.astype(np.float64)))
+        best = _best(db, found, total, asked)
+    return sorted(_hits(db, user, best, parts, len(total)), key=rank_key)
 
 
-def _signals(db: Database, user: int, query: Query, cache: VectorCache) -> _Signals:
-    """For each signal, the score of every record number and whether it spoke for it."""
-    made = one(db, "SELECT next_number FROM users WHERE user = ?", user)
-    size = int(made[0]) if made else 0
-    signals: _Signals = {}
-    if query.text.strip():
-        signals = {signal: (score, score > 0) for signal, score in index.scores(db, user, query.text, size).items()}
-    if query.vector is not None:
-        numbers, cosines = cache.cosines(db, user, query.vector)
-        known = numbers < size  # the cache may be newer than this view of the file
-        score, spoke = np.zeros(size), np.zeros(size, np.bool_)
-        score[numbers[known]] = cosines[known]
-        spoke[numbers[known]] = True
-        signals[DENSE] = (score, spoke)
-    return dict(sorted(signals.items()))
+def _near(near: Near, size: int) -> Near:
+    """Without numbers that this view of the file does not know: the cache may be newer."""
+    known = near.numbers < size
+    return near if known.all() else Near(near.numbers[known], near.cosines[known], near.is_exact)
+
+
+def _spoken_for(total: index.Floats, near: Near | None) -> index.Numbers:
+    """The numbers that a word or a vector speaks for."""
+    spoke = total > 0
+    if near is not None:
+        spoke[near.numbers] = True
+    return np.flatnonzero(spoke)
 
 
 def _shown(user: int, scope: Scope, query: Query, now: datetime) -> _Sql:
@@ -111,7 +130,7 @@ def _fitting(
     return found
 
 
-def _in_session(db: Database, user: int, scope: Scope) -> _Numbers:
+def _in_session(db: Database, user: int, scope: Scope) -> index.Numbers:
     """The numbers of all that the session sees."""
     found = rows(
         db,
@@ -124,24 +143,73 @@ def _in_session(db: Database, user: int, scope: Scope) -> _Numbers:
     return np.asarray([number_of(row) for (row,) in found], np.int64)
 
 
-def _best(db: Database, found: _Numbers, total: index.Floats, *, user: int, shown: _Sql, query: Query) -> list[int]:
-    """The rows of the best that are shown: looks at the best scores first and stops when enough fit."""
-    kept: list[tuple[Any, ...]] = []
-    for numbers in _by_score(found, total, max(_FIRST_LOOK, query.limit * 4)):
-        among = json.dumps([row_of(user, number) for number in numbers.tolist()])
-        kept += _fitting(db, shown, query, "r.row, r.id", among=among)
-        if len(kept) >= query.limit:
+def _best(db: Database, found: index.Numbers, total: index.Floats, asked: _Asked) -> list[int]:
+    """The numbers of the best that are shown: looks at the best scores first and stops when enough fit."""
+    kept: list[tuple[int, str]] = []
+    limit = asked.query.limit
+    for numbers in _by_score(found, total, max(_FIRST_LOOK, limit * 3 // 2)):
+        among = json.dumps([row_of(asked.user, number) for number in numbers.tolist()])
+        fitting = _fitting(db, asked.shown, asked.query, "r.row, r.id", among=among)
+        kept += [(number_of(row), id) for row, id in fitting]
+        if len(kept) >= limit:
             break
-    kept.sort(key=lambda row: (-total[number_of(row[0])], row[1]))
-    return [int(row) for row, _ in kept[: query.limit]]
+    kept.sort(key=lambda one: (-total[one[0]], one[1]))
+    return [number for number, _ in kept[:limit]]
 
 
-def _by_score(found: _Numbers, total: index.Floats, size: int) -> Iterator[_Numbers]:
+def _best_by_estimate(
+    db: Database, found: index.Numbers, total: index.Floats, near: Near, asked: _Asked
+) -> tuple[list[int], list[index.Part]]:
+    """The same where cosines are estimates: the likeliest are compared exactly, which adds to `total` and the parts."""
+    estimate = total.copy()
+    estimate[near.numbers] += near.cosines
+    size = max(_LIKELIEST, asked.query.limit * _LIKELIEST_FOR_EACH)
+    parts: list[index.Part] = []
+    looked, candidates, best = 0, found[:0], list[int]()
+    for group in islice(_by_score(found, estimate, size), _MOST_GROUPS):
+        looked += len(group)
+        # Equal estimates are not parted; of very many equal ones, the oldest have to do.
+        likeliest = group[np.argsort(-estimate[group], kind="stable")[: _LIKELIEST_FOR_EACH * size]]
+        candidates = np.concatenate([candidates, _compared(db, likeliest, total, asked, parts)])
+        best = _best(db, candidates, total, asked)
+        if looked == len(found) or _are_ahead(best, total, candidates, asked.query.limit):
+            return best, parts
+    # Few fit. What fits is looked for first, and then the likeliest of that.
+    fitting = np.asarray([number_of(row) for (row,) in _fitting(db, asked.shown, asked.query, "r.row")], np.int64)
+    rest = np.setdiff1d(np.intersect1d(found, fitting), candidates)
+    group = next(_by_score(rest, estimate, size), rest)
+    candidates = np.concatenate([candidates, _compared(db, group, total, asked, parts)])
+    return _best(db, candidates, total, asked), parts
+
+
+def _compared(
+    db: Database, numbers: index.Numbers, total: index.Floats, asked: _Asked, parts: list[index.Part]
+) -> index.Numbers:
+    """Add exact cosines to `total` and `parts`; returns those of the numbers that a word or a vector speaks for."""
+    assert asked.query.vector is not None
+    with_words = numbers[total[numbers] > 0]
+    with_vector, cosines = compared(db, asked.user, numbers, asked.query.vector)
+    part = index.Part(DENSE, with_vector, cosines.astype(np.float64))
+    total[with_vector] += part.scores
+    parts.append(part)
+    return np.union1d(with_words, with_vector)
+
+
+def _are_ahead(best: list[int], total: index.Floats, candidates: index.Numbers, limit: int) -> bool:
+    """Whether the best are so far ahead of other candidates that one with a lower estimate hardly belongs to them."""
+    if len(best) < limit:
+        return False
+    return int(np.count_nonzero(total[candidates] >= total[best[-1]])) * _AHEAD <= len(candidates)
+
+
+def _by_score(found: index.Numbers, total: index.Floats, size: int) -> Iterator[index.Numbers]:
     """Groups of falling score; equal scores are never parted, so that ids can decide between them."""
     while len(found) > size:
         score = total[found]
-        least = np.partition(score, len(score) - size)[len(score) - size]
-        is_top = score >= least
+        # The best of many blocks are quicker to order than all, and `size` blocks that reach a score hold as many hits.
+        block = max(1, len(found) // (8 * size))
+        highest = np.maximum.reduceat(score, np.arange(0, len(score), block))
+        is_top = score >= np.partition(highest, len(highest) - size)[len(highest) - size]
         yield found[is_top]
         found = found[~is_top]
         size *= 4
@@ -149,12 +217,24 @@ def _by_score(found: _Numbers, total: index.Floats, size: int) -> Iterator[_Numb
         yield found
 
 
-def _hits(db: Database, best: list[int], signals: _Signals) -> list[Hit]:
+def _hits(db: Database, user: int, best: list[int], parts: list[index.Part], size: int) -> list[Hit]:
+    why = _why(best, parts, size)
+    given = "json_each(?) AS given CROSS JOIN records AS r ON r.row = given.value"
+    best_rows = json.dumps([row_of(user, number) for number in best])
     hits: list[Hit] = []
-    for row in best:
-        stored = one(db, f"SELECT {SELECTED} FROM records AS r WHERE r.row = ?", row)
-        number = number_of(row)
-        why = {signal: float(score[number]) for signal, (score, spoke) in signals.items() if spoke[number]}
-        if stored is not None:
-            hits.append(Hit(from_row(stored), fsum(why.values()), why))
+    for row, *stored in db.execute(f"SELECT r.row, {SELECTED} FROM {given}", (best_rows,)):
+        signals = why[number_of(row)]
+        hits.append(Hit(from_row(tuple(stored)), fsum(signals.values()), signals))
     return hits
+
+
+def _why(best: list[int], parts: list[index.Part], size: int) -> dict[int, dict[str, float]]:
+    """For each of the best, the score of each signal that spoke for it."""
+    is_best = np.zeros(size, np.bool_)
+    is_best[best] = True
+    why: dict[int, dict[str, float]] = {number: {} for number in best}
+    for signal, numbers, scores in sorted(parts, key=itemgetter(0)):
+        chosen = is_best[numbers]
+        for number, score in zip(numbers[chosen].tolist(), scores[chosen].tolist(), strict=True):
+            why[number][signal] = why[number].get(signal, 0.0) + score
+    return why

@@ -21,9 +21,9 @@ from loom.core.scope import Scope
 from loom.errors import UsageError
 from loom.protocols.embedder import Vector
 from loom.protocols.jobs import DeadLetter, Job, Lease
-from loom.protocols.memory_store import Query
+from loom.protocols.memory_store import FoundBy, Query
+from loom.stores.sqlite import handover, records, reembed, search, vectors
 from loom.stores.sqlite import jobs as job_rows
-from loom.stores.sqlite import records, search, vectors
 from loom.stores.sqlite.connection import SYNCHRONOUS, Database, Durability
 from loom.stores.sqlite.readers import Readers
 from loom.stores.sqlite.records import Keys
@@ -145,9 +145,7 @@ class SqliteStore:
 
     async def bind(self, identity: str, dimension: int) -> None:
         """Say which embedder the vectors come from; the same again is a no-op."""
-        check_text(identity, "the identity of an embedder")
-        if dimension < 1:
-            raise UsageError(f"bind() was given dimension={dimension}; a vector has at least one number")
+        _check_embedder("bind", identity, dimension)
         await self._commit(lambda db: vectors.bind(db, identity, dimension))
 
     async def put_vectors(self, scope: Scope, vectors: Mapping[str, Vector]) -> None:
@@ -155,9 +153,29 @@ class SqliteStore:
         given = dict(vectors)
         await self._commit(lambda db: _put_vectors(db, scope, given))
 
+    async def rebind(self, identity: str, dimension: int) -> bool:
+        """Let go of another embedder's vectors and take this one's from now on; False if it was bound to it."""
+        _check_embedder("rebind", identity, dimension)
+        return await self._commit(lambda db: reembed.rebind(db, identity, dimension))
+
+    async def unembedded(
+        self, *, where: Filter | None = None, after: tuple[Scope, str] | None = None, limit: int = 100
+    ) -> tuple[tuple[Scope, Record], ...]:
+        """Records of all users without a vector, by namespace, user and id."""
+        _check_limit(limit)
+        return tuple(await self._view(lambda db: reembed.unembedded(db, where, after, limit)))
+
+    async def count_unembedded(self, *, where: Filter | None = None) -> int:
+        """How many records have no vector."""
+        return await self._view(lambda db: reembed.count_unembedded(db, where))
+
     async def put_keys(self, scope: Scope, keys: Keys) -> None:
         """Set keys: record id, then kind, then text; all or none."""
         await self.write(scope, keys=keys)
+
+    async def found_by(self, scope: Scope, *ids: str) -> Mapping[str, FoundBy]:
+        """The keys and the vector of each of these records that is there."""
+        return await self._read(scope, lambda db, user: handover.found_by(db, user, scope, ids), {})
 
     async def write(
         self,
@@ -297,6 +315,12 @@ async def _done(future: Future[_T]) -> _T:
     except RuntimeError:
         return await anyio.to_thread.run_sync(future.result)
     return await asyncio.wrap_future(future)
+
+
+def _check_embedder(call: str, identity: str, dimension: int) -> None:
+    check_text(identity, "the identity of an embedder")
+    if dimension < 1:
+        raise UsageError(f"{call}() was given dimension={dimension}; a vector has at least one number")
 
 
 def _check_limit(limit: int) -> None:

@@ -28,6 +28,12 @@ def make_user(db: Database, scope: Scope) -> int:
     return found
 
 
+def next_number(db: Database, user: int) -> int:
+    """The number that the user's next record gets: all of his are below it."""
+    found = one(db, "SELECT next_number FROM users WHERE user = ?", user)
+    return int(found[0]) if found else 0
+
+
 def row_of(user: int, number: int) -> int:
     """The row of a user's record."""
     return user << NUMBER_BITS | number

@@ -1,27 +1,26 @@
-"""The vectors of records, and the matrices in memory that search them exactly."""
+"""The vectors of records, and what is held of them in memory to search them."""
 
 from __future__ import annotations
 
+import json
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from itertools import islice
 from threading import Lock
-from typing import Any, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loom.core.scope import Scope
 from loom.errors import EmbedderMismatch, NotFound, UsageError
 from loom.protocols.embedder import Vector
-from loom.stores.sqlite.connection import Database, Rows, one
-from loom.stores.sqlite.users import NUMBER_BITS, find_row
+from loom.stores.nearest import EXACT_NUMBERS, Floats, Numbers, Vectors, cosines
+from loom.stores.sqlite.connection import Database, one, rows
+from loom.stores.sqlite.users import find_row, number_of, row_of
 
-Matrix: TypeAlias = NDArray[np.float32]
-Numbers: TypeAlias = NDArray[np.int64]
-
-_MASK = (1 << NUMBER_BITS) - 1
 _PAGE = 4096
+_MOST_GONE = 1 / 8
+"""The share of sketches that may be of vectors that are gone."""
 
 
 def bind(db: Database, identity: str, dimension: int) -> None:
@@ -47,7 +46,7 @@ def dimension(db: Database) -> int:
     return bound[1]
 
 
-def unit_vector(vector: Vector, size: int, what: str) -> Matrix:
+def unit_vector(vector: Vector, size: int, what: str) -> Floats:
     """The direction of a vector; refuses one that has none, or another dimension."""
     numbers = np.asarray(tuple(vector), dtype=np.float64)
     if numbers.shape != (size,):
@@ -77,84 +76,103 @@ def drop_vector(db: Database, user: int, row: int) -> None:
         db.execute("UPDATE users SET vectors_gone = vectors_gone + 1 WHERE user = ?", (user,))
 
 
-@dataclass(slots=True)
-class _Held:
-    """The matrix of one user as of a moment: `gone` changes when a vector went, `last` is the newest one held."""
+class Near(NamedTuple):
+    """The number of each record that has a vector, and its cosine to a query; a number may come twice.
 
-    gone: int
-    last: int
+    Estimates may also name a vector that is gone: compared() tells.
+    """
+
     numbers: Numbers
-    matrix: Matrix
-    count: int = 0
+    cosines: Floats
+    is_exact: bool
 
-    def append(self, numbers: list[int], block: Matrix) -> None:
-        needed = self.count + len(numbers)
-        if needed > len(self.numbers):
-            room = max(needed, len(self.numbers) * 3 // 2)
-            self.numbers = np.concatenate([self.numbers[: self.count], np.zeros(room - self.count, np.int64)])
-            spare = np.zeros((room - self.count, block.shape[1]), np.float32)
-            self.matrix = np.concatenate([self.matrix[: self.count], spare])
-        self.numbers[self.count : needed] = numbers
-        self.matrix[self.count : needed] = block
-        self.count = needed
+
+def compared(db: Database, user: int, numbers: Numbers, vector: Vector) -> tuple[Numbers, Floats]:
+    """Those of the records that have a vector, and their exact cosines, read from the file."""
+    size = dimension(db)
+    found = rows(
+        db,
+        "SELECT given.value, v.data FROM json_each(?) AS given CROSS JOIN vectors AS v ON v.row = given.value",
+        json.dumps([row_of(user, number) for number in numbers.tolist()]),
+    )
+    matrix = np.frombuffer(b"".join(data for _, data in found), "<f4").reshape(len(found), size)
+    query = unit_vector(vector, size, "the vector of a query")
+    return np.asarray([number_of(row) for row, _ in found], np.int64), cosines(matrix, query)
+
+
+class _Held:
+    """The vectors of one user as of a moment; `gone` changes when a vector went, `last` is the newest one held."""
+
+    __slots__ = ("bound", "gone", "last", "lock", "vectors")
+
+    def __init__(self, exact_numbers: int) -> None:
+        self.lock = Lock()
+        self.bound: tuple[str, int] | None = None
+        self.gone = 0
+        self.last = 0
+        self.vectors = Vectors(0, exact_numbers=exact_numbers)
+
+    def update(self, db: Database, user: int) -> None:
+        """Bring in what was written since; start anew where too much of what is held is gone."""
+        bound, gone = binding(db), _gone(db, user)
+        # An estimate is checked against the file, so that it may be of a vector that is gone; a cosine may not.
+        missing = abs(gone - self.gone)
+        allowed = 0 if self.vectors.is_exact else len(self.vectors) * _MOST_GONE
+        if bound != self.bound or missing > allowed:
+            self.bound, self.gone, self.last = bound, gone, 0
+            self.vectors = Vectors(dimension(db), exact_numbers=self.vectors.exact_numbers)
+        found = db.execute(
+            "SELECT number, row, data FROM vectors WHERE user = ? AND number > ? ORDER BY number", (user, self.last)
+        )
+        while page := list(islice(found, _PAGE)):
+            block = np.frombuffer(b"".join(data for _, _, data in page), "<f4").reshape(len(page), -1)
+            self.vectors.append([number_of(row) for _, row, _ in page], block)
+            self.last = page[-1][0]
 
 
 class VectorCache:
-    """Matrices of the users searched last, at most `max_bytes` together. Safe to share between threads."""
+    """What is held in memory of the users searched last, at most `max_bytes` together. Safe to share between threads.
 
-    __slots__ = ("_held", "_lock", "_max_bytes")
+    A user's vectors are kept whole while they are few, and are searched exactly; of many, only sketches are kept.
+    """
 
-    def __init__(self, max_bytes: int) -> None:
+    __slots__ = ("_exact_numbers", "_held", "_lock", "_max_bytes")
+
+    def __init__(self, max_bytes: int, *, exact_numbers: int = EXACT_NUMBERS) -> None:
         self._max_bytes = max_bytes
+        self._exact_numbers = exact_numbers
         self._held: OrderedDict[int, _Held] = OrderedDict()
         self._lock = Lock()
 
-    def cosines(self, db: Database, user: int, vector: Vector) -> tuple[Numbers, Matrix]:
-        """The number of each record of the user that has a vector, and its cosine."""
-        size = dimension(db)
-        query = unit_vector(vector, size, "the vector of a query")
-        numbers, matrix = self._matrix(db, user, size)
-        # A matrix product may differ in the last bits by row; equal vectors must score equal.
-        return numbers, (matrix @ query).round(6)
+    def near(self, db: Database, user: int, vector: Vector) -> Near:
+        """How near each record of the user is that has a vector."""
+        query = unit_vector(vector, dimension(db), "the vector of a query")
+        with self._lock:
+            held = self._held.setdefault(user, _Held(self._exact_numbers))
+            self._held.move_to_end(user)
+        # A user with many vectors takes a while to load, and no other user has to wait for that.
+        with held.lock:
+            held.update(db, user)
+            numbers, likeness, is_exact = held.vectors.numbers, held.vectors.likeness(), held.vectors.is_exact
+        self._shrink()
+        return Near(numbers, likeness(query), is_exact)
 
     def drop(self, user: int) -> None:
         """Hold nothing of the user."""
         with self._lock:
             self._held.pop(user, None)
 
-    def _matrix(self, db: Database, user: int, size: int) -> tuple[Numbers, Matrix]:
-        found = one(db, "SELECT vectors_gone FROM users WHERE user = ?", user)
-        gone = found[0] if found else 0
+    def _shrink(self) -> None:
         with self._lock:
-            held = self._held.pop(user, None)
-            if held is None or held.gone != gone:
-                held = _Held(gone, 0, np.zeros(0, np.int64), np.zeros((0, size), np.float32))
-            _load(db, user, held)
-            numbers, matrix = held.numbers[: held.count], held.matrix[: held.count]
-            self._keep(user, held)
-        return numbers, matrix
-
-    def _keep(self, user: int, held: _Held) -> None:
-        self._held[user] = held
-        used = sum(other.matrix.nbytes for other in self._held.values())
-        while used > self._max_bytes:
-            _, dropped = self._held.popitem(last=False)
-            used -= dropped.matrix.nbytes
+            used = sum(held.vectors.nbytes for held in self._held.values())
+            while used > self._max_bytes:
+                _, dropped = self._held.popitem(last=False)
+                used -= dropped.vectors.nbytes
 
 
-def _load(db: Database, user: int, held: _Held) -> None:
-    """Bring in what was written since."""
-    found = db.execute(
-        "SELECT number, row, data FROM vectors WHERE user = ? AND number > ? ORDER BY number", (user, held.last)
-    )
-    while page := _page(found):
-        block = np.frombuffer(b"".join(data for _, _, data in page), "<f4").reshape(len(page), -1)
-        held.append([row & _MASK for _, row, _ in page], block)
-        held.last = page[-1][0]
-
-
-def _page(cursor: Rows) -> list[Any]:
-    return [row for _, row in zip(range(_PAGE), cursor, strict=False)]
+def _gone(db: Database, user: int) -> int:
+    found = one(db, "SELECT vectors_gone FROM users WHERE user = ?", user)
+    return int(found[0]) if found else 0
 
 
 def _spoken(identity: str, size: int) -> str:

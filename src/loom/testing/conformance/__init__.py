@@ -3,22 +3,37 @@
 import pytest
 
 # Shipped asserts say as much as a test's own when they fail.
-_ASSERTING = ("embedder", "jobs", "machine", "powers", "records", "scopes", "searches", "traces", "vector_store")
+_ASSERTING = (
+    "checkpoint_machine", "checkpoint_powers", "checkpoint_samples", "checkpoint_store",
+    "embedder", "handover", "jobs", "knowledge_base", "knowledge_machine", "machine", "model", "powers", "records", "reembeds",
+    "scopes", "searches", "traces", "vector_store",
+)  # fmt: skip
 pytest.register_assert_rewrite(*(f"{__name__}.{name}" for name in _ASSERTING))
 
+from loom.testing.conformance.checkpoint_machine import CheckpointStoreMachine  # noqa: E402
+from loom.testing.conformance.checkpoint_store import CheckpointStoreSuite  # noqa: E402
 from loom.testing.conformance.embedder import EmbedderSuite  # noqa: E402
+from loom.testing.conformance.knowledge_base import KnowledgeBaseSuite  # noqa: E402
+from loom.testing.conformance.knowledge_machine import KnowledgeBaseMachine  # noqa: E402
 from loom.testing.conformance.machine import MemoryStoreMachine  # noqa: E402
 from loom.testing.conformance.memory_store import MemoryStoreSuite  # noqa: E402
+from loom.testing.conformance.model import ModelSuite, WireModelSuite  # noqa: E402
 from loom.testing.conformance.suite import Suite, needs  # noqa: E402
 from loom.testing.conformance.traces import check_non_interference  # noqa: E402
 from loom.testing.conformance.vector_store import VectorStoreSuite  # noqa: E402
 
 __all__ = [
+    "CheckpointStoreMachine",
+    "CheckpointStoreSuite",
     "EmbedderSuite",
+    "KnowledgeBaseMachine",
+    "KnowledgeBaseSuite",
     "MemoryStoreMachine",
     "MemoryStoreSuite",
+    "ModelSuite",
     "Suite",
     "VectorStoreSuite",
+    "WireModelSuite",
     "check_non_interference",
     "needs",
 ]

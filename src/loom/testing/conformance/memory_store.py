@@ -6,15 +6,29 @@ import pytest
 
 from loom.protocols.memory_store import MemoryStore
 from loom.testing.clock import FakeClock
+from loom.testing.conformance.handover import HandoverLaws
 from loom.testing.conformance.jobs import JobLaws
 from loom.testing.conformance.powers import KeyLaws, PruneLaws, TouchLaws, VectorLaws
 from loom.testing.conformance.records import RecordLaws
+from loom.testing.conformance.reembeds import ReembedLaws
 from loom.testing.conformance.scopes import ScopeLaws
 from loom.testing.conformance.searches import SearchLaws
 from loom.testing.conformance.suite import Suite
 
 
-class MemoryStoreSuite(RecordLaws, ScopeLaws, SearchLaws, PruneLaws, TouchLaws, VectorLaws, KeyLaws, JobLaws, Suite):
+class MemoryStoreSuite(
+    RecordLaws,
+    ScopeLaws,
+    SearchLaws,
+    PruneLaws,
+    TouchLaws,
+    VectorLaws,
+    ReembedLaws,
+    KeyLaws,
+    HandoverLaws,
+    JobLaws,
+    Suite,
+):
     """Subclass it, override the fixture `store`, and every law runs; powers that a store lacks are skipped."""
 
     @pytest.fixture

@@ -181,11 +181,26 @@ class VectorLaws:
 
     @needs(KeepsVectors)
     async def test_another_embedder_is_refused(self, store: VectorKeepingStore) -> None:
-        """bind() again with the same identity is a no-op, with another EmbedderMismatch."""
+        """The same again is a no-op; another identity or dimension is EmbedderMismatch, and the first holds."""
         await store.bind(IDENTITY, 2)
         await store.bind(IDENTITY, 2)
-        with pytest.raises(EmbedderMismatch):
-            await store.bind("other:1:2", 2)
+        for identity, dimension in (("other:1:2", 2), (IDENTITY, 3), ("other:1:3", 3)):
+            with pytest.raises(EmbedderMismatch):
+                await store.bind(identity, dimension)
+        await store.put(ALICE, an_episode())
+        await store.put_vectors(ALICE, {"e1": [1.0, 0.0]})
+
+    @needs(KeepsVectors)
+    @pytest.mark.parametrize(("identity", "dimension"), [("", 2), (" ", 2), (IDENTITY, 0), (IDENTITY, -1)])
+    async def test_an_embedder_without_a_name_or_size_is_refused(
+        self, store: VectorKeepingStore, identity: str, dimension: int
+    ) -> None:
+        """UsageError, bound or not; and it binds nothing."""
+        with pytest.raises(UsageError):
+            await store.bind(identity, dimension)
+        await store.bind(IDENTITY, 2)
+        with pytest.raises(UsageError):
+            await store.bind(identity, dimension)
 
     @needs(KeepsVectors)
     @pytest.mark.parametrize("bad", [[1.0], [1.0, 0.0, 0.0], [NAN, 1.0], [INFINITY, 1.0]], ids=str)

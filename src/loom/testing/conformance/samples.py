@@ -9,7 +9,7 @@ from loom.core.filter import Filter
 from loom.core.record import Episode, Fact, Layer, Provenance, Record, WorkingBlock
 from loom.core.scope import Scope
 from loom.protocols.jobs import Job, KeepsJobs
-from loom.protocols.memory_store import KeepsKeys, KeepsVectors, MemoryStore, Prunes, Query, Touches
+from loom.protocols.memory_store import KeepsKeys, KeepsVectors, MemoryStore, Prunes, Query, Reembeds, Touches
 from loom.testing.clock import START
 
 ALICE = Scope(user_id="alice")
@@ -29,6 +29,10 @@ class TouchingStore(MemoryStore, Touches, Protocol):
 
 class VectorKeepingStore(MemoryStore, KeepsVectors, Protocol):
     """A memory store with vectors."""
+
+
+class ReembeddingStore(VectorKeepingStore, Reembeds, Protocol):
+    """A memory store with vectors that can be exchanged."""
 
 
 class KeyKeepingStore(MemoryStore, KeepsKeys, Protocol):

@@ -1,0 +1,164 @@
+"""What the SQLite checkpoint store promises of its file."""
+
+import apsw
+import pytest
+
+from loom.core.scope import Scope
+from loom.errors import FormatTooNew, StoreError
+from loom.protocols.memory_store import Query
+from loom.stores.sqlite import SqliteCheckpointStore, SqliteStore, checkpoint_rows
+from loom.testing.conformance.checkpoint_samples import (
+    CHAT,
+    everything,
+    ids_in,
+    save,
+    save_turns,
+    texts_of,
+)
+from loom.testing.conformance.samples import ALICE, an_episode
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "sessions.db"
+
+
+def execute(path, sql):
+    db = apsw.Connection(str(path))
+    try:
+        return db.execute(sql).fetchall()
+    finally:
+        db.close()
+
+
+def rows_in(path):
+    tables = ("users", "sessions", "nodes", "parts", "part_keys")
+    return [execute(path, f"SELECT count(*) FROM checkpoint_{table}")[0][0] for table in tables]
+
+
+@pytest.mark.parametrize("memory_first", [True, False])
+async def test_memory_and_checkpoints_share_a_file(path, memory_first):
+    made = [SqliteStore(path), SqliteCheckpointStore(path)]
+    async with made[not memory_first], made[memory_first]:
+        memory, checkpoints = made
+        first = None
+        for n in range(20):
+            await memory.put(ALICE, an_episode(f"e{n}"))
+            first = await save(checkpoints, CHAT, f"c{n}", "tea", after=first)
+        await memory.forget(ALICE)
+        assert len(await texts_of(checkpoints, CHAT, "c19")) == 20
+        await memory.put(ALICE, an_episode("e1"))
+        await checkpoints.forget(ALICE)
+        assert len(await memory.search(ALICE, Query(text="tea"))) == 1
+    assert execute(path, "PRAGMA integrity_check") == [("ok",)]
+
+
+async def test_a_file_of_its_own_has_small_pages(path):
+    async with SqliteCheckpointStore(path):
+        pass
+    assert execute(path, "PRAGMA page_size") == [(512,)]
+    assert execute(path, "PRAGMA journal_mode") == [("wal",)]
+
+
+async def test_forgetting_leaves_no_byte_and_no_row(path):
+    eve = Scope("n", "canary-user", "canary-session")
+    async with SqliteCheckpointStore(path) as store:
+        await save_turns(store, CHAT, "c1", "c2")
+        due, before = await everything(store, ALICE), rows_in(path)
+        last = await save(store, eve, "canary-id", "canary text", "canary " * 5_000)
+        await save(store, eve, "c2", "canary text", after=last)
+        fork = await store.fork(eve, "c2", session_id="canary-fork")
+        await save(store, eve.for_session("canary-fork"), "c3", "canary end", after=fork)
+        await store.delete(eve, "canary-id")
+        files = list(path.parent.iterdir())
+        assert b"canary" in b"".join(file.read_bytes() for file in files)
+        assert (await store.forget(eve.for_user())).pending == ()
+        assert b"canary" not in b"".join(file.read_bytes() for file in path.parent.iterdir())
+        assert rows_in(path) == before
+        assert await everything(store, ALICE) == due
+
+
+async def test_an_open_reader_makes_the_receipt_say_what_is_pending(path, monkeypatch):
+    monkeypatch.setattr("loom.stores.sqlite.writer._SCRUB_MILLISECONDS", 1)
+    async with SqliteCheckpointStore(path) as store:
+        await save_turns(store, CHAT, "c1")
+        reader = apsw.Connection(str(path))
+        cursor = reader.execute("SELECT * FROM checkpoint_nodes")
+        next(cursor)
+        receipt = await store.forget(CHAT)
+        assert "write-ahead log" in receipt.pending[0]
+        cursor.close(True)
+        reader.close()
+        assert (await store.forget(CHAT)).pending == ()
+
+
+async def test_equal_parts_are_stored_once_and_go_with_their_last_use(path):
+    async with SqliteCheckpointStore(path) as store:
+        first = await save(store, CHAT, "c1", "same", "same", "one")
+        await save(store, ALICE.for_session("other"), "c1", "same")
+        await save(store, Scope(user_id="bob", session_id="chat"), "c1", "same")
+        assert rows_in(path)[3] == 3  # bob's part is his own
+        await save(store, CHAT, "c2", "same", "two", after=first)
+        assert execute(path, "SELECT sum(uses) FROM checkpoint_part_keys") == [(7,)]
+        await store.delete(CHAT, "c2")
+        assert rows_in(path)[3] == 3
+        await store.forget(CHAT)
+        assert rows_in(path)[3] == 2
+        assert await texts_of(store, ALICE.for_session("other"), "c1") == ["same"]
+
+
+async def test_parts_with_equal_hashes_are_told_apart(path, monkeypatch):
+    monkeypatch.setattr(checkpoint_rows, "_hash", lambda _: 7)
+    async with SqliteCheckpointStore(path) as store:
+        first = await save(store, CHAT, "c1", "tea", "milk", "tea")
+        await save(store, CHAT, "c2", "milk", after=first)
+        assert await texts_of(store, CHAT, "c2") == ["tea", "milk", "tea", "milk"]
+        assert rows_in(path)[3] == 2
+        await store.delete(CHAT, "c2")
+        assert await texts_of(store, CHAT, "c1") == ["tea", "milk", "tea"]
+        await store.forget(ALICE)
+        assert rows_in(path) == [0, 0, 0, 0, 0]
+
+
+async def test_a_newer_format_is_refused_and_not_touched(path):
+    async with SqliteCheckpointStore(path) as store:
+        await save_turns(store, CHAT, "c1")
+    execute(path, "UPDATE meta SET value = '2' WHERE name = 'checkpoints'")
+    store = SqliteCheckpointStore(path)
+    with pytest.raises(FormatTooNew, match="upgrade Loom"):
+        await save(store, CHAT, "c2", "x")
+    await store.aclose()
+    execute(path, "UPDATE meta SET value = '1' WHERE name = 'checkpoints'")
+    async with SqliteCheckpointStore(path) as store:
+        assert await ids_in(store, CHAT) == ["c1"]
+
+
+async def test_a_newer_checkpoint_in_the_file_is_refused(path):
+    async with SqliteCheckpointStore(path) as store:
+        await save_turns(store, CHAT, "c1")
+        execute(path, "UPDATE checkpoint_nodes SET format = 2")
+        with pytest.raises(FormatTooNew):
+            await store.load(CHAT)
+
+
+async def test_a_file_of_another_program_is_refused(path):
+    execute(path, "CREATE TABLE theirs (x)")
+    store = SqliteCheckpointStore(path)
+    with pytest.raises(StoreError, match="another program"):
+        await store.load(CHAT)
+    await store.aclose()
+    assert execute(path, "SELECT name FROM sqlite_schema") == [("theirs",)]
+
+
+async def test_the_indexes_are_used(path):
+    async with SqliteCheckpointStore(path) as store:
+        await save_turns(store, CHAT, "c1", "c2")
+    for sql in (
+        "SELECT node FROM checkpoint_nodes WHERE session = 1 AND id = 'c1'",
+        "SELECT 1 FROM checkpoint_nodes WHERE parent = 1",
+        "SELECT part FROM checkpoint_part_keys WHERE user = 1 AND hash = 2",
+    ):
+        (plan,) = execute(path, f"EXPLAIN QUERY PLAN {sql}")
+        assert "SEARCH" in plan[3], plan
