@@ -115,6 +115,67 @@ def test_files_without_a_conversation_end_in_one_line(loom, tmp_path, content):
     assert len(done.stderr.strip().splitlines()) == 1
 
 
+def test_show_gives_the_profile_or_a_record_with_its_origin(loom):
+    assert "nothing is known of me" in loom("show").stdout
+    loom("add", "Always answer in French. I live in Oslo.")
+    assert "- Always answer in French" in loom("show").stdout
+    profile = json.loads(loom("show", "--json").stdout)
+    assert profile["standing"]["items"][0]["text"] == "Always answer in French"
+    fact = profile["facts"]["user"]["lives_in"][0]
+    shown = loom("show", fact["id"]).stdout
+    assert "user lives_in Oslo" in shown
+    assert f"from episode {fact['sources'][0]}" in shown
+    found = json.loads(loom("show", fact["id"], "--json").stdout)
+    assert found["sources"][0]["text"] == "Always answer in French. I live in Oslo."
+    assert loom("show", "nowhere", code=2).stderr.startswith("loom: user 'me' has no record 'nowhere'")
+
+
+def test_what_is_retired_is_said(loom):
+    loom("add", "Always answer in French.")
+    done = loom("add", "Always answer in German.").stdout
+    assert "'Always answer in French' no longer stands" in " ".join(done.split())
+
+
+def test_another_embedder_is_mended_by_the_command_that_is_named(loom):
+    loom("add", "the boat is red", "--embedder", "hash")
+    done = loom("add", "the boat is blue", "--json")
+    assert "loom memory reembed" in json.loads(done.stdout)["notes"][0]
+    assert "loom memory reembed" in " ".join(loom("search", "boat").stdout.split())
+    mended = json.loads(loom("reembed", "--json").stdout)
+    assert (mended["records"], mended["exchanged"]) == (2, True)
+    assert json.loads(loom("search", "boat", "--json").stdout)["notes"] == []
+    assert "embedded 0 records with wordllama" in loom("reembed").stdout
+    assert "embedding with wordllama" in loom("stats").stdout
+    assert "embedding with hash" in json.loads(loom("stats", "--embedder", "hash", "--json").stdout)["embedder"]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        ("stats", "--embedder", "nobody"),
+        ("reembed", "--embedder", "nobody"),
+        ("search", " "),
+        ("stats", "--user", ""),
+        ("export", "--to", "nowhere/x.jsonl"),
+        ("import", "bad-export.jsonl"),
+        ("import", "old-export.jsonl"),
+    ],
+    ids=" ".join,
+)
+def test_a_users_mistake_ends_in_one_line(loom, tmp_path, call):
+    (tmp_path / "bad-export.jsonl").write_bytes(b'{"loom": "memory", "format": 1}\n\xff\xfe')
+    (tmp_path / "old-export.jsonl").write_text('{"loom": "memory", "format": 1}\n{"kind": "fact", "id": "f"}\n')
+    done = loom(*call, code=2)
+    assert done.stderr.startswith("loom: ")
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_facts_as_json_have_times(loom):
+    loom("add", "I live in Oslo.")
+    (fact,) = json.loads(loom("facts", "--json").stdout)
+    assert (fact["object"], fact["valid_from"][:2]) == ("Oslo", "20")
+
+
 def test_work_does_what_waits(loom):
     loom("add", "I live in Oslo.")
     assert "did 0 jobs" in loom("work").stdout

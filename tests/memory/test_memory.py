@@ -161,6 +161,11 @@ async def test_every_call_names_its_user(memory):
         await memory.recall("  ", user_id="alice")
 
 
+async def test_a_time_that_is_none_is_refused(memory):
+    with pytest.raises(UsageError, match="the time 'noon'"):
+        await memory.remember({"role": "user", "content": "hi", "at": "noon"}, user_id="alice")
+
+
 async def test_messages_carry_their_role(memory):
     done = await memory.remember([Message.user("hi"), Message.assistant("hello")], user_id="alice")
     assert [(e.speaker, e.provenance.origin) for e in done.kept] == [("user", "user"), ("assistant", "assistant")]

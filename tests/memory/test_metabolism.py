@@ -11,6 +11,7 @@ from loom.core.record import Episode, Fact, Layer, Provenance
 from loom.core.scope import Scope
 from loom.errors import LoomError
 from loom.memory.config import MemoryConfig, MemoryLayerConfig
+from loom.memory.learn import Learnt
 from loom.memory.metabolism import MAX_ATTEMPTS, Metabolism
 from loom.stores.inmemory import InMemoryStore
 from loom.testing import FakeClock
@@ -36,7 +37,7 @@ class Bench:
 
     async def learn(self, scope, episodes):
         self.learnt += [e.id for e in episodes]
-        return ()
+        return Learnt()
 
     async def add(self, *texts, scope=ALICE, **fields):
         now = self.clock.now()
@@ -147,7 +148,7 @@ async def test_trust_does_not_rise_on_the_way_up():
 
 async def test_facts_are_written_with_the_job_that_learnt_them():
     async def learn(scope, episodes):
-        return [
+        facts = [
             Fact(
                 id=f"f:{e.id}",
                 subject="user",
@@ -158,6 +159,7 @@ async def test_facts_are_written_with_the_job_that_learnt_them():
             )
             for e in episodes
         ]
+        return Learnt(facts=tuple(facts))
 
     bench = Bench(learn=learn)
     await bench.add("I live in Oslo")

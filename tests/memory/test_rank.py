@@ -4,7 +4,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loom.memory.rank import WEIGHTS, Asked, Candidate, named_speakers, questions_in, rank, shared_pairs, without_names
+from loom.memory.rank import (
+    WEIGHTS,
+    Asked,
+    Candidate,
+    named_speakers,
+    questions_in,
+    rank,
+    shared_head,
+    shared_pairs,
+    trust_in_words,
+    without_names,
+)
 from loom.memory.timewords import time_hint
 
 NOW = datetime(2023, 6, 14, tzinfo=UTC)
@@ -139,3 +150,31 @@ def test_pairs_count_once_and_in_order():
     assert shared_pairs(["the", "red", "car", "is", "red"], ["a", "red", "car", "and", "the", "red", "one"]) == 2
     assert shared_pairs(["red", "car"], ["car", "red"]) == 0
     assert order([lexical("a", 1), Candidate(id="b", signals={"bm25": 1, "phrase": 2.0})]) == ["b", "a"]
+
+
+def test_a_shared_head_counts_the_more_the_earlier_it_stands():
+    said = ["mia", "goes", "to", "school", "in", "bergen"]
+    begins, ends = shared_head(said, ["mia", "goes", "to", "work"]), shared_head(said, ["a", "school", "in", "bergen"])
+    assert begins > ends > 0
+    assert shared_head(said, ["else"]) == 0
+    assert shared_head(["a", "a"], ["a"]) == 1
+    assert order([lexical("a", 1), Candidate(id="b", signals={"bm25": 1, "head": 2.0})]) == ["b", "a"]
+
+
+def test_words_are_trusted_by_how_many_of_them_one_text_holds():
+    question = [f"w{n}" for n in range(10)]
+    assert trust_in_words(question, [["w1"], ["w1", "w2", "w3"]]) == 1
+    assert trust_in_words(question, [["w1"], ["w2"]]) == pytest.approx(1 / 3)
+    assert trust_in_words(["w1", "w2"], [["w1"]]) == 1
+    assert trust_in_words(question, [["x"]]) == trust_in_words(question, []) == 0
+    assert trust_in_words([], [["x"]]) == 1
+
+
+def test_words_that_are_not_trusted_yield_to_meaning():
+    turns = [
+        Candidate(id="words", signals={"bm25": 5.0, "dense": 0.5}),
+        Candidate(id="meaning", signals={"bm25": 0.0, "dense": 0.9}),
+        Candidate(id="neither", signals={"bm25": 0.0, "dense": 0.1}),
+    ]
+    assert order(turns, Asked(trust=1.0))[0] == "words"
+    assert order(turns, Asked(trust=0.0))[0] == "meaning"

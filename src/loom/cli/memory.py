@@ -2,66 +2,96 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
 from loom.cli.output import console, plain, print_json
+from loom.errors import UsageError
 
 app = typer.Typer(help="Remember, recall and forget, in a memory file.", no_args_is_help=True)
 
 Db = Annotated[str, typer.Option("--db", help="The memory: sqlite:PATH.", envvar="LOOM_MEMORY")]
 User = Annotated[str, typer.Option("--user", help="Whose memory.", envvar="LOOM_USER")]
+Embedder = Annotated[
+    str | None,
+    typer.Option(
+        "--embedder",
+        help="The embedder: wordllama, minilm, openai, openai-large, hash; picked by itself if not given.",
+        envvar="LOOM_EMBEDDER",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 DEFAULT = "sqlite:./loom-memory.db"
 
 
 @contextmanager
-def _opened(db: str) -> Generator[Any]:
+def _opened(db: str, embedder: str | None = None) -> Generator[Any]:
     from loom.engine import open_memory_sync
 
-    with open_memory_sync(db) as memory:
+    with open_memory_sync(db, embedder=embedder) as memory:
         yield memory
+
+
+@contextmanager
+def _progress(title: str) -> Generator[Callable[[int, int], None]]:
+    """A bar on the error stream, where people watch; gives a function that is told how far the work is."""
+    out = Console(stderr=True)
+    with Progress(console=out, transient=True, disable=not out.is_terminal) as bar:
+        task = bar.add_task(title, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def _print_notes(notes: tuple[str, ...]) -> None:
+    for note in notes:
+        console().print(Text(f"! {note}", style="yellow"))
 
 
 @app.command()
 def add(
     text: Annotated[list[str], typer.Argument(help="What to remember; each argument is one thing.")],
+    *,
     db: Db = DEFAULT,
     user: User = "me",
     session: Annotated[str | None, typer.Option(help="The conversation it belongs to.")] = None,
+    embedder: Embedder = None,
     json: Json = False,
 ) -> None:
     """Remember something."""
-    with _opened(db) as memory:
+    with _opened(db, embedder) as memory:
         done = memory.remember(text, user_id=user, session_id=session)
-        memory.metabolize(user_id=user)
+        notes = done.notes + memory.metabolize(user_id=user).notes
         facts = memory.facts(user_id=user)
     if json:
-        print_json({"kept": [e.id for e in done.kept], "skipped": plain(done.skipped), "facts": len(facts)})
+        kept = [e.id for e in done.kept]
+        print_json({"kept": kept, "skipped": plain(done.skipped), "facts": len(facts), "notes": notes})
         return
     out = console()
     out.print(f"kept {len(done.kept)}; {len(facts)} facts are known of {user}")
     for skip in done.skipped:
         out.print(Text(f"left out {skip.text!r}: {skip.reason}", style="yellow"))
+    _print_notes(notes)
 
 
 @app.command()
 def search(
     query: Annotated[str, typer.Argument(help="The question, in plain words.")],
+    *,
     db: Db = DEFAULT,
     user: User = "me",
     limit: Annotated[int, typer.Option(help="Hits at the most.")] = 8,
+    embedder: Embedder = None,
     json: Json = False,
 ) -> None:
     """Recall what is known, and why each hit is there."""
-    with _opened(db) as memory:
+    with _opened(db, embedder) as memory:
         found = memory.recall(query, user_id=user, limit=limit)
     if json:
         hits = [
@@ -75,10 +105,8 @@ def search(
     for hit in found:
         why = ", ".join(f"{name} {value:.2f}" for name, value in hit.why.items())
         table.add_row(f"{hit.score:.2f}", hit.item.kind, Text(hit.item.text), Text(why, style="dim"))
-    out = console()
-    out.print(table if found.hits else f"nothing found among the {found.searched} records of {user}")
-    for note in found.notes:
-        out.print(Text(f"! {note}", style="yellow"))
+    console().print(table if found.hits else f"nothing found among the {found.searched} records of {user}")
+    _print_notes(found.notes)
 
 
 @app.command()
@@ -105,17 +133,41 @@ def facts(
 
 
 @app.command()
-def stats(db: Db = DEFAULT, user: User = "me", json: Json = False) -> None:
-    """How much is known, by layer."""
+def show(
+    id: Annotated[
+        str | None, typer.Argument(help="A record; without one, the profile that is shown in every turn.")
+    ] = None,
+    db: Db = DEFAULT,
+    user: User = "me",
+    json: Json = False,
+) -> None:
+    """A record with where it comes from and what came of it, or a user's profile."""
     with _opened(db) as memory:
-        found = memory.stats(user_id=user)
+        found = memory.explain(id, user_id=user) if id else memory.profile(user_id=user)
     if json:
         print_json(found)
+        return
+    out = console()
+    out.print(Text(str(found) or f"nothing is known of {user}"))
+    if not id and found.standing.left_out:
+        left = len(found.standing.left_out)
+        _print_notes((f"{left} more stand and are not shown: they take more than the tokens set aside for them",))
+
+
+@app.command()
+def stats(db: Db = DEFAULT, user: User = "me", embedder: Embedder = None, json: Json = False) -> None:
+    """How much is known, by layer, and which embedder is used."""
+    with _opened(db, embedder) as memory:
+        found = memory.stats(user_id=user)
+        note = memory.embedder_note
+    if json:
+        print_json({**found, "embedder": note})
         return
     table = Table(box=None, pad_edge=False)
     for name, count in found.items():
         table.add_row(name, f"{count:,}")
     console().print(table)
+    console().print(Text(note))
 
 
 @app.command()
@@ -154,7 +206,10 @@ def export_(
     if to is None:
         typer.echo("\n".join(lines))
     else:
-        to.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        try:
+            to.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        except OSError as error:
+            raise UsageError(f"{to} cannot be written: {error.strerror}; give another file") from error
         console().print(f"wrote {len(lines) - 1} records to {to}")
 
 
@@ -163,29 +218,50 @@ def import_(
     path: Annotated[Path, typer.Argument(help="An export of Loom or of ChatGPT, Claude Code transcripts, JSON lines.")],
     db: Db = DEFAULT,
     user: User = "me",
+    embedder: Embedder = None,
     json: Json = False,
 ) -> None:
     """Read conversations or an export into a user's memory; reading a file again adds nothing."""
-    from rich.progress import track
+    with _opened(db, embedder) as memory, _progress("importing") as progress:
+        if _is_export(path):
+            done = memory.import_(_lines(path), user_id=user, progress=progress)
+            kept, notes = len(done.kept), done.notes
+        else:
+            kept, notes = _import_transcripts(memory, path, user, progress)
+    if json:
+        print_json({"imported": kept, "notes": notes})
+        return
+    console().print(f"imported {kept} records for {user}")
+    _print_notes(notes)
 
+
+def _import_transcripts(
+    memory: Any, path: Path, user: str, progress: Callable[[int, int], None]
+) -> tuple[int, tuple[str, ...]]:
     from loom.memory.transcripts import read_transcripts
 
-    with _opened(db) as memory:
-        if _is_export(path):
-            kept = len(memory.import_(path.read_text(encoding="utf-8").split("\n"), user_id=user).kept)
-        else:
-            kept = 0
-            errors = Console(stderr=True)
-            for found in track(read_transcripts(path), "importing", console=errors, transient=True):
-                done = memory.remember(
-                    found.turns, user_id=user, session_id=found.session_id, key=f"import:{found.session_id}"
-                )
-                kept += len(done.kept) - len(done.skipped)
-            memory.metabolize(user_id=user)
+    kept, notes = 0, dict[str, None]()
+    conversations = read_transcripts(path)
+    for number, found in enumerate(conversations, 1):
+        key = f"import:{found.session_id}"
+        done = memory.remember(found.turns, user_id=user, session_id=found.session_id, key=key)
+        kept += len(done.kept) - len(done.skipped)
+        notes.update(dict.fromkeys(done.notes))
+        progress(number, len(conversations))
+    notes.update(dict.fromkeys(memory.metabolize(user_id=user).notes))
+    return kept, tuple(notes)
+
+
+@app.command()
+def reembed(db: Db = DEFAULT, embedder: Embedder = None, json: Json = False) -> None:
+    """Give every record of every user a vector of another embedder; broken off, it goes on where it stopped."""
+    with _opened(db, embedder) as memory, _progress("embedding") as progress:
+        done = memory.reembed(progress=progress)
     if json:
-        print_json({"imported": kept})
-    else:
-        console().print(f"imported {kept} records for {user}")
+        print_json(done)
+        return
+    let_go = "; the vectors of another embedder are gone" if done.exchanged else ""
+    console().print(f"embedded {done.records:,} records with {done.embedder}{let_go}")
 
 
 @app.command()
@@ -198,8 +274,14 @@ def work(db: Db = DEFAULT, json: Json = False) -> None:
         return
     counts = ", ".join(f"{n} {what}" for what, n in done.counts.items() if n)
     console().print(f"did {done.jobs} jobs{': ' + counts if counts else ''}")
-    for reason in done.failed:
-        console().print(Text(f"failed: {reason}", style="yellow"))
+    _print_notes((*done.notes, *(f"failed: {reason}" for reason in done.failed)))
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} cannot be read: {error}; give an export in UTF-8") from error
 
 
 def _is_export(path: Path) -> bool:

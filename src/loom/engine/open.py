@@ -3,75 +3,120 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from loom.core.clock import Clock
+from loom.core.record import Layer
 from loom.errors import UsageError
+from loom.memory.composite import composed
+from loom.memory.composite_change import Part
 from loom.memory.config import MemoryConfig
 from loom.memory.extract.rules import RuleExtractor
 from loom.memory.memory import Memory
 from loom.memory.metabolism import Store
 from loom.protocols.embedder import Embedder
 from loom.protocols.extractor import Extractor
+from loom.protocols.memory_store import MemoryStore
+from loom.protocols.reranker import Reranker
 from loom.providers.embedding.auto import pick_embedder
 from loom.stores.inmemory import InMemoryStore
 from loom.stores.sqlite import SqliteStore
 from loom.stores.sqlite.connection import Durability
 
-_BACKENDS = ("inmemory", "sqlite")
-_OPTIONS = ("backend", "path", "namespace", "embedder", "with_facts", "config", "durability")
+_BACKENDS = ("inmemory", "sqlite", "composite")
+_OPTIONS = ("backend", "path", "layers", "namespace", "embedder", "with_facts", "config", "durability")
+_S = TypeVar("_S", bound=MemoryStore)
+_LAYERS = {layer.label.lower(): layer for layer in Layer}
 
 
 def open_memory(
-    where: str | Mapping[str, Any] | Memory = "inmemory",
+    where: str | Mapping[str, Any] | Memory | Store = "inmemory",
     *,
     namespace: str = "default",
     embedder: str | Embedder | None = None,
     with_facts: bool = True,
     extractor: Extractor | None = None,
     config: MemoryConfig | None = None,
+    reranker: Reranker | None = None,
     clock: Clock | None = None,
     durability: Durability = "full",
 ) -> Memory:
     """A memory on the store that `where` names. Nothing is read or written before the first call.
 
     Args:
-        where: `inmemory`, `sqlite:PATH`, a mapping with `backend`, `path` and any of the options below, or a memory.
+        where: `inmemory`, `sqlite:PATH`, a store, a memory, or a mapping with `backend`, `path` and any of the options
+            below, which count more than those beside it. The backend `composite` takes `layers` in place of a path,
+            such as `{"l2": "inmemory", "l4": "sqlite:./bot.db"}`; see CompositeMemory.
         namespace: keeps applications on one store apart.
         embedder: a name (`wordllama`, `openai`, `hash`), an embedder, or None to take the best that is there.
         with_facts: whether facts are drawn from what is remembered.
         extractor: who draws them; plain rules if not given.
         config: the four layers.
+        reranker: who looks at the best hits once more; nobody if not given.
         clock: what time it is.
         durability: of SQLite: `full` survives a power cut, `fast` may lose the last writes to one.
     """
     if isinstance(where, Memory):
         return where
     if isinstance(where, Mapping):
-        return _from_mapping(where, extractor=extractor, clock=clock)
-    chosen, _ = pick_embedder(embedder)
+        beside: dict[str, Any] = {
+            "namespace": namespace,
+            "embedder": embedder,
+            "with_facts": with_facts,
+            "config": config,
+        }
+        beside |= {"reranker": reranker, "durability": durability}
+        return _from_mapping(where, beside, extractor=extractor, clock=clock)
+    chosen, why = pick_embedder(embedder)
     return Memory(
-        _store(where, clock=clock, durability=durability),
+        _store(where, clock, durability),
         embedder=chosen,
         extractor=extractor or (RuleExtractor() if with_facts else None),
         config=config,
         namespace=namespace,
         clock=clock,
+        embedder_note=why,
+        reranker=reranker,
     )
 
 
-def _from_mapping(given: Mapping[str, Any], *, extractor: Extractor | None, clock: Clock | None) -> Memory:
+def _from_mapping(
+    given: Mapping[str, Any], beside: Mapping[str, Any], *, extractor: Extractor | None, clock: Clock | None
+) -> Memory:
     unknown = set(given) - set(_OPTIONS)
     if unknown:
         raise UsageError(f"memory has no option {', '.join(sorted(unknown))}; the options are {', '.join(_OPTIONS)}")
-    backend = given.get("backend", "inmemory")
-    path = given.get("path")
-    where = f"{backend}:{path}" if path is not None else str(backend)
-    options = {name: given[name] for name in _OPTIONS[2:] if name in given}
+    options = {**beside, **{name: given[name] for name in beside if name in given}}
+    where = _place(given, clock, options["durability"])
     return open_memory(where, extractor=extractor, clock=clock, **options)
 
 
-def _store(where: str, *, clock: Clock | None, durability: Durability) -> Store:
+def _place(given: Mapping[str, Any], clock: Clock | None, durability: Durability) -> str | Store:
+    """The URL or the store that a mapping names."""
+    backend, path = given.get("backend", "inmemory"), given.get("path")
+    layers: Mapping[str, str | Part] | None = given.get("layers")
+    if (backend == "composite") != isinstance(layers, Mapping):
+        raise UsageError(
+            "the backend 'composite', and no other, takes `layers`: a mapping from l1, l2, l3, l4 to stores"
+        )
+    if layers is None:
+        return str(backend) if path is None else f"{backend}:{path}"
+    if path is not None:
+        raise UsageError("the backend 'composite' has no path of its own; its layers have")
+    return composed({_layer(name): _store(at, clock, durability) for name, at in layers.items()})
+
+
+def _layer(name: str) -> Layer:
+    if name not in _LAYERS:
+        raise UsageError(f"there is no layer {name!r}; the layers are {', '.join(_LAYERS)}")
+    return _LAYERS[name]
+
+
+def _store(where: str | _S, clock: Clock | None, durability: Durability) -> InMemoryStore | SqliteStore | _S:
+    if isinstance(where, MemoryStore):
+        return where
+    if not isinstance(where, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise UsageError(f"{where!r} names no memory; give a URL, a mapping, a store or a memory")
     backend, _, path = where.partition(":")
     if backend == "inmemory" and not path:
         return InMemoryStore(clock=clock)

@@ -115,9 +115,10 @@ class GraphKnowledgeBase:
         """Remove documents and the relations that only they stated; returns how many were there."""
         self._check_own("remove documents from")
         async with self._lock:
+            removed = await self._base.remove(*document_ids)
             for id in document_ids:
                 self._network.remove(id)
-            return await self._base.remove(*document_ids)
+            return removed
 
     async def search(self, query: str, *, limit: int = 5, where: Filter | None = None) -> tuple[Hit, ...]:
         """The best passages, best first, in the mode this knowledge base was made with."""

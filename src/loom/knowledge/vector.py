@@ -73,9 +73,12 @@ class VectorKnowledgeBase:
         """Remove documents; returns how many were there."""
         async with self._lock:
             there = [id for id in dict.fromkeys(document_ids) if id in self._corpus]
-            gone = [passage_id for id in there for passage_id in self._corpus.remove(id)]
+            gone = [passage_id for id in there for passage_id in self._corpus.ids_of(id)]
             if gone:
+                # Vectors first: if the store fails, the documents are still there, and removing them again is possible.
                 await self._vectors.delete(self._scope, *gone)
+            for id in there:
+                self._corpus.remove(id)
             return len(there)
 
     async def search(self, query: str, *, limit: int = 5, where: Filter | None = None) -> tuple[Hit, ...]:

@@ -34,6 +34,7 @@ class ContextCompressor:
         sentences = [s.strip() for text in texts for s in _SENTENCE.split(text) if s.strip()]
         if sum(len(s) + 1 for s in sentences) <= limit:
             return " ".join(sentences)
+        sentences = list(dict.fromkeys(sentences))  # what was said again says nothing more
         counts = Counter(w for s in sentences for w in set(_words(s)))
         ranked = sorted(range(len(sentences)), key=lambda i: (-_worth(sentences[i], counts), i))
         chosen: list[int] = []

@@ -7,6 +7,7 @@ from enum import StrEnum
 
 from loom.core.record import Layer
 from loom.errors import UsageError
+from loom.protocols.knowledge_base import KnowledgeBase
 
 MAX_CAPACITY = 1_000_000
 
@@ -60,15 +61,19 @@ class MemoryConfig:
     enable_auto_migration: bool = True
     """A move into a layer brings about a look at it; otherwise that waits for `metabolize()`."""
     enable_compression: bool = True
-    knowledge_base: object | None = None
-    """Kept for the agent that shows its passages beside memory; `recall` itself does not search it."""
+    knowledge_base: KnowledgeBase | None = None
+    """A corpus that `recall` searches too; its passages stand behind what is remembered."""
     importance_threshold: float = 0.6
     """From where on a record counts as important (importance-based strategy)."""
+    standing_tokens: int = 400
+    """Tokens that standing preferences and instructions may take in every turn; the newest are kept."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "strategy", MemoryStrategyType(self.strategy))
         if not 0 <= self.importance_threshold <= 1:
             raise UsageError(f"importance_threshold={self.importance_threshold}; give a share from 0 to 1")
+        if self.standing_tokens < 0:
+            raise UsageError(f"standing_tokens={self.standing_tokens}; give 0 or more")
 
     def layer(self, layer: Layer) -> MemoryLayerConfig:
         """The settings of one layer."""

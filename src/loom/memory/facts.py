@@ -9,7 +9,7 @@ statement itself is superseded. A statement that was never believed as it was cl
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Literal, TypeAlias
@@ -58,6 +58,12 @@ def current(facts: Iterable[Fact], at: datetime, known_at: datetime) -> tuple[Fa
         and (fact.valid_until is None or at < fact.valid_until)
     ]
     return tuple(sorted(found, key=lambda f: (*slot_of(f), normalise(f.object), f.id)))
+
+
+def statements_of(facts: Iterable[Fact]) -> list[Statement]:
+    """What was stated, without the versions that only carry what came of it."""
+    known = {fact.id: fact for fact in facts}
+    return [statement_of(fact) for fact in known.values() if _origin(fact.id, known) == fact.id]
 
 
 def applied(facts: Iterable[Fact], change: FactChange) -> tuple[Fact, ...]:
@@ -131,15 +137,10 @@ class _Slot:
 
     def __init__(self, existing: Sequence[Fact], key: tuple[str, str], aliases: Aliases, now: datetime) -> None:
         self.facts = {f.id: f for f in existing if predicate_key(f.predicate) == key[1] and slot_of(f, aliases) == key}
-        self.statements = [statement_of(f) for f in self.facts.values() if self.origin(f.id) == f.id]
+        self.statements = statements_of(self.facts.values())
         # A clock that was set back must not make a belief end before it began.
         seen = [at for f in self.facts.values() for at in (f.recorded_at, f.superseded_at) if at is not None]
         self.now = max([as_utc(now, "now"), *seen])
-
-    def origin(self, id: str) -> str:
-        """The id of the statement that a version belongs to."""
-        head, mark, number = id.rpartition("~")
-        return head if mark and number.isdigit() and head in self.facts else id
 
     def stored(self, fact: Fact) -> Fact:
         """The stored form of a fact."""
@@ -151,7 +152,7 @@ class _Slot:
         """The statements that a fact stands on."""
         view, left = statement_of(fact), list(self.statements)
         if fact.superseded_at is not None:
-            return [s for s in left if s.fact.id == self.origin(fact.id) and s.active]
+            return [s for s in left if s.fact.id == _origin(fact.id, self.facts) and s.active]
         # Behind the statements that show a fact others may wait that would show the very same one.
         while by := [s for segment in timeline(left) if _shape(segment) == _shape(view) for s in segment.by]:
             left = [replace(s, active=False) if s in by else s for s in left]
@@ -169,7 +170,7 @@ class _Slot:
             for s in self.statements
             if not s.active
             and s.object == view.object
-            and (s.fact.id == self.origin(fact.id) or (s.start < view.end and view.start < s.end))
+            and (s.fact.id == _origin(fact.id, self.facts) or (s.start < view.end and view.start < s.end))
             and sources >= set(s.fact.sources)
         ]
 
@@ -245,6 +246,12 @@ class _Slot:
         )
 
 
+def _origin(id: str, known: Container[str]) -> str:
+    """The id of the statement that a version belongs to."""
+    head, mark, number = id.rpartition("~")
+    return head if mark and number.isdigit() and head in known else id
+
+
 def _by_id(fact: Fact) -> str:
     return fact.id
 
@@ -264,7 +271,9 @@ def _active(statement: Statement) -> Statement:
 
 
 def _joined(parts: Sequence[Provenance]) -> Provenance:
-    return parts[0] if len(set(parts)) == 1 else Provenance.derived(parts)
+    if len({p.origin for p in parts}) > 1:
+        return Provenance.derived(parts)
+    return Provenance(parts[0].origin, trusted=all(p.trusted for p in parts))
 
 
 def _claimed(claim: Claim, now: datetime, provenance: Provenance) -> Fact:
@@ -286,10 +295,15 @@ def _claimed(claim: Claim, now: datetime, provenance: Provenance) -> Fact:
 
 
 def _restated(known: Fact, again: Fact) -> Fact:
-    """A fact with the sources of its repetition. The first source stays the greatest: it decides between equals."""
+    """A fact with the sources of its repetition. The first source stays the greatest: it decides between equals.
+
+    Once the user says it, it is the user's word, whoever said it before.
+    """
     first = max(known.sources[:1] + again.sources[:1])
     sources = tuple(dict.fromkeys((first, *known.sources, *again.sources)))
-    return replace(known, sources=sources, confidence=max(known.confidence, again.confidence))
+    said = again if again.provenance.origin == "user" != known.provenance.origin else known
+    confidence = max(known.confidence, again.confidence)
+    return replace(known, sources=sources, confidence=confidence, provenance=said.provenance)
 
 
 def _described(slot: _Slot, said: Statement, put: tuple[Fact, ...]) -> FactChange:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,13 +10,16 @@ from datetime import datetime
 from hashlib import sha256
 from typing import Any, TypeAlias
 
-from loom.core.message import Message
+from loom.core.message import Message, TextPart, ToolCallPart, ToolResultPart
 from loom.core.record import Origin, Scalar
 from loom.core.scope import Scope
 from loom.errors import UsageError
+from loom.memory.topics import topic_of
 from loom.memory.values import Skip
 
 MAX_CHARS = 1_000_000
+MAX_INSTRUCTION = 500
+"""Characters of an instruction: what is shown in every turn has to be short."""
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\u200b\u2060\ufeff]")
 """Characters that say nothing and break indexes; tabs and line ends stay."""
 
@@ -36,9 +40,22 @@ Content: TypeAlias = str | Message | Turn | Mapping[str, Any]
 
 def turns_of(content: Content | Sequence[Content]) -> list[Turn]:
     """One or many contents as turns."""
-    if isinstance(content, str | Message | Turn | Mapping):
-        return [_turn(content)]
-    return [_turn(item) for item in content]
+    items = [content] if isinstance(content, str | Message | Turn | Mapping) else content
+    return [turn for item in items for turn in (_of_message(item) if isinstance(item, Message) else [_turn(item)])]
+
+
+def _of_message(message: Message) -> list[Turn]:
+    """What a message says, what it asks of tools, and what tools answered, whose words are not the user's."""
+    said = [Turn(text=message.text, speaker=message.role, origin=_origin(message.role))]
+    tools: list[Turn] = []
+    for part in message.parts:
+        if isinstance(part, ToolCallPart):
+            asked = f"{part.name} {json.dumps(part.input, ensure_ascii=False)}"
+            tools.append(Turn(text=asked, speaker=message.role, origin="assistant", attributes={"tool": part.name}))
+        elif isinstance(part, ToolResultPart):
+            answer = "\n".join(piece.text for piece in part.content if isinstance(piece, TextPart))
+            tools.append(Turn(text=answer, speaker="tool", origin="tool"))
+    return [*said, *tools] if message.text.strip() or not tools else tools
 
 
 def _turn(content: Content) -> Turn:
@@ -46,8 +63,6 @@ def _turn(content: Content) -> Turn:
         return content
     if isinstance(content, str):
         return Turn(text=content)
-    if isinstance(content, Message):
-        return Turn(text=content.text, speaker=content.role, origin=_origin(content.role))
     if isinstance(content, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
         return _from_mapping(content)
     raise UsageError(f"memory takes text, messages, turns and mappings, not {type(content).__name__}")
@@ -60,7 +75,10 @@ def _from_mapping(given: Mapping[str, Any]) -> Turn:
     speaker = given.get("speaker", given.get("role", given.get("name")))
     at = given.get("at", given.get("timestamp"))
     if isinstance(at, str):
-        at = datetime.fromisoformat(at)
+        try:
+            at = datetime.fromisoformat(at)
+        except ValueError as error:
+            raise UsageError(f"a turn has the time {at!r}; write it like 2026-05-12T09:30:00+00:00") from error
     return Turn(text=text, speaker=speaker, origin=_origin(given.get("role")), at=at)
 
 
@@ -77,6 +95,21 @@ def clean(text: str) -> tuple[str, Skip | None]:
     if len(cleaned) > MAX_CHARS:
         return "", Skip(cleaned[:80], f"too long: {len(cleaned):,} characters, at most {MAX_CHARS:,}; split it")
     return cleaned, None
+
+
+def checked_instruction(text: str) -> str:
+    """A text that may stand as an instruction, cleaned.
+
+    Raises:
+        UsageError: it is empty, says nothing in words, or is too long to be shown in every turn.
+    """
+    said, skip = clean(text)
+    if skip or topic_of(said) is None:
+        raise UsageError(f"the instruction {text[:80]!r} has no words in it; say what is to be done")
+    if len(said) > MAX_INSTRUCTION:
+        many = f"{len(said):,} characters, at most {MAX_INSTRUCTION}"
+        raise UsageError(f"the instruction has {many}; pin a longer text with set_block()")
+    return said
 
 
 def keyed_id(scope: Scope, key: str, number: int) -> str:

@@ -2,39 +2,45 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from datetime import datetime
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Self
 
-from anyio import create_task_group, sleep
+from anyio import create_task_group
 
 from loom.core.clock import Clock, SystemClock
-from loom.core.codec import FORMAT, record_from_dict, record_to_dict
-from loom.core.filter import And, Eq, Filter
+from loom.core.filter import Eq, Filter
+from loom.core.hit import Hit
 from loom.core.ids import RecordIds
-from loom.core.record import Episode, Fact, Layer, Origin, Provenance, Receipt, Record, Scalar, WorkingBlock
+from loom.core.record import Episode, Fact, Layer, Origin, Provenance, Receipt, Scalar, WorkingBlock
 from loom.core.scope import Scope
-from loom.errors import NotFound, ProviderError, UsageError
+from loom.errors import UsageError
 from loom.memory.config import MemoryConfig
-from loom.memory.entities import predicate_key
-from loom.memory.facts import assert_claim
-from loom.memory.ingest import Content, Turn, clean, keyed_id, turns_of
+from loom.memory.entities import USER, predicate_key
+from loom.memory.events import EventKind, Timeline, read_timeline
+from loom.memory.explain import Explained, explain
+from loom.memory.forgetting import forget_session
+from loom.memory.halves import Halves
+from loom.memory.ingest import Content, Turn, checked_instruction, clean, keyed_id, turns_of
+from loom.memory.keep import Keeper, Progress
+from loom.memory.learn import Learner
+from loom.memory.listing import counts, every, every_fact, with_made
 from loom.memory.metabolism import Metabolism, Store
 from loom.memory.neighbours import Neighbours
+from loom.memory.portable import lines_of, records_of
+from loom.memory.profile import Profile, grouped
 from loom.memory.recall import Recall
+from loom.memory.reembed import Reembedded, reembed
+from loom.memory.standing import Instructed, Standing, within
 from loom.memory.values import Metabolized, Recalled, Remembered, Skip
 from loom.protocols.embedder import Embedder
 from loom.protocols.extractor import Claim, Extractor
-from loom.protocols.memory_store import KeepsKeys, KeepsVectors
+from loom.protocols.reranker import Reranker
 
 if TYPE_CHECKING:
     from types import TracebackType
-
-_PAGE = 500
 
 
 class Memory:
@@ -54,17 +60,30 @@ class Memory:
         namespace: str = "default",
         clock: Clock | None = None,
         ids: RecordIds | None = None,
+        embedder_note: str = "",
+        reranker: Reranker | None = None,
     ) -> None:
         self.store = store
+        self.embedder_note = embedder_note or (f"embedding with {embedder.identity}" if embedder else "no embedder")
         self.config = config or MemoryConfig()
         self.namespace = namespace
         self._clock = clock or SystemClock()
         self._ids = ids or RecordIds(self._clock)
         self._embedder = embedder
-        self._extractor = extractor
         self._neighbours = Neighbours(store)
-        self._recall = Recall(store, embedder, clock=self._clock)
-        self._metabolism = Metabolism(store, self.config, clock=self._clock, ids=self._ids, learn=self._learn)
+        self._recall = Recall(
+            store, embedder, clock=self._clock, reranker=reranker, knowledge_base=self.config.knowledge_base
+        )
+        self._learner = Learner(store, extractor, clock=self._clock, ids=self._ids)
+        self._metabolism = Metabolism(
+            store,
+            self.config,
+            clock=self._clock,
+            ids=self._ids,
+            learn=self._learner.learn,
+            embed=self._embed,
+        )
+        self._keeper = Keeper(store, embedder, neighbours=self._neighbours, metabolism=self._metabolism)
 
     @classmethod
     def open(cls, where: str | Mapping[str, Any] | Memory = "inmemory", **options: Any) -> Memory:
@@ -135,36 +154,30 @@ class Memory:
                     attributes={**(attributes or {}), **turn.attributes},
                 )
             )
-        return await self._write(scope, kept, skipped, keyed=key is not None)
+        return await self._keeper.keep(scope, kept, skipped=skipped, keyed=key is not None)
 
-    async def _write(self, scope: Scope, kept: list[Episode], skipped: list[Skip], *, keyed: bool) -> Remembered:
-        known = [await self.store.get(scope.for_user(), e.id) for e in kept] if keyed else [None] * len(kept)
-        new = [e for e, old in zip(kept, known, strict=True) if old is None]
-        repeated = [e for e, old in zip(kept, known, strict=True) if old is not None]
-        skipped += [Skip(e.text[:80], "remembered before under this key") for e in repeated]
-        notes: tuple[str, ...] = ()
-        if new:
-            new = await self._neighbours.placed(scope, new)
-            keys = await self._neighbours.keys(scope, new) if isinstance(self.store, KeepsKeys) else None
-            digest = self._metabolism.job(scope, "digest", key=f"digest:{new[0].id}", episodes=[e.id for e in new])
-            await self.store.write(scope.for_user(), put=new, keys=keys, jobs=[digest])
-            self._neighbours.said(scope, new)
-            notes = await self._embed(scope, new)
-        written = {e.id: e for e in new}
-        result: list[Record] = [old or written[e.id] for e, old in zip(kept, known, strict=True)]
-        return Remembered(kept=tuple(result), skipped=tuple(skipped), notes=notes)
+    async def instruct(
+        self, text: str, *, user_id: str, session_id: str | None = None, trusted: bool = False
+    ) -> Instructed:
+        """Give a preference or an instruction that stands: it is shown in every turn, and not left to search.
 
-    async def _embed(self, scope: Scope, episodes: Sequence[Episode]) -> tuple[str, ...]:
-        """Give new records their vectors; without an embedder that works they are found by their words."""
-        if self._embedder is None or not isinstance(self.store, KeepsVectors):
-            return ()
-        try:
-            vectors = await self._embedder.embed([e.text for e in episodes], purpose="document")
-        except ProviderError as error:
-            return (f"not embedded, found by words only until `reembed`: {error}",)
-        await self.store.bind(self._embedder.identity, self._embedder.dimension)
-        await self.store.put_vectors(scope, {e.id: v for e, v in zip(episodes, vectors, strict=True)})
-        return ()
+        What it contradicts is retired and returned. Only the user's own words belong here; text of a tool or a
+        document is for remember().
+        """
+        scope = self._scope(user_id, session_id)
+        now = self._clock.now()
+        episode = Episode(
+            id=self._ids.next_id(),
+            text=checked_instruction(text),
+            at=now,
+            recorded_at=now,
+            provenance=Provenance("user", trusted=trusted),
+            session_id=session_id,
+        )
+        learnt = await self._learner.instructed(scope, episode)
+        done = await self._keeper.keep(scope, [episode], facts=learnt.facts)
+        kept = tuple(item for item in learnt.after if episode.id in item.sources)
+        return Instructed(kept=kept, retired=learnt.retired, episode=episode, notes=learnt.notes + done.notes)
 
     # -- recall, forget, promote --------------------------------------------------------------------------
 
@@ -176,6 +189,7 @@ class Memory:
         session_id: str | None = None,
         limit: int = 8,
         budget: int | None = None,
+        halves: Halves = "user",
         layers: Sequence[Layer] | None = None,
         where: Filter | None = None,
         at: datetime | None = None,
@@ -190,6 +204,8 @@ class Memory:
             session_id: search one conversation only.
             limit: hits at the most.
             budget: tokens at the most, all hits together.
+            halves: which half of an exchange comes first within a budget: what the `user` said, the assistant's
+                answers only where room is left; or `both` as they rank.
             layers: only records of these layers; facts belong to L4.
             where: a further filter.
             at: facts that were true then; now, if not given.
@@ -204,6 +220,7 @@ class Memory:
             query,
             limit=limit,
             budget=budget,
+            halves=halves,
             layers=layers,
             where=where,
             at=at,
@@ -218,24 +235,13 @@ class Memory:
         scope = self._scope(user_id, session_id)
         self._neighbours.forget(scope)
         if not ids:
-            return await self.store.forget(scope)
-        gone = list(dict.fromkeys(ids))
-        async for record in self._all(scope.for_user()):
-            if not isinstance(record, WorkingBlock) and set(record.sources) & set(gone):
-                gone.append(record.id)
-        removed = await self.store.delete(scope.for_user(), *gone)
-        return Receipt(removed={"records": removed})
+            return await (self.store.forget(scope) if session_id is None else forget_session(self.store, scope))
+        gone = await with_made(self.store, scope.for_user(), ids)
+        return Receipt(removed={"records": await self.store.delete(scope.for_user(), *gone)})
 
     async def promote(self, id: str, *, user_id: str, to: Layer | None = None) -> Episode:
         """Move an episode up a layer, or into the layer named."""
-        scope = self._scope(user_id)
-        record = await self.store.get(scope, id)
-        if not isinstance(record, Episode):
-            raise NotFound(f"user {user_id!r} has no episode {id!r}; recall() gives the ids")
-        layer = to or Layer(min(record.layer + 1, Layer.L4))
-        moved = replace(record, layer=layer, archived_at=None)
-        await self.store.put(scope, moved)
-        return moved
+        return await self._keeper.promote(self._scope(user_id), id, to)
 
     async def metabolize(self, *, user_id: str | None = None) -> Metabolized:
         """Do the jobs that wait: of one user, after a look at all of his layers, or of everybody."""
@@ -249,14 +255,9 @@ class Memory:
     async def worker(self, *, every: float = 1.0) -> AsyncGenerator[None]:
         """Do the jobs that wait in the background, for as long as the block lasts; `every` is in seconds."""
         async with create_task_group() as tasks:
-            tasks.start_soon(self._work, every)
+            tasks.start_soon(self._metabolism.work, every)
             yield
             tasks.cancel_scope.cancel()
-
-    async def _work(self, every: float) -> None:
-        while True:
-            await self._metabolism.run()
-            await sleep(every)
 
     # -- facts and blocks ---------------------------------------------------------------------------------
 
@@ -274,8 +275,7 @@ class Memory:
         now = self._clock.now()
         wanted = predicate_key(predicate) if predicate else None
         named = [Eq(f, v) for f, v in (("subject", subject), ("predicate", wanted)) if v is not None]
-        where = And(Eq("kind", "fact"), *named)
-        found = [r async for r in self._all(self._scope(user_id), where) if isinstance(r, Fact)]
+        found = await every_fact(self.store, self._scope(user_id), *named)
         return tuple(f for f in found if history or f.is_current(at or now, known_at or now))
 
     async def state(
@@ -299,107 +299,100 @@ class Memory:
             valid_until=valid_until,
             sources=("stated",),
         )
-        written = await self._assert(scope, [claim], Provenance("user", trusted=trusted))
-        await self.store.put(scope, *written)
-        return written
+        learnt = await self._learner.claimed(scope, [(claim, Provenance("user", trusted=trusted))])
+        await self.store.put(scope, *learnt.facts)
+        return learnt.facts
 
     async def set_block(self, name: str, text: str, *, user_id: str, trusted: bool = False) -> WorkingBlock:
         """Pin a named text for a user; it is shown in every turn."""
         scope = self._scope(user_id)
         old = await self.store.get(scope, f"block:{name}")
         version = old.version + 1 if isinstance(old, WorkingBlock) else 1
-        block = WorkingBlock(
-            name=name,
-            text=text,
-            updated_at=self._clock.now(),
-            provenance=Provenance("user", trusted=trusted),
-            version=version,
-        )
+        source, now = Provenance("user", trusted=trusted), self._clock.now()
+        block = WorkingBlock(name=name, text=text, updated_at=now, provenance=source, version=version)
         await self.store.put(scope, block)
         return block
 
     async def blocks(self, *, user_id: str) -> tuple[WorkingBlock, ...]:
         """The pinned texts of a user."""
-        found = self._all(self._scope(user_id), Eq("kind", "block"))
+        found = every(self.store, self._scope(user_id), Eq("kind", "block"))
         return tuple([r async for r in found if isinstance(r, WorkingBlock)])
+
+    async def standing(self, *, user_id: str) -> Standing:
+        """The preferences and instructions that stand, the newest first, within `MemoryConfig.standing_tokens`."""
+        facts = await every_fact(self.store, self._scope(user_id), Eq("subject", USER))
+        return within(facts, self.config.standing_tokens, now=self._clock.now())
+
+    async def profile(self, *, user_id: str) -> Profile:
+        """What is to be shown of a user in every turn; `str()` of it is fenced text for a prompt."""
+        return Profile(
+            standing=await self.standing(user_id=user_id),
+            facts=grouped(await self.facts(user_id=user_id)),
+            blocks=await self.blocks(user_id=user_id),
+        )
 
     # -- everything ---------------------------------------------------------------------------------------
 
+    async def timeline(
+        self,
+        *,
+        user_id: str,
+        session_id: str | None = None,
+        about: str | None = None,
+        where: Filter | None = None,
+        kind: EventKind | None = "episode",
+    ) -> Timeline:
+        """What happened, in order, for exact answers: `first`, `last`, `count`, `between(start, end)`.
+
+        Args:
+            user_id: whose memory it is.
+            session_id: one conversation only.
+            about: records that hold all of these words, in any form (boat, boats), stop words left out.
+            where: a further filter.
+            kind: `episode` for what was said, by its time; `fact` for facts that are believed, by when they became
+                true; None for both.
+        """
+        return await read_timeline(self.store, self._scope(user_id, session_id), about=about, where=where, kind=kind)
+
+    async def explain(self, what: str | Hit, *, user_id: str) -> Explained:
+        """Where a record comes from, down to the turns as they were said, what came of it, and why it was found."""
+        id, why = (what.item.id, what.why) if isinstance(what, Hit) else (what, None)
+        return await explain(self.store, self._scope(user_id), id, why=why)
+
+    async def reembed(self, *, progress: Progress | None = None) -> Reembedded:
+        """Exchange the vectors of everybody in the store for those of this memory's embedder; can be called again.
+
+        `progress` is told how many records are done, and of how many.
+        """
+        return await reembed(self.store, self._embedder, progress=progress)
+
     async def stats(self, *, user_id: str) -> dict[str, int]:
         """How much is known of a user, by layer and kind."""
-        counts = {"L1": 0, "L2": 0, "L3": 0, "L4": 0, "archived": 0, "facts": 0, "blocks": 0}
         scope = self._scope(user_id)
-        async for record in self._all(scope):
-            if isinstance(record, Episode):
-                counts["archived" if record.archived_at else record.layer.label] += 1
-            else:
-                counts["facts" if isinstance(record, Fact) else "blocks"] += 1
-        return {**counts, "jobs": await self.store.pending(scope)}
+        return {**await counts(self.store, scope), "jobs": await self.store.pending(scope)}
 
     async def export(self, *, user_id: str) -> AsyncIterator[str]:
         """Everything of a user as JSON lines; the first one says the format."""
-        yield json.dumps({"loom": "memory", "format": FORMAT})
-        async for record in self._all(self._scope(user_id)):
-            yield json.dumps(record_to_dict(record), ensure_ascii=False)
+        async for line in lines_of(every(self.store, self._scope(user_id))):
+            yield line
 
-    async def import_(self, lines: Iterable[str], *, user_id: str) -> Remembered:
+    async def import_(self, lines: Iterable[str], *, user_id: str, progress: Progress | None = None) -> Remembered:
         """Read what export() wrote into a user's memory; what is there already under an id is replaced."""
         scope = self._scope(user_id)
-        kept: list[Record] = []
-        for number, line in enumerate(lines, 1):
-            if not line.strip():
-                continue
-            try:
-                data: Any = json.loads(line)
-            except ValueError as error:
-                raise UsageError(f"line {number} is not JSON ({error}); nothing was imported") from error
-            if not isinstance(data, dict):
-                raise UsageError(f"line {number} is no JSON object; nothing was imported")
-            if "loom" not in data:
-                kept.append(record_from_dict(data))  # pyright: ignore[reportUnknownArgumentType]
-            elif data.get("format", 0) > FORMAT:  # pyright: ignore[reportUnknownMemberType]
-                raise UsageError(f"this export has format {data['format']}; this Loom reads up to {FORMAT}")
+        kept = records_of(lines)
         fresh = [r for r in kept if not isinstance(r, WorkingBlock)]
         await self.store.put(scope, *fresh)
         for block in [r for r in kept if isinstance(r, WorkingBlock)]:
             await self.set_block(block.name, block.text, user_id=user_id, trusted=block.provenance.trusted)
-        notes = await self._embed(scope, [r for r in fresh if isinstance(r, Episode)])
+        notes = await self._keeper.embed(scope, [r for r in fresh if isinstance(r, Episode)], progress=progress)
         return Remembered(kept=tuple(kept), notes=notes)
 
-    # -- inside -------------------------------------------------------------------------------------------
+    async def _embed(self, scope: Scope, episodes: Sequence[Episode]) -> tuple[str, ...]:
+        """What was made from others has a vector from L4 on, which is searched by them."""
+        return await self._keeper.embed(scope, episodes)
 
     def _scope(self, user_id: str, session_id: str | None = None) -> Scope:
         return Scope(self.namespace, user_id, session_id)
-
-    async def _all(self, scope: Scope, where: Filter | None = None) -> AsyncIterator[Record]:
-        after: str | None = None
-        while page := await self.store.list(scope, where=where, after=after, limit=_PAGE):
-            for record in page:
-                yield record
-            after = page[-1].id
-
-    async def _learn(self, scope: Scope, episodes: Sequence[Episode]) -> Sequence[Record]:
-        """The facts that episodes state, as records to write."""
-        if self._extractor is None or not episodes:
-            return ()
-        found = await self._extractor.extract(episodes)
-        provenance = Provenance.derived([e.provenance for e in episodes])
-        return await self._assert(scope, found.claims, provenance)
-
-    async def _assert(self, scope: Scope, claims: Sequence[Claim], provenance: Provenance) -> tuple[Fact, ...]:
-        stored = {f.id: f for p in {predicate_key(c.predicate) for c in claims} for f in await self._believed(scope, p)}
-        written: dict[str, Fact] = {}
-        for claim in claims:
-            change = assert_claim(
-                list({**stored, **written}.values()), claim, now=self._clock.now(), ids=self._ids, provenance=provenance
-            )
-            written.update({fact.id: fact for fact in change.put})
-        return tuple(written.values())
-
-    async def _believed(self, scope: Scope, predicate: str) -> list[Fact]:
-        """Every fact with a predicate, retired ones included."""
-        where = And(Eq("kind", "fact"), Eq("predicate", predicate))
-        return [r async for r in self._all(scope.for_user(), where) if isinstance(r, Fact)]
 
 
 __all__ = ["Memory", "Turn"]

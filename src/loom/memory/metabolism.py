@@ -9,6 +9,8 @@ from datetime import timedelta
 from itertools import groupby
 from typing import Protocol
 
+from anyio import sleep
+
 from loom.core.clock import Clock
 from loom.core.filter import And, Eq
 from loom.core.ids import RecordIds
@@ -18,13 +20,14 @@ from loom.errors import LoomError, StoreConflict
 from loom.memory.compress import ContextCompressor
 from loom.memory.config import MemoryConfig
 from loom.memory.layers import Sorted, sort_layer
+from loom.memory.learn import Learnt
+from loom.memory.listing import every
 from loom.memory.values import Metabolized
 from loom.protocols.jobs import Job, KeepsJobs, Lease
 from loom.protocols.memory_store import MemoryStore
 
 LEASE = timedelta(seconds=30)
 MAX_ATTEMPTS = 5
-_PAGE = 500
 _NEXT = {Layer.L2: "assimilate", Layer.L3: "sediment"}
 
 
@@ -32,8 +35,11 @@ class Store(MemoryStore, KeepsJobs, Protocol):
     """A memory store that keeps jobs."""
 
 
-Learn = Callable[[Scope, Sequence[Episode]], Awaitable[Sequence[Record]]]
-"""Finds facts in episodes; gives the records to write."""
+Learn = Callable[[Scope, Sequence[Episode]], Awaitable[Learnt]]
+"""Finds facts in episodes; gives the records to write and what they retire."""
+
+Embed = Callable[[Scope, Sequence[Episode]], Awaitable[tuple[str, ...]]]
+"""Gives records their vectors; says so where it cannot."""
 
 
 @dataclass(slots=True)
@@ -41,8 +47,11 @@ class _Effects:
     """What one job changes, applied together or not at all."""
 
     put: list[Record] = field(default_factory=list[Record])
+    sunk: list[Episode] = field(default_factory=list[Episode])
+    """Those of them that reached L4 and were made from others: they have no vector yet."""
     jobs: list[Job] = field(default_factory=list[Job])
     counts: Counter[str] = field(default_factory=Counter[str])
+    notes: tuple[str, ...] = ()
 
 
 class Metabolism:
@@ -52,12 +61,22 @@ class Metabolism:
     worker that died leaves a lease that runs out, and the next one does the same again to the same effect.
     """
 
-    def __init__(self, store: Store, config: MemoryConfig, *, clock: Clock, ids: RecordIds, learn: Learn) -> None:
+    def __init__(
+        self,
+        store: Store,
+        config: MemoryConfig,
+        *,
+        clock: Clock,
+        ids: RecordIds,
+        learn: Learn,
+        embed: Embed | None = None,
+    ) -> None:
         self._store = store
         self._config = config
         self._clock = clock
         self._ids = ids
         self._learn = learn
+        self._embed = embed
         self._compressor = ContextCompressor()
         self._verbs: Mapping[str, Callable[[Job], Awaitable[_Effects]]] = {
             "digest": self._digest,
@@ -82,29 +101,42 @@ class Metabolism:
 
     async def run(self, scope: Scope | None = None, *, limit: int = 1000) -> Metabolized:
         """Do the jobs that are due, and those they bring about, of one user or of all."""
-        done, counts, failed = 0, Counter[str](), list[str]()
+        done, counts, notes, failed = 0, Counter[str](), list[str](), list[str]()
         while done + len(failed) < limit:
             now = self._clock.now()
             leases = await self._store.lease(now=now, until=now + LEASE, limit=1, scope=scope)
             if not leases:
                 break
             try:
-                counts += await self._do(leases[0])
+                effects = await self._do(leases[0])
+                counts += effects.counts
+                notes += effects.notes
                 done += 1
             except StoreConflict as error:  # somebody else took over; what he does is as good
                 failed.append(str(error))
             except LoomError as error:
                 failed.append(str(error))
                 await self._put_back(leases[0], str(error))
-        return Metabolized(jobs=done, counts=dict(counts), failed=tuple(failed))
+        return Metabolized(jobs=done, counts=dict(counts), notes=tuple(notes), failed=tuple(failed))
 
-    async def _do(self, lease: Lease) -> Counter[str]:
+    async def work(self, pause: float) -> None:
+        """Do the jobs that are due, again and again, with a pause in seconds; until it is cancelled."""
+        while True:
+            await self.run()
+            await sleep(pause)
+
+    async def _do(self, lease: Lease) -> _Effects:
         verb = self._verbs.get(lease.job.kind)
         if verb is None:
             raise LoomError(f"there is no verb {lease.job.kind!r}; a newer Loom may have queued it")
         effects = await verb(lease.job)
         await self._store.finish(lease, put=effects.put, jobs=effects.jobs)
-        return effects.counts
+        if self._embed is not None and effects.sunk:
+            try:
+                effects.notes += await self._embed(lease.job.scope, effects.sunk)
+            except LoomError as error:  # the job is done; what it moved is found by its words
+                effects.notes += (f"moved to L4 without vectors: {error}",)
+        return effects
 
     async def _put_back(self, lease: Lease, reason: str) -> None:
         now = self._clock.now()
@@ -119,8 +151,9 @@ class Metabolism:
         effects = _Effects()
         new = [await self._store.get(job.scope, id) for id in job.payload.get("episodes", ())]
         learnt = await self._learn(job.scope, [e for e in new if isinstance(e, Episode)])
-        effects.put += learnt
-        effects.counts["facts"] += len(learnt)
+        effects.put += learnt.facts
+        effects.counts["facts"] += len(learnt.facts)
+        effects.notes = learnt.notes
         sorted_ = await self._sorted(job.scope, Layer.L1)
         for episode in sorted_.promote:
             if self._config.enable_compression and self._config.l2.auto_compress:
@@ -147,6 +180,7 @@ class Metabolism:
         effects = _Effects()
         sorted_ = await self._sorted(job.scope, Layer.L3)
         effects.put += [replace(e, layer=Layer.L4) for e in sorted_.promote]
+        effects.sunk += [e for e in sorted_.promote if e.sources]
         effects.put += [self._archived(e) for e in sorted_.archive]
         last = await self._sorted(job.scope, Layer.L4)
         effects.put += [self._archived(e) for e in last.archive]
@@ -157,11 +191,7 @@ class Metabolism:
 
     async def _sorted(self, scope: Scope, layer: Layer) -> Sorted:
         where = And(Eq("kind", "episode"), Eq("layer", int(layer)), Eq("archived_at", None))
-        found: list[Episode] = []
-        after: str | None = None
-        while page := await self._store.list(scope, where=where, after=after, limit=_PAGE):
-            found += [record for record in page if isinstance(record, Episode)]
-            after = page[-1].id
+        found = [record async for record in every(self._store, scope, where) if isinstance(record, Episode)]
         return sort_layer(found, layer, self._config, now=self._clock.now())
 
     def _moved(self, effects: _Effects, scope: Scope, layer: Layer, sorted_: Sorted) -> _Effects:

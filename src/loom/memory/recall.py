@@ -2,39 +2,76 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
+from heapq import nlargest
+from typing import TypeAlias
 
 from loom.core.clock import Clock
 from loom.core.filter import And, Eq, Filter, In, Not, Or
-from loom.core.hit import Hit
+from loom.core.hit import Found, Hit
 from loom.core.record import Episode, Fact, Layer, Record
 from loom.core.scope import Scope
-from loom.core.words import terms, tokens
-from loom.errors import EmbedderMismatch, ProviderError
+from loom.core.words import query_terms, terms
+from loom.errors import LoomError, ProviderError, StoreError
+from loom.memory.extract.rules import sentences
+from loom.memory.halves import Halves, role_of, user_first
 from loom.memory.neighbours import POSITION
+from loom.memory.newer import newest_first
 from loom.memory.pack import Piece, pack
-from loom.memory.rank import Asked, Candidate, named_speakers, rank, shared_pairs, without_names
+from loom.memory.rank import (
+    Asked,
+    Candidate,
+    Ranked,
+    named_speakers,
+    rank,
+    shared_head,
+    shared_pairs,
+    trust_in_words,
+    without_names,
+)
 from loom.memory.timewords import time_hint
 from loom.memory.values import Recalled
 from loom.protocols.embedder import Embedder, Vector
-from loom.protocols.memory_store import KeepsVectors, MemoryStore, Query, Touches
+from loom.protocols.knowledge_base import KnowledgeBase
+from loom.protocols.memory_store import FoundBy, HandsOver, KeepsVectors, MemoryStore, Query, Touches
+from loom.protocols.reranker import Reranker
 from loom.tokens import EstimateCounter
 
 POOL = 200
 """How many candidates each kind of search may bring; more than that changes nothing in the first twenty hits."""
 
-_ROLES = frozenset({"user", "assistant", "system", "tool"})
-"""Speakers that are roles, not people: a question that says "user" names nobody."""
+RERANKED = 50
+"""How many of the best a reranker looks at."""
+
+_LIKELIEST = 20
+"""How many of the best by words decide whether the words of the question are to be trusted."""
+
+_SPARE = 100
+"""How many more than asked for are looked at while packing, in place of those that repeat others or are too long."""
+
+_Candidates: TypeAlias = dict[str, tuple[Record, dict[str, float]]]
+_Notes: TypeAlias = tuple[str, ...]
 
 
 class Recall:
     """Finds what answers a question in one user's memory. It reads only; access is counted by touch()."""
 
-    def __init__(self, store: MemoryStore, embedder: Embedder | None, *, clock: Clock) -> None:
+    def __init__(
+        self,
+        store: MemoryStore,
+        embedder: Embedder | None,
+        *,
+        clock: Clock,
+        reranker: Reranker | None = None,
+        knowledge_base: KnowledgeBase | None = None,
+    ) -> None:
         self._store = store
         self._embedder = embedder
         self._clock = clock
+        self._reranker = reranker
+        self._knowledge_base = knowledge_base
         self._counter = EstimateCounter()
 
     async def find(
@@ -44,38 +81,33 @@ class Recall:
         *,
         limit: int,
         budget: int | None = None,
+        halves: Halves = "user",
         layers: Sequence[Layer] | None = None,
         where: Filter | None = None,
         at: datetime | None = None,
         known_at: datetime | None = None,
         history: bool = False,
     ) -> Recalled:
-        """The best hits, best first, each with what every signal added to its score."""
-        now = self._clock.now()
+        """The best hits, best first, each with what every signal added to its score; passages behind them."""
         fits = _filter(layers, where)
-
-        def query(*, text: str = "", vector: Vector | None = None) -> Query:
-            return Query(
-                text=text,
-                vector=vector,
-                where=fits,
-                limit=POOL,
-                at=at,
-                known_at=known_at,
-                history=history,
-                archived=True,
-            )
-
-        hits = list(await self._store.search(scope, query(text=question)))
-        speakers = {s for h in hits if isinstance(h.item, Episode) and (s := h.item.speaker) and s not in _ROLES}
-        vector, notes = await self._vector(without_names(question, speakers) if speakers else question)
-        if vector is not None:
-            hits += await self._store.search(scope, query(vector=vector))
-        found = _merged(hits)
-        if not question.rstrip().endswith("?"):  # a statement is looked for by its phrases too, to find what it changes
-            _add_phrases(found, terms(question))
-        asked = Asked(speakers=named_speakers(question, speakers), when=time_hint(question, now), now=now)
-        return await self._packed(scope, found, asked, limit=limit, budget=budget, notes=notes)
+        query = Query(where=fits, limit=POOL, at=at, known_at=known_at, history=history, archived=True)
+        found, asked, notes = await self._candidates(scope, question, query)
+        records = {id: record for id, (record, _) in found.items()}
+        ranked = rank([_candidate(record, signals) for record, signals in found.values()], asked)
+        ranked, failed = await self._reranked(question, ranked, records)
+        # A question about a time may mean what was said then; a statement looks for what it makes old.
+        if asked.when is None and not _is_statement(question):
+            ranked = newest_first(ranked, records)
+        if budget is not None and halves == "user":
+            ranked = user_first(ranked, records)
+        hits = [Hit(records[r.id], r.score, r.why) for r in ranked[: limit + _SPARE]]
+        passages: Sequence[Hit] = ()
+        if layers is None and scope.session_id is None:
+            passages, unread = await self._passages(question, limit, where)
+            failed += unread
+        packed, used = self._packed(hits, passages, limit=limit, budget=budget)
+        searched = await self._store.count(scope)
+        return Recalled(hits=packed, scope=scope, searched=searched, tokens=used, notes=(*notes, *failed))
 
     async def touch(self, scope: Scope, found: Recalled) -> None:
         """Count that these were recalled."""
@@ -83,43 +115,82 @@ class Recall:
         if ids and isinstance(self._store, Touches):
             await self._store.touch(scope, *ids, at=self._clock.now())
 
-    async def _packed(
-        self,
-        scope: Scope,
-        found: dict[str, tuple[Record, dict[str, float]]],
-        asked: Asked,
-        *,
-        limit: int,
-        budget: int | None,
-        notes: tuple[str, ...],
-    ) -> Recalled:
-        ranked = rank([_candidate(record, signals) for record, signals in found.values()], asked)
-        pieces = [self._piece(found[r.id][0]) for r in ranked]
-        packed = pack(pieces, budget=budget, limit=limit)
-        scores = {r.id: r for r in ranked}
-        return Recalled(
-            hits=tuple(Hit(found[p.id][0], scores[p.id].score, scores[p.id].why) for p in packed.pieces),
-            scope=scope,
-            searched=await self._store.count(scope),
-            tokens=packed.tokens,
-            notes=notes,
-        )
+    async def _candidates(self, scope: Scope, question: str, query: Query) -> tuple[_Candidates, Asked, _Notes]:
+        """What words and vectors find, with the raw score of each signal, and what the question asks beside them."""
+        now = self._clock.now()
+        found: _Candidates = {}
+        _merge(found, await self._store.search(scope, replace(query, text=question)))
+        speakers = {s for record, _ in found.values() if (s := _speaker(record))}
+        trust = _trust(question, found)
+        notes = await self._add_dense(scope, without_names(question, speakers), query, found)
+        if _is_statement(question):
+            _add_statement(found, terms(question))
+        named = named_speakers(question, speakers)
+        return found, Asked(speakers=named, when=time_hint(question, now), now=now, trust=trust), notes
 
-    async def _vector(self, question: str) -> tuple[Vector | None, tuple[str, ...]]:
-        """The vector of a question, or why there is none: then words have to do."""
+    async def _add_dense(self, scope: Scope, question: str, query: Query, found: _Candidates) -> _Notes:
+        """Add what vectors find, and how near the rest is; returns why there is none: then words have to do."""
         if self._embedder is None or not isinstance(self._store, KeepsVectors) or not question.strip():
-            return None, ()
+            return ()
         try:
             await self._store.bind(self._embedder.identity, self._embedder.dimension)
             (vector,) = await self._embedder.embed([question], purpose="query")
-        except (ProviderError, EmbedderMismatch) as error:
-            return None, (f"searched by words only: {error}",)
-        return vector, ()
+            _merge(found, await self._store.search(scope, replace(query, vector=vector)))
+            far = [id for id, (_, signals) in found.items() if "dense" not in signals]
+            if far and isinstance(self._store, HandsOver):
+                _add_cosines(found, vector, await self._store.found_by(scope, *far))
+        except (ProviderError, StoreError) as error:
+            return (f"searched by words only: {error}",)
+        return ()
 
-    def _piece(self, record: Record) -> Piece:
+    async def _reranked(
+        self, question: str, ranked: list[Ranked], records: dict[str, Record]
+    ) -> tuple[list[Ranked], _Notes]:
+        """The best in the order of the reranker, if there is one that works; the others stay behind them."""
+        if self._reranker is None or not ranked:
+            return ranked, ()
+        hits = [Hit(records[r.id], r.score, r.why) for r in ranked[:RERANKED]]
+        try:
+            better = await self._reranker.rerank(question, hits, limit=len(hits))
+        except ProviderError as error:
+            return ranked, (f"not reranked: {error}",)
+        first = [Ranked(hit.item.id, hit.score, hit.why) for hit in better]
+        named = {r.id for r in first}
+        return [*first, *(r for r in ranked if r.id not in named)], ()
+
+    async def _passages(self, question: str, limit: int, where: Filter | None) -> tuple[Sequence[Hit], _Notes]:
+        """What the corpus says about it."""
+        if self._knowledge_base is None:
+            return (), ()
+        try:
+            return await self._knowledge_base.search(question, limit=limit, where=where), ()
+        except LoomError as error:
+            return (), (f"the knowledge base was not searched: {error}",)
+
+    def _packed(
+        self, hits: list[Hit], passages: Sequence[Hit], *, limit: int, budget: int | None
+    ) -> tuple[tuple[Hit, ...], int]:
+        """What fits: hits of memory first, then passages, which get a quarter of the places and what is left over.
+
+        Scores of the two are not comparable, so they are not mixed.
+        """
+        kept = pack(map(self._piece, hits), budget=budget, limit=limit)
+        room = max(limit // 4, limit - len(kept.pieces))
+        if passages and room:
+            chosen = {piece.id for piece in kept.pieces[: limit - min(room, len(passages))]}
+            hits = [*(hit for hit in hits if hit.item.id in chosen), *passages]
+            kept = pack(map(self._piece, hits), budget=budget, limit=limit)
+        by_id = {hit.item.id: hit for hit in hits}
+        return tuple(by_id[piece.id] for piece in kept.pieces), kept.tokens
+
+    def _piece(self, hit: Hit) -> Piece:
         # A fact says more than the turn it came from: it is shown beside it, never in its place.
-        sources = record.sources if isinstance(record, Episode) else ()
-        return Piece(id=record.id, text=record.text, tokens=self._counter.count(record.text), sources=sources)
+        item = hit.item
+        return Piece(id=item.id, text=item.text, tokens=self._counter.count(item.text), sources=_sources(item))
+
+
+def _sources(item: Found) -> tuple[str, ...]:
+    return item.sources if isinstance(item, Episode) else ()
 
 
 def _filter(layers: Sequence[Layer] | None, where: Filter | None) -> Filter:
@@ -132,24 +203,53 @@ def _filter(layers: Sequence[Layer] | None, where: Filter | None) -> Filter:
     return And(*parts)
 
 
-def _merged(hits: Sequence[Hit]) -> dict[str, tuple[Record, dict[str, float]]]:
-    found: dict[str, tuple[Record, dict[str, float]]] = {}
+def _merge(found: _Candidates, hits: Sequence[Hit]) -> None:
     for hit in hits:
         if isinstance(hit.item, Episode | Fact):
             found.setdefault(hit.item.id, (hit.item, {}))[1].update(hit.why)
-    return found
 
 
-def _add_phrases(found: dict[str, tuple[Record, dict[str, float]]], said: list[str]) -> None:
+def _speaker(record: Record) -> str | None:
+    """The person who spoke; None where a role did."""
+    return record.speaker if isinstance(record, Episode) and role_of(record) is None else None
+
+
+def _trust(question: str, found: _Candidates) -> float:
+    likeliest = nlargest(_LIKELIEST, found.values(), key=lambda pair: pair[1].get("bm25", 0.0))
+    return trust_in_words(query_terms(question), [terms(record.text) for record, _ in likeliest])
+
+
+def _is_statement(question: str) -> bool:
+    """One sentence that asks nothing: perhaps it changes something, and what it changes begins as it does."""
+    return not question.rstrip().endswith("?") and len(list(sentences(question))) == 1
+
+
+def _add_statement(found: _Candidates, said: list[str]) -> None:
     for record, signals in found.values():
-        shared = shared_pairs(said, terms(record.text))
-        if shared:
+        text = terms(record.text)
+        if shared := shared_pairs(said, text):
             signals["phrase"] = float(shared)
+        if begins := shared_head(said, text):
+            signals["head"] = begins
+
+
+def _add_cosines(found: _Candidates, vector: Vector, far: Mapping[str, FoundBy]) -> None:
+    """How near those are that only words found."""
+    import numpy as np  # noqa: PLC0415 - only a search by vector pays for it
+
+    known = {id: by.vector for id, by in far.items() if by.vector is not None}
+    if not known:
+        return
+    rows = np.array([row if isinstance(row, np.ndarray) else list(row) for row in known.values()], np.float64)
+    asked = np.array(vector if isinstance(vector, np.ndarray) else list(vector), np.float64)
+    lengths = np.linalg.norm(rows, axis=1) * np.linalg.norm(asked)
+    for id, cosine in zip(known, (rows @ asked / lengths).tolist(), strict=True):
+        found[id][1]["dense"] = cosine
 
 
 def _candidate(record: Record, signals: dict[str, float]) -> Candidate:
     if not isinstance(record, Episode):
-        return Candidate(id=record.id, signals=signals, words=len(tokens(record.text)))
+        return Candidate(id=record.id, signals=signals, words=len(record.text.split()))
     position = record.attributes.get(POSITION)
     return Candidate(
         id=record.id,
@@ -158,6 +258,6 @@ def _candidate(record: Record, signals: dict[str, float]) -> Candidate:
         session=record.session_id,
         position=position if isinstance(position, int) else None,
         at=record.at,
-        words=len(tokens(record.text)),
+        words=len(record.text.split()),
         asks=record.text.rstrip().endswith("?"),
     )

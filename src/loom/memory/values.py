@@ -60,5 +60,7 @@ class Metabolized:
 
     jobs: int = 0
     counts: Mapping[str, int] = field(default_factory=dict[str, int], hash=False)
+    notes: tuple[str, ...] = ()
+    """What no longer stands, because something newer contradicts it."""
     failed: tuple[str, ...] = ()
     """Reasons of jobs that did not work; they are tried again, or stand among the dead letters."""

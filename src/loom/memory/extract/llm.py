@@ -54,6 +54,8 @@ Answer with JSON alone, following this schema:
 - sources: the ids of the episodes that state it. Use no other ids.
 - valid_from, valid_until: ISO 8601, only where the text says when. Something that is over has valid_until.
 - changed: true where the text says that this replaces an earlier value (now, moved, switched).
+- A lasting instruction or wish to the assistant (always, never, from now on): subject "user", predicate instruction,
+  object the instruction in the words of the text. Only where the user himself gives it.
 - Leave out questions, wishes, suppositions, quotations, and what only the assistant says.
 - Do not list again what stands between <known> and </known>, unless an episode states it.
 Where nothing is stated, answer {{"facts": []}}."""

@@ -2,6 +2,7 @@
 
 A sentence is read only if it is a plain statement: no question, no supposition, no report of what somebody said,
 no quotation, no text that is to be translated or rewritten. A clause then has to fit a rule from its first word.
+What the assistant is told to do always or never is found by loom.memory.extract.instructions.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Final
 from loom.core.record import Cardinality, Episode, Fact
 from loom.memory.entities import USER, normalise
 from loom.memory.extract.dates import PAST, SOON, interval_of
+from loom.memory.extract.instructions import INSTRUCTION, instructions_in
 from loom.protocols.extractor import Claim, Extraction
 
 _LONGEST: Final = 300
@@ -36,7 +38,7 @@ _RELATION: Final = (
     r"son|daughter|cousin|aunt|uncle|friend|best friend|boss|colleague|niece|nephew|roommate)"
 )
 _PET: Final = r"(?:dog|cat|puppy|kitten|parrot|rabbit|hamster|horse|tortoise|turtle|goldfish|bird|snake|ferret|pony)"
-_LANGUAGE: Final = (
+LANGUAGE: Final = (
     r"(?:English|French|German|Spanish|Italian|Portuguese|Dutch|Polish|Czech|Russian|Ukrainian|Turkish|Arabic|Hebrew|"
     r"Hindi|Urdu|Bengali|Tamil|Chinese|Mandarin|Cantonese|Japanese|Korean|Vietnamese|Thai|Swedish|Norwegian|Danish|"
     r"Finnish|Greek|Hungarian|Romanian|Bulgarian|Croatian|Serbian|Swahili|Persian|Farsi|Indonesian|Catalan|Welsh|Irish)"
@@ -159,7 +161,7 @@ _RULES: Final = (
     _rule("allergic_to", rf"{_AM}{_NOW} (?:severely )?allergic to {_LIST}", many=True),
     _rule("allergic_to", rf"{_HAVE} an? (?P<object>{_THING}) allergy"),
     _rule(
-        "speaks", rf"{_I}{_NOW} speak (?:fluent )?(?P<object>{_LANGUAGE}(?:(?:, | and |, and ){_LANGUAGE})*)", many=True
+        "speaks", rf"{_I}{_NOW} speak (?:fluent )?(?P<object>{LANGUAGE}(?:(?:, | and |, and ){LANGUAGE})*)", many=True
     ),
     _rule("likes", rf"{_I}{_NOW} (?:like|love|enjoy|adore) (?!to\b){_LIST}", many=True),
     _rule("likes", rf"{_I} (?:no longer|used to) (?:like|love|enjoy) (?!to\b){_LIST}", ends=True, many=True),
@@ -212,20 +214,25 @@ def _claims(episode: Episode) -> Iterator[Claim]:
     if episode.provenance.origin not in _SPEAKS_FOR_ITSELF or speaker in _NOBODY:
         return
     subject = USER if speaker == USER else (episode.speaker or USER)
-    for clause in _clauses(episode.text):
-        yield from _read(clause, subject, episode)
-
-
-def _clauses(text: str) -> Iterator[str]:
-    """The clauses of the plain statements in a text."""
-    if "```" in text or _TEXT_WORK.search(text):
+    if "```" in episode.text or _TEXT_WORK.search(episode.text):
         return
-    for sentence in _SENTENCE.split(text):
-        plain = sentence.strip()
-        if not plain or plain.startswith(">") or _TEXT_WORK.search(plain) or _NOT_A_STATEMENT.search(plain):
+    for sentence in sentences(episode.text):
+        if len(sentence) > _LONGEST or sentence.startswith(">"):
             continue
-        if len(plain) > _LONGEST:
-            continue
+        for instruction in instructions_in(sentence):
+            yield _claim(episode, subject, INSTRUCTION, instruction)
+        for clause in _clauses(sentence):
+            yield from _read(clause, subject, episode)
+
+
+def sentences(text: str) -> Iterator[str]:
+    """The sentences of a text."""
+    return (plain for sentence in _SENTENCE.split(text) if (plain := sentence.strip()))
+
+
+def _clauses(plain: str) -> Iterator[str]:
+    """The clauses of a sentence, if it is a plain statement."""
+    if not _TEXT_WORK.search(plain) and not _NOT_A_STATEMENT.search(plain):
         for clause in _CLAUSE.split(plain):
             yield _OPENING.sub("", clause.strip(" \t.!,;:()")).strip()
 

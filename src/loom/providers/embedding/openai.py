@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from email.utils import parsedate_to_datetime
 from functools import partial
 from importlib.util import find_spec
-from math import isfinite
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +14,7 @@ from anyio import to_thread
 from loom.core.clock import Clock, SystemClock
 from loom.errors import BadResponse, MissingExtra, ProviderError, ProviderUnavailable, RateLimited, UsageError
 from loom.providers.embedding.checks import checked_texts, checked_vectors, cut_bytes
+from loom.providers.retry_after import retry_after
 
 if TYPE_CHECKING:
     from loom.protocols.embedder import Purpose, Vector
@@ -160,7 +159,7 @@ def _as_loom_error(error: Exception, model: str, clock: Clock) -> ProviderError:
     if isinstance(error, openai.RateLimitError):
         if error.code == "insufficient_quota":
             return ProviderError(f"the account has no quota left for {model}; add credit, waiting does not help")
-        wait = _retry_after(error.response.headers, clock)
+        wait = retry_after(error.response.headers, clock)
         said = "it did not say for how long" if wait is None else f"for {wait:g} seconds"
         return RateLimited(f"the service asks to wait before using {model} again ({said})", retry_after=wait)
     if isinstance(error, openai.APIStatusError):
@@ -172,25 +171,3 @@ def _as_loom_error(error: Exception, model: str, clock: Clock) -> ProviderError:
     if isinstance(error, openai.OpenAIError | ValueError | TypeError | AttributeError):
         return BadResponse(f"{model} answered with something that holds no vectors ({error}); check base_url")
     return ProviderError(f"embedding with {model} failed ({type(error).__name__}: {error})")
-
-
-def _retry_after(headers: Any, clock: Clock) -> float | None:
-    """Seconds to wait, from either header, given as a number or as a date."""
-    for name, unit in (("retry-after-ms", 1000.0), ("retry-after", 1.0)):
-        value = headers.get(name)
-        if value is None:
-            continue
-        try:
-            seconds = float(value) / unit
-        except ValueError:
-            seconds = _seconds_until(value, clock)
-        if seconds is not None and isfinite(seconds):
-            return max(0.0, seconds)
-    return None
-
-
-def _seconds_until(date: str, clock: Clock) -> float | None:
-    try:
-        return (parsedate_to_datetime(date) - clock.now()).total_seconds()
-    except (TypeError, ValueError):
-        return None

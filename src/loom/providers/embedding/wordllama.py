@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import cache, lru_cache
 from importlib.metadata import version
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -24,6 +24,11 @@ _DIMENSION = 256
 _MAX_BYTES = 16_384
 _BATCH = 512
 _LOADING = Lock()
+
+
+@cache
+def _version() -> str:
+    return version("wordllama")
 
 
 class _Model(NamedTuple):
@@ -44,7 +49,7 @@ class WordLlamaEmbedder:
     @property
     def identity(self) -> str:
         """`wordllama:VERSION:256`, where the version is that of the package with the vectors."""
-        return f"wordllama:{version('wordllama')}:{_DIMENSION}"
+        return f"wordllama:{_version()}:{_DIMENSION}"
 
     @property
     def dimension(self) -> int:

@@ -1,0 +1,97 @@
+"""Keeping: new episodes become durable, then get the keys and vectors that find them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TypeAlias
+
+from loom.core.record import Episode, Fact, Layer, Record
+from loom.core.scope import Scope
+from loom.errors import EmbedderMismatch, NotFound, ProviderError
+from loom.memory.metabolism import Metabolism, Store
+from loom.memory.neighbours import Neighbours
+from loom.memory.values import Remembered, Skip
+from loom.protocols.embedder import Embedder
+from loom.protocols.memory_store import KeepsKeys, KeepsVectors
+
+Progress: TypeAlias = Callable[[int, int], None]
+"""Is told how many are done, and of how many."""
+
+BATCH = 500
+"""Texts that are embedded at once where there are many."""
+
+
+class Keeper:
+    """Writes episodes for a memory. Text is never lost for want of a vector."""
+
+    def __init__(
+        self, store: Store, embedder: Embedder | None, *, neighbours: Neighbours, metabolism: Metabolism
+    ) -> None:
+        self._store = store
+        self._embedder = embedder
+        self._neighbours = neighbours
+        self._metabolism = metabolism
+
+    async def keep(
+        self,
+        scope: Scope,
+        episodes: Sequence[Episode],
+        *,
+        facts: Sequence[Fact] = (),
+        skipped: Sequence[Skip] = (),
+        keyed: bool = False,
+    ) -> Remembered:
+        """Write episodes, facts and the job that digests them; with `keyed`, those that are there already stay."""
+        user = scope.for_user()
+        known = [await self._store.get(user, e.id) for e in episodes] if keyed else [None] * len(episodes)
+        new = [e for e, old in zip(episodes, known, strict=True) if old is None]
+        again = [e for e, old in zip(episodes, known, strict=True) if old is not None]
+        notes: tuple[str, ...] = ()
+        if new:
+            new = await self._write(scope, new, facts)
+            notes = await self.embed(scope, new)
+        written = {e.id: e for e in new}
+        kept: list[Record] = [old or written[e.id] for e, old in zip(episodes, known, strict=True)]
+        repeated = [Skip(e.text[:80], "remembered before under this key") for e in again]
+        return Remembered(kept=tuple(kept), skipped=(*skipped, *repeated), notes=notes)
+
+    async def _write(self, scope: Scope, new: Sequence[Episode], facts: Sequence[Fact]) -> list[Episode]:
+        """Write everything in one transaction; returns the episodes with their places."""
+        placed = await self._neighbours.placed(scope, new)
+        keys = await self._neighbours.keys(scope, placed) if isinstance(self._store, KeepsKeys) else None
+        digest = self._metabolism.job(scope, "digest", key=f"digest:{placed[0].id}", episodes=[e.id for e in placed])
+        await self._store.write(scope.for_user(), put=[*placed, *facts], keys=keys, jobs=[digest])
+        self._neighbours.said(scope, placed)
+        return placed
+
+    async def promote(self, scope: Scope, id: str, to: Layer | None) -> Episode:
+        """Move an episode up a layer, or into the layer named, out of the archive."""
+        record = await self._store.get(scope, id)
+        if not isinstance(record, Episode):
+            raise NotFound(f"user {scope.user_id!r} has no episode {id!r}; recall() gives the ids")
+        moved = replace(record, layer=to or Layer(min(record.layer + 1, Layer.L4)), archived_at=None)
+        await self._store.put(scope, moved)
+        if moved.layer is Layer.L4 and moved.sources:
+            await self.embed(scope, [moved])
+        return moved
+
+    async def embed(
+        self, scope: Scope, episodes: Sequence[Episode], *, progress: Progress | None = None
+    ) -> tuple[str, ...]:
+        """Give new records their vectors; where that fails they are found by their words, and a note says so."""
+        if self._embedder is None or not isinstance(self._store, KeepsVectors):
+            return ()
+        for start in range(0, len(episodes), BATCH):
+            batch = episodes[start : start + BATCH]
+            try:
+                vectors = await self._embedder.embed([e.text for e in batch], purpose="document")
+                await self._store.bind(self._embedder.identity, self._embedder.dimension)
+            except EmbedderMismatch as error:
+                return (f"kept without vectors, found by words: {error}",)
+            except ProviderError as error:
+                return (f"kept without vectors, found by words until `loom memory reembed`: {error}",)
+            await self._store.put_vectors(scope, {e.id: v for e, v in zip(batch, vectors, strict=True)})
+            if progress is not None:
+                progress(start + len(batch), len(episodes))
+        return ()

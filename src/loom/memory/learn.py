@@ -1,0 +1,116 @@
+"""Learning: what episodes state becomes facts, checked against what is known."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from loom.core.clock import Clock
+from loom.core.filter import Eq, In
+from loom.core.ids import RecordIds
+from loom.core.record import Episode, Fact, Provenance
+from loom.core.scope import Scope
+from loom.memory.entities import USER, Aliases, predicate_key
+from loom.memory.extract.instructions import INSTRUCTION
+from loom.memory.extract.rules import RuleExtractor, sentences
+from loom.memory.facts import assert_claim
+from loom.memory.listing import every_fact
+from loom.memory.standing import StandingItem, is_standing, own_words, placed, settled, standing_items
+from loom.protocols.extractor import Claim, Extractor
+from loom.protocols.memory_store import MemoryStore
+
+_NAMING = ("also_called", "name")
+"""Predicates whose facts say that two names are one entity."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Learnt:
+    """Facts to write, all together, and what stands before and after them."""
+
+    facts: tuple[Fact, ...] = ()
+    before: tuple[StandingItem, ...] = ()
+    after: tuple[StandingItem, ...] = ()
+
+    @property
+    def retired(self) -> tuple[StandingItem, ...]:
+        """What no longer stands."""
+        return _only(self.before, self.after)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What no longer stands, and because of what, in words."""
+        because = ", ".join(repr(item.text) for item in _only(self.after, self.before))
+        said = f"{because} was said later" if because else "the user said that it is over"
+        return tuple(f"{item.text!r} no longer stands: {said}" for item in self.retired)
+
+
+class Learner:
+    """Finds claims and decides what they change. It reads the store and writes nothing."""
+
+    def __init__(self, store: MemoryStore, extractor: Extractor | None, *, clock: Clock, ids: RecordIds) -> None:
+        self._store = store
+        self._extractor = extractor
+        self._clock = clock
+        self._ids = ids
+        self._rules = RuleExtractor()
+
+    async def learn(self, scope: Scope, episodes: Sequence[Episode]) -> Learnt:
+        """The facts that episodes state."""
+        if self._extractor is None or not episodes:
+            return Learnt()
+        found = await self._extractor.extract(episodes)
+        return await self.claimed(scope, [(claim, _said_by(claim, episodes)) for claim in found.claims])
+
+    async def instructed(self, scope: Scope, episode: Episode) -> Learnt:
+        """The facts of an instruction: each of its sentences stands, whether or not a rule knows its form."""
+        claims: list[tuple[Claim, Provenance]] = []
+        for sentence in sentences(episode.text):
+            read = await self._rules.extract([replace(episode, text=sentence)])
+            plain = Claim(
+                subject=USER, predicate=INSTRUCTION, object=sentence, sources=(episode.id,), valid_from=episode.at
+            )
+            stands = [claim for claim in read.claims if is_standing(claim)] or [plain]
+            claims += [(claim, episode.provenance) for claim in stands]
+        return await self.claimed(scope, claims)
+
+    async def claimed(self, scope: Scope, claims: Sequence[tuple[Claim, Provenance]]) -> Learnt:
+        """What claims change, given where each comes from."""
+        wanted = [(made, origin) for claim, origin in claims if (made := placed(claim, origin)) is not None]
+        if not wanted:
+            return Learnt()
+        known = await self._known(scope, [claim for claim, _ in wanted])
+        now = self._clock.now()
+        before = standing_items(known.values(), now=now)
+        written: dict[str, Fact] = {}
+        for claim, provenance in wanted:
+            for settled_claim in settled(claim, known.values(), now=now) if is_standing(claim) else [claim]:
+                aliases = Aliases.of(f for f in known.values() if f.predicate in _NAMING)
+                change = assert_claim(
+                    list(known.values()),
+                    settled_claim,
+                    now=now,
+                    ids=self._ids,
+                    provenance=provenance,
+                    aliases=aliases,
+                )
+                written.update({fact.id: fact for fact in change.put})
+                known.update(written)
+        return Learnt(facts=tuple(written.values()), before=before, after=standing_items(known.values(), now=now))
+
+    async def _known(self, scope: Scope, claims: Sequence[Claim]) -> dict[str, Fact]:
+        """The facts that claims may touch: those of their predicates, those that name things, and what stands."""
+        predicates = tuple(dict.fromkeys([*_NAMING, *(predicate_key(claim.predicate) for claim in claims)]))
+        found = await every_fact(self._store, scope, In("predicate", predicates))
+        if any(is_standing(claim) for claim in claims):
+            found += [f for f in await every_fact(self._store, scope, Eq("subject", USER)) if is_standing(f)]
+        return {fact.id: fact for fact in found}
+
+
+def _said_by(claim: Claim, episodes: Sequence[Episode]) -> Provenance:
+    return own_words([episode for episode in episodes if episode.id in claim.sources] or episodes)
+
+
+def _only(items: Sequence[StandingItem], others: Sequence[StandingItem]) -> tuple[StandingItem, ...]:
+    """The items that are not among the others."""
+    there = {(item.topic, item.text) for item in others}
+    return tuple(item for item in items if (item.topic, item.text) not in there)

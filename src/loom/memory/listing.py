@@ -1,0 +1,47 @@
+"""Reading all records that fit, however many there are."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterable
+
+from loom.core.filter import And, Eq, Filter
+from loom.core.record import Episode, Fact, Record, WorkingBlock
+from loom.core.scope import Scope
+from loom.protocols.memory_store import MemoryStore
+
+PAGE = 500
+
+
+async def every(store: MemoryStore, scope: Scope, where: Filter | None = None) -> AsyncGenerator[Record]:
+    """The records that fit, in the order of their ids, read page by page."""
+    after: str | None = None
+    while page := await store.list(scope, where=where, after=after, limit=PAGE):
+        for record in page:
+            yield record
+        after = page[-1].id
+
+
+async def every_fact(store: MemoryStore, scope: Scope, *filters: Filter) -> list[Fact]:
+    """The facts that fit, retired ones included."""
+    found = every(store, scope.for_user(), And(Eq("kind", "fact"), *filters))
+    return [record async for record in found if isinstance(record, Fact)]
+
+
+async def with_made(store: MemoryStore, scope: Scope, ids: Iterable[str]) -> list[str]:
+    """The ids, and those of all records that were made from one of them."""
+    found = list(dict.fromkeys(ids))
+    async for record in every(store, scope):
+        if not isinstance(record, WorkingBlock) and set(record.sources) & set(found):
+            found.append(record.id)
+    return found
+
+
+async def counts(store: MemoryStore, scope: Scope) -> dict[str, int]:
+    """How many records there are: episodes by layer, those in the archive apart, then facts and blocks."""
+    found = {"L1": 0, "L2": 0, "L3": 0, "L4": 0, "archived": 0, "facts": 0, "blocks": 0}
+    async for record in every(store, scope):
+        if isinstance(record, Episode):
+            found["archived" if record.archived_at else record.layer.label] += 1
+        else:
+            found["facts" if isinstance(record, Fact) else "blocks"] += 1
+    return found

@@ -1,0 +1,68 @@
+"""Newer statements first: where two of the best candidates say the same of the same, the later one leads.
+
+Relevance cannot tell "she lives in Oslo" from "she lives in Bergen"; only time can. Two turns count as one statement
+said again when they share enough of their words and were said by the same speaker. That is rare between turns that
+merely touch one topic, so that the order of everything else stays as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import NamedTuple
+
+from loom.core.record import Episode, Record
+from loom.core.words import query_terms
+from loom.memory.rank import Ranked
+
+TOP = 30
+"""How many of the best candidates are compared with each other."""
+
+ALIKE = 0.25
+"""The share of their words that two turns have in common when one says the other again."""
+
+SHARED = 3
+"""And how many words at the least: two short turns are alike by chance."""
+
+_STEP = 1e-6
+
+
+class _Said(NamedTuple):
+    age: tuple[datetime, datetime, str]
+    id: str
+    speaker: str | None
+    words: frozenset[str]
+    asks: bool
+
+
+def newest_first(ranked: Sequence[Ranked], records: Mapping[str, Record]) -> list[Ranked]:
+    """The ranking with each later statement lifted above the earlier ones that it says again: the signal `newer`."""
+    found = {r.id: r for r in ranked[:TOP]}
+    said = sorted(_said(record) for id in found if isinstance(record := records[id], Episode) and not record.sources)
+    for place, newer in enumerate(said):
+        if newer.asks:
+            continue
+        above = max((found[older.id].score for older in said[:place] if _is_same(older, newer)), default=None)
+        own = found[newer.id]
+        if above is not None and above >= own.score:
+            score = above + _STEP
+            found[own.id] = Ranked(own.id, score, {**own.why, "newer": score - own.score})
+    return [*sorted(found.values(), key=lambda r: (-r.score, r.id)), *ranked[TOP:]]
+
+
+def _said(episode: Episode) -> _Said:
+    # At one instant the order of arrival decides: ids are made in that order.
+    return _Said(
+        (episode.at, episode.recorded_at, episode.id),
+        episode.id,
+        episode.speaker,
+        frozenset(query_terms(episode.text)),
+        episode.text.rstrip().endswith("?"),
+    )
+
+
+def _is_same(older: _Said, newer: _Said) -> bool:
+    if older.speaker != newer.speaker:
+        return False
+    shared = len(older.words & newer.words)
+    return shared >= SHARED and shared >= ALIKE * len(older.words | newer.words)

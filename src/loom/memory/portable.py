@@ -1,0 +1,46 @@
+"""Records as JSON lines: everything of a user in a form that another Loom reads."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterable, AsyncIterator, Iterable
+from typing import Any
+
+from loom.core.codec import FORMAT, record_from_dict, record_to_dict
+from loom.core.record import Record
+from loom.errors import UsageError
+
+
+async def lines_of(records: AsyncIterable[Record]) -> AsyncIterator[str]:
+    """Records as JSON lines; the first one says the format."""
+    yield json.dumps({"loom": "memory", "format": FORMAT})
+    async for record in records:
+        yield json.dumps(record_to_dict(record), ensure_ascii=False)
+
+
+def records_of(lines: Iterable[str]) -> list[Record]:
+    """The records of JSON lines, all of them checked before any is used.
+
+    Raises:
+        UsageError: a line is no record; the message says which one.
+    """
+    found = [_record_of(number, line) for number, line in enumerate(lines, 1) if line.strip()]
+    return [record for record in found if record is not None]
+
+
+def _record_of(number: int, line: str) -> Record | None:
+    try:
+        data: Any = json.loads(line)
+    except ValueError as error:
+        raise UsageError(f"line {number} is not JSON ({error}); nothing was imported") from error
+    if not isinstance(data, dict):
+        raise UsageError(f"line {number} is no JSON object; nothing was imported")
+    if "loom" not in data:
+        try:
+            return record_from_dict(data)  # pyright: ignore[reportUnknownArgumentType]
+        except UsageError as error:
+            raise UsageError(f"line {number}: {error}; nothing was imported") from error
+    version: Any = data.get("format", 0)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    if not isinstance(version, int) or version > FORMAT:
+        raise UsageError(f"this export has format {version!r}; this Loom reads up to {FORMAT}; nothing was imported")
+    return None

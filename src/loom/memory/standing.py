@@ -1,0 +1,180 @@
+"""Standing preferences and instructions: what is shown in every turn until the user says otherwise.
+
+They are facts like any other, under predicates of their own, and only the user's own words count: what a tool, a
+document or another speaker says neither adds to them nor retires one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from itertools import groupby
+from typing import Final
+
+from loom.core.record import Episode, Fact, Provenance
+from loom.memory.entities import USER, normalise, predicate_key
+from loom.memory.extract.instructions import INSTRUCTION
+from loom.memory.facts import statements_of
+from loom.memory.timeline import Segment, Statement, moment, timeline
+from loom.memory.topics import PREFIX, are_reversed, contradict, topic_of
+from loom.protocols.extractor import Claim
+from loom.tokens import EstimateCounter
+
+PREFERENCES: Final = frozenset({"diet", "allergic_to", "prefers", "pronouns"})
+"""Facts about the user that are worth a place in every turn."""
+_OWN: Final = "user"
+"""The origin of the user's own words."""
+_TICK: Final = timedelta(microseconds=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StandingItem:
+    """A preference or an instruction that stands. `version` counts what was said about its topic, up to it."""
+
+    id: str
+    """Of the fact that keeps it."""
+    topic: str
+    text: str
+    since: datetime | None
+    version: int
+    sources: tuple[str, ...]
+    trusted: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """What stands, the newest first, and what was left out to keep within a number of tokens.
+
+    `version` rises with every statement and every retirement.
+    """
+
+    items: tuple[StandingItem, ...]
+    left_out: tuple[StandingItem, ...] = ()
+    tokens: int = 0
+    version: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instructed:
+    """What an instruction became, and what it retired."""
+
+    kept: tuple[StandingItem, ...]
+    retired: tuple[StandingItem, ...]
+    episode: Episode
+    """The instruction as it was given."""
+    notes: tuple[str, ...] = ()
+
+
+def is_standing(fact: Fact | Claim) -> bool:
+    """Whether a fact or a claim is about a standing matter of the user."""
+    predicate = predicate_key(fact.predicate)
+    is_about = predicate in PREFERENCES or predicate == INSTRUCTION or predicate.startswith(PREFIX)
+    return is_about and normalise(fact.subject) == USER
+
+
+def own_words(episodes: Iterable[Episode]) -> Provenance:
+    """Where a statement comes from that these episodes make: the user, only if all of them are his own words."""
+    parts = list(episodes)
+    is_own = all(e.provenance.origin == _OWN and normalise(e.speaker or USER) == USER for e in parts)
+    made = Provenance.derived([e.provenance for e in parts])
+    return replace(made, origin=_OWN) if is_own else made
+
+
+def placed(claim: Claim, provenance: Provenance) -> Claim | None:
+    """A claim under the predicate it competes in; None for an instruction that is not the user's to give."""
+    predicate = predicate_key(claim.predicate)
+    if predicate == INSTRUCTION or predicate.startswith(PREFIX):
+        topic = topic_of(claim.object)
+        if provenance.origin != _OWN or normalise(claim.subject) != USER or topic is None:
+            return None
+        return replace(claim, subject=USER, predicate=topic.predicate, cardinality="single")
+    return replace(claim, subject=USER) if is_standing(claim) else claim
+
+
+def settled(claim: Claim, facts: Iterable[Fact], *, now: datetime) -> list[Claim]:
+    """A claim, with the end of what it contradicts under another predicate or object.
+
+    Where what it contradicts was said later, it is the claim that ends there.
+    """
+    if claim.valid_from is None and claim.valid_until is not None:
+        return [claim]
+    start = claim.valid_from or now
+    endings: list[Claim] = []
+    for segment in _segments(facts, now=None):
+        fact = segment.by[-1].fact
+        if not _conflict(claim, fact):
+            continue
+        begun = moment(segment.start) or start
+        if begun > start:
+            claim = replace(claim, valid_from=start, valid_until=min(begun, claim.valid_until or begun))
+        elif moment(segment.end) is None:
+            over = replace(claim, predicate=fact.predicate, object=fact.object, cardinality=fact.cardinality)
+            endings.append(replace(over, valid_from=None, valid_until=max(start, begun + _TICK)))
+    return [*endings, claim]
+
+
+def standing_items(facts: Iterable[Fact], *, now: datetime) -> tuple[StandingItem, ...]:
+    """What stands now, the newest first."""
+    said = list(facts)
+    rounds = {id: number for _, own in _slots(said) for number, id in enumerate(_in_order(own), 1)}
+    items = [_item(segment, rounds) for segment in _segments(said, now=now)]
+    return tuple(sorted(items, key=lambda i: (i.since is not None, i.since, i.id), reverse=True))
+
+
+def within(facts: Sequence[Fact], budget: int, *, now: datetime) -> Standing:
+    """What stands, the newest first while it fits; what does not fit leaves room for something older and shorter."""
+    counter = EstimateCounter()
+    kept: list[StandingItem] = []
+    left: list[StandingItem] = []
+    used = 0
+    for item in standing_items(facts, now=now):
+        cost = counter.count(item.text)
+        fits = used + cost <= budget
+        (kept if fits else left).append(item)
+        used += cost if fits else 0
+    version = sum(1 + (f.superseded_at is not None) for f in facts if is_standing(f))
+    return Standing(items=tuple(kept), left_out=tuple(left), tokens=used, version=version)
+
+
+def _conflict(claim: Claim, fact: Fact) -> bool:
+    if fact.predicate.startswith(PREFIX):
+        return claim.predicate.startswith(PREFIX) and contradict(claim.object, fact.object)
+    both = predicate_key(claim.predicate) == predicate_key(fact.predicate) == "prefers"
+    return both and are_reversed(claim.object, fact.object)
+
+
+def _slots(facts: Iterable[Fact]) -> list[tuple[str, list[Statement]]]:
+    """The user's own statements on standing matters, by predicate."""
+    own = [s for s in statements_of(facts) if is_standing(s.fact) and s.fact.provenance.origin == _OWN]
+    own.sort(key=lambda s: s.fact.predicate)
+    return [(predicate, list(group)) for predicate, group in groupby(own, key=lambda s: s.fact.predicate)]
+
+
+def _segments(facts: Iterable[Fact], *, now: datetime | None) -> list[Segment]:
+    """What the user's own statements add up to: at one moment, or over all time."""
+    found = [segment for _, own in _slots(facts) for segment in timeline(own)]
+    return [s for s in found if now is None or _holds(s, now)]
+
+
+def _holds(segment: Segment, now: datetime) -> bool:
+    start, end = moment(segment.start), moment(segment.end)
+    return (start is None or start <= now) and (end is None or now < end)
+
+
+def _in_order(own: Sequence[Statement]) -> list[str]:
+    return [s.fact.id for s in sorted(own, key=lambda s: s.order) if not s.is_ending]
+
+
+def _item(segment: Segment, rounds: Mapping[str, int]) -> StandingItem:
+    last = segment.by[-1].fact
+    label = "" if last.predicate.startswith(PREFIX) else f"{last.predicate.replace('_', ' ')}: "
+    return StandingItem(
+        id=last.id,
+        topic=last.predicate,
+        text=label + last.object,
+        since=moment(segment.start),
+        version=rounds.get(last.id, 1),
+        sources=tuple(dict.fromkeys(source for s in segment.by for source in s.fact.sources)),
+        trusted=all(s.fact.provenance.trusted for s in segment.by),
+    )

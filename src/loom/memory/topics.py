@@ -1,0 +1,107 @@
+"""What an instruction is about, and which instructions cannot stand beside each other: pure rules over their words.
+
+Two instructions about one topic compete, and the later one holds. A topic that takes one value at a time (the
+language of answers, their length) is named by itself, so that any two values compete; what is forbidden in it is
+named with the value, because forbidding one language says nothing about another. Of every other instruction all
+words are its topic, `always` and `never` apart, so that only its own negation competes with it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+from loom.core.words import query_terms
+from loom.memory.extract.rules import LANGUAGE
+
+PREFIX: Final = "instruction_"
+"""How the predicates of instructions begin; what follows is the topic."""
+
+_LEAD: Final = re.compile(
+    r"^(?:(?P<no>never|do not|don['\u2019]t|stop|no longer|no more|avoid|not|refrain from"
+    r"|(?:you )?(?:must not|mustn['\u2019]t|should not|shouldn['\u2019]t))"
+    r"|please|always|ever|kindly|just|so|and|but|also|from now on|going forward|from here on|in (?:the )?future"
+    r"|remember(?: to| that)?|note that|make sure (?:to|that you|you)|be sure to"
+    r"|you (?:should|must|need to|have to|can|may)|i(?:['\u2019]d| would)? (?:want|like|need) you to)\b[,:]?\s*",
+    re.IGNORECASE,
+)
+_TRAIL: Final = re.compile(
+    r"[,\s]+(?:please|any ?more|again|ever|at all|from now on|going forward|in (?:the )?future)$", re.IGNORECASE
+)
+_SAYS: Final = r"(?:answer|reply|respond|speak|talk|write|communicate)(?:ing)?"
+_SAID: Final = r"(?:it|them|(?:your |the |all )*(?:answers|replies|responses|messages|explanations))"
+_MAKES: Final = rf"(?:be|keep {_SAID}|make {_SAID}|give me|give|write|use|{_SAYS})"
+_SHORT: Final = r"(?:short|brief|concise|terse|succinct|to the point)"
+_LONG: Final = r"(?:long|detailed|thorough|verbose|in-depth|lengthy)"
+_VALUED: Final = tuple(
+    (name, re.compile(pattern, re.IGNORECASE))
+    for name, pattern in (
+        ("language", rf"(?:{_SAYS}\b(?: \w+){{0,3}} in|use|speak) (?P<value>{LANGUAGE})"),
+        ("length", rf"{_MAKES}(?: \w+)? (?:(?P<short>{_SHORT})|(?P<long>{_LONG}))(?: {_SAID})?"),
+        ("units", r"use (?:the )?(?P<value>metric|imperial)(?: \w+)?"),
+        ("temperature", r"(?:use|give \w+ in|show \w+ in|convert \w+ to) (?:degrees )?(?P<value>celsius|fahrenheit)"),
+        ("tone", r"(?:be (?:more )?|use an? )(?P<value>formal|informal|casual)(?: (?:tone|language|style))?"),
+        ("name", r"(?:call|address) me (?:as )?(?-i:(?P<value>[A-Z][\w'-]*(?: [A-Z][\w'-]*)*))"),
+    )
+)
+_BOUND: Final = re.compile(r"(?P<what>.+ (?:before|after|until|later than|earlier than)) \d.*", re.IGNORECASE)
+"""What is bounded by an hour or a number: another bound replaces it."""
+_CHOICE: Final = re.compile(r"(?P<this>.+?) (?:over|to|rather than|instead of) (?P<that>.+)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """What an instruction is about. `value` is set where the topic takes one value at a time."""
+
+    name: str
+    value: str | None
+    is_forbidden: bool
+
+    @property
+    def predicate(self) -> str:
+        """The predicate under which the instruction competes with others."""
+        return f"{PREFIX}{self.name}" + (f"_not_{self.value}" if self.value and self.is_forbidden else "")
+
+
+@lru_cache(maxsize=2048)
+def topic_of(text: str) -> Topic | None:
+    """The topic of an instruction; None where it has no words."""
+    action, is_forbidden = " ".join(text.split()).strip(" .!,;:"), False
+    while lead := _LEAD.match(action):
+        is_forbidden ^= lead["no"] is not None
+        action = action[lead.end() :]
+    while trail := _TRAIL.search(action):
+        action = action[: trail.start()]
+    for name, pattern in _VALUED:
+        if found := pattern.fullmatch(action):
+            groups = {key: value for key, value in found.groupdict().items() if value}
+            ((key, value),) = groups.items()
+            return Topic(name, value.casefold() if key == "value" else key, is_forbidden)
+    bound = _BOUND.fullmatch(action)
+    words = (*query_terms(bound["what"]), bound["what"].split()[-1].lower()) if bound else query_terms(action)
+    return Topic("_".join(words), None, is_forbidden) if words else None
+
+
+def contradict(one: str, other: str) -> bool:
+    """Whether two instructions of different predicates cannot both stand: one forbids what the other demands."""
+    first, second = topic_of(one), topic_of(other)
+    return (
+        first is not None
+        and second is not None
+        and first.value is not None
+        and (first.name, first.value) == (second.name, second.value)
+        and first.is_forbidden != second.is_forbidden
+    )
+
+
+def are_reversed(one: str, other: str) -> bool:
+    """Whether two preferences are each other's reverse: tea over coffee, and coffee over tea."""
+    first, second = _CHOICE.fullmatch(one), _CHOICE.fullmatch(other)
+    if first is None or second is None:
+        return False
+    return (query_terms(first["this"]), query_terms(first["that"])) == (
+        query_terms(second["that"]),
+        query_terms(second["this"]),
+    )

@@ -1,0 +1,101 @@
+"""What comes after the ranking: the newer of two statements, the user's half of an exchange."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loom.core.record import Episode, Provenance
+from loom.memory.halves import role_of, user_first
+from loom.memory.neighbours import POSITION
+from loom.memory.newer import TOP, newest_first
+from loom.memory.rank import Ranked
+
+AT = datetime(2026, 1, 1, tzinfo=UTC)
+WORK = "Lena works as a nurse at the clinic in Graz"
+
+
+def said(id, text, *, days=0, speaker=None, **fields):
+    at = AT + timedelta(days=days)
+    return Episode(
+        id=id, text=text, at=at, recorded_at=at, provenance=Provenance("user"), speaker=speaker, **fields
+    )  # fmt: skip
+
+
+def ordered(*pairs, by=newest_first):
+    records = {record.id: record for record, _ in pairs}
+    ranked = sorted((Ranked(record.id, score) for record, score in pairs), key=lambda r: (-r.score, r.id))
+    return [r.id for r in by(ranked, records)]
+
+
+def test_the_newer_of_two_like_statements_is_lifted_just_above():
+    old, new = said("old", f"{WORK}."), said("new", f"{WORK} no more, but in Linz.", days=1)
+    other = said("other", "Graz has a clinic.", days=2)
+    assert ordered((old, 3.0), (other, 2.0), (new, 1.0)) == ["new", "old", "other"]
+    (first, *_) = newest_first(
+        [Ranked("old", 3.0, {"bm25": 3.0}), Ranked("new", 1.0, {"bm25": 1.0})], {"old": old, "new": new}
+    )
+    assert first.score == sum(first.why.values())
+
+
+def test_at_one_instant_the_order_of_arrival_decides():
+    assert ordered((said("1", WORK), 2.0), (said("2", f"{WORK} now"), 1.0)) == ["2", "1"]
+
+
+def test_other_speakers_questions_and_summaries_change_nothing():
+    old = said("old", WORK, speaker="Ann")
+    for later in (
+        said("new", WORK, days=1, speaker="Bob"),
+        said("new", f"{WORK}?", days=1, speaker="Ann"),
+        said("new", WORK, days=1, speaker="Ann", sources=("old",)),
+        said("new", "Lena works", days=1, speaker="Ann"),
+    ):
+        assert ordered((old, 2.0), (later, 1.0)) == ["old", "new"]
+
+
+def test_what_stands_far_behind_stays_there():
+    many = [(said(f"x{n}", f"word{n}"), 9.0) for n in range(TOP)]
+    assert ordered((said("old", WORK), 10.0), *many, (said("new", WORK, days=1), 1.0))[-1] == "new"
+
+
+def turn(id, position, speaker, **fields):
+    return said(id, f"turn {id}", speaker=speaker, session_id="s", attributes={POSITION: position}, **fields)
+
+
+def test_the_question_stands_for_the_exchange_at_the_better_score():
+    ask, answer, alone = turn("ask", 0, "user"), turn("answer", 1, "Assistant"), turn("alone", 7, "assistant")
+    assert ordered((answer, 3.0), (alone, 2.0), (ask, 1.0), by=user_first) == ["ask", "alone", "answer"]
+    ranked = user_first([Ranked("answer", 3.0), Ranked("ask", 1.0)], {"ask": ask, "answer": answer})
+    assert (ranked[0].score, ranked[0].why) == (3.0, {"answer": 2.0})
+
+
+def test_an_answer_of_another_session_is_nobodys_half():
+    ask, answer = turn("ask", 0, "user"), replace(turn("answer", 1, "assistant"), session_id="t")
+    assert ordered((answer, 3.0), (ask, 1.0), by=user_first) == ["answer", "ask"]
+
+
+def test_a_role_is_told_by_the_speaker_or_else_by_the_origin():
+    assert role_of(said("a", "x", speaker="User")) == "user"
+    assert role_of(said("a", "x", speaker="Ann")) is None
+    assert role_of(replace(said("a", "x"), provenance=Provenance("assistant"))) == "assistant"
+    assert role_of(replace(said("a", "x"), provenance=Provenance("file"))) is None
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["a b c d", "a b c e", "x y z"]), st.integers(0, 3), st.floats(-5, 5), st.booleans()),
+        max_size=12,
+    )
+)
+def test_nothing_is_lost_or_doubled_and_scores_fall(rows):
+    pairs = [
+        (replace(turn(f"{n:02}", n, "user" if is_user else "assistant"), text=text, at=AT + timedelta(days=day)), score)
+        for n, (text, day, score, is_user) in enumerate(rows)
+    ]
+    records = {record.id: record for record, _ in pairs}
+    ranked = sorted((Ranked(record.id, score) for record, score in pairs), key=lambda r: (-r.score, r.id))
+    newest = newest_first(ranked, records)
+    assert [r.score for r in newest] == sorted((r.score for r in newest), reverse=True)
+    for found in (newest, user_first(ranked, records)):
+        assert sorted(r.id for r in found) == sorted(records)
