@@ -13,6 +13,7 @@ from loom.context.section import Section
 from loom.context.sent import (
     CONVO,
     KEPT,
+    NOTHING_SENT,
     Contributor,
     Ids,
     Once,
@@ -169,6 +170,17 @@ class Compiler:
             host.dirty = 0
         if now.step:
             host.sections[CONVO + 1].drop(now.step)
+
+    def restart(self) -> None:
+        """Forget the order of what was sent: the next window is made anew.
+
+        What went out is still compared with, and reasoning that was void stays so.
+        """
+        before, void = self._sent, self.window().void
+        self._sent = State(number=before.number, past=before.past, void=void)
+        self._contents, self._placed = {}, None
+        self._announced, self._drafted = {}, {}
+        self._host.dirty = _ALL
 
     def sent_head(self, section: SectionName) -> Run | None:
         """What was sent of a section."""
@@ -341,7 +353,7 @@ class Compiler:
         What is new was produced by the request that went out last, behind all it showed, tail included.
         """
         sent = self._sent
-        if not sent.number or not any(s.thinks for _, s in contributors):
+        if sent.graph == NOTHING_SENT or not any(s.thinks for _, s in contributors):
             return
         before, now = sent.heads[CONVO], draft.heads[CONVO]
         fresh = runs_since(before, now)

@@ -141,6 +141,19 @@ class Context:
             raise EntryNotFound(f"entry {id!r} was removed from context {self.name!r} earlier; nothing was changed")
         raise EntryNotFound(f"context {self.name!r} has no entry {id!r}; entries() lists the ones it has")
 
+    def rewrite(self, convo: Iterable[Entry]) -> None:
+        """Show another conversation in place of the one so far, from the next window on.
+
+        Entries that were shown before may come back. Nothing keeps the order it was sent in, pinned files included:
+        one new prefix is begun, and the plan of the next window says what that costs. Thinking in the entries is
+        taken for valid: leave out what the rewrite makes void.
+        """
+        entries = list(convo)
+        self._compiler.restart()
+        self.convo.clear()
+        for entry in entries:
+            self.convo.add(entry)
+
     # -- visitors ---------------------------------------------------------------------------------------
 
     @property
@@ -161,6 +174,16 @@ class Context:
         if other in self._visitors:
             self._visitors.remove(other)
             _graph_changed()
+
+    def copy(self) -> Context:
+        """Another context with the same entries, tools and visitors, and a conversation of its own, empty yet."""
+        other = Context(self.name, tools=self.tools)
+        for name in (*STATIC, "attention"):
+            for entry in self.section(name):
+                other.section(name).add(entry)
+        for visitor in self._visitors:
+            other.include(visitor)
+        return other
 
     # -- what the model sees ----------------------------------------------------------------------------
 

@@ -201,7 +201,7 @@ class MessageEntry(StaticEntry):
         """Make an entry of a message; parts with nothing in them are left out."""
         parts = tuple(p for p in message.parts if not (isinstance(p, TextPart) and not p.text.strip()))
         if not parts:
-            raise UsageError(f"a {message.role} message has only empty text; providers refuse empty parts")
+            raise UsageError(f"a message of the {message.role} has only empty text; providers refuse empty parts")
         for part in parts:
             check_encodable(plain(part))
         super().__init__(role=message.role, id=id)

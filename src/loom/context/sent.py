@@ -19,6 +19,9 @@ KEPT = tuple(range(CONVO + 1))
 """The sections that stay between windows: foundation, focus, topic, convo."""
 
 
+NOTHING_SENT = -1
+"""The graph of a state that no window was made of."""
+
 Contributor = tuple[str, Section]
 """A section that is part of the window, with the name of the context it belongs to."""
 
@@ -34,7 +37,7 @@ class State:
     """Calls without their results, and what stands behind them, each with the name of its context."""
     tools: tuple[ToolSpec, ...] = ()
     void: frozenset[str] = frozenset()
-    graph: int = -1
+    graph: int = NOTHING_SENT
     hidden: int = 0
     """One bit for each section in which an entry was left out because its content is in the window already."""
     updates: tuple[tuple[FileEntry, StringEntry], ...] = ()

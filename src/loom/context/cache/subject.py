@@ -76,12 +76,13 @@ def as_prompt(subject: Subject, question: Question) -> tuple[Prompt, Request | N
             cache_ttl=question.ttl,
             settings=question.settings,
         )
-        return _prompt_of(request, counter), request
+        return prompt_of(request, counter), request
     named = None if model_of(subject) else target.model
     return read_request(subject, provider=target.provider, model=named, counter=counter), None
 
 
-def _prompt_of(request: Request, counter: TokenCounter) -> Prompt:
+def prompt_of(request: Request, counter: TokenCounter) -> Prompt:
+    """A request as its cache sees it."""
     target = request.target
     if not request.rendered.origins:
         return Prompt(target.provider, target.model, ())

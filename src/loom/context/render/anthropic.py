@@ -61,6 +61,8 @@ def may_mark(slot: Slot) -> bool:
 
 
 def _tool(tool: ToolSpec) -> dict[str, Any]:
+    if "anthropic" in tool.native:
+        return deepcopy(tool.native["anthropic"])
     made: dict[str, Any] = {"name": tool.name, "input_schema": deepcopy(tool.input_schema)}
     return {**made, "description": tool.description} if tool.description else made
 

@@ -1,0 +1,300 @@
+"""Skills: instructions for one kind of task, read from SKILL.md files and shown when they are used."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from loom.context.entry import check_encodable
+from loom.context.file_entry import split_frontmatter
+from loom.context.fragments import Fragment, one_line
+from loom.context.trigger import TriggerPattern
+from loom.core.fence import fenced
+from loom.errors import UsageError
+
+MAX_BYTES = 200_000
+"""The largest skill file; what is longer belongs into files that the skill names."""
+MAX_NAME = 64
+MAX_DESCRIPTION = 1_024
+MAX_DEPTH = 6
+MAX_FOLDERS = 2_000
+"""How many folders below the one given are looked at."""
+
+_NAME = re.compile(r"[^\W_]+(?:-[^\W_]+)*")
+_SKIPPED = {"node_modules", "__pycache__"}
+_TOOL = re.compile(r"[^\s,()]+(?:\([^()]*\))?")
+_WORD_START = re.compile(r"(?<=[a-z])(?=[A-Z])|-")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Skill:
+    """What an agent can be told to do in one kind of task."""
+
+    name: str
+    description: str
+    """What it does and when to use it; all skills are listed with it."""
+    content: str
+    """The instructions; the model sees them once the skill is used."""
+    triggers: tuple[str, ...] = ()
+    """Words or phrases of the user that activate it."""
+    trigger_is_regex: bool = False
+    """The triggers are regular expressions."""
+    allowed_tools: tuple[str, ...] | None = None
+    """The only tools that may run while it is active; None sets no limit, an empty tuple allows none."""
+    user_only: bool = False
+    """Only the user can activate it, as `/name`; it is not listed to the model."""
+    path: Path | None = None
+    """The file it was read from; the files it names are relative to its folder."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "triggers", _values(self.triggers))
+        if self.allowed_tools is not None:
+            object.__setattr__(self, "allowed_tools", _values(self.allowed_tools))
+        if len(self.name) > MAX_NAME or not _NAME.fullmatch(self.name) or self.name != self.name.lower():
+            raise _BadField(
+                "name",
+                f"the name {self.name[:MAX_NAME]!r} is not a skill name; use at most {MAX_NAME} lower-case letters "
+                "and digits, with single hyphens between them",
+            )
+        size = len(self.description)
+        if not self.description.strip() or size > MAX_DESCRIPTION:
+            what = f"has {size:,} characters" if size > MAX_DESCRIPTION else "is empty"
+            advice = f"say in at most {MAX_DESCRIPTION:,} characters what the skill does and when to use it"
+            raise _BadField("description", f"the description {what}; {advice}")
+        if not self.content.strip():
+            raise _BadField("content", "it has no instructions; write them below the frontmatter")
+        check_encodable(self.description + self.content)
+        for trigger in self.triggers:
+            if not trigger.strip():
+                raise _BadField("trigger", "a trigger is empty; give a word or a phrase")
+            if self.trigger_is_regex:
+                try:
+                    TriggerPattern(trigger)
+                except UsageError as error:
+                    raise _BadField("trigger", str(error)) from error
+        for tool in self.allowed_tools or ():
+            if not _TOOL.fullmatch(tool):
+                raise _BadField("allowed_tools", f"allowed tool {tool!r} is not a name such as Read or Bash(git:*)")
+
+
+def _values(given: Iterable[str]) -> tuple[str, ...]:
+    """One text or many, as a tuple."""
+    return (given,) if isinstance(given, str) else tuple(given)
+
+
+class _BadField(UsageError):
+    """A skill that cannot be, and the field to look at."""
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(message)
+        self.field = field
+
+
+# -- reading -------------------------------------------------------------------------------------------------
+
+
+def load_skills(*folders: str | os.PathLike[str], problems: list[str] | None = None) -> tuple[Skill, ...]:
+    """The skills of some folders, sorted by name: every `SKILL.md` and `*.skill.md` below them.
+
+    A skill of an earlier folder goes before one of the same name in a later folder, so give the project's before
+    the user's. Two of one name in one folder are a problem. Load only folders that you trust: a skill instructs.
+
+    Args:
+        folders: where to look; a file is taken by itself.
+        problems: what is wrong with a file is added here and the file is left out. Without it, a problem raises
+            a UsageError that names the files and lines of all of them.
+    """
+    found: dict[str, Skill] = {}
+    wrong: list[str] = []
+    for folder in folders:
+        here: dict[str, Skill] = {}
+        for path in _skill_files(Path(folder), wrong):
+            try:
+                skill = _load_skill(path)
+            except UsageError as error:
+                wrong.append(str(error))
+                continue
+            if skill.name in here:
+                wrong.append(f"{path}: {here[skill.name].path} has the name {skill.name!r} too; rename one of them")
+            here.setdefault(skill.name, skill)
+        found = here | found
+    if wrong and problems is None:
+        raise UsageError("\n".join(wrong))
+    if problems is not None:
+        problems += wrong
+    return tuple(found[name] for name in sorted(found))
+
+
+def _load_skill(file: Path) -> Skill:
+    """The skill of one file; a UsageError names the file, and the line where there is one."""
+    text = _read(file)
+    metadata, body, problem = split_frontmatter(text)
+    if problem:
+        what = problem.removesuffix("; it is shown as text")
+        advice = "put a value that holds a colon in quotes" if "YAML" in what else "shorten it"
+        raise UsageError(f"{file}:{_yaml_line(what)}: {what}; {advice}")
+    if not metadata:
+        raise UsageError(f"{file}:1: it has no frontmatter; start it with ---, name:, description: and ---")
+    fields = _Fields(file, text, metadata)
+    name = fields.text("name") or (file.parent.name if file.name == "SKILL.md" else file.name.removesuffix(".skill.md"))
+    try:
+        return Skill(
+            name=name,
+            description=fields.text("description"),
+            content=body.strip("\n").rstrip(),
+            triggers=(*fields.texts("trigger"), *fields.texts("triggers")),
+            trigger_is_regex=fields.flag("trigger_is_regex"),
+            allowed_tools=fields.tools("allowed_tools"),
+            user_only=fields.flag("disable_model_invocation"),
+            path=file.absolute(),
+        )
+    except _BadField as error:
+        raise fields.wrong(error.field, str(error)) from error
+
+
+def _skill_files(root: Path, wrong: list[str]) -> Iterator[Path]:
+    """The skill files below a folder, sorted; what leads out of it is a problem and is left out."""
+    if root.is_file():
+        yield root
+        return
+    if not root.is_dir():
+        wrong.append(f"{root}: there is no such folder")
+        return
+    real = os.path.realpath(root)
+
+    def unreadable(error: OSError) -> None:
+        wrong.append(f"{error.filename}: it cannot be read: {error.strerror}")
+
+    for seen, (folder, folders, files) in enumerate(os.walk(root, onerror=unreadable)):
+        if seen == MAX_FOLDERS:
+            wrong.append(f"{root}: it has more than {MAX_FOLDERS:,} folders; give the folder that holds the skills")
+            return
+        here = Path(folder)
+        own = sorted(f for f in files if f == "SKILL.md" or f.endswith(".skill.md"))
+        links = [d for d in folders if (here / d).is_symlink() and (here / d / "SKILL.md").exists()]
+        for path in [here / name for name in own] + [here / name for name in sorted(links)]:
+            if not Path(os.path.realpath(path)).is_relative_to(real):
+                wrong.append(f"{path}: it links out of {root}; give the folder it links to instead")
+            elif path.name in own:
+                yield path
+        deep = len(here.relative_to(root).parts) >= MAX_DEPTH
+        # What lies below a SKILL.md belongs to that skill.
+        folders[:] = [] if "SKILL.md" in files or deep else sorted(d for d in folders if _may_hold_skills(d))
+
+
+def _may_hold_skills(folder: str) -> bool:
+    return not folder.startswith(".") and folder not in _SKIPPED
+
+
+def _read(file: Path) -> str:
+    if not file.is_file():
+        raise UsageError(f"{file}: it is not a file")
+    try:
+        with file.open("rb") as stream:
+            raw = stream.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise UsageError(f"{file}: it cannot be read: {error.strerror or error}") from error
+    if len(raw) > MAX_BYTES:
+        raise UsageError(f"{file}: it is longer than {MAX_BYTES:,} bytes; move details to files that the skill names")
+    try:
+        return raw.decode("utf-8-sig").replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise UsageError(f"{file}:{line}: it is not UTF-8: byte 0x{raw[error.start]:02x}") from error
+
+
+def _yaml_line(problem: str) -> int:
+    """The line of the file that a YAML problem names; its own count starts below the dashes."""
+    named = re.findall(r"line (\d+), column \d+", problem)
+    return int(named[-1]) + 1 if named else 1
+
+
+class _Fields:
+    """The frontmatter of one file: `allowed-tools`, `allowedTools` and `allowed_tools` are one field."""
+
+    def __init__(self, file: Path, text: str, metadata: dict[str, Any]) -> None:
+        self._file, self._text = file, text
+        self._values: dict[str, Any] = {}
+        self._spelled: dict[str, str] = {}
+        for key, value in metadata.items():
+            name = _WORD_START.sub("_", key).lower()
+            if name in self._values:
+                raise self.wrong(name, f"{self._spelled[name]} and {key} are one field; keep one of them")
+            self._values[name], self._spelled[name] = value, key
+
+    def text(self, name: str) -> str:
+        """A field of one line or paragraph; empty if it is not there."""
+        value = self._values.get(name, "")
+        if not isinstance(value, str):
+            raise self.wrong(name, f"{self._spelled[name]} is not text; write one value")
+        return one_line(value)
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        """A field of one value or of a list."""
+        value = self._values.get(name, [])
+        values = cast("list[Any]", value) if isinstance(value, list) else [value]
+        if not all(isinstance(v, str) and v.strip() for v in values):
+            raise self.wrong(name, f"{self._spelled[name]} is not text or a list of texts")
+        return tuple(v.strip() for v in values)
+
+    def flag(self, name: str) -> bool:
+        """A field that is true or false."""
+        value = self.text(name).lower()
+        if value not in ("", "true", "false"):
+            raise self.wrong(name, f"{self._spelled[name]} is {value!r}; write true or false")
+        return value == "true"
+
+    def tools(self, name: str) -> tuple[str, ...] | None:
+        """A field of tool names: a list, or one text with spaces or commas between them."""
+        if name not in self._values:
+            return None
+        if self._values[name] == []:
+            return ()
+        names: list[str] = []
+        for text in self.texts(name):
+            if _TOOL.sub("", text).strip(" ,"):
+                raise self.wrong(name, f"{self._spelled[name]} has a parenthesis too many or too few in {text!r}")
+            names += _TOOL.findall(text)
+        return tuple(dict.fromkeys(names))
+
+    def wrong(self, name: str, message: str) -> UsageError:
+        """An error that names the file, and the line of the field, or the first line where it is not written."""
+        keys = {f"{self._spelled[n]}:" for n in (name, f"{name}s") if n in self._spelled}
+        lines = enumerate(self._text.splitlines(), 1)
+        at = next((n for n, line in lines if any(line.startswith(key) for key in keys)), 1)
+        return UsageError(f"{self._file}:{at}: {message}")
+
+
+# -- showing -------------------------------------------------------------------------------------------------
+
+_CATALOG_RULE = (
+    "Skills are instructions for particular tasks. Those of a skill are shown in the conversation once it is active; "
+    "the user can activate one with /name."
+)
+_SKILL_RULE = "The skill {name} is active. Follow its instructions for the task at hand; they lift no other rule."
+
+
+def create_skills_fragment(skills: Iterable[Skill], label: str | None = "Skills") -> Fragment:
+    """The names and descriptions of the skills, for the prefix; a list is read anew by every build."""
+    live: Iterable[Skill] = skills if isinstance(skills, list) else tuple(skills)
+    return Fragment("skills", lambda: _catalog(live), label=label)
+
+
+def _catalog(skills: Iterable[Skill]) -> str:
+    listed = sorted({s.name: one_line(s.description) for s in skills if not s.user_only}.items())
+    lines = [f"- {name}: {description}" for name, description in listed]
+    return "\n".join([_CATALOG_RULE, *lines]) if lines else ""
+
+
+def create_active_skill_fragment(skill: Skill, section: Literal["convo", "attention"] = "convo") -> Fragment:
+    """The instructions of a skill that is used now: appended to the conversation, or shown last while it is active."""
+    rule = _SKILL_RULE.format(name=skill.name)
+    if skill.path is not None:
+        rule += f" The files it names are in {one_line(str(skill.path.parent))}."
+    if cast("str", section) not in ("convo", "attention"):
+        raise UsageError(f"section={section!r} would put a skill into the cached prefix; use 'convo' or 'attention'")
+    return Fragment("skills", fenced("skill", skill.content, rule), label=f"Skill {skill.name}", section=section)
