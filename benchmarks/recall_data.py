@@ -12,10 +12,11 @@ from typing import Any, Literal
 
 CATEGORIES = {1: "multi-hop", 2: "temporal", 3: "open-domain", 4: "single-hop", 5: "adversarial"}
 DEV = 5
-"""Weights were chosen on the first five LoCoMo conversations; the figures of the others were seen, not fitted.
-
-`recency` was chosen on all of RealMem and `phrase` on all of the Letta set: these have no held-out part.
-"""
+"""Weights were chosen on the first five LoCoMo conversations; the figures of the others were seen, not fitted."""
+LETTA_DEV = 550
+"""`head` and what counts as said again were chosen on the first half of the Letta set; `phrase` on all of it."""
+REALMEM_HELD_OUT = "Kenta"
+"""`recency` was chosen on all of RealMem; that only a single sentence is a statement, on the other two persons."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +33,17 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """`evidence` are ids of turns, or of sessions; only the first `until` turns have been said when it is asked."""
+    """`evidence` are ids of turns, or of sessions; only the first `until` turns have been said when it is asked.
+
+    `stale` are ids of what the evidence made untrue.
+    """
 
     text: str
     evidence: frozenset[str]
     category: str
     now: datetime
     until: int
+    stale: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,19 +113,44 @@ def realmem(folder: Path) -> Iterator[Corpus]:
                 name = f"{session['session_uuid']}:{position}"
                 turns.append(Turn(name, session["session_uuid"], position, turn["speaker"], turn["content"], at))
             seen.add(session["session_uuid"])
-        yield Corpus(f"realmem {path.stem.split('_')[0]}", "session", False, tuple(turns), tuple(questions))
+        person = path.stem.split("_")[0]
+        held_out = person == REALMEM_HELD_OUT
+        yield Corpus(f"realmem {person}", "session", held_out, tuple(turns), tuple(questions))
 
 
 def letta(folder: Path) -> Iterator[Corpus]:
     """About ten facts and one that contradicts some of them: which one does it supersede?"""
-    lines = (folder / "letta_evals" / "core_memory_update.jsonl").read_text(encoding="utf-8").splitlines()
-    at = datetime(2026, 1, 1, tzinfo=UTC)
-    for number, line in enumerate(lines):
-        item = json.loads(line)["agent_args"]["extra"]
-        facts = tuple(Turn(str(i), str(i), 0, "", fact, at) for i, fact in enumerate(item["facts"]))
-        evidence = frozenset(str(i) for i in item["supporting_fact_indices"])
-        question = Question(item["contradicting_fact"], evidence, "update", at, len(facts))
-        yield Corpus(f"letta {number + 1}", "turn", False, facts, (question,))
+    for number, (_, item) in enumerate(_letta_items(folder)):
+        facts = tuple(_letta_facts(item))
+        question = Question(item["contradicting_fact"], _superseded(item), "update", _LETTA_AT, len(facts))
+        yield Corpus(f"letta {number + 1}", "turn", number >= LETTA_DEV, facts, (question,))
+
+
+def letta_newest(folder: Path) -> Iterator[Corpus]:
+    """The facts, and a day later the one that contradicts some: asked a day after that, does it stand above them?"""
+    for number, (asked, item) in enumerate(_letta_items(folder)):
+        later = _LETTA_AT + timedelta(days=1)
+        said = (*_letta_facts(item), Turn("new", "new", 0, "", item["contradicting_fact"], later))
+        now = later + timedelta(days=1)
+        question = Question(asked, frozenset(("new",)), "update", now, len(said), _superseded(item))
+        yield Corpus(f"letta newest {number + 1}", "turn", number >= LETTA_DEV, said, (question,))
+
+
+_LETTA_AT = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def _letta_items(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    for line in (folder / "letta_evals" / "core_memory_update.jsonl").read_text(encoding="utf-8").splitlines():
+        item = json.loads(line)
+        yield item["input"], item["agent_args"]["extra"]
+
+
+def _letta_facts(item: dict[str, Any]) -> Iterator[Turn]:
+    return (Turn(str(i), str(i), 0, "", fact, _LETTA_AT) for i, fact in enumerate(item["facts"]))
+
+
+def _superseded(item: dict[str, Any]) -> frozenset[str]:
+    return frozenset(str(i) for i in item["supporting_fact_indices"])
 
 
 def forty(folder: Path) -> Iterator[Corpus]:

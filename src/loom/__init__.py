@@ -17,9 +17,20 @@ if TYPE_CHECKING:
     from loom.context.context import Context, Redaction
     from loom.context.entry import DocumentEntry, Entry, ImageEntry, MessageEntry, StringEntry
     from loom.context.file_entry import FileEntry
+    from loom.context.fragments import (
+        Fragment,
+        create_context_fragment,
+        create_identity_fragment,
+        create_memory_fragment,
+        create_safety_fragment,
+        create_tools_fragment,
+    )
+    from loom.context.prompt import Prompt, PromptBuilder
     from loom.context.render.messages import CacheWarning
     from loom.context.render.request import render
     from loom.context.section import Section
+    from loom.context.skill_match import SkillMatch, SkillMatcher, tool_refusal
+    from loom.context.skills import Skill, create_active_skill_fragment, create_skills_fragment, load_skills
     from loom.core.message import (
         DocumentPart,
         ImagePart,
@@ -35,10 +46,17 @@ if TYPE_CHECKING:
     )
     from loom.core.scope import Scope
     from loom.core.window import Notice, Window, WindowPart
-    from loom.engine import SyncMemory, open_memory, open_memory_sync
+    from loom.engine import SyncMemory, open_checkpoints, open_memory, open_memory_sync
     from loom.errors import LoomError
     from loom.memory.config import MemoryConfig, MemoryLayerConfig, MemoryStrategyType
     from loom.memory.memory import Memory, Turn
+    from loom.session.compaction.config import CompactionConfig, Retain, Trigger
+    from loom.session.config import SessionConfig
+    from loom.session.sending import Reply
+    from loom.session.session import Session
+    from loom.stores.files import FileCheckpointStore
+    from loom.stores.inmemory.checkpoints import MemoryCheckpointStore
+    from loom.stores.sqlite.checkpoints import SqliteCheckpointStore
     from loom.tokens import counter_for
 
 __version__ = "0.1.0"
@@ -52,9 +70,20 @@ _HOMES = {
     "loom.context.context": ("Context", "Redaction"),
     "loom.context.entry": ("DocumentEntry", "Entry", "ImageEntry", "MessageEntry", "StringEntry"),
     "loom.context.file_entry": ("FileEntry",),
+    "loom.context.fragments": (
+        "Fragment",
+        "create_context_fragment",
+        "create_identity_fragment",
+        "create_memory_fragment",
+        "create_safety_fragment",
+        "create_tools_fragment",
+    ),
+    "loom.context.prompt": ("Prompt", "PromptBuilder"),
     "loom.context.render.messages": ("CacheWarning",),
     "loom.context.render.request": ("render",),
     "loom.context.section": ("Section",),
+    "loom.context.skill_match": ("SkillMatch", "SkillMatcher", "tool_refusal"),
+    "loom.context.skills": ("Skill", "create_active_skill_fragment", "create_skills_fragment", "load_skills"),
     "loom.core.message": (
         "DocumentPart",
         "ImagePart",
@@ -70,10 +99,17 @@ _HOMES = {
     ),
     "loom.core.scope": ("Scope",),
     "loom.core.window": ("Notice", "Window", "WindowPart"),
-    "loom.engine": ("SyncMemory", "open_memory", "open_memory_sync"),
+    "loom.engine": ("SyncMemory", "open_checkpoints", "open_memory", "open_memory_sync"),
     "loom.errors": ("LoomError",),
     "loom.memory.config": ("MemoryConfig", "MemoryLayerConfig", "MemoryStrategyType"),
     "loom.memory.memory": ("Memory", "Turn"),
+    "loom.session.compaction.config": ("CompactionConfig", "Retain", "Trigger"),
+    "loom.session.config": ("SessionConfig",),
+    "loom.session.sending": ("Reply",),
+    "loom.session.session": ("Session",),
+    "loom.stores.files": ("FileCheckpointStore",),
+    "loom.stores.inmemory.checkpoints": ("MemoryCheckpointStore",),
+    "loom.stores.sqlite.checkpoints": ("SqliteCheckpointStore",),
     "loom.tokens": ("counter_for",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -82,16 +118,20 @@ __all__ = [
     "CachePlan",
     "CacheRules",
     "CacheWarning",
+    "CompactionConfig",
     "Context",
     "DocumentEntry",
     "DocumentPart",
     "Entry",
     "Explanation",
+    "FileCheckpointStore",
     "FileEntry",
+    "Fragment",
     "ImageEntry",
     "ImagePart",
     "LoomError",
     "Memory",
+    "MemoryCheckpointStore",
     "MemoryConfig",
     "MemoryLayerConfig",
     "MemoryStrategyType",
@@ -101,10 +141,20 @@ __all__ = [
     "NativePart",
     "Notice",
     "Part",
+    "Prompt",
+    "PromptBuilder",
     "Redaction",
+    "Reply",
+    "Retain",
     "Scope",
     "Section",
+    "Session",
+    "SessionConfig",
     "Simulation",
+    "Skill",
+    "SkillMatch",
+    "SkillMatcher",
+    "SqliteCheckpointStore",
     "StringEntry",
     "SyncMemory",
     "TextPart",
@@ -112,18 +162,29 @@ __all__ = [
     "ToolCallPart",
     "ToolResultPart",
     "ToolSpec",
+    "Trigger",
     "Turn",
     "Usage",
     "Window",
     "WindowPart",
     "counter_for",
+    "create_active_skill_fragment",
+    "create_context_fragment",
+    "create_identity_fragment",
+    "create_memory_fragment",
+    "create_safety_fragment",
+    "create_skills_fragment",
+    "create_tools_fragment",
     "explain",
     "find_model",
+    "load_skills",
+    "open_checkpoints",
     "open_memory",
     "open_memory_sync",
     "plan",
     "render",
     "simulate",
+    "tool_refusal",
 ]
 
 

@@ -18,7 +18,8 @@ from tests.docs.pages import REWRITE, ROOT, run_loom, shown
 REFERENCE = ROOT / "docs/reference"
 COMMANDS = (
     *("", "cache", "cache plan", "cache explain", "cache simulate", "demo", "memory", "memory add", "memory search"),
-    *("memory facts", "memory stats", "memory forget", "memory export", "memory import", "memory work"),
+    *("memory facts", "memory show", "memory stats", "memory forget", "memory export", "memory import", "memory reembed"),
+    "memory work",
 )
 OPENING = """# The command line
 

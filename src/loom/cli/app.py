@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from loom import __version__
-from loom.cli import cache, demo, memory
+from loom.cli import cache, chat, demo, memory, session
 
 app = typer.Typer(
     name="loom",
@@ -18,6 +18,8 @@ app = typer.Typer(
 )
 app.add_typer(cache.app, name="cache")
 app.add_typer(memory.app, name="memory")
+app.add_typer(session.app, name="session")
+app.command(name="chat")(chat.chat)
 app.command(name="demo")(demo.demo)
 
 

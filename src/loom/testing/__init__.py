@@ -1,5 +1,6 @@
 """What Loom ships for tests: fakes that keep the contracts."""
 
 from loom.testing.clock import FakeClock
+from loom.testing.scripted import ScriptedModel, ScriptFinished
 
-__all__ = ["FakeClock"]
+__all__ = ["FakeClock", "ScriptFinished", "ScriptedModel"]

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from loom.tokens.calibrated import CalibratedCounter, Calibration
     from loom.tokens.estimate import EstimateCounter, estimate_tokens
     from loom.tokens.exact import ExactCounter
-    from loom.tokens.parts import PartRules, count_message, count_messages, count_tool
+    from loom.tokens.parts import PartRules, count_message, count_messages, count_request, count_tool
 
 __all__ = [
     "CalibratedCounter",
@@ -22,6 +22,7 @@ __all__ = [
     "PartRules",
     "count_message",
     "count_messages",
+    "count_request",
     "count_tool",
     "counter_for",
     "estimate_tokens",
@@ -35,6 +36,7 @@ _HOMES = {
     "PartRules": "parts",
     "count_message": "parts",
     "count_messages": "parts",
+    "count_request": "parts",
     "count_tool": "parts",
     "estimate_tokens": "estimate",
 }

@@ -20,6 +20,7 @@ from loom.core.message import (
     ToolResultPart,
     ToolSpec,
 )
+from loom.protocols.model import ModelRequest
 from loom.protocols.token_counter import TokenCounter
 from loom.tokens.images import UNKNOWN_SIZE, image_rule, image_size
 from loom.tokens.memo import Memo
@@ -119,3 +120,10 @@ def _without_seals(body: Any) -> tuple[Any, str]:
     block = cast("dict[str, Any]", body)
     sealed = [value for key, value in block.items() if key in _SEALED and isinstance(value, str)]
     return {key: value for key, value in block.items() if key not in _SEALED}, "".join(sealed)
+
+
+def count_request(request: ModelRequest, counter: TokenCounter) -> int:
+    """Tokens of a whole prompt: system, tools and messages."""
+    system = sum(counter.count(text) for text in request.system)
+    tools = sum(count_tool(tool, counter) for tool in request.tools)
+    return system + tools + count_messages(request.messages, counter)

@@ -1,0 +1,161 @@
+"""`loom chat`: talk to an agent in the terminal, and look at what it sees."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Annotated
+
+import anyio
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from loom.cli.output import console, print_json
+from loom.core.event import Event, to_dict
+from loom.errors import LoomError
+
+if TYPE_CHECKING:
+    from loom.agent.agent import Agent
+    from loom.session.session import Session
+
+_HELP = "/context  /memory [QUESTION]  /forget ID  /compact  /undo  /help  /quit"
+
+
+def chat(
+    message: Annotated[str | None, typer.Argument(help="Say one thing and leave; talk if not given.")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="provider:model; LOOM_MODEL or a model whose key is set, if not given.")
+    ] = None,
+    memory: Annotated[str, typer.Option(help="Where it remembers.", envvar="LOOM_MEMORY")] = "sqlite:./loom-chat.db",
+    user: Annotated[str, typer.Option(help="Who you are.", envvar="LOOM_USER")] = "me",
+    session: Annotated[str | None, typer.Option(help="The conversation to go on with; a new one if not given.")] = None,
+    instructions: Annotated[str, typer.Option(help="What the agent is told first.")] = "You are a helpful assistant.",
+    json: Annotated[bool, typer.Option("--json", help="Print every event as a line of JSON.")] = False,
+) -> None:
+    """Talk to an agent that remembers. Lines that begin with / look at it: /help lists them."""
+    from loom.agent.agent import Agent
+
+    async def work() -> None:
+        async with Agent(instructions, model=model, memory=memory, memory_tools=True) as agent:
+            held = await agent.session(user_id=user, session_id=session)
+            await Chat(agent, held, json=json).talk(message)
+
+    anyio.run(work)
+
+
+class Chat:
+    """One conversation in the terminal."""
+
+    def __init__(self, agent: Agent, session: Session, *, json: bool) -> None:
+        self._agent = agent
+        self._session = session
+        self._json = json
+        self._out = console()
+        self._commands: dict[str, Callable[[str], Awaitable[None]]] = {
+            "context": self._context,
+            "memory": self._memory,
+            "forget": self._forget,
+            "compact": self._compact,
+            "undo": self._undo,
+            "help": self._help,
+        }
+
+    async def talk(self, message: str | None) -> None:
+        """Say one thing, or whatever is typed until it ends."""
+        if message is not None:
+            await self._line(message)
+            return
+        if not self._json:
+            self._out.print(Text(f"{self._agent.model.name}; {_HELP}", style="dim"))
+            for note in self._agent.notes:
+                self._out.print(Text(f"! {note}", style="yellow"))
+        prompt = Console(stderr=True)
+        while True:
+            try:
+                said = await anyio.to_thread.run_sync(lambda: prompt.input("[bold]> [/bold]"), abandon_on_cancel=True)
+            except EOFError:
+                return
+            if said.strip() in ("/quit", "/exit"):
+                return
+            if said.strip():
+                await self._line(said)
+
+    async def _line(self, said: str) -> None:
+        try:
+            if said.startswith("/"):
+                name, _, rest = said[1:].partition(" ")
+                await self._commands.get(name, self._unknown)(rest.strip() if name in self._commands else name)
+            else:
+                await self._say(said)
+        except LoomError as error:  # a mistake ends the line, not the conversation
+            self._out.print(Text(f"loom: {error}", style="red"))
+
+    async def _say(self, said: str) -> None:
+        scope = self._session.scope
+        async for event in self._agent.stream(said, user_id=scope.user_id, session_id=self._session.id):
+            if self._json:
+                print_json(to_dict(event), indent=None)
+            else:
+                self._show(event)
+
+    def _show(self, event: Event) -> None:
+        match event.type:
+            case "text":
+                sys.stdout.write(event.text)
+                sys.stdout.flush()
+            case "tool.start":
+                self._out.print(Text(f"[{event.name}]", style="cyan"))
+            case "compaction.end":
+                change = f"{event.tokens_before:,} -> {event.tokens_after:,} tokens"
+                self._out.print(Text(f"[compacted: {change}; /undo takes it back]", style="cyan"))
+            case "recovery":
+                self._out.print(Text(f"[{event.action}: {event.reason}]", style="yellow"))
+            case "turn.end":
+                usage = event.usage
+                read = f", {usage.cache_read / usage.input:.0%} from the cache" if usage.input else ""
+                self._out.print(Text(f"\n({usage.input:,} tokens in{read}, {usage.output:,} out)", style="dim"))
+            case _:
+                pass
+
+    async def _context(self, _: str) -> None:
+        found = self._session.explain()
+        if self._json:
+            print_json({"tokens": found.tokens, "window": found.window, "sections": found.sections})
+        else:
+            self._out.print(Text(str(found)))
+
+    async def _memory(self, question: str) -> None:
+        memory, user = self._agent.memory, self._session.scope.user_id
+        assert memory is not None
+        if not question:
+            self._out.print(Text(str(await memory.profile(user_id=user))))
+            return
+        table = Table("id", "score", "text")
+        for hit in (await memory.recall(question, user_id=user)).hits:
+            table.add_row(hit.item.id, f"{hit.score:.2f}", Text(hit.item.text))
+        self._out.print(table)
+
+    async def _forget(self, id: str) -> None:
+        memory = self._agent.memory
+        assert memory is not None
+        if not id:
+            self._out.print("name what to forget: /forget ID; /memory QUESTION shows the ids")
+            return
+        receipt = await memory.forget(id, user_id=self._session.scope.user_id)
+        self._out.print(f"forgotten: {dict(receipt.removed)}")
+
+    async def _compact(self, _: str) -> None:
+        done = await self._session.compact()
+        self._out.print(f"{done.strategy}: {done.tokens_before:,} -> {done.tokens_after:,} tokens; /undo takes it back")
+
+    async def _undo(self, _: str) -> None:
+        await self._session.undo()
+        self._out.print("what was compacted last is shown again")
+
+    async def _help(self, _: str) -> None:
+        self._out.print(Text(_HELP))
+
+    async def _unknown(self, name: str) -> None:
+        self._out.print(Text(f"there is no /{name}; {_HELP}"))

@@ -1,0 +1,268 @@
+"""`loom session`: saved conversations on the command line."""
+
+from __future__ import annotations
+
+import json as jsonlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import anyio
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from loom.cli.output import console, print_json
+from loom.core.message import plain
+from loom.core.message_codec import log_to_dict
+from loom.core.scope import Scope
+from loom.errors import NotFound, UsageError
+
+if TYPE_CHECKING:
+    from loom.core.checkpoint import Checkpoint
+    from loom.protocols.checkpoint_store import CheckpointStore
+    from loom.protocols.model import Chunk, ModelRequest, ModelResponse
+    from loom.session.session import Session
+
+app = typer.Typer(help="Look at saved conversations, go back in them, fork and compact them.", no_args_is_help=True)
+
+Store = Annotated[
+    str, typer.Option("--store", help="Where they are saved: sqlite:PATH or files:FOLDER.", envvar="LOOM_SESSIONS")
+]
+User = Annotated[str, typer.Option("--user", help="Whose conversations.", envvar="LOOM_USER")]
+Namespace = Annotated[str, typer.Option("--namespace", help="The application they belong to.")]
+Id = Annotated[str, typer.Argument(help="The name of the conversation.")]
+At = Annotated[
+    str | None, typer.Option("--at", help="A checkpoint id, or the number of a turn; the last if not given.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+DEFAULT = "sqlite:./loom-sessions.db"
+
+_T = TypeVar("_T")
+
+
+class _NoModel:
+    """Stands for the model of a saved conversation: it has a name and a window, and answers nothing."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    async def complete(self, request: ModelRequest) -> ModelResponse:  # noqa: ARG002
+        raise UsageError("the command line has no model to write a summary with; use --strategy truncate or snapshot")
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[Chunk]:
+        yield await self.complete(request)
+
+    async def aclose(self) -> None:
+        pass
+
+
+def _run(store: str, work: Callable[[CheckpointStore], Awaitable[_T]]) -> _T:
+    """Do something with a store that exists."""
+    from loom.engine.checkpoints import open_checkpoints
+
+    place = store.partition(":")[2].removeprefix("//")
+    if place and not Path(place).exists():
+        raise NotFound(f"there is nothing at {place!r}; --store names a file or folder that a session saved to")
+
+    async def all_of_it() -> _T:
+        opened = open_checkpoints(store)
+        try:
+            return await work(opened)
+        finally:
+            await opened.aclose()
+
+    return anyio.run(all_of_it)
+
+
+async def _found(store: CheckpointStore, scope: Scope, at: str | None) -> Checkpoint:
+    if at is not None and at.isdigit():
+        turn = int(at)
+        found = next((c for c in await store.list(scope) if c.turn == turn), None)
+    else:
+        found = await store.load(scope, at)
+    if found is None:
+        where = "" if at is None else f" at {at!r}"
+        raise NotFound(
+            f"user {scope.user_id!r} has no conversation {scope.session_id!r}{where}; see `loom session list`"
+        )
+    return found
+
+
+async def _session(store: CheckpointStore, scope: Scope, at: str | None, **options: Any) -> Session:
+    from loom.session.session import Session
+
+    found = await _found(store, scope, at)
+    model = _NoModel(options.pop("model", "compatible:unknown"))
+    session = Session(
+        model=model,
+        checkpoint=store,
+        session_id=scope.session_id,
+        user_id=scope.user_id,
+        namespace=scope.namespace,
+        **options,
+    )
+    await session.restore(found)
+    return session
+
+
+@app.command("list")
+def list_(store: Store = DEFAULT, user: User = "default", namespace: Namespace = "default", json: Json = False) -> None:
+    """List the conversations of a user, the last saved first."""
+    saved = _run(store, lambda opened: opened.list(Scope(namespace, user)))
+    newest: dict[str, Checkpoint] = {}
+    points: dict[str, int] = {}
+    for checkpoint in saved:
+        newest.setdefault(checkpoint.session_id, checkpoint)
+        points[checkpoint.session_id] = points.get(checkpoint.session_id, 0) + 1
+    if json:
+        print_json([{"session": id, "checkpoints": points[id], "last": last} for id, last in newest.items()])
+        return
+    table = Table("session", "turns", "checkpoints", "tokens", "last saved")
+    for id, last in newest.items():
+        tokens = last.usage.input + last.usage.output
+        table.add_row(id, str(last.turn), str(points[id]), f"{tokens:,}", f"{last.at:%Y-%m-%d %H:%M:%S}")
+    console().print(table if newest else f"user {user!r} has no conversations here")
+
+
+@app.command()
+def show(
+    id: Id,
+    store: Store = DEFAULT,
+    user: User = "default",
+    namespace: Namespace = "default",
+    at: At = None,
+    whole: Annotated[bool, typer.Option("--all", help="Show every original message, also what was compacted.")] = False,
+    json: Json = False,
+) -> None:
+    """Show a conversation as the model sees it, and what was compacted."""
+    scope = Scope(namespace, user, id)
+
+    async def work(opened: CheckpointStore) -> tuple[Session, list[tuple[str, str, str]]]:
+        session = await _session(opened, scope, at)
+        shown = session.log if whole else session.shown
+        return session, [(i.id, i.message.role, "\n".join(map(plain, i.message.parts))) for i in shown]
+
+    session, lines = _run(store, work)
+    if json:
+        messages = [{"id": message, "role": role, "text": text} for message, role, text in lines]
+        print_json({"session": id, "turn": session.turn, "messages": messages, "compactions": session.compactions})
+        return
+    out = console()
+    for message, role, text in lines:
+        out.print(Text.assemble((f"{role:9} ", "bold"), text, (f"  {message}", "dim")))
+    for done in session.compactions:
+        out.print(
+            Text(f"compaction {done.id}: {done.strategy}, {done.tokens_before:,} -> {done.tokens_after:,} tokens")
+        )
+
+
+@app.command()
+def restore(
+    id: Id,
+    at: Annotated[str, typer.Option("--at", help="A checkpoint id, or the number of a turn.")],
+    store: Store = DEFAULT,
+    user: User = "default",
+    namespace: Namespace = "default",
+    json: Json = False,
+) -> None:
+    """Go back to an earlier point of a conversation; what came later stays loadable."""
+    scope = Scope(namespace, user, id)
+
+    async def work(opened: CheckpointStore) -> Checkpoint:
+        session = await _session(opened, scope, at)
+        return await session.checkpoint()
+
+    saved = _run(store, work)
+    _say(json, saved, f"conversation {id!r} goes on from turn {saved.turn} (checkpoint {saved.id})")
+
+
+@app.command()
+def fork(
+    id: Id,
+    new_id: Annotated[str | None, typer.Option("--as", help="The name of the new conversation.")] = None,
+    store: Store = DEFAULT,
+    user: User = "default",
+    namespace: Namespace = "default",
+    at: At = None,
+    json: Json = False,
+) -> None:
+    """Begin a new conversation at a point of another; both go on alone."""
+    scope = Scope(namespace, user, id)
+
+    async def work(opened: CheckpointStore) -> tuple[str, int]:
+        session = await _session(opened, scope, at)
+        found = await _found(opened, scope, at)
+        forked = await session.fork(found.id, session_id=new_id)
+        return forked.id, forked.turn
+
+    name, turn = _run(store, work)
+    _say(json, {"session": name, "turn": turn}, f"conversation {name!r} begins at turn {turn} of {id!r}")
+
+
+@app.command()
+def export(
+    id: Id,
+    store: Store = DEFAULT,
+    user: User = "default",
+    namespace: Namespace = "default",
+    at: At = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="The file to write; stdout if not given.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="The document is JSON in any case.")] = False,  # noqa: ARG001
+) -> None:
+    """Write a conversation as one JSON document: the checkpoint and its whole log."""
+    scope = Scope(namespace, user, id)
+
+    async def work(opened: CheckpointStore) -> dict[str, Any]:
+        found = await _found(opened, scope, at)
+        return log_to_dict(found, await opened.history(scope, found.id))
+
+    document = jsonlib.dumps(_run(store, work), indent=2, ensure_ascii=False)
+    if output is None:
+        typer.echo(document)
+    else:
+        output.write_text(document + "\n", encoding="utf-8")
+        console().print(f"written to {output}")
+
+
+@app.command()
+def compact(
+    id: Id,
+    store: Store = DEFAULT,
+    user: User = "default",
+    namespace: Namespace = "default",
+    strategy: Annotated[str, typer.Option(help="summarize, truncate, sliding_window, hierarchical or snapshot.")] = "",
+    model: Annotated[
+        str, typer.Option(help="The model whose window counts, as provider:model.")
+    ] = "compatible:unknown",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would happen.")] = False,
+    json: Json = False,
+) -> None:
+    """Compact a conversation, or say what that would do. Without a model, strategies that ask none are possible."""
+    scope = Scope(namespace, user, id)
+    chosen = strategy or ("summarize" if dry_run else "snapshot")
+
+    async def work(opened: CheckpointStore) -> Any:
+        config = {"compaction": {"strategy": chosen}}
+        session = await _session(opened, scope, None, model=model, config=config)
+        return await session.compact(dry_run=True) if dry_run else await session.compact()
+
+    done = _run(store, work)
+    if dry_run:
+        _say(json, {**_counts(done), "calls": done.calls, "goes": [s.id for s in done.goes]}, str(done))
+    else:
+        text = f"{done.strategy}: {done.tokens_before:,} -> {done.tokens_after:,} tokens; its handle is {done.id}"
+        _say(json, {**_counts(done), "undo": done.id}, text)
+
+
+def _counts(done: Any) -> dict[str, Any]:
+    return {"strategy": done.strategy, "tokens_before": done.tokens_before, "tokens_after": done.tokens_after}
+
+
+def _say(json: bool, value: object, text: str) -> None:
+    if json:
+        print_json(value)
+    else:
+        console().print(Text(text))

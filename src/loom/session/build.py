@@ -1,0 +1,82 @@
+"""Putting a session together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from loom.context.context import Context
+from loom.context.skills import Skill
+from loom.core.clock import Clock
+from loom.core.ids import RecordIds
+from loom.core.message import Message
+from loom.core.scope import Scope
+from loom.memory.memory import Memory
+from loom.protocols.checkpoint_store import CheckpointStore
+from loom.protocols.model import Model
+from loom.protocols.tool import Tool
+from loom.session.calling import Caller, Sleep
+from loom.session.compacting import Compacting
+from loom.session.config import SessionConfig
+from loom.session.events import Emitter
+from loom.session.history import History
+from loom.session.recalling import Remembering
+from loom.session.saving import Saver
+from loom.session.skills import ActiveSkills
+from loom.session.state import State
+from loom.session.tools import Toolbox
+from loom.telemetry.spans import SessionSpans
+
+
+def build_state(
+    *,
+    scope: Scope,
+    context: Context,
+    store: CheckpointStore | None,
+    ids: RecordIds,
+    model: Model,
+    config: SessionConfig,
+    tools: Sequence[Tool],
+    skills: Sequence[Skill],
+    memory: Memory | None,
+    clock: Clock,
+    sleep: Sleep,
+) -> State:
+    """Everything a session is made of, wired up."""
+    assert scope.session_id is not None
+    emitter, spans = Emitter(scope.session_id, clock), SessionSpans(scope.session_id)
+    emitter.subscribe(spans)
+    toolbox = Toolbox(tools, emitter=emitter, clock=clock)
+    context.tools += [spec for spec in toolbox.specs if spec not in context.tools]
+    history = History(context, clock=clock, ids=ids)
+    begun = [Message(entry.show().role or "user", entry.show().parts) for entry in context.convo]
+    context.convo.clear()
+    for message in begun:
+        history.append(message)
+    caller = Caller(model, config=config, emitter=emitter, spans=spans, sleep=sleep)
+    return State(
+        scope=scope,
+        config=config,
+        context=context,
+        history=history,
+        emitter=emitter,
+        caller=caller,
+        compacting=Compacting(
+            config.compaction,
+            caller=caller,
+            context=context,
+            history=history,
+            emitter=emitter,
+            clock=clock,
+            ids=ids,
+        ),
+        tools=toolbox,
+        skills=ActiveSkills(skills),
+        saver=Saver(store or _in_process(), scope, clock=clock, ids=ids),
+        memory=Remembering(memory, scope, config, clock) if memory else None,
+    )
+
+
+def _in_process() -> CheckpointStore:
+    from loom.stores.inmemory.checkpoints import MemoryCheckpointStore  # noqa: PLC0415  (only where no store is given)
+
+    return MemoryCheckpointStore()

@@ -1,0 +1,171 @@
+"""Calling the model: a window becomes a request, a failure of the moment is tried again, usage is measured."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from dataclasses import replace
+from typing import TypeAlias
+
+from loom.context.cache.explain import compare
+from loom.context.cache.plan import CachePlan, plan
+from loom.context.cache.prompt import Prompt
+from loom.context.cache.simulate import simulate, write_price
+from loom.context.cache.subject import prompt_of
+from loom.context.render.neutral import neutral
+from loom.context.render.request import Request, prepare
+from loom.context.render.target import Target, target_for
+from loom.core.event import CacheStatus, Event, Recovery, Text
+from loom.core.message import Usage
+from loom.core.window import Window
+from loom.errors import BadResponse, ProviderError, RateLimited
+from loom.protocols.model import KnowsWindow, Model, ModelRequest, ModelResponse, Rendered, TextChunk
+from loom.session.config import SessionConfig
+from loom.session.events import Emitter
+from loom.session.meter import Meter
+from loom.telemetry.spans import SessionSpans
+from loom.tokens import counter_for
+
+Sleep: TypeAlias = Callable[[float], Awaitable[object]]
+
+_USUAL_ANSWER = 4096
+"""Tokens set aside for an answer where nobody says how long one may be."""
+_REMEMBERED = 4
+"""How many earlier requests a prediction looks at."""
+_LONGEST_WAIT = 60.0
+"""Seconds; a provider that asks for more is not waited for."""
+
+
+class Caller:
+    """Sends windows to one model."""
+
+    def __init__(
+        self, model: Model, *, config: SessionConfig, emitter: Emitter, spans: SessionSpans, sleep: Sleep
+    ) -> None:
+        self.model = model
+        self._config = config
+        self._emitter = emitter
+        self._spans = spans
+        self._sleep = sleep
+        self.target: Target = target_for(None, model.name)
+        self.meter = Meter(counter_for(self.target.info))
+        self._sent: list[Prompt] = []
+        self.response: ModelResponse | None = None
+        """The answer to the request sent last, once it is complete."""
+
+    @property
+    def window_size(self) -> int:
+        """How many tokens prompt and answer may have together."""
+        return self.model.context_window if isinstance(self.model, KnowsWindow) else self.target.info.context_window
+
+    @property
+    def reserved_output(self) -> int:
+        """How many tokens of the window are set aside for the answer."""
+        asked = self._config.settings.max_output or self.target.info.max_output or _USUAL_ANSWER
+        return min(asked, self.window_size // 4)
+
+    @property
+    def binds_thinking(self) -> bool:
+        """Whether thinking is refused once the prompt before it has changed; so for a new model of who does that."""
+        unknown = not self.target.info.known and self.target.provider in ("anthropic", "bedrock")
+        return self.target.info.binds_thinking or unknown
+
+    def request(self, window: Window) -> ModelRequest:
+        """The request of a window: neutral, and as the exact bytes of the provider."""
+        return self._neutral(window, self._prepared(window))
+
+    def _prepared(self, window: Window) -> Request:
+        return prepare(window, self.target.provider, self.target.model, cache_ttl=self._config.cache_ttl)
+
+    def _neutral(self, window: Window, prepared: Request) -> ModelRequest:
+        provider = self.target.provider
+        system, messages = neutral(window, provider=provider, binds_thinking=self.binds_thinking)
+        return ModelRequest(
+            messages=messages,
+            system=system,
+            tools=window.tools,
+            settings=self._config.settings,
+            rendered=Rendered(provider, prepared.body),
+        )
+
+    def plan(self, window: Window) -> CachePlan:
+        """What the prompt cache is expected to do with a window."""
+        target = self.target
+        return plan(window, target.provider, target.model, cache_ttl=self._config.cache_ttl, counter=self.meter.counter)
+
+    def cost(self, usage: Usage) -> float | None:
+        """What a usage costs in US dollars; None where a price is not known."""
+        info = self.target.info
+        if info.input_price is None or info.output_price is None:
+            return None
+        write = write_price(info.cache.default_ttl or "", info.cache)
+        prompt = usage.uncached + usage.cache_read * info.cache.read + usage.cache_write * write
+        return (prompt * info.input_price + usage.output * info.output_price) / 1e6
+
+    async def send(self, window: Window) -> AsyncGenerator[Event]:
+        """Send a window; the answer is in `response` when the events end."""
+        prepared = self._prepared(window)
+        request = self._neutral(window, prepared)
+        self.response = None
+        for attempt in range(1, self._config.max_retries + 2):
+            try:
+                async with aclosing(self._stream(request)) as events:
+                    async for event in events:
+                        yield event
+            except ProviderError as error:
+                delay = _delay(error, attempt)
+                if delay is None or attempt > self._config.max_retries:
+                    raise
+                yield self._emitter.emit(
+                    Recovery, action="retry", reason=str(error), attempt=attempt, delay_milliseconds=round(delay * 1000)
+                )
+                await self._sleep(delay)
+            else:
+                break
+        assert self.response is not None
+        yield self._status(prepared, self.response.usage)
+        self.meter.measured(window, self.response.usage.input)
+
+    async def complete(self, window: Window, *, max_output: int) -> ModelResponse:
+        """The answer to a request beside the conversation: it is not measured, and nothing is tried again."""
+        request = self.request(window)
+        request = replace(request, settings=replace(request.settings, max_output=max_output, tool_choice=None))
+        with self._spans.chat(self.target.provider, self.target.model) as span:
+            response = await self.model.complete(request)
+            span.answered(response)
+        return response
+
+    async def _stream(self, request: ModelRequest) -> AsyncGenerator[Event]:
+        with self._spans.chat(self.target.provider, self.target.model) as span:
+            async for chunk in self.model.stream(request):
+                if isinstance(chunk, TextChunk) and chunk.text:
+                    yield self._emitter.emit(Text, text=chunk.text)
+                elif isinstance(chunk, ModelResponse):
+                    self.response = chunk
+            if self.response is None:
+                raise BadResponse(f"the stream of {self.model.name} ended without an answer")
+            span.answered(self.response)
+
+    def _status(self, request: Request, usage: Usage) -> CacheStatus:
+        """What the cache did, beside what its rules say it should have done after the requests before this one."""
+        info = self.target.info
+        prompt = prompt_of(request, self.meter.counter)
+        step = simulate([*self._sent, prompt], info.cache).steps[-1]
+        moved = compare(self._sent[-1], prompt, info) if self._sent else None
+        self._sent = [*self._sent[1 - _REMEMBERED :], prompt]
+        return self._emitter.emit(
+            CacheStatus,
+            usage=usage,
+            predicted_read=step.read,
+            predicted_write=step.write,
+            broke_at=moved.path if moved and moved.moved else None,
+        )
+
+
+def _delay(error: ProviderError, attempt: int) -> float | None:
+    """Seconds to wait before the next try; None where another one is no use."""
+    if not error.retryable:
+        return None
+    asked = error.retry_after if isinstance(error, RateLimited) else None
+    delay = 2.0 ** (attempt - 1) if asked is None else asked
+    return delay if delay <= _LONGEST_WAIT else None

@@ -1,0 +1,304 @@
+"""Compaction in a session: when it is time, what it costs, and that nothing is lost by it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass
+
+from loom.context.context import Context
+from loom.context.entry import MessageEntry
+from loom.core.checkpoint import Compaction, Replacement, Shown
+from loom.core.clock import Clock
+from loom.core.event import CompactionEnd, CompactionStart, ContextPressure, Event
+from loom.core.ids import RecordIds
+from loom.core.message import Message, TextPart, Usage, plain
+from loom.core.window import View, Window
+from loom.errors import CannotCompact, CompactionError, ContextOverflow, LoomError, NotFound
+from loom.protocols.compactor import Compactor, Rewrite
+from loom.protocols.model import ModelResponse
+from loom.session.calling import Caller
+from loom.session.compaction.ask import ask_model
+from loom.session.compaction.build import build
+from loom.session.compaction.chain import Pass
+from loom.session.compaction.config import CompactionConfig
+from loom.session.compaction.coverage import Coverage, coverage
+from loom.session.compaction.policy import Decision, Load, decide
+from loom.session.events import Emitter
+from loom.session.history import History, is_sayable
+from loom.session.rounds import current_request, units_of
+from loom.tokens.parts import MESSAGE_OVERHEAD
+
+_SMALLER = 0.9
+"""After a refusal the next request has at most this share of the refused one."""
+_FILLER = "word "
+_WORTH_A_TRY = 1.1
+"""Where a pass could not reach its target, the next one waits until the prompt has grown by this factor."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionPlan:
+    """What a compaction would do. Nothing has been changed.
+
+    Where a model would write a summary, its length is not known yet: `tokens_after` then takes the longest that
+    would be asked for.
+    """
+
+    strategy: str
+    tokens_before: int
+    tokens_after: int
+    goes: tuple[Shown, ...]
+    """What would no longer be shown as it is."""
+    stays: tuple[Shown, ...]
+    calls: int
+    """How often a model would be asked."""
+    call_tokens: int
+    """Prompt tokens of those calls; most of them are read from the cache where it is warm."""
+    rewritten_tokens: int
+    """Tokens behind the first change: they leave the cache, and the next request writes them again."""
+
+    @property
+    def saves(self) -> int:
+        """Tokens that every later request is smaller by."""
+        return self.tokens_before - self.tokens_after
+
+    def __str__(self) -> str:
+        asks = f", asking the model {self.calls}x ({self.call_tokens:,} tokens of prompt)" if self.calls else ""
+        return (
+            f"{self.strategy}: {len(self.goes)} of {len(self.goes) + len(self.stays)} messages would go{asks}; "
+            f"{self.tokens_before:,} tokens would become {self.tokens_after:,}, and {self.rewritten_tokens:,} of them "
+            f"would be written to the cache again"
+        )
+
+
+class Compacting:
+    """Keeps one session's history inside the window of its model."""
+
+    def __init__(
+        self,
+        config: CompactionConfig,
+        *,
+        caller: Caller,
+        context: Context,
+        history: History,
+        emitter: Emitter,
+        clock: Clock,
+        ids: RecordIds,
+    ) -> None:
+        self.config = config
+        self.pins: dict[str, None] = {}
+        """Ids of messages that no compaction may touch."""
+        self.last: Compaction | None = None
+        self._caller = caller
+        self._context = context
+        self._history = history
+        self._emitter = emitter
+        self._clock = clock
+        self._ids = ids
+        self._pressure = 0
+        self._gave_up_at: int | None = None
+        ask = ask_model(config.summary_model) if config.summary_model else self._ask
+        self._compactor: Compactor = build(config, ask=ask, binds_thinking=caller.binds_thinking)
+
+    # -- when ---------------------------------------------------------------------------------------------
+
+    async def if_needed(self) -> AsyncGenerator[Event]:
+        """Compact if it is time. Where that cannot be done the turn goes on: the provider has the last word."""
+        window = self._context.compile(clear_volatile=False)
+        load, decision = self.load(window)
+        if decision.pressure > self._pressure:
+            yield self._emitter.emit(ContextPressure, tokens=load.tokens, window=load.window, trigger=decision.trigger)
+        self._pressure = decision.pressure
+        waits = self._gave_up_at is not None and load.tokens < self._gave_up_at * _WORTH_A_TRY
+        if not decision.compact or waits:
+            return
+        try:
+            async for event in self.run(f"{load.tokens:,} tokens of {decision.trigger:,}", window, decision.target):
+                yield event
+        except CompactionError:
+            self._gave_up_at = load.tokens
+
+    async def after_overflow(self, window: Window, error: ContextOverflow) -> AsyncGenerator[Event]:
+        """The provider refused a request as too large: make the next one smaller, whatever the trigger says."""
+        load, decision = self.load(window)
+        size = error.size or load.tokens
+        limit = min(size * _SMALLER, error.limit or size)
+        # What the provider counts and what is counted here may differ: the share of the refused size is what matters.
+        total = load.tokens * limit / size
+        target = min(decision.target, int(total - (load.tokens - load.history)))
+        try:
+            async for event in self.run(f"the provider refused the request: {error}", window, max(0, target)):
+                yield event
+        except CompactionError as failure:
+            message = f"{error}; and the request cannot be made smaller: {failure}"
+            raise ContextOverflow(message, limit=error.limit, size=error.size) from failure
+
+    def _target_now(self, window: Window) -> int:
+        load, decision = self.load(window)
+        return min(decision.target, int(load.history * self.config.target))
+
+    def load(self, window: Window) -> tuple[Load, Decision]:
+        """How full a window is, and what follows from it."""
+        total = self._caller.meter.tokens(window)
+        history = min(total, self._count(self._history.shown))
+        size = self._caller.window_size
+        reserve = self._caller.reserved_output
+        load = Load(
+            tokens=total, history=history, messages=len(self._history.shown), window=size, reserved_output=reserve
+        )
+        return load, decide(self.config, load)
+
+    # -- how ----------------------------------------------------------------------------------------------
+
+    async def run(self, reason: str, window: Window, target: int) -> AsyncGenerator[Event]:
+        """Rewrite what is shown down to a target; raises CompactionError where that fails, and nothing changed."""
+        compactor = self._compactor
+        before = self._caller.meter.tokens(window)
+        yield self._emitter.emit(CompactionStart, reason=reason, strategy=compactor.name, tokens=before, target=target)
+        rewrite, error = Rewrite(replacements=()), None
+        compaction: Compaction | None = None
+        try:
+            rewrite = await self._rewrite(compactor, target)
+            used = rewrite.strategy if isinstance(rewrite, Pass) else compactor.name
+            compaction = self._apply(used, rewrite, before)
+        except LoomError as failure:
+            error = failure
+        yield self._emitter.emit(
+            CompactionEnd,
+            strategy=compaction.strategy if compaction else compactor.name,
+            tokens_before=before,
+            tokens_after=compaction.tokens_after if compaction else before,
+            covered=len(rewrite.covered) if compaction else 0,
+            dropped_thinking=rewrite.dropped_thinking if compaction else 0,
+            usage=rewrite.usage,
+            undo=compaction.id if compaction else None,
+            error=str(error) if error else None,
+        )
+        if error is not None:
+            raise error if isinstance(error, CompactionError) else CompactionError(str(error)) from error
+        self._gave_up_at, self._pressure = None, 0
+
+    async def on_demand(self) -> AsyncGenerator[Event]:
+        """Compact now."""
+        window = self._context.compile(clear_volatile=False)
+        async for event in self.run("asked for", window, self._target_now(window)):
+            yield event
+
+    async def plan(self) -> CompactionPlan:
+        """What a compaction now would do. No model is asked: summaries are taken to be as long as they may be."""
+        window = self._context.compile(clear_volatile=False)
+        asked: list[int] = []
+        beside = self._caller.meter.tokens(window) - self._count(self._history.shown)
+
+        async def guess(history: Sequence[Shown], instruction: str, *, max_output: int) -> ModelResponse:
+            counter = self._caller.meter.counter
+            size = self._count(history)
+            asked.append(beside + size + counter.count(instruction))
+            text = _FILLER * max(1, min(max_output, size // 4) // counter.count(_FILLER * 8) * 8)
+            return ModelResponse(parts=(TextPart(text),), stop="end", usage=Usage(), model="guess")
+
+        compactor = build(self.config, ask=guess, binds_thinking=self._caller.binds_thinking)
+        return self._planned(compactor.name, await self._rewrite(compactor, self._target_now(window)), window, asked)
+
+    def coverage(self, handle: str | None) -> Coverage:
+        """What a compaction kept of what it replaced."""
+        applied = self._history.applied
+        if handle is None and not applied:
+            raise NotFound("nothing was compacted yet")
+        compaction = self._history.compaction(handle or applied[-1])
+        originals = [Shown(m.id, m.message) for m in self._history.expand(compaction.id)]
+        told = "\n".join(plain(part) for r in compaction.replacements if r.message for part in r.message.parts)
+        replacement = Replacement(tuple(item.id for item in originals), Message.user(told) if told else None)
+        return coverage(originals, Rewrite(replacements=(replacement,)))
+
+    def _planned(self, strategy: str, rewrite: Rewrite, window: Window, asked: Sequence[int]) -> CompactionPlan:
+        before = self._caller.meter.tokens(window)
+        shown = self._history.shown
+        after = self._preview(rewrite).apply(shown)
+        kept = {item.id for item in after}
+        first = next((n for n, (a, b) in enumerate(zip(shown, after, strict=False)) if a.id != b.id), len(after))
+        return CompactionPlan(
+            strategy=strategy,
+            tokens_before=before,
+            tokens_after=max(0, before - self._count(shown) + self._count(after)),
+            goes=tuple(item for item in shown if item.id not in kept),
+            stays=tuple(item for item in shown if item.id in kept),
+            calls=len(asked),
+            call_tokens=sum(asked),
+            rewritten_tokens=self._count(after[first:]),
+        )
+
+    async def _rewrite(self, compactor: Compactor, target: int) -> Rewrite:
+        """A rewrite that keeps the laws, whoever wrote the compactor."""
+        shown = tuple(self._history.shown)
+        keep = {*self.pins} & {item.id for item in shown}
+        if (request := current_request(shown)) is not None:
+            keep.add(request.id)
+        framing = MESSAGE_OVERHEAD * len(shown)
+        target = max(0, target - framing)
+        rewrite = await compactor.compact(shown, target=target, counter=self._caller.meter.counter, keep=keep)
+        if not rewrite.replacements:
+            raise CannotCompact(f"{compactor.name} found nothing to replace")
+        after = self._preview(rewrite).apply(shown)
+        gone = keep - {item.id for item in after}
+        if gone:
+            raise CompactionError(f"{compactor.name} replaced what must stay: {', '.join(sorted(gone))}")
+        if _unpaired(after) > _unpaired(shown):
+            raise CompactionError(f"{compactor.name} left a tool call without its result, or a result without its call")
+        size = sum(self._caller.meter.counter.count_part(part) for item in after for part in item.message.parts)
+        if size > target:
+            raise CannotCompact(f"{compactor.name} left {size:,} tokens of history; the target is {target:,}")
+        return rewrite
+
+    def _apply(self, strategy: str, rewrite: Rewrite, before: int) -> Compaction:
+        shrunk = self._count(self._history.shown) - self._count(self._preview(rewrite).apply(self._history.shown))
+        compaction = Compaction(
+            id=self._ids.next_id(),
+            at=self._clock.now(),
+            strategy=strategy,
+            replacements=rewrite.replacements,
+            tokens_before=before,
+            tokens_after=max(0, before - shrunk),
+        )
+        self._history.apply(compaction)
+        self.last = compaction
+        return compaction
+
+    def _preview(self, rewrite: Rewrite) -> Compaction:
+        return Compaction(
+            id="preview",
+            at=self._clock.now(),
+            strategy="",
+            replacements=rewrite.replacements,
+            tokens_before=0,
+            tokens_after=0,
+        )
+
+    def _count(self, shown: Sequence[Shown]) -> int:
+        counter = self._caller.meter.counter
+        return sum(MESSAGE_OVERHEAD + sum(map(counter.count_part, item.message.parts)) for item in shown)
+
+    # -- asking for a summary -----------------------------------------------------------------------------
+
+    async def _ask(self, history: Sequence[Shown], instruction: str, *, max_output: int) -> ModelResponse:
+        """Ask the session's own model about a part of the history.
+
+        The request is the one the model saw before, byte for byte up to the end of that part, with the instruction
+        behind it: the provider reads it from its cache.
+        """
+        window = self._context.compile(clear_volatile=False)
+        items: list[View] = []
+        last = self._history.entry(history[-1].id)
+        if last is not None and list(history) == self._history.shown[: len(history)]:
+            for _, item in window.items("convo"):  # visitors and updates included, as the model saw them
+                items.append(item)
+                if item.id == last.id:
+                    break
+        else:
+            items += [MessageEntry(item.message) for item in history if is_sayable(item.message)]
+        items.append(MessageEntry(Message.user(instruction)))
+        asked = window.only(("foundation", "focus", "topic", "convo")).with_items("convo", items, void=frozenset())
+        return await self._caller.complete(asked, max_output=max_output)
+
+
+def _unpaired(shown: Sequence[Shown]) -> int:
+    return sum(unit.open or unit.stray for unit in units_of(shown))

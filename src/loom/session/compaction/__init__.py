@@ -1,0 +1,51 @@
+"""Compaction: when a history is made smaller, what stays of it, and what stands for the rest."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from loom.core.doors import door
+
+if TYPE_CHECKING:
+    from loom.session.compaction.ask import Ask, ask_model
+    from loom.session.compaction.chain import Chain
+    from loom.session.compaction.clear_tools import ClearTools
+    from loom.session.compaction.config import ClearToolsOptions, CompactionConfig, Retain, Trigger
+    from loom.session.compaction.coverage import Coverage
+    from loom.session.compaction.hierarchical import Hierarchical
+    from loom.session.compaction.sliding_window import SlidingWindow
+    from loom.session.compaction.snapshot import Snapshot
+    from loom.session.compaction.summarize import Summarize
+    from loom.session.compaction.truncate import Truncate
+
+__all__ = [
+    "Ask",
+    "Chain",
+    "ClearTools",
+    "ClearToolsOptions",
+    "CompactionConfig",
+    "Coverage",
+    "Hierarchical",
+    "Retain",
+    "SlidingWindow",
+    "Snapshot",
+    "Summarize",
+    "Trigger",
+    "Truncate",
+    "ask_model",
+]
+
+_HOMES = {
+    "ask": ("Ask", "ask_model"),
+    "chain": ("Chain",),
+    "clear_tools": ("ClearTools",),
+    "config": ("ClearToolsOptions", "CompactionConfig", "Retain", "Trigger"),
+    "coverage": ("Coverage",),
+    "hierarchical": ("Hierarchical",),
+    "sliding_window": ("SlidingWindow",),
+    "snapshot": ("Snapshot",),
+    "summarize": ("Summarize",),
+    "truncate": ("Truncate",),
+}
+
+__getattr__, __dir__ = door(__name__, {name: f"{__name__}.{home}" for home, names in _HOMES.items() for name in names})

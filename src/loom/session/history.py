@@ -1,0 +1,116 @@
+"""The history of a session: a log that only grows, and what is shown of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from loom.context.context import Context
+from loom.context.entry import MessageEntry
+from loom.core.checkpoint import Compaction, LogEntry, LoggedMessage, Shown, shown_of
+from loom.core.clock import Clock
+from loom.core.ids import RecordIds
+from loom.core.message import Message, TextPart
+from loom.errors import NotFound
+
+
+class History:
+    """One session's log and its view, kept in step with the conversation of a context.
+
+    The log is never changed, only added to; a compaction is an entry like a message. What is shown is the
+    messages with the compactions in `applied`.
+    """
+
+    def __init__(self, context: Context, *, clock: Clock, ids: RecordIds) -> None:
+        self._context = context
+        self._clock = clock
+        self._ids = ids
+        self.log: list[LogEntry] = []
+        self.applied: tuple[str, ...] = ()
+        self.shown: list[Shown] = []
+        self._entries: dict[str, MessageEntry] = {}
+
+    def append(self, message: Message) -> LoggedMessage:
+        """Add a message at the end."""
+        entry = MessageEntry(message)  # first, because it refuses what no provider takes
+        logged = LoggedMessage(self._ids.next_id(), self._clock.now(), message)
+        self.log.append(logged)
+        self.shown.append(Shown(logged.id, message))
+        self._entries[logged.id] = entry
+        self._context.convo.add(entry)
+        return logged
+
+    def withdraw(self, position: int) -> None:
+        """Take back the messages that the log gained since it had this length; a compaction made since stays."""
+        gone = {entry.id for entry in self.log[position:] if isinstance(entry, LoggedMessage)}
+        self.log[position:] = [entry for entry in self.log[position:] if entry.id not in gone]
+        self.shown = [item for item in self.shown if item.id not in gone]
+        for id in gone:
+            self._context.convo.remove(self._entries.pop(id))
+
+    def apply(self, compaction: Compaction) -> None:
+        """Show the history with a compaction more."""
+        shown = compaction.apply(self.shown)
+        self.log.append(compaction)
+        self.applied = (*self.applied, compaction.id)
+        self._show(shown)
+
+    def undo(self, handle: str) -> None:
+        """Show again what a compaction replaced."""
+        if handle not in self.applied:
+            known = ", ".join(self.applied) or "none"
+            raise NotFound(f"no compaction {handle!r} applies here; those that do: {known}")
+        applied = tuple(id for id in self.applied if id != handle)
+        shown = shown_of(self.log, applied)
+        self.applied = applied
+        self._show(shown)
+
+    def load(self, log: Iterable[LogEntry], applied: Sequence[str]) -> None:
+        """Become another history."""
+        self.log = list(log)
+        self.applied = tuple(applied)
+        self._entries = {}
+        self._show(shown_of(self.log, self.applied))
+
+    def entry(self, id: str) -> MessageEntry | None:
+        """The entry of the context that shows a message; None where there is nothing to show of it."""
+        return self._entries.get(id)
+
+    def compaction(self, handle: str) -> Compaction:
+        """The compaction with this id, applied or not."""
+        for entry in self.log:
+            if isinstance(entry, Compaction) and entry.id == handle:
+                return entry
+        raise NotFound(f"this session has no compaction {handle!r}")
+
+    def expand(self, id: str) -> tuple[LoggedMessage, ...]:
+        """The messages of the log behind something shown: a summary, a message, or a whole compaction."""
+        messages = {e.id: e for e in self.log if isinstance(e, LoggedMessage)}
+        compactions = {e.id: e for e in self.log if isinstance(e, Compaction)}
+        if id in compactions:
+            waiting = [covered for r in compactions[id].replacements for covered in r.covers]
+        elif id in messages or id.rpartition(".")[0] in compactions:
+            waiting = [id]
+        else:
+            raise NotFound(f"nothing in this session has the id {id!r}; explain() lists what is shown")
+        found: list[LoggedMessage] = []
+        while waiting:
+            next_id = waiting.pop(0)
+            if next_id in messages:
+                found.append(messages[next_id])
+            else:
+                handle, _, number = next_id.rpartition(".")
+                waiting = [*compactions[handle].replacements[int(number)].covers, *waiting]
+        return tuple(found)
+
+    def _show(self, shown: Sequence[Shown]) -> None:
+        self.shown = list(shown)
+        # The same message keeps its entry, so that what comes back after an undo is the very same bytes.
+        # A message that lost its thinking may hold nothing any more: then there is nothing to show of it.
+        said = [s for s in shown if is_sayable(s.message)]
+        self._entries |= {s.id: MessageEntry(s.message) for s in said if s.id not in self._entries}
+        self._context.rewrite(self._entries[s.id] for s in said)
+
+
+def is_sayable(message: Message) -> bool:
+    """Whether a message holds anything a provider takes: text that is only white space is nothing."""
+    return any(not isinstance(part, TextPart) or part.text.strip() for part in message.parts)

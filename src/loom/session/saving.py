@@ -1,0 +1,89 @@
+"""Saving a session: each turn is written once, behind the one before it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from loom.core.checkpoint import Checkpoint, LogEntry
+from loom.core.clock import Clock
+from loom.core.ids import RecordIds
+from loom.core.message import Usage
+from loom.core.scope import Scope
+from loom.errors import NotFound, StoreConflict, UsageError
+from loom.protocols.checkpoint_store import CheckpointStore, Forks
+from loom.session.history import History
+
+
+class Saver:
+    """Knows how much of a log is durable, and writes the rest.
+
+    `last` is the checkpoint the history continues; `_head` the one last saved in this session, which is another
+    one after going back.
+    """
+
+    def __init__(self, store: CheckpointStore, scope: Scope, *, clock: Clock, ids: RecordIds) -> None:
+        self.store = store
+        self.scope = scope
+        self.last: Checkpoint | None = None
+        self._head: str | None = None
+        self._clock = clock
+        self._ids = ids
+
+    def is_saved(self, history: History) -> bool:
+        """Whether everything of a history is durable, its view included."""
+        last = self.last
+        return last is not None and last.position == len(history.log) and last.compactions == history.applied
+
+    async def save(self, history: History, *, turn: int, usage: Usage, pins: Sequence[str] = ()) -> Checkpoint:
+        """Write what is new, and a checkpoint at the end of it."""
+        assert self.scope.session_id is not None
+        done = self.last.position if self.last else 0
+        checkpoint = Checkpoint(
+            id=self._ids.next_id(),
+            session_id=self.scope.session_id,
+            at=self._clock.now(),
+            position=len(history.log),
+            turn=turn,
+            parent=self.last.id if self.last else None,
+            compactions=history.applied,
+            pins=tuple(pins),
+            usage=usage,
+        )
+        try:
+            await self.store.save(self.scope, checkpoint, entries=history.log[done:], head=self._head)
+        except StoreConflict as error:
+            raise StoreConflict(
+                f"session {self.scope.session_id!r} was continued somewhere else; call restore() to go on from "
+                f"there, or fork() to go on from here ({error})"
+            ) from error
+        self.last, self._head = checkpoint, checkpoint.id
+        return checkpoint
+
+    async def load(self, id: str | None = None, turn: int | None = None) -> tuple[Checkpoint, Sequence[LogEntry]]:
+        """A checkpoint and the log up to it: the one named, the last of a turn, or the last of all."""
+        newest = await self.store.load(self.scope)
+        found = newest if id is None and turn is None else await self._find(id, turn)
+        if newest is None or found is None:
+            raise NotFound(f"session {self.scope.session_id!r} has no checkpoint {_named(id, turn)}; list() shows them")
+        log = await self.store.history(self.scope, found.id)
+        self.last, self._head = found, newest.id
+        return found, log
+
+    async def fork(self, at: int | str | None, *, session_id: str) -> Checkpoint:
+        """Begin another session at a checkpoint of this one: the one named, the last of a turn, or the last."""
+        if not isinstance(self.store, Forks):
+            raise UsageError(f"{type(self.store).__name__} cannot fork; use a store that can, such as SQLite")
+        found = self.last if at is None else await self._find(*((None, at) if isinstance(at, int) else (at, None)))
+        if found is None:
+            what = "has no turn to fork at yet" if at is None else f"has no checkpoint {at!r}"
+            raise NotFound(f"session {self.scope.session_id!r} {what}")
+        return await self.store.fork(self.scope, found.id, session_id=session_id)
+
+    async def _find(self, id: str | None, turn: int | None) -> Checkpoint | None:
+        if id is not None:
+            return await self.store.load(self.scope, id)
+        return next((c for c in await self.store.list(self.scope) if c.turn == turn), None)
+
+
+def _named(id: str | None, turn: int | None) -> str:
+    return repr(id) if id is not None else f"of turn {turn}" if turn is not None else "yet"

@@ -1,0 +1,72 @@
+"""A message on its way: read its events, or await its reply."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator
+from dataclasses import dataclass, field
+from typing import Any
+
+from loom.core.event import Event
+from loom.core.message import Usage
+from loom.errors import UsageError
+from loom.memory.values import Recalled, Remembered
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """How a turn ended."""
+
+    text: str
+    stop: str
+    """`end`, `length`, `refusal`, ... as the model said, or `steps` where the turn had its last step."""
+    turn: int
+    usage: Usage
+    """Of this turn, compactions included."""
+    checkpoint_id: str
+    recalled: Recalled | None = None
+    remembered: Remembered | None = None
+    events: tuple[Event, ...] = field(default=(), repr=False)
+
+
+class Sending:
+    """What send() returns. Nothing happens before it is awaited or read, and it can be only one of the two, once."""
+
+    def __init__(
+        self, events: Callable[[], AsyncGenerator[Event]], reply: Callable[[tuple[Event, ...]], Reply]
+    ) -> None:
+        self._make = events
+        self._reply = reply
+        self._seen: list[Event] = []
+        self._taken = False
+        self._done = False
+
+    @property
+    def reply(self) -> Reply:
+        """How the turn ended, once all its events were read."""
+        if not self._done:
+            raise UsageError("the turn is not over; read its events to the end, or await it")
+        return self._reply(tuple(self._seen))
+
+    def __aiter__(self) -> AsyncIterator[Event]:
+        return self._events()
+
+    def __await__(self) -> Generator[Any, None, Reply]:
+        return self._drained().__await__()
+
+    async def _events(self) -> AsyncGenerator[Event]:
+        if self._taken:
+            raise UsageError("this message was sent already; call send() again to send another")
+        self._taken = True
+        events = self._make()
+        try:
+            async for event in events:
+                self._seen.append(event)
+                yield event
+            self._done = True
+        finally:
+            await events.aclose()
+
+    async def _drained(self) -> Reply:
+        async for _ in self._events():
+            pass
+        return self.reply

@@ -1,0 +1,374 @@
+"""Session: one conversation with a model, whole for as long as it lasts."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, Literal, Self, overload
+
+from anyio import sleep as anyio_sleep
+
+from loom.context.context import Context
+from loom.core.checkpoint import Checkpoint, Compaction, LoggedMessage, Shown
+from loom.core.clock import Clock, SystemClock
+from loom.core.event import CheckpointSaved, CompactionEnd, Error, Event, SessionEnd, SessionStart
+from loom.core.ids import RecordIds
+from loom.core.message import Message, Usage
+from loom.core.scope import Scope
+from loom.errors import LoomError, NotFound, UsageError
+from loom.session.build import build_state
+from loom.session.compacting import CompactionPlan
+from loom.session.compaction.coverage import Coverage
+from loom.session.config import SessionConfig
+from loom.session.events import Listener
+from loom.session.explaining import SessionExplanation, explain_session
+from loom.session.sending import Reply, Sending
+from loom.session.turn import TurnRun
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from loom.context.skills import Skill
+    from loom.memory.memory import Memory
+    from loom.protocols.checkpoint_store import CheckpointStore
+    from loom.protocols.model import Model
+    from loom.protocols.tool import Tool
+    from loom.session.calling import Sleep
+
+
+class Session:
+    """One conversation: it recalls, compiles, calls the model, runs tools, compacts, saves, and tells of each step.
+
+    Everything that was said stays in an append-only log; what the model is shown of it may be rewritten, and every
+    rewrite can be undone. One turn runs at a time.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: Model | None = None,
+        provider: Model | None = None,
+        config: SessionConfig | Mapping[str, Any] | None = None,
+        instructions: str | None = None,
+        context: Context | None = None,
+        tools: Iterable[Tool] = (),
+        skills: Iterable[Skill] = (),
+        memory: Memory | None = None,
+        checkpoint: CheckpointStore | None = None,
+        session_id: str | None = None,
+        user_id: str = "default",
+        namespace: str = "default",
+        clock: Clock | None = None,
+        sleep: Sleep = anyio_sleep,
+    ) -> None:
+        """Make a session. Nothing is read, written or sent yet.
+
+        Args:
+            model: who answers.
+            provider: another word for the model.
+            config: how the session behaves, as SessionConfig or as a plain mapping with its names.
+            instructions: the first text of the foundation.
+            context: what the model sees beside the conversation; a new one if not given. What its conversation
+                holds already becomes the beginning of the history.
+            tools: what the model may call.
+            skills: what the user may activate by what he says.
+            memory: what is recalled for a turn and what is kept of it; nothing if not given.
+            checkpoint: where turns are saved; in this process only, if not given.
+            session_id: the name of the conversation; a new one if not given. To go on with one that was saved,
+                call restore() first.
+            user_id: whose conversation it is.
+            namespace: keeps applications on one store apart.
+            clock: what time it is.
+            sleep: how to wait before a call is tried again.
+        """
+        chosen = model or provider
+        if chosen is None:
+            raise UsageError("a session needs a model; give model=, or a ScriptedModel of loom.testing to try it out")
+        clock = clock or SystemClock()
+        self._ids = RecordIds(clock)
+        self._given: dict[str, Any] = {
+            "model": chosen,
+            "config": SessionConfig.of(config),
+            "tools": tuple(tools),
+            "skills": tuple(skills),
+            "memory": memory,
+            "clock": clock,
+            "sleep": sleep,
+        }
+        self._instructions = instructions
+        context = context or Context("session")
+        if instructions:
+            context.foundation.add(instructions)
+        self._state = build_state(
+            scope=Scope(namespace, user_id, session_id or self._ids.next_id()),
+            context=context,
+            store=checkpoint,
+            ids=self._ids,
+            **self._given,
+        )
+        self._started = False
+        self._busy = False
+        self._closed = False
+
+    # -- what it is ---------------------------------------------------------------------------------------
+
+    @property
+    def id(self) -> str:
+        """The name of the conversation."""
+        assert self._state.scope.session_id is not None
+        return self._state.scope.session_id
+
+    @property
+    def scope(self) -> Scope:
+        """Whose conversation it is."""
+        return self._state.scope
+
+    @property
+    def context(self) -> Context:
+        """What the model sees; its conversation belongs to the session."""
+        return self._state.context
+
+    @property
+    def turn(self) -> int:
+        """How many turns are finished."""
+        return self._state.turn
+
+    @property
+    def usage(self) -> Usage:
+        """Tokens of all calls, compactions included."""
+        return self._state.usage
+
+    def cost_of(self, usage: Usage) -> float | None:
+        """What so many tokens of this session's model cost in US dollars; None where its prices are not known."""
+        return self._state.caller.cost(usage)
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """The conversation as the model is shown it."""
+        return tuple(item.message for item in self.shown)
+
+    @property
+    def shown(self) -> tuple[Shown, ...]:
+        """The conversation as the model is shown it, each message with its id."""
+        return tuple(self._state.history.shown)
+
+    @property
+    def log(self) -> tuple[LoggedMessage, ...]:
+        """Every message that was said, whatever is shown of it."""
+        return tuple(entry for entry in self._state.history.log if isinstance(entry, LoggedMessage))
+
+    @property
+    def compactions(self) -> tuple[Compaction, ...]:
+        """The compactions that apply, oldest first; their ids undo them."""
+        return tuple(self._state.history.compaction(id) for id in self._state.history.applied)
+
+    # -- talking ------------------------------------------------------------------------------------------
+
+    def send(self, content: str | Message) -> Sending:
+        """Send a message. Await it for the reply, or read it with `async for` for the events as they happen.
+
+        If the model fails for good before it answered, the message is withdrawn: send it again when you like.
+        """
+        message = Message.user(content) if isinstance(content, str) and content.strip() else content
+        if not isinstance(message, Message) or message.role != "user":
+            raise UsageError(f"a session takes text or a user message, not {content!r}")
+        run = TurnRun(self._state, message)
+        return Sending(lambda: self._events(run), run.reply)
+
+    async def _events(self, run: TurnRun) -> AsyncGenerator[Event]:
+        self._begin()
+        try:
+            for event in self._opened():
+                yield event
+            async with aclosing(run.events()) as events:
+                async for event in events:
+                    yield event
+        except Exception as error:
+            retryable = isinstance(error, LoomError) and error.retryable
+            kind = type(error).__name__
+            yield self._state.emitter.emit(Error, error=kind, message=str(error), retryable=retryable)
+            raise
+        finally:
+            self._busy = False
+
+    def subscribe(self, listener: Listener) -> Callable[[], None]:
+        """Call a function with every event from now on, the moment it happens; the returned function stops that."""
+        return self._state.emitter.subscribe(listener)
+
+    # -- compaction ---------------------------------------------------------------------------------------
+
+    @overload
+    async def compact(self, *, dry_run: Literal[False] = False) -> Compaction: ...
+    @overload
+    async def compact(self, *, dry_run: Literal[True]) -> CompactionPlan: ...
+    async def compact(self, *, dry_run: bool = False) -> Compaction | CompactionPlan:
+        """Compact now, whatever the trigger says; with `dry_run` only say what that would do.
+
+        Raises:
+            CannotCompact: no rewrite makes the history small enough; it is unchanged.
+        """
+        self._begin()
+        try:
+            compacting = self._state.compacting
+            if dry_run:
+                return await compacting.plan()
+            await self._durable()
+            self._opened()
+            async for event in compacting.on_demand():
+                if isinstance(event, CompactionEnd):
+                    self._state.usage += event.usage
+            await self._save()
+            assert compacting.last is not None
+            return compacting.last
+        finally:
+            self._busy = False
+
+    async def undo(self, handle: str | None = None) -> None:
+        """Show again what a compaction replaced: the one named, or the last one."""
+        history = self._state.history
+        if handle is None and not history.applied:
+            raise NotFound("nothing was compacted, so there is nothing to undo")
+        self._begin()
+        try:
+            history.undo(handle or history.applied[-1])
+            await self._save()
+        finally:
+            self._busy = False
+
+    def expand(self, id: str) -> tuple[LoggedMessage, ...]:
+        """The original messages behind something shown: a summary, a cleared result, or a whole compaction."""
+        return self._state.history.expand(id)
+
+    def coverage(self, handle: str | None = None) -> Coverage:
+        """Which paths, numbers, names and decisions of what a compaction replaced are still shown."""
+        return self._state.compacting.coverage(handle)
+
+    def pin(self, id: str) -> None:
+        """Keep a message as it is through every compaction; explain() lists the ids."""
+        if id not in {item.id for item in self._state.history.shown}:
+            raise NotFound(f"no message with the id {id!r} is shown; explain() lists those that are")
+        self._state.compacting.pins[id] = None
+
+    def unpin(self, id: str) -> None:
+        """Let a message be compacted again; one that is not pinned does not matter."""
+        self._state.compacting.pins.pop(id, None)
+
+    # -- checkpoints --------------------------------------------------------------------------------------
+
+    async def checkpoint(self) -> Checkpoint:
+        """Save now. Every turn is saved anyway; this also keeps what was pinned or undone since."""
+        self._begin()
+        try:
+            return await self._save()
+        finally:
+            self._busy = False
+
+    async def checkpoints(self) -> tuple[Checkpoint, ...]:
+        """The saved points of this session, last saved first."""
+        return await self._state.saver.store.list(self.scope)
+
+    async def restore(self, checkpoint: str | Checkpoint | None = None) -> Checkpoint:
+        """Become the session as it was saved: at a checkpoint, or as it was last.
+
+        Raises:
+            NotFound: there is no such checkpoint; the session is unchanged.
+        """
+        id = checkpoint.id if isinstance(checkpoint, Checkpoint) else checkpoint
+        self._begin()
+        try:
+            found, log = await self._state.saver.load(id)
+            self._state.become(found, log)
+            self._opened(found.id)
+            return found
+        finally:
+            self._busy = False
+
+    async def rewind(self, to: int | str) -> Checkpoint | None:
+        """Go back to the end of a turn, or to a checkpoint, and go on from there; what came later stays loadable.
+
+        Turn 0 is the very beginning.
+        """
+        self._begin()
+        try:
+            await self._durable()
+            if to == 0:
+                self._state.become(None, ())
+                self._state.saver.last = None
+                return None
+            found, log = await self._state.saver.load(*((None, to) if isinstance(to, int) else (to, None)))
+            self._state.become(found, log)
+            return found
+        finally:
+            self._busy = False
+
+    async def fork(self, at: int | str | None = None, *, session_id: str | None = None) -> Session:
+        """A new session that begins where this one is, or where it was; both go on alone, and nothing is copied.
+
+        The context beside the conversation is shared: instructions, tools and files are the same objects' content.
+        """
+        self._begin()
+        try:
+            await self._durable()
+            name = session_id or self._ids.next_id()
+            forked = await self._state.saver.fork(at, session_id=name)
+        finally:
+            self._busy = False
+        scope = self.scope.for_session(name)
+        other = Session(
+            context=self.context.copy(),
+            checkpoint=self._state.saver.store,
+            session_id=name,
+            user_id=scope.user_id,
+            namespace=scope.namespace,
+            **self._given,
+        )
+        await other.restore(forked.id)
+        return other
+
+    # -- looking and closing ------------------------------------------------------------------------------
+
+    def explain(self) -> SessionExplanation:
+        """What the next request would hold, what of it is cached, and what was compacted."""
+        return explain_session(self._state)
+
+    async def aclose(self) -> None:
+        """Save what is not saved, and end. Model, memory and store stay open: they belong to the caller."""
+        if not self._closed and self._started:
+            await self._durable()
+            self._state.emitter.emit(SessionEnd, turns=self.turn, usage=self.usage)
+        self._closed = True
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    # -- inside -------------------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        if self._closed:
+            raise UsageError(f"session {self.id!r} is closed; make another one and call restore()")
+        if self._busy:
+            raise UsageError(f"session {self.id!r} is in a turn; wait for its end, or fork() to go another way")
+        self._busy = True
+
+    def _opened(self, checkpoint_id: str | None = None) -> list[Event]:
+        if self._started:
+            return []
+        self._started = True
+        return [self._state.emitter.emit(SessionStart, checkpoint_id=checkpoint_id)]
+
+    async def _durable(self) -> None:
+        if self._state.history.log and not self._state.saver.is_saved(self._state.history):
+            await self._save()
+
+    async def _save(self) -> Checkpoint:
+        checkpoint = await self._state.save()
+        self._state.emitter.emit(CheckpointSaved, checkpoint_id=checkpoint.id, turn=checkpoint.turn)
+        return checkpoint
+
+
+__all__ = ["Reply", "Session", "SessionExplanation"]

@@ -1,0 +1,63 @@
+"""Everything one session is made of, shared by the modules that run it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from loom.context.context import Context
+from loom.core.checkpoint import Checkpoint, LogEntry
+from loom.core.message import Usage
+from loom.core.scope import Scope
+from loom.session.calling import Caller
+from loom.session.compacting import Compacting
+from loom.session.config import SessionConfig
+from loom.session.events import Emitter
+from loom.session.history import History
+from loom.session.recalling import Remembering
+from loom.session.saving import Saver
+from loom.session.skills import ActiveSkills
+from loom.session.tools import Toolbox
+
+
+@dataclass(slots=True, kw_only=True)
+class State:
+    """The parts of a session, and what it counts."""
+
+    scope: Scope
+    config: SessionConfig
+    context: Context
+    history: History
+    emitter: Emitter
+    caller: Caller
+    compacting: Compacting
+    tools: Toolbox
+    skills: ActiveSkills
+    saver: Saver
+    memory: Remembering | None
+    turn: int = 0
+    """Finished turns."""
+    usage: Usage = field(default_factory=Usage)
+    """Of all calls, compactions included."""
+
+    @property
+    def keeps_recall(self) -> bool:
+        """Whether what is recalled stays in the conversation."""
+        place = self.config.recall_place
+        return place == "kept" or (place == "auto" and self.caller.binds_thinking and bool(self.tools.specs))
+
+    def is_durable(self, position: int) -> bool:
+        """Whether the log is saved beyond a position."""
+        return self.saver.last is not None and self.saver.last.position > position
+
+    def become(self, checkpoint: Checkpoint | None, log: Sequence[LogEntry]) -> None:
+        """Take on what a checkpoint says; None is the very beginning."""
+        self.history.load(log, checkpoint.compactions if checkpoint else ())
+        self.turn = checkpoint.turn if checkpoint else 0
+        self.usage = checkpoint.usage if checkpoint else Usage()
+        self.compacting.pins = dict.fromkeys(checkpoint.pins if checkpoint else ())
+        self.caller.meter.forget()
+
+    async def save(self) -> Checkpoint:
+        """Make everything so far durable."""
+        return await self.saver.save(self.history, turn=self.turn, usage=self.usage, pins=tuple(self.compacting.pins))

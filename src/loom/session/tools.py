@@ -1,0 +1,77 @@
+"""The tools of a session: what the model is told of them, and running what it asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from anyio import create_task_group
+
+from loom.core.clock import Clock
+from loom.core.event import Event, ToolEnd, ToolStart
+from loom.core.message import Message, TextPart, ToolCallPart, ToolResultPart, ToolSpec
+from loom.errors import UsageError
+from loom.protocols.tool import Tool
+from loom.session.events import Emitter
+
+
+class Toolbox:
+    """Tools by name. The calls of one answer run beside each other; their results come back in order."""
+
+    def __init__(self, tools: Iterable[Tool], *, emitter: Emitter, clock: Clock) -> None:
+        self._tools: dict[str, Tool] = {}
+        for tool in tools:
+            if not isinstance(tool, Tool):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise UsageError(f"a session's tools hold {type(tool).__name__}; give objects with `spec` and `run`")
+            if tool.spec.name in self._tools:
+                raise UsageError(f"two tools are called {tool.spec.name!r}; rename one")
+            self._tools[tool.spec.name] = tool
+        self._emitter = emitter
+        self._clock = clock
+
+    @property
+    def specs(self) -> tuple[ToolSpec, ...]:
+        """What the model is told, in the order given."""
+        return tuple(tool.spec for tool in self._tools.values())
+
+    def started(self, calls: Sequence[ToolCallPart]) -> list[Event]:
+        """Say that the calls are about to run."""
+        return [self._emitter.emit(ToolStart, call_id=call.id, name=call.name) for call in calls]
+
+    async def run(self, calls: Sequence[ToolCallPart], refused: dict[str, str]) -> tuple[Message, list[Event]]:
+        """Run every call; those in `refused` (by id) get the reason instead. Returns results and ends."""
+        results: dict[str, ToolResultPart] = {}
+        ends: list[Event] = []
+
+        async def one(call: ToolCallPart) -> None:
+            began = self._clock.monotonic()
+            result = await self._answer(call, refused.get(call.id))
+            results[call.id] = result
+            spent = round((self._clock.monotonic() - began) * 1000)
+            ends.append(
+                self._emitter.emit(
+                    ToolEnd, call_id=call.id, name=call.name, is_error=result.is_error, milliseconds=spent
+                )
+            )
+
+        async with create_task_group() as tasks:
+            for call in calls:
+                tasks.start_soon(one, call)
+        return Message("user", tuple(results[call.id] for call in calls)), ends
+
+    async def _answer(self, call: ToolCallPart, refusal: str | None) -> ToolResultPart:
+        tool = self._tools.get(call.name)
+        if refusal is not None:
+            return _failed(call, refusal)
+        if tool is None:
+            known = ", ".join(self._tools) or "none"
+            return _failed(call, f"there is no tool {call.name!r}; the tools are: {known}")
+        try:
+            output = await tool.run(call.input)
+        except Exception as error:  # noqa: BLE001  (whatever a tool raises is told to the model, which may mend the call)
+            return _failed(call, f"{type(error).__name__}: {error}")
+        content = (TextPart(output),) if isinstance(output, str) else tuple(output)
+        return ToolResultPart(call.id, content)
+
+
+def _failed(call: ToolCallPart, reason: str) -> ToolResultPart:
+    return ToolResultPart(call.id, (TextPart(reason),), is_error=True)

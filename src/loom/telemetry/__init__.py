@@ -1,0 +1,1 @@
+"""OpenTelemetry: the names of the GenAI conventions, and spans under them."""

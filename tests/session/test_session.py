@@ -1,0 +1,281 @@
+"""A session over a scripted model: turns, tools, events, checkpoints, and going back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from loom.context.context import Context
+from loom.context.skills import Skill
+from loom.core.event import Event
+from loom.core.message import JSON, Message, TextPart, ToolCallPart, ToolResultPart, ToolSpec
+from loom.errors import ContextOverflow, NotFound, ProviderUnavailable, RateLimited, StoreConflict, UsageError
+from loom.protocols.model import ModelRequest
+from loom.session.session import Session
+from loom.stores.inmemory.checkpoints import MemoryCheckpointStore
+from loom.testing import FakeClock, ScriptedModel
+
+pytestmark = pytest.mark.anyio
+
+
+class Echo:
+    """A tool that says what it got."""
+
+    def __init__(self, name: str = "echo") -> None:
+        self.spec = ToolSpec(name, "Says what it got.", {"type": "object"})
+        self.calls: list[JSON] = []
+
+    async def run(self, input: JSON) -> str:
+        self.calls.append(input)
+        if input == {"fail": True}:
+            raise ValueError("no such thing; ask for another")
+        return f"echo: {input}"
+
+
+def call(id: str, name: str = "echo", **input: JSON) -> ToolCallPart:
+    return ToolCallPart(id, name, input)
+
+
+def types(events: Sequence[Event]) -> list[str]:
+    return [event.type for event in events if event.type != "text"]
+
+
+async def all_events(session: Session, text: str) -> list[Event]:
+    return [event async for event in session.send(text)]
+
+
+async def test_a_turn_is_answered_saved_and_told_in_order() -> None:
+    session = Session(model=ScriptedModel(["Hello Ann."]), clock=FakeClock())
+    events = await all_events(session, "I am Ann.")
+    assert types(events) == ["session.start", "turn.start", "cache.status", "checkpoint.saved", "turn.end"]
+    assert [event.seq for event in events] == list(range(len(events)))
+    assert "".join(e.text for e in events if e.type == "text") == "Hello Ann."
+    assert [m.text for m in session.messages] == ["I am Ann.", "Hello Ann."]
+    assert session.turn == 1
+
+
+async def test_awaiting_gives_the_reply() -> None:
+    session = Session(model=ScriptedModel(["one", "two"]), instructions="Be brief.")
+    first = await session.send("1?")
+    second = await session.send("2?")
+    assert (first.text, second.text, second.turn, second.stop) == ("one", "two", 2, "end")
+    assert session.usage == first.usage + second.usage
+
+
+async def test_a_message_is_sent_once() -> None:
+    session = Session(model=ScriptedModel(["one"]))
+    sending = session.send("hi")
+    with pytest.raises(UsageError, match="not over"):
+        _ = sending.reply
+    assert (await sending).text == "one"
+    with pytest.raises(UsageError, match="sent already"):
+        await sending
+    assert session.turn == 1
+
+
+async def test_tools_run_and_their_results_come_back_in_order() -> None:
+    echo = Echo()
+    model = ScriptedModel([[TextPart("Looking."), call("a", n=1), call("b", fail=True), call("c", "nope")], "Done."])
+    session = Session(model=model, tools=[echo])
+    events = await all_events(session, "go")
+    results = session.messages[2]
+    assert [(p.call_id, p.is_error) for p in results.parts if isinstance(p, ToolResultPart)] == [
+        ("a", False),
+        ("b", True),
+        ("c", True),
+    ]
+    assert "no such thing; ask for another" in str(results.parts[1])
+    assert "there is no tool 'nope'; the tools are: echo" in str(results.parts[2])
+    order = types(events)
+    assert order.index("tool.start") < order.index("tool.end") < order.index("turn.end")
+    assert order.count("checkpoint.saved") == 2, "after the tools, and after the answer"
+    assert [m.role for m in session.messages] == ["user", "assistant", "user", "assistant"]
+
+
+async def test_a_call_that_was_cut_off_is_not_run() -> None:
+    from loom.core.message import Usage
+    from loom.protocols.model import ModelResponse
+
+    cut = ModelResponse(parts=(call("a"),), stop="length", usage=Usage(input=5, output=5), model="m")
+    echo = Echo()
+    session = Session(model=ScriptedModel([cut, "ok"]), tools=[echo])
+    assert (await session.send("go")).text == "ok"
+    assert echo.calls == []
+    assert "cut off" in str(session.messages[2])
+
+
+async def test_a_turn_ends_after_its_last_step() -> None:
+    model = ScriptedModel(lambda _: call("a"))
+    session = Session(model=model, tools=[Echo()], config={"max_steps": 3})
+    reply = await session.send("go")
+    assert (reply.stop, len(model.requests)) == ("steps", 3)
+    assert isinstance(session.messages[-1].parts[0], ToolResultPart), "no call is left open"
+
+
+async def test_a_failure_of_the_moment_is_tried_again_and_told() -> None:
+    waited: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waited.append(seconds)
+
+    model = ScriptedModel([RateLimited("slow down", retry_after=7), ProviderUnavailable("busy"), "here"])
+    session = Session(model=model, sleep=sleep)
+    events = await all_events(session, "hi")
+    assert waited == [7, 2.0]
+    assert [e.reason for e in events if e.type == "recovery"] == ["slow down", "busy"]
+    assert session.messages[-1].text == "here"
+    assert len(session.messages) == 2
+
+
+async def test_a_failure_for_good_withdraws_the_message() -> None:
+    model = ScriptedModel([ContextOverflow("too large"), "fine"])
+    session = Session(model=model)
+    heard: list[Event] = []
+    session.subscribe(heard.append)
+    with pytest.raises(ContextOverflow):
+        await session.send("hi")
+    assert session.messages == ()
+    assert heard[-1].type == "error"
+    assert (await session.send("hi")).text == "fine"
+    assert len(session.log) == 2
+
+
+async def test_a_reader_that_walks_away_leaves_the_session_usable() -> None:
+    session = Session(model=ScriptedModel(["a long answer that comes in pieces", "again"]))
+    sending = aiter(session.send("hi"))
+    async for event in sending:
+        if event.type == "text":
+            break
+    await sending.aclose()  # type: ignore[attr-defined]
+    assert session.messages == ()
+    assert (await session.send("hi")).text == "again"
+
+
+async def test_one_turn_runs_at_a_time() -> None:
+    session = Session(model=ScriptedModel(["a", "b"]))
+    sending = aiter(session.send("hi"))
+    await anext(sending)
+    with pytest.raises(UsageError, match="is in a turn"):
+        await session.send("me too")
+    async for _ in sending:
+        pass
+    assert (await session.send("me too")).text == "b"
+
+
+async def test_restore_rewind_and_fork() -> None:
+    store = MemoryCheckpointStore()
+    model = ScriptedModel(["1", "2", "3", "other 2", "forked 3"])
+    session = Session(model=model, checkpoint=store, session_id="s", user_id="ann")
+    for n in "abc":
+        await session.send(n)
+    resumed = Session(model=model, checkpoint=store, session_id="s", user_id="ann")
+    found = await resumed.restore()
+    assert (found.turn, resumed.messages, resumed.usage) == (3, session.messages, session.usage)
+    await resumed.rewind(1)
+    assert [m.text for m in resumed.messages] == ["a", "1"]
+    await resumed.send("b!")
+    assert [m.text for m in resumed.messages] == ["a", "1", "b!", "other 2"]
+    forked = await resumed.fork(at=found.id)
+    assert [m.text for m in forked.messages] == ["a", "1", "b", "2", "c", "3"]
+    await forked.send("d")
+    assert [m.text for m in resumed.messages] == ["a", "1", "b!", "other 2"]
+    await resumed.rewind(0)
+    assert resumed.messages == ()
+    with pytest.raises(NotFound):
+        await resumed.rewind(17)
+
+
+async def test_a_session_continued_elsewhere_is_told_so() -> None:
+    store = MemoryCheckpointStore()
+    model = ScriptedModel(lambda _: "ok")
+    one = Session(model=model, checkpoint=store, session_id="s", user_id="ann")
+    await one.send("a")
+    other = Session(model=model, checkpoint=store, session_id="s", user_id="ann")
+    with pytest.raises(StoreConflict, match="call restore"):
+        await other.send("b")
+    await other.restore()
+    await other.send("b")
+    with pytest.raises(StoreConflict, match="continued somewhere else"):
+        await one.send("c")
+
+
+async def test_a_chat_without_tools_is_saved_with_its_final_answer() -> None:
+    store = MemoryCheckpointStore()
+    session = Session(model=ScriptedModel(["the answer"]), checkpoint=store, session_id="s")
+    await session.send("hi")
+    other = Session(model=ScriptedModel(), checkpoint=store, session_id="s")
+    await other.restore()
+    assert [m.text for m in other.messages] == ["hi", "the answer"]
+
+
+async def test_the_prefix_does_not_move_over_a_conversation() -> None:
+    model = ScriptedModel(lambda request: f"answer {len(request.messages)}", name="anthropic:claude-opus-5")
+    session = Session(model=model, instructions="You are kind.", tools=[Echo()])
+    for n in range(6):
+        await session.send(f"question {n}")
+    bodies = [r.rendered.body for r in model.requests if r.rendered]
+    for before, after in zip(bodies, bodies[1:], strict=False):
+        assert after["system"] == before["system"]
+        assert after["tools"] == before["tools"]
+        old, new = _texts(before), _texts(after)
+        assert new[: len(old)] == old
+
+
+def _texts(body: dict[str, JSON]) -> list[tuple[str, str]]:
+    return [(m["role"], b["text"]) for m in body["messages"] for b in m["content"]]
+
+
+async def test_skills_are_activated_by_what_the_user_says_and_limit_the_tools() -> None:
+    skill = Skill(
+        name="commit", description="Write a commit.", content="Use short lines.", triggers=("commit",), allowed_tools=()
+    )
+    echo = Echo()
+    session = Session(model=ScriptedModel([call("a"), "done", call("b"), "ok"]), tools=[echo], skills=[skill])
+    await session.send("please commit")
+    assert "Use short lines." in session.messages[0].text
+    assert session.messages[1].text == "please commit"
+    assert echo.calls == []
+    await session.send("now something else")
+    assert len(echo.calls) == 1, "the limit ends with the turn"
+
+
+async def test_a_context_brings_its_conversation_along() -> None:
+    context = Context("shop")
+    context.foundation.add("You sell shoes.")
+    context.convo.add(Message.user("earlier"))
+    context.convo.add(Message.assistant("indeed"))
+    seen: list[ModelRequest] = []
+    model = ScriptedModel(lambda request: seen.append(request) or "ok")
+    session = Session(model=model, context=context)
+    await session.send("hi")
+    assert [m.text for m in seen[0].messages] == ["earlier", "indeed", "hi"]
+    assert seen[0].system == ("You sell shoes.",)
+
+
+async def test_bad_input_is_refused_and_changes_nothing() -> None:
+    session = Session(model=ScriptedModel(["ok"]))
+    for bad in ("", "  \n", Message.assistant("I am the model"), 7):
+        with pytest.raises(UsageError):
+            session.send(bad)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="model"):
+        Session()
+    with pytest.raises(UsageError, match="no setting typo"):
+        Session(model=ScriptedModel(), config={"typo": 1})
+    with pytest.raises(UsageError, match="two tools"):
+        Session(model=ScriptedModel(), tools=[Echo(), Echo()])
+    assert (await session.send("hi")).turn == 1
+    await session.aclose()
+    with pytest.raises(UsageError, match="closed"):
+        await session.send("hi")
+
+
+async def test_a_listener_that_fails_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    def broken(_: Event) -> None:
+        raise RuntimeError("display gone")
+
+    session = Session(model=ScriptedModel(["ok"]))
+    stop = session.subscribe(broken)
+    assert (await session.send("hi")).text == "ok"
+    assert "display gone" in caplog.text
+    stop()
