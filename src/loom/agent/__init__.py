@@ -1,0 +1,1 @@
+"""The agent: a model, tools and a memory over sessions."""

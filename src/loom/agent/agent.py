@@ -1,0 +1,215 @@
+"""Agent: a model, tools and a memory over sessions."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
+from contextlib import AsyncExitStack, ExitStack, aclosing
+from functools import partial
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Self
+
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+
+from loom.agent.result import Result, result_of
+from loom.agent.sessions import Sessions
+from loom.core.clock import Clock
+from loom.core.event import Event
+from loom.core.message import Message
+from loom.errors import NotFound, UsageError
+from loom.memory.memory import Memory
+from loom.protocols.checkpoint_store import CheckpointStore
+from loom.protocols.model import Model
+from loom.protocols.tool import Tool
+from loom.session.config import SessionConfig
+from loom.session.session import Session
+from loom.tools.run_context import RunContext
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from loom.context.context import Context
+    from loom.context.skills import Skill
+
+
+class Agent:
+    """Answers users, each with a memory of his own.
+
+    `await agent.run(text, user_id="alice")` is one turn. Without a `session_id` it is a conversation of its own; with
+    one, the conversation goes on, from another process too if sessions are saved in a file. Nothing is opened or
+    connected before the first turn.
+    """
+
+    def __init__(
+        self,
+        instructions: str | Context = "",
+        *,
+        model: str | Model | None = None,
+        memory: str | Mapping[str, Any] | Memory | None = None,
+        tools: Iterable[Tool] = (),
+        skills: Iterable[Skill] = (),
+        memory_tools: bool = False,
+        checkpoint: str | CheckpointStore | None = None,
+        config: SessionConfig | Mapping[str, Any] | None = None,
+        compaction: Mapping[str, Any] | None = None,
+        cache_ttl: float | None = None,
+        namespace: str = "default",
+        name: str = "agent",
+        clock: Clock | None = None,
+    ) -> None:
+        """Make an agent.
+
+        Args:
+            instructions: what it is told first; or a context, whose sections every session begins with.
+            model: `provider:model`, or a model. If not given: the one that LOOM_MODEL names, one whose key is set,
+                or, with no key at all, one that answers with what it finds in memory.
+            memory: `inmemory`, `sqlite:PATH`, a mapping, or a memory; none if not given.
+            tools: what it may call; see @tool.
+            skills: what the user may activate by what he says.
+            memory_tools: whether it may search and change the memory by itself, beside what is recalled anyway.
+            checkpoint: where sessions are saved; beside the memory if that is a file, else in this process.
+            config: how sessions behave.
+            compaction: when and how histories are compacted, as in `config`.
+            cache_ttl: how long the provider should keep the prefix, in seconds.
+            namespace: keeps applications on one store apart.
+            name: what it is called.
+            clock: what time it is.
+        """
+        self.model: Model = _engine("models").open_model(model)
+        self.name = name
+        self.memory, self.notes = _engine("agents").agent_memory(memory, self.model, namespace=namespace, clock=clock)
+        self._sessions = Sessions(
+            model=self.model,
+            memory=self.memory,
+            instructions=instructions,
+            tools=(*tools, *(_memory_tools(self.memory) if memory_tools else ())),
+            skills=tuple(skills),
+            store=_engine("agents").agent_checkpoints(checkpoint, memory),
+            config=_engine("agents").agent_config(config, self.model, compaction=compaction, cache_ttl=cache_ttl),
+            namespace=namespace,
+            clock=clock,
+        )
+        self._threads = ExitStack()
+        self._portal: BlockingPortal | None = None
+
+    # -- running ------------------------------------------------------------------------------------------
+
+    async def run(
+        self,
+        text: str | Message,
+        *,
+        user_id: str = "default",
+        session_id: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> Result:
+        """Answer one message.
+
+        Args:
+            text: what the user says.
+            user_id: who says it; nobody else's memory is read or written.
+            session_id: the conversation; a new one if not given.
+            metadata: what tools find in get_run_context().metadata.
+        """
+        async with self._sessions.taken(user_id, session_id, metadata) as session:
+            reply = await session.send(text)
+            learned = await self._learn(user_id)
+            return result_of(session, reply, notes=(*self.notes, *learned))
+
+    async def stream(
+        self,
+        text: str | Message,
+        *,
+        user_id: str = "default",
+        session_id: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> AsyncIterator[Event]:
+        """Answer one message, and tell each step as it happens; the events are those of a session."""
+        async with self._sessions.taken(user_id, session_id, metadata) as session:
+            async with aclosing(_events(session, text)) as events:
+                async for event in events:
+                    yield event
+            await self._learn(user_id)
+
+    async def resume(
+        self,
+        text: str | Message,
+        *,
+        session_id: str,
+        user_id: str = "default",
+        at: int | str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> Result:
+        """Go on with a saved conversation; from an earlier turn or checkpoint `at`, in a new conversation.
+
+        Raises:
+            NotFound: there is no such conversation of this user.
+        """
+        if not await self._sessions.exists(user_id, session_id):
+            raise NotFound(f"user {user_id!r} has no conversation {session_id!r}; run() begins one")
+        if at is not None:
+            async with self._sessions.taken(user_id, session_id, metadata) as session:
+                session_id = (await session.fork(at)).id
+        return await self.run(text, user_id=user_id, session_id=session_id, metadata=metadata)
+
+    def run_sync(self, text: str | Message, **options: Any) -> Result:
+        """run() for programs without an event loop; works where a loop is running, too."""
+        if self._portal is None:
+            self._portal = self._threads.enter_context(start_blocking_portal())
+        return self._portal.call(partial(self.run, text, **options))
+
+    async def session(self, *, user_id: str = "default", session_id: str | None = None) -> Session:
+        """The session behind a conversation, to look at, compact, rewind or fork."""
+        async with self._sessions.taken(user_id, session_id, None) as session:
+            return session
+
+    # -- closing ------------------------------------------------------------------------------------------
+
+    async def aclose(self) -> None:
+        """Save and close everything the agent opened."""
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(self.model.aclose)
+            if self.memory is not None:
+                stack.push_async_callback(self.memory.aclose)
+            stack.push_async_callback(self._sessions.aclose)
+
+    def close(self) -> None:
+        """aclose() for programs without an event loop."""
+        with self._threads:
+            if self._portal is not None:
+                self._portal.call(self.aclose)
+                self._portal = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def _learn(self, user_id: str) -> tuple[str, ...]:
+        """Draw facts from what was just remembered, so that the next turn knows them."""
+        if self.memory is None:
+            return ()
+        done = await self.memory.metabolize(user_id=user_id)
+        return tuple(f"a job of the memory failed: {reason}" for reason in done.failed)
+
+
+async def _events(session: Session, text: str | Message) -> AsyncGenerator[Event]:
+    async for event in session.send(text):
+        yield event
+
+
+def _memory_tools(memory: Memory | None) -> tuple[Tool, ...]:
+    from loom.tools.memory import memory_tools  # noqa: PLC0415  (only where they are wanted)
+
+    if memory is None:
+        raise UsageError("memory_tools=True needs a memory; give memory='sqlite:./bot.db', say")
+    return memory_tools(memory)
+
+
+def _engine(module: str) -> Any:
+    """The composition root stands above the agent; it is reached by name, when an agent is made."""
+    return import_module(f"loom.engine.{module}")
+
+
+__all__ = ["Agent", "Result", "RunContext"]

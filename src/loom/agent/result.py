@@ -1,0 +1,59 @@
+"""What a run of an agent gives back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from loom.core.event import Event
+from loom.core.message import Usage
+from loom.memory.values import Recalled, Remembered
+from loom.session.sending import Reply
+from loom.session.session import Session
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """How a run ended, what it cost, and what memory had to do with it."""
+
+    text: str
+    stop: str
+    user_id: str
+    session_id: str
+    turn: int
+    usage: Usage
+    cost: float | None
+    """In US dollars; None where the prices of the model are not known."""
+    recalled: Recalled | None
+    """What was found in memory, each hit with why."""
+    remembered: Remembered | None
+    """What was kept of this turn, and what was left out with its reason."""
+    notes: tuple[str, ...] = ()
+    """What a person should know: which parts were not there, and what was done without them."""
+    events: tuple[Event, ...] = field(default=(), repr=False)
+
+    @property
+    def cache_share(self) -> float:
+        """The share of the prompt that came from the provider's cache."""
+        return self.usage.cache_read / self.usage.input if self.usage.input else 0.0
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def result_of(session: Session, reply: Reply, *, notes: tuple[str, ...]) -> Result:
+    """The result of a turn."""
+    found = reply.recalled.notes if reply.recalled else ()
+    kept = reply.remembered.notes if reply.remembered else ()
+    return Result(
+        text=reply.text,
+        stop=reply.stop,
+        user_id=session.scope.user_id,
+        session_id=session.id,
+        turn=reply.turn,
+        usage=reply.usage,
+        cost=session.cost_of(reply.usage),
+        recalled=reply.recalled,
+        remembered=reply.remembered,
+        notes=(*notes, *found, *kept),
+        events=reply.events,
+    )

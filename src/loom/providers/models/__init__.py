@@ -1,0 +1,12 @@
+"""Models: the official SDKs behind one protocol. Each is loaded when it is first asked for."""
+
+from loom.core.doors import door
+
+_HOMES = {
+    "AnthropicModel": f"{__name__}.anthropic",
+    "CompatibleModel": f"{__name__}.compatible",
+    "OfflineModel": f"{__name__}.offline",
+    "OpenAIChatModel": f"{__name__}.openai_chat",
+    "OpenAIModel": f"{__name__}.openai_responses",
+}
+__getattr__, __dir__ = door(__name__, _HOMES)

@@ -1,0 +1,62 @@
+"""What an answer cost, with one meaning for every provider: `input` is the whole prompt, cache reads and writes inside.
+
+Each function takes the provider's own usage object as a mapping.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from loom.core.message import Part, Usage
+from loom.protocols.model import ModelRequest
+from loom.tokens import EstimateCounter, count_messages, count_tool
+
+
+def anthropic_usage(told: Mapping[str, Any]) -> Usage:
+    """Anthropic counts what was read, what was written and the rest apart: their sum is the prompt."""
+    read, written = _count(told, "cache_read_input_tokens"), _count(told, "cache_creation_input_tokens")
+    return Usage(
+        input=_count(told, "input_tokens") + read + written,
+        output=_count(told, "output_tokens"),
+        cache_read=read,
+        cache_write=written,
+    )
+
+
+def responses_usage(told: Mapping[str, Any]) -> Usage:
+    """OpenAI Responses: the input is the whole prompt."""
+    details: Mapping[str, Any] = told.get("input_tokens_details") or {}
+    return _inclusive(_count(told, "input_tokens"), _count(told, "output_tokens"), details)
+
+
+def chat_usage(told: Mapping[str, Any]) -> Usage:
+    """OpenAI Chat and whoever copies it; DeepSeek puts its cache hits beside the sums."""
+    details: Mapping[str, Any] = told.get("prompt_tokens_details") or {
+        "cached_tokens": told.get("prompt_cache_hit_tokens")
+    }
+    return _inclusive(_count(told, "prompt_tokens"), _count(told, "completion_tokens"), details)
+
+
+def estimated_usage(request: ModelRequest, parts: Iterable[Part]) -> Usage:
+    """The usage of an answer whose provider told none: nothing is known of its cache."""
+    counter = EstimateCounter()
+    system = sum(counter.count(text) for text in request.system)
+    tools = sum(count_tool(tool, counter) for tool in request.tools)
+    return Usage(
+        input=system + tools + count_messages(request.messages, counter),
+        output=sum(counter.count_part(part) for part in parts),
+    )
+
+
+def _inclusive(input: int, output: int, details: Mapping[str, Any]) -> Usage:
+    """A usage whose input already holds the cached part; a provider that counts more than all of it is cut down."""
+    read = min(_count(details, "cached_tokens"), input)
+    written = min(_count(details, "cache_write_tokens"), input - read)
+    return Usage(input=input, output=output, cache_read=read, cache_write=written)
+
+
+def _count(told: Mapping[str, Any], name: str) -> int:
+    """A count that may be missing or null; anything else that is no number is an error of the answer."""
+    value = told.get(name)
+    return 0 if value is None else max(0, int(value))

@@ -1,0 +1,87 @@
+"""Tools with which a model looks into its user's memory, and changes it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from loom.core.hit import Hit
+from loom.core.record import Episode, Layer
+from loom.errors import NotFound
+from loom.memory.memory import Memory
+from loom.tools.function import FunctionTool, ToolError, tool
+from loom.tools.run_context import get_run_context
+
+Query = Annotated[str, Field(description="What to look for, in plain words.", min_length=1)]
+Limit = Annotated[int, Field(description="Results at the most.", ge=1, le=50)]
+
+_LAYERS = {
+    Layer.L2: "Search this user's session memory: important events of the last day.",
+    Layer.L3: "Search this user's episodic memory: events of earlier conversations.",
+    Layer.L4: "Search this user's long-term knowledge: lasting facts and what was learned.",
+}
+
+
+def memory_tools(memory: Memory) -> tuple[FunctionTool, ...]:
+    """`search_l2_memory`, `search_l3_memory`, `search_l4_memory`, `remember`, `forget`, and working blocks.
+
+    Each works for the user of the run that calls it, whatever the model writes: no tool takes a user.
+    """
+    return (*(_search(memory, layer, text) for layer, text in _LAYERS.items()), *_changes(memory), *_blocks(memory))
+
+
+def _search(memory: Memory, layer: Layer, description: str) -> FunctionTool:
+    @tool(name=f"search_{layer.label.lower()}_memory", description=description)
+    async def search(query: Query, limit: Limit = 5) -> str:
+        found = await memory.recall(query, user_id=get_run_context().user_id, limit=limit, layers=[layer])
+        return "\n".join(_line(hit) for hit in found.hits) or "Nothing was found."
+
+    return search
+
+
+def _changes(memory: Memory) -> tuple[FunctionTool, ...]:
+    @tool
+    async def remember(text: Annotated[str, Field(description="One statement, whole by itself.", min_length=1)]) -> str:
+        """Keep a statement about this user for later conversations."""
+        run = get_run_context()
+        done = await memory.remember(
+            text, user_id=run.user_id, session_id=run.session_id, speaker="assistant", origin="assistant"
+        )
+        return f"Kept as {done.kept[0].id}." if done.kept else f"Not kept: {done.skipped[0].reason}"
+
+    @tool
+    async def forget(id: Annotated[str, Field(description="The id that a search showed in brackets.")]) -> str:
+        """Remove one memory of this user, and what was made from it."""
+        receipt = await memory.forget(id, user_id=get_run_context().user_id)
+        if not receipt.removed.get("records"):
+            raise NotFound(f"this user has no memory {id!r}; a search shows the ids in brackets")
+        return "Forgotten."
+
+    return remember, forget
+
+
+def _blocks(memory: Memory) -> tuple[FunctionTool, ...]:
+    @tool
+    async def read_block(name: Annotated[str, Field(description="The name of the block.")]) -> str:
+        """Read a named working block of this user."""
+        blocks = {block.name: block.text for block in await memory.blocks(user_id=get_run_context().user_id)}
+        if name not in blocks:
+            raise ToolError(f"there is no block {name!r}; the blocks are: {', '.join(blocks) or 'none'}")
+        return blocks[name]
+
+    @tool
+    async def write_block(
+        name: Annotated[str, Field(description="The name of the block.", min_length=1)],
+        text: Annotated[str, Field(description="All of its new text.", min_length=1)],
+    ) -> str:
+        """Write a named working block of this user; it is shown in every turn."""
+        block = await memory.set_block(name, text, user_id=get_run_context().user_id)
+        return f"Block {name} has version {block.version} now."
+
+    return read_block, write_block
+
+
+def _line(hit: Hit) -> str:
+    when = f"{hit.item.at:%Y-%m-%d}, " if isinstance(hit.item, Episode) else ""
+    return f"- ({when}[{hit.item.id}]) {' '.join(hit.item.text.split())}"
