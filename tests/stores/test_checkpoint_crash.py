@@ -7,7 +7,7 @@ from contextlib import aclosing
 
 import pytest
 
-from benchmarks.crash_sessions import ALICE, check, is_clean, open_store, save_turn
+from benchmarks.crash_sessions import ALICE, check, is_clean, open_store, resumed, take_turn
 
 pytestmark = pytest.mark.anyio
 KILLS = 6
@@ -42,14 +42,14 @@ async def test_every_acknowledged_turn_restores(kind, tmp_path):
 @every
 async def test_the_check_sees_what_is_lost_or_wrong(kind, tmp_path):
     async with aclosing(open_store(kind, tmp_path)) as store:
-        for _ in range(3):
-            await save_turn(store, "one")
+        session = await resumed(store, "one")
+        replies = [await take_turn(session) for _ in range(3)]
         assert await check(kind, tmp_path, [["saved", "one", "3"]], all_turns=True) == {"acknowledged": 1, **SOUND}
         lost = await check(kind, tmp_path, [["saved", "one", "4"], ["saved", "two", "1"]], all_turns=True)
         assert lost["turns lost"] == 2
-        await store.delete(ALICE.for_session("one"), "one-2")
+        await store.delete(ALICE.for_session("one"), replies[1].checkpoint_id)
         assert (await check(kind, tmp_path, [["saved", "one", "2"]], all_turns=True))["turns lost"] == 1
         await store.forget(ALICE)
-        last = await save_turn(store, "two")
-        await store.fork(ALICE.for_session("two"), last.id, session_id="one")
+        last = await take_turn(await resumed(store, "two"))
+        await store.fork(ALICE.for_session("two"), last.checkpoint_id, session_id="one")
         assert (await check(kind, tmp_path, [], all_turns=True))["turns restored wrong"] == 1

@@ -52,6 +52,7 @@ class Agent:
         config: SessionConfig | Mapping[str, Any] | None = None,
         compaction: Mapping[str, Any] | None = None,
         cache_ttl: float | None = None,
+        tool_output_limit: int | None = 25_000,
         namespace: str = "default",
         name: str = "agent",
         clock: Clock | None = None,
@@ -70,6 +71,8 @@ class Agent:
             config: how sessions behave.
             compaction: when and how histories are compacted, as in `config`.
             cache_ttl: how long the provider should keep the prefix, in seconds.
+            tool_output_limit: characters of a tool result that are shown; the model sees both ends of a longer one,
+                and reads or searches the rest with the tool `read_output`. None shows every result whole.
             namespace: keeps applications on one store apart.
             name: what it is called.
             clock: what time it is.
@@ -84,7 +87,13 @@ class Agent:
             tools=(*tools, *(_memory_tools(self.memory) if memory_tools else ())),
             skills=tuple(skills),
             store=_engine("agents").agent_checkpoints(checkpoint, memory),
-            config=_engine("agents").agent_config(config, self.model, compaction=compaction, cache_ttl=cache_ttl),
+            config=_engine("agents").agent_config(
+                config,
+                self.model,
+                compaction=compaction,
+                cache_ttl=cache_ttl,
+                tool_output_limit=tool_output_limit,
+            ),
             namespace=namespace,
             clock=clock,
         )

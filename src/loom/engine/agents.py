@@ -16,6 +16,7 @@ from loom.protocols.model import Model
 from loom.providers.models.offline import OfflineModel
 from loom.session.compaction.config import CompactionConfig
 from loom.session.config import SessionConfig
+from loom.stores.sqlite.checkpoints import SqliteCheckpointStore
 from loom.testing.scripted import ScriptedModel
 
 
@@ -42,11 +43,10 @@ def agent_checkpoints(
     """Where an agent saves its sessions: as told, else in the file of its memory, else in this process."""
     if where is not None:
         return open_checkpoints(where)
-    if isinstance(memory, Mapping) and memory.get("backend") == "sqlite" and memory.get("path"):
-        return open_checkpoints(f"sqlite:{memory['path']}")
+    path = memory.get("path") if isinstance(memory, Mapping) and memory.get("backend") == "sqlite" else None
     if isinstance(memory, str) and memory.startswith("sqlite:"):
-        return open_checkpoints(memory)
-    return open_checkpoints("inmemory")
+        path = memory.removeprefix("sqlite:").removeprefix("//")
+    return SqliteCheckpointStore(path, small_pages=False) if path else open_checkpoints("inmemory")
 
 
 def agent_config(
@@ -55,13 +55,17 @@ def agent_config(
     *,
     compaction: CompactionConfig | Mapping[str, Any] | None,
     cache_ttl: float | None,
+    tool_output_limit: int | None,
 ) -> SessionConfig:
     """How an agent's sessions behave: as told, with what was said beside it."""
+    config = SessionConfig.of(given)
     changes: dict[str, Any] = {}
+    if config.tool_output_limit is None:
+        changes["tool_output_limit"] = tool_output_limit
     if compaction is not None:
         changes["compaction"] = CompactionConfig.of(compaction)
     if cache_ttl is not None:
         changes["cache_ttl"] = cache_ttl
     if isinstance(model, OfflineModel):  # what it says is what memory said
         changes["remember_answers"] = False
-    return replace(SessionConfig.of(given), **changes)
+    return replace(config, **changes)

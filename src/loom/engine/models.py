@@ -19,6 +19,9 @@ _CLASSES = {
     "openai": ("openai_responses", "OpenAIModel"),
     "openai_chat": ("openai_chat", "OpenAIChatModel"),
     "compatible": ("compatible", "CompatibleModel"),
+    "gemini": ("gemini", "GeminiModel"),
+    "litellm": ("litellm", "LiteLLMModel"),
+    "local": ("local", "LocalModel"),
 }
 
 

@@ -10,6 +10,8 @@ from loom.core.scope import Scope
 from loom.protocols.memory_store import MemoryStore
 
 PAGE = 500
+FILE = "file:"
+"""How the names of blocks begin that are files of the memory tool: they are read by it, and not shown by themselves."""
 
 
 async def every(store: MemoryStore, scope: Scope, where: Filter | None = None) -> AsyncGenerator[Record]:

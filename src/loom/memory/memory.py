@@ -26,7 +26,7 @@ from loom.memory.halves import Halves
 from loom.memory.ingest import Content, Turn, checked_instruction, clean, keyed_id, turns_of
 from loom.memory.keep import Keeper, Progress
 from loom.memory.learn import Learner
-from loom.memory.listing import counts, every, every_fact, with_made
+from loom.memory.listing import FILE, counts, every, every_fact, with_made
 from loom.memory.metabolism import Metabolism, Store
 from loom.memory.neighbours import Neighbours
 from loom.memory.portable import lines_of, records_of
@@ -316,7 +316,7 @@ class Memory:
     async def blocks(self, *, user_id: str) -> tuple[WorkingBlock, ...]:
         """The pinned texts of a user."""
         found = every(self.store, self._scope(user_id), Eq("kind", "block"))
-        return tuple([r async for r in found if isinstance(r, WorkingBlock)])
+        return tuple([r async for r in found if isinstance(r, WorkingBlock) and not r.name.startswith(FILE)])
 
     async def standing(self, *, user_id: str) -> Standing:
         """The preferences and instructions that stand, the newest first, within `MemoryConfig.standing_tokens`."""

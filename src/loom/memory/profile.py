@@ -12,6 +12,7 @@ from loom.memory.standing import Standing, is_standing
 
 STANDING = "Standing preferences and instructions of the user"
 FACTS = "Known facts"
+PINNED = "Pinned"
 Grouped = Mapping[str, Mapping[str, tuple[Fact, ...]]]
 
 
@@ -34,7 +35,7 @@ class Profile:
 
     def groups(self) -> dict[str, list[str]]:
         """The lines of the text under their titles; a title without lines is left out."""
-        pinned = {f"Pinned: {_one_line(b.name)}": _indented(b.text) for b in self.blocks if b.text.strip()}
+        pinned = {f"{PINNED}: {_one_line(b.name)}": _indented(b.text) for b in self.blocks if b.text.strip()}
         found = {STANDING: self._standing_lines(), FACTS: self._fact_lines(), **pinned}
         return {title: lines for title, lines in found.items() if lines}
 

@@ -25,8 +25,9 @@ WEIGHTS: Mapping[str, float] = {
     "bm25": 0.2,  # the own words; most of their weight is in `bm25.around`, which holds them too
     "bm25.around": 0.8,  # the turn with two turns on either side: 1.0
     "bm25.asked": 0.3,  # the question that the turn before asked: 1.6, most where the wrong person is named
-    "phrase": 0.4,  # for statements only: 1.3 in finding what a new one contradicts; costs questions their first hit
-    "head": 0.6,  # for statements only: 0.8 in finding what a new one contradicts, chosen on half of the Letta set
+    "phrase": 0.6,  # for statements only, as the next two: pairs of words, 1.3 in finding what a new one contradicts
+    "head": 0.6,  # how it begins: 0.8 there; chosen on half of the Letta set
+    "alike": 0.3,  # the share of words in common: 0.2 there; chosen on half of the Letta set
     "session": 0.3,  # how much of the session matches: 0 here, 0.3 of the sessions of RealMem
     "dense": 0.7,  # with `dense.around` 1.3, more where the question uses other words
     "dense.around": 0.4,  # 0.3
@@ -44,7 +45,7 @@ REACH = 2
 RECENT = timedelta(days=30)
 """In this time the weight of having been said lately falls to a third."""
 
-_LEXICAL = ("bm25", "bm25.around", "bm25.asked", "phrase", "head")
+_LEXICAL = ("bm25", "bm25.around", "bm25.asked", "phrase", "head", "alike")
 _BY_WORDS = (*_LEXICAL, "session", "length")
 _ENOUGH_SHARE, _ENOUGH_WORDS = 0.4, 3
 _FADE = 0.7
@@ -57,7 +58,7 @@ _QUESTION = re.compile(r"[^.!?\n]*\?")
 class Candidate:
     """Something that may be recalled, with the raw score of each signal that found it.
 
-    Signals are `bm25`, `bm25.KIND`, `phrase` and `head` (missing is zero: nothing matched), `dense` and
+    Signals are `bm25`, `bm25.KIND`, `phrase`, `head` and `alike` (missing is zero: nothing matched), `dense` and
     `dense.around` (missing is unknown: taken as the lowest). `position` counts the turns of a session; `words` is the
     length of the text.
     """
@@ -148,6 +149,11 @@ def shared_head(question: Sequence[str], text: Sequence[str]) -> float:
     """
     places = _places(text)
     return sum(_FADE ** max(place, places[term]) for term, place in _places(question).items() if term in places)
+
+
+def shared_share(question: Sequence[str], text: Sequence[str]) -> float:
+    """The share of their words that two texts have in common, given as terms: the signal `alike`."""
+    return len({*question} & {*text}) / max(1, len({*question, *text}))
 
 
 def trust_in_words(question: Sequence[str], texts: Iterable[Sequence[str]]) -> float:

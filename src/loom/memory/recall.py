@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -15,7 +16,6 @@ from loom.core.record import Episode, Fact, Layer, Record
 from loom.core.scope import Scope
 from loom.core.words import query_terms, terms
 from loom.errors import LoomError, ProviderError, StoreError
-from loom.memory.extract.rules import sentences
 from loom.memory.halves import Halves, role_of, user_first
 from loom.memory.neighbours import POSITION
 from loom.memory.newer import newest_first
@@ -28,6 +28,7 @@ from loom.memory.rank import (
     rank,
     shared_head,
     shared_pairs,
+    shared_share,
     trust_in_words,
     without_names,
 )
@@ -50,6 +51,12 @@ _LIKELIEST = 20
 
 _SPARE = 100
 """How many more than asked for are looked at while packing, in place of those that repeat others or are too long."""
+
+_CLOSING = " \t\n\"'\u201d\u2019)]"
+"""What may stand behind the end of a sentence."""
+
+_GOES_ON = re.compile(r"(?<!\b[A-Z][a-z])(?<!\b[A-Z][a-z]{2})[.!?]+[\"')\]]*\s+(?![a-z])|\n")
+"""Where a second sentence begins; not behind a title such as `Dr.` or before a small letter."""
 
 _Candidates: TypeAlias = dict[str, tuple[Record, dict[str, float]]]
 _Notes: TypeAlias = tuple[str, ...]
@@ -121,7 +128,7 @@ class Recall:
         found: _Candidates = {}
         _merge(found, await self._store.search(scope, replace(query, text=question)))
         speakers = {s for record, _ in found.values() if (s := _speaker(record))}
-        trust = _trust(question, found)
+        trust = 1.0 if _is_statement(question) else _trust(question, found)
         notes = await self._add_dense(scope, without_names(question, speakers), query, found)
         if _is_statement(question):
             _add_statement(found, terms(question))
@@ -220,17 +227,16 @@ def _trust(question: str, found: _Candidates) -> float:
 
 
 def _is_statement(question: str) -> bool:
-    """One sentence that asks nothing: perhaps it changes something, and what it changes begins as it does."""
-    return not question.rstrip().endswith("?") and len(list(sentences(question))) == 1
+    """One whole sentence that asks nothing: perhaps it changes something, and what it changes begins as it does."""
+    return question.rstrip(_CLOSING).endswith((".", "!")) and not _GOES_ON.search(question.strip())
 
 
 def _add_statement(found: _Candidates, said: list[str]) -> None:
     for record, signals in found.values():
         text = terms(record.text)
-        if shared := shared_pairs(said, text):
-            signals["phrase"] = float(shared)
-        if begins := shared_head(said, text):
-            signals["head"] = begins
+        signals["phrase"] = float(shared_pairs(said, text))
+        signals["head"] = shared_head(said, text)
+        signals["alike"] = shared_share(said, text)
 
 
 def _add_cosines(found: _Candidates, vector: Vector, far: Mapping[str, FoundBy]) -> None:

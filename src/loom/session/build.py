@@ -22,9 +22,11 @@ from loom.session.history import History
 from loom.session.recalling import Remembering
 from loom.session.saving import Saver
 from loom.session.skills import ActiveSkills
+from loom.session.spilling import Spilling
 from loom.session.state import State
 from loom.session.tools import Toolbox
 from loom.telemetry.spans import SessionSpans
+from loom.tokens import EstimateCounter
 
 
 def build_state(
@@ -45,9 +47,11 @@ def build_state(
     assert scope.session_id is not None
     emitter, spans = Emitter(scope.session_id, clock), SessionSpans(scope.session_id)
     emitter.subscribe(spans)
-    toolbox = Toolbox(tools, emitter=emitter, clock=clock)
-    context.tools += [spec for spec in toolbox.specs if spec not in context.tools]
     history = History(context, clock=clock, ids=ids)
+    limit = config.tool_output_limit if tools else None
+    spilling = Spilling(history, limit, EstimateCounter()) if limit is not None else None
+    toolbox = Toolbox((*tools, *((spilling,) if spilling else ())), emitter=emitter, clock=clock)
+    context.tools += [spec for spec in toolbox.specs if spec not in context.tools]
     begun = [Message(entry.show().role or "user", entry.show().parts) for entry in context.convo]
     context.convo.clear()
     for message in begun:
@@ -72,6 +76,7 @@ def build_state(
         tools=toolbox,
         skills=ActiveSkills(skills),
         saver=Saver(store or _in_process(), scope, clock=clock, ids=ids),
+        spilling=spilling,
         memory=Remembering(memory, scope, config, clock) if memory else None,
     )
 

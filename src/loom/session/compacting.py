@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 
+from anyio import fail_after
+
 from loom.context.context import Context
 from loom.context.entry import MessageEntry
 from loom.core.checkpoint import Compaction, Replacement, Shown
@@ -13,19 +15,20 @@ from loom.core.event import CompactionEnd, CompactionStart, ContextPressure, Eve
 from loom.core.ids import RecordIds
 from loom.core.message import Message, TextPart, Usage, plain
 from loom.core.window import View, Window
-from loom.errors import CannotCompact, CompactionError, ContextOverflow, LoomError, NotFound
+from loom.errors import CannotCompact, CompactionError, ContextOverflow, LoomError, NotFound, ProviderUnavailable
 from loom.protocols.compactor import Compactor, Rewrite
 from loom.protocols.model import ModelResponse
 from loom.session.calling import Caller
-from loom.session.compaction.ask import ask_model
+from loom.session.compaction.ask import Ask, ask_model
 from loom.session.compaction.build import build
 from loom.session.compaction.chain import Pass
 from loom.session.compaction.config import CompactionConfig
 from loom.session.compaction.coverage import Coverage, coverage
+from loom.session.compaction.laws import after, broken_law
 from loom.session.compaction.policy import Decision, Load, decide
 from loom.session.events import Emitter
 from loom.session.history import History, is_sayable
-from loom.session.rounds import current_request, units_of
+from loom.session.rounds import current_request
 from loom.tokens.parts import MESSAGE_OVERHEAD
 
 _SMALLER = 0.9
@@ -96,8 +99,9 @@ class Compacting:
         self._ids = ids
         self._pressure = 0
         self._gave_up_at: int | None = None
-        ask = ask_model(config.summary_model) if config.summary_model else self._ask
-        self._compactor: Compactor = build(config, ask=ask, binds_thinking=caller.binds_thinking)
+        self._spent = Usage()
+        self._asks: Ask = ask_model(config.summary_model) if config.summary_model else self._own
+        self._compactor: Compactor = build(config, ask=self._ask, binds_thinking=caller.binds_thinking)
 
     # -- when ---------------------------------------------------------------------------------------------
 
@@ -154,6 +158,7 @@ class Compacting:
         compactor = self._compactor
         before = self._caller.meter.tokens(window)
         yield self._emitter.emit(CompactionStart, reason=reason, strategy=compactor.name, tokens=before, target=target)
+        self._spent = Usage()
         rewrite, error = Rewrite(replacements=()), None
         compaction: Compaction | None = None
         try:
@@ -169,7 +174,7 @@ class Compacting:
             tokens_after=compaction.tokens_after if compaction else before,
             covered=len(rewrite.covered) if compaction else 0,
             dropped_thinking=rewrite.dropped_thinking if compaction else 0,
-            usage=rewrite.usage,
+            usage=self._spent,
             undo=compaction.id if compaction else None,
             error=str(error) if error else None,
         )
@@ -201,10 +206,10 @@ class Compacting:
 
     def coverage(self, handle: str | None) -> Coverage:
         """What a compaction kept of what it replaced."""
-        applied = self._history.applied
-        if handle is None and not applied:
+        handle = handle or self._history.last_compaction
+        if handle is None:
             raise NotFound("nothing was compacted yet")
-        compaction = self._history.compaction(handle or applied[-1])
+        compaction = self._history.compaction(handle)
         originals = [Shown(m.id, m.message) for m in self._history.expand(compaction.id)]
         told = "\n".join(plain(part) for r in compaction.replacements if r.message for part in r.message.parts)
         replacement = Replacement(tuple(item.id for item in originals), Message.user(told) if told else None)
@@ -213,18 +218,18 @@ class Compacting:
     def _planned(self, strategy: str, rewrite: Rewrite, window: Window, asked: Sequence[int]) -> CompactionPlan:
         before = self._caller.meter.tokens(window)
         shown = self._history.shown
-        after = self._preview(rewrite).apply(shown)
-        kept = {item.id for item in after}
-        first = next((n for n, (a, b) in enumerate(zip(shown, after, strict=False)) if a.id != b.id), len(after))
+        left = after(shown, rewrite)
+        kept = {item.id for item in left}
+        first = next((n for n, (a, b) in enumerate(zip(shown, left, strict=False)) if a.id != b.id), len(left))
         return CompactionPlan(
             strategy=strategy,
             tokens_before=before,
-            tokens_after=max(0, before - self._count(shown) + self._count(after)),
+            tokens_after=max(0, before - self._count(shown) + self._count(left)),
             goes=tuple(item for item in shown if item.id not in kept),
             stays=tuple(item for item in shown if item.id in kept),
             calls=len(asked),
             call_tokens=sum(asked),
-            rewritten_tokens=self._count(after[first:]),
+            rewritten_tokens=self._count(left[first:]),
         )
 
     async def _rewrite(self, compactor: Compactor, target: int) -> Rewrite:
@@ -233,24 +238,16 @@ class Compacting:
         keep = {*self.pins} & {item.id for item in shown}
         if (request := current_request(shown)) is not None:
             keep.add(request.id)
-        framing = MESSAGE_OVERHEAD * len(shown)
-        target = max(0, target - framing)
         rewrite = await compactor.compact(shown, target=target, counter=self._caller.meter.counter, keep=keep)
         if not rewrite.replacements:
             raise CannotCompact(f"{compactor.name} found nothing to replace")
-        after = self._preview(rewrite).apply(shown)
-        gone = keep - {item.id for item in after}
-        if gone:
-            raise CompactionError(f"{compactor.name} replaced what must stay: {', '.join(sorted(gone))}")
-        if _unpaired(after) > _unpaired(shown):
-            raise CompactionError(f"{compactor.name} left a tool call without its result, or a result without its call")
-        size = sum(self._caller.meter.counter.count_part(part) for item in after for part in item.message.parts)
-        if size > target:
-            raise CannotCompact(f"{compactor.name} left {size:,} tokens of history; the target is {target:,}")
+        broken = broken_law(shown, rewrite, target=target, counter=self._caller.meter.counter, keep=keep)
+        if broken:
+            raise CannotCompact(f"{compactor.name}: {broken}")
         return rewrite
 
     def _apply(self, strategy: str, rewrite: Rewrite, before: int) -> Compaction:
-        shrunk = self._count(self._history.shown) - self._count(self._preview(rewrite).apply(self._history.shown))
+        shrunk = self._count(self._history.shown) - self._count(after(self._history.shown, rewrite))
         compaction = Compaction(
             id=self._ids.next_id(),
             at=self._clock.now(),
@@ -263,16 +260,6 @@ class Compacting:
         self.last = compaction
         return compaction
 
-    def _preview(self, rewrite: Rewrite) -> Compaction:
-        return Compaction(
-            id="preview",
-            at=self._clock.now(),
-            strategy="",
-            replacements=rewrite.replacements,
-            tokens_before=0,
-            tokens_after=0,
-        )
-
     def _count(self, shown: Sequence[Shown]) -> int:
         counter = self._caller.meter.counter
         return sum(MESSAGE_OVERHEAD + sum(map(counter.count_part, item.message.parts)) for item in shown)
@@ -280,6 +267,16 @@ class Compacting:
     # -- asking for a summary -----------------------------------------------------------------------------
 
     async def _ask(self, history: Sequence[Shown], instruction: str, *, max_output: int) -> ModelResponse:
+        """Ask for a summary; what it costs counts, whatever becomes of it."""
+        try:
+            with fail_after(self.config.timeout):
+                response = await self._asks(history, instruction, max_output=max_output)
+        except TimeoutError as error:
+            raise ProviderUnavailable(f"a summary took longer than {self.config.timeout:g} seconds") from error
+        self._spent += response.usage
+        return response
+
+    async def _own(self, history: Sequence[Shown], instruction: str, *, max_output: int) -> ModelResponse:
         """Ask the session's own model about a part of the history.
 
         The request is the one the model saw before, byte for byte up to the end of that part, with the instruction
@@ -298,7 +295,3 @@ class Compacting:
         items.append(MessageEntry(Message.user(instruction)))
         asked = window.only(("foundation", "focus", "topic", "convo")).with_items("convo", items, void=frozenset())
         return await self._caller.complete(asked, max_output=max_output)
-
-
-def _unpaired(shown: Sequence[Shown]) -> int:
-    return sum(unit.open or unit.stray for unit in units_of(shown))

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from loom.errors import UsageError
 from loom.protocols.model import ModelSettings
 from loom.session.compaction.config import CompactionConfig
+
+SMALLEST_OUTPUT: Final = 1_000
+"""Characters that a limit for tool results leaves at least: both ends, and the notice between them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +24,9 @@ class SessionConfig:
     """How long the provider should keep the prefix, in seconds; None takes its default."""
     max_steps: int = 200
     """Answers of the model within one turn; then the turn ends with the stop `steps`."""
+    tool_output_limit: int | None = None
+    """Characters of a tool result that are shown; of a longer one the model sees both ends, and gets the tool
+    `read_output` for the rest. None shows every result whole."""
     max_retries: int = 3
     """How often a call that failed for the moment is made again."""
     recall_limit: int = 8
@@ -42,6 +48,9 @@ class SessionConfig:
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
                 raise UsageError(f"{name}={value!r}; give a whole number, {least} or more")
+        limit = self.tool_output_limit
+        if limit is not None and limit < SMALLEST_OUTPUT:
+            raise UsageError(f"tool_output_limit={limit}; give {SMALLEST_OUTPUT:,} characters or more, or None")
         if self.recall_place not in ("auto", "tail", "kept"):
             raise UsageError(f"recall_place={self.recall_place!r}; use auto, tail or kept")
 

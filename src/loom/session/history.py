@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from loom.context.context import Context
 from loom.context.entry import MessageEntry
-from loom.core.checkpoint import Compaction, LogEntry, LoggedMessage, Shown, shown_of
+from loom.core.checkpoint import Compaction, LogEntry, LoggedMessage, Replacement, Shown, shown_of
 from loom.core.clock import Clock
 from loom.core.ids import RecordIds
 from loom.core.message import Message, TextPart
 from loom.errors import NotFound
+
+SPILL: Final = "spill"
+"""The strategy of a rewrite that only shortens one message of tool results."""
 
 
 class History:
@@ -53,6 +57,24 @@ class History:
         self.log.append(compaction)
         self.applied = (*self.applied, compaction.id)
         self._show(shown)
+
+    def shorten(self, id: str, short: Message, *, before: int, after: int) -> None:
+        """Show a message shorter than it is; `before` and `after` are its tokens."""
+        self.apply(
+            Compaction(
+                id=self._ids.next_id(),
+                at=self._clock.now(),
+                strategy=SPILL,
+                replacements=(Replacement((id,), short),),
+                tokens_before=before,
+                tokens_after=after,
+            )
+        )
+
+    @property
+    def last_compaction(self) -> str | None:
+        """The compaction applied last; results that were only shortened do not count."""
+        return next((id for id in reversed(self.applied) if self.compaction(id).strategy != SPILL), None)
 
     def undo(self, handle: str) -> None:
         """Show again what a compaction replaced."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from loom.core.checkpoint import Shown
@@ -10,11 +10,11 @@ from loom.core.clock import Clock
 from loom.core.fence import fenced
 from loom.core.filter import And, Eq, Filter, In, Not, Or
 from loom.core.hit import Found
-from loom.core.record import Episode
+from loom.core.record import Episode, Fact
 from loom.core.scope import Scope
 from loom.memory.ingest import Turn, keyed_id
 from loom.memory.memory import Memory
-from loom.memory.profile import FACTS
+from loom.memory.profile import FACTS, PINNED
 from loom.memory.recent import recent
 from loom.memory.values import Recalled, Remembered
 from loom.session.config import SessionConfig
@@ -69,16 +69,18 @@ class Remembering:
 
     async def known(self, said: str, history: History) -> Known:
         """What to show for a message of the user, beside what the conversation shows anyway."""
+        found = await self._recalled(said, history)
+        hits = [hit.item for hit in found.hits] if found else []
         standing: list[Group] = []
-        lately: tuple[Episode, ...] = ()
         if self._config.standing_budget:
+            profile = (await self._memory.profile(user_id=self._scope.user_id)).groups()
+            told = {item.id for item in hits}
             layer = self._memory.config.l1
             lately = await recent(self._memory.store, self._scope, layer, now=self._clock.now())
-            profile = await self._memory.profile(user_id=self._scope.user_id)
-            standing = self._standing(profile.groups(), lately)
-        found = await self._recalled(said, history, lately)
-        lines = tuple(_line(hit.item) for hit in found.hits) if found else ()
-        return Known((*standing, Group(_FOUND, lines)), found)
+            standing = self._standing(profile, [_line(episode) for episode in lately if episode.id not in told])
+            if any(group.title == FACTS and len(group.lines) == len(profile[FACTS]) for group in standing):
+                hits = [item for item in hits if not isinstance(item, Fact)]  # all of them are shown already
+        return Known((*standing, Group(_FOUND, tuple(map(_line, hits)))), found)
 
     async def remember(self, key: str, said: str, answered: str) -> Remembered:
         """Keep an exchange; under the same key it is kept once."""
@@ -93,7 +95,7 @@ class Remembering:
             key=key,
         )
 
-    async def _recalled(self, said: str, history: History, lately: Sequence[Episode]) -> Recalled | None:
+    async def _recalled(self, said: str, history: History) -> Recalled | None:
         """What fits a message; None where there is nothing to look for or nothing was found."""
         if not said.strip() or not self._config.recall_limit:
             return None
@@ -102,35 +104,29 @@ class Remembering:
             user_id=self._scope.user_id,
             limit=self._config.recall_limit,
             budget=self._config.recall_budget,
-            where=self._unseen(history, lately),
+            where=self._unseen(history),
         )
         return found if found.hits else None
 
-    def _unseen(self, history: History, lately: Sequence[Episode]) -> Filter:
+    def _unseen(self, history: History) -> Filter:
         """What the model does not see anyway: a conversation that was never compacted shows all of itself."""
-        seen: Filter = Eq("session_id", self._scope.session_id)
-        if history.applied:
-            ids = [keyed_id(self._scope, turn_key(item.id), n) for item in history.shown for n in (0, 1)]
-            seen = And(Eq("kind", "episode"), Or(In("id", tuple(ids)), In("sources", tuple(ids))))
-        return Not(Or(seen, In("id", tuple(episode.id for episode in lately))))
+        if not history.applied:
+            return Not(Eq("session_id", self._scope.session_id))
+        ids = tuple(keyed_id(self._scope, turn_key(item.id), n) for item in history.shown for n in (0, 1))
+        return Not(And(Eq("kind", "episode"), Or(In("id", ids), In("sources", ids))))
 
-    def _standing(self, profile: dict[str, list[str]], lately: Sequence[Episode]) -> list[Group]:
+    def _standing(self, profile: Mapping[str, list[str]], said: Sequence[str]) -> list[Group]:
         """What stands in every turn, within the budget: wishes and pinned texts, then facts, then what was just said.
 
         Of facts and of what was said the newest are kept.
         """
-        facts = profile.pop(FACTS, [])
-        said = [_line(episode) for episode in lately]
+        wanted = [Group(t, tuple(lines), whole=t.startswith(PINNED)) for t, lines in profile.items() if t != FACTS]
+        wanted += [Group(FACTS, tuple(profile.get(FACTS, ()))), Group(_RECENT, tuple(said))]
         room = self._config.standing_budget
         groups: list[Group] = []
-        for group in (
-            *(Group(title, tuple(lines), whole=title.startswith("Pinned")) for title, lines in profile.items()),
-            Group(FACTS, tuple(facts)),
-            Group(_RECENT, tuple(said)),
-        ):
+        for group in wanted:
             kept, room = self._fitted(group, room)
-            if kept.lines:
-                groups.append(kept)
+            groups += [kept] if kept.lines else []
         return groups
 
     def _fitted(self, group: Group, room: int) -> tuple[Group, int]:

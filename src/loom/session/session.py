@@ -13,7 +13,7 @@ from loom.core.checkpoint import Checkpoint, Compaction, LoggedMessage, Shown
 from loom.core.clock import Clock, SystemClock
 from loom.core.event import CheckpointSaved, CompactionEnd, Error, Event, SessionEnd, SessionStart
 from loom.core.ids import RecordIds
-from loom.core.message import Message, Usage
+from loom.core.message import Message, ThinkingPart, Usage
 from loom.core.scope import Scope
 from loom.errors import LoomError, NotFound, UsageError
 from loom.session.build import build_state
@@ -226,11 +226,12 @@ class Session:
     async def undo(self, handle: str | None = None) -> None:
         """Show again what a compaction replaced: the one named, or the last one."""
         history = self._state.history
-        if handle is None and not history.applied:
+        handle = handle or history.last_compaction
+        if handle is None:
             raise NotFound("nothing was compacted, so there is nothing to undo")
         self._begin()
         try:
-            history.undo(handle or history.applied[-1])
+            history.undo(handle)
             await self._save()
         finally:
             self._busy = False
@@ -245,8 +246,14 @@ class Session:
 
     def pin(self, id: str) -> None:
         """Keep a message as it is through every compaction; explain() lists the ids."""
-        if id not in {item.id for item in self._state.history.shown}:
+        found = next((item for item in self._state.history.shown if item.id == id), None)
+        if found is None:
             raise NotFound(f"no message with the id {id!r} is shown; explain() lists those that are")
+        thinks = any(isinstance(part, ThinkingPart) for part in found.message.parts)
+        if thinks and self._state.caller.binds_thinking:
+            raise UsageError(
+                f"message {id!r} holds thinking that is bound to what stands before it; pin another message"
+            )
         self._state.compacting.pins[id] = None
 
     def unpin(self, id: str) -> None:

@@ -17,6 +17,7 @@ from loom.session.history import History
 from loom.session.recalling import Remembering
 from loom.session.saving import Saver
 from loom.session.skills import ActiveSkills
+from loom.session.spilling import Spilling
 from loom.session.tools import Toolbox
 
 
@@ -35,6 +36,7 @@ class State:
     skills: ActiveSkills
     saver: Saver
     memory: Remembering | None
+    spilling: Spilling | None = None
     turn: int = 0
     """Finished turns."""
     usage: Usage = field(default_factory=Usage)

@@ -161,7 +161,9 @@ class TurnRun:
             results, ends = await state.tools.run(calls, self._refused(response))
             for event in ends:
                 yield event
-            state.history.append(results)
+            logged = state.history.append(results)
+            if state.spilling is not None:
+                state.spilling.shorten(logged)
         yield await self._saved()
 
     def _refused(self, response: ModelResponse) -> dict[str, str]:

@@ -20,8 +20,8 @@ Numbers: TypeAlias = NDArray[np.int64]
 _Words: TypeAlias = NDArray[np.uint64]
 _Scalar = TypeVar("_Scalar", bound=np.generic)
 
-EXACT_NUMBERS = 2**24
-"""Up to this many numbers (65,536 vectors of 256, 64 MiB) all are compared: there both ways take about as long."""
+EXACT_NUMBERS = 2**25
+"""Up to this many numbers (131,072 vectors of 256) all are compared, in 128 MiB; `benchmarks/README.md` says why."""
 
 _BITS = 768
 _WORDS = _BITS // 64

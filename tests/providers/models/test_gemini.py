@@ -1,11 +1,10 @@
 """GeminiModel: the real client against a loopback server that speaks the wire of Gemini."""
 
 import base64
+import json
 from dataclasses import replace
 
-import anyio
 import pytest
-from anyio import to_thread
 
 from loom.core.ids import RecordIds
 from loom.core.message import (
@@ -31,7 +30,9 @@ from loom.protocols.model import (
     ToolCallChunk,
 )
 from loom.providers.models.gemini import GeminiModel
-from tests.providers.models.gemini_server import Answer, fails, gemini_service, says
+from loom.testing.conformance import WireModelSuite
+from loom.testing.wire import Refused, Said, serve
+from loom.testing.wire.gemini import GeminiWire
 
 pytestmark = pytest.mark.anyio
 
@@ -41,9 +42,28 @@ ASK = ModelRequest(messages=(Message.user("How is Lisbon?"),), system=("Be brief
 WEATHER = ToolSpec("weather", "The weather.", {"type": "object", "properties": {"city": {"type": "string"}}})
 
 
+def says(*parts, finish=None, **more):
+    """One response with some parts, as the service spells it."""
+    candidate = {"index": 0, "content": {"role": "model", "parts": list(parts)}}
+    if finish:
+        candidate["finishReason"] = finish
+    usage = {"promptTokenCount": 12, "cachedContentTokenCount": 5, "candidatesTokenCount": 3, "thoughtsTokenCount": 4}
+    told = {"usageMetadata": usage} if finish else {}
+    return {"candidates": [candidate], "modelVersion": "gemini-x-001", "responseId": "r1", **told, **more}
+
+
+OK = says({"text": "ok"}, finish="STOP")
+
+
+def raw(*responses):
+    """A stream of these very responses."""
+    body = "".join(f"data: {json.dumps(response)}\n\n" for response in responses)
+    return Refused(200, body.encode(), {"content-type": "text/event-stream"})
+
+
 @pytest.fixture
 def service():
-    with gemini_service() as service:
+    with serve(GeminiWire()) as service:
         yield service
 
 
@@ -76,7 +96,7 @@ def test_it_is_a_model(service):
 
 async def test_text_streams_and_equals_the_whole_answer(service, model):
     events = [says({"text": "It is "}), says({"text": "sunny."}, finish="STOP")]
-    service.answers += [Answer(events), Answer(events)]
+    service.script(raw(*events), raw(*events))
     whole = await model.complete(ASK)
     *chunks, last = await read(model, ASK)
     assert chunks == [TextChunk("It is "), TextChunk("sunny.")]
@@ -91,7 +111,7 @@ async def test_text_streams_and_equals_the_whole_answer(service, model):
 
 
 async def test_what_is_sent(service, model):
-    service.answers.append(Answer([says({"text": "ok"}, finish="STOP")]))
+    service.script(raw(OK))
     settings = ModelSettings(
         max_output=99,
         temperature=0.5,
@@ -102,7 +122,6 @@ async def test_what_is_sent(service, model):
     picture = Message("user", (TextPart("See:"), ImagePart(PIXEL, "image/png")))
     await model.complete(replace(ASK, messages=(picture,), tools=(WEATHER,), settings=settings))
     sent = service.requests[0]
-    assert sent["path"] == "/v1/models/gemini-3.8-flash:streamGenerateContent?alt=sse"
     assert sent["contents"] == [
         {"role": "user", "parts": [{"text": "See:"}, {"inlineData": {"mime_type": "image/png", "data": PIXEL}}]}
     ]
@@ -118,7 +137,7 @@ async def test_what_is_sent(service, model):
 
 
 async def test_a_body_that_was_made_already_is_sent_as_it_is(service, model):
-    service.answers.append(Answer([says({"text": "ok"}, finish="STOP")]))
+    service.script(raw(OK))
     body = {"model": "x", "contents": [{"role": "user", "parts": [{"text": "mine"}]}], "config": {"seed": 7}}
     await model.complete(replace(ASK, rendered=Rendered("gemini", body)))
     sent = service.requests[0]
@@ -129,14 +148,14 @@ async def test_a_body_that_was_made_already_is_sent_as_it_is(service, model):
 
 @pytest.mark.parametrize(("choice", "mode"), [("auto", "AUTO"), ("none", "NONE"), ("any", "ANY")])
 async def test_tool_choices(service, model, choice, mode):
-    service.answers.append(Answer([says({"text": "ok"}, finish="STOP")]))
+    service.script(raw(OK))
     await model.complete(replace(ASK, tools=(WEATHER,), settings=ModelSettings(tool_choice=choice)))
     assert service.requests[0]["toolConfig"]["functionCallingConfig"] == {"mode": mode}
 
 
 async def test_structured_output(service, model):
     schema = {"type": "object", "properties": {"sky": {"type": "string"}}, "required": ["sky"]}
-    service.answers.append(Answer([says({"text": '{"sky": "blue"}'}, finish="STOP")]))
+    service.script(raw(says({"text": '{"sky": "blue"}'}, finish="STOP")))
     response = await model.complete(replace(ASK, settings=ModelSettings(output_schema=schema)))
     assert response.text == '{"sky": "blue"}'
     config = service.requests[0]["generationConfig"]
@@ -146,7 +165,7 @@ async def test_structured_output(service, model):
 
 async def test_parallel_calls_without_ids_get_unique_ones_that_pair_with_results(service, model):
     calls = [says(call("weather", {"city": "Lisbon"}), call("weather", {"city": "Porto"}), finish="STOP")]
-    service.answers += [Answer(calls), Answer(calls), Answer([says({"text": "Sunny."}, finish="STOP")])]
+    service.script(raw(*calls), raw(*calls), raw(OK))
     whole = await model.complete(ASK)
     *chunks, last = await read(model, ASK)
     assert last == whole
@@ -163,7 +182,7 @@ async def test_parallel_calls_without_ids_get_unique_ones_that_pair_with_results
 
 async def test_ids_of_the_service_are_kept_and_doubled_ones_told_apart(service, model):
     same = [says(call("a", {}, id="c1"), call("b", None, id="c1"), finish="STOP")]
-    service.answers.append(Answer(same))
+    service.script(raw(*same))
     response = await model.complete(ASK)
     assert response.tool_calls == (ToolCallPart("c1", "a", {}), ToolCallPart("c1-1", "b", {}))
 
@@ -171,7 +190,7 @@ async def test_ids_of_the_service_are_kept_and_doubled_ones_told_apart(service, 
 async def test_without_a_response_id_the_ids_are_new(service):
     model = GeminiModel("m", base_url=service.url, ids=RecordIds(entropy=bytes))
     answer = says(call("a", {}), call("a", {}), finish="STOP", responseId=None)
-    service.answers += [Answer([answer]), Answer([answer])]
+    service.script(raw(answer), raw(answer))
     ids = [c.id for _ in range(2) for c in (await model.complete(ASK)).tool_calls]
     assert len(set(ids)) == 4
     await model.aclose()
@@ -185,7 +204,7 @@ async def test_thinking_comes_back_exactly(service, model):
         {**call("weather", {"city": "Lisbon"}), "thoughtSignature": SEAL},
     ]
     events = [says(parts[0]), says(parts[1]), says(parts[2]), says(parts[3], finish="STOP")]
-    service.answers += [Answer(events), Answer([says({"text": "ok"}, finish="STOP")])]
+    service.script(raw(*events), raw(OK))
     *chunks, response = await read(model, ASK)
     assert chunks[:2] == [ThinkingChunk("Let me see."), ThinkingChunk(" Yes.")]
     assert response.parts[0] == ThinkingPart("Let me see. Yes.", provider="gemini")
@@ -206,7 +225,7 @@ async def test_thinking_comes_back_exactly(service, model):
     ],
 )
 async def test_a_seal_on_text_comes_back_on_that_text(service, model, events):
-    service.answers += [Answer(events), Answer([says({"text": "ok"}, finish="STOP")])]
+    service.script(raw(*events), raw(OK))
     response = (await read(model, ASK))[-1]
     await model.complete(replace(ASK, messages=(*ASK.messages, response.message, Message.user("go on"))))
     sent = service.requests[1]["contents"][1]["parts"]
@@ -217,10 +236,7 @@ async def test_a_seal_on_text_comes_back_on_that_text(service, model, events):
 
 async def test_a_part_of_its_own_kind_comes_back_verbatim(service, model):
     code = {"executableCode": {"code": "1+1", "language": "PYTHON"}}
-    service.answers += [
-        Answer([says(code, {"text": "2"}, finish="STOP")]),
-        Answer([says({"text": "ok"}, finish="STOP")]),
-    ]
+    service.script(raw(says(code, {"text": "2"}, finish="STOP")), raw(OK))
     response = await model.complete(ASK)
     assert isinstance(response.parts[0], NativePart)
     await model.complete(replace(ASK, messages=(*ASK.messages, response.message, Message.user("go on"))))
@@ -231,107 +247,44 @@ async def test_a_part_of_its_own_kind_comes_back_verbatim(service, model):
     ("finish", "stop"), [("STOP", "end"), ("MAX_TOKENS", "length"), ("SAFETY", "refusal"), ("RECITATION", "refusal")]
 )
 async def test_why_it_stopped(service, model, finish, stop):
-    service.answers.append(Answer([says({"text": "a"}, finish=finish)]))
+    service.script(raw(says({"text": "a"}, finish=finish)))
     assert (await model.complete(ASK)).stop == stop
 
 
 async def test_a_blocked_prompt_is_a_refusal(service, model):
-    service.answers.append(Answer([{"promptFeedback": {"blockReason": "SAFETY"}, "responseId": "r"}]))
+    service.script(raw({"promptFeedback": {"blockReason": "SAFETY"}, "responseId": "r"}))
     response = await model.complete(ASK)
     assert (response.stop, response.parts) == ("refusal", ())
 
 
 async def test_a_malformed_call_is_a_bad_response(service, model):
-    service.answers.append(Answer([says(finish="MALFORMED_FUNCTION_CALL")]))
+    service.script(raw(says(finish="MALFORMED_FUNCTION_CALL")))
     with pytest.raises(BadResponse, match="MALFORMED"):
         await model.complete(ASK)
 
 
-RETRY = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "34.5s"}
-TOO_LONG = "The input token count (1200000) exceeds the maximum number of tokens allowed (1048576)."
+async def test_a_rate_limit_may_not_say_how_long(service, model):
+    service.script(
+        Refused(429, b'{"error": {"code": 429, "message": "Quota exceeded.", "details": [{"@type": "Help"}]}}')
+    )
+    with pytest.raises(RateLimited) as caught:
+        await model.complete(ASK)
+    assert caught.value.retry_after is None
 
 
-@pytest.mark.parametrize("ask", [lambda m: m.complete(ASK), lambda m: read(m, ASK)], ids=["complete", "stream"])
-class TestFailures:
-    async def test_rate_limit(self, service, model, ask):
-        service.answers.append(fails(429, "RESOURCE_EXHAUSTED", "Quota exceeded.", {"@type": "Help"}, RETRY))
-        with pytest.raises(RateLimited) as caught:
-            await ask(model)
-        assert caught.value.retry_after == 34.5
-        assert len(service.requests) == 1  # it never retries
-
-    async def test_rate_limit_without_a_time(self, service, model, ask):
-        service.answers.append(fails(429, "RESOURCE_EXHAUSTED", "Quota exceeded."))
-        with pytest.raises(RateLimited) as caught:
-            await ask(model)
-        assert caught.value.retry_after is None
-
-    @pytest.mark.parametrize(("message", "size"), [(TOO_LONG, 1_200_000), (TOO_LONG.replace(" (1200000)", ""), None)])
-    async def test_overflow(self, service, model, ask, message, size):
-        service.answers.append(fails(400, "INVALID_ARGUMENT", message))
-        with pytest.raises(ContextOverflow) as caught:
-            await ask(model)
-        assert (caught.value.limit, caught.value.size) == (1_048_576, size)
-
-    @pytest.mark.parametrize("code", [500, 503, 529])
-    async def test_the_service_is_down(self, service, model, ask, code):
-        service.answers.append(fails(code, "UNAVAILABLE", "The model is overloaded."))
-        with pytest.raises(ProviderUnavailable, match="overloaded"):
-            await ask(model)
-        assert len(service.requests) == 1
-
-    async def test_a_refused_request_is_not_worth_a_retry(self, service, model, ask):
-        service.answers.append(fails(400, "INVALID_ARGUMENT", "Unknown field."))
-        with pytest.raises(ProviderError, match="Unknown field") as caught:
-            await ask(model)
-        assert not caught.value.retryable
-
-    async def test_the_connection_drops(self, service, model, ask):
-        service.answers.append(Answer([says({"text": "It is"})], cut=True))
-        with pytest.raises(ProviderUnavailable):
-            await ask(model)
-
-    async def test_the_answer_ends_without_an_end(self, service, model, ask):
-        service.answers.append(Answer([says({"text": "It is"})]))
-        with pytest.raises(BadResponse, match="ended before"):
-            await ask(model)
-
-    async def test_garbage(self, service, model, ask):
-        service.answers.append(Answer(["garbage"]))
-        with pytest.raises(BadResponse):
-            await ask(model)
-
-    async def test_nobody_listens(self, service, model, ask):
-        away = GeminiModel("m", base_url="http://127.0.0.1:9")
-        with pytest.raises(ProviderUnavailable):
-            await ask(away)
-        await away.aclose()
+async def test_an_overflow_may_tell_its_limit_alone(service, model):
+    words = b"The input token count exceeds the maximum number of tokens allowed 1048576."
+    service.script(Refused(400, b'{"error": {"code": 400, "message": "%s"}}' % words))
+    with pytest.raises(ContextOverflow) as caught:
+        await model.complete(ASK)
+    assert (caught.value.limit, caught.value.size) == (1_048_576, None)
 
 
-async def test_an_error_inside_a_stream(service, model):
-    error = {"error": {"code": 503, "status": "UNAVAILABLE", "message": "Lost the backend."}}
-    service.answers.append(Answer([says({"text": "It is"}), error]))
-    with pytest.raises(ProviderUnavailable, match="Lost the backend"):
-        await read(model, ASK)
-
-
-async def test_closing_a_stream_stops_the_request(service, model):
-    service.answers.append(Answer([says({"text": "It is"})], hang=True))
-    stream = model.stream(ASK)
-    assert await anext(stream) == TextChunk("It is")
-    await stream.aclose()
-    assert await to_thread.run_sync(service.gone.wait, 20)
-
-
-@pytest.mark.parametrize("ask", [lambda m: m.complete(ASK), lambda m: read(m, ASK)], ids=["complete", "stream"])
-async def test_cancelling_stops_the_request(service, model, ask):
-    service.answers.append(Answer([says({"text": "It is"})], hang=True, cut=True))
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(ask, model)
-        while not service.requests:
-            await anyio.lowlevel.checkpoint()
-        tasks.cancel_scope.cancel()
-    assert await to_thread.run_sync(service.gone.wait, 20)
+async def test_nobody_listens():
+    away = GeminiModel("m", base_url="http://127.0.0.1:9")
+    with pytest.raises(ProviderUnavailable):
+        await away.complete(ASK)
+    await away.aclose()
 
 
 async def test_a_key_is_needed(monkeypatch):
@@ -343,9 +296,39 @@ async def test_a_key_is_needed(monkeypatch):
 
 async def test_the_users_key_goes_to_nobody_else(service, monkeypatch):
     monkeypatch.setenv("GEMINI_API_KEY", "secret")
-    service.answers += [Answer([says({"text": "ok"}, finish="STOP")])] * 2
+    service.script(raw(OK), raw(OK))
     for key, sent in ((None, "none"), ("mine", "mine")):
         model = GeminiModel("m", base_url=service.url, api_key=key)
         await model.complete(ASK)
         await model.aclose()
-        assert service.requests[-1]["key"] == sent
+        assert service.headers[-1]["x-goog-api-key"] == sent
+
+
+class TestLaws(WireModelSuite):
+    @pytest.fixture
+    def service(self):
+        with serve(GeminiWire(), default=Said.text("Hello there.")) as service:
+            yield service
+
+    @pytest.fixture
+    async def model(self, service):
+        model = GeminiModel("gemini-3.8-flash", base_url=service.url, api_key="test")
+        yield model
+        await model.aclose()
+
+    def thinking(self):
+        return (ThinkingPart("First, the tea.", SEAL, provider="gemini"),)
+
+    @pytest.mark.xfail(reason="Gemini tells what was read from its cache, never what was written")
+    async def test_usage_counts_the_whole_prompt_with_the_cache_inside(self, model, service):
+        await super().test_usage_counts_the_whole_prompt_with_the_cache_inside(model, service)
+
+    @pytest.mark.xfail(reason="Gemini sends the input of a call as an object, never as text")
+    async def test_input_that_is_no_json_stays_text(self, model, service):
+        await super().test_input_that_is_no_json_stays_text(model, service)
+
+
+async def test_a_setting_that_makes_no_sense_is_refused_before_it_is_sent(service, model):
+    with pytest.raises(UsageError, match="cannot be sent"):
+        await model.complete(replace(ASK, settings=ModelSettings(extra={"temperature": "hot"})))
+    assert service.requests == []

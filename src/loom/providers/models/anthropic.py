@@ -10,7 +10,7 @@ from loom.protocols.model import Chunk, ModelRequest, ModelResponse, Stop, TextC
 from loom.providers.models.failures import ended_early
 from loom.providers.models.parts import ended, tool_input, unique_calls
 from loom.providers.models.sdk import Body, SdkModel
-from loom.providers.models.usage import anthropic_usage, estimated_usage
+from loom.providers.models.usage import anthropic_usage, usage_or_estimate
 
 DEFAULT_MAX_TOKENS = 4096
 """Anthropic wants a limit in every request."""
@@ -52,7 +52,12 @@ class AnthropicModel(SdkModel):
     def _connect(self, sdk: Any) -> Any:
         # The user's own key is not for whoever answers at another address.
         key = self._api_key or ("none" if self._base_url is not None else None)
-        client = sdk.AsyncAnthropic(api_key=key, base_url=self._base_url, timeout=self._timeouts(sdk), max_retries=0)
+        try:
+            client = sdk.AsyncAnthropic(
+                api_key=key, base_url=self._base_url, timeout=self._timeouts(sdk), max_retries=0
+            )
+        except sdk.AnthropicError as error:
+            raise self._no_key() from error
         if not (client.api_key or client.auth_token or client.credentials):
             raise self._no_key()
         return client
@@ -108,7 +113,7 @@ class MessageReader:
         id: str | None = self._message.get("id")
         parts = (part for index in sorted(self._blocks) if (part := self._part(index)) is not None)
         kept, stop = ended(unique_calls(parts, id), _STOPS.get(self._stop, "end"))
-        usage = anthropic_usage(self._usage) if self._usage else estimated_usage(self._request, kept)
+        usage = usage_or_estimate(anthropic_usage(self._usage), self._request, kept)
         return ModelResponse(parts=kept, stop=stop, usage=usage, model=self._message["model"], id=id)
 
     def _started(self, block: Mapping[str, Any]) -> Iterator[Chunk]:

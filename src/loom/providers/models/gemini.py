@@ -76,8 +76,8 @@ class GeminiModel:
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[Chunk]:
         """The answer as it comes; the last item is the whole ModelResponse."""
-        body = self._body(request)
         client = await self._connected()
+        body = self._body(request)
         answer = GeminiAnswer(self.name, self._ids)
         opened: list[Any] = []
         _OPENED.set(opened)
@@ -105,9 +105,22 @@ class GeminiModel:
             client.close()
 
     def _body(self, request: ModelRequest) -> dict[str, Any]:
+        """The arguments of the SDK's call; settings that it has no field for are sent as they are."""
+        from google.genai import types  # noqa: PLC0415
+
         render = self._render or import_module("loom.engine.rendering").render_request
-        body = dict(render(request, self.provider, self.model).body)
-        return {**body, "model": self.model, "config": {**body.get("config", {}), **_config(request.settings)}}
+        body = render(request, self.provider, self.model).body
+        given = {**body.get("config", {}), **_config(request.settings)}
+        known = types.GenerateContentConfig.model_fields
+        unknown = {name: value for name, value in given.items() if name not in known}
+        config = {name: value for name, value in given.items() if name in known}
+        if unknown:
+            config["http_options"] = {"extra_body": unknown}
+        try:
+            checked = types.GenerateContentConfig.model_validate(config)
+        except ValueError as error:
+            raise UsageError(f"the request to {self.name} cannot be sent: {error}") from error
+        return {**body, "model": self.model, "config": checked}
 
     async def _connected(self) -> Any:
         client, _ = self._client.get((None, None))

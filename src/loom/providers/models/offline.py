@@ -6,10 +6,13 @@ import re
 from collections.abc import AsyncIterator
 
 from loom.core.message import TextPart, Usage
+from loom.core.words import query_terms, terms
 from loom.protocols.model import Chunk, ModelRequest, ModelResponse, TextChunk
 from loom.tokens import EstimateCounter, count_request
 
 _FOUND = re.compile(r"<memory>\n(.*?)\n</memory>", re.DOTALL)
+_LINES = 5
+"""Lines of the conversation that are quoted at the most."""
 _HOW = "no language model is connected; set LOOM_MODEL, or give model='anthropic:...'"
 
 
@@ -20,10 +23,11 @@ class OfflineModel:
     context_window = 200_000
 
     async def complete(self, request: ModelRequest) -> ModelResponse:
-        """What was recalled for the last message."""
+        """What was recalled for the last message, and what was said before in this conversation about the same."""
         asked = request.messages[-1].text if request.messages else ""
-        found = _FOUND.search(asked)
-        text = f"From memory ({_HOW}):\n{found[1]}" if found else f"Noted ({_HOW})."
+        shown: list[str] = _FOUND.findall(asked)
+        found = "\n\n".join([*shown, *_said_before(request)])
+        text = f"From memory ({_HOW}):\n{found}" if found else f"Noted ({_HOW})."
         counter = EstimateCounter()
         usage = Usage(input=count_request(request, counter), output=counter.count(text))
         return ModelResponse(parts=(TextPart(text),), stop="end", usage=usage, model=self.name)
@@ -36,3 +40,14 @@ class OfflineModel:
 
     async def aclose(self) -> None:
         """Nothing to release."""
+
+
+def _said_before(request: ModelRequest) -> list[str]:
+    """The lines of earlier user messages that share a word with a question, under a title: a model would see them."""
+    parts = [part.text for part in request.messages[-1].parts if isinstance(part, TextPart)] if request.messages else []
+    asked = " ".join(text for text in parts if not _FOUND.search(text) and text.rstrip().endswith("?"))
+    wanted = set(query_terms(asked))
+    earlier = [message.text for message in request.messages[:-1] if message.role == "user"]
+    said = [line for text in earlier for line in text.splitlines() if wanted & set(terms(line))]
+    lines = [line if line.startswith("- ") else f"- {line}" for line in dict.fromkeys(said)]
+    return ["\n".join(["Said in this conversation:", *lines[-_LINES:]])] if lines else []

@@ -7,12 +7,21 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from loom.core.message import JSON, Part, TextPart, ThinkingPart, ToolCallPart
-from loom.protocols.model import Chunk, ModelRequest, ModelResponse, Stop, TextChunk, ThinkingChunk, ToolCallChunk
+from loom.protocols.model import (
+    Chunk,
+    ModelRequest,
+    ModelResponse,
+    ModelSettings,
+    Stop,
+    TextChunk,
+    ThinkingChunk,
+    ToolCallChunk,
+)
 from loom.providers.models.failures import ended_early
 from loom.providers.models.openai import OpenAIBase, schema_form
 from loom.providers.models.parts import ended, tool_input, unique_calls
 from loom.providers.models.sdk import Body
-from loom.providers.models.usage import chat_usage, estimated_usage
+from loom.providers.models.usage import chat_usage, usage_or_estimate
 
 _STOPS: dict[str, Stop] = {"length": "length", "content_filter": "refusal"}
 
@@ -24,25 +33,29 @@ class OpenAIChatModel(OpenAIBase):
     _limit_field: ClassVar[str] = "max_completion_tokens"
 
     def _settled(self, body: Body, request: ModelRequest) -> Body:
-        settings = request.settings
-        body.setdefault("stream_options", {"include_usage": True})
-        if settings.max_output is not None:
-            body[self._limit_field] = settings.max_output
-        if settings.temperature is not None:
-            body["temperature"] = settings.temperature
-        if settings.stop:
-            body["stop"] = list(settings.stop)
-        if settings.tool_choice is not None and body.get("tools"):
-            body["tool_choice"] = _tool_choice(settings.tool_choice)
-        if settings.output_schema is not None:
-            body["response_format"] = {"type": "json_schema", "json_schema": schema_form(settings.output_schema)}
-        return body
+        return chat_settings(body, request.settings, limit_field=self._limit_field)
 
     def _create(self, client: Any) -> Any:
         return client.chat.completions.create
 
     def _reader(self, request: ModelRequest) -> ChatReader:
         return ChatReader(self.name, self.provider, request)
+
+
+def chat_settings(body: Body, settings: ModelSettings, *, limit_field: str) -> Body:
+    """The body with the settings of a request, as Chat spells them; `limit_field` holds the longest answer."""
+    body.setdefault("stream_options", {"include_usage": True})
+    if settings.max_output is not None:
+        body[limit_field] = settings.max_output
+    if settings.temperature is not None:
+        body["temperature"] = settings.temperature
+    if settings.stop:
+        body["stop"] = list(settings.stop)
+    if settings.tool_choice is not None and body.get("tools"):
+        body["tool_choice"] = _tool_choice(settings.tool_choice)
+    if settings.output_schema is not None:
+        body["response_format"] = {"type": "json_schema", "json_schema": schema_form(settings.output_schema)}
+    return body
 
 
 def _tool_choice(choice: str) -> JSON:
@@ -73,7 +86,7 @@ class ChatReader:
         self._places: dict[int, _Call] = {}
         self._refused = False
         self._finish: str | None = None
-        self._usage: Mapping[str, Any] | None = None
+        self._usage: Mapping[str, Any] = {}
 
     def take(self, event: Mapping[str, Any]) -> Iterator[Chunk]:
         """What a chunk adds to the answer."""
@@ -92,7 +105,7 @@ class ChatReader:
         parts = unique_calls(self._parts(), self._id)
         stop: Stop = "refusal" if self._refused else _STOPS.get(self._finish, "end")
         kept, stop = ended(parts, stop)
-        usage = chat_usage(self._usage) if self._usage else estimated_usage(self._request, kept)
+        usage = usage_or_estimate(chat_usage(self._usage), self._request, kept)
         return ModelResponse(parts=kept, stop=stop, usage=usage, model=self._model, id=self._id)
 
     def _grown(self, delta: Mapping[str, Any]) -> Iterator[Chunk]:

@@ -12,7 +12,7 @@ from loom.providers.models.failures import Failure, as_error, ended_early
 from loom.providers.models.openai import OpenAIBase, schema_form
 from loom.providers.models.parts import ended, tool_input, unique_calls
 from loom.providers.models.sdk import Body
-from loom.providers.models.usage import estimated_usage, responses_usage
+from loom.providers.models.usage import responses_usage, usage_or_estimate
 
 _ENCRYPTED = "reasoning.encrypted_content"
 _WITHOUT_REASONING = ("gpt-3", "gpt-4", "chatgpt")
@@ -101,8 +101,7 @@ class ResponseReader:
         id: str | None = self._final.get("id")
         parts = unique_calls((part for item in items for part in _parts(item)), id)
         kept, stop = ended(parts, self._stop(items))
-        told: Mapping[str, Any] | None = self._final.get("usage")
-        usage = responses_usage(told) if told else estimated_usage(self._request, kept)
+        usage = usage_or_estimate(responses_usage(self._final.get("usage") or {}), self._request, kept)
         return ModelResponse(parts=kept, stop=stop, usage=usage, model=self._final["model"], id=id)
 
     def _stop(self, items: Iterable[Mapping[str, Any]]) -> Stop:

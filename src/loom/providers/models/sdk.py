@@ -185,4 +185,6 @@ class SdkModel(ABC):
             return unreachable(self.name, error)
         if issubclass(kind, sdk.APIError):  # said inside a stream that had begun well
             return as_error(self.name, Failure.told(error.body or error.message), key=self.key)
-        return unreadable(self.name, error)
+        if issubclass(kind, ValueError | LookupError | TypeError | AttributeError):
+            return unreadable(self.name, error)
+        return ProviderError(f"the call of {self.name} failed ({kind.__name__}: {error})")

@@ -38,6 +38,11 @@ def chat_usage(told: Mapping[str, Any]) -> Usage:
     return _inclusive(_count(told, "prompt_tokens"), _count(told, "completion_tokens"), details)
 
 
+def usage_or_estimate(told: Usage, request: ModelRequest, parts: Iterable[Part]) -> Usage:
+    """The usage that was told, or an estimate: there is no prompt without tokens, so none told means not told."""
+    return told if told.input else estimated_usage(request, parts)
+
+
 def estimated_usage(request: ModelRequest, parts: Iterable[Part]) -> Usage:
     """The usage of an answer whose provider told none: nothing is known of its cache."""
     counter = EstimateCounter()

@@ -116,6 +116,8 @@ class CompactionConfig:
     target: float = 0.5
     summary_model: Model | None = None
     """Who writes summaries; None: the session's own model, which has the history in its cache."""
+    timeout: float = 120.0
+    """Seconds that one summary may take; then the next strategy is tried."""
     clear_tools: ClearToolsOptions = field(default_factory=ClearToolsOptions)
 
     def __post_init__(self) -> None:
@@ -128,6 +130,8 @@ class CompactionConfig:
                 raise UsageError(f"{name} is {value!r}; give a {kind.__name__}, or a dict to CompactionConfig.of()")
         if not 0 < _number(self.target, "the target of compaction") < 1:
             raise UsageError(f"the target of compaction is {self.target}; give a share between 0 and 1, such as 0.5")
+        if _number(self.timeout, "the timeout of compaction") <= 0:
+            raise UsageError(f"the timeout of compaction is {self.timeout}; give seconds above 0")
         if self.summary_model is not None and not isinstance(self.summary_model, Model):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UsageError(f"summary_model is {self.summary_model!r}; give a Model, or None for the session's own")
         for strategy in self.strategies:

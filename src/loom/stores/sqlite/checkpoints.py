@@ -24,12 +24,21 @@ class SqliteCheckpointStore:
     The file may be that of a SqliteStore: the tables stand side by side, and both use the one writer of the process.
     `durability="full"` survives a power cut after every acknowledged save; `"fast"` survives the end of the process,
     and a power cut may take the last saves. `":memory:"` keeps everything in memory.
+
+    A new file gets small pages, which is what a log of turns wants; with `small_pages=False` it gets SQLite's own,
+    for a file that will hold a memory as well.
     """
 
     def __init__(
-        self, path: str | PathLike[str], *, clock: Clock | None = None, durability: Durability = "full"
+        self,
+        path: str | PathLike[str],
+        *,
+        clock: Clock | None = None,
+        durability: Durability = "full",
+        small_pages: bool = True,
     ) -> None:
-        self._file = SqliteFile(path, durability=durability, prepare=prepare, setup=setup)
+        first = prepare if small_pages else _as_it_is
+        self._file = SqliteFile(path, durability=durability, prepare=first, setup=setup)
         self._clock = clock or SystemClock()
         self._ids = RecordIds(self._clock)
 
@@ -137,3 +146,7 @@ class SqliteCheckpointStore:
     async def aclose(self) -> None:
         """Finish writing and release the file. Closing twice is allowed."""
         await self._file.aclose()
+
+
+def _as_it_is(path: str) -> None:
+    """Leave the pages of a new file to SQLite."""

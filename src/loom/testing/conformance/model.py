@@ -12,8 +12,16 @@ from anyio import create_task_group, fail_after, to_thread
 
 from loom.core.message import JSON, Message, Part, TextPart, ThinkingPart, ToolCallPart, ToolResultPart, ToolSpec
 from loom.errors import BadResponse, ContextOverflow, LoomError, ProviderError, ProviderUnavailable, RateLimited
-from loom.protocols.model import Chunk, Model, ModelRequest, ModelResponse, ModelSettings, TextChunk, ThinkingChunk
-from loom.protocols.model import ToolCallChunk as CallChunk
+from loom.protocols.model import (
+    Chunk,
+    Model,
+    ModelRequest,
+    ModelResponse,
+    ModelSettings,
+    TextChunk,
+    ThinkingChunk,
+    ToolCallChunk,
+)
 from loom.testing.conformance.suite import Suite
 from loom.testing.wire.script import RETRY_AFTER, Fault, Said
 from loom.testing.wire.server import WireServer
@@ -56,10 +64,12 @@ class ModelSuite(Suite):
         raise NotImplementedError("yield a model")
 
     async def test_it_has_a_provider_and_a_name(self, model: Model) -> None:
+        """A name is `provider:model`."""
         provider, colon, name = model.name.partition(":")
-        assert provider and colon and name
+        assert all((provider, colon, name))
 
     async def test_it_answers_and_says_what_that_cost(self, model: Model) -> None:
+        """Usage is always there, and the cached part lies inside the input."""
         response = await model.complete(QUESTION)
         usage = response.usage
         assert usage.input > 0
@@ -67,17 +77,20 @@ class ModelSuite(Suite):
         assert response.model
 
     async def test_a_stream_ends_with_one_answer_that_has_its_text(self, model: Model) -> None:
+        """The text chunks joined are the text of the answer, which comes last and once."""
         chunks, response = await drained(model, QUESTION)
         assert not any(isinstance(chunk, ModelResponse) for chunk in chunks)
         assert "".join(chunk.text for chunk in chunks if isinstance(chunk, TextChunk)) == response.text
         assert response.usage.input > 0
 
     async def test_a_stream_may_be_left_and_the_model_asked_again(self, model: Model) -> None:
+        """Leaving a stream early costs nothing but that stream."""
         async with aclosing(cast("Any", model.stream(QUESTION))) as chunks:
             await anext(chunks)
         assert (await model.complete(QUESTION)).usage.input > 0
 
     async def test_closing_twice_is_allowed(self, model: Model) -> None:
+        """Closing is safe to repeat."""
         await model.complete(QUESTION)
         await model.aclose()
         await model.aclose()
@@ -97,6 +110,7 @@ class WireModelSuite(ModelSuite, Suite):
     # -- answers ------------------------------------------------------------------------------------------
 
     async def test_complete_and_stream_give_the_same_answer(self, model: Model, service: WireServer) -> None:
+        """There is one answer, whichever way it is asked for."""
         said = Said.text("The answer is forty-two, as everybody knows.")
         service.script(said, said)
         chunks, streamed = await drained(model, QUESTION)
@@ -106,21 +120,25 @@ class WireModelSuite(ModelSuite, Suite):
         assert (streamed.stop, streamed.model, streamed.id) == ("end", said.model, said.id)
 
     async def test_an_answer_without_a_word_is_an_answer(self, model: Model, service: WireServer) -> None:
+        """Some models end a turn without a word; that is no failure."""
         service.script(Said())
         response = await model.complete(QUESTION)
         assert (response.parts, response.message, response.stop) == ((), None, "end")
 
     async def test_usage_counts_the_whole_prompt_with_the_cache_inside(self, model: Model, service: WireServer) -> None:
+        """However a provider counts, the numbers mean the same here."""
         said = Said.text("Hi.")
         service.script(said)
         assert (await model.complete(QUESTION)).usage == said.usage
 
     async def test_an_answer_that_is_cut_off_says_so(self, model: Model, service: WireServer) -> None:
+        """A limit that was hit is told."""
         service.script(Said.text("This goes on and", stop="length"))
         response = await model.complete(QUESTION)
         assert (response.text, response.stop) == ("This goes on and", "length")
 
     async def test_a_refusal_asks_for_no_tools(self, model: Model, service: WireServer) -> None:
+        """What a model asked for before it refused must not be run."""
         service.script(Said(parts=(TextPart("I will not."), ToolCallPart("c1", "search")), stop="refusal"))
         response = await model.complete(QUESTION)
         assert (response.text, response.stop, response.tool_calls) == ("I will not.", "refusal", ())
@@ -128,6 +146,7 @@ class WireModelSuite(ModelSuite, Suite):
     # -- tools --------------------------------------------------------------------------------------------
 
     async def test_parallel_calls_come_whole_and_in_order(self, model: Model, service: WireServer) -> None:
+        """Several calls in one answer keep their order, ids, names and inputs."""
         calls = (
             ToolCallPart("c1", "search", {"q": "täglich ☕", "deep": {"n": [1, 2.5, None, True]}}),
             ToolCallPart("c2", "search", {"q": "two"}),
@@ -136,30 +155,37 @@ class WireModelSuite(ModelSuite, Suite):
         chunks, response = await drained(model, replace(QUESTION, tools=(SEARCH,)))
         assert response.tool_calls == calls
         assert response.stop == "tool"
-        told = [chunk for chunk in chunks if isinstance(chunk, CallChunk)]
+        told = [chunk for chunk in chunks if isinstance(chunk, ToolCallChunk)]
         assert {chunk.id for chunk in told} == {"c1", "c2"}
         assert {chunk.name for chunk in told} == {"search"}
 
     async def test_a_call_without_input_has_an_empty_one(self, model: Model, service: WireServer) -> None:
+        """No input at all is an empty object."""
         service.script(Said.calls(ToolCallPart("c1", "search", "")))
         assert (await model.complete(QUESTION)).tool_calls == (ToolCallPart("c1", "search", {}),)
 
     async def test_input_that_is_no_json_stays_text(self, model: Model, service: WireServer) -> None:
+        """What cannot be read is kept for the tool to refuse; the answer itself is fine."""
         service.script(Said.calls(ToolCallPart("c1", "search", '{"q": "unfinis')))
         response = await model.complete(QUESTION)
         assert response.tool_calls == (ToolCallPart("c1", "search", '{"q": "unfinis'),)
         assert response.stop == "tool"
 
     async def test_call_ids_are_unique(self, model: Model, service: WireServer) -> None:
-        service.script(Said.calls(ToolCallPart("same", "search", {"q": "1"}), ToolCallPart("same", "search", {"q": "2"})))
+        """A result must find its call, also where a server sends one id twice."""
+        service.script(
+            Said.calls(ToolCallPart("same", "search", {"q": "1"}), ToolCallPart("same", "search", {"q": "2"}))
+        )
         calls = (await model.complete(QUESTION)).tool_calls
         assert len({call.id for call in calls}) == len(calls) > 0
 
     async def test_a_call_that_is_cut_off_is_not_run(self, model: Model, service: WireServer) -> None:
+        """A call that hit the limit is told apart from one that waits for its result."""
         service.script(Said(parts=(ToolCallPart("c1", "search", '{"q": "unf'),), stop="length"))
         assert (await model.complete(QUESTION)).stop == "length"
 
     async def test_an_answer_comes_back_exactly_as_it_was_received(self, model: Model, service: WireServer) -> None:
+        """Reasoning and calls are replayed in the next request as they came."""
         said = Said.calls(*self.thinking(), TextPart("Looking."), ToolCallPart("c1", "search", {"q": "tea"}))
         service.script(said)
         asked = replace(QUESTION, tools=(SEARCH,))
@@ -180,12 +206,14 @@ class WireModelSuite(ModelSuite, Suite):
     # -- requests -----------------------------------------------------------------------------------------
 
     async def test_a_system_text_tools_and_messages_are_sent(self, model: Model, service: WireServer) -> None:
+        """The neutral fields of a request all reach the provider."""
         request = replace(QUESTION, system=("You are terse.",), tools=(SEARCH,))
         await model.complete(request)
         sent = str(service.requests[-1])
         assert all(text in sent for text in ("You are terse.", "Search the notes.", "Say hello, please."))
 
     async def test_the_rest_of_the_settings_is_passed_on(self, model: Model, service: WireServer) -> None:
+        """`extra` is sent as it is, known to the SDK or not."""
         settings = ModelSettings(extra={"loom_test_field": {"a": [1]}})
         await model.complete(replace(QUESTION, settings=settings))
         assert _holds(service.requests[-1], {"a": [1]})
@@ -196,6 +224,7 @@ class WireModelSuite(ModelSuite, Suite):
     async def test_a_fault_ends_as_documented_and_is_not_retried(
         self, model: Model, service: WireServer, fault: Fault
     ) -> None:
+        """Each fault is one error of loom.errors after one request, and leaves the model usable."""
         service.script(fault)
         with pytest.raises(LoomError) as caught:
             await drained(model, QUESTION)
@@ -204,6 +233,7 @@ class WireModelSuite(ModelSuite, Suite):
         assert (await model.complete(QUESTION)).text, "the next request is answered"
 
     async def test_a_rate_limit_says_how_long_to_wait(self, model: Model, service: WireServer) -> None:
+        """`retry_after` is what the provider asked for."""
         service.script("rate_limited")
         with pytest.raises(RateLimited) as caught:
             await model.complete(QUESTION)
@@ -212,21 +242,25 @@ class WireModelSuite(ModelSuite, Suite):
     async def test_an_overflow_tells_limit_and_size_where_they_are_known(
         self, model: Model, service: WireServer
     ) -> None:
+        """The numbers in the provider's words are read."""
         service.script("overflow")
         with pytest.raises(ContextOverflow) as caught:
             await model.complete(QUESTION)
         assert (caught.value.limit, caught.value.size) == service.wire.overflow
 
     async def test_a_broken_stream_never_ends_quietly(self, model: Model, service: WireServer) -> None:
-        for fault in ("cut", "ended_early", "malformed"):
-            service.script(cast("Fault", fault))
-            seen: list[Chunk] = []
-            with pytest.raises(LoomError):
+        """Half an answer is never passed off as one."""
+        broken: tuple[Fault, ...] = ("cut", "ended_early", "malformed")
+        for fault in broken:
+            service.script(fault)
+            ended = False
+            with pytest.raises(LoomError):  # noqa: PT012  (what came before the error is looked at too)
                 async for chunk in model.stream(QUESTION):
-                    seen.append(chunk)
-            assert not any(isinstance(chunk, ModelResponse) for chunk in seen)
+                    ended = isinstance(chunk, ModelResponse)
+            assert not ended
 
     async def test_an_error_names_the_model(self, model: Model, service: WireServer) -> None:
+        """Whoever uses several models sees which one it was."""
         service.script("bad_request")
         with pytest.raises(ProviderError, match=model.name):
             await model.complete(QUESTION)
@@ -234,6 +268,7 @@ class WireModelSuite(ModelSuite, Suite):
     # -- stopping -----------------------------------------------------------------------------------------
 
     async def test_cancelling_the_call_stops_the_request(self, model: Model, service: WireServer) -> None:
+        """The provider sees that nobody listens any more."""
         service.script("stalled")
         async with create_task_group() as tasks:
             tasks.start_soon(model.complete, QUESTION)
@@ -242,6 +277,7 @@ class WireModelSuite(ModelSuite, Suite):
         assert await to_thread.run_sync(partial(service.hung_up.wait, _PATIENCE))
 
     async def test_closing_the_stream_stops_the_request(self, model: Model, service: WireServer) -> None:
+        """The provider sees that nobody listens any more."""
         service.script("stalled")
         with fail_after(_PATIENCE):
             async with aclosing(cast("Any", model.stream(QUESTION))) as chunks:
