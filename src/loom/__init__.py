@@ -47,9 +47,14 @@ if TYPE_CHECKING:
     from loom.core.scope import Scope
     from loom.core.window import Notice, Window, WindowPart
     from loom.engine import SyncMemory, open_checkpoints, open_memory, open_memory_sync
+    from loom.engine.models import open_model
     from loom.errors import LoomError
     from loom.memory.config import MemoryConfig, MemoryLayerConfig, MemoryStrategyType
     from loom.memory.memory import Memory, Turn
+    from loom.providers.models.anthropic import AnthropicModel
+    from loom.providers.models.compatible import CompatibleModel
+    from loom.providers.models.openai_chat import OpenAIChatModel
+    from loom.providers.models.openai_responses import OpenAIModel
     from loom.session.compaction.config import CompactionConfig, Retain, Trigger
     from loom.session.config import SessionConfig
     from loom.session.sending import Reply
@@ -100,9 +105,14 @@ _HOMES = {
     "loom.core.scope": ("Scope",),
     "loom.core.window": ("Notice", "Window", "WindowPart"),
     "loom.engine": ("SyncMemory", "open_checkpoints", "open_memory", "open_memory_sync"),
+    "loom.engine.models": ("open_model",),
     "loom.errors": ("LoomError",),
     "loom.memory.config": ("MemoryConfig", "MemoryLayerConfig", "MemoryStrategyType"),
     "loom.memory.memory": ("Memory", "Turn"),
+    "loom.providers.models.anthropic": ("AnthropicModel",),
+    "loom.providers.models.compatible": ("CompatibleModel",),
+    "loom.providers.models.openai_chat": ("OpenAIChatModel",),
+    "loom.providers.models.openai_responses": ("OpenAIModel",),
     "loom.session.compaction.config": ("CompactionConfig", "Retain", "Trigger"),
     "loom.session.config": ("SessionConfig",),
     "loom.session.sending": ("Reply",),
@@ -115,10 +125,12 @@ _HOMES = {
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "AnthropicModel",
     "CachePlan",
     "CacheRules",
     "CacheWarning",
     "CompactionConfig",
+    "CompatibleModel",
     "Context",
     "DocumentEntry",
     "DocumentPart",
@@ -140,6 +152,8 @@ __all__ = [
     "ModelInfo",
     "NativePart",
     "Notice",
+    "OpenAIChatModel",
+    "OpenAIModel",
     "Part",
     "Prompt",
     "PromptBuilder",
@@ -181,6 +195,7 @@ __all__ = [
     "open_checkpoints",
     "open_memory",
     "open_memory_sync",
+    "open_model",
     "plan",
     "render",
     "simulate",

@@ -9,10 +9,12 @@ import loom.compactor
 
 def test_exported_names():
     assert loom.__all__ == [
+        "AnthropicModel",
         "CachePlan",
         "CacheRules",
         "CacheWarning",
         "CompactionConfig",
+        "CompatibleModel",
         "Context",
         "DocumentEntry",
         "DocumentPart",
@@ -34,6 +36,8 @@ def test_exported_names():
         "ModelInfo",
         "NativePart",
         "Notice",
+        "OpenAIChatModel",
+        "OpenAIModel",
         "Part",
         "Prompt",
         "PromptBuilder",
@@ -75,6 +79,7 @@ def test_exported_names():
         "open_checkpoints",
         "open_memory",
         "open_memory_sync",
+        "open_model",
         "plan",
         "render",
         "simulate",

@@ -88,7 +88,9 @@ async def test_the_pieces_that_the_model_reads_make_up_the_whole() -> None:
     id, _ = named(session)
     pieces, start = [], 0
     while start < len(LONG):
-        piece = re.sub(r"\n\[[\d,]+ more characters; start=\d+ reads on\]$", "", await read(session, id=id, start=start))
+        piece = re.sub(
+            r"\n\[[\d,]+ more characters; start=\d+ reads on\]$", "", await read(session, id=id, start=start)
+        )
         assert piece
         pieces.append(piece)
         start += len(piece)

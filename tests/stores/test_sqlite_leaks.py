@@ -28,7 +28,10 @@ def everybodys(sql):
 LEAKS = {
     "looks up ids of everybody": (everybodys("WHERE r.user = ? AND r.id = ?"), TWO_RECORDS),
     "lists everybody": (everybodys("WHERE r.user = ? AND 1 ORDER BY r.id"), NEVER_MEET),
-    "counts everybody": (everybodys("count(*) FROM records AS r WHERE r.user = ?"), NEVER_MEET),
+    "counts everybody": (
+        ("SELECT records FROM users WHERE user = ?", "SELECT sum(records) FROM users WHERE user <> -?"),
+        NEVER_MEET,
+    ),
     "reads everybody's words": (everybodys("user = ? AND run = runs.value"), NON_INTERFERENCE),
     "shares the average length": (
         (

@@ -31,16 +31,14 @@ def path_of(path: str) -> str:
 
     Nothing is decoded, folded or resolved: a path that another reader could take for another one is no path.
     """
-    plain = path.rstrip("/") if path != "/" else path
+    plain = path.removesuffix("/")
     if plain != ROOT and not plain.startswith(f"{ROOT}/"):
         raise ToolError(f"Path must start with {ROOT}, got: {path}")
     names = plain.split("/")[2:]
     if any(name in ("", ".", "..") or name != name.strip() for name in names):
         raise ToolError(f"Path {path} would escape {ROOT} directory, or names nothing; use plain names between slashes")
     if not unicodedata.is_normalized("NFKC", plain) or not plain.isprintable() or set(plain) & set('\\%:*?"<>|~'):
-        raise ToolError(
-            f"Path {path} holds characters that are not allowed in names; use letters, digits, '-', '_', '.'"
-        )
+        raise ToolError(f"Path {path} holds characters that are not allowed; use letters, digits, '-', '_' and '.'")
     if len(plain) > _MAX_PATH or len(plain.encode()) > 2 * _MAX_PATH:
         raise ToolError(f"Path is too long: {len(plain)} characters; at most {_MAX_PATH} are allowed")
     return plain
@@ -110,9 +108,7 @@ class FileTree:
     async def write(self, path: str, text: str) -> None:
         """Write a file, new or changed."""
         if len(text) > MAX_CHARS:
-            raise ToolError(
-                f"the file would have {len(text):,} characters; {MAX_CHARS:,} are allowed: use several files"
-            )
+            raise ToolError(f"the file would have {len(text):,} characters; at most {MAX_CHARS:,} may be: split it")
         if path not in self.files:
             self._check_new(path, len(self.files) + 1)
         await self._store.put(self._scope, self._block(path, text))

@@ -53,6 +53,7 @@ class _Files:
     async def run(
         self,
         command: Command,
+        *,
         path: Path = None,
         view_range: Annotated[list[int] | None, Field(description="First and last line; -1 is the end.")] = None,
         file_text: Annotated[str | None, Field(description="All of the text of a new file.")] = None,

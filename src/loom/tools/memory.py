@@ -9,6 +9,7 @@ from pydantic import Field
 from loom.core.hit import Hit
 from loom.core.record import Episode, Layer
 from loom.errors import NotFound
+from loom.memory.listing import FILE
 from loom.memory.memory import Memory
 from loom.tools.function import FunctionTool, ToolError, tool
 from loom.tools.run_context import get_run_context
@@ -76,6 +77,8 @@ def _blocks(memory: Memory) -> tuple[FunctionTool, ...]:
         text: Annotated[str, Field(description="All of its new text.", min_length=1)],
     ) -> str:
         """Write a named working block of this user; it is shown in every turn."""
+        if name.startswith(FILE):
+            raise ToolError(f"a block cannot be called {name!r}; use another name")
         block = await memory.set_block(name, text, user_id=get_run_context().user_id)
         return f"Block {name} has version {block.version} now."
 

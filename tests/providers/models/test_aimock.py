@@ -47,9 +47,9 @@ def mock(tmp_path_factory):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [NODE, str(COMMAND), "-p", str(port), "-f", str(fixtures), "--strict"]
+    command = [str(NODE), str(COMMAND), "-p", str(port), "-f", str(fixtures), "--strict"]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    for line in server.stdout:
+    for line in server.stdout or ():
         if str(port) in line:
             break
     yield f"http://127.0.0.1:{port}"

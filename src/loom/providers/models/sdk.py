@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from importlib import import_module
 from importlib.util import find_spec
 from inspect import signature
-from typing import Any, ClassVar, Protocol, TypeAlias
+from typing import Any, ClassVar, Protocol, TypeAlias, cast
 
 from anyio import to_thread
 from anyio.lowlevel import RunVar
@@ -173,18 +173,18 @@ class SdkModel(ABC):
     def _no_key(self) -> ProviderError:
         return ProviderError(f"there is no key for {self.name}; set {self.key}, or give api_key=")
 
-    def _as_loom_error(self, error: Any) -> LoomError:
+    def _as_loom_error(self, error: Exception) -> LoomError:
         """What an error means that was raised while an answer was fetched."""
         sdk = import_module(self.sdk)
-        kind: type[Any] = type(error)
+        kind, told = type(error), cast("Any", error)
         if issubclass(kind, sdk.APIStatusError):
-            wait = retry_after(error.response.headers, self._clock)
-            told = Failure.told(error.body, status=error.status_code, retry_after=wait)
-            return as_error(self.name, told, key=self.key)
+            wait = retry_after(told.response.headers, self._clock)
+            failure = Failure.told(told.body, status=told.status_code, retry_after=wait)
+            return as_error(self.name, failure, key=self.key)
         if issubclass(kind, sdk.APIConnectionError | OSError) or kind.__module__.startswith("httpx"):
             return unreachable(self.name, error)
         if issubclass(kind, sdk.APIError):  # said inside a stream that had begun well
-            return as_error(self.name, Failure.told(error.body or error.message), key=self.key)
+            return as_error(self.name, Failure.told(told.body or told.message), key=self.key)
         if issubclass(kind, ValueError | LookupError | TypeError | AttributeError):
             return unreadable(self.name, error)
         return ProviderError(f"the call of {self.name} failed ({kind.__name__}: {error})")

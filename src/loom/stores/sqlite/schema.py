@@ -17,6 +17,7 @@ CREATE TABLE users (
     user_id TEXT NOT NULL,
     next_number INTEGER NOT NULL DEFAULT 0,
     vectors_gone INTEGER NOT NULL DEFAULT 0,
+    records INTEGER NOT NULL DEFAULT 0,
     UNIQUE (namespace, user_id)
 );
 
@@ -53,6 +54,12 @@ CREATE TABLE records (
     updated_at INTEGER,
     UNIQUE (user, id)
 );
+CREATE TRIGGER one_more AFTER INSERT ON records BEGIN
+    UPDATE users SET records = records + 1 WHERE user = new.user;
+END;
+CREATE TRIGGER one_less AFTER DELETE ON records BEGIN
+    UPDATE users SET records = records - 1 WHERE user = old.user;
+END;
 CREATE INDEX episodes_by_session ON records (user, session_id) WHERE session_id IS NOT NULL;
 CREATE INDEX episodes_by_layer ON records (user, layer, recorded_at) WHERE layer IS NOT NULL AND archived_at IS NULL;
 CREATE INDEX facts_by_subject ON records (user, subject, predicate) WHERE subject IS NOT NULL;

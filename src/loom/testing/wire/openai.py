@@ -109,7 +109,8 @@ def _output_text(text: str) -> dict[str, Any]:
 
 
 def _item_events(part: Part, index: int, said: Said) -> Iterator[dict[str, Any]]:
-    item = begun = _item(part, index, said)
+    item = _item(part, index, said)
+    begun: dict[str, Any] = item
     deltas: list[tuple[str, str]] = []
     match part:
         case TextPart(text):

@@ -1,0 +1,24 @@
+"""Running a tool as an agent does: for a user."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from loom.protocols.tool import Tool
+from loom.tools.run_context import InRun, RunContext
+
+Call = Callable[..., Awaitable[Any]]
+
+
+@pytest.fixture
+def call() -> Call:
+    """Call a tool of several for a user: `await call(tools, "ann", "remember", text="...")`."""
+
+    async def run(tools: Tool | tuple[Tool, ...], user: str, name: str, /, **input: Any) -> Any:
+        found = {tool.spec.name: tool for tool in (tools if isinstance(tools, tuple) else (tools,))}
+        return await InRun(found[name], RunContext(user_id=user, session_id=f"{user}-session")).run(input)
+
+    return run
