@@ -8,6 +8,7 @@ import argparse
 import json
 import tempfile
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,6 +25,8 @@ from loom.core.checkpoint import Shown
 from loom.core.message import Message
 from loom.engine.open import open_memory
 from loom.memory.extract.llm import LlmExtractor
+from loom.memory.extract.rules import RuleExtractor
+from loom.protocols.extractor import Extractor
 from loom.protocols.model import ModelSettings
 from loom.providers.models.local import LocalModel
 from loom.session.compaction.ask import ask_model
@@ -103,10 +106,9 @@ def same_fact(gold: str, fact: Any, name: str) -> bool:
     return about and told(gold, f"{fact.predicate} {fact.object}".replace("_", " "))
 
 
-async def extract(person: Any, model: LocalModel, folder: Path, report: Report) -> None:
+async def extract(person: Any, extractor: Extractor, folder: Path, report: Report) -> None:
     """Remember what the person said, and compare what is believed at the end with the gold facts."""
     name = person["id"]
-    extractor = LlmExtractor(model, max_output=MAX_FACTS_OUTPUT)
     async with open_memory(f"sqlite:{folder / name}.db", extractor=extractor) as memory:
         for number, dialogue in enumerate(person["dialogues"]):
             at = datetime.fromisoformat(dialogue["on"]).replace(tzinfo=UTC)
@@ -166,10 +168,11 @@ async def run(path: Path, *, threads: int, minutes: float, progress: Progress) -
     report = Report()
     people = json.loads(DATA.read_text(encoding="utf-8"))
     model = LocalModel(path, threads=threads, context_window=WINDOW)
+    asking = LlmExtractor(model, max_output=MAX_FACTS_OUTPUT)
     try:
         with tempfile.TemporaryDirectory() as folder:
-            steps = {
-                "facts": lambda person: extract(person, model, Path(folder), report),
+            steps: dict[str, Callable[[Any], Awaitable[None]]] = {
+                "facts": lambda person: extract(person, asking, Path(folder), report),
                 "summaries": lambda person: summarize(person, model, report),
                 "compaction": lambda person: compact(person, model, report),
             }
@@ -184,6 +187,15 @@ async def run(path: Path, *, threads: int, minutes: float, progress: Progress) -
                     progress.advance(task)
     finally:
         await model.aclose()
+    return report
+
+
+async def floor() -> Report:
+    """The facts that plain rules find, without a model."""
+    report = Report()
+    with tempfile.TemporaryDirectory() as folder:
+        for person in json.loads(DATA.read_text(encoding="utf-8")):
+            await extract(person, RuleExtractor(), Path(folder), report)
     return report
 
 
@@ -217,6 +229,8 @@ def main() -> None:
     with Progress(*columns, console=Console(stderr=True)) as progress:
         path = asked.model or weights(progress)
         report = anyio.run(lambda: run(path, threads=asked.threads, minutes=asked.minutes, progress=progress))
+    rules = anyio.run(floor)
+    console.print(f"the rules alone, 30 dialogues: {rules.recall} found; {rules.precision} believed are gold")
     show(report, console)
     if asked.report:
         asked.report.write_text(json.dumps(asdict(report), indent=1, ensure_ascii=False), encoding="utf-8")

@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from loom.agent.agent import Agent
     from loom.catalog import CacheRules, ModelInfo, find_model
     from loom.context.cache.explain import Explanation, explain
     from loom.context.cache.plan import CachePlan, plan
@@ -63,10 +64,13 @@ if TYPE_CHECKING:
     from loom.stores.inmemory.checkpoints import MemoryCheckpointStore
     from loom.stores.sqlite.checkpoints import SqliteCheckpointStore
     from loom.tokens import counter_for
+    from loom.tools.function import tool
+    from loom.tools.run_context import get_run_context
 
 __version__ = "0.1.0"
 
 _HOMES = {
+    "loom.agent.agent": ("Agent",),
     "loom.catalog": ("CacheRules", "ModelInfo", "find_model"),
     "loom.context.cache.explain": ("Explanation", "explain"),
     "loom.context.cache.plan": ("CachePlan", "plan"),
@@ -121,10 +125,13 @@ _HOMES = {
     "loom.stores.inmemory.checkpoints": ("MemoryCheckpointStore",),
     "loom.stores.sqlite.checkpoints": ("SqliteCheckpointStore",),
     "loom.tokens": ("counter_for",),
+    "loom.tools.function": ("tool",),
+    "loom.tools.run_context": ("get_run_context",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "Agent",
     "AnthropicModel",
     "CachePlan",
     "CacheRules",
@@ -191,6 +198,7 @@ __all__ = [
     "create_tools_fragment",
     "explain",
     "find_model",
+    "get_run_context",
     "load_skills",
     "open_checkpoints",
     "open_memory",
@@ -199,6 +207,7 @@ __all__ = [
     "plan",
     "render",
     "simulate",
+    "tool",
     "tool_refusal",
 ]
 

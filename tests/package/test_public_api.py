@@ -9,6 +9,7 @@ import loom.compactor
 
 def test_exported_names():
     assert loom.__all__ == [
+        "Agent",
         "AnthropicModel",
         "CachePlan",
         "CacheRules",
@@ -75,6 +76,7 @@ def test_exported_names():
         "create_tools_fragment",
         "explain",
         "find_model",
+        "get_run_context",
         "load_skills",
         "open_checkpoints",
         "open_memory",
@@ -83,6 +85,7 @@ def test_exported_names():
         "plan",
         "render",
         "simulate",
+        "tool",
         "tool_refusal",
     ]
     assert loom.compactor.__all__ == ["Compactor", "Replacement", "Rewrite", "Shown", "StubCompactor"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AsyncExitStack, ExitStack, aclosing
 from functools import partial
 from importlib import import_module
@@ -133,7 +133,7 @@ class Agent:
     ) -> AsyncIterator[Event]:
         """Answer one message, and tell each step as it happens; the events are those of a session."""
         async with self._sessions.taken(user_id, session_id, metadata) as session:
-            async with aclosing(_events(session, text)) as events:
+            async with aclosing(aiter(session.send(text))) as events:
                 async for event in events:
                     yield event
             await self._learn(user_id)
@@ -164,6 +164,16 @@ class Agent:
         if self._portal is None:
             self._portal = self._threads.enter_context(start_blocking_portal())
         return self._portal.call(partial(self.run, text, **options))
+
+    async def build_context(
+        self, text: str | Message, *, user_id: str = "default", session_id: str | None = None
+    ) -> tuple[Message, ...]:
+        """What the model would be shown for a message: instructions, conversation, memory, knowledge, the message.
+
+        Nothing is sent or kept. Tools travel beside the messages of a request, not among them.
+        """
+        async with self._sessions.taken(user_id, session_id, None) as session:
+            return await session.preview(text)
 
     async def session(self, *, user_id: str = "default", session_id: str | None = None) -> Session:
         """The session behind a conversation, to look at, compact, rewind or fork."""
@@ -201,11 +211,6 @@ class Agent:
             return ()
         done = await self.memory.metabolize(user_id=user_id)
         return tuple(f"a job of the memory failed: {reason}" for reason in done.failed)
-
-
-async def _events(session: Session, text: str | Message) -> AsyncGenerator[Event]:
-    async for event in session.send(text):
-        yield event
 
 
 def _memory_tools(memory: Memory | None) -> tuple[Tool, ...]:

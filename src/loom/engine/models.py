@@ -29,9 +29,10 @@ def open_model(model: str | Model | None = None, **options: Any) -> Model:
     """The model of a name. Nobody is called before the first request.
 
     Args:
-        model: `anthropic:MODEL`, `openai:MODEL` (Responses), `openai_chat:MODEL`, `compatible:MODEL` (any server that
-            speaks the OpenAI Chat form, at `base_url` or LOOM_BASE_URL), `ollama:MODEL` and the like for a server at
-            its usual address; or a model, which is returned as it is. None takes the name in LOOM_MODEL, and without
+        model: `anthropic:MODEL`, `openai:MODEL` (Responses), `openai_chat:MODEL`, `gemini:MODEL`, `compatible:MODEL`
+            (any server that speaks the OpenAI Chat form, at `base_url` or LOOM_BASE_URL), `ollama:MODEL` and the like
+            for a server at its usual address, `litellm:MODEL` (whatever LiteLLM knows), `local:PATH` (a GGUF file, run
+            in this process); or a model, which is returned as it is. None takes the name in LOOM_MODEL, and without
             one a model that needs no key and answers with what it finds in memory.
         options: `api_key`, `base_url`, `client`, `timeout` and whatever else that model takes.
     """

@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 
 from loom.errors import UsageError
 
-Reason: TypeAlias = Literal["repeats", "too long", "over the limit"]
+Reason: TypeAlias = Literal["repeats", "too long"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +32,7 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """What fits, in the order given, with what it costs and what was left out."""
+    """What fits, in the order given, with what it costs and what was left out before the last of it."""
 
     pieces: tuple[Piece, ...]
     tokens: int
@@ -43,7 +43,7 @@ def pack(pieces: Iterable[Piece], *, budget: int | None = None, limit: int | Non
     """Take pieces in the order given, best first, while they fit into `budget` tokens and `limit` pieces.
 
     A piece whose sources are all told by packed ones repeats them, and so does an equal text. A piece that is too
-    long for what is left makes room for shorter ones behind it.
+    long for what is left makes room for shorter ones behind it. Nothing is read beyond the last piece that is taken.
     """
     for name, value in (("budget", budget), ("limit", limit)):
         if value is not None and value < 0:
@@ -53,12 +53,10 @@ def pack(pieces: Iterable[Piece], *, budget: int | None = None, limit: int | Non
     told: dict[str, str] = {}
     texts: dict[str, str] = {}
     used = 0
-    for piece in pieces:
+    for piece in pieces if limit != 0 else ():
         roots = piece.sources or (piece.id,)
         if by := texts.get(_folded(piece.text)) or _teller(roots, told):
             left_out.append(LeftOut(piece.id, "repeats", by))
-        elif limit is not None and len(kept) >= limit:
-            left_out.append(LeftOut(piece.id, "over the limit"))
         elif budget is not None and used + piece.tokens > budget:
             left_out.append(LeftOut(piece.id, "too long"))
         else:
@@ -67,6 +65,8 @@ def pack(pieces: Iterable[Piece], *, budget: int | None = None, limit: int | Non
             texts[_folded(piece.text)] = piece.id
             for root in roots:
                 told.setdefault(root, piece.id)
+            if len(kept) == limit:
+                break
     return Packed(tuple(kept), used, tuple(left_out))
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import pairwise
@@ -107,12 +107,32 @@ def rank(
             parts[name] = [weight * value for value in _calibrated(column)]
     for name, column in _priors(candidates, asked).items():
         parts[name] = [weights.get(name, 0.0) * value for value in column]
-    rows = zip(*parts.values(), strict=True) if parts else ([0.0] for _ in candidates)
-    ranked = [
-        Ranked(c.id, sum(row), {name: part for name, part in zip(parts, row, strict=False) if part})
-        for c, row in zip(candidates, rows, strict=True)
-    ]
+    names = tuple(parts)
+    rows = zip(*parts.values(), strict=True) if parts else (() for _ in candidates)
+    ranked = [Ranked(c.id, sum(row, 0.0), _Why(names, row)) for c, row in zip(candidates, rows, strict=True)]
     return sorted(ranked, key=lambda r: (-r.score, r.id))
+
+
+class _Why(Mapping[str, float]):
+    """What each signal adds, as a mapping that is only made of the few candidates that somebody asks about."""
+
+    __slots__ = ("_names", "_row")
+
+    def __init__(self, names: tuple[str, ...], row: tuple[float, ...]) -> None:
+        self._names = names
+        self._row = row
+
+    def _added(self) -> dict[str, float]:
+        return {name: part for name, part in zip(self._names, self._row, strict=True) if part}
+
+    def __getitem__(self, name: str) -> float:
+        return self._added()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._added())
+
+    def __len__(self) -> int:
+        return len(self._added())
 
 
 def named_speakers(question: str, speakers: Iterable[str]) -> frozenset[str]:

@@ -40,7 +40,7 @@ from loom.protocols.memory_store import FoundBy, HandsOver, KeepsVectors, Memory
 from loom.protocols.reranker import Reranker
 from loom.tokens import EstimateCounter
 
-POOL = 200
+POOL = 100
 """How many candidates each kind of search may bring; more than that changes nothing in the first twenty hits."""
 
 RERANKED = 50
@@ -48,9 +48,6 @@ RERANKED = 50
 
 _LIKELIEST = 20
 """How many of the best by words decide whether the words of the question are to be trusted."""
-
-_SPARE = 100
-"""How many more than asked for are looked at while packing, in place of those that repeat others or are too long."""
 
 _CLOSING = " \t\n\"'\u201d\u2019)]"
 """What may stand behind the end of a sentence."""
@@ -107,12 +104,11 @@ class Recall:
             ranked = newest_first(ranked, records)
         if budget is not None and halves == "user":
             ranked = user_first(ranked, records)
-        hits = [Hit(records[r.id], r.score, r.why) for r in ranked[: limit + _SPARE]]
         passages: Sequence[Hit] = ()
         if layers is None and scope.session_id is None:
             passages, unread = await self._passages(question, limit, where)
             failed += unread
-        packed, used = self._packed(hits, passages, limit=limit, budget=budget)
+        packed, used = self._packed(ranked, records, passages, limit=limit, budget=budget)
         searched = await self._store.count(scope)
         return Recalled(hits=packed, scope=scope, searched=searched, tokens=used, notes=(*notes, *failed))
 
@@ -175,24 +171,30 @@ class Recall:
             return (), (f"the knowledge base was not searched: {error}",)
 
     def _packed(
-        self, hits: list[Hit], passages: Sequence[Hit], *, limit: int, budget: int | None
+        self,
+        ranked: Sequence[Ranked],
+        records: Mapping[str, Record],
+        passages: Sequence[Hit],
+        *,
+        limit: int,
+        budget: int | None,
     ) -> tuple[tuple[Hit, ...], int]:
         """What fits: hits of memory first, then passages, which get a quarter of the places and what is left over.
 
         Scores of the two are not comparable, so they are not mixed.
         """
-        kept = pack(map(self._piece, hits), budget=budget, limit=limit)
+        kept = pack((self._piece(records[r.id]) for r in ranked), budget=budget, limit=limit)
         room = max(limit // 4, limit - len(kept.pieces))
+        chosen = {piece.id for piece in kept.pieces[: limit - min(room, len(passages))]}
+        hits = [Hit(records[r.id], r.score, r.why) for r in ranked if r.id in chosen]
         if passages and room:
-            chosen = {piece.id for piece in kept.pieces[: limit - min(room, len(passages))]}
-            hits = [*(hit for hit in hits if hit.item.id in chosen), *passages]
-            kept = pack(map(self._piece, hits), budget=budget, limit=limit)
+            hits += passages
+            kept = pack((self._piece(hit.item) for hit in hits), budget=budget, limit=limit)
         by_id = {hit.item.id: hit for hit in hits}
         return tuple(by_id[piece.id] for piece in kept.pieces), kept.tokens
 
-    def _piece(self, hit: Hit) -> Piece:
+    def _piece(self, item: Found) -> Piece:
         # A fact says more than the turn it came from: it is shown beside it, never in its place.
-        item = hit.item
         return Piece(id=item.id, text=item.text, tokens=self._counter.count(item.text), sources=_sources(item))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator
+from collections.abc import AsyncGenerator, Callable, Generator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,7 +47,7 @@ class Sending:
             raise UsageError("the turn is not over; read its events to the end, or await it")
         return self._reply(tuple(self._seen))
 
-    def __aiter__(self) -> AsyncIterator[Event]:
+    def __aiter__(self) -> AsyncGenerator[Event]:
         return self._events()
 
     def __await__(self) -> Generator[Any, None, Reply]:

@@ -13,7 +13,7 @@ from loom.core.checkpoint import Checkpoint, Compaction, LoggedMessage, Shown
 from loom.core.clock import Clock, SystemClock
 from loom.core.event import CheckpointSaved, CompactionEnd, Error, Event, SessionEnd, SessionStart
 from loom.core.ids import RecordIds
-from loom.core.message import Message, ThinkingPart, Usage
+from loom.core.message import Message, TextPart, ThinkingPart, Usage
 from loom.core.scope import Scope
 from loom.errors import LoomError, NotFound, UsageError
 from loom.session.build import build_state
@@ -169,11 +169,20 @@ class Session:
 
         If the model fails for good before it answered, the message is withdrawn: send it again when you like.
         """
-        message = Message.user(content) if isinstance(content, str) and content.strip() else content
-        if not isinstance(message, Message) or message.role != "user":
-            raise UsageError(f"a session takes text or a user message, not {content!r}")
-        run = TurnRun(self._state, message)
+        run = TurnRun(self._state, _user_message(content))
         return Sending(lambda: self._events(run), run.reply)
+
+    async def preview(self, content: str | Message) -> tuple[Message, ...]:
+        """What the model would be shown for a message: instructions, conversation, memory, knowledge, the message.
+
+        Nothing is sent or kept. All before the memory is the prefix that stays the same from turn to turn.
+        """
+        message = _user_message(content)
+        request = self._state.caller.request(self.context.compile(clear_volatile=False))
+        known = await self._state.memory.known(message.text, self._state.history) if self._state.memory else None
+        text = known.text() if known else ""
+        system = tuple(Message("system", (TextPart(part),)) for part in request.system)
+        return (*system, *request.messages, *((Message.user(text),) if text else ()), message)
 
     async def _events(self, run: TurnRun) -> AsyncGenerator[Event]:
         self._begin()
@@ -376,6 +385,13 @@ class Session:
         checkpoint = await self._state.save()
         self._state.emitter.emit(CheckpointSaved, checkpoint_id=checkpoint.id, turn=checkpoint.turn)
         return checkpoint
+
+
+def _user_message(content: str | Message) -> Message:
+    message = Message.user(content) if isinstance(content, str) and content.strip() else content
+    if not isinstance(message, Message) or message.role != "user":
+        raise UsageError(f"a session takes text or a user message, not {content!r}")
+    return message
 
 
 __all__ = ["Reply", "Session", "SessionExplanation"]

@@ -54,7 +54,11 @@ class AnthropicModel(SdkModel):
         key = self._api_key or ("none" if self._base_url is not None else None)
         try:
             client = sdk.AsyncAnthropic(
-                api_key=key, base_url=self._base_url, timeout=self._timeouts(sdk), max_retries=0
+                api_key=key,
+                base_url=self._base_url,
+                timeout=self._timeouts(sdk),
+                max_retries=0,
+                open_telemetry=False,  # a session has its own span for every call
             )
         except sdk.AnthropicError as error:
             raise self._no_key() from error
@@ -114,7 +118,9 @@ class MessageReader:
         parts = (part for index in sorted(self._blocks) if (part := self._part(index)) is not None)
         kept, stop = ended(unique_calls(parts, id), _STOPS.get(self._stop, "end"))
         usage = usage_or_estimate(anthropic_usage(self._usage), self._request, kept)
-        return ModelResponse(parts=kept, stop=stop, usage=usage, model=self._message["model"], id=id)
+        # Some servers that copy this wire leave the beginning out, and with it their name.
+        model: str = self._message.get("model") or self._who.partition(":")[2]
+        return ModelResponse(parts=kept, stop=stop, usage=usage, model=model, id=id)
 
     def _started(self, block: Mapping[str, Any]) -> Iterator[Chunk]:
         """The beginning of a block, which may bring its first words along."""

@@ -59,7 +59,7 @@ class GeminiModel:
         self._render = render
         self._ids = ids or RecordIds()
         # A connection belongs to the event loop it was made in, so each loop has a client of its own.
-        self._client: RunVar[tuple[Any, Any]] = RunVar("client")
+        self._clients: RunVar[tuple[Any, Any] | None] = RunVar("clients")
 
     @property
     def name(self) -> str:
@@ -98,11 +98,12 @@ class GeminiModel:
 
     async def aclose(self) -> None:
         """Close the connections of this event loop. Closing twice is allowed."""
-        client, http = self._client.get((None, None))
-        self._client.set((None, None))
-        if client is not None:
+        clients = self._clients.get(None)
+        self._clients.set(None)
+        if clients is not None:
+            sdk, http = clients
             await http.aclose()
-            client.close()
+            sdk.close()
 
     def _body(self, request: ModelRequest) -> dict[str, Any]:
         """The arguments of the SDK's call; settings that it has no field for are sent as they are."""
@@ -123,15 +124,15 @@ class GeminiModel:
         return {**body, "model": self.model, "config": checked}
 
     async def _connected(self) -> Any:
-        client, _ = self._client.get((None, None))
-        if client is None:
+        clients = self._clients.get(None)
+        if clients is None:
             try:
                 await to_thread.run_sync(import_module, "google.genai")  # it takes seconds, in which others may work
             except ImportError as error:
                 raise MissingExtra(f"the model {self.name}", "gemini") from error
-            client, http = self._connect()
-            self._client.set((client, http))
-        return client
+            clients = self._connect()
+            self._clients.set(clients)
+        return clients[0]
 
     def _connect(self) -> tuple[Any, Any]:
         """A client of the SDK, and the HTTP client it uses: only there its connections can be seen and closed."""
@@ -181,19 +182,21 @@ def _config(settings: ModelSettings) -> dict[str, Any]:
 
 
 def _as_loom_error(error: Exception, who: str) -> LoomError:
+    """What an error means that was raised while an answer was fetched."""
     from google.genai import errors  # noqa: PLC0415
     from httpx2 import HTTPError  # noqa: PLC0415
 
     if isinstance(error, LoomError):
         return error
     if isinstance(error, errors.APIError):
-        failure = Failure.told(error.details, status=error.code, retry_after=_retry_delay(error.details))
-        return as_error(who, failure, key="GEMINI_API_KEY")
+        return as_error(who, _failure(error), key="GEMINI_API_KEY")
     if isinstance(error, HTTPError | OSError):
         return unreachable(who, error)
-    if isinstance(error, ValueError):
-        return unreadable(who, error)
-    return ProviderError(f"asking {who} failed ({type(error).__name__}: {error})")
+    return unreadable(who, error)
+
+
+def _failure(error: Any) -> Failure:
+    return Failure.told(error.details, status=error.code, retry_after=_retry_delay(error.details))
 
 
 def _retry_delay(details: Any) -> float | None:

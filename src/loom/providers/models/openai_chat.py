@@ -79,7 +79,7 @@ class ChatReader:
     def __init__(self, who: str, provider: str, request: ModelRequest) -> None:
         self._who, self._provider, self._request = who, provider, request
         self._id: str | None = None
-        self._model = ""
+        self._model = who.partition(":")[2]
         self._text: list[str] = []
         self._thinking: list[str] = []
         self._calls: list[_Call] = []

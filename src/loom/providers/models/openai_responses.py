@@ -64,8 +64,8 @@ class ResponseReader:
 
     def __init__(self, who: str, request: ModelRequest) -> None:
         self._who, self._request = who, request
-        self._begun: dict[int, Mapping[str, Any]] = {}
-        self._done: dict[int, Mapping[str, Any]] = {}
+        self._begun: dict[str, Mapping[str, Any]] = {}
+        self._done: dict[str, Mapping[str, Any]] = {}
         self._final: Mapping[str, Any] | None = None
 
     def take(self, event: Mapping[str, Any]) -> Iterator[Chunk]:
@@ -76,12 +76,12 @@ class ResponseReader:
             case "response.reasoning_summary_text.delta" | "response.reasoning_text.delta":
                 yield ThinkingChunk(event["delta"])
             case "response.function_call_arguments.delta":
-                item = self._begun[event["output_index"]]
+                item = self._begun[event["item_id"]]
                 yield ToolCallChunk(item["call_id"], item["name"], event["delta"])
             case "response.output_item.added":
-                self._begun[event["output_index"]] = event["item"]
+                self._begun[_id(event["item"])] = event["item"]
             case "response.output_item.done":
-                self._done[event["output_index"]] = event["item"]
+                self._done[_id(event["item"])] = event["item"]
             case "response.completed" | "response.incomplete":
                 self._final = event["response"]
             case "response.failed":
@@ -96,13 +96,14 @@ class ResponseReader:
         if self._final is None:
             raise ended_early(self._who)
         # An item is sealed when it is done; the list at the end has those that never were.
-        listed: dict[int, Mapping[str, Any]] = dict(enumerate(self._final.get("output") or ()))
-        items = [item for _, item in sorted((listed | self._done).items())]
+        listed: list[Mapping[str, Any]] = self._final.get("output") or list(self._done.values())
+        items = [self._done.get(_id(item), item) for item in listed]
         id: str | None = self._final.get("id")
         parts = unique_calls((part for item in items for part in _parts(item)), id)
         kept, stop = ended(parts, self._stop(items))
         usage = usage_or_estimate(responses_usage(self._final.get("usage") or {}), self._request, kept)
-        return ModelResponse(parts=kept, stop=stop, usage=usage, model=self._final["model"], id=id)
+        model: str = self._final.get("model") or self._who.partition(":")[2]
+        return ModelResponse(parts=kept, stop=stop, usage=usage, model=model, id=id)
 
     def _stop(self, items: Iterable[Mapping[str, Any]]) -> Stop:
         assert self._final is not None
@@ -112,6 +113,10 @@ class ResponseReader:
         if reason == "content_filter" or refused:
             return "refusal"
         return "length" if reason == "max_output_tokens" else "end"
+
+
+def _id(item: Mapping[str, Any]) -> str:
+    return item.get("id") or item.get("call_id") or ""
 
 
 def _contents(item: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:

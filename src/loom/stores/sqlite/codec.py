@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from typing import Any
 
 from loom.core.codec import KINDS, TIMES, attributes_from_json, attributes_to_json
-from loom.core.record import Episode, Fact, Provenance, Record
+from loom.core.record import Episode, Fact, Layer, Origin, Provenance, Record
 
 _HEAD = ("id", "kind", "text", "origin", "trusted")
 _SHARED = ("recorded_at", "sources")
@@ -29,6 +30,11 @@ _FIELDS = {
     "fact": ("id", *_SHARED, *_FACT),
     "block": ("text", *_BLOCK),
 }
+_AS_IT_IS = tuple((n, COLUMNS.index(n)) for n in ("id", "text", "session_id", "speaker", "importance", "accesses"))
+_AS_TIME = tuple((n, COLUMNS.index(n)) for n in ("at", "recorded_at", "accessed_at", "archived_at"))
+_KIND, _ORIGIN, _TRUSTED, _LAYER, _SOURCES, _ATTRIBUTES = (
+    COLUMNS.index(n) for n in ("kind", "origin", "trusted", "layer", "sources", "attributes")
+)
 _NO_SHARED, _NO_EPISODE, _NO_FACT, _NO_BLOCK = ((None,) * len(names) for names in (_SHARED, _EPISODE, _FACT, _BLOCK))
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -61,11 +67,35 @@ def to_row(record: Record) -> tuple[Any, ...]:
 
 def from_row(row: tuple[Any, ...]) -> Record:
     """The record of a row that starts with COLUMNS."""
+    if row[_KIND] == Episode.kind:
+        return _episode_of(row)
     stored: dict[str, Any] = dict(zip(COLUMNS, row, strict=False))
     kind = stored["kind"]
     # What is NULL is left to the default of its field, which is None or empty.
     fields = {name: _in(name, value) for name in _FIELDS[kind] if (value := stored[name]) is not None}
-    return KINDS[kind](provenance=Provenance(stored["origin"], trusted=bool(stored["trusted"])), **fields)
+    return KINDS[kind](provenance=_provenance(stored["origin"], stored["trusted"]), **fields)
+
+
+def _episode_of(row: tuple[Any, ...]) -> Episode:
+    """An episode without the checks it passed when it was written: one recall reads hundreds of rows."""
+    episode = object.__new__(Episode)
+    put = object.__setattr__
+    put(episode, "provenance", _provenance(row[_ORIGIN], row[_TRUSTED]))
+    for name, place in _AS_IT_IS:
+        put(episode, name, row[place])
+    for name, place in _AS_TIME:
+        value = row[place]
+        put(episode, name, None if value is None else from_micros(value))
+    sources, attributes = row[_SOURCES], row[_ATTRIBUTES]
+    put(episode, "layer", Layer(row[_LAYER]))
+    put(episode, "sources", () if sources is None else tuple(json.loads(sources)))
+    put(episode, "attributes", {} if attributes is None else attributes_from_json(json.loads(attributes)))
+    return episode
+
+
+@cache
+def _provenance(origin: Origin, trusted: int) -> Provenance:
+    return Provenance(origin, trusted=bool(trusted))
 
 
 def _shared(record: Episode | Fact) -> tuple[Any, ...]:

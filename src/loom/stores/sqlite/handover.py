@@ -1,25 +1,36 @@
 """What finds a record beside its own text, read back so that the record can be moved to another store."""
 
+# ruff: noqa: S608 - only names of columns and conditions of this package stand in SQL; every value is bound
+
 from __future__ import annotations
 
+import json
+from collections import defaultdict
 from collections.abc import Iterable
 
 import numpy as np
 
 from loom.core.scope import Scope
 from loom.protocols.memory_store import FoundBy
-from loom.stores.sqlite.connection import Database, one, rows
-from loom.stores.sqlite.users import find_row
+from loom.stores.sqlite.connection import Database, rows
+from loom.stores.sqlite.users import seen
 
 
 def found_by(db: Database, user: int, scope: Scope, ids: Iterable[str]) -> dict[str, FoundBy]:
     """The keys and the vector of each of these records that the scope sees."""
-    found: dict[str, FoundBy] = {}
-    for id in dict.fromkeys(ids):
-        row = find_row(db, user, scope, id)
-        if row is None:
-            continue
-        keys = dict(rows(db, "SELECT kind, text FROM keys WHERE row = ?", row))
-        stored = one(db, "SELECT data FROM vectors WHERE row = ?", row)
-        found[id] = FoundBy(keys, None if stored is None else np.frombuffer(stored[0], "<f4"))
-    return found
+    sql, values = seen(user, scope)
+    wanted = json.dumps(list(dict.fromkeys(ids)))
+    records = rows(
+        db,
+        f"SELECT r.id, r.row, v.data FROM json_each(?) AS given CROSS JOIN records AS r ON r.id = given.value "
+        f"LEFT JOIN vectors AS v ON v.row = r.row WHERE {sql}",
+        wanted,
+        *values,
+    )
+    keys: defaultdict[int, dict[str, str]] = defaultdict(dict)
+    given = json.dumps([row for _, row, _ in records])
+    for row, kind, text in rows(
+        db, "SELECT k.row, kind, text FROM json_each(?) AS given CROSS JOIN keys AS k ON k.row = given.value", given
+    ):
+        keys[row][kind] = text
+    return {id: FoundBy(keys[row], None if data is None else np.frombuffer(data, "<f4")) for id, row, data in records}

@@ -147,7 +147,8 @@ class SqliteStore:
     async def bind(self, identity: str, dimension: int) -> None:
         """Say which embedder the vectors come from; the same again is a no-op."""
         _check_embedder("bind", identity, dimension)
-        await self._commit(lambda db: vectors.bind(db, identity, dimension))
+        if await self._view(vectors.binding) != (identity, dimension):  # so that a search waits for no writer
+            await self._commit(lambda db: vectors.bind(db, identity, dimension))
 
     async def put_vectors(self, scope: Scope, vectors: Mapping[str, Vector]) -> None:
         """Set the vectors of records, by record id, all or none."""

@@ -34,19 +34,21 @@ class Oracle:
         of_user = self.users.get(scope.for_user(), {})
         return {id: of_user[id] for id in sorted(of_user) if _sees(scope, of_user[id], where)}
 
-    def put(self, scope: Scope, records: list[Record]) -> type[Exception] | None:
-        """Write all, or say which error is due."""
+    def put(self, scope: Scope, records: list[Record]) -> tuple[type[Exception], ...]:
+        """Write all, or say which errors are due; of several any may be raised."""
         of_user = dict(self.users.get(scope.for_user(), {}))
+        due: list[type[Exception]] = []
         for record in records:
             if not _sees(scope, record, None):
-                return UsageError
+                due.append(UsageError)
             stored = of_user.get(record.id)
             held = stored.version if isinstance(stored, WorkingBlock) else 0
             if isinstance(record, WorkingBlock) and record != stored and record.version != held + 1:
-                return StoreConflict
+                due.append(StoreConflict)
             of_user[record.id] = record
-        self.users[scope.for_user()] = of_user
-        return None
+        if not due:
+            self.users[scope.for_user()] = of_user
+        return tuple(due)
 
     def remove(self, scope: Scope, ids: set[str]) -> int:
         """Remove what the scope sees of these ids."""

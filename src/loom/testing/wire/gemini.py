@@ -90,7 +90,8 @@ def _parts(part: Part) -> list[dict[str, Any]]:
             sealed = {"thoughtSignature": signature} if signature else {}
             return [{"text": text, "thought": True, **sealed}]
         case ToolCallPart(id, name, input):
-            args = {"args": input} if isinstance(input, dict) else {}  # an object, or nothing at all
+            # The input is an object or is not there.
+            args: dict[str, JSON] = {"args": input} if isinstance(input, dict) else {}
             return [{"functionCall": {"id": id, "name": name, **args}}]
         case NativePart(_, body):
             return [body]

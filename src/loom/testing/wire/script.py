@@ -95,7 +95,7 @@ class Wire(Protocol):
 def event(data: JSON, name: str | None = None) -> bytes:
     """One server-sent event."""
     head = f"event: {name}\n" if name else ""
-    return f"{head}data: {json.dumps(data)}\n\n".encode()
+    return f"{head}data: {json.dumps(data, ensure_ascii=False)}\n\n".encode()
 
 
 def pieces(text: str) -> list[str]:
