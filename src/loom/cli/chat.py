@@ -25,9 +25,7 @@ _HELP = "/context  /memory [QUESTION]  /forget ID  /compact  /undo  /help  /quit
 
 def chat(
     message: Annotated[str | None, typer.Argument(help="Say one thing and leave; talk if not given.")] = None,
-    model: Annotated[
-        str | None, typer.Option(help="provider:model; LOOM_MODEL or a model whose key is set, if not given.")
-    ] = None,
+    model: Annotated[str | None, typer.Option(help="provider:model; the one LOOM_MODEL names, if not given.")] = None,
     memory: Annotated[str, typer.Option(help="Where it remembers.", envvar="LOOM_MEMORY")] = "sqlite:./loom-chat.db",
     user: Annotated[str, typer.Option(help="Who you are.", envvar="LOOM_USER")] = "me",
     session: Annotated[str | None, typer.Option(help="The conversation to go on with; a new one if not given.")] = None,

