@@ -167,6 +167,8 @@ def check_shown(session: Session, keep: set[str], shown: tuple[Shown, ...]) -> N
 def check_request(session: Session) -> None:
     """Nothing the provider gets holds a call without its result, or a result without its call."""
     request = session._state.caller.request(session.context.compile(clear_volatile=False))
+    if not request.messages:  # a call alone waits for its result; nothing would be sent
+        return
     waiting = any(isinstance(part, ToolCallPart) for part in request.messages[-1].parts)
     assert not waiting, "a request ends with an open call"
     check_pairs([Shown(str(n), message) for n, message in enumerate(request.messages)])

@@ -25,7 +25,7 @@ from loom.stores.sqlite.vectors import Near, VectorCache, compared, dimension, u
 from loom.stores.sqlite.where import condition
 
 DENSE = "dense"
-_FIRST_LOOK = 256
+_FIRST_LOOK = 128
 
 # Where cosines are estimates: how many are compared exactly, and how far ahead of them the hits must be.
 _LIKELIEST = 1000

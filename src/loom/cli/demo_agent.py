@@ -1,0 +1,323 @@
+"""The scenes of `loom demo` with an agent: users, facts, recall, compaction, checkpoints, and what each cost."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Group
+from rich.text import Text
+
+from loom.agent.agent import Agent
+from loom.catalog import find_model
+from loom.cli.demo_scene import MODEL, PROVIDER, Scene, dollars, table
+from loom.cli.demo_story import ASKING, MEETING, OTHERWISE, SUMMARY, TRIP, Line, handbook, timetable
+from loom.context.cache.replay import simulate
+from loom.core.event import CompactionEnd, Event
+from loom.core.message import Part, TextPart, ToolCallPart, Usage
+from loom.protocols.model import ModelRequest, ModelResponse
+from loom.testing import FakeClock, ScriptedModel
+from loom.tokens import EstimateCounter
+from loom.tools.function import tool
+
+if TYPE_CHECKING:
+    from loom.agent.result import Result
+    from loom.core.record import Fact
+    from loom.memory.memory import Memory
+    from loom.memory.values import Recalled
+    from loom.session.session import Session
+
+BEGIN = datetime(2026, 3, 2, 9, tzinfo=UTC)
+_KNOWN = timedelta(days=3)
+"""When, after the beginning, the demo asks what was true and what was believed."""
+
+
+class Provider:
+    """A scripted model that counts as the provider it poses as would: by its cache rules, from the very requests."""
+
+    def __init__(self) -> None:
+        self.model = ScriptedModel(self._answer, name=f"{PROVIDER}:{MODEL}")
+        self._script: list[str | Part] = []
+        self._sent: list[Mapping[str, Any]] = []
+
+    def expect(self, answers: Iterable[str | Part]) -> None:
+        """Say these next."""
+        self._script += answers
+
+    def expire(self) -> None:
+        """Let the cache forget everything, as it does within minutes."""
+        self._sent.clear()
+
+    def _answer(self, request: ModelRequest) -> ModelResponse:
+        assert request.rendered is not None
+        self._sent.append(request.rendered.body)
+        step = simulate(self._sent, PROVIDER, MODEL).steps[-1]
+        said = self._script.pop(0)
+        part = TextPart(said) if isinstance(said, str) else said
+        output = EstimateCounter().count_part(part)
+        usage = Usage(input=step.tokens, output=output, cache_read=step.read, cache_write=step.write)
+        stop = "tool" if isinstance(part, ToolCallPart) else "end"
+        return ModelResponse(parts=(part,), stop=stop, usage=usage, model=self.model.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """One row of the bill."""
+
+    what: str
+    usage: Usage
+
+
+class Story:
+    """The agent of the demo, its clock, and its bill."""
+
+    def __init__(self, folder: Path) -> None:
+        self.clock = FakeClock(BEGIN)
+        self.provider = Provider()
+        self.bill: list[Spent] = []
+        self._file = folder / "travel.db"
+
+    def agent(self) -> Agent:
+        """An agent on the one file that holds memory and sessions."""
+        memory = {"backend": "sqlite", "path": str(self._file), "embedder": "wordllama"}
+        look_up = tool(description="The trains of a route, such as Berlin-Vienna.")(timetable)
+        return Agent(handbook(), model=self.provider.model, memory=memory, tools=[look_up], clock=self.clock)
+
+    def wait_for(self, line: Line) -> None:
+        """Let time pass until a line is said: minutes, or days after which the provider's cache is cold."""
+        passed = BEGIN + timedelta(days=line.day) - self.clock.now()
+        if passed > timedelta(0):
+            self.clock.advance(passed)
+            self.provider.expire()
+        self.clock.advance(timedelta(minutes=1))
+        self.provider.expect(line.answers)
+
+    async def run(self, agent: Agent, line: Line, **options: Any) -> Result:
+        """Say a line, and put what it cost on the bill."""
+        self.wait_for(line)
+        say = agent.resume if options else agent.run
+        result = await say(line.said, user_id=line.user, session_id=line.session, **options)
+        self.bill.append(Spent(f"{line.user}, {line.session}", result.usage))
+        return result
+
+
+async def agent_scenes(folder: Path) -> AsyncIterator[Scene]:
+    """The scenes, in order."""
+    story = Story(folder)
+    async with story.agent() as agent:
+        assert agent.memory is not None
+        yield await _meeting(story, agent)
+        yield await _facts(story, agent.memory)
+        yield await _recall(story, agent)
+        for line in TRIP:
+            await story.run(agent, line)
+        yield await _compaction(story, await agent.session(user_id="alice", session_id="trip"))
+    async with story.agent() as agent:  # as another process would
+        trip = await agent.session(user_id="alice", session_id="trip")
+        yield await _checkpoints(story, agent, trip)
+        yield _bill(story, trip)
+
+
+async def _meeting(story: Story, agent: Agent) -> Scene:
+    said = [(line, await story.run(agent, line)) for line in MEETING]
+    data = [
+        {
+            "day": f"{BEGIN + timedelta(days=line.day):%Y-%m-%d}",
+            "user": line.user,
+            "session": line.session,
+            "said": line.said,
+            "answer": result.text,
+            "tokens": result.usage.input,
+            "cache_share": round(result.cache_share, 3),
+            "usd": result.cost,
+        }
+        for line, result in said
+    ]
+    rows = [
+        (r["day"], r["user"], r["said"], r["answer"], f"{r['tokens']:,}", f"{r['cache_share']:.0%}", dollars(r["usd"]))
+        for r in data
+    ]
+    columns = ("day", "user", "says", "answer", "tokens", "cached", "cost")
+    return Scene(
+        "One agent, two users, several sessions",
+        'Agent("...", memory="sqlite:./travel.db") keeps each user\'s memory and conversations in one file. '
+        f"The answers are scripted, so no key is needed; tokens, cache and prices are those of {MODEL} for the very "
+        "requests that would be sent. A new day finds the provider's cache empty, so its first request writes it.",
+        table(columns, rows, right=columns[-3:]),
+        data,
+    )
+
+
+async def _facts(story: Story, memory: Memory) -> Scene:
+    then = BEGIN + _KNOWN
+    ever = await memory.facts(user_id="alice", predicate="lives_in", history=True)
+    now = await memory.facts(user_id="alice", predicate="lives_in")
+    past = await memory.facts(user_id="alice", predicate="lives_in", at=then)
+    believed = await memory.facts(user_id="alice", predicate="lives_in", known_at=then)
+    of_bob = await memory.facts(user_id="bob", predicate="lives_in")
+    asked = {
+        "Where does Alice live?": _objects(now),
+        f"Where did she live on {then:%d %B}? (at=)": _objects(past),
+        f"What was believed on {then:%d %B}? (known_at=)": _objects(believed),
+        "And Bob?": _objects(of_bob),
+    }
+    columns = ("fact", "true from", "true until", "believed from", "believed until")
+    rows = [(f.text, *map(_day, (f.valid_from, f.valid_until, f.recorded_at, f.superseded_at))) for f in ever]
+    return Scene(
+        "A fact changes, and its history stays",
+        "Facts were drawn from what was said, here by plain rules (a real model finds more). Each has two time axes: "
+        "when it was true, and when it was believed. The move retired a belief, and nothing was overwritten.",
+        Group(table(columns, rows), Text(), table(("question", "answer"), asked.items())),
+        {"facts": [dict(zip(columns, row, strict=True)) for row in rows], "asked": asked},
+    )
+
+
+async def _recall(story: Story, agent: Agent) -> Scene:
+    alice, bob = [await story.run(agent, line) for line in ASKING]
+    hits = _hits(alice.recalled)
+    shown = story.provider.model.requests[-2].messages[-1].parts[-1]
+    assert isinstance(shown, TextPart)
+    names = sorted({name for hit in hits for name in hit["why"]})
+    rows = [
+        (hit["text"], f"{hit['score']:.2f}", *(f"{hit['why'][n]:.2f}" if n in hit["why"] else "" for n in names))
+        for hit in hits
+    ]
+    return Scene(
+        "Recall says why",
+        f"{ASKING[0].said!r}, asks Alice in a new session. This is what was found for her, with what each signal added; "
+        "and below it what the model was shown, behind the conversation, where it costs no cached byte. Bob asks the "
+        "same; what was found for him is his own, and nothing of hers.",
+        Group(
+            table(("found", "score", *names), rows, right=("score", *names)),
+            Text(),
+            Text(shown.text, style="cyan"),
+            Text(),
+            table(("found for Bob",), [(hit["text"],) for hit in _hits(bob.recalled)]),
+            Text(),
+            Text(f"Of Alice's request {alice.cache_share:.0%} were read, {alice.usage.cache_write:,} tokens written."),
+        ),
+        {"hits": hits, "shown": shown.text, "others": [hit["text"] for hit in _hits(bob.recalled)]},
+    )
+
+
+async def _compaction(story: Story, session: Session) -> Scene:
+    ended: list[Event] = []
+    session.subscribe(ended.append)
+    before = session.messages
+    planned = await session.compact(dry_run=True)
+    story.provider.expect([SUMMARY])
+    done = await session.compact()
+    kept = session.coverage()
+    size, messages = session.explain().tokens, len(session.messages)
+    await session.undo()
+    usage = next(event.usage for event in ended if isinstance(event, CompactionEnd))
+    story.bill.append(Spent("alice, trip: the summary", usage))
+    data = {
+        "plan": {"saves": planned.saves, "calls": planned.calls, "rewritten": planned.rewritten_tokens},
+        "tokens_before": done.tokens_before,
+        "tokens_after": size,
+        "messages": {"before": len(before), "after": messages, "in_log": len(session.log)},
+        "facts_missing": kept.missing,
+        "summary_usd": session.cost_of(usage),
+        "undone": session.messages == before,
+    }
+    rows = [
+        ("dry run", str(planned)),
+        ("done", f"{done.strategy}: {done.tokens_before:,} -> {size:,} tokens, {len(before)} -> {messages} messages"),
+        ("cost", f"{dollars(data['summary_usd'])}: the summary is asked for with the prefix that is cached already"),
+        ("saved", f"{done.tokens_before - size:,} tokens of every later request"),
+        ("lost", f"{kept.missing} of the facts in what was replaced are not shown; the log keeps all of them"),
+        ("undo", f"all {len(session.messages)} messages are shown again, unchanged: {data['undone']}"),
+    ]
+    return Scene(
+        "A long conversation is compacted, and put back",
+        "Alice plans a trip; timetables fill the window. compact(dry_run=True) says what would go before anything is "
+        "changed; the log keeps every message, so undo() brings them back.",
+        table(("", ""), rows),
+        data,
+    )
+
+
+async def _checkpoints(story: Story, agent: Agent, restored: Session) -> Scene:
+    points = await restored.checkpoints()
+    forked = await story.run(agent, OTHERWISE, at=2)
+    other = await agent.session(user_id="alice", session_id=forked.session_id)
+    data = {
+        "checkpoints": len(points),
+        "restored": {"turns": restored.turn, "last": restored.messages[-1].text},
+        "forked": {"at": 2, "turns": other.turn, "last": other.messages[-1].text},
+    }
+    rows = [
+        ("restored", str(restored.turn), f"{restored.messages[-2].text} -> {restored.messages[-1].text}"),
+        ("forked at turn 2", str(other.turn), f"{other.messages[-2].text} -> {other.messages[-1].text}"),
+    ]
+    return Scene(
+        "Every turn is saved: restore, go back, fork",
+        f"The agent was closed and opened again. The trip is back from its file, which has {len(points)} checkpoints of "
+        "it: one after each round of tools, and one after each turn. resume(at=2) begins a second conversation where "
+        "the first one was after two turns; both go on alone.",
+        table(("conversation", "turns", "how it ends"), rows, right=("turns",)),
+        data,
+    )
+
+
+def _bill(story: Story, session: Session) -> Scene:
+    spent: dict[str, Usage] = {}
+    for item in story.bill:
+        spent[item.what] = spent.get(item.what, Usage()) + item.usage
+    spent["all"] = sum(spent.values(), Usage())
+    data = [
+        {
+            "session": what,
+            "tokens_in": usage.input,
+            "tokens_out": usage.output,
+            "cache_share": round(usage.cache_read / usage.input, 3),
+            "usd": session.cost_of(usage),
+            "usd_without_cache": session.cost_of(Usage(input=usage.input, output=usage.output)),
+        }
+        for what, usage in spent.items()
+    ]
+    rows = [
+        (
+            r["session"],
+            f"{r['tokens_in']:,}",
+            f"{r['tokens_out']:,}",
+            f"{r['cache_share']:.0%}",
+            dollars(r["usd"]),
+            dollars(r["usd_without_cache"]),
+        )
+        for r in data
+    ]
+    columns = ("session", "in", "out", "cached", "cost", "without a cache")
+    return Scene(
+        "What each cost",
+        f"By the prices and cache rules of {MODEL} in the catalogue of {find_model(MODEL, PROVIDER).as_of}; the cache shares are "
+        "predicted, because nothing was sent. Short conversations on many days write more than they read; a long one "
+        "reads nearly all of itself.",
+        table(columns, rows, right=columns[1:]),
+        data,
+    )
+
+
+def _hits(recalled: Recalled | None) -> list[dict[str, Any]]:
+    """The best hits as data."""
+    best = recalled.hits[:3] if recalled else ()
+    return [
+        {
+            "text": hit.item.text,
+            "score": round(hit.score, 2),
+            "why": {name: round(value, 2) for name, value in sorted(hit.why.items())},
+        }
+        for hit in best
+    ]
+
+
+def _objects(facts: Iterable[Fact]) -> str:
+    return ", ".join(fact.object for fact in facts) or "nothing is known"
+
+
+def _day(at: datetime | None) -> str:
+    return f"{at:%Y-%m-%d}" if at else "-"
