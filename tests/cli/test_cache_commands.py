@@ -1,4 +1,4 @@
-"""`loom cache` and `loom demo`, through the installed command."""
+"""`loom cache`, through the installed command."""
 
 import json
 import subprocess
@@ -115,18 +115,6 @@ def test_a_bad_line_of_a_trace_is_named(tmp_path, recorded):
     path = tmp_path / "trace.jsonl"
     path.write_text((recorded / "trace.jsonl").read_text() + '\n{"request": ')
     assert "line 9" in loom("cache", "simulate", path, code=2).stderr
-
-
-def test_demo():
-    out = loom("demo").stdout
-    for title in ("A context is compiled", "Its plan", "One edit, and what it costs", "pin=True", "other providers"):
-        assert title in out
-    scenes = json.loads(loom("demo", "--json").stdout)
-    edit, pinned = scenes[3]["data"], scenes[4]["data"]
-    assert edit["explanation"]["cause"] == "block_edited"
-    assert edit["plan"]["read"] == 0
-    assert pinned["explanation"]["cause"] == "nothing_moved"
-    assert pinned["plan"]["read"] > 4000
 
 
 def test_help_and_version():

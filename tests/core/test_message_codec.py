@@ -73,7 +73,7 @@ def test_every_field_is_written():
     """A field that is added to a value has to be added to the format too."""
     checkpoint = checkpoint_to_dict(Checkpoint(
         id="c", session_id="s", at=T0, position=1, turn=1, parent="p", compactions=("k",), pins=("m",),
-        usage=Usage(input=1, output=1, cache_read=1, cache_write=1),
+        usage=Usage(input=1, output=1, cache_read=1, cache_write=1), unfinished=True,
     ))  # fmt: skip
     assert set(checkpoint) == {f.name for f in fields(Checkpoint)}
     assert set(checkpoint["usage"]) == {f.name for f in fields(Usage)}

@@ -32,12 +32,16 @@ class Bench:
             config or MemoryConfig(),
             clock=self.clock,
             ids=RecordIds(self.clock),
-            learn=learn or self.learn,
+            learner=self,
         )
+        self.learning = learn
 
-    async def learn(self, scope, episodes):
+    async def read(self, episodes):
+        return ()
+
+    async def learn(self, scope, episodes, claims):
         self.learnt += [e.id for e in episodes]
-        return Learnt()
+        return await self.learning(scope, episodes) if self.learning else Learnt()
 
     async def add(self, *texts, scope=ALICE, **fields):
         now = self.clock.now()

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 import anyio
 import typer
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from loom.cli.output import console, print_json
 from loom.core.event import Event, to_dict
-from loom.errors import LoomError
+from loom.errors import LoomError, NotFound, UsageError
 
 if TYPE_CHECKING:
     from loom.agent.agent import Agent
+    from loom.memory.memory import Memory
     from loom.session.session import Session
 
 _HELP = "/context  /memory [QUESTION]  /forget ID  /compact  /undo  /help  /quit"
@@ -51,6 +51,7 @@ class Chat:
         self._session = session
         self._json = json
         self._out = console()
+        self._errors = Console(stderr=True, highlight=False)
         self._commands: dict[str, Callable[[str], Awaitable[None]]] = {
             "context": self._context,
             "memory": self._memory,
@@ -69,26 +70,32 @@ class Chat:
             self._out.print(Text(f"{self._agent.model.name}; {_HELP}", style="dim"))
             for note in self._agent.notes:
                 self._out.print(Text(f"! {note}", style="yellow"))
-        prompt = Console(stderr=True)
+        prompt = "[bold]> [/bold]" if sys.stdin.isatty() else ""
         while True:
             try:
-                said = await anyio.to_thread.run_sync(lambda: prompt.input("[bold]> [/bold]"), abandon_on_cancel=True)
+                said = await anyio.to_thread.run_sync(lambda: self._errors.input(prompt), abandon_on_cancel=True)
             except EOFError:
                 return
             if said.strip() in ("/quit", "/exit"):
                 return
             if said.strip():
-                await self._line(said)
+                await self._mended(said)
+
+    async def _mended(self, said: str) -> None:
+        """A line of a conversation: a mistake ends the line, not the conversation."""
+        try:
+            await self._line(said)
+        except LoomError as error:
+            self._errors.print(Text(f"loom: {error}", style="red"))
 
     async def _line(self, said: str) -> None:
-        try:
-            if said.startswith("/"):
-                name, _, rest = said[1:].partition(" ")
-                await self._commands.get(name, self._unknown)(rest.strip() if name in self._commands else name)
-            else:
-                await self._say(said)
-        except LoomError as error:  # a mistake ends the line, not the conversation
-            self._out.print(Text(f"loom: {error}", style="red"))
+        if not said.startswith("/"):
+            await self._say(said)
+            return
+        name, _, rest = said[1:].partition(" ")
+        if name not in self._commands:
+            raise UsageError(f"there is no /{name}; {_HELP}")
+        await self._commands[name](rest.strip())
 
     async def _say(self, said: str) -> None:
         scope = self._session.scope
@@ -117,43 +124,58 @@ class Chat:
             case _:
                 pass
 
-    async def _context(self, _: str) -> None:
-        found = self._session.explain()
+    def _tell(self, text: str, **data: object) -> None:
+        """What a command found: words for people, a line of JSON for programs."""
         if self._json:
-            print_json({"tokens": found.tokens, "window": found.window, "sections": found.sections})
+            print_json(data, indent=None)
         else:
-            self._out.print(Text(str(found)))
+            self._out.print(Text(text))
 
-    async def _memory(self, question: str) -> None:
-        memory, user = self._agent.memory, self._session.scope.user_id
-        assert memory is not None
-        if not question:
-            self._out.print(Text(str(await memory.profile(user_id=user))))
-            return
-        table = Table("id", "score", "text")
-        for hit in (await memory.recall(question, user_id=user)).hits:
-            table.add_row(hit.item.id, f"{hit.score:.2f}", Text(hit.item.text))
-        self._out.print(table)
-
-    async def _forget(self, id: str) -> None:
+    @property
+    def _kept(self) -> Memory:
         memory = self._agent.memory
         assert memory is not None
-        if not id:
-            self._out.print("name what to forget: /forget ID; /memory QUESTION shows the ids")
+        return memory
+
+    # -- commands -----------------------------------------------------------------------------------------
+
+    async def _context(self, _: str) -> None:
+        found = self._session.explain()
+        self._tell(str(found), tokens=found.tokens, window=found.window, sections=found.sections)
+
+    async def _memory(self, question: str) -> None:
+        user = self._session.scope.user_id
+        if not question:
+            profile = str(await self._kept.profile(user_id=user))
+            self._tell(profile or "nothing is known yet", profile=profile)
             return
-        receipt = await memory.forget(id, user_id=self._session.scope.user_id)
-        self._out.print(f"forgotten: {dict(receipt.removed)}")
+        hits = (await self._kept.recall(question, user_id=user)).hits
+        lines = [f"{hit.item.id}  {hit.score:5.2f}  {hit.item.text}" for hit in hits]
+        found = [{"id": hit.item.id, "score": hit.score, "text": hit.item.text} for hit in hits]
+        self._tell("\n".join(lines) or "nothing was found", hits=found)
+
+    async def _forget(self, id: str) -> None:
+        if not id:
+            raise UsageError("name what to forget: /forget ID; /memory QUESTION shows the ids")
+        receipt = await self._kept.forget(id, user_id=self._session.scope.user_id)
+        gone = sum(receipt.removed.values())
+        if not gone:
+            raise NotFound(f"there is nothing with the id {id!r}; /memory QUESTION shows the ids")
+        self._tell(f"forgotten: {gone} of what was kept", removed=receipt.removed)
 
     async def _compact(self, _: str) -> None:
         done = await self._session.compact()
-        self._out.print(f"{done.strategy}: {done.tokens_before:,} -> {done.tokens_after:,} tokens; /undo takes it back")
+        change = f"{done.tokens_before:,} -> {done.tokens_after:,} tokens"
+        self._tell(
+            f"{done.strategy}: {change}; /undo takes it back",
+            strategy=done.strategy,
+            tokens_before=done.tokens_before,
+            tokens_after=done.tokens_after,
+        )
 
     async def _undo(self, _: str) -> None:
         await self._session.undo()
-        self._out.print("what was compacted last is shown again")
+        self._tell("what was compacted last is shown again", messages=len(self._session.messages))
 
     async def _help(self, _: str) -> None:
-        self._out.print(Text(_HELP))
-
-    async def _unknown(self, name: str) -> None:
-        self._out.print(Text(f"there is no /{name}; {_HELP}"))
+        self._tell(_HELP, commands=[f"/{name}" for name in (*self._commands, "quit")])

@@ -25,6 +25,7 @@ from loom.tools.function import tool
 
 if TYPE_CHECKING:
     from loom.agent.result import Result
+    from loom.core.checkpoint import Compaction
     from loom.core.record import Fact
     from loom.memory.memory import Memory
     from loom.memory.values import Recalled
@@ -110,7 +111,7 @@ async def agent_scenes(folder: Path) -> AsyncIterator[Scene]:
     async with story.agent() as agent:
         assert agent.memory is not None
         yield await _meeting(story, agent)
-        yield await _facts(story, agent.memory)
+        yield await _facts(agent.memory)
         yield await _recall(story, agent)
         for line in TRIP:
             await story.run(agent, line)
@@ -123,24 +124,24 @@ async def agent_scenes(folder: Path) -> AsyncIterator[Scene]:
 
 async def _meeting(story: Story, agent: Agent) -> Scene:
     said = [(line, await story.run(agent, line)) for line in MEETING]
-    data = [
-        {
-            "day": f"{BEGIN + timedelta(days=line.day):%Y-%m-%d}",
-            "user": line.user,
-            "session": line.session,
-            "said": line.said,
-            "answer": result.text,
-            "tokens": result.usage.input,
-            "cache_share": round(result.cache_share, 3),
-            "usd": result.cost,
-        }
+    columns = ("day", "user", "says", "answer", "tokens", "cached", "cost")
+    rows = [
+        (
+            _day(BEGIN + timedelta(days=line.day)),
+            line.user,
+            line.said,
+            result.text,
+            f"{result.usage.input:,}",
+            f"{result.cache_share:.0%}",
+            dollars(result.cost),
+        )
         for line, result in said
     ]
-    rows = [
-        (r["day"], r["user"], r["said"], r["answer"], f"{r['tokens']:,}", f"{r['cache_share']:.0%}", dollars(r["usd"]))
-        for r in data
+    data = [
+        {"user": line.user, "session": line.session, "said": line.said, "answer": result.text, "usd": result.cost}
+        | {"usage": result.usage}
+        for line, result in said
     ]
-    columns = ("day", "user", "says", "answer", "tokens", "cached", "cost")
     return Scene(
         "One agent, two users, several sessions",
         'Agent("...", memory="sqlite:./travel.db") keeps each user\'s memory and conversations in one file. '
@@ -151,7 +152,7 @@ async def _meeting(story: Story, agent: Agent) -> Scene:
     )
 
 
-async def _facts(story: Story, memory: Memory) -> Scene:
+async def _facts(memory: Memory) -> Scene:
     then = BEGIN + _KNOWN
     ever = await memory.facts(user_id="alice", predicate="lives_in", history=True)
     now = await memory.facts(user_id="alice", predicate="lives_in")
@@ -160,8 +161,8 @@ async def _facts(story: Story, memory: Memory) -> Scene:
     of_bob = await memory.facts(user_id="bob", predicate="lives_in")
     asked = {
         "Where does Alice live?": _objects(now),
-        f"Where did she live on {then:%d %B}? (at=)": _objects(past),
-        f"What was believed on {then:%d %B}? (known_at=)": _objects(believed),
+        f"Where did she live on {then.day} {then:%B}? (at=)": _objects(past),
+        f"What was believed on {then.day} {then:%B}? (known_at=)": _objects(believed),
         "And Bob?": _objects(of_bob),
     }
     columns = ("fact", "true from", "true until", "believed from", "believed until")
@@ -180,56 +181,49 @@ async def _recall(story: Story, agent: Agent) -> Scene:
     hits = _hits(alice.recalled)
     shown = story.provider.model.requests[-2].messages[-1].parts[-1]
     assert isinstance(shown, TextPart)
-    names = sorted({name for hit in hits for name in hit["why"]})
-    rows = [
-        (hit["text"], f"{hit['score']:.2f}", *(f"{hit['why'][n]:.2f}" if n in hit["why"] else "" for n in names))
-        for hit in hits
-    ]
+    rows = [(hit["text"], f"{hit['score']:.2f}", _strongest(hit["why"])) for hit in hits]
     return Scene(
         "Recall says why",
-        f"{ASKING[0].said!r}, asks Alice in a new session. This is what was found for her, with what each signal added; "
-        "and below it what the model was shown, behind the conversation, where it costs no cached byte. Bob asks the "
-        "same; what was found for him is his own, and nothing of hers.",
+        f"{ASKING[0].said!r}, asks Alice in a new session. This was found for her, with the signals that added most to "
+        "its score; below it stands what the model was shown, behind the conversation, where it costs no cached byte. "
+        "Bob asks the same; what was found for him is his own, and nothing of hers.",
         Group(
-            table(("found", "score", *names), rows, right=("score", *names)),
+            table(("found for Alice", "score", "of which"), rows, right=("score",)),
             Text(),
             Text(shown.text, style="cyan"),
             Text(),
             table(("found for Bob",), [(hit["text"],) for hit in _hits(bob.recalled)]),
             Text(),
-            Text(f"Of Alice's request {alice.cache_share:.0%} were read, {alice.usage.cache_write:,} tokens written."),
+            Text(
+                f"Of the {alice.usage.input:,} tokens of Alice's request {alice.usage.cache_write:,} went into the "
+                "cache; the memory behind them did not."
+            ),
         ),
         {"hits": hits, "shown": shown.text, "others": [hit["text"] for hit in _hits(bob.recalled)]},
     )
 
 
 async def _compaction(story: Story, session: Session) -> Scene:
-    ended: list[Event] = []
-    session.subscribe(ended.append)
     before = session.messages
     planned = await session.compact(dry_run=True)
-    story.provider.expect([SUMMARY])
-    done = await session.compact()
-    kept = session.coverage()
-    size, messages = session.explain().tokens, len(session.messages)
-    await session.undo()
-    usage = next(event.usage for event in ended if isinstance(event, CompactionEnd))
-    story.bill.append(Spent("alice, trip: the summary", usage))
-    data = {
+    done, usage = await _compacted(story, session)
+    data: dict[str, Any] = {
         "plan": {"saves": planned.saves, "calls": planned.calls, "rewritten": planned.rewritten_tokens},
-        "tokens_before": done.tokens_before,
-        "tokens_after": size,
-        "messages": {"before": len(before), "after": messages, "in_log": len(session.log)},
-        "facts_missing": kept.missing,
+        "strategy": done.strategy,
+        "tokens": {"before": done.tokens_before, "after": done.tokens_after},
+        "messages": {"before": len(before), "after": len(session.messages), "in_log": len(session.log)},
+        "facts_missing": session.coverage().missing,
         "summary_usd": session.cost_of(usage),
-        "undone": session.messages == before,
     }
+    await session.undo()
+    data["undone"] = session.messages == before
+    change = f"{done.tokens_before:,} -> {done.tokens_after:,} tokens"
     rows = [
         ("dry run", str(planned)),
-        ("done", f"{done.strategy}: {done.tokens_before:,} -> {size:,} tokens, {len(before)} -> {messages} messages"),
+        ("done", f"{done.strategy}: {change}, {len(before)} -> {data['messages']['after']} messages"),
         ("cost", f"{dollars(data['summary_usd'])}: the summary is asked for with the prefix that is cached already"),
-        ("saved", f"{done.tokens_before - size:,} tokens of every later request"),
-        ("lost", f"{kept.missing} of the facts in what was replaced are not shown; the log keeps all of them"),
+        ("saved", f"{done.tokens_before - done.tokens_after:,} tokens of every later request"),
+        ("hidden", f"{data['facts_missing']} of the facts in what was replaced; the log keeps all of them"),
         ("undo", f"all {len(session.messages)} messages are shown again, unchanged: {data['undone']}"),
     ]
     return Scene(
@@ -239,6 +233,18 @@ async def _compaction(story: Story, session: Session) -> Scene:
         table(("", ""), rows),
         data,
     )
+
+
+async def _compacted(story: Story, session: Session) -> tuple[Compaction, Usage]:
+    """Compact, with the scripted summary; what was done, and what it took."""
+    seen: list[Event] = []
+    stop = session.subscribe(seen.append)
+    story.provider.expect([SUMMARY])
+    done = await session.compact()
+    stop()
+    usage = next(event.usage for event in seen if isinstance(event, CompactionEnd))
+    story.bill.append(Spent("alice, trip: the summary", usage))
+    return done, usage
 
 
 async def _checkpoints(story: Story, agent: Agent, restored: Session) -> Scene:
@@ -256,9 +262,9 @@ async def _checkpoints(story: Story, agent: Agent, restored: Session) -> Scene:
     ]
     return Scene(
         "Every turn is saved: restore, go back, fork",
-        f"The agent was closed and opened again. The trip is back from its file, which has {len(points)} checkpoints of "
-        "it: one after each round of tools, and one after each turn. resume(at=2) begins a second conversation where "
-        "the first one was after two turns; both go on alone.",
+        f"The agent was closed and opened again. The trip is back from its file, which has {len(points)} checkpoints "
+        "of it: after each round of tools, each turn, the compaction and its undo. resume(at=2) begins a second "
+        "conversation where the first one was after two turns; both go on alone.",
         table(("conversation", "turns", "how it ends"), rows, right=("turns",)),
         data,
     )
@@ -269,34 +275,28 @@ def _bill(story: Story, session: Session) -> Scene:
     for item in story.bill:
         spent[item.what] = spent.get(item.what, Usage()) + item.usage
     spent["all"] = sum(spent.values(), Usage())
-    data = [
-        {
-            "session": what,
-            "tokens_in": usage.input,
-            "tokens_out": usage.output,
-            "cache_share": round(usage.cache_read / usage.input, 3),
-            "usd": session.cost_of(usage),
-            "usd_without_cache": session.cost_of(Usage(input=usage.input, output=usage.output)),
-        }
-        for what, usage in spent.items()
-    ]
+    bare = {what: Usage(input=usage.input, output=usage.output) for what, usage in spent.items()}
     rows = [
         (
-            r["session"],
-            f"{r['tokens_in']:,}",
-            f"{r['tokens_out']:,}",
-            f"{r['cache_share']:.0%}",
-            dollars(r["usd"]),
-            dollars(r["usd_without_cache"]),
+            what,
+            f"{usage.input:,}",
+            f"{usage.output:,}",
+            f"{usage.cache_read / usage.input:.0%}",
+            dollars(session.cost_of(usage)),
+            dollars(session.cost_of(bare[what])),
         )
-        for r in data
+        for what, usage in spent.items()
+    ]
+    data = [
+        {"session": what, "usage": usage, "usd": session.cost_of(usage), "usd_uncached": session.cost_of(bare[what])}
+        for what, usage in spent.items()
     ]
     columns = ("session", "in", "out", "cached", "cost", "without a cache")
     return Scene(
         "What each cost",
-        f"By the prices and cache rules of {MODEL} in the catalogue of {find_model(MODEL, PROVIDER).as_of}; the cache shares are "
-        "predicted, because nothing was sent. Short conversations on many days write more than they read; a long one "
-        "reads nearly all of itself.",
+        f"By the prices and cache rules of {MODEL} in the catalogue of {find_model(MODEL, PROVIDER).as_of}. The cache "
+        "shares are predicted, because nothing was sent. The first request of a day writes the cache and costs more "
+        "than it would without one; the others read it.",
         table(columns, rows, right=columns[1:]),
         data,
     )
@@ -313,6 +313,12 @@ def _hits(recalled: Recalled | None) -> list[dict[str, Any]]:
         }
         for hit in best
     ]
+
+
+def _strongest(why: Mapping[str, float]) -> str:
+    """The signals that spoke loudest for a hit."""
+    loudest = sorted(why.items(), key=lambda signal: (-signal[1], signal[0]))[:3]
+    return ", ".join(f"{name} {value:.2f}" for name, value in loudest)
 
 
 def _objects(facts: Iterable[Fact]) -> str:

@@ -27,6 +27,19 @@ OTHERS = (("openai", "gpt-5.6"), ("gemini", "gemini-3.1-pro"), ("vllm", "llama-4
 _SOUL = "sue"
 """The id of the file's entry; entries draw theirs at random otherwise."""
 
+_AREAS = (
+    *("naming", "errors", "retries", "logging", "money", "time zones", "tests", "migrations", "access", "limits"),
+    *("queues", "caching", "deadlines", "releases", "alerts", "backups", "secrets", "payments", "refunds", "audits"),
+    *("exports", "imports", "search", "ordering", "currencies", "rounding", "locking", "sessions", "quotas", "docs"),
+)
+_RULES = (
+    "Say what {} is for before saying how it works; a reader who knows the purpose can judge the rest.",
+    "A change to {} needs a test that fails without it, and a line in the changelog that a user understands.",
+    "When {} and speed disagree, ask which of the two a customer would notice first, and write the answer down.",
+    "Do not copy code for {} between services; move it into the shared package and give it an owner.",
+    "Whoever touched {} last answers questions about it this week, also when the question is a simple one.",
+)
+
 
 def context_scenes(folder: Path) -> Iterator[Scene]:
     """The scenes, in order."""
@@ -155,10 +168,8 @@ def _providers_table(rows: list[dict[str, object]]) -> Table:
 
 
 def _summary(found: CachePlan) -> Text:
-    return Text(
-        f"This request of {found.tokens:,} tokens: read {found.read:,}, write {found.write:,}, uncached {found.uncached:,}; "
-        f"{found.relative_cost:.2f} of the uncached price."
-    )
+    parts = f"read {found.read:,}, write {found.write:,}, uncached {found.uncached:,}"
+    return Text(f"This request of {found.tokens:,} tokens: {parts}; {found.relative_cost:.2f} of the uncached price.")
 
 
 def _parts_table(window: Window) -> Table:
@@ -174,19 +185,9 @@ def _parts_table(window: Window) -> Table:
 
 def _handbook(motto: str) -> str:
     """A file of a few thousand tokens: below the minimum prefix nothing is cached."""
-    areas = (
-        "naming errors retries logging money time-zones tests migrations access limits queues caching deadlines "
-        "releases alerts backups secrets payments refunds audits exports imports search ordering currencies rounding "
-        "locking sessions quotas docs"
-    ).split()
-    rules = (
-        "Say what {} is for before saying how it works; a reader who knows the purpose can judge the rest.",
-        "A change to {} needs a test that fails without it, and a line in the changelog that a user understands.",
-        "When {} and speed disagree, ask which of the two a customer would notice first, and write the answer down.",
-        "Do not copy code for {} between services; move it into the shared package and give it an owner.",
-        "Whoever touched {} last answers questions about it this week, also when the question is a simple one.",
-    )
-    lines = [f"{n}. {rule.format(area)}" for n, (area, rule) in enumerate(((a, r) for a in areas for r in rules), 1)]
+    lines: list[str] = []
+    for area in _AREAS:
+        lines += [f"{len(lines) + n}. {rule.format(area)}" for n, rule in enumerate(_RULES, 1)]
     return "\n".join([motto, "", *lines]) + "\n"
 
 

@@ -25,7 +25,7 @@ class Scene:
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, right: Iterable[str] = ()) -> Table:
     """A plain table; the columns named in `right` hold numbers."""
-    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold", show_header=any(columns))
     numbers = set(right)
     for name in columns:
         made.add_column(name, justify="right" if name in numbers else "left", no_wrap=name in numbers)

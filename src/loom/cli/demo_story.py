@@ -54,7 +54,7 @@ SUMMARY: Final = (
 def timetable(route: str) -> str:
     """What the timetable tool answers: long, as tools do."""
     start, _, end = route.partition("-")
-    hours = (f"{hour:02}:{(hour * 7) % 60:02}" for hour in range(5, 23))
+    hours = (f"{hour:02}:{(hour * 7 + past) % 60:02}" for hour in range(5, 23) for past in (0, 24, 48))
     return "\n".join(f"{at} {start} Central, platform {n % 9 + 1}, to {end}, daily" for n, at in enumerate(hours))
 
 

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from loom.cli.output import console, print_json
+from loom.core.checkpoint import end_of_turn
 from loom.core.message import plain
 from loom.core.message_codec import log_to_dict
 from loom.core.scope import Scope
@@ -61,12 +62,12 @@ def _run(store: str, work: Callable[[CheckpointStore], Awaitable[_T]]) -> _T:
     """Do something with a store that exists."""
     from loom.engine.checkpoints import open_checkpoints
 
+    opened = open_checkpoints(store)
     place = store.partition(":")[2].removeprefix("//")
     if place and not Path(place).exists():
         raise NotFound(f"there is nothing at {place!r}; --store names a file or folder that a session saved to")
 
     async def all_of_it() -> _T:
-        opened = open_checkpoints(store)
         try:
             return await work(opened)
         finally:
@@ -77,8 +78,7 @@ def _run(store: str, work: Callable[[CheckpointStore], Awaitable[_T]]) -> _T:
 
 async def _found(store: CheckpointStore, scope: Scope, at: str | None) -> Checkpoint:
     if at is not None and at.isdigit():
-        turn = int(at)
-        found = next((c for c in await store.list(scope) if c.turn == turn), None)
+        found = end_of_turn(await store.list(scope), int(at))
     else:
         found = await store.load(scope, at)
     if found is None:

@@ -171,12 +171,12 @@ class Compiler:
         if now.step:
             host.sections[CONVO + 1].drop(now.step)
 
-    def restart(self) -> None:
+    def restart(self, void: frozenset[str]) -> None:
         """Forget the order of what was sent: the next window is made anew.
 
-        What went out is still compared with, and reasoning that was void stays so.
+        What went out is still compared with; reasoning that was void stays so, and that of `void` becomes so.
         """
-        before, void = self._sent, self.window().void
+        before, void = self._sent, self.window().void | void
         self._sent = State(number=before.number, past=before.past, void=void)
         self._contents, self._placed = {}, None
         self._announced, self._drafted = {}, {}

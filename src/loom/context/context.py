@@ -141,15 +141,15 @@ class Context:
             raise EntryNotFound(f"entry {id!r} was removed from context {self.name!r} earlier; nothing was changed")
         raise EntryNotFound(f"context {self.name!r} has no entry {id!r}; entries() lists the ones it has")
 
-    def rewrite(self, convo: Iterable[Entry]) -> None:
+    def rewrite(self, convo: Iterable[Entry], *, void: Iterable[Entry] = ()) -> None:
         """Show another conversation in place of the one so far, from the next window on.
 
         Entries that were shown before may come back. Nothing keeps the order it was sent in, pinned files included:
         one new prefix is begun, and the plan of the next window says what that costs. Thinking in the entries is
-        taken for valid: leave out what the rewrite makes void.
+        taken for valid, except in those that `void` names: to a model that binds it to the prompt it is not sent.
         """
         entries = list(convo)
-        self._compiler.restart()
+        self._compiler.restart(thinking_in(void))
         self.convo.clear()
         for entry in entries:
             self.convo.add(entry)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import groupby
 
@@ -114,7 +115,7 @@ def sources_of(head: Run | None) -> list[View]:
     return [s for run in (head.chain() if head else ()) for s in run.sources]
 
 
-def thinking_in(sources: list[View]) -> frozenset[str]:
+def thinking_in(sources: Iterable[View]) -> frozenset[str]:
     """The ids of the messages that hold a model's own reasoning."""
     return frozenset(s.id for s in sources if isinstance(s, MessageEntry) and s.has_thinking)
 

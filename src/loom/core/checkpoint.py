@@ -68,9 +68,14 @@ class Compaction:
     def __post_init__(self) -> None:
         check_id(self.id, "the id of a compaction")
         object.__setattr__(self, "at", as_utc(self.at, f"the time of compaction {self.id}"))
-        covered = [id for replacement in self.replacements for id in replacement.covers]
+        covered = self.covered
         if not covered or len(set(covered)) != len(covered):
             raise UsageError(f"compaction {self.id} covers {covered!r}; cover at least one message, and each once")
+
+    @property
+    def covered(self) -> tuple[str, ...]:
+        """The ids of everything it replaces, in order."""
+        return tuple(id for replacement in self.replacements for id in replacement.covers)
 
     def apply(self, shown: Sequence[Shown]) -> tuple[Shown, ...]:
         """What is shown after this compaction; raises UsageError where it does not fit what is shown now."""
@@ -126,7 +131,8 @@ class Checkpoint:
     `position` counts log entries from the very beginning, along its parents and through forks.
     `compactions` are the ids of those that apply. `turn` is the number of finished turns, `usage` their
     sum. `parent` is the checkpoint it continues: not always the one saved before it, and after a fork one
-    of another session. `pins` are the ids of messages that no compaction may touch.
+    of another session. `pins` are the ids of messages that no compaction may touch. `unfinished` says that
+    messages of a turn which is not over stand at the end of the log.
     """
 
     id: str
@@ -138,6 +144,7 @@ class Checkpoint:
     compactions: tuple[str, ...] = ()
     pins: tuple[str, ...] = ()
     usage: Usage = field(default_factory=Usage)
+    unfinished: bool = False
     format_version: int = FORMAT_VERSION
 
     def __post_init__(self) -> None:
@@ -151,3 +158,8 @@ class Checkpoint:
                 f"checkpoint {self.id} has format {self.format_version}, this Loom reads up to {FORMAT_VERSION}; "
                 f"upgrade Loom to load it"
             )
+
+
+def end_of_turn(checkpoints: Iterable[Checkpoint], turn: int) -> Checkpoint | None:
+    """The first of these, given last saved first, that stands at the end of a turn and not inside the next one."""
+    return next((c for c in checkpoints if c.turn == turn and not c.unfinished), None)

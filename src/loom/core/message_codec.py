@@ -133,7 +133,7 @@ def entry_from_dict(data: JSON, get: Callable[[JSON], Part] = part_from_dict) ->
 
 
 def checkpoint_to_dict(checkpoint: Checkpoint) -> Data:
-    """A checkpoint as a JSON object; no parent, empty lists and tokens that are 0 are left out."""
+    """A checkpoint as a JSON object; no parent, empty lists, zeros and what is false are left out."""
     found: Data = {"format_version": checkpoint.format_version, "id": checkpoint.id}
     found |= {"session_id": checkpoint.session_id, "at": checkpoint.at.isoformat()}
     found |= {"position": checkpoint.position, "turn": checkpoint.turn}
@@ -141,7 +141,8 @@ def checkpoint_to_dict(checkpoint: Checkpoint) -> Data:
         found["parent"] = checkpoint.parent
     found |= {name: list(ids) for name in ("compactions", "pins") if (ids := getattr(checkpoint, name))}
     usage = {name: count for name in _USAGE if (count := getattr(checkpoint.usage, name))}
-    return found | ({"usage": usage} if usage else {})
+    found |= {"usage": usage} if usage else {}
+    return found | ({"unfinished": True} if checkpoint.unfinished else {})
 
 
 def checkpoint_from_dict(data: JSON) -> Checkpoint:
@@ -167,6 +168,7 @@ def checkpoint_from_dict(data: JSON) -> Checkpoint:
         compactions=_texts(data, "compactions", what) if "compactions" in data else (),
         pins=_texts(data, "pins", what) if "pins" in data else (),
         usage=Usage(**{name: _field(usage, name, int, "usage") for name in usage}),
+        unfinished=_field(data, "unfinished", bool, what) if "unfinished" in data else False,
         format_version=version,
     )
 

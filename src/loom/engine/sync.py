@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 from anyio.from_thread import start_blocking_portal
 
 from loom.engine.open import open_memory
+from loom.errors import UsageError
 from loom.memory.memory import Memory
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ class SyncMemory:
         self._memory = memory
         self._stack = ExitStack()
         self._portal = self._stack.enter_context(start_blocking_portal())
+        self._is_closed = False
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._memory, name)
@@ -38,6 +40,8 @@ class SyncMemory:
     def _blocking(self, method: Any, collect: Any) -> Any:
         @wraps(method)
         def call(*args: Any, **kwargs: Any) -> Any:
+            if self._is_closed:
+                raise UsageError("this memory is closed; open another")
             asked = partial(method, *args, **kwargs)
             return self._portal.call(partial(collect, asked) if collect else asked)
 
@@ -45,8 +49,10 @@ class SyncMemory:
 
     def close(self) -> None:
         """Finish writing and release everything. Closing twice is allowed."""
-        with self._stack:
-            self._portal.call(self._memory.aclose)
+        if not self._is_closed:
+            self._is_closed = True
+            with self._stack:
+                self._portal.call(self._memory.aclose)
 
     def __enter__(self) -> Self:
         return self

@@ -9,9 +9,6 @@ from dataclasses import replace
 from datetime import datetime
 from itertools import groupby
 from typing import TypeAlias, TypeVar
-from weakref import WeakValueDictionary
-
-from anyio import Lock
 
 from loom.core.filter import Filter
 from loom.core.hit import Hit, rank_key
@@ -19,9 +16,10 @@ from loom.core.record import Episode, Fact, Layer, Receipt, Record, WorkingBlock
 from loom.core.scope import Scope
 from loom.errors import UsageError
 from loom.memory.composite_change import Change, Changes, Part, Placed, Truth, held, set_back_on_error
+from loom.memory.locks import Locks
 from loom.protocols.embedder import Vector
 from loom.protocols.jobs import DeadLetter, Job, Lease
-from loom.protocols.memory_store import FoundBy, Query
+from loom.protocols.memory_store import FoundBy, Query, Scrubs
 
 _T = TypeVar("_T")
 _RECORD = Episode | Fact | WorkingBlock
@@ -56,7 +54,7 @@ class CompositeStore:
         highest_first = [self._layers[layer] for layer in sorted(self._layers, reverse=True)]
         # The strongest first: of two copies of a record, that in the stronger store counts.
         self._stores: tuple[Part, ...] = tuple(dict.fromkeys([truth, *highest_first]))
-        self._locks: WeakValueDictionary[Scope, Lock] = WeakValueDictionary()
+        self._locks = Locks()
 
     # -- reading: the truth comes last, so that what moves up meanwhile is seen there ----------------------
 
@@ -215,6 +213,10 @@ class CompositeStore:
                 pending += receipt.pending
         return Receipt(removed=dict(removed), pending=tuple(pending))
 
+    async def scrub(self) -> tuple[str, ...]:
+        """Leave no bytes of what was deleted in any store; returns what is pending, in words."""
+        return tuple([left for store in self._stores if isinstance(store, Scrubs) for left in await store.scrub()])
+
     async def prune(
         self, scope: Scope, *, layer: Layer, keep: int | None = None, before: datetime | None = None
     ) -> tuple[str, ...]:
@@ -290,7 +292,7 @@ class CompositeStore:
     @asynccontextmanager
     async def _changing(self, scope: Scope) -> AsyncGenerator[None]:
         """One change of a user at a time."""
-        async with self._locks.setdefault(scope.for_user(), Lock()):
+        async with self._locks.of(scope.for_user()):
             yield
 
     async def _located(self, scope: Scope, ids: Iterable[str]) -> dict[str, Placed]:

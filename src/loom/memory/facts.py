@@ -132,6 +132,31 @@ def restore(existing: Sequence[Fact], fact: Fact, *, now: datetime, aliases: Ali
     return slot.without(rivals, "restored", f"{stored.text}: what retired it ({rivals[0].fact.text}) is taken back")
 
 
+def behind(existing: Sequence[Fact], fact: Fact, *, aliases: Aliases = NO_ALIASES) -> set[str]:
+    """The ids of the statements that a stored fact stands on, its own among them."""
+    slot = _Slot(existing, slot_of(fact, aliases), aliases, fact.recorded_at)
+    return {_origin(fact.id, slot.facts), *(s.fact.id for s in slot.behind(slot.stored(fact)))}
+
+
+def versions_of(existing: Iterable[Fact], gone: Container[str]) -> set[str]:
+    """The ids of these statements and of the versions that carry what is believed of them."""
+    known = {fact.id for fact in existing}
+    return {id for id in known if id in gone or _origin(id, known) in gone}
+
+
+def settled_without(
+    existing: Sequence[Fact], gone: Container[str], *, now: datetime, aliases: Aliases = NO_ALIASES
+) -> tuple[Fact, ...]:
+    """What to write when statements and their versions are deleted: what they had closed or hidden holds again."""
+    slots = dict.fromkeys(slot_of(fact, aliases) for fact in existing if fact.id in gone)
+    left = [fact for fact in existing if fact.id not in gone]
+    put: list[Fact] = []
+    for key in slots:
+        slot = _Slot(left, key, aliases, now)
+        put += slot.settle(slot.statements, cause=None)
+    return tuple(put)
+
+
 class _Slot:
     """The facts of one subject and predicate, and the work on them."""
 
@@ -193,7 +218,7 @@ class _Slot:
         """The writes that turn what is believed into what these statements add up to."""
         by_id = {s.fact.id: s for s in statements}
         touched = set(touched)
-        if not any(s.single for s in statements):
+        if (cause or touched) and not any(s.single for s in statements):
             # Without a single-valued statement objects do not compete, and only those at hand can change.
             objects = {by_id[id].object for id in (*touched, cause) if id is not None}
             statements = [s for s in statements if s.object in objects]

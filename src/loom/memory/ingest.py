@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from hashlib import sha256
@@ -38,9 +38,12 @@ class Turn:
 Content: TypeAlias = str | Message | Turn | Mapping[str, Any]
 
 
+_ONE = (str, bytes, Message, Turn, Mapping)
+
+
 def turns_of(content: Content | Sequence[Content]) -> list[Turn]:
     """One or many contents as turns."""
-    items = [content] if isinstance(content, str | Message | Turn | Mapping) else content
+    items = content if isinstance(content, Iterable) and not isinstance(content, _ONE) else [content]
     return [turn for item in items for turn in (_of_message(item) if isinstance(item, Message) else [_turn(item)])]
 
 
@@ -83,12 +86,14 @@ def _from_mapping(given: Mapping[str, Any]) -> Turn:
 
 
 def _origin(role: object) -> Origin | None:
-    known: dict[object, Origin] = {"user": "user", "assistant": "assistant", "tool": "tool"}
-    return known.get(role)
+    known: dict[str, Origin] = {"user": "user", "assistant": "assistant", "tool": "tool"}
+    return known.get(role) if isinstance(role, str) else None
 
 
 def clean(text: str) -> tuple[str, Skip | None]:
     """The text without what cannot be kept, or why nothing of it is."""
+    if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise UsageError(f"memory takes text, not {type(text).__name__}")
     cleaned = _CONTROL.sub("", text.encode("utf-8", "replace").decode()).strip()
     if not cleaned:
         return "", Skip(text[:80], "empty: there is nothing to remember")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -12,8 +12,8 @@ from loom.errors import EmbedderMismatch, NotFound, ProviderError
 from loom.memory.metabolism import Metabolism, Store
 from loom.memory.neighbours import Neighbours
 from loom.memory.values import Remembered, Skip
-from loom.protocols.embedder import Embedder
-from loom.protocols.memory_store import KeepsKeys, KeepsVectors
+from loom.protocols.embedder import Embedder, Vector
+from loom.protocols.memory_store import KeepsVectors
 
 Progress: TypeAlias = Callable[[int, int], None]
 """Is told how many are done, and of how many."""
@@ -58,11 +58,13 @@ class Keeper:
 
     async def _write(self, scope: Scope, new: Sequence[Episode], facts: Sequence[Fact]) -> list[Episode]:
         """Write everything in one transaction; returns the episodes with their places."""
-        placed = await self._neighbours.placed(scope, new)
-        keys = await self._neighbours.keys(scope, placed) if isinstance(self._store, KeepsKeys) else None
-        digest = self._metabolism.job(scope, "digest", key=f"digest:{placed[0].id}", episodes=[e.id for e in placed])
-        await self._store.write(scope.for_user(), put=[*placed, *facts], keys=keys, jobs=[digest])
-        self._neighbours.said(scope, placed)
+        async with self._neighbours.speaking(scope):
+            placed = await self._neighbours.placed(scope, new)
+            keys = await self._neighbours.keys(scope, placed)
+            ids = [e.id for e in placed]
+            digest = self._metabolism.job(scope, "digest", key=f"digest:{ids[0]}", episodes=ids)
+            await self._store.write(scope.for_user(), put=[*placed, *facts], keys=keys, jobs=[digest])
+            self._neighbours.said(scope, placed)
         return placed
 
     async def promote(self, scope: Scope, id: str, to: Layer | None) -> Episode:
@@ -70,7 +72,8 @@ class Keeper:
         record = await self._store.get(scope, id)
         if not isinstance(record, Episode):
             raise NotFound(f"user {scope.user_id!r} has no episode {id!r}; recall() gives the ids")
-        moved = replace(record, layer=to or Layer(min(record.layer + 1, Layer.L4)), archived_at=None)
+        above = Layer(min(record.layer + 1, Layer.L4)) if to is None else Layer(to)
+        moved = replace(record, layer=above, archived_at=None)
         await self._store.put(scope, moved)
         if moved.layer is Layer.L4 and moved.sources:
             await self.embed(scope, [moved])
@@ -91,7 +94,18 @@ class Keeper:
                 return (f"kept without vectors, found by words: {error}",)
             except ProviderError as error:
                 return (f"kept without vectors, found by words until `loom memory reembed`: {error}",)
-            await self._store.put_vectors(scope, {e.id: v for e, v in zip(batch, vectors, strict=True)})
+            await put_vectors(self._store, scope, {e.id: v for e, v in zip(batch, vectors, strict=True)})
             if progress is not None:
                 progress(start + len(batch), len(episodes))
         return ()
+
+
+async def put_vectors(store: KeepsVectors, scope: Scope, vectors: Mapping[str, Vector]) -> int:
+    """Give records their vectors; returns how many there were. What somebody forgot meanwhile needs none."""
+    try:
+        await store.put_vectors(scope, vectors)
+    except NotFound:
+        if len(vectors) == 1:
+            return 0
+        return sum([await put_vectors(store, scope, {id: vector}) for id, vector in vectors.items()])
+    return len(vectors)

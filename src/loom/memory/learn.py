@@ -54,12 +54,17 @@ class Learner:
         self._ids = ids
         self._rules = RuleExtractor()
 
-    async def learn(self, scope: Scope, episodes: Sequence[Episode]) -> Learnt:
-        """The facts that episodes state."""
+    async def read(self, episodes: Sequence[Episode]) -> Sequence[Claim]:
+        """What episodes state. A model may be asked, so it can take a while."""
         if self._extractor is None or not episodes:
-            return Learnt()
-        found = await self._extractor.extract(episodes)
-        return await self.claimed(scope, [(claim, _said_by(claim, episodes)) for claim in found.claims])
+            return ()
+        return (await self._extractor.extract(episodes)).claims
+
+    async def learn(self, scope: Scope, episodes: Sequence[Episode], claims: Sequence[Claim]) -> Learnt:
+        """The facts that claims of these episodes become; what claims an episode that is not among them is left out."""
+        there = {episode.id for episode in episodes}
+        said = [claim for claim in claims if episodes and there.issuperset(claim.sources)]
+        return await self.claimed(scope, [(claim, _said_by(claim, episodes)) for claim in said])
 
     async def instructed(self, scope: Scope, episode: Episode) -> Learnt:
         """The facts of an instruction: each of its sentences stands, whether or not a rule knows its form."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator
 
 from loom.core.filter import And, Eq, Filter
-from loom.core.record import Episode, Fact, Record, WorkingBlock
+from loom.core.record import Episode, Fact, Record
 from loom.core.scope import Scope
 from loom.protocols.memory_store import MemoryStore
 
@@ -27,15 +27,6 @@ async def every_fact(store: MemoryStore, scope: Scope, *filters: Filter) -> list
     """The facts that fit, retired ones included."""
     found = every(store, scope.for_user(), And(Eq("kind", "fact"), *filters))
     return [record async for record in found if isinstance(record, Fact)]
-
-
-async def with_made(store: MemoryStore, scope: Scope, ids: Iterable[str]) -> list[str]:
-    """The ids, and those of all records that were made from one of them."""
-    found = list(dict.fromkeys(ids))
-    async for record in every(store, scope):
-        if not isinstance(record, WorkingBlock) and set(record.sources) & set(found):
-            found.append(record.id)
-    return found
 
 
 async def counts(store: MemoryStore, scope: Scope) -> dict[str, int]:

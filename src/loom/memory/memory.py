@@ -16,20 +16,20 @@ from loom.core.hit import Hit
 from loom.core.ids import RecordIds
 from loom.core.record import Episode, Fact, Layer, Origin, Provenance, Receipt, Scalar, WorkingBlock
 from loom.core.scope import Scope
-from loom.errors import UsageError
 from loom.memory.config import MemoryConfig
-from loom.memory.entities import USER, predicate_key
+from loom.memory.entities import USER, normalise, predicate_key
 from loom.memory.events import EventKind, Timeline, read_timeline
 from loom.memory.explain import Explained, explain
-from loom.memory.forgetting import forget_session
+from loom.memory.forgetting import forget_records, forget_session
 from loom.memory.halves import Halves
 from loom.memory.ingest import Content, Turn, checked_instruction, clean, keyed_id, turns_of
 from loom.memory.keep import Keeper, Progress
 from loom.memory.learn import Learner
-from loom.memory.listing import FILE, counts, every, every_fact, with_made
+from loom.memory.listing import FILE, counts, every, every_fact
+from loom.memory.locks import Locks
 from loom.memory.metabolism import Metabolism, Store
 from loom.memory.neighbours import Neighbours
-from loom.memory.portable import lines_of, records_of
+from loom.memory.portable import lines_of, put_records, records_of
 from loom.memory.profile import Profile, grouped
 from loom.memory.recall import Recall
 from loom.memory.reembed import Reembedded, reembed
@@ -70,6 +70,7 @@ class Memory:
         self._clock = clock or SystemClock()
         self._ids = ids or RecordIds(self._clock)
         self._embedder = embedder
+        self._locks = Locks()  # of users: one at a time decides what is believed of him, or removes it
         self._neighbours = Neighbours(store)
         self._recall = Recall(
             store, embedder, clock=self._clock, reranker=reranker, knowledge_base=self.config.knowledge_base
@@ -80,8 +81,9 @@ class Memory:
             self.config,
             clock=self._clock,
             ids=self._ids,
-            learn=self._learner.learn,
-            embed=self._embed,
+            learner=self._learner,
+            embed=lambda scope, episodes: self._keeper.embed(scope, episodes),
+            locks=self._locks,
         )
         self._keeper = Keeper(store, embedder, neighbours=self._neighbours, metabolism=self._metabolism)
 
@@ -174,8 +176,9 @@ class Memory:
             provenance=Provenance("user", trusted=trusted),
             session_id=session_id,
         )
-        learnt = await self._learner.instructed(scope, episode)
-        done = await self._keeper.keep(scope, [episode], facts=learnt.facts)
+        async with self._locks.of(scope.for_user()):
+            learnt = await self._learner.instructed(scope, episode)
+            done = await self._keeper.keep(scope, [episode], facts=learnt.facts)
         kept = tuple(item for item in learnt.after if episode.id in item.sources)
         return Instructed(kept=kept, retired=learnt.retired, episode=episode, notes=learnt.notes + done.notes)
 
@@ -212,8 +215,6 @@ class Memory:
             known_at: facts as believed then; now, if not given.
             history: facts that are no longer believed, too.
         """
-        if not query.strip():
-            raise UsageError("recall was given an empty question; ask in words, or use export() to see everything")
         scope = self._scope(user_id, session_id)
         found = await self._recall.find(
             scope,
@@ -231,13 +232,14 @@ class Memory:
         return found
 
     async def forget(self, *ids: str, user_id: str, session_id: str | None = None) -> Receipt:
-        """Remove records by id with what was made from them, or everything of a user or a session."""
+        """Remove records by id with what was made from them alone, or everything of a user or a session."""
         scope = self._scope(user_id, session_id)
+        user, now = scope.for_user(), self._clock.now()
         self._neighbours.forget(scope)
-        if not ids:
-            return await (self.store.forget(scope) if session_id is None else forget_session(self.store, scope))
-        gone = await with_made(self.store, scope.for_user(), ids)
-        return Receipt(removed={"records": await self.store.delete(scope.for_user(), *gone)})
+        async with self._locks.of(user):
+            if ids:
+                return await forget_records(self.store, user, ids, neighbours=self._neighbours, now=now)
+            return await (forget_session(self.store, scope, now=now) if session_id else self.store.forget(scope))
 
     async def promote(self, id: str, *, user_id: str, to: Layer | None = None) -> Episode:
         """Move an episode up a layer, or into the layer named."""
@@ -274,9 +276,9 @@ class Memory:
         """The facts of a user: those that hold now, those that held then, or all that were ever believed."""
         now = self._clock.now()
         wanted = predicate_key(predicate) if predicate else None
-        named = [Eq(f, v) for f, v in (("subject", subject), ("predicate", wanted)) if v is not None]
-        found = await every_fact(self.store, self._scope(user_id), *named)
-        return tuple(f for f in found if history or f.is_current(at or now, known_at or now))
+        found = await every_fact(self.store, self._scope(user_id), *([Eq("predicate", wanted)] if wanted else []))
+        about = [f for f in found if subject is None or normalise(f.subject) == normalise(subject)]
+        return tuple(f for f in about if history or f.is_current(at or now, known_at or now))
 
     async def state(
         self,
@@ -299,8 +301,9 @@ class Memory:
             valid_until=valid_until,
             sources=("stated",),
         )
-        learnt = await self._learner.claimed(scope, [(claim, Provenance("user", trusted=trusted))])
-        await self.store.put(scope, *learnt.facts)
+        async with self._locks.of(scope):
+            learnt = await self._learner.claimed(scope, [(claim, Provenance("user", trusted=trusted))])
+            await self.store.put(scope, *learnt.facts)
         return learnt.facts
 
     async def set_block(self, name: str, text: str, *, user_id: str, trusted: bool = False) -> WorkingBlock:
@@ -380,16 +383,10 @@ class Memory:
         """Read what export() wrote into a user's memory; what is there already under an id is replaced."""
         scope = self._scope(user_id)
         kept = records_of(lines)
-        fresh = [r for r in kept if not isinstance(r, WorkingBlock)]
-        await self.store.put(scope, *fresh)
-        for block in [r for r in kept if isinstance(r, WorkingBlock)]:
-            await self.set_block(block.name, block.text, user_id=user_id, trusted=block.provenance.trusted)
-        notes = await self._keeper.embed(scope, [r for r in fresh if isinstance(r, Episode)], progress=progress)
+        async with self._locks.of(scope):
+            episodes = await put_records(self.store, scope, kept, neighbours=self._neighbours)
+        notes = await self._keeper.embed(scope, episodes, progress=progress)
         return Remembered(kept=tuple(kept), notes=notes)
-
-    async def _embed(self, scope: Scope, episodes: Sequence[Episode]) -> tuple[str, ...]:
-        """What was made from others has a vector from L4 on, which is searched by them."""
-        return await self._keeper.embed(scope, episodes)
 
     def _scope(self, user_id: str, session_id: str | None = None) -> Scope:
         return Scope(self.namespace, user_id, session_id)

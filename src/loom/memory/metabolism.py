@@ -22,7 +22,9 @@ from loom.memory.config import MemoryConfig
 from loom.memory.layers import Sorted, sort_layer
 from loom.memory.learn import Learnt
 from loom.memory.listing import every
+from loom.memory.locks import Locks
 from loom.memory.values import Metabolized
+from loom.protocols.extractor import Claim
 from loom.protocols.jobs import Job, KeepsJobs, Lease
 from loom.protocols.memory_store import MemoryStore
 
@@ -35,8 +37,17 @@ class Store(MemoryStore, KeepsJobs, Protocol):
     """A memory store that keeps jobs."""
 
 
-Learn = Callable[[Scope, Sequence[Episode]], Awaitable[Learnt]]
-"""Finds facts in episodes; gives the records to write and what they retire."""
+class Learns(Protocol):
+    """Finds facts in episodes."""
+
+    async def read(self, episodes: Sequence[Episode]) -> Sequence[Claim]:
+        """What episodes state; may take a while."""
+        ...
+
+    async def learn(self, scope: Scope, episodes: Sequence[Episode], claims: Sequence[Claim]) -> Learnt:
+        """The facts to write for what these episodes state, and what they retire."""
+        ...
+
 
 Embed = Callable[[Scope, Sequence[Episode]], Awaitable[tuple[str, ...]]]
 """Gives records their vectors; says so where it cannot."""
@@ -68,17 +79,19 @@ class Metabolism:
         *,
         clock: Clock,
         ids: RecordIds,
-        learn: Learn,
+        learner: Learns,
         embed: Embed | None = None,
+        locks: Locks | None = None,
     ) -> None:
         self._store = store
         self._config = config
         self._clock = clock
         self._ids = ids
-        self._learn = learn
+        self._learner = learner
+        self._locks = locks or Locks()
         self._embed = embed
         self._compressor = ContextCompressor()
-        self._verbs: Mapping[str, Callable[[Job], Awaitable[_Effects]]] = {
+        self._verbs: Mapping[str, Callable[[Job, Sequence[Claim]], Awaitable[_Effects]]] = {
             "digest": self._digest,
             "assimilate": self._assimilate,
             "sediment": self._sediment,
@@ -114,9 +127,9 @@ class Metabolism:
                 done += 1
             except StoreConflict as error:  # somebody else took over; what he does is as good
                 failed.append(str(error))
-            except LoomError as error:
-                failed.append(str(error))
-                await self._put_back(leases[0], str(error))
+            except Exception as error:  # noqa: BLE001 - an extractor may be anybody's; the job must not stay as it was
+                failed.append(_reason(error))
+                await self._put_back(leases[0], _reason(error))
         return Metabolized(jobs=done, counts=dict(counts), notes=tuple(notes), failed=tuple(failed))
 
     async def work(self, pause: float) -> None:
@@ -129,8 +142,11 @@ class Metabolism:
         verb = self._verbs.get(lease.job.kind)
         if verb is None:
             raise LoomError(f"there is no verb {lease.job.kind!r}; a newer Loom may have queued it")
-        effects = await verb(lease.job)
-        await self._store.finish(lease, put=effects.put, jobs=effects.jobs)
+        claims = await self._learner.read(await self._new(lease.job))
+        # One at a time decides for a user. What was forgotten while the model read is not learnt any more.
+        async with self._locks.of(lease.job.scope):
+            effects = await verb(lease.job, claims)
+            await self._store.finish(lease, put=effects.put, jobs=effects.jobs)
         if self._embed is not None and effects.sunk:
             try:
                 effects.notes += await self._embed(lease.job.scope, effects.sunk)
@@ -146,11 +162,10 @@ class Metabolism:
 
     # -- the verbs ----------------------------------------------------------------------------------------
 
-    async def _digest(self, job: Job) -> _Effects:
+    async def _digest(self, job: Job, claims: Sequence[Claim]) -> _Effects:
         """L1 to L2: learn facts from what is new, shorten what is worth keeping, archive what overflows."""
         effects = _Effects()
-        new = [await self._store.get(job.scope, id) for id in job.payload.get("episodes", ())]
-        learnt = await self._learn(job.scope, [e for e in new if isinstance(e, Episode)])
+        learnt = await self._learner.learn(job.scope, await self._new(job), claims)
         effects.put += learnt.facts
         effects.counts["facts"] += len(learnt.facts)
         effects.notes = learnt.notes
@@ -163,7 +178,7 @@ class Metabolism:
         effects.put += [self._archived(e) for e in sorted_.archive]
         return self._moved(effects, job.scope, Layer.L1, sorted_)
 
-    async def _assimilate(self, job: Job) -> _Effects:
+    async def _assimilate(self, job: Job, _: Sequence[Claim]) -> _Effects:
         """L2 to L3: what was asked for again becomes an episode; what leaves is summed up by session."""
         effects = _Effects()
         sorted_ = await self._sorted(job.scope, Layer.L2)
@@ -175,7 +190,7 @@ class Metabolism:
             effects.counts["summaries"] += 1
         return self._moved(effects, job.scope, Layer.L2, sorted_)
 
-    async def _sediment(self, job: Job) -> _Effects:
+    async def _sediment(self, job: Job, _: Sequence[Claim]) -> _Effects:
         """L3 to L4: what keeps being asked for stays for good; L4 itself is held to its capacity."""
         effects = _Effects()
         sorted_ = await self._sorted(job.scope, Layer.L3)
@@ -188,6 +203,11 @@ class Metabolism:
         return self._moved(effects, job.scope, Layer.L3, sorted_)
 
     # -- what they make -----------------------------------------------------------------------------------
+
+    async def _new(self, job: Job) -> list[Episode]:
+        """The episodes that a job is about, as far as they are there."""
+        found = [await self._store.get(job.scope, id) for id in job.payload.get("episodes", ())]
+        return [episode for episode in found if isinstance(episode, Episode)]
 
     async def _sorted(self, scope: Scope, layer: Layer) -> Sorted:
         where = And(Eq("kind", "episode"), Eq("layer", int(layer)), Eq("archived_at", None))
@@ -231,3 +251,7 @@ class Metabolism:
             importance=max(e.importance for e in episodes),
             sources=tuple(dict.fromkeys(s for e in episodes for s in (e.id, *e.sources))),
         )
+
+
+def _reason(error: Exception) -> str:
+    return str(error) if isinstance(error, LoomError) else f"{type(error).__name__}: {error}"

@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Collection, Iterable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
-from loom.core.filter import And, Eq
+from loom.core.filter import Eq
 from loom.core.record import Episode
 from loom.core.scope import Scope
+from loom.memory.listing import every
+from loom.memory.locks import Locks
 from loom.memory.rank import REACH, questions_in
-from loom.protocols.memory_store import MemoryStore
+from loom.protocols.memory_store import KeepsKeys, MemoryStore
 
 AROUND, ASKED = "around", "asked"
 POSITION = "turn"
 """The attribute that counts the turns of a session."""
 
 _SESSIONS = 1000
-_PAGE = 500
+Keys = dict[str, dict[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """How a conversation ends: how many turns it has, and the last of them."""
+    """How a conversation ends: the place of its next turn, and the last turns it has."""
 
-    count: int
+    place: int
     turns: tuple[Episode, ...]
 
 
@@ -34,24 +37,42 @@ class Neighbours:
     def __init__(self, store: MemoryStore) -> None:
         self._store = store
         self._ends: OrderedDict[str, _End] = OrderedDict()
+        self._locks = Locks()
+
+    @asynccontextmanager
+    async def speaking(self, scope: Scope) -> AsyncGenerator[None]:
+        """One at a time adds turns to a conversation: from placed() until said()."""
+        if scope.session_id is None:
+            yield
+            return
+        async with self._locks.of(scope):
+            try:
+                yield
+            except BaseException:  # nobody knows what was written
+                self._ends.pop(scope.key(), None)
+                raise
 
     async def placed(self, scope: Scope, new: Sequence[Episode]) -> list[Episode]:
         """New turns with their places in the session."""
         if scope.session_id is None:
             return list(new)
-        count = (await self._end(scope)).count
-        return [replace(e, attributes={**e.attributes, POSITION: count + n}) for n, e in enumerate(new)]
+        place = (await self._end(scope)).place
+        return [replace(e, attributes={**e.attributes, POSITION: place + n}) for n, e in enumerate(new)]
 
-    async def keys(self, scope: Scope, new: Sequence[Episode]) -> dict[str, dict[str, str]]:
+    async def keys(self, scope: Scope, new: Sequence[Episode]) -> Keys:
         """The keys that new turns of a session bring: for themselves, and for the turns before them."""
-        if scope.session_id is None:
+        if scope.session_id is None or not isinstance(self._store, KeepsKeys):
             return {}
         turns = [*(await self._end(scope)).turns, *new]
-        keys: dict[str, dict[str, str]] = {}
-        for at in range(max(0, len(turns) - len(new) - REACH), len(turns)):
-            window = turns[max(0, at - REACH) : at + REACH + 1]
-            before = turns[at - 1].text if at else ""
-            keys[turns[at].id] = {AROUND: "\n".join(e.text for e in window), ASKED: questions_in(before)}
+        return _keys(turns, range(max(0, len(turns) - len(new) - REACH), len(turns)))
+
+    async def keys_among(self, episodes: Iterable[Episode], *, user: Scope, without: Collection[str] = ()) -> Keys:
+        """The keys of all turns in the sessions of these episodes, as if those `without` had never been said."""
+        keys: Keys = {}
+        if isinstance(self._store, KeepsKeys):
+            for session in dict.fromkeys(e.session_id for e in episodes if e.session_id is not None):
+                turns = [t for t in await _turns(self._store, user.for_session(session)) if t.id not in without]
+                keys |= _keys(turns, range(len(turns)))
         return keys
 
     def said(self, scope: Scope, new: Sequence[Episode]) -> None:
@@ -59,7 +80,7 @@ class Neighbours:
         known = self._ends.get(scope.key())
         if scope.session_id is None or known is None:
             return
-        self._ends[scope.key()] = _End(known.count + len(new), (*known.turns, *new)[-2 * REACH :])
+        self._ends[scope.key()] = _End(known.place + len(new), (*known.turns, *new)[-2 * REACH :])
         self._ends.move_to_end(scope.key())
         while len(self._ends) > _SESSIONS:
             self._ends.popitem(last=False)
@@ -73,12 +94,26 @@ class Neighbours:
     async def _end(self, scope: Scope) -> _End:
         known = self._ends.get(scope.key())
         if known is None:
-            where = And(Eq("kind", "episode"), Eq("session_id", scope.session_id))
-            found: list[Episode] = []
-            after: str | None = None
-            while page := await self._store.list(scope, where=where, after=after, limit=_PAGE):
-                found += [r for r in page if isinstance(r, Episode) and not r.sources]
-                after = page[-1].id
-            found.sort(key=lambda e: (e.at, e.id))
-            known = self._ends[scope.key()] = _End(len(found), tuple(found[-2 * REACH :]))
+            turns = await _turns(self._store, scope)
+            # Not how many there are: some may have been forgotten.
+            taken = [place for turn in turns if isinstance(place := turn.attributes.get(POSITION), int)]
+            known = _End(max([len(turns) - 1, *taken]) + 1, tuple(turns[-2 * REACH :]))
+            self._ends[scope.key()] = known
         return known
+
+
+async def _turns(store: MemoryStore, session: Scope) -> list[Episode]:
+    """The turns of a session as they were said, in order."""
+    found = every(store, session, Eq("kind", "episode"))
+    turns = [r async for r in found if isinstance(r, Episode) and not r.sources and r.session_id == session.session_id]
+    return sorted(turns, key=lambda turn: (turn.at, turn.id))
+
+
+def _keys(turns: Sequence[Episode], places: Iterable[int]) -> Keys:
+    """The keys of the turns at these places."""
+    keys: Keys = {}
+    for at in places:
+        window = turns[max(0, at - REACH) : at + REACH + 1]
+        before = turns[at - 1].text if at else ""
+        keys[turns[at].id] = {AROUND: "\n".join(e.text for e in window), ASKED: questions_in(before)}
+    return keys

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterable, AsyncIterator, Iterable
+from dataclasses import replace
 from typing import Any
 
 from loom.core.codec import FORMAT, record_from_dict, record_to_dict
-from loom.core.record import Record
+from loom.core.record import Episode, Record, WorkingBlock
+from loom.core.scope import Scope
 from loom.errors import UsageError
+from loom.memory.metabolism import Store
+from loom.memory.neighbours import Neighbours
 
 
 async def lines_of(records: AsyncIterable[Record]) -> AsyncIterator[str]:
@@ -44,3 +48,25 @@ def _record_of(number: int, line: str) -> Record | None:
     if not isinstance(version, int) or version > FORMAT:
         raise UsageError(f"this export has format {version!r}; this Loom reads up to {FORMAT}; nothing was imported")
     return None
+
+
+async def put_records(store: Store, user: Scope, records: Iterable[Record], *, neighbours: Neighbours) -> list[Episode]:
+    """Write records, all or none, then the keys of the turns among them; returns the episodes."""
+    newest = {record.id: record for record in records}
+    written = [record for given in newest.values() if (record := await _following(store, user, given)) is not None]
+    episodes = [record for record in written if isinstance(record, Episode)]
+    await store.write(user, put=written)
+    neighbours.forget(user)
+    await store.write(user, keys=await neighbours.keys_among(episodes, user=user))
+    return episodes
+
+
+async def _following(store: Store, user: Scope, record: Record) -> Record | None:
+    """The record as it is to be written: a block follows the one that is there; None if that says the same."""
+    if not isinstance(record, WorkingBlock):
+        return record
+    old = await store.get(user, record.id)
+    if not isinstance(old, WorkingBlock):
+        return replace(record, version=1)
+    is_same = (old.text, old.provenance) == (record.text, record.provenance)
+    return None if is_same else replace(record, version=old.version + 1)

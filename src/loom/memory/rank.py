@@ -123,7 +123,9 @@ class _Why(Mapping[str, float]):
         self._row = row
 
     def _added(self) -> dict[str, float]:
-        return {name: part for name, part in zip(self._names, self._row, strict=True) if part}
+        parts = dict(zip(self._names, self._row, strict=True))
+        # Where no signal tells the candidates apart, as with a single one, each says that it adds nothing.
+        return {name: part for name, part in parts.items() if part} or parts
 
     def __getitem__(self, name: str) -> float:
         return self._added()[name]

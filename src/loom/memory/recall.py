@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from heapq import nlargest
-from typing import TypeAlias
+from typing import TypeAlias, get_args
 
 from loom.core.clock import Clock
 from loom.core.filter import And, Eq, Filter, In, Not, Or
@@ -15,7 +15,7 @@ from loom.core.hit import Found, Hit
 from loom.core.record import Episode, Fact, Layer, Record
 from loom.core.scope import Scope
 from loom.core.words import query_terms, terms
-from loom.errors import LoomError, ProviderError, StoreError
+from loom.errors import LoomError, ProviderError, StoreError, UsageError
 from loom.memory.halves import Halves, role_of, user_first
 from loom.memory.neighbours import POSITION
 from loom.memory.newer import newest_first
@@ -93,6 +93,7 @@ class Recall:
         history: bool = False,
     ) -> Recalled:
         """The best hits, best first, each with what every signal added to its score; passages behind them."""
+        _check(question, halves)
         fits = _filter(layers, where)
         query = Query(where=fits, limit=POOL, at=at, known_at=known_at, history=history, archived=True)
         found, asked, notes = await self._candidates(scope, question, query)
@@ -198,6 +199,13 @@ class Recall:
         return Piece(id=item.id, text=item.text, tokens=self._counter.count(item.text), sources=_sources(item))
 
 
+def _check(question: str, halves: Halves) -> None:
+    if not isinstance(question, str) or not question.strip():  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise UsageError("recall was given an empty question; ask in words, or use export() to see everything")
+    if halves not in get_args(Halves):
+        raise UsageError(f"halves={halves!r} is not known; use one of {', '.join(get_args(Halves))}")
+
+
 def _sources(item: Found) -> tuple[str, ...]:
     return item.sources if isinstance(item, Episode) else ()
 
@@ -205,7 +213,7 @@ def _sources(item: Found) -> tuple[str, ...]:
 def _filter(layers: Sequence[Layer] | None, where: Filter | None) -> Filter:
     parts: list[Filter] = [Not(Eq("kind", "block"))]
     if layers is not None:
-        episodes = In("layer", tuple(int(layer) for layer in layers))
+        episodes = In("layer", tuple(int(Layer(layer)) for layer in layers))
         parts.append(Or(episodes, Eq("kind", "fact")) if Layer.L4 in layers else episodes)
     if where is not None:
         parts.append(where)

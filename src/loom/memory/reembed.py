@@ -9,8 +9,8 @@ from itertools import groupby
 from loom.core.filter import And, Eq, Or
 from loom.core.record import Layer, Record
 from loom.core.scope import Scope
-from loom.errors import NotFound, UsageError
-from loom.memory.keep import BATCH, Progress
+from loom.errors import UsageError
+from loom.memory.keep import BATCH, Progress, put_vectors
 from loom.protocols.embedder import Embedder, Vector
 from loom.protocols.memory_store import KeepsVectors, MemoryStore, Reembeds
 
@@ -56,21 +56,5 @@ async def _put(store: KeepsVectors, page: Sequence[tuple[Scope, Record]], vector
     done = 0
     pairs = zip(page, vectors, strict=True)
     for scope, group in groupby(pairs, key=lambda pair: pair[0][0]):
-        given = {record.id: vector for (_, record), vector in group}
-        try:
-            await store.put_vectors(scope, given)
-            done += len(given)
-        except NotFound:  # somebody forgot one of them meanwhile
-            done += await _put_singly(store, scope, given)
-    return done
-
-
-async def _put_singly(store: KeepsVectors, scope: Scope, vectors: dict[str, Vector]) -> int:
-    done = 0
-    for id, vector in vectors.items():
-        try:
-            await store.put_vectors(scope, {id: vector})
-        except NotFound:
-            continue
-        done += 1
+        done += await put_vectors(store, scope, {record.id: vector for (_, record), vector in group})
     return done

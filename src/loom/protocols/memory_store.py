@@ -178,6 +178,15 @@ class Reembeds(Protocol):
 
 
 @runtime_checkable
+class Scrubs(Protocol):
+    """A store in whose files deleted text may stay for a while, and that can be told to leave none of it."""
+
+    async def scrub(self) -> tuple[str, ...]:
+        """Leave no bytes of what was deleted; returns what is pending, in words."""
+        ...
+
+
+@runtime_checkable
 class KeepsKeys(Protocol):
     """A store that finds a record by more than its own text.
 

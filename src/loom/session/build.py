@@ -62,6 +62,7 @@ def build_state(
         config=config,
         context=context,
         history=history,
+        begun=tuple(history.log),
         emitter=emitter,
         caller=caller,
         compacting=Compacting(

@@ -106,8 +106,8 @@ class Caller:
         """Send a window; the answer is in `response` when the events end."""
         prepared = self._prepared(window)
         request = self._neutral(window, prepared)
-        self.response = None
         for attempt in range(1, self._config.max_retries + 2):
+            self.response = None
             try:
                 async with aclosing(self._stream(request)) as events:
                     async for event in events:

@@ -103,6 +103,10 @@ class Compacting:
         self._asks: Ask = ask_model(config.summary_model) if config.summary_model else self._own
         self._compactor: Compactor = build(config, ask=self._ask, binds_thinking=caller.binds_thinking)
 
+    def forget(self) -> None:
+        """The history has become another one: what was found out about it holds no more."""
+        self._pressure, self._gave_up_at = 0, None
+
     # -- when ---------------------------------------------------------------------------------------------
 
     async def if_needed(self) -> AsyncGenerator[Event]:
@@ -180,7 +184,7 @@ class Compacting:
         )
         if error is not None:
             raise error if isinstance(error, CompactionError) else CompactionError(str(error)) from error
-        self._gave_up_at, self._pressure = None, 0
+        self.forget()
 
     async def on_demand(self) -> AsyncGenerator[Event]:
         """Compact now."""

@@ -49,8 +49,10 @@ class SessionConfig:
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
                 raise UsageError(f"{name}={value!r}; give a whole number, {least} or more")
         limit = self.tool_output_limit
-        if limit is not None and limit < SMALLEST_OUTPUT:
-            raise UsageError(f"tool_output_limit={limit}; give {SMALLEST_OUTPUT:,} characters or more, or None")
+        if limit is not None and (not isinstance(limit, int) or limit < SMALLEST_OUTPUT):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise UsageError(f"tool_output_limit={limit!r}; give {SMALLEST_OUTPUT:,} characters or more, or None")
+        if not isinstance(self.settings, ModelSettings):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise UsageError(f"settings={self.settings!r}; give a mapping or ModelSettings")
         if self.recall_place not in ("auto", "tail", "kept"):
             raise UsageError(f"recall_place={self.recall_place!r}; use auto, tail or kept")
 
@@ -72,4 +74,16 @@ class SessionConfig:
         values = dict(given)
         if "compaction" in values:
             values["compaction"] = CompactionConfig.of(values["compaction"])
+        if isinstance(values.get("settings"), Mapping):
+            values["settings"] = _settings(values["settings"])
         return cls(**values)
+
+
+def _settings(given: Mapping[str, Any]) -> ModelSettings:
+    known = {f.name for f in fields(ModelSettings)}
+    unknown = set(given) - known
+    if unknown:
+        raise UsageError(
+            f"settings have no {', '.join(sorted(map(str, unknown)))}; they have {', '.join(sorted(known))}"
+        )
+    return ModelSettings(**given)

@@ -7,7 +7,8 @@ from logging import getLogger
 from typing import Any, TypeAlias, TypeVar
 
 from loom.core.clock import Clock
-from loom.core.event import Event
+from loom.core.event import Error, Event
+from loom.errors import LoomError
 
 Listener: TypeAlias = Callable[[Event], object]
 
@@ -48,3 +49,10 @@ class Emitter:
             except Exception:  # noqa: BLE001  (it is logged, and the turn goes on)
                 _log.exception("a listener failed on %s", event.type)
         return event
+
+    def failed(self, error: BaseException) -> Error:
+        """Tell that a turn ended with an error, or was stopped."""
+        stopped = not isinstance(error, Exception)
+        retryable = stopped or (isinstance(error, LoomError) and error.retryable)
+        message = "the turn was stopped" if stopped else str(error)
+        return self.emit(Error, error=type(error).__name__, message=message, retryable=retryable)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from itertools import dropwhile, takewhile
 from typing import Final
 
 from loom.context.context import Context
@@ -44,12 +45,22 @@ class History:
         return logged
 
     def withdraw(self, position: int) -> None:
-        """Take back the messages that the log gained since it had this length; a compaction made since stays."""
+        """Take back the messages that the log gained since it had this length.
+
+        A compaction made since stays, unless it covers one of them.
+        """
         gone = {entry.id for entry in self.log[position:] if isinstance(entry, LoggedMessage)}
-        self.log[position:] = [entry for entry in self.log[position:] if entry.id not in gone]
+        made = [entry for entry in self.log[position:] if isinstance(entry, Compaction)]
+        kept = list(takewhile(lambda compaction: gone.isdisjoint(compaction.covered), made))
+        self.log[position:] = kept
+        entries = [self._entries.pop(id) for id in gone]
+        if len(kept) < len(made):
+            undone = {compaction.id for compaction in made[len(kept) :]}
+            self.applied = tuple(id for id in self.applied if id not in undone)
+            self._show(shown_of(self.log, self.applied))
+            return
         self.shown = [item for item in self.shown if item.id not in gone]
-        for id in gone:
-            self._context.convo.remove(self._entries.pop(id))
+        self._context.convo.drop(entries)
 
     def apply(self, compaction: Compaction) -> None:
         """Show the history with a compaction more."""
@@ -84,14 +95,16 @@ class History:
         applied = tuple(id for id in self.applied if id != handle)
         shown = shown_of(self.log, applied)
         self.applied = applied
-        self._show(shown)
+        self._show(shown, void=_behind(self.log, {handle}))
 
-    def load(self, log: Iterable[LogEntry], applied: Sequence[str]) -> None:
-        """Become another history."""
-        self.log = list(log)
-        self.applied = tuple(applied)
+    def load(self, log: Iterable[LogEntry], applied: Sequence[str], *, trust_thinking: bool = True) -> None:
+        """Become another history; thinking that is not trusted is void, for a model that binds it to the prompt."""
+        log = list(log)
+        shown = shown_of(log, applied)  # first, because it refuses what does not fit
+        self.log, self.applied = log, tuple(applied)
         self._entries = {}
-        self._show(shown_of(self.log, self.applied))
+        undone = {entry.id for entry in log if isinstance(entry, Compaction)} - {*applied}
+        self._show(shown, void=_behind(log, undone) if trust_thinking else {item.id for item in shown})
 
     def entry(self, id: str) -> MessageEntry | None:
         """The entry of the context that shows a message; None where there is nothing to show of it."""
@@ -124,13 +137,20 @@ class History:
                 waiting = [*compactions[handle].replacements[int(number)].covers, *waiting]
         return tuple(found)
 
-    def _show(self, shown: Sequence[Shown]) -> None:
+    def _show(self, shown: Sequence[Shown], *, void: Collection[str] = ()) -> None:
         self.shown = list(shown)
         # The same message keeps its entry, so that what comes back after an undo is the very same bytes.
         # A message that lost its thinking may hold nothing any more: then there is nothing to show of it.
         said = [s for s in shown if is_sayable(s.message)]
         self._entries |= {s.id: MessageEntry(s.message) for s in said if s.id not in self._entries}
-        self._context.rewrite(self._entries[s.id] for s in said)
+        entries = [self._entries[s.id] for s in said]
+        self._context.rewrite(entries, void=[e for s, e in zip(said, entries, strict=True) if s.id in void])
+
+
+def _behind(log: Sequence[LogEntry], undone: Collection[str]) -> set[str]:
+    """The messages whose thinking was done in view of a compaction that applies no more."""
+    seen = dropwhile(lambda entry: entry.id not in undone, log)
+    return {entry.id for entry in seen if isinstance(entry, LoggedMessage)}
 
 
 def is_sayable(message: Message) -> bool:

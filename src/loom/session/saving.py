@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from loom.core.checkpoint import Checkpoint, LogEntry
+from loom.core.checkpoint import Checkpoint, LogEntry, end_of_turn
 from loom.core.clock import Clock
 from loom.core.ids import RecordIds
 from loom.core.message import Usage
@@ -18,7 +18,8 @@ class Saver:
     """Knows how much of a log is durable, and writes the rest.
 
     `last` is the checkpoint the history continues; `_head` the one last saved in this session, which is another
-    one after going back.
+    one after going back. A write whose outcome is not known, because it failed or was cancelled on its way, is made
+    again before the next: a store takes the same one twice.
     """
 
     def __init__(self, store: CheckpointStore, scope: Scope, *, clock: Clock, ids: RecordIds) -> None:
@@ -26,17 +27,24 @@ class Saver:
         self.scope = scope
         self.last: Checkpoint | None = None
         self._head: str | None = None
+        self._unsure: tuple[Checkpoint, tuple[LogEntry, ...], str | None] | None = None
         self._clock = clock
         self._ids = ids
 
-    def is_saved(self, history: History) -> bool:
+    def is_saved(self, history: History, *, usage: Usage, pins: Sequence[str]) -> bool:
         """Whether everything of a history is durable, its view included."""
         last = self.last
-        return last is not None and last.position == len(history.log) and last.compactions == history.applied
+        if last is None or self._unsure is not None or last.position != len(history.log):
+            return False
+        return (last.compactions, last.usage, last.pins) == (history.applied, usage, tuple(pins))
 
-    async def save(self, history: History, *, turn: int, usage: Usage, pins: Sequence[str] = ()) -> Checkpoint:
+    async def save(
+        self, history: History, *, turn: int, usage: Usage, pins: Sequence[str] = (), unfinished: bool = False
+    ) -> Checkpoint:
         """Write what is new, and a checkpoint at the end of it."""
         assert self.scope.session_id is not None
+        if self._unsure is not None:
+            await self._write(*self._unsure)
         done = self.last.position if self.last else 0
         checkpoint = Checkpoint(
             id=self._ids.next_id(),
@@ -48,25 +56,32 @@ class Saver:
             compactions=history.applied,
             pins=tuple(pins),
             usage=usage,
+            unfinished=unfinished,
         )
+        await self._write(checkpoint, tuple(history.log[done:]), self._head)
+        return checkpoint
+
+    async def _write(self, checkpoint: Checkpoint, entries: tuple[LogEntry, ...], head: str | None) -> None:
+        self._unsure = (checkpoint, entries, head)
         try:
-            await self.store.save(self.scope, checkpoint, entries=history.log[done:], head=self._head)
+            await self.store.save(self.scope, checkpoint, entries=entries, head=head)
         except StoreConflict as error:
+            self._unsure = None
             raise StoreConflict(
                 f"session {self.scope.session_id!r} was continued somewhere else; call restore() to go on from "
                 f"there, or fork() to go on from here ({error})"
             ) from error
-        self.last, self._head = checkpoint, checkpoint.id
-        return checkpoint
+        self.last, self._head, self._unsure = checkpoint, checkpoint.id, None
 
     async def load(self, id: str | None = None, turn: int | None = None) -> tuple[Checkpoint, Sequence[LogEntry]]:
         """A checkpoint and the log up to it: the one named, the last of a turn, or the last of all."""
         newest = await self.store.load(self.scope)
         found = newest if id is None and turn is None else await self._find(id, turn)
         if newest is None or found is None:
-            raise NotFound(f"session {self.scope.session_id!r} has no checkpoint {_named(id, turn)}; list() shows them")
+            what = _named(id, turn)
+            raise NotFound(f"session {self.scope.session_id!r} has no checkpoint {what}; checkpoints() lists them")
         log = await self.store.history(self.scope, found.id)
-        self.last, self._head = found, newest.id
+        self.last, self._head, self._unsure = found, newest.id, None
         return found, log
 
     async def fork(self, at: int | str | None, *, session_id: str) -> Checkpoint:
@@ -82,7 +97,7 @@ class Saver:
     async def _find(self, id: str | None, turn: int | None) -> Checkpoint | None:
         if id is not None:
             return await self.store.load(self.scope, id)
-        return next((c for c in await self.store.list(self.scope) if c.turn == turn), None)
+        return None if turn is None else end_of_turn(await self.store.list(self.scope), turn)
 
 
 def _named(id: str | None, turn: int | None) -> str:

@@ -37,7 +37,7 @@ class Sending:
         self._make = events
         self._reply = reply
         self._seen: list[Event] = []
-        self._taken = False
+        self._events_made: AsyncGenerator[Event] | None = None
         self._done = False
 
     @property
@@ -53,11 +53,15 @@ class Sending:
     def __await__(self) -> Generator[Any, None, Reply]:
         return self._drained().__await__()
 
+    async def aclose(self) -> None:
+        """Stop the turn, after reading only some of its events; where it is over already this changes nothing."""
+        if self._events_made is not None:
+            await self._events_made.aclose()
+
     async def _events(self) -> AsyncGenerator[Event]:
-        if self._taken:
+        if self._events_made is not None:
             raise UsageError("this message was sent already; call send() again to send another")
-        self._taken = True
-        events = self._make()
+        events = self._events_made = self._make()
         try:
             async for event in events:
                 self._seen.append(event)

@@ -11,11 +11,11 @@ from anyio import sleep as anyio_sleep
 from loom.context.context import Context
 from loom.core.checkpoint import Checkpoint, Compaction, LoggedMessage, Shown
 from loom.core.clock import Clock, SystemClock
-from loom.core.event import CheckpointSaved, CompactionEnd, Error, Event, SessionEnd, SessionStart
+from loom.core.event import CheckpointSaved, CompactionEnd, Event, SessionEnd, SessionStart
 from loom.core.ids import RecordIds
 from loom.core.message import Message, TextPart, ThinkingPart, Usage
 from loom.core.scope import Scope
-from loom.errors import LoomError, NotFound, UsageError
+from loom.errors import NotFound, UsageError
 from loom.session.build import build_state
 from loom.session.compacting import CompactionPlan
 from loom.session.compaction.coverage import Coverage
@@ -192,10 +192,10 @@ class Session:
             async with aclosing(run.events()) as events:
                 async for event in events:
                     yield event
-        except Exception as error:
-            retryable = isinstance(error, LoomError) and error.retryable
-            kind = type(error).__name__
-            yield self._state.emitter.emit(Error, error=kind, message=str(error), retryable=retryable)
+        except BaseException as error:
+            event = self._state.emitter.failed(error)
+            if isinstance(error, Exception):  # a turn that was stopped has listeners, but no reader any more
+                yield event
             raise
         finally:
             self._busy = False
@@ -221,8 +221,8 @@ class Session:
             compacting = self._state.compacting
             if dry_run:
                 return await compacting.plan()
-            await self._durable()
             self._opened()
+            await self._durable()
             async for event in compacting.on_demand():
                 if isinstance(event, CompactionEnd):
                     self._state.usage += event.usage
@@ -308,7 +308,7 @@ class Session:
         try:
             await self._durable()
             if to == 0:
-                self._state.become(None, ())
+                self._state.become(None, self._state.begun)
                 self._state.saver.last = None
                 return None
             found, log = await self._state.saver.load(*((None, to) if isinstance(to, int) else (to, None)))
@@ -368,7 +368,7 @@ class Session:
         if self._closed:
             raise UsageError(f"session {self.id!r} is closed; make another one and call restore()")
         if self._busy:
-            raise UsageError(f"session {self.id!r} is in a turn; wait for its end, or fork() to go another way")
+            raise UsageError(f"session {self.id!r} is in a turn; read it to its end, or aclose() what send() returned")
         self._busy = True
 
     def _opened(self, checkpoint_id: str | None = None) -> list[Event]:
@@ -378,10 +378,11 @@ class Session:
         return [self._state.emitter.emit(SessionStart, checkpoint_id=checkpoint_id)]
 
     async def _durable(self) -> None:
-        if self._state.history.log and not self._state.saver.is_saved(self._state.history):
+        if self._state.history.log and not self._state.is_saved:
             await self._save()
 
     async def _save(self) -> Checkpoint:
+        self._opened()
         checkpoint = await self._state.save()
         self._state.emitter.emit(CheckpointSaved, checkpoint_id=checkpoint.id, turn=checkpoint.turn)
         return checkpoint

@@ -41,6 +41,10 @@ class State:
     """Finished turns."""
     usage: Usage = field(default_factory=Usage)
     """Of all calls, compactions included."""
+    unfinished: bool = False
+    """Whether the log ends inside a turn."""
+    begun: tuple[LogEntry, ...] = ()
+    """What the log held before the first turn."""
 
     @property
     def keeps_recall(self) -> bool:
@@ -48,18 +52,30 @@ class State:
         place = self.config.recall_place
         return place == "kept" or (place == "auto" and self.caller.binds_thinking and bool(self.tools.specs))
 
+    @property
+    def is_saved(self) -> bool:
+        """Whether everything is durable."""
+        return self.saver.is_saved(self.history, usage=self.usage, pins=tuple(self.compacting.pins))
+
     def is_durable(self, position: int) -> bool:
         """Whether the log is saved beyond a position."""
         return self.saver.last is not None and self.saver.last.position > position
 
     def become(self, checkpoint: Checkpoint | None, log: Sequence[LogEntry]) -> None:
         """Take on what a checkpoint says; None is the very beginning."""
-        self.history.load(log, checkpoint.compactions if checkpoint else ())
+        # What stood behind the conversation while the model thought is not in the log, so the thinking fits no more.
+        tail = self.memory is not None and not self.keeps_recall
+        self.history.load(log, checkpoint.compactions if checkpoint else (), trust_thinking=not tail)
         self.turn = checkpoint.turn if checkpoint else 0
         self.usage = checkpoint.usage if checkpoint else Usage()
+        self.unfinished = checkpoint.unfinished if checkpoint else False
         self.compacting.pins = dict.fromkeys(checkpoint.pins if checkpoint else ())
+        self.compacting.forget()
         self.caller.meter.forget()
 
     async def save(self) -> Checkpoint:
         """Make everything so far durable."""
-        return await self.saver.save(self.history, turn=self.turn, usage=self.usage, pins=tuple(self.compacting.pins))
+        pins = tuple(self.compacting.pins)
+        return await self.saver.save(
+            self.history, turn=self.turn, usage=self.usage, pins=pins, unfinished=self.unfinished
+        )

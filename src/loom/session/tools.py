@@ -8,9 +8,9 @@ from anyio import create_task_group
 
 from loom.core.clock import Clock
 from loom.core.event import Event, ToolEnd, ToolStart
-from loom.core.message import Message, TextPart, ToolCallPart, ToolResultPart, ToolSpec
+from loom.core.message import DocumentPart, ImagePart, Message, TextPart, ToolCallPart, ToolResultPart, ToolSpec
 from loom.errors import UsageError
-from loom.protocols.tool import Tool
+from loom.protocols.tool import Tool, ToolOutput
 from loom.session.events import Emitter
 
 
@@ -66,11 +66,17 @@ class Toolbox:
             known = ", ".join(self._tools) or "none"
             return _failed(call, f"there is no tool {call.name!r}; the tools are: {known}")
         try:
-            output = await tool.run(call.input)
+            return ToolResultPart(call.id, _content(await tool.run(call.input)))
         except Exception as error:  # noqa: BLE001  (whatever a tool raises is told to the model, which may mend the call)
             return _failed(call, f"{type(error).__name__}: {error}")
-        content = (TextPart(output),) if isinstance(output, str) else tuple(output)
-        return ToolResultPart(call.id, content)
+
+
+def _content(output: ToolOutput) -> tuple[TextPart | ImagePart | DocumentPart, ...]:
+    if isinstance(output, str):
+        return (TextPart(output),)
+    if not isinstance(output, Sequence):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise UsageError(f"the tool returned {type(output).__name__}; it has to return text, or parts")
+    return tuple(output)
 
 
 def _failed(call: ToolCallPart, reason: str) -> ToolResultPart:

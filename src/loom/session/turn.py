@@ -26,6 +26,7 @@ class TurnRun:
         self._state = state
         self._message = message
         self._start = -1
+        self._unfinished = False
         self._steps = 0
         self._request: LoggedMessage | None = None
         self._tail: StringEntry | None = None
@@ -33,6 +34,7 @@ class TurnRun:
         self.text = ""
         self.stop = "end"
         self.turn = 0
+        self.checkpoint_id = ""
         self.usage = Usage()
         self.recalled: Recalled | None = None
         self.remembered: Remembered | None = None
@@ -49,17 +51,16 @@ class TurnRun:
             state.context.step.clear()
             if not self._steps and self._start >= 0 and not state.is_durable(self._start):
                 state.history.withdraw(self._start)
+                state.unfinished = self._unfinished
 
     def reply(self, events: tuple[Event, ...]) -> Reply:
         """How the turn ended."""
-        last = self._state.saver.last
-        assert last is not None
         return Reply(
             text=self.text,
             stop=self.stop,
             turn=self.turn,
             usage=self.usage,
-            checkpoint_id=last.id,
+            checkpoint_id=self.checkpoint_id,
             recalled=self.recalled,
             remembered=self.remembered,
             events=events,
@@ -85,7 +86,7 @@ class TurnRun:
                     yield event
             if self.stop == "steps":
                 break
-        state.turn += 1
+        state.turn, state.unfinished = state.turn + 1, False
         self.turn = state.turn
         yield await self._saved()
         async for event in self._remember():
@@ -96,6 +97,7 @@ class TurnRun:
         """The message joins the history, behind what was recalled and activated for it."""
         state = self._state
         self._start = len(state.history.log)
+        self._unfinished, state.unfinished = state.unfinished, True
         for instructions in state.skills.activate(self._message.text, [s.message for s in state.history.shown]):
             state.history.append(instructions)
         text = self._known.text(state.history.shown if state.keeps_recall else ()) if self._known else ""
@@ -179,6 +181,7 @@ class TurnRun:
     async def _saved(self) -> Event:
         state = self._state
         checkpoint = await state.save()
+        self.checkpoint_id = checkpoint.id
         return state.emitter.emit(CheckpointSaved, checkpoint_id=checkpoint.id, turn=checkpoint.turn)
 
     async def _recall(self) -> AsyncGenerator[Event]:

@@ -17,6 +17,7 @@ from loom.core.event import (
     Error,
     Event,
     Recovery,
+    SessionEnd,
     ToolEnd,
     ToolStart,
     TurnEnd,
@@ -49,6 +50,8 @@ class SessionSpans:
             case TurnStart():
                 self._end_turn(Usage())  # one whose reader walked away
                 self._turn = self._start("invoke_agent", {"gen_ai.operation.name": "invoke_agent"})
+            case SessionEnd():
+                self._end_turn(Usage())
             case TurnEnd():
                 self._end_turn(event.usage)
             case ToolStart():
@@ -90,6 +93,10 @@ class SessionSpans:
         return trace.get_tracer("loom").start_span(name, context=parent, kind=kind, attributes=attributes)
 
     def _end_turn(self, usage: Usage) -> None:
+        """End the turn, and what a failure left open inside it."""
+        for span in (*self._tools.values(), *((self._compaction,) if self._compaction else ())):
+            span.end()
+        self._tools, self._compaction = {}, None
         if self._turn:
             self._turn.set_attributes(_tokens(usage))
             self._turn.end()

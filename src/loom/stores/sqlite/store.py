@@ -120,8 +120,16 @@ class SqliteStore:
         user, removed = await _done(change) or (None, {})
         if user is not None and scope.session_id is None:
             self._cache.drop(user)
-        pending = () if await _done(scrub) else (_BUSY_LOG.format(path=self._path),)
+        pending = self._pending(is_scrubbed=await _done(scrub))
         return Receipt(removed={kind: count for kind, count in removed.items() if count}, pending=pending)
+
+    async def scrub(self) -> tuple[str, ...]:
+        """Empty the write-ahead log, where deleted text may still stand; returns what is pending, in words."""
+        writer = await self._opened()
+        return self._pending(is_scrubbed=await _done(writer.submit(writer.scrub, alone=True)))
+
+    def _pending(self, *, is_scrubbed: bool) -> tuple[str, ...]:
+        return () if is_scrubbed else (_BUSY_LOG.format(path=self._path),)
 
     async def aclose(self) -> None:
         """Finish writing and release the file. Closing twice is allowed."""

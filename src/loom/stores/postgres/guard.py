@@ -1,0 +1,91 @@
+"""The look at a server before anything is asked of it: is the schema there, and does it keep users apart?"""
+
+# ruff: noqa: S608 - only names of tables of this package stand in SQL; every value is bound
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from loom.errors import StoreError
+from loom.stores.postgres.connection import one, rows, run
+from loom.stores.postgres.schema import (
+    EVERYBODY,
+    FOR_EVERYBODY,
+    SCOPED,
+    TABLES,
+    VERSION,
+    check_version,
+    stored_version,
+    vector_schema,
+)
+
+if TYPE_CHECKING:
+    from loom.stores.postgres.connection import Database
+
+_ROLE = """
+SELECT r.rolname, r.rolsuper, r.rolbypassrls, pg_has_role(r.oid, n.nspowner, 'MEMBER'), quote_ident(n.nspname)
+FROM pg_roles AS r, pg_namespace AS n WHERE r.rolname = current_user AND n.nspname = %s
+"""
+_SECURED = """
+SELECT c.relname FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
+WHERE n.nspname = %s AND c.relrowsecurity AND c.relforcerowsecurity
+"""
+_POLICIES = "SELECT tablename, policyname, cmd FROM pg_policies WHERE schemaname = %s"
+_INIT = "run `loom store init` as an administrator of the database"
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """What a store insists on; `allow_owner` lets it connect as a role that sees the rows of all users."""
+
+    schema: str
+    allow_owner: bool
+
+    async def check(self, db: Database, where: str) -> str:
+        """Refuse a server that is not fit; returns the search path that names the schema and pgvector's."""
+        await run(db, "SET TRANSACTION READ ONLY")
+        found = await one(db, _ROLE, self.schema)
+        if found is None:
+            raise StoreError(f"{where} has no schema {self.schema!r} of Loom; {_INIT}")
+        *role, quoted = found
+        vectors = await one(db, "SELECT quote_ident(%s)", await vector_schema(db, where))
+        path = f"{quoted}, {vectors[0] if vectors else 'public'}"
+        await one(db, "SELECT set_config('search_path', %s, true)", path)
+        version = await stored_version(db, self.schema)
+        check_version(version, where)
+        if version < VERSION:
+            raise StoreError(f"{where} has format {version}, and this Loom needs {VERSION}; {_INIT}")
+        if not self.allow_owner:
+            _check_role(where, *role)
+        await self._check_tables(db, where)
+        return path
+
+    async def _check_tables(self, db: Database, where: str) -> None:
+        secured = {name for (name,) in await rows(db, _SECURED, self.schema)}
+        if open_to_all := set(TABLES) - secured:
+            raise StoreError(f"{where} does not force row-level security on {_listed(open_to_all)}; {_INIT}")
+        policies = {tuple(row) for row in await rows(db, _POLICIES, self.schema)}
+        expected = {(table, SCOPED, "ALL") for table in TABLES}
+        expected |= {(table, EVERYBODY, command) for table, command in FOR_EVERYBODY.items()}
+        if policies != expected:
+            odd = {f"{table}.{name}" for table, name, _ in policies ^ expected}
+            raise StoreError(f"{where} has other policies than Loom's: {_listed(odd)}; drop them, then {_INIT}")
+        if not self.allow_owner:
+            # What policies say is not compared; what they do is: without a scope nothing may be seen.
+            for table in TABLES:
+                if await one(db, f"SELECT 1 FROM {table} LIMIT 1") is not None:
+                    raise StoreError(f"{where} shows rows of {table} to somebody who named no user; {_INIT}")
+
+
+def _check_role(where: str, name: str, is_super: bool, bypasses: bool, is_owner: bool) -> None:  # noqa: FBT001
+    kinds = (("a superuser", is_super), ("allowed to bypass row-level security", bypasses), ("an owner", is_owner))
+    if what := next((kind for kind, holds in kinds if holds), None):
+        raise StoreError(
+            f"{where} is reached as {name!r}, which is {what} of Loom's tables and may see the rows of all users; "
+            "connect as the role that `loom store init` made, or say allow_owner=True"
+        )
+
+
+def _listed(names: set[str]) -> str:
+    return ", ".join(sorted(names))

@@ -1,0 +1,30 @@
+"""What every store checks of a record before it writes it."""
+
+from __future__ import annotations
+
+from loom.core.record import Episode, Fact, Record, WorkingBlock
+from loom.core.scope import Scope
+from loom.errors import StoreConflict, UsageError
+
+
+def check_record(scope: Scope, record: Record) -> None:
+    """Refuse what is no record, and an episode that the scope would not see."""
+    if not isinstance(record, Episode | Fact | WorkingBlock):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise UsageError(f"{record!r} is not a record; put an Episode, a Fact or a WorkingBlock")
+    if isinstance(record, Episode) and scope.session_id not in {None, record.session_id}:
+        raise UsageError(
+            f"episode {record.id} is of session {record.session_id!r}, but the scope names session "
+            f"{scope.session_id!r}; use scope.for_user() or the episode's own session"
+        )
+
+
+def check_version(block: WorkingBlock, stored: Record | None) -> None:
+    """Refuse a block that does not follow the stored one."""
+    if block == stored:
+        return
+    held = stored.version if isinstance(stored, WorkingBlock) else 0
+    if block.version != held + 1:
+        raise StoreConflict(
+            f"block {block.name!r} is stored with version {held}, so version {block.version} cannot follow; "
+            f"read it again and write version {held + 1}"
+        )

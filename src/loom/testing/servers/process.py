@@ -1,0 +1,84 @@
+"""What every server needs: a free port, a user to run as, and a process that ends when the test does."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+_START_SECONDS = 30
+_STOP_SECONDS = 20
+_NOBODY = "nobody"
+
+
+class ServerFailed(RuntimeError):
+    """A server of a test did not start; the message ends with what it logged."""
+
+
+def free_port() -> int:
+    """A port of the loopback address that nobody uses at this moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def private_folder(name: str) -> Generator[Path]:
+    """A new folder that servers may write to, removed afterwards."""
+    folder = Path(tempfile.mkdtemp(prefix=f"loom-{name}-"))
+    try:
+        if os.getuid() == 0:
+            shutil.chown(folder, _NOBODY)
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def run_as() -> Mapping[str, Any]:
+    """Whom a server runs as: root hands it to somebody without rights, as some servers refuse to be root."""
+    if os.getuid() != 0:
+        return {}
+    nobody = pwd.getpwnam(_NOBODY)
+    return {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
+
+
+def run_once(command: Sequence[str], folder: Path) -> None:
+    """Run a command that prepares a server; what it said is in the error if it fails."""
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, **run_as())  # noqa: S603
+    if done.returncode:
+        raise ServerFailed(f"{command[0]} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+
+
+@contextmanager
+def running(command: Sequence[str], folder: Path, *, is_ready: Callable[[], bool]) -> Generator[subprocess.Popen[bytes]]:
+    """A server process from the moment it answers; it is interrupted afterwards, and killed if it does not listen."""
+    log = folder / "log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, cwd=folder, stdout=output, stderr=output, **run_as())  # noqa: S603
+    try:
+        _wait(process, is_ready, log)
+        yield process
+    finally:
+        process.send_signal(signal.SIGINT)
+        try:
+            process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _wait(process: subprocess.Popen[bytes], is_ready: Callable[[], bool], log: Path) -> None:
+    end = time.monotonic() + _START_SECONDS
+    while not is_ready():
+        if process.poll() is not None or time.monotonic() > end:
+            raise ServerFailed(f"the server {process.args!r} did not start:\n{log.read_text(errors='replace')}")
+        time.sleep(0.02)

@@ -1,0 +1,142 @@
+"""`loom chat`, through the installed command: one message, piped lines, commands, JSON, mistakes."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+LOOM = Path(sys.executable).parent / "loom"
+
+
+@pytest.fixture
+def chat(tmp_path):
+    """Runs the command in a folder of its own, where nobody has a model or a key."""
+    unset = {name for name in os.environ if name.endswith("_API_KEY") or name.startswith("LOOM_")}
+    env = {name: value for name, value in os.environ.items() if name not in unset} | {"NO_COLOR": "1", "COLUMNS": "200"}
+
+    def run(*args, lines=(), code=0):
+        said = "".join(f"{line}\n" for line in lines)
+        command = [LOOM, "chat", *args]
+        done = subprocess.run(
+            command, input=said, capture_output=True, encoding="utf-8", check=False, cwd=tmp_path, env=env
+        )
+        assert done.returncode == code, done.stderr
+        assert "Traceback" not in done.stderr
+        return done
+
+    return run
+
+
+def events(done):
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_one_message_is_answered_and_remembered_for_the_next_run(chat, tmp_path):
+    first = chat("I live in Oslo.")
+    assert "no language model is connected" in first.stdout
+    assert "tokens in" in first.stdout
+    assert "user lives in: Oslo" in chat("Where do I live?").stdout
+    assert (tmp_path / "loom-chat.db").is_file()
+
+
+def test_another_user_is_told_nothing(chat):
+    chat("I live in Oslo.", "--user", "ann")
+    assert "Oslo" not in chat("Where do I live?", "--user", "ben").stdout
+
+
+def test_piped_lines_are_one_conversation(chat):
+    done = chat(lines=["I live in Oslo.", "", "My sister Anna has a boat.", "/context"])
+    assert done.stdout.startswith("offline:memory; /context")
+    assert "turn 2:" in done.stdout
+    assert done.stderr == "", "nobody types, so there is no prompt"
+
+
+def test_a_session_goes_on(chat):
+    chat("I live in Oslo.", "--session", "trip")
+    done = chat("--session", "trip", lines=["Where is it?", "/context"])
+    assert "session trip, turn 2:" in done.stdout
+
+
+def test_what_stands_in_memory_can_be_seen_and_forgotten(chat):
+    told = ["My sister Anna has a boat.", "/memory", "/memory who has a boat?"]
+    shown = chat(lines=told).stdout
+    assert "- user sister: Anna" in shown
+    row = next(line for line in shown.splitlines() if line.endswith("My sister Anna has a boat."))
+    again = chat(lines=[f"/forget {row.split()[0]}", "/memory who has a boat?", "/memory"]).stdout
+    assert "forgotten:" in again
+    assert "boat." not in again
+    assert "Anna" not in again, "what was made from it goes with it"
+
+
+def test_compact_and_undo(chat):
+    done = chat(lines=[*(f"Say {n}. " + "word " * 40 for n in range(6)), "/compact", "/undo", "/undo"])
+    assert "/undo takes it back" in done.stdout
+    assert "what was compacted last is shown again" in done.stdout
+    assert done.stderr == "loom: nothing was compacted, so there is nothing to undo\n"
+
+
+def test_help_lists_the_commands(chat):
+    shown = chat(lines=["/help"]).stdout.splitlines()[-1]
+    for command in ("/context", "/memory", "/forget", "/compact", "/undo", "/help", "/quit"):
+        assert command in shown
+
+
+def test_quit_ends_it(chat):
+    assert "never said" not in chat(lines=["/quit", "never said"]).stdout
+    assert [e["type"] for e in events(chat("--json", lines=["/exit", "never said"]))] == []
+
+
+def test_events_as_lines_of_json(chat):
+    found = events(chat("I live in Oslo.", "--json"))
+    assert [e["type"] for e in found][:2] == ["session.start", "turn.start"]
+    assert found[-1]["type"] == "turn.end"
+    assert [e["seq"] for e in found] == list(range(len(found)))
+    assert "".join(e["text"] for e in found if e["type"] == "text").startswith("Noted")
+
+
+def test_commands_as_lines_of_json(chat):
+    lines = ["My sister Anna has a boat. " + "word " * 60, "Go on. " * 40, "/context", "/memory", "/memory boat"]
+    done = chat("--json", lines=[*lines, "/compact", "/undo", "/help"])
+    context, profile, hits, compacted, undone, helped = events(done)[-6:]
+    assert context["sections"]["convo"] > 0
+    assert "Anna" in profile["profile"]
+    assert hits["hits"][0]["id"]
+    assert compacted["tokens_after"] < compacted["tokens_before"]
+    assert undone["messages"] == 4
+    assert "/quit" in helped["commands"]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("/nope", "there is no /nope; /context"),
+        ("/forget", "name what to forget"),
+        ("/forget nothing", "there is nothing with the id 'nothing'"),
+        ("/undo", "nothing was compacted"),
+    ],
+)
+def test_a_mistake_ends_the_line_and_not_the_conversation(chat, line, message):
+    done = chat(lines=[line, "I live in Oslo."])
+    assert done.stderr.startswith("loom: ")
+    assert message in done.stderr
+    assert "Noted" in done.stdout
+    assert message in chat(line, code=2).stderr, "alone it is a failure"
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["hi", "--model", "nonsense"], "write provider:model"),
+        (["hi", "--model", "anthropic:claude-sonnet-5"], "ANTHROPIC_API_KEY"),
+        (["hi", "--memory", "carrier-pigeon:x"], "there is no memory backend"),
+        (["hi", "--user", ""], "user_id"),
+        ([""], "a session takes text"),
+    ],
+)
+def test_what_cannot_work_says_what_to_do(chat, args, message):
+    done = chat(*args, code=2)
+    assert done.stderr.splitlines()[-1].startswith("loom: ")
+    assert message in done.stderr

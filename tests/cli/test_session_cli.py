@@ -1,0 +1,148 @@
+"""`loom session`, through the installed command, on conversations that an agent saved."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from loom import Agent
+from loom.testing import ScriptedModel
+
+LOOM = Path(sys.executable).parent / "loom"
+QUESTIONS = ("Where is the harbour?", "Who keeps the boat?", "What did we decide about the sails?")
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """A file with one conversation of three turns; nobody changes it."""
+    folder = tmp_path_factory.mktemp("saved")
+    model = ScriptedModel(lambda request: "It lies behind the old market, by the sea. " * 12)
+    agent = Agent("Be brief.", model=model, memory=f"sqlite:{folder}/bot.db")
+    for question in QUESTIONS:
+        agent.run_sync(question, user_id="ann", session_id="trip")
+    agent.close()
+    return folder / "bot.db"
+
+
+@pytest.fixture
+def store(saved, tmp_path):
+    """A copy of it."""
+    copy = tmp_path / "bot.db"
+    copy.write_bytes(saved.read_bytes())
+    return copy
+
+
+@pytest.fixture
+def loom(store):
+    def run(command, *args, code=0, user="ann"):
+        line = [LOOM, "session", command, *map(str, args), "--store", f"sqlite:{store}", "--user", user]
+        done = subprocess.run(line, capture_output=True, encoding="utf-8", check=False)
+        assert done.returncode == code, done.stderr
+        assert "Traceback" not in done.stderr
+        return done
+
+    return run
+
+
+def data(done):
+    return json.loads(done.stdout)
+
+
+def test_list(loom):
+    assert "trip" in loom("list").stdout
+    (found,) = data(loom("list", "--json"))
+    assert (found["session"], found["last"]["turn"], found["checkpoints"]) == ("trip", 3, 3)
+    assert "has no conversations here" in loom("list", user="ben").stdout
+
+
+def test_show(loom):
+    shown = loom("show", "trip").stdout
+    assert all(question in shown for question in QUESTIONS)
+    found = data(loom("show", "trip", "--at", 1, "--json"))
+    assert [message["role"] for message in found["messages"]] == ["user", "assistant"]
+
+
+def test_a_conversation_belongs_to_its_user(loom):
+    for command in ("show", "export", "fork"):
+        assert "user 'ben' has no conversation 'trip'" in loom(command, "trip", code=2, user="ben").stderr
+
+
+def test_restore_goes_back_and_keeps_what_came_later(loom):
+    assert "goes on from turn 1" in loom("restore", "trip", "--at", 1).stdout
+    assert data(loom("show", "trip", "--json"))["turn"] == 1
+    assert data(loom("show", "trip", "--at", 3, "--json"))["turn"] == 3
+
+
+def test_fork(loom):
+    assert data(loom("fork", "trip", "--at", 2, "--as", "other", "--json")) == {"session": "other", "turn": 2}
+    assert data(loom("show", "other", "--json"))["turn"] == 2
+    assert data(loom("show", "trip", "--json"))["turn"] == 3
+
+
+def test_compact_first_dry_then_for_good(loom):
+    dry = data(loom("compact", "trip", "--strategy", "truncate", "--dry-run", "--json"))
+    assert dry["tokens_after"] < dry["tokens_before"]
+    assert dry["goes"]
+    assert len(data(loom("show", "trip", "--json"))["messages"]) == 6, "a dry run changes nothing"
+    done = data(loom("compact", "trip", "--strategy", "truncate", "--json"))
+    assert done["undo"]
+    assert len(data(loom("show", "trip", "--json"))["messages"]) < 6
+    assert len(data(loom("show", "trip", "--all", "--json"))["messages"]) == 6, "the log keeps everything"
+
+
+def test_a_summary_needs_a_model(loom):
+    dry = data(loom("compact", "trip", "--dry-run", "--json"))
+    assert (dry["strategy"], dry["calls"]) == ("summarize", 1)
+
+
+def test_export(loom, tmp_path):
+    document = data(loom("export", "trip"))
+    assert "written to" in loom("export", "trip", "-o", tmp_path / "trip.json").stdout
+    assert json.loads((tmp_path / "trip.json").read_text(encoding="utf-8")) == document
+    assert QUESTIONS[0] in json.dumps(document)
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["show", "nowhere"], "has no conversation 'nowhere'"),
+        (["show", "trip", "--at", "9"], "at '9'"),
+        (["restore", "trip", "--at", "nothing"], "at 'nothing'"),
+        (["compact", "trip", "--strategy", "magic"], "magic"),
+        (["fork", "trip", "--as", "trip"], "trip"),
+    ],
+)
+def test_a_mistake_ends_in_one_line_and_changes_nothing(loom, store, args, message):
+    before = data(loom("show", "trip", "--json"))
+    done = loom(*args, code=2)
+    assert done.stderr.startswith("loom: ")
+    assert message in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert data(loom("show", "trip", "--json")) == before
+
+
+@pytest.mark.parametrize(
+    ("store", "message"),
+    [
+        ("sqlite:./nowhere.db", "there is nothing at './nowhere.db'"),
+        ("carrier-pigeon:coop", "there is no checkpoint store 'carrier-pigeon:coop'"),
+        ("sqlite:", "sqlite needs a place"),
+    ],
+)
+def test_a_store_that_is_not_there(tmp_path, store, message):
+    line = [LOOM, "session", "list", "--store", store]
+    done = subprocess.run(line, capture_output=True, encoding="utf-8", check=False, cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith("loom: ")
+    assert message in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_is_no_database(tmp_path):
+    (tmp_path / "notes.db").write_text("not a database, just notes\n" * 50)
+    line = [LOOM, "session", "list", "--store", "sqlite:./notes.db"]
+    done = subprocess.run(line, capture_output=True, encoding="utf-8", check=False, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "is no sound SQLite file" in done.stderr

