@@ -112,6 +112,9 @@ def test_export(loom, tmp_path):
         (["restore", "trip", "--at", "nothing"], "at 'nothing'"),
         (["compact", "trip", "--strategy", "magic"], "magic"),
         (["fork", "trip", "--as", "trip"], "trip"),
+        (["show", "trip", "--at", "²"], "at '²'"),
+        (["compact", "trip", "--strategy", "summarize"], "has no model"),
+        (["export", "trip", "-o", "./nowhere/trip.json"], "cannot be written"),
     ],
 )
 def test_a_mistake_ends_in_one_line_and_changes_nothing(loom, store, args, message):

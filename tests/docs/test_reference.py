@@ -3,30 +3,40 @@
 `LOOM_REWRITE_DOCS=1 pytest tests/docs` writes the page of the command line anew.
 """
 
+import inspect
 import os
 import re
+from dataclasses import fields
 from typing import get_args
 
 import loom
-from loom import errors
+from loom import Agent, errors, open_memory
+from loom.agent.result import Result
+from loom.api import AgentConfig, LoomApp
 from loom.catalog.tables import CACHE_FIELDS, INFO_FIELDS
 from loom.context.cache.diagnose import Cause as FindingCause
 from loom.context.cache.explain import Cause
 from loom.context.cache.repair import FIXES
+from loom.tools.files import memory_files
+from loom.tools.memory import memory_tools
+from loom.tools.run_context import RunContext
 from tests.docs.pages import REWRITE, ROOT, run_loom, shown
 
 REFERENCE = ROOT / "docs/reference"
+GROUPS = {
+    "cache": ("plan", "explain", "simulate"),
+    "memory": ("add", "search", "facts", "show", "stats", "forget", "export", "import", "reembed", "work"),
+    "session": ("list", "show", "restore", "fork", "export", "compact"),
+}
 COMMANDS = (
-    *("", "cache", "cache plan", "cache explain", "cache simulate", "chat", "demo"),
-    *("memory", "memory add", "memory search"),
-    *("memory facts", "memory show", "memory stats", "memory forget", "memory export", "memory import", "memory reembed"),
-    *("memory work", "session", "session list", "session show", "session restore", "session fork", "session export"),
-    "session compact",
+    *("", "chat", "demo"),
+    *(line for group, names in GROUPS.items() for line in (group, *(f"{group} {name}" for name in names))),
 )
 OPENING = """# The command line
 
-This page is the output of `--help`. The how-tos on the [cache bill](../how-to/cut-your-cache-bill.md) and on
-[remembering](../how-to/remember-and-recall.md) show the commands at work. Every command that shows something for people prints the same as data with `--json`.
+This page is the output of `--help`. The how-tos on the [cache bill](../how-to/cut-your-cache-bill.md), on
+[remembering](../how-to/remember-and-recall.md) and on [sessions](../how-to/run-a-session.md) show the commands at work.
+Every command that shows something for people prints the same as data with `--json`.
 
 A command ends with exit code 0, or with 2 and a message that says what is wrong with the call or the file.
 Progress and errors go to the error stream, so the output can be piped.
@@ -57,14 +67,24 @@ def test_every_command_is_on_the_page(tmp_path):
         _, _, commands = run_loom(f"loom {command} --help", tmp_path).partition("Commands:\n")
         return re.findall(r"^  (\w+) ", commands, re.MULTILINE)
 
-    assert sorted(listed("")) == ["cache", "chat", "demo", "memory", "session"]
-    for group in ("cache", "memory", "session"):
-        assert {f"{group} {name}" for name in listed(group)} == {c for c in COMMANDS if c.startswith(f"{group} ")}
+    assert sorted(listed("")) == sorted(["chat", "demo", *GROUPS])
+    for group, names in GROUPS.items():
+        assert sorted(listed(group)) == sorted(names)
 
 
 def test_every_public_name_is_explained():
     pages = [page.name for page in REFERENCE.glob("*.md")]
     assert set(loom.__all__) - words_of(*pages) == set()
+
+
+def test_everything_of_an_agent_is_explained():
+    values = (Result, RunContext, AgentConfig)
+    fields_of = {field.name for value in values for field in fields(value)}
+    arguments = {name for kind in (Agent, LoomApp) for name in inspect.signature(kind).parameters}
+    members = {name for kind in (Agent, LoomApp, *values) for name in vars(kind) if not name.startswith("_")}
+    tools = {tool.spec.name for tool in (*memory_tools(open_memory()), memory_files(open_memory()))}
+    assert len(members) > 20
+    assert {*fields_of, *arguments, *members, *tools} - words_of("agent.md") == set()
 
 
 def test_every_error_is_explained():

@@ -56,7 +56,8 @@ async def test_without_the_embedder_words_have_to_do_and_the_answer_says_so(wher
 
 
 async def test_a_turn_that_only_words_found_is_compared_by_its_vector_too(where, monkeypatch):
-    monkeypatch.setattr("loom.memory.recall.POOL", 1)
+    monkeypatch.setattr("loom.memory.recall.BY_WORDS", 1)
+    monkeypatch.setattr("loom.memory.recall.BY_VECTOR", 1)
     async with open_memory(where, embedder=Flaky(), with_facts=False) as memory:
         await memory.remember(["a bee", "a clock that ticks", "bread"], user_id="u")
         found = await memory.recall("who has the clock with a bee on it that ticks?", user_id="u")

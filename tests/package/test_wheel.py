@@ -1,5 +1,6 @@
 """The built wheel in a clean environment: no extras, nothing of the source tree."""
 
+import os
 import subprocess
 import sys
 import zipfile
@@ -7,7 +8,17 @@ from pathlib import Path
 
 import pytest
 
+from tests.docs.pages import blocks, same
+
 ROOT = Path(__file__).parents[2]
+NO_NETWORK = """
+import socket
+
+def refuse(*_):
+    raise AssertionError("the quick start went to the network")
+
+socket.socket.connect = socket.socket.connect_ex = refuse
+"""
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +60,18 @@ def test_it_works_in_a_clean_environment_with_no_extras(wheel, tmp_path):
     )
     done = subprocess.run([python, "-I", "-c", script], check=True, capture_output=True, text=True, cwd=tmp_path)
     assert "Yokohama" in done.stdout
+    assert_readme_works(python, tmp_path)
     demo = subprocess.run([env / "bin" / "loom", "demo"], check=True, capture_output=True, text=True, cwd=tmp_path)
     assert "One edit, and what it costs" in demo.stdout
     assert sum(f.stat().st_size for f in env.rglob("*") if f.is_file()) < 200_000_000, "the base install stays small"
+
+
+def assert_readme_works(python, folder):
+    """The quick start prints what the page says: no key, no network, nothing but the base install."""
+    start, *_ = (block for block in blocks((ROOT / "README.md").read_text("utf-8")) if block.language == "python")
+    assert "Agent" in start.code
+    env = {name: value for name, value in os.environ.items() if not name.endswith("_API_KEY") and name != "LOOM_MODEL"}
+    command = [python, "-I", "-c", NO_NETWORK + start.code]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=folder, env=env)
+    assert start.expects
+    assert same(done.stdout, start.expects.code)

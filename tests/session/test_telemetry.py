@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import anyio
 import pytest
 from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
@@ -85,3 +86,17 @@ async def test_a_failure_and_a_compaction_are_marked(spans: InMemorySpanExporter
     with pytest.raises(ProviderError):
         await failing.send("hi")
     assert [s.status.is_ok for s in spans.get_finished_spans()] == [False, False]
+
+
+async def test_a_turn_that_was_cancelled_leaves_no_span_open(spans: InMemorySpanExporter) -> None:
+    class Stops(Secret):
+        async def run(self, input: JSON) -> str:
+            scope.cancel()
+            await anyio.sleep_forever()
+            return ""
+
+    session = Session(model=ScriptedModel([ToolCallPart("a", "secret", {})]), tools=[Stops()])
+    with anyio.CancelScope() as scope:
+        await session.send("What is the vault code?")
+    assert len(named(spans, "invoke_agent")) == 1
+    assert len(named(spans, "execute_tool")) == 1

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import AsyncExitStack, ExitStack, aclosing
+from contextlib import AsyncExitStack, aclosing
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Self
-
-from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from loom.agent.result import Result, result_of
 from loom.agent.sessions import Sessions
 from loom.core.clock import Clock
 from loom.core.event import Event
 from loom.core.message import Message
+from loom.core.portal import Portal
 from loom.errors import NotFound, UsageError
 from loom.memory.memory import Memory
 from loom.protocols.checkpoint_store import CheckpointStore
@@ -97,8 +96,7 @@ class Agent:
             namespace=namespace,
             clock=clock,
         )
-        self._threads = ExitStack()
-        self._portal: BlockingPortal | None = None
+        self._portal: Portal | None = None
 
     # -- running ------------------------------------------------------------------------------------------
 
@@ -162,7 +160,7 @@ class Agent:
     def run_sync(self, text: str | Message, **options: Any) -> Result:
         """run() for programs without an event loop; works where a loop is running, too."""
         if self._portal is None:
-            self._portal = self._threads.enter_context(start_blocking_portal())
+            self._portal = Portal()
         return self._portal.call(partial(self.run, text, **options))
 
     async def build_context(
@@ -192,10 +190,20 @@ class Agent:
 
     def close(self) -> None:
         """aclose() for programs without an event loop."""
-        with self._threads:
-            if self._portal is not None:
-                self._portal.call(self.aclose)
-                self._portal = None
+        portal, self._portal = self._portal, None
+        if portal is not None:
+            try:
+                portal.call(self.aclose)
+            finally:
+                portal.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
     async def __aenter__(self) -> Self:
         return self

@@ -40,6 +40,8 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 DEFAULT = "sqlite:./loom-sessions.db"
 
 _T = TypeVar("_T")
+_ASKING = ("summarize", "hierarchical")
+_NEEDS_MODEL = "the command line has no model to write a summary with; use --strategy truncate or snapshot"
 
 
 class _NoModel:
@@ -49,7 +51,7 @@ class _NoModel:
         self.name = name
 
     async def complete(self, request: ModelRequest) -> ModelResponse:  # noqa: ARG002
-        raise UsageError("the command line has no model to write a summary with; use --strategy truncate or snapshot")
+        raise UsageError(_NEEDS_MODEL)
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[Chunk]:
         yield await self.complete(request)
@@ -77,7 +79,7 @@ def _run(store: str, work: Callable[[CheckpointStore], Awaitable[_T]]) -> _T:
 
 
 async def _found(store: CheckpointStore, scope: Scope, at: str | None) -> Checkpoint:
-    if at is not None and at.isdigit():
+    if at is not None and at.isdecimal():
         found = end_of_turn(await store.list(scope), int(at))
     else:
         found = await store.load(scope, at)
@@ -223,7 +225,10 @@ def export(
     if output is None:
         typer.echo(document)
     else:
-        output.write_text(document + "\n", encoding="utf-8")
+        try:
+            output.write_text(document + "\n", encoding="utf-8")
+        except OSError as error:
+            raise UsageError(f"{output} cannot be written: {error.strerror}; give another file") from error
         console().print(f"written to {output}")
 
 
@@ -243,6 +248,8 @@ def compact(
     """Compact a conversation, or say what that would do. Without a model, strategies that ask none are possible."""
     scope = Scope(namespace, user, id)
     chosen = strategy or ("summarize" if dry_run else "snapshot")
+    if not dry_run and chosen in _ASKING:
+        raise UsageError(_NEEDS_MODEL)
 
     async def work(opened: CheckpointStore) -> Any:
         config = {"compaction": {"strategy": chosen}}

@@ -141,7 +141,7 @@ class Context:
             raise EntryNotFound(f"entry {id!r} was removed from context {self.name!r} earlier; nothing was changed")
         raise EntryNotFound(f"context {self.name!r} has no entry {id!r}; entries() lists the ones it has")
 
-    def rewrite(self, convo: Iterable[Entry], *, void: Iterable[Entry] = ()) -> None:
+    def rewrite(self, convo: Iterable[Entry], *, void: Iterable[MessageEntry] = ()) -> None:
         """Show another conversation in place of the one so far, from the next window on.
 
         Entries that were shown before may come back. Nothing keeps the order it was sent in, pinned files included:

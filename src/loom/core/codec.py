@@ -74,10 +74,20 @@ def _out(value: Any) -> Any:
     return value
 
 
+_KINDS_OF_VALUE: dict[str, type] = {"sources": list, "attributes": dict, "provenance": dict} | dict.fromkeys(
+    ("layer", "accesses", "version"), int
+)
+
+
 def _in(name: str, value: Any) -> Any:
+    wanted = _KINDS_OF_VALUE.get(name)
+    if wanted is not None and type(value) is not wanted:
+        raise TypeError(f"{name} is a {type(value).__name__}, not a {wanted.__name__}")
     if name in TIMES:
         return datetime.fromisoformat(value)
     if name == "provenance":
+        if not isinstance(value.get("trusted", False), bool):
+            raise TypeError("trusted is neither true nor false")
         return Provenance(**value)
     if name == "sources":
         return tuple(value)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from functools import partial, wraps
 from inspect import isasyncgenfunction, iscoroutinefunction
 from typing import TYPE_CHECKING, Any, Self
 
-from anyio.from_thread import start_blocking_portal
-
+from loom.core.portal import Portal
 from loom.engine.open import open_memory
 from loom.errors import UsageError
 from loom.memory.memory import Memory
@@ -27,8 +25,7 @@ class SyncMemory:
 
     def __init__(self, memory: Memory) -> None:
         self._memory = memory
-        self._stack = ExitStack()
-        self._portal = self._stack.enter_context(start_blocking_portal())
+        self._portal = Portal()
         self._is_closed = False
 
     def __getattr__(self, name: str) -> Any:
@@ -51,8 +48,10 @@ class SyncMemory:
         """Finish writing and release everything. Closing twice is allowed."""
         if not self._is_closed:
             self._is_closed = True
-            with self._stack:
+            try:
                 self._portal.call(self._memory.aclose)
+            finally:
+                self._portal.close()
 
     def __enter__(self) -> Self:
         return self

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from loom.core.record import Episode, Fact, Layer, Record
 from loom.core.scope import Scope
-from loom.errors import EmbedderMismatch, NotFound, ProviderError
+from loom.errors import EmbedderMismatch, NotFound
 from loom.memory.metabolism import Metabolism, Store
 from loom.memory.neighbours import Neighbours
 from loom.memory.values import Remembered, Skip
@@ -90,11 +90,11 @@ class Keeper:
             try:
                 vectors = await self._embedder.embed([e.text for e in batch], purpose="document")
                 await self._store.bind(self._embedder.identity, self._embedder.dimension)
+                await put_vectors(self._store, scope, {e.id: v for e, v in zip(batch, vectors, strict=True)})
             except EmbedderMismatch as error:
                 return (f"kept without vectors, found by words: {error}",)
-            except ProviderError as error:
+            except Exception as error:  # noqa: BLE001 - an embedder may be anybody's, and the text is kept already
                 return (f"kept without vectors, found by words until `loom memory reembed`: {error}",)
-            await put_vectors(self._store, scope, {e.id: v for e, v in zip(batch, vectors, strict=True)})
             if progress is not None:
                 progress(start + len(batch), len(episodes))
         return ()

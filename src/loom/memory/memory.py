@@ -82,7 +82,7 @@ class Memory:
             clock=self._clock,
             ids=self._ids,
             learner=self._learner,
-            embed=lambda scope, episodes: self._keeper.embed(scope, episodes),
+            embed=self._embed,
             locks=self._locks,
         )
         self._keeper = Keeper(store, embedder, neighbours=self._neighbours, metabolism=self._metabolism)
@@ -387,6 +387,10 @@ class Memory:
             episodes = await put_records(self.store, scope, kept, neighbours=self._neighbours)
         notes = await self._keeper.embed(scope, episodes, progress=progress)
         return Remembered(kept=tuple(kept), notes=notes)
+
+    async def _embed(self, scope: Scope, episodes: Sequence[Episode]) -> tuple[str, ...]:
+        """What was made from others has a vector from L4 on, which is searched by them."""
+        return await self._keeper.embed(scope, episodes)
 
     def _scope(self, user_id: str, session_id: str | None = None) -> Scope:
         return Scope(self.namespace, user_id, session_id)

@@ -15,7 +15,7 @@ from loom.core.hit import Found, Hit
 from loom.core.record import Episode, Fact, Layer, Record
 from loom.core.scope import Scope
 from loom.core.words import query_terms, terms
-from loom.errors import LoomError, ProviderError, StoreError, UsageError
+from loom.errors import LoomError, ProviderError, UsageError
 from loom.memory.halves import Halves, role_of, user_first
 from loom.memory.neighbours import POSITION
 from loom.memory.newer import newest_first
@@ -40,8 +40,11 @@ from loom.protocols.memory_store import FoundBy, HandsOver, KeepsVectors, Memory
 from loom.protocols.reranker import Reranker
 from loom.tokens import EstimateCounter
 
-POOL = 100
-"""How many candidates each kind of search may bring; more than that changes nothing in the first twenty hits."""
+BY_WORDS = 200
+"""How many candidates words may bring; more than that changes nothing in the first twenty hits."""
+
+BY_VECTOR = 100
+"""How many candidates vectors may bring."""
 
 RERANKED = 50
 """How many of the best a reranker looks at."""
@@ -95,7 +98,7 @@ class Recall:
         """The best hits, best first, each with what every signal added to its score; passages behind them."""
         _check(question, halves)
         fits = _filter(layers, where)
-        query = Query(where=fits, limit=POOL, at=at, known_at=known_at, history=history, archived=True)
+        query = Query(where=fits, limit=max(BY_WORDS, limit), at=at, known_at=known_at, history=history, archived=True)
         found, asked, notes = await self._candidates(scope, question, query)
         records = {id: record for id, (record, _) in found.items()}
         ranked = rank([_candidate(record, signals) for record, signals in found.values()], asked)
@@ -139,11 +142,12 @@ class Recall:
         try:
             await self._store.bind(self._embedder.identity, self._embedder.dimension)
             (vector,) = await self._embedder.embed([question], purpose="query")
-            _merge(found, await self._store.search(scope, replace(query, vector=vector)))
+            most = BY_VECTOR if query.limit <= BY_WORDS else query.limit  # as many as were asked for
+            _merge(found, await self._store.search(scope, replace(query, vector=vector, limit=most)))
             far = [id for id, (_, signals) in found.items() if "dense" not in signals]
             if far and isinstance(self._store, HandsOver):
                 _add_cosines(found, vector, await self._store.found_by(scope, *far))
-        except (ProviderError, StoreError) as error:
+        except Exception as error:  # noqa: BLE001 - an embedder may be anybody's; words have to do
             return (f"searched by words only: {error}",)
         return ()
 

@@ -68,8 +68,8 @@ def _chatgpt(text: str, path: Path) -> Iterator[Transcript]:
     except ValueError as error:
         raise UsageError(f"{path}: this is not JSON ({error}); nothing was imported") from error
     for number, given in enumerate(conversations):
-        conversation = cast("dict[str, Any]", given if isinstance(given, dict) else {})
-        nodes = cast("dict[str, Any]", conversation.get("mapping") or {})
+        conversation = _object(given)
+        nodes = {id: _object(node) for id, node in _object(conversation.get("mapping")).items()}
         turns = [turn for node in _branch(nodes, conversation.get("current_node")) if (turn := _turn(node, node))]
         yield Transcript(
             str(conversation.get("id") or conversation.get("conversation_id") or f"{path.stem}-{number}"), tuple(turns)
@@ -114,12 +114,15 @@ def _text_of_part(part: Any) -> str:
 
 
 def _time(value: Any) -> datetime | None:
-    if isinstance(value, int | float):
-        return datetime.fromtimestamp(value, UTC)
-    if isinstance(value, str):
-        try:
-            found = datetime.fromisoformat(value)
-        except ValueError:
-            return None
-        return found if found.tzinfo else found.replace(tzinfo=UTC)
-    return None
+    try:
+        if isinstance(value, int | float):
+            return datetime.fromtimestamp(value, UTC)
+        found = datetime.fromisoformat(value) if isinstance(value, str) else None
+    except (ValueError, OverflowError, OSError):  # no time that a calendar has
+        return None
+    return found.replace(tzinfo=UTC) if found and not found.tzinfo else found
+
+
+def _object(value: Any) -> dict[str, Any]:
+    """A JSON object; an empty one for anything else."""
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 from anyio import sleep as anyio_sleep
@@ -15,7 +15,7 @@ from loom.core.event import CheckpointSaved, CompactionEnd, Event, SessionEnd, S
 from loom.core.ids import RecordIds
 from loom.core.message import Message, TextPart, ThinkingPart, Usage
 from loom.core.scope import Scope
-from loom.errors import NotFound, UsageError
+from loom.errors import NotFound, StoreConflict, UsageError
 from loom.session.build import build_state
 from loom.session.compacting import CompactionPlan
 from loom.session.compaction.coverage import Coverage
@@ -26,8 +26,6 @@ from loom.session.sending import Reply, Sending
 from loom.session.turn import TurnRun
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from loom.context.skills import Skill
     from loom.memory.memory import Memory
     from loom.protocols.checkpoint_store import CheckpointStore
@@ -324,7 +322,8 @@ class Session:
         """
         self._begin()
         try:
-            await self._durable()
+            with suppress(StoreConflict):  # it was continued somewhere else; the fork takes on what is not saved
+                await self._durable()
             name = session_id or self._ids.next_id()
             forked = await self._state.saver.fork(at, session_id=name)
         finally:
@@ -339,6 +338,9 @@ class Session:
             **self._given,
         )
         await other.restore(forked.id)
+        if at is None and not self._state.is_saved:
+            other._state.follow(self._state)
+            await other._save()
         return other
 
     # -- looking and closing ------------------------------------------------------------------------------
@@ -357,9 +359,7 @@ class Session:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
     # -- inside -------------------------------------------------------------------------------------------

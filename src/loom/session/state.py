@@ -73,6 +73,12 @@ class State:
         self.compacting.forget()
         self.caller.meter.forget()
 
+    def follow(self, other: State) -> None:
+        """Take on what another session holds, which began with the same log."""
+        self.history.load(other.history.log, other.history.applied)
+        self.turn, self.usage, self.unfinished = other.turn, other.usage, other.unfinished
+        self.compacting.pins = dict(other.compacting.pins)
+
     async def save(self) -> Checkpoint:
         """Make everything so far durable."""
         pins = tuple(self.compacting.pins)

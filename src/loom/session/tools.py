@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from anyio import create_task_group
 
+from loom.context.entry import MessageEntry
 from loom.core.clock import Clock
 from loom.core.event import Event, ToolEnd, ToolStart
 from loom.core.message import DocumentPart, ImagePart, Message, TextPart, ToolCallPart, ToolResultPart, ToolSpec
@@ -66,9 +67,11 @@ class Toolbox:
             known = ", ".join(self._tools) or "none"
             return _failed(call, f"there is no tool {call.name!r}; the tools are: {known}")
         try:
-            return ToolResultPart(call.id, _content(await tool.run(call.input)))
+            result = ToolResultPart(call.id, _content(await tool.run(call.input)))
+            MessageEntry(Message("user", (result,)))  # refuses what no provider takes
         except Exception as error:  # noqa: BLE001  (whatever a tool raises is told to the model, which may mend the call)
             return _failed(call, f"{type(error).__name__}: {error}")
+        return result
 
 
 def _content(output: ToolOutput) -> tuple[TextPart | ImagePart | DocumentPart, ...]:

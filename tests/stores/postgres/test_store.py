@@ -1,15 +1,47 @@
 """The Postgres store keeps every law of a memory store, and those of its own."""
 
+import random
+import subprocess
+import sys
 from contextlib import asynccontextmanager
 
+import anyio
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 
+from loom.core.filter import Eq, In
+from loom.errors import StoreUnavailable, UsageError
+from loom.protocols.jobs import KeepsJobs
+from loom.protocols.memory_store import (
+    HandsOver,
+    KeepsKeys,
+    KeepsVectors,
+    MemoryStore,
+    Prunes,
+    Query,
+    Reembeds,
+    Touches,
+)
+from loom.stores.inmemory import InMemoryStore
 from loom.stores.postgres import PostgresStore
+from loom.testing.clock import START, FakeClock
 from loom.testing.conformance import MemoryStoreMachine, MemoryStoreSuite
+from loom.testing.conformance.machine import FILTERS, RECORDS
+from loom.testing.conformance.samples import ALICE, BOB, DAY, HOUR, a_block, a_job, an_episode, ids_of, listed
+from loom.testing.conformance.traces import observe, random_trace
 from tests.stores.postgres.conftest import started
 
 pytestmark = pytest.mark.anyio
+
+# Checked by pyright, signatures included.
+as_memory: MemoryStore = PostgresStore("postgresql:")
+as_pruning: Prunes = PostgresStore("postgresql:")
+as_touching: Touches = PostgresStore("postgresql:")
+as_vectors: KeepsVectors = PostgresStore("postgresql:")
+as_reembedding: Reembeds = PostgresStore("postgresql:")
+as_keys: KeepsKeys = PostgresStore("postgresql:")
+as_handing_over: HandsOver = PostgresStore("postgresql:")
+as_jobs: KeepsJobs = PostgresStore("postgresql:")
 
 
 class TestPostgres(MemoryStoreSuite):
@@ -30,3 +62,201 @@ class PostgresMachine(MemoryStoreMachine):
 
 TestPostgresModel = PostgresMachine.TestCase
 TestPostgresModel.settings = settings(max_examples=20, stateful_step_count=25, deadline=None)
+
+
+def rounded(value):
+    """The same value, numbers cut to what 32-bit vectors can say."""
+    if isinstance(value, float):
+        return round(value, 4)
+    if isinstance(value, dict):
+        return {name: rounded(part) for name, part in value.items()}
+    return [rounded(part) for part in value] if isinstance(value, list | tuple) else value
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_it_answers_like_the_store_in_memory(seed, server):
+    trace = random_trace(random.Random(seed), steps=60)
+    scopes = {"A": ALICE, "B": BOB}
+    async with PostgresStore(server.app, clock=FakeClock()) as store:
+        seen = await observe(store, trace, scopes)
+    assert len(seen) > 10
+    assert rounded(seen) == rounded(await observe(InMemoryStore(clock=FakeClock()), trace, scopes))
+
+
+@settings(max_examples=25, deadline=None)
+@given(RECORDS, FILTERS)
+def test_a_filter_means_the_same_as_in_memory(records, where):
+    blocks = {record.id for record in records if record.kind == "block"}
+    kept = list({record.id: record for record in records if record.id not in blocks}.values())
+
+    async def found(store):
+        await store.put(ALICE, an_episode("x"), *kept)
+        return await store.list(ALICE, where=where), await store.search(ALICE, Query(where=where, history=True))
+
+    async def both():
+        server = started()
+        server.empty()
+        async with PostgresStore(server.app, clock=FakeClock()) as store:
+            assert await found(store) == await found(InMemoryStore(clock=FakeClock()))
+
+    anyio.run(both)
+
+
+async def test_what_was_written_is_there_for_every_other_store(server):
+    async with PostgresStore(server.app) as one, PostgresStore(server.app) as other:
+        await one.put(ALICE, an_episode())
+        assert await ids_of(other, ALICE, "tea") == ["e1"]
+        await other.delete(ALICE, "e1")
+        assert await one.get(ALICE, "e1") is None
+
+
+async def test_writers_of_many_stores_lose_nothing(server):
+    """Blocks rise one by one, touches all count, and the word counts are exact."""
+    stores = [PostgresStore(server.app, pool_size=2, clock=FakeClock()) for _ in range(3)]
+    await stores[0].put(ALICE, an_episode("shared"))
+
+    async def work(store, number):
+        for turn in range(5):
+            await store.put(ALICE, an_episode(f"e{number}.{turn}", f"tea number {turn}"))
+            await store.touch(ALICE, "shared", at=START + DAY)
+
+    async with anyio.create_task_group() as tasks:
+        for number, store in enumerate(stores * 2):
+            tasks.start_soon(work, store, number)
+    (shared,) = await stores[0].list(ALICE, where=Eq("id", "shared"))
+    assert (shared.accesses, await stores[1].count(ALICE)) == (30, 31)
+    assert server.execute("SELECT texts, words FROM loom.lengths") == [(31, 3 * 31)]
+    for store in stores:
+        await store.aclose()
+
+
+async def test_workers_of_many_stores_share_the_jobs(server):
+    """Each job is done once, whoever takes it."""
+    stores = [PostgresStore(server.app, pool_size=2) for _ in range(4)]
+    await stores[0].write(ALICE, jobs=[a_job(f"j{n:02}") for n in range(40)])
+    done = []
+
+    async def work(store):
+        while leases := await store.lease(now=START, until=START + HOUR, limit=3):
+            for lease in leases:
+                await store.finish(lease, put=[an_episode(f"done {lease.job.id}")])
+                done.append(lease.job.id)
+
+    async with anyio.create_task_group() as tasks:
+        for store in stores:
+            tasks.start_soon(work, store)
+    assert sorted(done) == [f"j{n:02}" for n in range(40)]
+    assert (await stores[0].count(ALICE), await stores[0].pending(ALICE)) == (40, 0)
+    for store in stores:
+        await store.aclose()
+
+
+async def test_forgetting_and_writing_at_once_leaves_whole_records(server):
+    """Whatever comes last, what is there is indexed, and what is gone is not."""
+    async with PostgresStore(server.app) as store:
+
+        async def write(number):
+            await store.put(ALICE, an_episode(f"e{number}"), an_episode(f"f{number}"))
+
+        async with anyio.create_task_group() as tasks:
+            for number in range(12):
+                tasks.start_soon(write, number)
+                if number % 4 == 3:
+                    tasks.start_soon(store.forget, ALICE)
+        left = await listed(store, ALICE)
+        assert sorted(await ids_of(store, ALICE, "tea")) == left
+        assert len(left) % 2 == 0
+        await store.forget(ALICE)
+        assert set(server.rows().values()) == {0}
+
+
+async def test_a_killed_connection_costs_nothing_that_was_acknowledged(server):
+    async with PostgresStore(server.app, pool_size=2) as store:
+        await store.put(ALICE, an_episode())
+        server.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'loom_app'")
+        await store.put(ALICE, an_episode("e2"))
+        assert await listed(store, ALICE) == ["e1", "e2"]
+
+
+async def test_a_connection_killed_inside_a_call_is_spoken_and_writes_nothing(server):
+    async with PostgresStore(server.app, pool_size=1) as store:
+        await store.put(ALICE, an_episode())
+
+        async def killed():
+            async with store._server.transaction(ALICE, writes=True) as db:
+                await db.execute("DELETE FROM records")
+                server.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'loom_app'")
+                await db.execute("SELECT 1")
+
+        with pytest.raises(StoreUnavailable, match="try again"):
+            await killed()
+        assert await listed(store, ALICE) == ["e1"]
+
+
+async def test_a_pool_without_a_free_connection_gives_up_in_time(server):
+    async with PostgresStore(server.app, pool_size=1, timeout=0.2) as store:
+        async with store._server.transaction(ALICE):
+            with pytest.raises(StoreUnavailable, match="larger pool"):
+                await store.get(ALICE, "e1")
+        assert await store.get(ALICE, "e1") is None
+
+
+async def test_a_statement_that_takes_too_long_is_stopped(server):
+    """Also one that waits for another writer of the same user."""
+    async with PostgresStore(server.app, timeout=0.3) as store:
+        async with store._server.transaction(ALICE, writes=True):
+            with pytest.raises(StoreUnavailable, match="too long"):
+                await store.put(ALICE, an_episode())
+        await store.put(ALICE, an_episode())
+        assert await store.count(ALICE) == 1
+
+
+async def test_ids_that_cannot_be_stored_are_refused_in_words(server):
+    async with PostgresStore(server.app) as store:
+        for id in ("a\0b", "a\ud800"):
+            with pytest.raises(UsageError, match="cannot hold"):
+                await store.get(ALICE, id)
+
+
+async def test_a_kind_too_long_for_the_index_is_refused(server):
+    async with PostgresStore(server.app) as store:
+        await store.put(ALICE, an_episode())
+        await store.put_keys(ALICE, {"e1": {"k" * 512: "zeppelin"}})
+        assert await ids_of(store, ALICE, "zeppelin") == ["e1"]
+        with pytest.raises(UsageError, match="513 bytes"):
+            await store.put_keys(ALICE, {"e1": {"k" * 513: "tea"}})
+
+
+async def test_a_filter_of_very_many_values_is_still_answered(server):
+    async with PostgresStore(server.app) as store:
+        await store.put(ALICE, an_episode(), a_block())
+        where = In("id", ("e1", *(f"no {n}" for n in range(70_000))))
+        assert await listed(store, ALICE, where) == ["e1"]
+
+
+async def test_the_reason_of_a_dead_letter_survives_any_character(server):
+    async with PostgresStore(server.app) as store:
+        await store.write(ALICE, jobs=[a_job(payload={"text": "\0 \ud800"})])
+        (lease,) = await store.lease(now=START, until=START + HOUR)
+        assert lease.job.payload == {"text": "\0 \ud800"}
+        await store.fail(lease, reason="bad \0 \ud800", now=START, retry_at=None)
+        assert [letter.reason for letter in await store.dead_letters(ALICE)] == ["bad \ufffd ?"]
+
+
+async def test_a_closed_store_says_so(server):
+    store = PostgresStore(server.app)
+    await store.aclose()
+    with pytest.raises(UsageError, match="closed"):
+        await store.get(ALICE, "e1")
+
+
+@pytest.mark.parametrize("wrong", [{"pool_size": 0}, {"timeout": 0}, {"schema": ""}, {"dsn": " "}])
+def test_nonsense_is_refused_at_once(wrong):
+    with pytest.raises(UsageError):
+        PostgresStore(**{"dsn": "postgresql:"} | wrong)
+
+
+def test_importing_takes_no_driver():
+    code = "import loom, loom.stores.postgres.store, sys; assert 'psycopg' not in sys.modules"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -39,7 +39,7 @@ class Shelf:
 
     records: dict[str, Record] = field(default_factory=dict[str, Record])
     keys: dict[str, dict[str, str]] = field(default_factory=dict[str, dict[str, str]])
-    vectors: dict[str, tuple[float, ...]] = field(default_factory=dict[str, tuple[float, ...]])
+    vectors: dict[str, Vector] = field(default_factory=dict[str, Vector])
     indexes: dict[str, WordIndex] = field(default_factory=dict[str, WordIndex])
 
     def plan(
@@ -111,7 +111,7 @@ class Shelf:
         found = [r for r in self.records.values() if sees(scope, r) and (where is None or where.matches(r))]
         return sorted(found, key=lambda record: record.id)
 
-    def set_vectors(self, scope: Scope, vectors: Mapping[str, tuple[float, ...]]) -> None:
+    def set_vectors(self, scope: Scope, vectors: Mapping[str, Vector]) -> None:
         """Give records their vectors, all or none."""
         for id in vectors:
             if self.get(scope, id) is None:
@@ -217,7 +217,7 @@ def _note(
             why.setdefault(id, {})[signal] = score
 
 
-def _cosines(vector: tuple[float, ...], others: Mapping[str, tuple[float, ...]]) -> dict[str, float]:
+def _cosines(vector: tuple[float, ...], others: Mapping[str, Vector]) -> dict[str, float]:
     if not others:
         return {}
     import numpy as np  # noqa: PLC0415 - only a search by vector pays for it

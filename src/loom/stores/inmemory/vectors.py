@@ -61,9 +61,9 @@ class InMemoryVectorStore:
         dimension = self._dimension
         rows: list[tuple[VectorItem, _Row]] = []
         for item in items:
-            row = _unit(item.vector, f"vector {item.id}")
+            row = unit(item.vector, f"vector {item.id}")
             dimension = dimension or len(row)
-            _check_length(len(row), dimension, f"vector {item.id}")
+            check_length(len(row), dimension, f"vector {item.id}")
             rows.append((item, row))
         if not rows or dimension is None:
             return
@@ -81,7 +81,7 @@ class InMemoryVectorStore:
         """The nearest vectors, nearest first."""
         if limit < 1:
             raise UsageError(f"limit={limit} asks for nothing; give 1 or more")
-        asked = _unit(vector, "the vector to search for")
+        asked = unit(vector, "the vector to search for")
         self._check_dimension(len(asked), "the vector to search for")
         table = self._table(scope)
         if table is None:
@@ -126,7 +126,7 @@ class InMemoryVectorStore:
 
     def _check_dimension(self, given: int, what: str) -> None:
         if self._dimension is not None:
-            _check_length(given, self._dimension, what)
+            check_length(given, self._dimension, what)
 
 
 class _Table:
@@ -234,7 +234,8 @@ def _sees(scope: Scope, session_id: str | None) -> bool:
     return scope.session_id is None or scope.session_id == session_id
 
 
-def _unit(vector: Vector, what: str) -> _Row:
+def unit(vector: Vector, what: str) -> _Row:
+    """The direction of a vector; refuses one that has none."""
     try:
         row = np.array(vector if isinstance(vector, np.ndarray) else list(vector), dtype=np.float64)
     except (TypeError, ValueError) as error:
@@ -251,6 +252,7 @@ def _unit(vector: Vector, what: str) -> _Row:
     return row / np.linalg.norm(row)
 
 
-def _check_length(given: int, dimension: int, what: str) -> None:
+def check_length(given: int, dimension: int, what: str) -> None:
+    """Refuse a vector of another dimension than the store's."""
     if given != dimension:
         raise UsageError(f"{what} has {given} numbers, and this store holds vectors of {dimension}; use one embedder")

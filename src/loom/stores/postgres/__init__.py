@@ -1,4 +1,4 @@
-"""Memory in Postgres with pgvector: many users, many processes, one server. Needs psycopg and its pool."""
+"""Memory and checkpoints in Postgres with pgvector: many users and processes, one server. Needs psycopg."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING
 from loom.core.doors import door
 
 if TYPE_CHECKING:
+    from loom.stores.postgres.checkpoints import PostgresCheckpointStore
     from loom.stores.postgres.schema import init_schema
     from loom.stores.postgres.store import PostgresStore
 
-__all__ = ["PostgresStore", "init_schema"]
+__all__ = ["PostgresCheckpointStore", "PostgresStore", "init_schema"]
 
 __getattr__, __dir__ = door(
     __name__,
     {
+        "PostgresCheckpointStore": "loom.stores.postgres.checkpoints",
         "PostgresStore": "loom.stores.postgres.store",
         "init_schema": "loom.stores.postgres.schema",
     },

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Generator, Iterable, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import anyio
@@ -71,11 +72,10 @@ def spoken_name(dsn: str) -> str:
 
 def _driver() -> Any:
     try:
-        import psycopg  # noqa: PLC0415
-        import psycopg_pool  # noqa: F401, PLC0415
+        import_module("psycopg_pool")
+        return import_module("psycopg")
     except ImportError as error:
-        raise MissingExtra(f"the Postgres store ({error.name} cannot be imported)", "postgres") from error
-    return psycopg
+        raise MissingExtra(f"the Postgres store ({error.name or error} cannot be imported)", "postgres") from error
 
 
 @contextmanager
@@ -89,7 +89,9 @@ def spoken_errors(where: str) -> Generator[None]:
     except PoolClosed as error:
         raise UsageError(f"the store {where} is closed; open another") from error
     except PoolTimeout as error:
-        raise StoreUnavailable(f"no connection to {where} became free in time; try again or use a larger pool") from error
+        raise StoreUnavailable(
+            f"no connection to {where} became free in time; try again or use a larger pool"
+        ) from error
     except (DataError, UnicodeEncodeError) as error:
         raise UsageError(f"Postgres cannot hold what was given: {error}; remove such characters or numbers") from error
     except Error as error:
@@ -154,7 +156,7 @@ class Server:
 
     @asynccontextmanager
     async def transaction(self, scope: Scope | None, *, writes: bool = False) -> AsyncGenerator[Database]:
-        """One transaction that sees the rows of this user, or of everybody; of one user's writers one goes at a time."""
+        """A transaction that sees the rows of this user, or of everybody; a user's writers go one at a time."""
         pool = await self.open()
         owner, everybody = ("", "on") if scope is None else (str(owner_of(scope)), "")
         with spoken_errors(self.name):

@@ -4,11 +4,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from loom.errors import StoreError
-from loom.stores.postgres.connection import one, rows, run
+from loom.core.checks import check_text
+from loom.errors import StoreError, UsageError
+from loom.stores.postgres.connection import Server, one, rows, run
 from loom.stores.postgres.schema import (
     EVERYBODY,
     FOR_EVERYBODY,
@@ -78,7 +80,18 @@ class Guard:
                     raise StoreError(f"{where} shows rows of {table} to somebody who named no user; {_INIT}")
 
 
-def _check_role(where: str, name: str, is_super: bool, bypasses: bool, is_owner: bool) -> None:  # noqa: FBT001
+def guarded(dsn: str, *, pool_size: int, timeout: float, schema: str, allow_owner: bool) -> Server:
+    """A server that is looked at before its first use; refuses at once what can never work."""
+    check_text(dsn, "the address of a Postgres server")
+    check_text(schema, "the schema of a store", max_bytes=63)
+    if pool_size < 1:
+        raise UsageError(f"pool_size={pool_size} leaves no connection; give at least one")
+    if not timeout > 0:
+        raise UsageError(f"timeout={timeout} is over at once; give seconds above 0")
+    return Server(dsn, pool_size=pool_size, timeout=timeout, check=Guard(schema, allow_owner).check)
+
+
+def _check_role(where: str, name: str, is_super: bool, bypasses: bool, is_owner: bool) -> None:
     kinds = (("a superuser", is_super), ("allowed to bypass row-level security", bypasses), ("an owner", is_owner))
     if what := next((kind for kind, holds in kinds if holds), None):
         raise StoreError(
@@ -87,5 +100,5 @@ def _check_role(where: str, name: str, is_super: bool, bypasses: bool, is_owner:
         )
 
 
-def _listed(names: set[str]) -> str:
+def _listed(names: Iterable[str]) -> str:
     return ", ".join(sorted(names))

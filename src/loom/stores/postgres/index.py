@@ -4,6 +4,8 @@ A posting is one text that holds a term: how often, and how long the text is. Ev
 what others write changes no score.
 """
 
+# ruff: noqa: S608 - only constants of this module stand in SQL; every value is bound
+
 from __future__ import annotations
 
 from collections import Counter
@@ -72,7 +74,8 @@ def scores(owner: UUID, words: Sequence[str]) -> tuple[str, tuple[Any, ...]]:
     return _SCORES, (owner, list(words), owner)
 
 
-_WEIGHT = f"h.times * {K1 + 1}::float8 / (h.times + {K1}::float8 * ({1 - B}::float8 + {B}::float8 * h.length * l.texts / l.words))"
+_LENGTH = f"{1 - B}::float8 + {B}::float8 * h.length * l.texts / l.words"
+_WEIGHT = f"h.times * {K1 + 1}::float8 / (h.times + {K1}::float8 * ({_LENGTH}))"
 _SCORES = f"""
 SELECT h.number, h.signal, sum(ln(1 + (l.texts - h.holding + 0.5::float8) / (h.holding + 0.5::float8)) * {_WEIGHT}
     ORDER BY h.term) AS score

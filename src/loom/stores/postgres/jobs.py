@@ -67,9 +67,7 @@ async def enqueue(db: Database, scope: Scope, jobs: Sequence[Job]) -> int:
     return len(new)
 
 
-async def lease(
-    db: Database, now: datetime, until: datetime, limit: int, scope: Scope | None
-) -> tuple[Lease, ...]:
+async def lease(db: Database, now: datetime, until: datetime, limit: int, scope: Scope | None) -> tuple[Lease, ...]:
     """Take due jobs, oldest first."""
     whose, values = ("true", ()) if scope is None else _covered(scope)
     micros = to_micros(now)

@@ -95,7 +95,9 @@ def _newest(records: Sequence[Record], stored: Mapping[str, Record]) -> dict[str
 async def numbers_of(db: Database, scope: Scope, ids: Iterable[str]) -> dict[str, int]:
     """The numbers of those of the records that the scope sees."""
     sql, values = seen(scope)
-    found = await rows(db, f"SELECT r.id, r.number FROM records AS r WHERE {sql} AND r.id = ANY(%s)", *values, list(ids))
+    found = await rows(
+        db, f"SELECT r.id, r.number FROM records AS r WHERE {sql} AND r.id = ANY(%s)", *values, list(ids)
+    )
     return dict(found)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from loom.core.checks import check_text
 from loom.errors import FormatTooNew, StoreError
-from loom.stores.postgres.connection import connect, one, run, spoken_errors, spoken_name
+from loom.stores.postgres.connection import connect, one, rows, run, spoken_errors, spoken_name
 
 if TYPE_CHECKING:
     from loom.stores.postgres.connection import Database
@@ -23,7 +23,11 @@ APP_ROLE = "loom_app"
 _FIRST = """
 CREATE TABLE meta (name text PRIMARY KEY, value text NOT NULL);
 
-CREATE TABLE embedder (only boolean PRIMARY KEY DEFAULT true CHECK (only), identity text NOT NULL, dimension int NOT NULL);
+CREATE TABLE embedder (
+    is_only boolean PRIMARY KEY DEFAULT true CHECK (is_only),
+    identity text NOT NULL,
+    dimension int NOT NULL
+);
 
 CREATE TABLE users (
     owner uuid PRIMARY KEY,
@@ -127,29 +131,63 @@ CREATE TABLE jobs (
 CREATE UNIQUE INDEX open_job_keys ON jobs (owner, key) WHERE dead_at IS NULL;
 CREATE UNIQUE INDEX open_job_ids ON jobs (owner, id) WHERE dead_at IS NULL;
 CREATE INDEX open_jobs ON jobs (run_at, id) WHERE dead_at IS NULL;
+
+CREATE TABLE checkpoint_nodes (
+    owner uuid NOT NULL,
+    node bigint NOT NULL,
+    parent bigint,
+    session_id text COLLATE "C",
+    id text COLLATE "C",
+    data bytea,
+    size int NOT NULL,
+    parts bytea[] NOT NULL,
+    entries bytea NOT NULL,
+    PRIMARY KEY (owner, node)
+);
+CREATE UNIQUE INDEX checkpoint_ids ON checkpoint_nodes (owner, session_id, id) WHERE session_id IS NOT NULL;
+CREATE INDEX checkpoints_by_session ON checkpoint_nodes (owner, session_id, node) WHERE session_id IS NOT NULL;
+CREATE INDEX checkpoint_parents ON checkpoint_nodes (owner, parent) WHERE parent IS NOT NULL;
+
+CREATE TABLE checkpoint_parts (
+    owner uuid NOT NULL,
+    hash bytea NOT NULL,
+    uses bigint NOT NULL,
+    body bytea NOT NULL,
+    PRIMARY KEY (owner, hash)
+);
 """
 
 MIGRATIONS: tuple[str, ...] = (_FIRST,)
 """Step n leads from version n to n + 1. A step that was released is never changed."""
 VERSION = len(MIGRATIONS)
 
-TABLES = ("users", "records", "keys", "postings", "lengths", "vectors", "jobs")
+TABLES = (
+    "users", "records", "keys", "postings", "lengths", "vectors", "jobs", "checkpoint_nodes", "checkpoint_parts",
+)  # fmt: skip
 """The tables that hold users' data."""
+
+UNSWEPT = (
+    "no row is left, but Postgres keeps the bytes of removed rows in its files until they are swept: "
+    "run VACUUM FULL on the tables of the schema, and let the write-ahead log and its backups run out"
+)
+"""What a forget cannot do: only an administrator can make Postgres write its files anew."""
 
 SCOPED = "scope"
 EVERYBODY = "everybody"
 FOR_EVERYBODY = {"users": "SELECT", "records": "SELECT", "vectors": "ALL", "jobs": "ALL"}
 """What a transaction may do that asks for everybody: lease jobs, exchange vectors and list what has none."""
 
+_AVAILABLE = "SELECT 1 FROM pg_available_extensions WHERE name = 'vector'"
 _OF_OWNER = "owner = nullif(current_setting('loom.owner', true), '')::uuid"
 _OF_EVERYBODY = "current_setting('loom.everybody', true) = 'on'"
 
 # The planner's statistics hold samples of columns, and would keep words of those who are forgotten.
 _CONTENT = """
 SELECT quote_ident(c.relname), quote_ident(a.attname)
-FROM pg_attribute AS a JOIN pg_class AS c ON c.oid = a.attrelid
-WHERE c.relnamespace = %s::regnamespace AND c.relkind IN ('r', 'p') AND a.attnum > 0 AND NOT a.attisdropped
-AND a.atttypid IN ('text'::regtype, 'vector'::regtype) AND a.attstattarget IS DISTINCT FROM 0
+FROM pg_attribute AS a JOIN pg_class AS c ON c.oid = a.attrelid JOIN pg_namespace AS n ON n.oid = c.relnamespace
+WHERE n.nspname = %s AND c.relkind IN ('r', 'p') AND a.attnum > 0 AND NOT a.attisdropped
+AND a.atttypid IN ('text'::regtype, 'bytea'::regtype, 'bytea[]'::regtype, 'vector'::regtype)
+AND a.attstattarget IS DISTINCT FROM 0
 """
 
 
@@ -179,7 +217,7 @@ async def init_schema(
 
 
 async def _make_extension(db: Database, where: str) -> None:
-    if await one(db, "SELECT 1 FROM pg_available_extensions WHERE name = 'vector'") is None:
+    if await one(db, _AVAILABLE) is None:
         raise StoreError(
             f"the server {where} does not have the extension pgvector; install its package on the server first"
         )
@@ -196,9 +234,7 @@ async def _make_roles(db: Database, app_role: str, owner_role: str, password: st
     if password is not None:
         # Encrypted here, so that no log of the server ever holds it.
         secret = db.pgconn.encrypt_password(password.encode(), app_role.encode(), b"scram-sha-256").decode()
-        await db.execute(
-            sql.SQL("ALTER ROLE {} PASSWORD {}").format(sql.Identifier(app_role), sql.Literal(secret))
-        )
+        await db.execute(sql.SQL("ALTER ROLE {} PASSWORD {}").format(sql.Identifier(app_role), sql.Literal(secret)))
     if await one(db, "SELECT 1 WHERE pg_has_role(current_user, %s, 'MEMBER')", owner_role) is None:
         await db.execute(sql.SQL("GRANT {} TO CURRENT_USER").format(sql.Identifier(owner_role)))
 
@@ -223,7 +259,7 @@ async def _make_tables(db: Database, where: str, schema: str, app_role: str, own
               str(VERSION))  # fmt: skip
     for table in TABLES:
         await _secure(db, table)
-    for table, column in await _content(db, schema):
+    for table, column in await rows(db, _CONTENT, schema):
         await say(f"ALTER TABLE {table} ALTER COLUMN {column} SET STATISTICS 0")
     await say("GRANT USAGE ON SCHEMA {schema} TO {app}")
     await say("GRANT SELECT ON meta TO {app}")
@@ -241,12 +277,6 @@ async def _secure(db: Database, table: str) -> None:
         await run(db, f"CREATE POLICY {EVERYBODY} ON {table} FOR {FOR_EVERYBODY[table]} USING ({_OF_EVERYBODY})")
 
 
-async def _content(db: Database, schema: str) -> list[tuple[str, str]]:
-    from loom.stores.postgres.connection import rows  # noqa: PLC0415
-
-    return [(table, column) for table, column in await rows(db, _CONTENT, schema)]
-
-
 async def vector_schema(db: Database, where: str) -> str:
     """The schema that the extension `vector` is in."""
     found = await one(db, "SELECT n.nspname FROM pg_extension AS e JOIN pg_namespace AS n ON n.oid = e.extnamespace "
@@ -259,7 +289,10 @@ async def vector_schema(db: Database, where: str) -> str:
 async def stored_version(db: Database, schema: str) -> int:
     """The version of the schema, 0 where there is none."""
     is_there = await one(
-        db, "SELECT 1 FROM pg_class WHERE relname = 'meta' AND relnamespace = to_regnamespace(quote_ident(%s))", schema
+        db,
+        "SELECT 1 FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace "
+        "WHERE c.relname = 'meta' AND n.nspname = %s",
+        schema,
     )
     found = await one(db, "SELECT value FROM meta WHERE name = 'version'") if is_there else None
     return 0 if found is None else int(found[0])

@@ -19,10 +19,9 @@ from loom.protocols.memory_store import FoundBy, Query
 from loom.stores.postgres import jobs as job_rows
 from loom.stores.postgres import records, search
 from loom.stores.postgres import vectors as vector_rows
-from loom.stores.postgres.connection import Server
-from loom.stores.postgres.guard import Guard
+from loom.stores.postgres.guard import guarded
 from loom.stores.postgres.records import Keys
-from loom.stores.postgres.schema import SCHEMA
+from loom.stores.postgres.schema import SCHEMA, UNSWEPT
 
 
 class PostgresStore:
@@ -44,15 +43,8 @@ class PostgresStore:
         schema: str = SCHEMA,
         allow_owner: bool = False,
     ) -> None:
-        check_text(dsn, "the address of a Postgres server")
-        check_text(schema, "the schema of a store", max_bytes=63)
-        if pool_size < 1:
-            raise UsageError(f"pool_size={pool_size} leaves no connection; give at least one")
-        if not timeout > 0:
-            raise UsageError(f"timeout={timeout} is over at once; give seconds above 0")
         self._clock = clock or SystemClock()
-        guard = Guard(schema, allow_owner)
-        self._server = Server(dsn, pool_size=pool_size, timeout=timeout, check=guard.check)
+        self._server = guarded(dsn, pool_size=pool_size, timeout=timeout, schema=schema, allow_owner=allow_owner)
 
     async def __aenter__(self) -> Self:
         await self._server.open()
@@ -102,7 +94,7 @@ class PostgresStore:
             else:
                 removed |= await records.forget_session(db, scope)
         removed = {kind: count for kind, count in removed.items() if count}
-        return Receipt(removed=removed, pending=(_UNSWEPT,) if removed else ())
+        return Receipt(removed=removed, pending=(UNSWEPT,) if removed else ())
 
     async def aclose(self) -> None:
         """Give all connections back. Closing twice is allowed."""
@@ -221,12 +213,6 @@ class PostgresStore:
         """How many jobs of a user are open."""
         async with self._server.transaction(scope) as db:
             return await job_rows.pending(db, scope)
-
-
-_UNSWEPT = (
-    "no row is left, but Postgres keeps the bytes of removed rows in its files until they are swept: "
-    "run VACUUM FULL on the tables of the schema, and let the write-ahead log and its backups run out"
-)
 
 
 def _check_embedder(call: str, identity: str, dimension: int) -> None:

@@ -27,7 +27,7 @@ from loom.stores.sqlite import jobs as job_rows
 from loom.stores.sqlite.connection import SYNCHRONOUS, Database, Durability
 from loom.stores.sqlite.readers import Readers
 from loom.stores.sqlite.records import Keys
-from loom.stores.sqlite.users import find_user
+from loom.stores.sqlite.users import all_users, find_user
 from loom.stores.sqlite.writer import Writer, acquire, release
 
 _T = TypeVar("_T")
@@ -178,6 +178,11 @@ class SqliteStore:
     async def count_unembedded(self, *, where: Filter | None = None) -> int:
         """How many records have no vector."""
         return await self._view(lambda db: reembed.count_unembedded(db, where))
+
+    async def users(self, *, after: Scope | None = None, limit: int = 100) -> tuple[Scope, ...]:
+        """Users of whom something was written, by namespace and user, from behind `after`."""
+        _check_limit(limit)
+        return await self._view(lambda db: all_users(db, after, limit))
 
     async def put_keys(self, scope: Scope, keys: Keys) -> None:
         """Set keys: record id, then kind, then text; all or none."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 from loom.core.scope import Scope
-from loom.stores.sqlite.connection import Database, one
+from loom.stores.sqlite.connection import Database, one, rows
 
 NUMBER_BITS = 32
 """A row is the user's number, then the record's number among his, so that one user's rows lie together."""
@@ -17,6 +17,18 @@ def find_user(db: Database, scope: Scope) -> int | None:
     """The number of the scope's user, None where nothing was written for him."""
     found = one(db, "SELECT user FROM users WHERE namespace = ? AND user_id = ?", scope.namespace, scope.user_id)
     return None if found is None else int(found[0])
+
+
+def all_users(db: Database, after: Scope | None, limit: int) -> tuple[Scope, ...]:
+    """Users of whom something was written, by namespace and user, from behind `after`."""
+    last = ("", "") if after is None else (after.namespace, after.user_id)
+    found = rows(
+        db,
+        "SELECT namespace, user_id FROM users WHERE (namespace, user_id) > (?, ?) ORDER BY namespace, user_id LIMIT ?",
+        *last,
+        limit,
+    )
+    return tuple(Scope(namespace, user_id) for namespace, user_id in found)
 
 
 def make_user(db: Database, scope: Scope) -> int:

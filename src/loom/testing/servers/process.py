@@ -10,7 +10,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,7 @@ def private_folder(name: str) -> Generator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def run_as() -> Mapping[str, Any]:
+def run_as() -> dict[str, Any]:
     """Whom a server runs as: root hands it to somebody without rights, as some servers refuse to be root."""
     if os.getuid() != 0:
         return {}
@@ -59,11 +59,18 @@ def run_once(command: Sequence[str], folder: Path) -> None:
 
 
 @contextmanager
-def running(command: Sequence[str], folder: Path, *, is_ready: Callable[[], bool]) -> Generator[subprocess.Popen[bytes]]:
-    """A server process from the moment it answers; it is interrupted afterwards, and killed if it does not listen."""
+def running(
+    command: Sequence[str], folder: Path, *, is_ready: Callable[[], bool], as_self: bool = False
+) -> Generator[subprocess.Popen[Any]]:
+    """A server process from the moment it answers; it is interrupted afterwards, and killed if it does not listen.
+
+    With `as_self` it keeps the rights of this process: a script needs the Python that others may not read.
+    """
     log = folder / "log"
     with log.open("wb") as output:
-        process = subprocess.Popen(command, cwd=folder, stdout=output, stderr=output, **run_as())  # noqa: S603
+        process: subprocess.Popen[Any] = subprocess.Popen(  # noqa: S603
+            command, cwd=folder, stdout=output, stderr=output, **({} if as_self else run_as())
+        )
     try:
         _wait(process, is_ready, log)
         yield process
@@ -76,7 +83,7 @@ def running(command: Sequence[str], folder: Path, *, is_ready: Callable[[], bool
             process.wait()
 
 
-def _wait(process: subprocess.Popen[bytes], is_ready: Callable[[], bool], log: Path) -> None:
+def _wait(process: subprocess.Popen[Any], is_ready: Callable[[], bool], log: Path) -> None:
     end = time.monotonic() + _START_SECONDS
     while not is_ready():
         if process.poll() is not None or time.monotonic() > end:

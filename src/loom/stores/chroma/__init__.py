@@ -1,0 +1,5 @@
+"""Vectors in Chroma."""
+
+from loom.stores.chroma.vectors import ChromaVectorStore
+
+__all__ = ["ChromaVectorStore"]

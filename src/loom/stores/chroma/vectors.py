@@ -1,0 +1,300 @@
+"""Vectors in Chroma: a collection for each user."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import count
+from os import PathLike, fspath
+from typing import Any
+
+import numpy as np
+
+from loom.core.checks import check_text
+from loom.core.filter import Filter
+from loom.core.scope import Scope
+from loom.protocols.embedder import Vector
+from loom.protocols.vector_store import VectorHit, VectorItem
+from loom.stores.chroma.client import MEMORY, ChromaCalls
+from loom.stores.vector_entries import (
+    ID,
+    NAMESPACE,
+    USER,
+    Binding,
+    Entry,
+    Found,
+    Wanted,
+    check_binding,
+    check_embedder,
+    checked_query,
+    checked_rows,
+    entry_id,
+    entry_of,
+    fields_of,
+    nearest,
+    tenant_of,
+    wanted_by,
+)
+
+_PAGE = 500
+_EXACT = 1000
+_IDENTITY, _DIMENSION = "embedder", "dimension"
+_COSINE = {"hnsw": {"space": "cosine"}}
+_RESIDUE = "numbers of removed vectors may stand in the files of Chroma at {where} until it writes over them"
+_stores = count(1)
+
+
+class ChromaVectorStore:
+    """Keeps vectors in Chroma, a collection for each user, found by cosine.
+
+    `where` is the URL of a server, a folder, or `:memory:`. Up to 1,000 vectors of a user are compared exactly; of more,
+    Chroma's index chooses, which may miss one. A folder belongs to one process at a time; several processes share a
+    server. `headers` are sent to a server with every request, and wait `timeout` seconds at the most.
+    """
+
+    def __init__(
+        self,
+        where: str | PathLike[str] = MEMORY,
+        *,
+        prefix: str = "loom",
+        headers: Mapping[str, str] | None = None,
+        timeout: float = 10.0,
+    ) -> None:
+        check_text(fspath(where), "the place of a Chroma store")
+        check_text(prefix, "the prefix of collections")
+        self._calls = ChromaCalls(fspath(where), headers=dict(headers) if headers else None, timeout=timeout)
+        # All clients in memory of one process see the same collections.
+        self._prefix = f"{prefix}-{next(_stores)}" if self._calls.where == MEMORY else prefix
+        self._known: Binding | None = None
+
+    # -- whose vectors these are --------------------------------------------------------------------------
+
+    async def bind(self, identity: str, dimension: int) -> None:
+        """Say which embedder the vectors come from; the same again is a no-op."""
+        check_embedder(identity, dimension)
+        known = await self._binding()
+        if known is not None:
+            check_binding(known, identity, dimension)
+        if known is None or known[0] is None:
+            await self._write_binding((identity, dimension))
+
+    async def bound(self) -> tuple[str, int] | None:
+        """The embedder and dimension of the vectors."""
+        known = await self._binding()
+        return None if known is None or known[0] is None else (known[0], known[1])
+
+    @property
+    def residue(self) -> str:
+        """What may stay of removed vectors in the files of the engine, in words."""
+        return "" if self._calls.where == MEMORY else _RESIDUE.format(where=self._calls.where)
+
+    async def clear(self) -> None:
+        """Remove the vectors of everybody, and whose they were."""
+        await self._calls(self._remove_all)
+        self._known = None
+
+    async def _binding(self) -> Binding | None:
+        if self._known is None:
+            about = await self._calls(self._about)
+            self._known = about and (about.get(_IDENTITY), int(about[_DIMENSION]))
+        return self._known
+
+    async def _write_binding(self, bound: Binding) -> None:
+        about = {name: value for name, value in ((_IDENTITY, bound[0]), (_DIMENSION, bound[1])) if value is not None}
+        await self._calls(self._write_about, about)
+        self._known = bound
+
+    # -- vectors ------------------------------------------------------------------------------------------
+
+    async def upsert(self, scope: Scope, items: Sequence[VectorItem]) -> None:
+        """Add vectors, or replace those with the same id; all or nothing for as many as Chroma takes at once."""
+        known = await self._binding()
+        rows = checked_rows(items, known)
+        if rows:
+            if known is None:
+                await self._write_binding((None, len(next(iter(rows.values()))[1])))
+            await self._calls(self._write, scope, rows)
+
+    async def search(
+        self, scope: Scope, vector: Vector, *, limit: int = 10, where: Filter | None = None
+    ) -> tuple[VectorHit, ...]:
+        """The nearest vectors, nearest first."""
+        asked = checked_query(vector, await self._binding())
+
+        async def ask(size: int, wanted: Sequence[Wanted]) -> Found:
+            return await self._calls(self._nearest, scope, asked, size, wanted)
+
+        return await nearest(ask, scope, limit=limit, where=where)
+
+    async def delete(self, scope: Scope, *ids: str) -> int:
+        """Remove vectors; returns how many were there."""
+        return await self._calls(self._delete, scope, ids)
+
+    async def count(self, scope: Scope) -> int:
+        """How many vectors there are."""
+        return len(await self.ids(scope)) if scope.session_id is not None else await self._calls(self._count, scope)
+
+    async def forget(self, scope: Scope) -> int:
+        """Remove all vectors of the scope; returns how many."""
+        if scope.session_id is not None:
+            return await self.delete(scope, *await self.ids(scope))
+        return await self._calls(self._remove, scope)
+
+    async def ids(self, scope: Scope) -> tuple[str, ...]:
+        """The ids of the scope's vectors."""
+        return await self._calls(self._ids, scope)
+
+    async def vectors(self, scope: Scope, *ids: str) -> Mapping[str, Vector]:
+        """The directions of those of these vectors that are there."""
+        return await self._calls(self._vectors, scope, ids)
+
+    async def users(self) -> tuple[Scope, ...]:
+        """Everybody who has vectors."""
+        return await self._calls(self._users)
+
+    async def aclose(self) -> None:
+        """Release the client; what was kept in memory is gone. Closing twice is allowed."""
+        if self._calls.where == MEMORY and not self._calls.is_closed:
+            await self.clear()
+        await self._calls.aclose()
+
+    # -- with the client, in a worker thread --------------------------------------------------------------
+
+    def _about(self, client: Any) -> dict[str, Any] | None:
+        found = _collection(client, self._binding_name)
+        return None if found is None else dict(found.metadata)
+
+    def _write_about(self, client: Any, about: dict[str, Any]) -> None:
+        found = client.get_or_create_collection(self._binding_name, embedding_function=None, metadata=about)
+        found.modify(metadata=about)
+
+    def _write(self, client: Any, scope: Scope, rows: Mapping[str, tuple[VectorItem, list[float]]]) -> None:
+        about = {NAMESPACE: scope.namespace, USER: scope.user_id}
+        collection = client.get_or_create_collection(
+            self._name(scope), embedding_function=None, metadata=about, configuration=_COSINE
+        )
+        if scope.session_id is None:
+            # A scope without a session sees the sessions of its user, so it replaces there too.
+            mine = {entry_id(scope, id) for id in rows}
+            _delete(collection, [key for key, _ in _found(collection, tuple(rows)) if key not in mine])
+        given = list(rows.values())
+        for start in range(0, len(given), client.get_max_batch_size()):
+            page = given[start : start + client.get_max_batch_size()]
+            collection.upsert(
+                ids=[entry_id(scope, item.id) for item, _ in page],
+                embeddings=[row for _, row in page],
+                metadatas=[fields_of(scope, item) for item, _ in page],
+            )
+
+    def _nearest(self, client: Any, scope: Scope, asked: list[float], size: int, wanted: Sequence[Wanted]) -> Found:
+        collection = _collection(client, self._name(scope))
+        held = 0 if collection is None else collection.count()
+        if not held:
+            return Found((), is_all=True)
+        if held <= _EXACT:
+            # The index gives all when it is asked for so many, and what it gives it compares exactly.
+            found = _query(collection, asked, held)
+            entries = found if len(found) == held else _compared(collection, asked, None)
+            return Found(entries, is_all=True)
+        where = _where(wanted)
+        found = _query(collection, asked, min(size, held), where)
+        if len(found) < min(size, held) and where is not None:
+            # Few fit, and the index finds few of few: these are compared one by one.
+            return Found(_compared(collection, asked, where), is_all=True)
+        return Found(found, is_all=size >= held)
+
+    def _delete(self, client: Any, scope: Scope, ids: Sequence[str]) -> int:
+        collection = _collection(client, self._name(scope))
+        if collection is None:
+            return 0
+        return _delete(collection, [key for key, _ in _found(collection, ids, wanted_by(scope, None))])
+
+    def _count(self, client: Any, scope: Scope) -> int:
+        collection = _collection(client, self._name(scope))
+        return 0 if collection is None else int(collection.count())
+
+    def _remove(self, client: Any, scope: Scope) -> int:
+        held = self._count(client, scope)
+        if _collection(client, self._name(scope)) is not None:
+            client.delete_collection(self._name(scope))
+        return held
+
+    def _remove_all(self, client: Any) -> None:
+        for collection in [*self._collections(client), _collection(client, self._binding_name)]:
+            if collection is not None:
+                client.delete_collection(collection.name)
+
+    def _ids(self, client: Any, scope: Scope) -> tuple[str, ...]:
+        collection = _collection(client, self._name(scope))
+        if collection is None:
+            return ()
+        found = collection.get(where=_where(wanted_by(scope, None)), include=["metadatas"])
+        return tuple(fields[ID] for fields in found["metadatas"])
+
+    def _vectors(self, client: Any, scope: Scope, ids: Sequence[str]) -> dict[str, Vector]:
+        collection = _collection(client, self._name(scope))
+        if collection is None:
+            return {}
+        found = _found(collection, ids, wanted_by(scope, None), include="embeddings")
+        keys = {entry_id(scope, id): id for id in ids}
+        return {keys[key]: vector.tolist() for key, vector in found if key in keys}
+
+    def _users(self, client: Any) -> tuple[Scope, ...]:
+        found = [(about[NAMESPACE], about[USER]) for about in (one.metadata for one in self._collections(client))]
+        return tuple(Scope(namespace, user_id) for namespace, user_id in sorted(found))
+
+    def _collections(self, client: Any) -> list[Any]:
+        found: list[Any] = []
+        while page := client.list_collections(limit=_PAGE, offset=len(found)):
+            found += page
+        return [one for one in found if one.name.startswith(f"{self._prefix}-user-")]
+
+    def _name(self, scope: Scope) -> str:
+        return f"{self._prefix}-user-{tenant_of(scope)}"
+
+    @property
+    def _binding_name(self) -> str:
+        return f"{self._prefix}-binding"
+
+
+def _collection(client: Any, name: str) -> Any:
+    from chromadb.errors import NotFoundError  # noqa: PLC0415 - it is loaded by now
+
+    try:
+        return client.get_collection(name, embedding_function=None)
+    except NotFoundError:
+        return None
+
+
+def _where(wanted: Sequence[Wanted]) -> dict[str, Any] | None:
+    conditions: list[dict[str, Any]] = [{key: {"$in": list(values)}} for key, values in wanted]
+    return {"$and": conditions} if len(conditions) > 1 else next(iter(conditions), None)
+
+
+def _query(collection: Any, asked: list[float], size: int, where: dict[str, Any] | None = None) -> list[Entry]:
+    found = collection.query(query_embeddings=[asked], n_results=size, where=where, include=["metadatas", "distances"])
+    pairs = zip(found["metadatas"][0], found["distances"][0], strict=True)
+    return [entry_of(fields, 1.0 - distance) for fields, distance in pairs]
+
+
+def _compared(collection: Any, asked: list[float], where: dict[str, Any] | None) -> list[Entry]:
+    """All entries that fit, nearest first, compared one by one."""
+    found = collection.get(where=where, include=["metadatas", "embeddings"])
+    scores = np.asarray(found["embeddings"], np.float64).reshape(-1, len(asked)) @ np.asarray(asked)
+    entries = [entry_of(fields, score) for fields, score in zip(found["metadatas"], scores.tolist(), strict=True)]
+    return sorted(entries, key=lambda entry: -entry.score)
+
+
+def _found(
+    collection: Any, ids: Sequence[str], wanted: Sequence[Wanted] = (), *, include: str = "metadatas"
+) -> Iterator[tuple[str, Any]]:
+    """The engine's ids of these entries, each with its fields or its vector."""
+    for start in range(0, len(ids), _PAGE):
+        where = _where([*wanted, Wanted(ID, tuple(ids[start : start + _PAGE]))])
+        found = collection.get(where=where, include=[include])
+        yield from zip(found["ids"], found[include], strict=True)
+
+
+def _delete(collection: Any, keys: Sequence[str]) -> int:
+    for start in range(0, len(keys), _PAGE):
+        collection.delete(ids=list(keys[start : start + _PAGE]))
+    return len(keys)

@@ -1,0 +1,5 @@
+"""Vectors in Qdrant."""
+
+from loom.stores.qdrant.vectors import QdrantVectorStore
+
+__all__ = ["QdrantVectorStore"]

@@ -1,0 +1,118 @@
+"""One change of what a user has: planned in Python on what was read, and made only if that still holds.
+
+Every value that a plan looked at is sent back with it. The server compares them and does the whole change or, where
+somebody else was faster, nothing; the caller then reads and plans again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from loom.core.record import Record
+from loom.core.scope import Scope
+from loom.protocols.embedder import Vector
+from loom.stores.inmemory.shelf import Change, Shelf
+from loom.stores.redis.codec import (
+    id_bytes,
+    pack_keys,
+    pack_owner,
+    pack_record,
+    pack_vector,
+    unpack_keys,
+    unpack_record,
+)
+from loom.stores.redis.link import Argument, Link
+from loom.stores.redis.names import StoreNames
+from loom.stores.redis.scripts import COMMIT
+
+
+class Transaction:
+    """Reads of one user's hashes, and the change that follows from them."""
+
+    def __init__(self, link: Link, store: StoreNames, scope: Scope) -> None:
+        self.store, self.user = store, store.user(scope)
+        self._link, self._scope = link, scope
+        self._checks: dict[tuple[str, bytes], bytes | None] = {}
+        self._changed: dict[bytes, None] = {}
+        self._removed: dict[bytes, None] = {}
+        self._commands: list[tuple[Argument, ...]] = []
+
+    async def read(self, *wanted: tuple[str, Iterable[str]]) -> list[dict[str, bytes]]:
+        """The fields of hashes that are there, one mapping for each hash; the change depends on all of them."""
+        asked = [(key, list(dict.fromkeys(fields))) for key, fields in wanted]
+        commands = [("HMGET", key, *map(id_bytes, fields)) for key, fields in asked if fields]
+        answers = iter(await self._link.calls(commands) if commands else [])
+        found: list[dict[str, bytes]] = []
+        for key, fields in asked:
+            values: dict[str, bytes | None] = dict(zip(fields, next(answers), strict=True)) if fields else {}
+            self._checks |= {(key, id_bytes(field)): value for field, value in values.items()}
+            found.append({field: value for field, value in values.items() if value is not None})
+        return found
+
+    async def shelf(self, ids: Iterable[str]) -> Shelf:
+        """These records of the user and their keys, to plan with."""
+        wanted = list(ids)
+        records, keys = await self.read((self.user.records, wanted), (self.user.keys, wanted))
+        return Shelf(
+            records={id: unpack_record(data) for id, data in records.items()},
+            keys={id: unpack_keys(data) for id, data in keys.items()},
+        )
+
+    def depends_on(self, key: str, field: str, value: bytes | None) -> None:
+        """Make the change only if the field has this value; None: only if it is not there."""
+        self._checks[key, id_bytes(field)] = value
+
+    def apply(self, shelf: Shelf, change: Change) -> None:
+        """Write what was planned for a shelf."""
+        for id, record in change.records.items():
+            if record is None:
+                self._remove(id)
+            else:
+                self.set_record(record, old=shelf.records.get(id))
+        for id, texts in change.keys.items():
+            kept = {kind: text for kind, text in {**shelf.keys.get(id, {}), **texts}.items() if text.strip()}
+            self._note(id)
+            if kept:
+                self.do("HSET", self.user.keys, id, pack_keys(kept))
+            else:
+                self.do("HDEL", self.user.keys, id)
+
+    def set_record(self, record: Record, *, old: Record | None) -> None:
+        """Write a record; the vector of another text would find it for words it no longer says."""
+        self._note(record.id)
+        self.do("HSET", self.user.records, record.id, pack_record(record))
+        if old is not None and old.text != record.text:
+            self.do("HDEL", self.user.vectors, record.id)
+
+    def set_vectors(self, vectors: Mapping[str, Vector]) -> None:
+        """Write vectors."""
+        for id, vector in vectors.items():
+            self._note(id)
+            self.do("HSET", self.user.vectors, id, pack_vector(vector))
+
+    def do(self, *command: Argument) -> None:
+        """Run this command with the change."""
+        self._commands.append(command)
+
+    async def commit(self) -> bool:
+        """Make the change; False, and nothing is changed, if what was read is no longer so."""
+        if not self._commands:
+            return True
+        user, store = self.user, self.store
+        arguments: list[Argument] = [user.digest, pack_owner(self._scope), len(self._checks)]
+        for (key, field), value in self._checks.items():
+            arguments += [key, field, b"-" if value is None else b"=" + value]
+        for ids in (self._changed, self._removed):
+            arguments += [len(ids), *ids]
+        for command in self._commands:
+            arguments += [len(command), *command]
+        keys = (store.version, store.users, user.meta, user.changed, user.jobs, user.dead)
+        return bool(await self._link.run(COMMIT, keys, arguments))
+
+    def _remove(self, id: str) -> None:
+        self._removed[id_bytes(id)] = None
+        for key in (self.user.records, self.user.keys, self.user.vectors):
+            self.do("HDEL", key, id)
+
+    def _note(self, id: str) -> None:
+        self._changed[id_bytes(id)] = None

@@ -1,0 +1,49 @@
+"""Removing a user, or one of his sessions, and saying what was removed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from loom.core.record import Episode, Receipt
+from loom.core.scope import Scope
+from loom.stores.redis import jobs
+from loom.stores.redis.change import Transaction
+from loom.stores.redis.link import Link
+from loom.stores.redis.names import StoreNames
+from loom.stores.redis.scripts import FORGET
+
+_COUNTED = ("episode", "fact", "block", "job", "dead_letter")
+_FILES = (
+    "Redis no longer holds any of it, but its files on disk do until they are written anew: run BGREWRITEAOF for the "
+    "append-only file; snapshots and copies on other servers follow in their own time"
+)
+
+
+async def forget_user(link: Link, names: StoreNames, scope: Scope) -> Receipt:
+    """Remove every key of a user, in one step."""
+    user = names.user(scope)
+    keys = (names.users, names.due, names.held, *user.all)
+    counts: list[int] = await link.run(FORGET, keys, (user.digest,))
+    return _receipt(Counter(dict(zip(_COUNTED, counts, strict=True))))
+
+
+async def forget_session(link: Link, change: Transaction, scope: Scope, ids: Sequence[str]) -> Receipt | None:
+    """Remove these episodes, and the jobs and dead letters of the session; None if somebody else was faster."""
+    shelf = await change.shelf(ids)
+    planned = shelf.plan(scope, delete=ids)
+    change.apply(shelf, planned)
+    removed = Counter({Episode.kind: len(planned.records)})
+    for data, held in await jobs.of_scope(link, change.user, scope):
+        change.depends_on(change.user.jobs, held.job.id, data)
+        jobs.close(change, held.job)
+        removed["job"] += 1
+    for data, _ in await jobs.letters(link, change.user, scope):
+        change.do("LREM", change.user.dead, 1, data)
+        removed["dead_letter"] += 1
+    return _receipt(removed) if await change.commit() else None
+
+
+def _receipt(removed: Counter[str]) -> Receipt:
+    found = {kind: count for kind, count in removed.items() if count}
+    return Receipt(removed=found, pending=(_FILES,) if found else ())

@@ -1,0 +1,151 @@
+"""The jobs of all users: who holds each, and which were given up."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from datetime import datetime
+
+from loom.core.scope import Scope
+from loom.errors import StoreConflict, UsageError
+from loom.protocols.jobs import DeadLetter, Job, Lease
+from loom.stores.redis.change import Transaction
+from loom.stores.redis.codec import HeldJob, micros, pack_job, pack_letter, unpack_job, unpack_letter
+from loom.stores.redis.link import Link
+from loom.stores.redis.names import StoreNames, UserNames, of_member
+
+
+async def enqueue(change: Transaction, scope: Scope, jobs: Sequence[Job], *, closing: Lease | None = None) -> int:
+    """Queue the jobs whose key is not open yet; returns how many. The job that is closed no longer counts."""
+    if not jobs:
+        return 0
+    user = change.user
+    keys, open_jobs = await change.read((user.job_keys, [j.key for j in jobs]), (user.jobs, [j.id for j in jobs]))
+    taken, ids = set(keys), set(open_jobs)
+    if closing is not None:
+        taken.discard(closing.job.key)
+        ids.discard(closing.job.id)
+    new = 0
+    for job in jobs:
+        if not scope.covers(job.scope):
+            raise UsageError(f"job {job.id} is for {job.scope}, but the write is for {scope}; use one scope")
+        if job.key in taken:
+            continue
+        if job.id in ids:
+            raise UsageError(f"job {job.id} is open already, with another key than {job.key!r}; use a new id")
+        taken.add(job.key)
+        ids.add(job.id)
+        change.do("HSET", user.job_keys, job.key, job.id)
+        _set(change, HeldJob(job))
+        new += 1
+    return new
+
+
+async def held(change: Transaction, lease: Lease) -> HeldJob:
+    """The job of a lease; refuses a lease that is not the newest of an open job."""
+    (found,) = await change.read((change.user.jobs, [lease.job.id]))
+    data = found.get(lease.job.id)
+    job = None if data is None else unpack_job(data)
+    if job is None or job.token != lease.token:
+        raise StoreConflict(
+            f"job {lease.job.id} is no longer held under this lease: it was leased again, closed or forgotten; "
+            f"drop what you did and lease again"
+        )
+    return job
+
+
+def close(change: Transaction, job: Job) -> None:
+    """The job is no longer open."""
+    user, store = change.user, change.store
+    change.do("HDEL", user.jobs, job.id)
+    change.do("HDEL", user.job_keys, job.key)
+    for queue in (store.due, store.held):
+        change.do("ZREM", queue, user.member(job.id))
+
+
+def give_up(change: Transaction, job: Job, reason: str, at: datetime) -> None:
+    """Make the job a dead letter."""
+    close(change, job)
+    change.do("RPUSH", change.user.dead, pack_letter(DeadLetter(job=job, reason=reason, at=at)))
+
+
+def put_back(change: Transaction, job: Job, run_at: datetime) -> None:
+    """Let anybody take the job at `run_at`."""
+    _set(change, HeldJob(replace(job, run_at=run_at)))
+
+
+async def take(
+    link: Link, names: StoreNames, *, now: datetime, until: datetime, limit: int, scope: Scope | None
+) -> tuple[Lease, ...]:
+    """Lease jobs that are due, oldest first."""
+    leases: list[Lease] = []
+    while len(leases) < limit:
+        candidates = await (_due(link, names, now, limit) if scope is None else _due_of(link, names, now, scope))
+        if not candidates:
+            break
+        for data, job in candidates[: limit - len(leases)]:
+            leased = await _take_one(link, names, data, job, until)
+            leases += [] if leased is None else [leased]
+    return tuple(leases)
+
+
+async def _take_one(link: Link, names: StoreNames, data: bytes, job: HeldJob, until: datetime) -> Lease | None:
+    """Lease one job; None if somebody else was faster."""
+    change = Transaction(link, names, job.job.scope)
+    change.depends_on(change.user.jobs, job.job.id, data)
+    taken = job.taken(secrets.token_hex(8), until)
+    _set(change, taken)
+    if not await change.commit():
+        return None
+    return Lease(job=taken.job, token=taken.token or "", until=until)
+
+
+async def letters(link: Link, user: UserNames, scope: Scope) -> list[tuple[bytes, DeadLetter]]:
+    """The jobs of the scope that were given up, in that order, each with what is stored."""
+    found = [(data, unpack_letter(data)) for data in await link.call("LRANGE", user.dead, 0, -1)]
+    return [(data, letter) for data, letter in found if scope.covers(letter.job.scope)]
+
+
+async def of_scope(link: Link, user: UserNames, scope: Scope) -> list[tuple[bytes, HeldJob]]:
+    """The open jobs of the scope, each with what is stored."""
+    found = _unpacked(await link.call("HVALS", user.jobs))
+    return [(data, job) for data, job in found if scope.covers(job.job.scope)]
+
+
+async def _due_of(link: Link, names: StoreNames, now: datetime, scope: Scope) -> list[tuple[bytes, HeldJob]]:
+    return _oldest_first(await of_scope(link, names.user(scope), scope), now)
+
+
+async def _due(link: Link, names: StoreNames, now: datetime, limit: int) -> list[tuple[bytes, HeldJob]]:
+    """Jobs of all users: the first that nobody holds, and those whose lease ran out."""
+    end = micros(now)
+    # Scores are floats, exact to the year 2255; what is read is compared once more in full.
+    free, late = await link.calls(
+        [
+            ("ZRANGEBYSCORE", names.due, "-inf", end, "LIMIT", 0, limit),
+            ("ZRANGEBYSCORE", names.held, "-inf", end),
+        ]
+    )
+    members = [of_member(member.decode()) for member in (*free, *late)]
+    found = await link.calls([("HGET", names.of_digest(digest).jobs, id) for id, digest in members])
+    return _oldest_first(_unpacked(data for data in found if data is not None), now)
+
+
+def _unpacked(found: Iterable[bytes]) -> list[tuple[bytes, HeldJob]]:
+    return [(data, unpack_job(data)) for data in found]
+
+
+def _oldest_first(found: list[tuple[bytes, HeldJob]], now: datetime) -> list[tuple[bytes, HeldJob]]:
+    due = [(data, job) for data, job in found if job.is_due(now)]
+    return sorted(due, key=lambda one: (one[1].job.run_at, one[1].job.id))
+
+
+def _set(change: Transaction, held: HeldJob) -> None:
+    """Write an open job, and put it where it waits: for its time, or for the end of a lease."""
+    user, store = change.user, change.store
+    member = user.member(held.job.id)
+    change.do("HSET", user.jobs, held.job.id, pack_job(held))
+    waits, leaves = (store.due, store.held) if held.until is None else (store.held, store.due)
+    change.do("ZREM", leaves, member)
+    change.do("ZADD", waits, micros(held.until or held.job.run_at), member)

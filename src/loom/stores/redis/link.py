@@ -1,0 +1,219 @@
+"""The connection to a Redis server: made at the first use, checked once, with errors that say what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from hashlib import sha1
+from typing import Any, Protocol, TypeAlias, cast
+from urllib.parse import urlsplit
+
+from anyio import Lock
+
+from loom.errors import FormatTooNew, MissingExtra, StoreError, StoreUnavailable, UsageError
+
+Argument: TypeAlias = str | bytes | int | float
+_SCHEMES = ("redis", "rediss", "unix")
+_FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guarantees:
+    """What a Redis server says of what it keeps. None: the server does not tell.
+
+    `appendonly`: every write goes to a file. `appendfsync`: when that file is forced to disk. `eviction`: what the
+    server does when its memory is full.
+    """
+
+    version: str
+    appendonly: bool
+    appendfsync: str | None
+    eviction: str | None
+
+    @property
+    def is_durable(self) -> bool:
+        """Whether an acknowledged write is still there after the server was killed and started again."""
+        return self.appendonly and self.eviction in (None, "noeviction")
+
+    @property
+    def survives_power_cut(self) -> bool:
+        """Whether an acknowledged write is on the disk."""
+        return self.is_durable and self.appendfsync == "always"
+
+    def __str__(self) -> str:
+        if not self.appendonly:
+            return "not durable: without appendonly, a restart takes what was written since the last snapshot, or all"
+        if not self.is_durable:
+            return f"not durable: maxmemory-policy is {self.eviction}, so a full server drops records"
+        if self.survives_power_cut:
+            return "durable: an acknowledged write survives a killed server and a power cut"
+        if self.appendfsync == "everysec":
+            return "durable: survives a killed server; a power cut takes up to about a second (appendfsync everysec)"
+        return f"durable: survives a killed server; a power cut may take writes (appendfsync {self.appendfsync})"
+
+
+class _Pipeline(Protocol):
+    def execute_command(self, *command: Argument) -> object: ...
+
+    async def execute(self) -> list[Any]: ...
+
+
+class _Client(Protocol):
+    """What is used of the driver's client, which is typed too loosely to be checked."""
+
+    async def execute_command(self, *command: Argument) -> Any: ...
+
+    def pipeline(self, *, transaction: bool) -> _Pipeline: ...
+
+    async def aclose(self) -> None: ...
+
+
+class Link:
+    """One pool of connections, and the commands sent over it."""
+
+    def __init__(self, url: str, *, durable: bool, format_key: str, timeout: float) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in _SCHEMES:
+            raise UsageError(f"{_hidden(url)!r} is no address of a Redis server; write redis://HOST:6379/0")
+        self.address = _hidden(url)
+        self._url, self._durable, self._format_key, self._timeout = url, durable, format_key, timeout
+        self._opening = Lock()
+        self._client: _Client | None = None
+        self._closed = False
+
+    async def call(self, *command: Argument) -> Any:
+        """Send one command."""
+        client = await self._opened()
+        with self._translated():
+            return await client.execute_command(*command)
+
+    async def calls(self, commands: Sequence[Sequence[Argument]]) -> list[Any]:
+        """Send several commands in one go; others may come in between."""
+        client = await self._opened()
+        with self._translated():
+            pipeline = client.pipeline(transaction=False)
+            for command in commands:
+                pipeline.execute_command(*command)
+            return await pipeline.execute()
+
+    async def run(self, script: str, keys: Sequence[str], arguments: Sequence[Argument]) -> Any:
+        """Run a script as one step."""
+        client = await self._opened()
+        from redis.exceptions import NoScriptError  # noqa: PLC0415 - _opened() has said if it is missing
+
+        rest = (len(keys), *keys, *arguments)
+        with self._translated():
+            try:
+                # Redis names scripts by SHA-1; it is a name here and guards nothing.
+                name = sha1(script.encode(), usedforsecurity=False).hexdigest()
+                return await client.execute_command("EVALSHA", name, *rest)
+            except NoScriptError:
+                return await client.execute_command("EVAL", script, *rest)
+
+    async def guarantees(self) -> Guarantees:
+        """What the server says of itself."""
+        return await self._ask(await self._opened())
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        self._closed = True
+        client, self._client = self._client, None
+        if client is not None:
+            await client.aclose()
+
+    async def _opened(self) -> _Client:
+        if self._closed:
+            raise UsageError("this store is closed; open another")
+        if self._client is not None:
+            return self._client
+        async with self._opening:
+            if self._client is None:
+                client = self._make()
+                try:
+                    await self._check(client)
+                except BaseException:
+                    await client.aclose()
+                    raise
+                self._client = client
+            return self._client
+
+    def _make(self) -> _Client:
+        try:
+            from redis.asyncio import Redis  # noqa: PLC0415 - only who uses Redis needs the driver
+            from redis.asyncio.retry import Retry  # noqa: PLC0415
+            from redis.backoff import NoBackoff  # noqa: PLC0415
+        except ImportError as error:
+            raise MissingExtra("a Redis store", "redis") from error
+        # A write that was sent and not answered may have happened: only the caller can decide to send it again.
+        client = Redis.from_url(  # pyright: ignore[reportUnknownMemberType]
+            self._url,
+            protocol=2,
+            socket_timeout=self._timeout,
+            socket_connect_timeout=self._timeout,
+            retry=Retry(NoBackoff(), 0),
+        )
+        return cast("_Client", client)
+
+    async def _check(self, client: _Client) -> None:
+        found = await self._ask(client)
+        if self._durable and not found.is_durable:
+            raise StoreError(
+                f"the Redis server at {self.address} is {found}; set `appendonly yes` and `maxmemory-policy "
+                f"noeviction`, or open the store with durable=False"
+            )
+        with self._translated():
+            await client.execute_command("SET", self._format_key, _FORMAT, "NX")
+            stored = int(await client.execute_command("GET", self._format_key))
+        if stored > _FORMAT:
+            raise FormatTooNew(
+                f"the Redis store at {self.address} has format {stored}; this Loom reads up to {_FORMAT}"
+            )
+
+    async def _ask(self, client: _Client) -> Guarantees:
+        from redis.exceptions import NoPermissionError, ResponseError  # noqa: PLC0415
+
+        with self._translated():
+            info: dict[str, Any] = await client.execute_command("INFO")
+            try:
+                config: dict[str, Any] = await client.execute_command("CONFIG GET", "appendfsync")
+            except (NoPermissionError, ResponseError):  # many hosted servers keep their settings to themselves
+                config = {}
+        return Guarantees(
+            version=str(info.get("redis_version", "")),
+            appendonly=bool(info.get("aof_enabled")),
+            appendfsync=config.get("appendfsync"),
+            eviction=info.get("maxmemory_policy"),
+        )
+
+    @contextmanager
+    def _translated(self) -> Generator[None]:
+        """Errors of the driver as errors of Loom."""
+        from redis import exceptions  # noqa: PLC0415
+
+        try:
+            yield
+        except (exceptions.AuthenticationError, exceptions.NoPermissionError) as error:
+            raise StoreError(
+                f"the Redis server at {self.address} refused the login or a command: {error}; check the user, the "
+                f"password and the rights in the URL: redis://USER:PASSWORD@HOST:6379/0"
+            ) from error
+        except exceptions.BusyLoadingError as error:
+            raise StoreUnavailable(
+                f"the Redis server at {self.address} still loads its data; try again soon"
+            ) from error
+        except (exceptions.ConnectionError, exceptions.TimeoutError) as error:
+            raise StoreUnavailable(
+                f"the Redis server at {self.address} does not answer: {error}; is it running? A write that was under "
+                f"way may have happened: writing the same again is safe"
+            ) from error
+        except exceptions.ResponseError as error:
+            raise StoreError(f"the Redis server at {self.address} refused a command: {error}") from error
+
+
+def _hidden(url: str) -> str:
+    """The address without the password."""
+    parts = urlsplit(url)
+    if "@" not in parts.netloc:
+        return url
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()

@@ -1,0 +1,129 @@
+"""What the keys in Redis are called.
+
+A user is named in a key by a digest of his scope, whose parts carry their lengths: no character of an id can move a
+boundary, end a key early or stand for another user, and no name is ever searched for by a pattern.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from hashlib import sha256
+
+from loom.core.scope import Scope
+
+DIGEST = 64
+"""How many characters name a user."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreNames:
+    """The keys that a store has once."""
+
+    prefix: str
+
+    @property
+    def format(self) -> str:
+        """The format of what is stored."""
+        return f"{self.prefix}:format"
+
+    @property
+    def version(self) -> str:
+        """A counter of all changes, which never goes back."""
+        return f"{self.prefix}:version"
+
+    @property
+    def users(self) -> str:
+        """Digest of a user to namespace and user id."""
+        return f"{self.prefix}:users"
+
+    @property
+    def embedder(self) -> str:
+        """Whose vectors are kept."""
+        return f"{self.prefix}:embedder"
+
+    @property
+    def due(self) -> str:
+        """Jobs that nobody holds, by the time they are to run."""
+        return f"{self.prefix}:due"
+
+    @property
+    def held(self) -> str:
+        """Jobs that somebody holds, by the end of the lease."""
+        return f"{self.prefix}:held"
+
+    def user(self, scope: Scope) -> UserNames:
+        """The keys of the user of a scope."""
+        return UserNames(self.prefix, sha256(scope.for_user().key().encode()).hexdigest())
+
+    def of_digest(self, digest: str) -> UserNames:
+        """The keys of the user with this digest."""
+        return UserNames(self.prefix, digest)
+
+
+@dataclass(frozen=True, slots=True)
+class UserNames:
+    """The keys of one user; there are no others, so that removing these removes everything."""
+
+    prefix: str
+    digest: str
+
+    def _of(self, what: str) -> str:
+        return f"{self.prefix}:{what}:{self.digest}"
+
+    @property
+    def meta(self) -> str:
+        """The number of the last change and of the last removal."""
+        return self._of("meta")
+
+    @property
+    def changed(self) -> str:
+        """Ids of records, by the number of the change that wrote them."""
+        return self._of("changed")
+
+    @property
+    def records(self) -> str:
+        """Records by id."""
+        return self._of("records")
+
+    @property
+    def keys(self) -> str:
+        """Index keys by the id of their record."""
+        return self._of("keys")
+
+    @property
+    def vectors(self) -> str:
+        """Vectors by the id of their record."""
+        return self._of("vectors")
+
+    @property
+    def jobs(self) -> str:
+        """Open jobs by id."""
+        return self._of("jobs")
+
+    @property
+    def job_keys(self) -> str:
+        """Ids of open jobs by the key of the job."""
+        return self._of("job_keys")
+
+    @property
+    def dead(self) -> str:
+        """Jobs that were given up, in that order."""
+        return self._of("dead")
+
+    @property
+    def all(self) -> tuple[str, ...]:
+        """Every key of the user."""
+        return (
+            *(self.meta, self.changed, self.records, self.keys, self.vectors),
+            *(self.jobs, self.job_keys, self.dead),
+        )
+
+    def member(self, job_id: str) -> str:
+        """The name of a job among those of all users; at equal times they sort by the id of the job."""
+        # No id holds a NUL, and the digest is of one length, so that the two can be told apart.
+        return f"{job_id}\0{self.digest}"
+
+
+def of_member(member: str) -> tuple[str, str]:
+    """The id of a job and the digest of its user."""
+    return member[: -DIGEST - 1], member[-DIGEST:]

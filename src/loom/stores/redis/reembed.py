@@ -1,0 +1,68 @@
+"""Whose vectors a store keeps, and which records have none."""
+
+from __future__ import annotations
+
+from loom.core.filter import Filter
+from loom.core.record import Record
+from loom.core.scope import Scope
+from loom.stores.inmemory.shelf import copied
+from loom.stores.redis.codec import Binding, unpack_owner
+from loom.stores.redis.link import Link
+from loom.stores.redis.names import StoreNames
+from loom.stores.redis.replica import Replicas
+from loom.stores.redis.scripts import REBIND
+
+BOUND = "bound"
+
+
+async def binding(link: Link, names: StoreNames) -> Binding | None:
+    """Whose vectors the store keeps."""
+    return Binding.unpacked(await link.call("HGET", names.embedder, BOUND))
+
+
+async def bind(link: Link, names: StoreNames, old: Binding | None, new: Binding) -> bool:
+    """Bind the store, and let go of all vectors of the old embedder; False if it was not bound to that."""
+    expected = b"-" if old is None else b"=" + old.packed()
+    arguments = (expected, new.packed(), names.of_digest("").vectors)
+    return bool(await link.run(REBIND, (names.embedder, names.users), arguments))
+
+
+async def unembedded(
+    link: Link,
+    names: StoreNames,
+    replicas: Replicas,
+    *,
+    where: Filter | None,
+    after: tuple[Scope, str] | None,
+    limit: int,
+) -> tuple[tuple[Scope, Record], ...]:
+    """Records of all users without a vector, by namespace, user and id."""
+    found: list[tuple[Scope, Record]] = []
+    for scope in await _users(link, names):
+        if after is not None and _owner(scope) < _owner(after[0]):
+            continue
+        start = after[1] if after is not None and _owner(scope) == _owner(after[0]) else None
+        of_user = await _of_user(replicas, scope, where)
+        found += [(scope, record) for record in of_user if start is None or record.id > start]
+        if len(found) >= limit:
+            break
+    return tuple((scope, copied(record)) for scope, record in found[:limit])
+
+
+async def count_unembedded(link: Link, names: StoreNames, replicas: Replicas, where: Filter | None) -> int:
+    """How many records have no vector."""
+    return sum([len(await _of_user(replicas, scope, where)) for scope in await _users(link, names)])
+
+
+async def _users(link: Link, names: StoreNames) -> list[Scope]:
+    return sorted((unpack_owner(data) for data in await link.call("HVALS", names.users)), key=_owner)
+
+
+async def _of_user(replicas: Replicas, scope: Scope, where: Filter | None) -> list[Record]:
+    return await replicas.ask(
+        scope, lambda replica: [r for r in replica.shelf.select(scope, where) if r.id not in replica.shelf.vectors]
+    )
+
+
+def _owner(scope: Scope) -> tuple[str, str]:
+    return (scope.namespace, scope.user_id)

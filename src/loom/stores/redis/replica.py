@@ -1,0 +1,144 @@
+"""A copy of what one user has, kept in step with the server: what searches look at.
+
+Redis holds the truth. A copy asks before every use what has changed since, in one call, and takes just that; so it
+answers as the server would at that moment, and a user who is asked about often costs one small question.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias, TypeVar
+
+import anyio.to_thread
+from anyio import Lock
+
+from loom.core.record import Record
+from loom.core.scope import Scope
+from loom.stores.inmemory.shelf import Change, Shelf
+from loom.stores.redis.codec import Binding, unpack_keys, unpack_record, unpack_vector
+from loom.stores.redis.link import Link
+from loom.stores.redis.names import StoreNames
+from loom.stores.redis.scripts import PAGE
+
+_T = TypeVar("_T")
+_Row: TypeAlias = tuple[bytes, bytes, bytes | None, bytes | None]
+_ROWS = 1000
+# Below this many records work takes about a millisecond, less than it costs to hand it to a thread.
+_INLINE = 200
+_NOTHING = (b"", None)
+
+
+@dataclass(slots=True)
+class Replica:
+    """The copy of one user, as of a change and a removal; `life` is the server's run and whose vectors it keeps."""
+
+    lock: Lock = field(default_factory=Lock)
+    shelf: Shelf = field(default_factory=Shelf)
+    life: tuple[bytes, bytes | None] = _NOTHING
+    version: bytes = b"0"
+    deleted: bytes = b"0"
+    counted: int = 0
+
+    @property
+    def binding(self) -> Binding | None:
+        """Whose vectors there are."""
+        return Binding.unpacked(self.life[1])
+
+    def start_again(self, life: tuple[bytes, bytes | None]) -> None:
+        """Hold nothing."""
+        self.shelf, self.life, self.version, self.deleted = Shelf(), life, b"0", b"0"
+
+    def take(self, rows: list[_Row], left: list[bytes] | None) -> None:
+        """Take what has changed; `left` are the ids of all records, where some were removed."""
+        changed: dict[str, Record | None] = {}
+        if left is not None:
+            kept = {id.decode() for id in left}
+            changed |= {id: None for id in self.shelf.records if id not in kept}
+        texts: dict[str, dict[str, str]] = {}
+        for id, record, keys, _ in rows:
+            name = id.decode()
+            changed[name] = unpack_record(record)
+            found = dict.fromkeys(self.shelf.keys.get(name, ()), "") | unpack_keys(keys)
+            if found:
+                texts[name] = found
+        self.shelf.apply(Change(changed, texts))
+        for id, _, _, vector in rows:
+            self.shelf.vectors.pop(id.decode(), None)
+            if vector is not None:
+                self.shelf.vectors[id.decode()] = unpack_vector(vector)
+
+
+class Replicas:
+    """The copies of the users that were asked about last, up to so many records together."""
+
+    def __init__(self, link: Link, names: StoreNames, *, max_records: int) -> None:
+        self._link, self._names, self._max = link, names, max_records
+        self._held: OrderedDict[str, Replica] = OrderedDict()
+        self._total = 0
+
+    async def ask(self, scope: Scope, question: Callable[[Replica], _T]) -> _T:
+        """What the question says of the user's records as they are now."""
+        digest = self._names.user(scope).digest
+        replica = self._held.setdefault(digest, Replica())
+        self._held.move_to_end(digest)
+        async with replica.lock:
+            try:
+                await self._catch_up(replica, scope)
+            except BaseException:
+                # Half a step must not be taken for a whole one.
+                self._drop(digest, replica)
+                raise
+            self._settle(digest, replica)
+            return await _run(len(replica.shelf.records), lambda: question(replica))
+
+    def clear(self) -> None:
+        """Hold nothing."""
+        self._held.clear()
+        self._total = 0
+
+    async def _catch_up(self, replica: Replica, scope: Scope) -> None:
+        names = self._names.user(scope)
+        keys = (self._names.embedder, names.meta, names.changed, names.records, names.keys, names.vectors)
+        more: bytes | None = b""
+        while more is not None:
+            page: list[Any] = await self._link.run(PAGE, keys, (replica.version, replica.deleted, _ROWS))
+            run, bound, version, deleted, rows, more, left = page
+            if (run, bound) != replica.life or _is_behind(version, replica.version):
+                # Another life of the server may have lost what this copy holds, and numbered something else like it.
+                empty = replica.version == b"0" and not replica.shelf.records
+                replica.start_again((run, bound))
+                if not empty:
+                    more = b""
+                    continue
+            await _run(len(rows), lambda rows=rows, left=left: replica.take(rows, left))
+            replica.version = more or version or b"0"
+            if more is None:
+                replica.deleted = deleted or b"0"
+
+    def _settle(self, digest: str, replica: Replica) -> None:
+        """Count what the copy holds, and let go of those that were not asked about for longest."""
+        if self._held.get(digest) is not replica:
+            return
+        size = len(replica.shelf.records)
+        self._total += size - replica.counted
+        replica.counted = size
+        if not size:
+            self._drop(digest, replica)
+        while self._total > self._max and len(self._held) > 1:
+            self._drop(*next(iter(self._held.items())))
+
+    def _drop(self, digest: str, replica: Replica) -> None:
+        if self._held.get(digest) is replica:
+            del self._held[digest]
+            self._total -= replica.counted
+
+
+def _is_behind(version: bytes | None, held: bytes) -> bool:
+    return int(version or 0) < int(held)
+
+
+async def _run(size: int, work: Callable[[], _T]) -> _T:
+    """Do it here if it is little, otherwise in a thread, so that the event loop goes on."""
+    return work() if size < _INLINE else await anyio.to_thread.run_sync(work)

@@ -1,0 +1,93 @@
+"""The Lua that runs inside Redis: each script is one step that nobody sees half of.
+
+No script ever holds a value: ids and texts come as arguments and are only compared and stored.
+"""
+
+COMMIT = """
+-- KEYS: version, users, meta, changed, jobs, dead. ARGV: the user's digest and name, then checks,
+-- ids that change, ids that go, commands. Returns 0, and does nothing, if a field is not what the caller read.
+local at = 2
+local function take()
+  at = at + 1
+  return ARGV[at]
+end
+for _ = 1, tonumber(take()) do
+  local key, field, expected = take(), take(), take()
+  local held = redis.call('HGET', key, field)
+  if (held and '=' .. held or '-') ~= expected then return 0 end
+end
+local version = redis.call('INCR', KEYS[1])
+if redis.call('EXISTS', KEYS[3]) == 0 then redis.call('HSET', KEYS[3], 'deleted', version) end
+redis.call('HSET', KEYS[3], 'version', version)
+for _ = 1, tonumber(take()) do redis.call('ZADD', KEYS[4], version, take()) end
+local removed = tonumber(take())
+for _ = 1, removed do redis.call('ZREM', KEYS[4], take()) end
+if removed > 0 then redis.call('HSET', KEYS[3], 'deleted', version) end
+while at < #ARGV do
+  local command = {}
+  for place = 1, tonumber(take()) do command[place] = take() end
+  redis.call(unpack(command))
+end
+if redis.call('EXISTS', KEYS[4], KEYS[5], KEYS[6]) == 0 then
+  redis.call('DEL', KEYS[3])
+  redis.call('HDEL', KEYS[2], ARGV[1])
+else
+  redis.call('HSET', KEYS[2], ARGV[1], ARGV[2])
+end
+return 1
+"""
+
+PAGE = """
+-- KEYS: embedder, meta, changed, records, keys, vectors. ARGV: since which change, since which removal, how many.
+-- Returns the server's run, the embedder, version, deleted, rows, whether more follow, and the ids that are left.
+local info = redis.pcall('INFO', 'server')
+local run = type(info) == 'string' and string.match(info, 'run_id:(%x+)') or ''
+local meta = redis.call('HMGET', KEYS[2], 'version', 'deleted')
+local since, limit = '(' .. ARGV[1], tonumber(ARGV[3])
+local found = redis.call('ZRANGEBYSCORE', KEYS[3], since, '+inf', 'WITHSCORES', 'LIMIT', 0, limit)
+local more = #found == 2 * limit
+if more then
+  -- What one change wrote stays on one page, so that the next begins behind a whole change.
+  found = redis.call('ZRANGEBYSCORE', KEYS[3], since, found[#found], 'WITHSCORES')
+end
+local rows = {}
+for place = 1, #found, 2 do
+  local id = found[place]
+  rows[#rows + 1] = {
+    id, redis.call('HGET', KEYS[4], id), redis.call('HGET', KEYS[5], id), redis.call('HGET', KEYS[6], id),
+  }
+end
+local left = false
+if not more and meta[2] and meta[2] ~= ARGV[2] then left = redis.call('ZRANGE', KEYS[3], 0, -1) end
+return {run, redis.call('HGET', KEYS[1], 'bound'), meta[1], meta[2], rows, more and found[#found] or false, left}
+"""
+
+FORGET = """
+-- KEYS: users, due, held, then all keys of the user: meta, changed, records, keys, vectors, jobs, job_keys, dead.
+-- ARGV: the user's digest. Returns how many episodes, facts, blocks, jobs and dead letters there were.
+local count = {episode = 0, fact = 0, block = 0}
+for _, record in ipairs(redis.call('HVALS', KEYS[6])) do
+  local kind = string.match(record, '^{"kind":"(%l+)"')
+  count[kind] = count[kind] + 1
+end
+local jobs = redis.call('HKEYS', KEYS[9])
+for _, id in ipairs(jobs) do
+  redis.call('ZREM', KEYS[2], id .. '\\0' .. ARGV[1])
+  redis.call('ZREM', KEYS[3], id .. '\\0' .. ARGV[1])
+end
+local dead = redis.call('LLEN', KEYS[11])
+for place = 4, 11 do redis.call('DEL', KEYS[place]) end
+redis.call('HDEL', KEYS[1], ARGV[1])
+return {count.episode, count.fact, count.block, #jobs, dead}
+"""
+
+REBIND = """
+-- KEYS: embedder, users. ARGV: what was bound ('-' for nothing), what is bound now, the start of the keys of vectors.
+local held = redis.call('HGET', KEYS[1], 'bound')
+if (held and '=' .. held or '-') ~= ARGV[1] then return 0 end
+redis.call('HSET', KEYS[1], 'bound', ARGV[2])
+if held then
+  for _, digest in ipairs(redis.call('HKEYS', KEYS[2])) do redis.call('DEL', ARGV[3] .. digest) end
+end
+return 1
+"""

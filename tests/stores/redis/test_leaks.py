@@ -1,0 +1,165 @@
+"""A Redis store that forgets whose data it touches, or leaves some of it behind, is caught: one planted fault each."""
+
+from contextlib import aclosing
+from hashlib import sha256
+
+import pytest
+
+from loom.core.scope import Scope
+from loom.protocols.jobs import Job
+from loom.stores.redis import change, forgetting, reembed, replica, scripts, store
+from loom.stores.redis import jobs as job_rows
+from loom.stores.redis.names import StoreNames, UserNames
+from loom.testing.clock import FakeClock
+from loom.testing.conformance import MemoryStoreSuite
+from loom.testing.conformance.samples import BOB, HOUR, START, a_block, a_fact, a_job, an_episode
+from loom.testing.conformance.traces import check_non_interference
+from tests.stores.redis.conftest import new_store
+from tests.testing.laws import broken_laws
+
+pytestmark = pytest.mark.anyio
+
+NEVER_MEET = "test_scopes_never_meet"
+NOBODY_ELSE = "test_forgetting_one_user_touches_nobody_else"
+TWO_RECORDS = "test_the_same_id_of_two_users_is_two_records"
+NON_INTERFERENCE = "test_a_user_cannot_tell_whether_others_exist"
+FORGET_JOBS = "test_forget_removes_jobs_and_dead_letters"
+
+
+def shared(name):
+    """A key that all users share."""
+    return UserNames, name, property(lambda user: f"{user.prefix}:{name}")
+
+
+def named_by(text):
+    """Users told apart by less than their whole scope."""
+    return StoreNames, "user", lambda names, scope: UserNames(names.prefix, sha256(text(scope).encode()).hexdigest())
+
+
+def said(module, name, old, new):
+    """A script that says something else."""
+    script = getattr(scripts, name)
+    assert script.count(old) == 1
+    return module, name, script.replace(old, new)
+
+
+async def everybodys_jobs(link, user, scope):
+    users = [data.decode() for data in await link.call("HKEYS", f"{user.prefix}:users")]
+    found = [await link.call("HVALS", UserNames(user.prefix, digest).jobs) for digest in users]
+    return job_rows._unpacked(data for of_user in found for data in of_user)
+
+
+LEAKS = {
+    "drops the namespace": (named_by(lambda scope: scope.user_id), NEVER_MEET),
+    "drops the user": (named_by(lambda scope: scope.namespace), NEVER_MEET),
+    "joins names without their lengths": (named_by(lambda s: f"{s.namespace}:{s.user_id}"), NEVER_MEET),
+    "folds case": (named_by(lambda scope: scope.for_user().key().casefold()), NEVER_MEET),
+    "trims names": (named_by(lambda s: f"{len(s.namespace)}:{s.namespace}{s.user_id.strip()}"), NEVER_MEET),
+    "shares records": (shared("records"), TWO_RECORDS),
+    "shares keys": (shared("keys"), NON_INTERFERENCE),
+    "shares vectors": (shared("vectors"), NON_INTERFERENCE),
+    "shares the list of changes": (shared("changed"), NON_INTERFERENCE),
+    "shares the numbers of changes": (shared("meta"), NON_INTERFERENCE),
+    "shares jobs": (shared("jobs"), NON_INTERFERENCE),
+    "shares the keys of jobs": (shared("job_keys"), NON_INTERFERENCE),
+    "shares dead letters": (shared("dead"), FORGET_JOBS),
+    "leases everybody's jobs": ((job_rows, "of_scope", everybodys_jobs), NON_INTERFERENCE),
+    "names jobs without their user": (
+        (UserNames, "member", lambda user, id: f"{id}\0{'0' * 64}"),
+        "test_jobs_are_leased_oldest_first",
+    ),
+    "ignores the session": ((store, "sees", lambda scope, record: True), "test_a_session_sees_its_own_episodes"),
+    "keeps what another removed": (
+        said(replica, "PAGE", "if not more and meta[2] and meta[2] ~= ARGV[2]", "if false"),
+        NON_INTERFERENCE,
+    ),
+    "never drops old vectors": (
+        said(reembed, "REBIND", "redis.call('DEL', ARGV[3] .. digest)", ""),
+        "test_rebind_exchanges_every_vector_and_the_embedder",
+    ),
+    "does not compare": (
+        said(change, "COMMIT", "then return 0 end", "then end"),
+        "test_concurrent_touches_all_count",
+    ),
+}
+"""Each fault: what is replaced where by what, and the law that breaks."""
+
+LEFT_BEHIND = {
+    "records and more": said(forgetting, "FORGET", "for place = 4, 11 do", "for place = 4, 5 do"),
+    "dead letters": said(forgetting, "FORGET", "for place = 4, 11 do", "for place = 4, 10 do"),
+    "jobs that nobody holds": said(forgetting, "FORGET", "redis.call('ZREM', KEYS[2],", "redis.call('ZREM', 'x',"),
+    "jobs that somebody holds": said(forgetting, "FORGET", "redis.call('ZREM', KEYS[3],", "redis.call('ZREM', 'x',"),
+    "the user's name": said(forgetting, "FORGET", "redis.call('HDEL', KEYS[1], ARGV[1])", ""),
+}
+
+
+def fixtures():
+    clock = FakeClock()
+    return {"clock": clock, "store": new_store(clock)}
+
+
+@pytest.mark.parametrize("law", sorted({law for _, law in LEAKS.values()}))
+async def test_a_sound_store_keeps_the_law(law):
+    assert await broken_laws(MemoryStoreSuite, fixtures, law) == set()
+
+
+@pytest.mark.parametrize("leak", LEAKS)
+async def test_a_planted_leak_breaks_its_law(leak, monkeypatch):
+    planted, law = LEAKS[leak]
+    monkeypatch.setattr(*planted)
+    assert await broken_laws(MemoryStoreSuite, fixtures, law) == {law}
+
+
+async def everything(store):
+    """Whatever the server holds under the names of this store, but for counters and the embedder."""
+    found = {}
+    for key in sorted(await store._link.call("KEYS", f"{store._names.prefix}:*")):
+        name = key.decode().removeprefix(f"{store._names.prefix}:")
+        if name not in ("format", "version", "embedder"):
+            found[name] = await store._link.call("DUMP", key)
+    return found
+
+
+async def what_forgetting_changes():
+    """What is on the server before a user comes, and after he was there and was forgotten."""
+    eve = Scope("default", "eve")
+    async with aclosing(new_store()) as one:
+        await one.bind("m:1:2", 2)
+        await fill(one, BOB)
+        before = await everything(one)
+        await fill(one, eve)
+        removed = (await one.forget(eve)).removed
+        assert removed == {"episode": 1, "fact": 1, "block": 1, "job": 2, "dead_letter": 1}
+        return before, await everything(one)
+
+
+async def fill(one, scope):
+    await one.put(scope, an_episode(), a_fact(), a_block())
+    await one.put_keys(scope, {"e1": {"around": "zeppelin"}})
+    await one.put_vectors(scope, {"e1": [1.0, 0.0]})
+    for retry_at in (None, START + 9 * HOUR):
+        name = f"{retry_at is None}"
+        await one.write(scope, jobs=[Job(id=name, scope=scope, kind="digest", key=name, run_at=START)])
+        (lease,) = await one.lease(now=START, until=START + HOUR, scope=scope)
+        await one.fail(lease, reason="x", now=START, retry_at=retry_at)
+    await one.write(scope, jobs=[a_job("held", scope=scope)])
+    await one.lease(now=START, until=START + HOUR, scope=scope)
+
+
+async def test_forgetting_leaves_the_server_as_if_the_user_had_never_come():
+    before, after = await what_forgetting_changes()
+    assert len(before) == 11
+    assert after == before
+
+
+@pytest.mark.parametrize("rest", LEFT_BEHIND)
+async def test_a_planted_rest_of_a_forgotten_user_is_found(rest, monkeypatch):
+    monkeypatch.setattr(*LEFT_BEHIND[rest])
+    before, after = await what_forgetting_changes()
+    assert after != before
+
+
+async def test_non_interference_over_many_traces():
+    async with aclosing(new_store()) as one:
+        for seed in range(1000, 1040):
+            await check_non_interference(one, seed)

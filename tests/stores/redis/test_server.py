@@ -1,0 +1,177 @@
+"""What a Redis store says and keeps when its server is away, locked, forgetful or killed."""
+
+import sys
+from contextlib import aclosing
+
+import anyio
+import pytest
+
+from loom.errors import FormatTooNew, MissingExtra, StoreError, StoreUnavailable, UsageError
+from loom.protocols.memory_store import Query
+from loom.stores.redis import RedisStore
+from loom.testing.conformance.samples import ALICE, a_job, an_episode
+from loom.testing.servers.process import free_port
+from tests.stores.redis.conftest import check_installed, new_store, twin_of
+
+pytestmark = pytest.mark.anyio
+
+KILLS = 5
+
+
+async def failing(store, error, match):
+    """The store refuses its first call with this error."""
+    async with aclosing(store):
+        with pytest.raises(error, match=match) as caught:
+            await store.put(ALICE, an_episode())
+    return caught.value
+
+
+def test_an_address_that_is_none_is_refused_at_once():
+    with pytest.raises(UsageError, match="redis://HOST:6379/0"):
+        RedisStore("localhost:6379")
+    with pytest.raises(UsageError) as caught:
+        RedisStore("http://me:secret@localhost")
+    assert "secret" not in str(caught.value)
+
+
+async def test_a_missing_driver_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "redis.asyncio", None)
+    store = RedisStore("redis://127.0.0.1:1")
+    with pytest.raises(MissingExtra, match=r"\[redis\]"):
+        await store.search(ALICE, Query(text="tea"))
+
+
+async def test_a_server_that_is_not_there_is_worth_a_retry():
+    check_installed()
+    port = free_port()
+    error = await failing(RedisStore(f"redis://:secret@127.0.0.1:{port}"), StoreUnavailable, "is it running")
+    assert error.retryable
+    assert f"127.0.0.1:{port}" in str(error)
+    assert "secret" not in str(error)
+
+
+async def test_a_wrong_password_is_said(own_server):
+    server = own_server(requirepass="right")
+    for url in (server.url(), server.url(password="wrong")):
+        error = await failing(RedisStore(url), StoreError, "password")
+        assert not error.retryable
+        assert "wrong:" not in str(error)
+    async with RedisStore(server.url(password="right")) as store:
+        await store.put(ALICE, an_episode())
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"appendonly": "no"}, "without appendonly"),
+        ({"maxmemory_policy": "allkeys-lru"}, "allkeys-lru"),
+    ],
+)
+async def test_a_server_that_forgets_is_refused_unless_it_is_known(own_server, settings, said):
+    url = own_server(**settings).url()
+    error = await failing(RedisStore(url), StoreError, said)
+    assert "durable=False" in str(error)
+    async with RedisStore(url, durable=False) as store:
+        await store.put(ALICE, an_episode())
+        found = await store.guarantees()
+        assert (found.is_durable, found.survives_power_cut) == (False, False)
+        assert str(found).startswith("not durable")
+
+
+@pytest.mark.parametrize(("fsync", "is_safe"), [("always", True), ("everysec", False), ("no", False)])
+async def test_a_store_says_what_it_guarantees(own_server, fsync, is_safe):
+    async with RedisStore(own_server(appendfsync=fsync).url()) as store:
+        found = await store.guarantees()
+        assert (found.appendonly, found.appendfsync, found.eviction) == (True, fsync, "noeviction")
+        assert (found.is_durable, found.survives_power_cut) == (True, is_safe)
+        assert ("and a power cut" in str(found)) == is_safe
+        # It is asked again each time: settings change while a server runs.
+        await store._link.call("CONFIG", "SET", "appendonly", "no")
+        assert not (await store.guarantees()).is_durable
+
+
+async def test_a_server_that_hides_its_settings_is_taken_by_what_it_tells(own_server):
+    server = own_server()
+    async with RedisStore(server.url()) as admin:
+        await admin._link.call("ACL", "SETUSER", "app", "on", ">pw", "~*", "+@all", "-config")
+    async with RedisStore(server.url().replace("redis://", "redis://app:pw@")) as store:
+        found = await store.guarantees()
+        assert (found.is_durable, found.appendfsync, found.survives_power_cut) == (True, None, False)
+
+
+async def test_a_newer_format_is_refused():
+    async with aclosing(new_store()) as old:
+        await old.put(ALICE, an_episode())
+        await old._link.call("SET", old._names.format, 2)
+        await failing(twin_of(old), FormatTooNew, "format 2")
+
+
+async def test_an_answer_that_does_not_come_is_not_waited_for(own_server):
+    server = own_server()
+    async with RedisStore(server.url(), timeout=0.2) as store, RedisStore(server.url()) as other:
+        await other._link.call("CLIENT", "PAUSE", 1500, "ALL")
+        with pytest.raises(StoreUnavailable, match="does not answer"):
+            await store.put(ALICE, an_episode())
+
+
+async def acknowledged_before(server, store, name, wanted):
+    """Four writers until so many writes were acknowledged; then the server is killed under them."""
+    acknowledged = []
+
+    async def write(writer):
+        number = 0
+        while True:
+            id = f"{name}.{writer}.{number}"
+            try:
+                await store.write(
+                    ALICE, put=[an_episode(id)], keys={id: {"around": "zeppelin"}}, jobs=[a_job(f"j{id}", key=id)]
+                )
+            except StoreUnavailable:
+                return
+            acknowledged.append(id)
+            number += 1
+            if len(acknowledged) == wanted:
+                server.kill()
+
+    async with anyio.create_task_group() as tasks:
+        for writer in range(4):
+            tasks.start_soon(write, writer)
+    return acknowledged
+
+
+async def test_a_killed_server_keeps_what_it_acknowledged(own_server):
+    server, acknowledged = own_server(appendfsync="always"), []
+    async with RedisStore(server.url()) as store:
+        for kill in range(KILLS):
+            acknowledged += await acknowledged_before(server, store, f"k{kill}", 20 + 7 * kill)
+            server.start()
+            # The same store goes on, and its copy of the user follows the server into its next life.
+            kept = {record.id for record in await store.list(ALICE, limit=10_000)}
+            assert set(acknowledged) <= kept
+            assert await store.pending(ALICE) == len(kept)
+            hits = await store.search(ALICE, Query(text="zeppelin", limit=10_000))
+            assert {hit.item.id for hit in hits} == kept
+    assert len(acknowledged) >= KILLS * 20
+
+
+async def test_a_server_without_a_file_loses_it_and_the_test_above_would_see_it(own_server):
+    server = own_server(appendonly="no")
+    async with RedisStore(server.url(), durable=False) as store:
+        acknowledged = await acknowledged_before(server, store, "k", 20)
+        server.start()
+        assert len(acknowledged) >= 20
+        assert await store.list(ALICE) == ()
+
+
+async def test_a_copy_does_not_outlive_what_the_server_lost(own_server):
+    server = own_server(appendonly="no")
+    async with RedisStore(server.url(), durable=False) as store:
+        await store.put(ALICE, an_episode("lost"))
+        assert len(await store.search(ALICE, Query(text="tea"))) == 1
+        server.kill()
+        server.start()
+        async with RedisStore(server.url(), durable=False) as other:
+            # The first change of the new life has the number that the lost one had.
+            await other.put(ALICE, an_episode("new"))
+            assert [hit.item.id for hit in await other.search(ALICE, Query(text="tea"))] == ["new"]
+        assert [hit.item.id for hit in await store.search(ALICE, Query(text="tea"))] == ["new"]

@@ -1,0 +1,235 @@
+"""The Redis store keeps every law of a memory store, on a real server."""
+
+import math
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
+
+import anyio
+import pytest
+from hypothesis import settings
+
+from loom.core.filter import Eq
+from loom.errors import StoreError, UsageError
+from loom.protocols.jobs import KeepsJobs
+from loom.protocols.memory_store import (
+    HandsOver,
+    KeepsKeys,
+    KeepsVectors,
+    MemoryStore,
+    Prunes,
+    Query,
+    Reembeds,
+    Touches,
+)
+from loom.stores.redis import RedisStore, replica
+from loom.testing.conformance import MemoryStoreMachine, MemoryStoreSuite
+from loom.testing.conformance.samples import ALICE, BOB, HOUR, START, a_block, a_fact, a_job, an_episode, ids_of
+from tests.stores.redis.conftest import new_store, twin_of
+
+# Checked by pyright, signatures included.
+as_memory: MemoryStore = RedisStore("redis://localhost")
+as_pruning: Prunes = RedisStore("redis://localhost")
+as_touching: Touches = RedisStore("redis://localhost")
+as_vectors: KeepsVectors = RedisStore("redis://localhost")
+as_reembedding: Reembeds = RedisStore("redis://localhost")
+as_keys: KeepsKeys = RedisStore("redis://localhost")
+as_handing_over: HandsOver = RedisStore("redis://localhost")
+as_jobs: KeepsJobs = RedisStore("redis://localhost")
+
+
+async def kept_keys(store):
+    """The names of the keys that the store has on the server."""
+    found = await store._link.call("KEYS", f"{store._names.prefix}:*")
+    return {key.decode().removeprefix(f"{store._names.prefix}:") for key in found}
+
+
+class TestRedis(MemoryStoreSuite):
+    @pytest.fixture
+    async def store(self, clock):
+        async with aclosing(new_store(clock)) as store:
+            yield store
+
+    async def test_a_closed_store_says_so(self, store):
+        await store.put(ALICE, an_episode())
+        await store.aclose()
+        with pytest.raises(UsageError, match="closed"):
+            await store.put(ALICE, an_episode())
+        with pytest.raises(UsageError, match="closed"):
+            await store.search(ALICE, Query(text="tea"))
+
+    async def test_nothing_of_a_user_is_kept_after_the_last_record(self, store):
+        await store.bind("m:1:2", 2)
+        await store.put(ALICE, an_episode())
+        await store.put_keys(ALICE, {"e1": {"around": "zeppelin"}})
+        await store.put_vectors(ALICE, {"e1": [1.0, 0.0]})
+        await store.delete(ALICE, "e1")
+        assert await store.search(ALICE, Query(text="tea")) == ()
+        assert await kept_keys(store) == {"format", "version", "embedder"}
+        assert len(store._replicas._held) == 0
+
+    async def test_the_files_on_disk_are_named_as_pending(self, store):
+        assert (await store.forget(ALICE)).pending == ()
+        await store.put(ALICE, an_episode())
+        (said,) = (await store.forget(ALICE)).pending
+        assert "BGREWRITEAOF" in said
+
+    async def test_scores_are_those_of_bm25(self, store):
+        await store.put(ALICE, an_episode("e1", "tea"), an_episode("e2", "green big piano"))
+        (hit,) = await store.search(ALICE, Query(text="tea"))
+        assert hit.score == pytest.approx(math.log(2) * 2.2 / 1.75)
+
+    async def test_an_id_that_cannot_be_stored_is_found_nowhere(self, store):
+        await store.put(ALICE, an_episode())
+        assert await store.get(ALICE, "\udc80") is None
+        assert await store.delete(ALICE, "\udc80", "a\0b") == 0
+        assert await store.found_by(ALICE) == {}
+
+    async def test_what_makes_no_sense_is_refused(self, store, clock):
+        now = clock.now()
+        with pytest.raises(UsageError, match="limit=0"):
+            await store.list(ALICE, limit=0)
+        with pytest.raises(UsageError, match="over at once"):
+            await store.lease(now=now, until=now)
+        with pytest.raises(UsageError, match="keep=-1"):
+            await store.prune(ALICE, layer=1, keep=-1)
+        await store.write(ALICE, jobs=[a_job()])
+        with pytest.raises(UsageError, match="another key"):
+            await store.write(ALICE, jobs=[a_job(key="other")])
+        with pytest.raises(UsageError, match="no JSON object"):
+            await store.write(ALICE, put=[an_episode()], jobs=[a_job("j2", payload={"x": object()})])
+        assert await store.count(ALICE) == 0
+
+    async def test_a_job_may_queue_itself_again(self, store):
+        await store.write(ALICE, jobs=[a_job()])
+        (lease,) = await store.lease(now=START, until=START + HOUR)
+        await store.finish(lease, jobs=[a_job()])
+        assert await store.pending(ALICE) == 1
+        (again,) = await store.lease(now=START, until=START + HOUR)
+        assert again.job == a_job(attempts=1)
+
+    async def test_a_session_forgets_its_jobs_and_dead_letters_alone(self, store):
+        one, two = ALICE.for_session("1"), ALICE.for_session("2")
+        for scope in (one, two):
+            name = scope.session_id
+            await store.write(scope, put=[an_episode(name, session_id=name)], jobs=[a_job(f"dead{name}", scope=scope)])
+            (lease,) = await store.lease(now=START, until=START + HOUR)
+            await store.fail(lease, reason="x", now=START, retry_at=None)
+            await store.write(scope, jobs=[a_job(f"open{name}", scope=scope, run_at=START + HOUR)])
+        assert (await store.forget(one)).removed == {"episode": 1, "job": 1, "dead_letter": 1}
+        assert [letter.job.id for letter in await store.dead_letters(ALICE)] == ["dead2"]
+        leases = await store.lease(now=START + HOUR, until=START + 2 * HOUR, limit=9)
+        assert [lease.job.id for lease in leases] == ["open2"]
+
+    async def test_a_foreign_key_of_another_type_is_an_error_of_the_store(self, store):
+        await store._link.call("SET", store._names.user(ALICE).records, "mine")
+        with pytest.raises(StoreError, match="WRONGTYPE"):
+            await store.put(ALICE, an_episode())
+
+
+class TestTwoStores:
+    """Two stores on one server, as in two processes: each sees at once what the other did."""
+
+    pytestmark = pytest.mark.anyio
+
+    @pytest.fixture
+    async def stores(self):
+        async with aclosing(new_store()) as one, aclosing(twin_of(one)) as two:
+            await one.bind("m:1:2", 2)
+            await one.put(ALICE, an_episode("e1"), an_episode("e2", "a piano"), a_fact(), a_block())
+            await one.put_keys(ALICE, {"e1": {"around": "zeppelin"}})
+            await one.put_vectors(ALICE, {"e1": [1.0, 0.0]})
+            assert set(await ids_of(two, ALICE, "piano zeppelin", vector=[1.0, 0.0])) == {"e1", "e2"}
+            yield one, two
+
+    async def test_a_new_text(self, stores):
+        one, two = stores
+        await one.put(ALICE, an_episode("e1", "winter"))
+        assert await ids_of(two, ALICE, "winter") == ["e1"]
+        assert await ids_of(two, ALICE, vector=[1.0, 0.0]) == []
+        assert await ids_of(two, ALICE, "zeppelin") == ["e1"]
+
+    async def test_keys_and_vectors(self, stores):
+        one, two = stores
+        await one.put_keys(ALICE, {"e1": {"around": ""}, "e2": {"fact": "garden"}})
+        await one.put_vectors(ALICE, {"e2": [0.0, 1.0]})
+        assert await ids_of(two, ALICE, "zeppelin") == []
+        assert await ids_of(two, ALICE, "garden") == ["e2"]
+        assert await ids_of(two, ALICE, vector=[0.0, 1.0]) == ["e2", "e1"]
+
+    async def test_a_removal_with_and_without_a_write_behind_it(self, stores):
+        one, two = stores
+        await one.delete(ALICE, "e1")
+        assert await ids_of(two, ALICE, "zeppelin") == []
+        await one.delete(ALICE, "e2")
+        await one.put(ALICE, an_episode("e3", "a piano"))
+        assert await ids_of(two, ALICE, "piano") == ["e3"]
+
+    async def test_a_user_who_is_forgotten_and_comes_back(self, stores):
+        one, two = stores
+        await one.forget(ALICE)
+        await one.put(ALICE, an_episode("e2", "a garden"))
+        assert [record.id for record in await two.list(ALICE)] == ["e2"]
+        assert await ids_of(two, ALICE, "piano zeppelin") == []
+        await one.forget(ALICE)
+        assert await two.list(ALICE) == ()
+
+    async def test_an_exchange_of_all_vectors(self, stores):
+        one, two = stores
+        await one.rebind("m:2:2", 2)
+        assert await ids_of(two, ALICE, vector=[1.0, 0.0]) == []
+        await one.put_vectors(ALICE, {"e2": [1.0, 0.0]})
+        assert await ids_of(two, ALICE, vector=[1.0, 0.0]) == ["e2"]
+
+    async def test_writers_of_one_record_all_count(self, stores):
+        async def touch(store):
+            for _ in range(10):
+                await store.touch(ALICE, "e1", "e2", at=START)
+
+        async with anyio.create_task_group() as tasks:
+            for store in stores * 3:
+                tasks.start_soon(touch, store)
+        assert [(await stores[0].get(ALICE, id)).accesses for id in ("e1", "e2")] == [60, 60]
+
+    async def test_one_of_two_writers_of_a_block_is_refused(self, stores):
+        block, refused = replace(a_block(), version=2), []
+
+        async def write(store, text):
+            try:
+                await store.put(ALICE, replace(block, text=text))
+            except StoreError:
+                refused.append(text)
+
+        async with anyio.create_task_group() as tasks:
+            for number, store in enumerate(stores * 4):
+                tasks.start_soon(write, store, f"text {number}")
+        assert len(refused) == 7
+        assert (await stores[0].get(ALICE, block.id)).text not in refused
+
+
+@pytest.mark.anyio
+async def test_copies_are_filled_page_by_page_and_stay_within_their_bound(monkeypatch):
+    monkeypatch.setattr(replica, "_ROWS", 3)
+    async with aclosing(new_store()) as one, aclosing(twin_of(one, cached_records=8)) as two:
+        # One change is larger than a page; others share one.
+        await one.put(ALICE, *(an_episode(f"e{n}") for n in range(7)))
+        for n in range(7, 12):
+            await one.put(ALICE, an_episode(f"e{n}"))
+        await one.put(BOB, *(an_episode(f"b{n}") for n in range(4)))
+        for _ in range(2):
+            assert len(await two.search(ALICE, Query(text="tea", limit=99))) == 12
+            await one.delete(BOB, "b0")
+            assert await two.count(BOB, where=Eq("kind", "episode")) == 3
+        held = two._replicas
+        assert [len(copy.shelf.records) for copy in held._held.values()] == [3]
+        assert held._total == 3
+
+
+class RedisMachine(MemoryStoreMachine):
+    @asynccontextmanager
+    async def open_store(self, clock):
+        async with aclosing(new_store(clock)) as store:
+            yield store
+
+
+TestRedisModel = RedisMachine.TestCase
+TestRedisModel.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
