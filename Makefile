@@ -8,7 +8,7 @@ MOCK := $(VENV)/aimock/.ready
 
 .PHONY: demo test test-llm check bench lock clean
 
-demo: $(SETUP)  ## compile a context, plan it, edit it, explain what the edit cost
+demo: $(SETUP)  ## two users, facts that change, recall, compaction, checkpoints, the cache, and what each cost
 	@$(BIN)/loom demo
 
 test: $(SETUP) $(MOCK) check  ## every check and every test

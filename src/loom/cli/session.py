@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import anyio
 import typer
+from rich.control import strip_control_codes
 from rich.table import Table
 from rich.text import Text
 
@@ -152,7 +153,8 @@ def show(
         return
     out = console()
     for message, role, text in lines:
-        out.print(Text.assemble((f"{role:9} ", "bold"), text, (f"  {message}", "dim")))
+        said = strip_control_codes(text.replace("\x1b", ""))
+        out.print(Text.assemble((f"{role:9} ", "bold"), said, (f"  {message}", "dim")))
     for done in session.compactions:
         out.print(
             Text(f"compaction {done.id}: {done.strategy}, {done.tokens_before:,} -> {done.tokens_after:,} tokens")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -58,8 +59,38 @@ async def bring_into_step(truth: Truth, index: VectorIndex, user: Scope, ids: Se
                 break
 
 
-async def compare_user(truth: Truth, index: VectorIndex, user: Scope, *, repair: bool) -> IndexDifference:
-    """How the index of one user differs from the truth, and in step with it afterwards if `repair` is set."""
+async def put_user_right(truth: Truth, index: VectorIndex, user: Scope) -> None:
+    """Make the index say of one user what the truth says, and nothing at all of whom the truth does not know."""
+    if not await truth.count(user):
+        await index.forget(user)
+    # Also after that: he may have come back meanwhile.
+    differing = await _differing(truth, index, user)
+    await bring_into_step(truth, index, user, [*differing.missing, *differing.wrong, *differing.extra])
+
+
+async def compare(truth: Truth, index: VectorIndex, *, repair: bool) -> IndexDifference:
+    """How the index differs from the truth, over all users of either; in step with it afterwards with `repair`."""
+    total = IndexDifference()
+    in_truth = set[Scope]()
+    async for user in _users(truth):
+        in_truth.add(user)
+        total = await _add(total, truth, index, user, repair=repair)
+    for user in await index.users():
+        if user not in in_truth:
+            total = await _add(total, truth, index, user, repair=repair)
+    return total
+
+
+class _Differing(NamedTuple):
+    """Which vectors of a user differ, and how many the truth has."""
+
+    vectors: int
+    missing: list[str]
+    extra: list[str]
+    wrong: list[str]
+
+
+async def _differing(truth: Truth, index: VectorIndex, user: Scope) -> _Differing:
     in_index = set(await index.ids(user))
     seen = set[str]()
     missing, wrong = list[str](), list[str]()
@@ -68,35 +99,24 @@ async def compare_user(truth: Truth, index: VectorIndex, user: Scope, *, repair:
         missing += [id for id in held if id not in in_index]
         there = await index.vectors(user, *(id for id in held if id in in_index))
         wrong += [id for id, vector in there.items() if not _same(vector, held[id], within=_NEAR)]
-    extra = sorted(in_index - seen)
-    if repair:
-        await bring_into_step(truth, index, user, [*missing, *wrong, *extra])
+    return _Differing(len(seen), missing, sorted(in_index - seen), wrong)
+
+
+async def _add(
+    total: IndexDifference, truth: Truth, index: VectorIndex, user: Scope, *, repair: bool
+) -> IndexDifference:
+    """The difference with that of one user added."""
+    found = await _differing(truth, index, user)
+    differs = bool(found.missing or found.extra or found.wrong)
+    if repair and differs:
+        await put_user_right(truth, index, user)
     return IndexDifference(
-        users=1, vectors=len(seen), missing=len(missing), extra=len(extra), wrong=len(wrong), is_repaired=repair
-    )
-
-
-async def compare(truth: Truth, index: VectorIndex, *, repair: bool) -> IndexDifference:
-    """How the index differs from the truth, over all users of either."""
-    total = IndexDifference()
-    in_truth = set[Scope]()
-    async for user in _users(truth):
-        in_truth.add(user)
-        total = _sum(total, await compare_user(truth, index, user, repair=repair))
-    for user in await index.users():
-        if user not in in_truth:
-            total = _sum(total, await compare_user(truth, index, user, repair=repair))
-    return total
-
-
-def _sum(one: IndexDifference, other: IndexDifference) -> IndexDifference:
-    return IndexDifference(
-        users=one.users + other.users,
-        vectors=one.vectors + other.vectors,
-        missing=one.missing + other.missing,
-        extra=one.extra + other.extra,
-        wrong=one.wrong + other.wrong,
-        is_repaired=one.is_repaired or (other.is_repaired and not other.is_equal),
+        users=total.users + 1,
+        vectors=total.vectors + found.vectors,
+        missing=total.missing + len(found.missing),
+        extra=total.extra + len(found.extra),
+        wrong=total.wrong + len(found.wrong),
+        is_repaired=total.is_repaired or (repair and differs),
     )
 
 

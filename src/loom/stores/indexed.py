@@ -20,7 +20,7 @@ from loom.protocols.jobs import Job, Lease
 from loom.protocols.memory_store import Query
 from loom.stores import index_search
 from loom.stores.delegating import DelegatingStore, Keys, Truth
-from loom.stores.index_check import IndexDifference, bring_into_step, compare, compare_user
+from loom.stores.index_check import IndexDifference, bring_into_step, compare, put_user_right
 from loom.stores.index_outbox import OUTBOX, Mark, Outbox
 from loom.stores.vector_entries import VectorIndex, checked_query
 
@@ -138,10 +138,12 @@ class IndexedStore(DelegatingStore):
 
     async def _follow(self, mark: Mark) -> None:
         self._over.add(mark.id)
+        if self.failure is not None:  # so that not every write waits for an index that does not answer
+            await self._catch_up()
+            return
         try:
             if await self._is_known():
                 await self._put_right(mark)
-                self.failure = None
         except StoreError as error:
             self._fell_behind(error)
 
@@ -152,9 +154,7 @@ class IndexedStore(DelegatingStore):
         elif mark.ids is not None:
             await bring_into_step(self._truth, self._index, mark.user, mark.ids)
         else:
-            if not await self._truth.count(mark.user):
-                await self._index.forget(mark.user)
-            await compare_user(self._truth, self._index, mark.user, repair=True)
+            await put_user_right(self._truth, self._index, mark.user)
         if mark.id in self._over or mark.at + _ABANDONED < self._clock.now():
             self._over.discard(mark.id)
             self._outbox.cross_out(mark)
@@ -183,6 +183,7 @@ class IndexedStore(DelegatingStore):
     async def _take(self, bound: tuple[str, int]) -> None:
         if self._bound != bound:
             self._bound, self._is_behind, self._looked_at = bound, True, None
+        if self._is_behind:
             await self._catch_up()
 
     async def _is_known(self) -> bool:
@@ -239,7 +240,7 @@ class IndexedStore(DelegatingStore):
             self._over.add(mark.id)
 
     def _fell_behind(self, error: StoreError) -> None:
-        self._is_behind, self.failure = True, str(error)
+        self._is_behind, self.failure, self._looked_at = True, str(error), self._clock.now()
 
     # -- without the outbox, which is nobody's ------------------------------------------------------------
 

@@ -5,8 +5,8 @@ from contextlib import asynccontextmanager
 import pytest
 from hypothesis import settings
 
-from loom.stores.indexed import IndexedStore
 from loom.stores.chroma import ChromaVectorStore
+from loom.stores.indexed import IndexedStore
 from loom.stores.sqlite import SqliteStore
 from loom.testing.conformance import MemoryStoreMachine, MemoryStoreSuite
 from tests.stores.engines import needs_package

@@ -188,7 +188,7 @@ LEAKS = {
     "reads everybody's words": (r"WHERE p\.owner = %s", NON_INTERFERENCE),
     "shares the average length": (r"l\.owner = %s", NON_INTERFERENCE),
     "compares everybody's vectors": (r"WHERE v\.owner = %s", NON_INTERFERENCE),
-    "shows everybody's hits": (r"(?<=t\.number )WHERE r\.owner = %s", NON_INTERFERENCE),
+    "shows everybody's hits": (r"t\.number AND r\.owner = %s", NON_INTERFERENCE),
     "unindexes everybody": (r"DELETE FROM postings WHERE owner = %s AND number", NON_INTERFERENCE),
     "touches everybody's": (r"WHERE r\.owner = %s AND r\.id = %s AND r\.kind", NON_INTERFERENCE),
     "prunes everybody's": (r"WHERE owner = %s AND number = ANY", NON_INTERFERENCE),

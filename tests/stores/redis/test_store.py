@@ -9,6 +9,7 @@ import pytest
 from hypothesis import settings
 
 from loom.core.filter import Eq
+from loom.engine import open_memory
 from loom.errors import StoreError, UsageError
 from loom.protocols.jobs import KeepsJobs
 from loom.protocols.memory_store import (
@@ -233,3 +234,16 @@ class RedisMachine(MemoryStoreMachine):
 
 TestRedisModel = RedisMachine.TestCase
 TestRedisModel.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+
+
+@pytest.mark.anyio
+async def test_a_memory_on_redis_remembers_learns_and_forgets():
+    async with aclosing(new_store()) as store:
+        memory = open_memory(store, embedder="hash")
+        await memory.remember("My name is Ann and I live in Lisbon.", user_id="ann")
+        await memory.metabolize(user_id="ann")
+        found = await memory.recall("Where does Ann live?", user_id="ann")
+        assert "Lisbon" in found.hits[0].item.text
+        assert len(await memory.recall("Where does Ann live?", user_id="bob")) == 0
+        await memory.forget(user_id="ann")
+        assert await kept_keys(store) == {"format", "version", "embedder"}

@@ -67,9 +67,10 @@ class ChromaCalls:
     def _connect(self) -> Any:
         try:
             import chromadb  # noqa: PLC0415 - heavy, and optional
+            from chromadb.config import Settings  # noqa: PLC0415
         except ImportError as error:
             raise MissingExtra("Chroma", "chroma") from error
-        settings = chromadb.Settings(anonymized_telemetry=False)
+        settings = Settings(anonymized_telemetry=False)
         if self.where == MEMORY:
             return chromadb.EphemeralClient(settings)
         if self.is_server:

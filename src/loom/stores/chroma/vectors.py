@@ -46,9 +46,9 @@ _stores = count(1)
 class ChromaVectorStore:
     """Keeps vectors in Chroma, a collection for each user, found by cosine.
 
-    `where` is the URL of a server, a folder, or `:memory:`. Up to 1,000 vectors of a user are compared exactly; of more,
-    Chroma's index chooses, which may miss one. A folder belongs to one process at a time; several processes share a
-    server. `headers` are sent to a server with every request, and wait `timeout` seconds at the most.
+    `where` is the URL of a server, a folder, or `:memory:`. Up to 1,000 vectors of a user are compared exactly; of
+    more, Chroma's index chooses, which may miss one. A folder belongs to one process at a time; a server is for
+    several. `headers` go to a server with every request, which takes `timeout` seconds at the most.
     """
 
     def __init__(
@@ -78,7 +78,8 @@ class ChromaVectorStore:
             await self._write_binding((identity, dimension))
 
     async def bound(self) -> tuple[str, int] | None:
-        """The embedder and dimension of the vectors."""
+        """The embedder and dimension of the vectors, as they are now."""
+        self._known = None
         known = await self._binding()
         return None if known is None or known[0] is None else (known[0], known[1])
 
@@ -95,7 +96,7 @@ class ChromaVectorStore:
     async def _binding(self) -> Binding | None:
         if self._known is None:
             about = await self._calls(self._about)
-            self._known = about and (about.get(_IDENTITY), int(about[_DIMENSION]))
+            self._known = None if about is None else (about.get(_IDENTITY), int(about[_DIMENSION]))
         return self._known
 
     async def _write_binding(self, bound: Binding) -> None:
@@ -239,7 +240,8 @@ class ChromaVectorStore:
         return {keys[key]: vector.tolist() for key, vector in found if key in keys}
 
     def _users(self, client: Any) -> tuple[Scope, ...]:
-        found = [(about[NAMESPACE], about[USER]) for about in (one.metadata for one in self._collections(client))]
+        about = [one.metadata for one in self._collections(client) if one.count()]
+        found = [(each[NAMESPACE], each[USER]) for each in about]
         return tuple(Scope(namespace, user_id) for namespace, user_id in sorted(found))
 
     def _collections(self, client: Any) -> list[Any]:

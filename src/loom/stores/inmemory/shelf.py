@@ -14,10 +14,11 @@ from loom.core.hit import Hit, rank_key
 from loom.core.record import Episode, Fact, Layer, Record, WorkingBlock
 from loom.core.scope import Scope
 from loom.core.words import query_terms, terms
-from loom.errors import NotFound, StoreConflict, UsageError
+from loom.errors import NotFound, UsageError
 from loom.protocols.embedder import Vector
 from loom.protocols.memory_store import FoundBy, Query
 from loom.stores.inmemory.lexical import WordIndex
+from loom.stores.record_rules import check_record, check_version
 
 OWN = "bm25"
 DENSE = "dense"
@@ -48,10 +49,10 @@ class Shelf:
         """Check a write, deletions first; nothing is changed yet."""
         planned: dict[str, Record | None] = {id: None for id in delete if self.get(scope, id) is not None}
         for record in put:
-            _check_record(scope, record)
+            check_record(scope, record)
             stored = planned[record.id] if record.id in planned else self.records.get(record.id)
             if isinstance(record, WorkingBlock):
-                _check_version(record, stored)
+                check_version(record, stored)
             planned[record.id] = copied(record)
         return Change(planned, self._checked_keys(scope, keys or {}, planned))
 
@@ -175,27 +176,6 @@ def copied(record: Record) -> Record:
 def sees(scope: Scope, record: Record) -> bool:
     """Whether the record lies inside the scope of its user; facts and blocks belong to no session."""
     return scope.session_id is None or not isinstance(record, Episode) or record.session_id == scope.session_id
-
-
-def _check_record(scope: Scope, record: Record) -> None:
-    if not isinstance(record, Episode | Fact | WorkingBlock):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise UsageError(f"{record!r} is not a record; put an Episode, a Fact or a WorkingBlock")
-    if isinstance(record, Episode) and not sees(scope, record):
-        raise UsageError(
-            f"episode {record.id} is of session {record.session_id!r}, but the scope names session "
-            f"{scope.session_id!r}; use scope.for_user() or the episode's own session"
-        )
-
-
-def _check_version(block: WorkingBlock, stored: Record | None) -> None:
-    if block == stored:
-        return
-    held = stored.version if isinstance(stored, WorkingBlock) else 0
-    if block.version != held + 1:
-        raise StoreConflict(
-            f"block {block.name!r} is stored with version {held}, so version {block.version} cannot follow; "
-            f"read it again and write version {held + 1}"
-        )
 
 
 def _shown(query: Query, now: datetime) -> Callable[[Record], bool]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Generator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -44,8 +44,10 @@ async def run(db: Database, sql: str, *values: Any) -> int:
     return (await db.execute(sql.encode(), values or None)).rowcount
 
 
-async def run_many(db: Database, sql: str, values: Iterable[Sequence[Any]]) -> None:
+async def run_many(db: Database, sql: str, values: Sequence[Sequence[Any]]) -> None:
     """Run a statement for each of these values."""
+    if not values:
+        return
     async with db.cursor() as cursor:
         await cursor.executemany(sql.encode(), values)
 

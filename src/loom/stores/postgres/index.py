@@ -69,19 +69,18 @@ async def remove(db: Database, owner: UUID, numbers: Sequence[int], signal: str 
 
 
 def scores(owner: UUID, words: Sequence[str]) -> tuple[str, tuple[Any, ...]]:
-    """A query for the score of each record and signal that holds one of the words; each is above 0."""
-    # Summed in the order of the terms, so that a sum has one value.
+    """A query for what each of the words adds to the score of each record and signal; every score is above 0."""
     return _SCORES, (owner, list(words), owner)
 
 
 _LENGTH = f"{1 - B}::float8 + {B}::float8 * h.length * l.texts / l.words"
 _WEIGHT = f"h.times * {K1 + 1}::float8 / (h.times + {K1}::float8 * ({_LENGTH}))"
 _SCORES = f"""
-SELECT h.number, h.signal, sum(ln(1 + (l.texts - h.holding + 0.5::float8) / (h.holding + 0.5::float8)) * {_WEIGHT}
-    ORDER BY h.term) AS score
+SELECT h.number, h.signal, h.term,
+    ln(1 + (l.texts - h.holding + 0.5::float8) / (h.holding + 0.5::float8)) * {_WEIGHT} AS score
 FROM (
     SELECT p.number, p.signal, p.term, p.times::float8 AS times, p.length,
         count(*) OVER (PARTITION BY p.signal, p.term) AS holding
     FROM postings AS p WHERE p.owner = %s AND p.term = ANY(%s)
-) AS h JOIN lengths AS l ON l.owner = %s AND l.signal = h.signal GROUP BY h.number, h.signal
+) AS h JOIN lengths AS l ON l.owner = %s AND l.signal = h.signal
 """

@@ -178,8 +178,9 @@ FOR_EVERYBODY = {"users": "SELECT", "records": "SELECT", "vectors": "ALL", "jobs
 """What a transaction may do that asks for everybody: lease jobs, exchange vectors and list what has none."""
 
 _AVAILABLE = "SELECT 1 FROM pg_available_extensions WHERE name = 'vector'"
-_OF_OWNER = "owner = nullif(current_setting('loom.owner', true), '')::uuid"
-_OF_EVERYBODY = "current_setting('loom.everybody', true) = 'on'"
+# As sub-selects, so that a setting is read once for a statement and not for each row.
+_OF_OWNER = "owner = (SELECT nullif(current_setting('loom.owner', true), '')::uuid)"
+_OF_EVERYBODY = "(SELECT current_setting('loom.everybody', true) = 'on')"
 
 # The planner's statistics hold samples of columns, and would keep words of those who are forgotten.
 _CONTENT = """

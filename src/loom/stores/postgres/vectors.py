@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from loom.stores.postgres.connection import Database
 
 DENSE = "dense"
-DIGITS = 6
-"""What differs past this digit is rounding: equal vectors must score equal."""
+SCALE = 10**6
+"""What differs past this many parts of a cosine is rounding."""
 
 _SET = (
     "INSERT INTO vectors (owner, number, data) VALUES (%s, %s, %s::float8[]::vector) "

@@ -82,7 +82,8 @@ class QdrantVectorStore:
         return "" if self._calls.where == MEMORY else _RESIDUE.format(where=self._calls.where)
 
     async def bound(self) -> tuple[str, int] | None:
-        """The embedder and dimension of the vectors."""
+        """The embedder and dimension of the vectors, as they are now."""
+        self._known = None
         known = await self._binding()
         return None if known is None or known[0] is None else (known[0], known[1])
 

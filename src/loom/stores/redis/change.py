@@ -25,6 +25,9 @@ from loom.stores.redis.link import Argument, Link
 from loom.stores.redis.names import StoreNames
 from loom.stores.redis.scripts import COMMIT
 
+TRIES = 1000
+"""How often a change is planned again before it is given up."""
+
 
 class Transaction:
     """Reads of one user's hashes, and the change that follows from them."""

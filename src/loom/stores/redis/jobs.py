@@ -10,7 +10,7 @@ from datetime import datetime
 from loom.core.scope import Scope
 from loom.errors import StoreConflict, UsageError
 from loom.protocols.jobs import DeadLetter, Job, Lease
-from loom.stores.redis.change import Transaction
+from loom.stores.redis.change import TRIES, Transaction
 from loom.stores.redis.codec import HeldJob, micros, pack_job, pack_letter, unpack_job, unpack_letter
 from loom.stores.redis.link import Link
 from loom.stores.redis.names import StoreNames, UserNames, of_member
@@ -80,9 +80,9 @@ async def take(
 ) -> tuple[Lease, ...]:
     """Lease jobs that are due, oldest first."""
     leases: list[Lease] = []
-    while len(leases) < limit:
+    for _ in range(TRIES):
         candidates = await (_due(link, names, now, limit) if scope is None else _due_of(link, names, now, scope))
-        if not candidates:
+        if not candidates or len(leases) == limit:
             break
         for data, job in candidates[: limit - len(leases)]:
             leased = await _take_one(link, names, data, job, until)

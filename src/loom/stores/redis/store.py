@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Self
 
@@ -13,14 +13,14 @@ from loom.core.filter import Filter
 from loom.core.hit import Hit
 from loom.core.record import Episode, Fact, Layer, Receipt, Record, WorkingBlock
 from loom.core.scope import Scope
-from loom.errors import EmbedderMismatch, UsageError
+from loom.errors import EmbedderMismatch, StoreConflict, UsageError
 from loom.protocols.embedder import Vector
 from loom.protocols.jobs import DeadLetter, Job, Lease
 from loom.protocols.memory_store import FoundBy, Query
 from loom.stores.inmemory.shelf import Keys, Shelf, copied, sees, unit_vector
 from loom.stores.redis import forgetting, reembed
 from loom.stores.redis import jobs as job_rows
-from loom.stores.redis.change import Transaction
+from loom.stores.redis.change import TRIES, Transaction
 from loom.stores.redis.codec import Binding, id_bytes, unpack_keys, unpack_record, unpack_vector
 from loom.stores.redis.link import Guarantees, Link
 from loom.stores.redis.names import StoreNames
@@ -109,8 +109,9 @@ class RedisStore:
 
     async def delete(self, scope: Scope, *ids: str) -> int:
         """Remove these records; returns how many were there."""
+        tries = self._tries(scope)
         while True:
-            change = self._change(scope)
+            change = next(tries)
             shelf = await change.shelf(ids)
             planned = shelf.plan(scope, delete=ids)
             change.apply(shelf, planned)
@@ -121,10 +122,11 @@ class RedisStore:
         """Remove everything of a user, or the episodes and jobs of a session."""
         if scope.session_id is None:
             return await forgetting.forget_user(self._link, self._names, scope)
+        tries = self._tries(scope)
         while True:
             seen = await self._replicas.ask(scope, lambda replica: replica.shelf.select(scope, None))
             episodes = [record.id for record in seen if isinstance(record, Episode)]
-            receipt = await forgetting.forget_session(self._link, self._change(scope), scope, episodes)
+            receipt = await forgetting.forget_session(self._link, next(tries), scope, episodes)
             if receipt is not None:
                 return receipt
 
@@ -150,9 +152,10 @@ class RedisStore:
             ids = shelf.prune(scope, layer, keep=keep, before=start, now=now)
             return {id: (replica.shelf.records[id], shelf.records[id]) for id in ids}
 
+        tries = self._tries(scope)
         while True:
             planned = await self._replicas.ask(scope, archived)
-            change = self._change(scope)
+            change = next(tries)
             stored = (await change.shelf(planned)).records
             if any(stored.get(id) != old for id, (old, _) in planned.items()):
                 continue
@@ -164,8 +167,9 @@ class RedisStore:
     async def touch(self, scope: Scope, *ids: str, at: datetime) -> None:
         """Count one access of each episode."""
         at = as_utc(at, "the time of an access")
+        tries = self._tries(scope)
         while True:
-            change = self._change(scope)
+            change = next(tries)
             shelf = await change.shelf(ids)
             before = dict(shelf.records)
             shelf.touch(scope, ids, at)
@@ -188,11 +192,12 @@ class RedisStore:
 
     async def put_vectors(self, scope: Scope, vectors: Mapping[str, Vector]) -> None:
         """Set the vectors of records, by record id, all or none."""
+        tries = self._tries(scope)
         while True:
             bound = await reembed.binding(self._link, self._names)
             size = _dimension(bound)
             units = {id: unit_vector(vector, size, f"the vector of {id}") for id, vector in vectors.items()}
-            change = self._change(scope)
+            change = next(tries)
             shelf = await change.shelf(units)
             shelf.set_vectors(scope, units)
             change.depends_on(self._names.embedder, reembed.BOUND, bound.packed() if bound else None)
@@ -248,8 +253,9 @@ class RedisStore:
         jobs: Sequence[Job] = (),
     ) -> int:
         """Delete, put, set keys and queue jobs, in this order, all or none; returns how many jobs are new."""
+        tries = self._tries(scope)
         while True:
-            change = self._change(scope)
+            change = next(tries)
             await _plan(change, scope, put, delete, keys or {})
             new = await job_rows.enqueue(change, scope, jobs)
             if await change.commit():
@@ -276,8 +282,9 @@ class RedisStore:
     ) -> None:
         """Apply what the job did and close it; a job it queues may have the same key."""
         scope = lease.job.scope
+        tries = self._tries(scope)
         while True:
-            change = self._change(scope)
+            change = next(tries)
             job_rows.close(change, (await job_rows.held(change, lease)).job)
             await _plan(change, scope, put, delete, keys or {})
             await job_rows.enqueue(change, scope, jobs, closing=lease)
@@ -288,8 +295,9 @@ class RedisStore:
         """Put the job back for `retry_at`, or make it a dead letter."""
         now = as_utc(now, "now of a failed job")
         retry_at = None if retry_at is None else as_utc(retry_at, "retry_at of a failed job")
+        tries = self._tries(lease.job.scope)
         while True:
-            change = self._change(lease.job.scope)
+            change = next(tries)
             job = (await job_rows.held(change, lease)).job
             if retry_at is None:
                 job_rows.give_up(change, job, reason, now)
@@ -306,8 +314,11 @@ class RedisStore:
         """How many jobs of a user are open."""
         return len(await job_rows.of_scope(self._link, self._names.user(scope), scope))
 
-    def _change(self, scope: Scope) -> Transaction:
-        return Transaction(self._link, self._names, scope)
+    def _tries(self, scope: Scope) -> Iterator[Transaction]:
+        """A new transaction for each try; each one that fails means that somebody else got on."""
+        for _ in range(TRIES):
+            yield Transaction(self._link, self._names, scope)
+        raise StoreConflict(f"others changed what {scope.user_id!r} has {TRIES:,} times under this write; try again")
 
 
 async def _plan(change: Transaction, scope: Scope, put: Sequence[Record], delete: Sequence[str], keys: Keys) -> None:

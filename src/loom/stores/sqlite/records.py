@@ -11,9 +11,10 @@ from typing import Any, TypeAlias
 
 from loom.core.checks import check_text
 from loom.core.filter import Filter
-from loom.core.record import Episode, Fact, Layer, Record, WorkingBlock
+from loom.core.record import Layer, Record, WorkingBlock
 from loom.core.scope import Scope
-from loom.errors import NotFound, StoreConflict, UsageError
+from loom.errors import NotFound
+from loom.stores.record_rules import check_record, check_version
 from loom.stores.sqlite.codec import COLUMNS, SELECTED, from_row, to_micros, to_row
 from loom.stores.sqlite.connection import Database, Row, one, rows
 from loom.stores.sqlite.index import OWN, IndexChange
@@ -51,10 +52,10 @@ def _put(db: Database, user: int, scope: Scope, records: Sequence[Record], index
     new: dict[str, int] = {}
     first = next_number(db, user)
     for record in records:
-        _check_record(scope, record)
+        check_record(scope, record)
         stored = one(db, f"SELECT {SELECTED}, r.row FROM records AS r WHERE r.user = ? AND r.id = ?", user, record.id)
         if isinstance(record, WorkingBlock):
-            _check_version(record, None if stored is None else from_row(stored))
+            check_version(record, None if stored is None else from_row(stored))
         if stored is None:
             number = first + len(new)
             new[record.id] = row_of(user, number)
@@ -75,27 +76,6 @@ def _replace(db: Database, user: int, record: Record, stored: Row, index: IndexC
         drop_vector(db, user, row)
         index.remove(OWN, number_of(row), old.text)
         index.add(OWN, number_of(row), record.text)
-
-
-def _check_record(scope: Scope, record: Record) -> None:
-    if not isinstance(record, Episode | Fact | WorkingBlock):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise UsageError(f"{record!r} is not a record; put an Episode, a Fact or a WorkingBlock")
-    if isinstance(record, Episode) and scope.session_id not in {None, record.session_id}:
-        raise UsageError(
-            f"episode {record.id} is of session {record.session_id!r}, but the scope names session "
-            f"{scope.session_id!r}; use scope.for_user() or the episode's own session"
-        )
-
-
-def _check_version(block: WorkingBlock, stored: Record | None) -> None:
-    if block == stored:
-        return
-    held = stored.version if isinstance(stored, WorkingBlock) else 0
-    if block.version != held + 1:
-        raise StoreConflict(
-            f"block {block.name!r} is stored with version {held}, so version {block.version} cannot follow; "
-            f"read it again and write version {held + 1}"
-        )
 
 
 def _delete(db: Database, user: int, scope: Scope, ids: Iterable[str], index: IndexChange) -> int:
