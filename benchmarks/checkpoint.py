@@ -6,8 +6,6 @@ environment, runs it there and removes it. The floor is what a plain script with
 each turn its parent and the hashes it added.
 """
 
-# ruff: noqa: D102 - System says what the methods of each system do
-
 from __future__ import annotations
 
 import argparse

@@ -1,6 +1,6 @@
 """Other software under the same conversation; runs where it is installed. See benchmarks/checkpoint.py."""
 
-# ruff: noqa: ARG002, D102 - System says what the methods of each system do
+# ruff: noqa: ARG002 - System says what the methods of each system do
 # pyright: reportMissingImports=false, reportUnknownVariableType=false, reportUnknownMemberType=false
 # pyright: reportUnknownArgumentType=false, reportUnknownParameterType=false, reportMissingTypeStubs=false, reportUnknownLambdaType=false
 

@@ -119,7 +119,7 @@ async def test_12_a_summary_request_does_not_lower_the_measured_usage() -> None:
 
 
 async def test_16_what_is_shown_for_one_turn_only_never_stands_before_a_marker() -> None:
-    from loom import open_memory  # noqa: PLC0415
+    from loom import open_memory
 
     memory = open_memory("inmemory", embedder="hash")
     await memory.remember("The dog is called Rex.", user_id="default")
@@ -330,7 +330,11 @@ async def test_the_store_does_not_grow_with_the_square_of_the_session(tmp_path: 
     sizes: list[int] = []
     for n in range(60):
         await session.send(f"{n:05}" * 200)
-        sizes.append(sum(f.stat().st_size for f in tmp_path.rglob("*") if f.is_file()))
+        sizes.append(_size_of(tmp_path))
     payload = sum(len(m.message.text) for m in session.log)
     assert sizes[-1] < 2.5 * payload
     assert sizes[-1] - sizes[30] < 1.2 * (sizes[30] - sizes[0])
+
+
+def _size_of(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import pytest
 
@@ -215,7 +216,7 @@ async def test_the_prefix_does_not_move_over_a_conversation() -> None:
     for n in range(6):
         await session.send(f"question {n}")
     bodies = [r.rendered.body for r in model.requests if r.rendered]
-    for before, after in zip(bodies, bodies[1:], strict=False):
+    for before, after in pairwise(bodies):
         assert after["system"] == before["system"]
         assert after["tools"] == before["tools"]
         old, new = _texts(before), _texts(after)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from loom.core.message import JSON, ThinkingPart, ToolCallPart, ToolSpec
@@ -68,7 +70,7 @@ async def test_the_prefix_is_the_same_with_and_without_memory() -> None:
     for n in range(4):
         await session.send(f"What is the dog called? {n}")
     bodies = [r.rendered.body for r in model.requests if r.rendered]
-    for before, after in zip(bodies, bodies[1:], strict=False):
+    for before, after in pairwise(bodies):
         said = [b["text"] for m in before["messages"] for b in m["content"] if "<memory>" not in b["text"]]
         now = [b["text"] for m in after["messages"] for b in m["content"]]
         assert now[: len(said)] == said

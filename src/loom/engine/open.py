@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from loom.core.clock import Clock
 from loom.core.record import Layer
@@ -23,8 +24,17 @@ from loom.stores.inmemory import InMemoryStore
 from loom.stores.sqlite import SqliteStore
 from loom.stores.sqlite.connection import Durability
 
-_BACKENDS = ("inmemory", "sqlite", "composite")
-_OPTIONS = ("backend", "path", "layers", "namespace", "embedder", "with_facts", "config", "durability")
+if TYPE_CHECKING:
+    from loom.stores.redis import RedisStore
+
+_BACKENDS = ("inmemory", "sqlite", "redis", "composite")
+_OPTIONS = ("backend", "path", "url", "layers", "namespace", "embedder", "with_facts", "config", "durability")
+_SERVERS = {
+    "redis": ("redis", "RedisStore"),
+    "rediss": ("redis", "RedisStore"),
+    "unix": ("redis", "RedisStore"),
+}
+"""Which class of `loom.stores` a URL with this scheme names; its driver is an extra, so it is loaded when asked for."""
 _S = TypeVar("_S", bound=MemoryStore)
 _LAYERS = {layer.label.lower(): layer for layer in Layer}
 
@@ -44,9 +54,10 @@ def open_memory(
     """A memory on the store that `where` names. Nothing is read or written before the first call.
 
     Args:
-        where: `inmemory`, `sqlite:PATH`, a store, a memory, or a mapping with `backend`, `path` and any of the options
-            below, which count more than those beside it. The backend `composite` takes `layers` in place of a path,
-            such as `{"l2": "inmemory", "l4": "sqlite:./bot.db"}`; see CompositeMemory.
+        where: `inmemory`, `sqlite:PATH`, the URL of a server (`redis://...`), a store, a memory, or a mapping with
+            `backend`, `path` or `url` and any of the options below, which count more than those beside it. The
+            backend `composite` takes `layers` in place of a path, such as `{"l2": "inmemory", "l4": "sqlite:./b.db"}`;
+            see CompositeMemory.
         namespace: keeps applications on one store apart.
         embedder: a name (`wordllama`, `openai`, `hash`), an embedder, or None to take the best that is there.
         with_facts: whether facts are drawn from what is remembered.
@@ -99,6 +110,8 @@ def _place(given: Mapping[str, Any], clock: Clock | None, durability: Durability
         raise UsageError(
             "the backend 'composite', and no other, takes `layers`: a mapping from l1, l2, l3, l4 to stores"
         )
+    if layers is None and "url" in given:
+        return str(given["url"])
     if layers is None:
         return str(backend) if path is None else f"{backend}:{path}"
     if path is not None:
@@ -112,7 +125,9 @@ def _layer(name: str) -> Layer:
     return _LAYERS[name]
 
 
-def _store(where: str | _S, clock: Clock | None, durability: Durability) -> InMemoryStore | SqliteStore | _S:
+def _store(
+    where: str | _S, clock: Clock | None, durability: Durability
+) -> InMemoryStore | SqliteStore | RedisStore | _S:
     if isinstance(where, MemoryStore):
         return where
     if not isinstance(where, str):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -124,4 +139,7 @@ def _store(where: str | _S, clock: Clock | None, durability: Durability) -> InMe
         if not path:
             raise UsageError("sqlite needs a file; write sqlite:./memory.db")
         return SqliteStore(path.removeprefix("//"), clock=clock, durability=durability)
+    if backend in _SERVERS:
+        module, name = _SERVERS[backend]
+        return getattr(import_module(f"loom.stores.{module}"), name)(where, clock=clock)
     raise UsageError(f"there is no memory backend {where!r}; the backends are {', '.join(_BACKENDS)}")
