@@ -67,12 +67,13 @@ async def test_a_folder_belongs_to_one_process_at_a_time(tmp_path):
 import sys
 from loom.stores.chroma.folder import hold
 hold({str(tmp_path)!r})
-print("held", flush=True)
+sys.stdout.write("held")
+sys.stdout.flush()
 sys.stdin.read()
 """
     store = ChromaVectorStore(tmp_path)
     async with await anyio.open_process([sys.executable, "-c", source], stderr=None) as other:
-        assert await other.stdout.receive() == b"held\n"
+        assert await other.stdout.receive() == b"held"
         with pytest.raises(StoreUnavailable, match=rf"open in process {other.pid}, .*chroma run --path"):
             await store.users()
         await other.stdin.aclose()

@@ -191,12 +191,11 @@ class ChromaVectorStore:
         held = 0 if collection is None else collection.count()
         if not held:
             return Found((), is_all=True)
+        where = _where(wanted)
         if held <= _EXACT:
             # The index gives all when it is asked for so many, and what it gives it compares exactly.
-            found = _query(collection, asked, held)
-            entries = found if len(found) == held else _compared(collection, asked, None)
-            return Found(entries, is_all=True)
-        where = _where(wanted)
+            found = [] if where else _first_of_all(collection, asked, held, size)
+            return Found(found, size >= held) if found else Found(_compared(collection, asked, where), is_all=True)
         found = _query(collection, asked, min(size, held), where)
         if len(found) < min(size, held) and where is not None:
             # Few fit, and the index finds few of few: these are compared one by one.
@@ -276,6 +275,17 @@ def _query(collection: Any, asked: list[float], size: int, where: dict[str, Any]
     found = collection.query(query_embeddings=[asked], n_results=size, where=where, include=["metadatas", "distances"])
     pairs = zip(found["metadatas"][0], found["distances"][0], strict=True)
     return [entry_of(fields, 1.0 - distance) for fields, distance in pairs]
+
+
+def _first_of_all(collection: Any, asked: list[float], held: int, size: int) -> list[Entry]:
+    """The nearest of all that are held, of which alone the fields are read; nothing if the index does not give all."""
+    found = collection.query(query_embeddings=[asked], n_results=held, include=["distances"])
+    keys, distances = found["ids"][0][:size], found["distances"][0]
+    if len(distances) < held:
+        return []
+    read = collection.get(ids=keys, include=["metadatas"])
+    fields = dict(zip(read["ids"], read["metadatas"], strict=True))
+    return [entry_of(fields[key], 1.0 - distances[place]) for place, key in enumerate(keys) if key in fields]
 
 
 def _compared(collection: Any, asked: list[float], where: dict[str, Any] | None) -> list[Entry]:

@@ -65,9 +65,12 @@ def spoken_name(dsn: str) -> str:
 
     try:
         parts = conninfo.conninfo_to_dict(dsn)
-    except ProgrammingError as error:
-        raise UsageError(f"the address of the Postgres server cannot be read ({error}); "
-                         "write postgresql://user:password@host:5432/database") from error  # fmt: skip
+    except ProgrammingError:
+        # What the driver says may repeat a piece of the address, the password included.
+        raise UsageError(
+            "the address of the Postgres server cannot be read; write postgresql://user:password@host:5432/database, "
+            "with %20 for a space and the like for other characters"
+        ) from None
     host, port = parts.get("host", "localhost"), parts.get("port", 5432)
     return f"postgresql://{parts.get('user', '')}@{host}:{port}/{parts.get('dbname', '')}"
 

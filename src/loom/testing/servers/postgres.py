@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from urllib.parse import quote
 
 from loom.errors import MissingExtra
 from loom.testing.servers.process import free_port, private_folder, run_once, running
@@ -24,8 +25,8 @@ class PostgresServer:
 
     def url(self, user: str = ADMIN, *, database: str = "postgres", password: str = "") -> str:
         """The URL for a role and a database; the default is the administrator."""
-        secret = f":{password}" if password else ""
-        return f"postgresql://{user}{secret}@127.0.0.1:{self.port}/{database}"
+        secret = f":{quote(password, safe='')}" if password else ""
+        return f"postgresql://{quote(user, safe='')}{secret}@127.0.0.1:{self.port}/{database}"
 
 
 @contextmanager
