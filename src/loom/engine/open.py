@@ -25,11 +25,15 @@ from loom.stores.sqlite import SqliteStore
 from loom.stores.sqlite.connection import Durability
 
 if TYPE_CHECKING:
+    from loom.stores.indexed import IndexedStore
+    from loom.stores.postgres import PostgresStore
     from loom.stores.redis import RedisStore
 
-_BACKENDS = ("inmemory", "sqlite", "redis", "composite")
+_BACKENDS = ("inmemory", "sqlite", "postgres", "redis", "chroma", "composite")
 _OPTIONS = ("backend", "path", "url", "layers", "namespace", "embedder", "with_facts", "config", "durability")
 _SERVERS = {
+    "postgres": ("postgres", "PostgresStore"),
+    "postgresql": ("postgres", "PostgresStore"),
     "redis": ("redis", "RedisStore"),
     "rediss": ("redis", "RedisStore"),
     "unix": ("redis", "RedisStore"),
@@ -54,10 +58,10 @@ def open_memory(
     """A memory on the store that `where` names. Nothing is read or written before the first call.
 
     Args:
-        where: `inmemory`, `sqlite:PATH`, the URL of a server (`redis://...`), a store, a memory, or a mapping with
-            `backend`, `path` or `url` and any of the options below, which count more than those beside it. The
-            backend `composite` takes `layers` in place of a path, such as `{"l2": "inmemory", "l4": "sqlite:./b.db"}`;
-            see CompositeMemory.
+        where: `inmemory`, `sqlite:PATH`, `chroma:FOLDER`, a URL (`postgres://...`, `redis://...`), a store, a memory,
+            or a mapping with `backend`, `path` or `url` and any of the options below, which count more than those
+            beside it. The backend `composite` takes `layers` in place of a path, such as
+            `{"l2": "inmemory", "l4": "sqlite:./bot.db"}`; see CompositeMemory.
         namespace: keeps applications on one store apart.
         embedder: a name (`wordllama`, `openai`, `hash`), an embedder, or None to take the best that is there.
         with_facts: whether facts are drawn from what is remembered.
@@ -127,7 +131,7 @@ def _layer(name: str) -> Layer:
 
 def _store(
     where: str | _S, clock: Clock | None, durability: Durability
-) -> InMemoryStore | SqliteStore | RedisStore | _S:
+) -> InMemoryStore | SqliteStore | PostgresStore | RedisStore | IndexedStore | _S:
     if isinstance(where, MemoryStore):
         return where
     if not isinstance(where, str):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -139,6 +143,8 @@ def _store(
         if not path:
             raise UsageError("sqlite needs a file; write sqlite:./memory.db")
         return SqliteStore(path.removeprefix("//"), clock=clock, durability=durability)
+    if backend == "chroma":
+        return import_module("loom.engine.chroma").chroma_store(path or None, clock=clock, durability=durability)
     if backend in _SERVERS:
         module, name = _SERVERS[backend]
         return getattr(import_module(f"loom.stores.{module}"), name)(where, clock=clock)
