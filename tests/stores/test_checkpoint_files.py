@@ -15,6 +15,8 @@ from loom.stores.files.frames import framed, frames_of
 from loom.testing.conformance.checkpoint_samples import (
     CHAT,
     NAMES,
+    a_checkpoint,
+    a_message,
     everything,
     ids_in,
     save,
@@ -215,8 +217,14 @@ def write_turns(folder, name, turns):
             done = 0
             while done < turns:
                 last = await store.load(CHAT)
+                id, head = (
+                    f"{name}{done}",
+                    last.id if last else None,
+                )  # what this process knows, not what is there by now
+                position = last.position + 1 if last else 1
+                turn = a_checkpoint(id, session_id=CHAT.session_id, position=position, parent=head)
                 try:
-                    await save(store, CHAT, f"{name}{done}", name, after=last)
+                    await store.save(CHAT, turn, entries=[a_message(f"{id}.0", name)], head=head)
                     done += 1
                 except StoreConflict:
                     continue
