@@ -1,6 +1,15 @@
 """Memory on a Redis server; needs the extra `redis`."""
 
-from loom.stores.redis.link import Guarantees
-from loom.stores.redis.store import RedisStore
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from loom.core.doors import door
+
+if TYPE_CHECKING:
+    from loom.stores.redis.link import Guarantees
+    from loom.stores.redis.store import RedisStore
 
 __all__ = ["Guarantees", "RedisStore"]
+
+__getattr__, __dir__ = door(__name__, {"Guarantees": "loom.stores.redis.link", "RedisStore": "loom.stores.redis.store"})
