@@ -134,7 +134,7 @@ async def test_it_opens_at_the_first_use_and_not_after_closing(tmp_path):
 @pytest.mark.parametrize(("durability", "synchronous"), [("full", 2), ("fast", 1)])
 async def test_the_file_is_written_by_the_rules(tmp_path, durability, synchronous):
     async with SqliteStore(tmp_path / "memory.db", durability=durability) as store:
-        db = store._writer._db
+        db = store._file._writer._db
         rules = ("synchronous", "journal_mode", "secure_delete", "foreign_keys", "busy_timeout")
         found = [db.execute(f"PRAGMA {rule}").fetchone()[0] for rule in rules]
         assert found == [synchronous, "wal", 1, 1, 10_000]
@@ -145,9 +145,9 @@ async def test_the_file_is_written_by_the_rules(tmp_path, durability, synchronou
 async def test_stores_of_one_file_share_a_writer_and_the_most_durable_wish_holds(tmp_path):
     path = tmp_path / "memory.db"
     async with SqliteStore(path, durability="fast") as one, SqliteStore(path) as other:
-        assert one._writer is other._writer
+        assert one._file._writer is other._file._writer
         await one.put(ALICE, an_episode())
-        assert one._writer._db.execute("PRAGMA synchronous").fetchone() == (2,)
+        assert one._file._writer._db.execute("PRAGMA synchronous").fetchone() == (2,)
         await one.aclose()
         await other.put(ALICE, an_episode("e2"))
         assert await other.count(ALICE) == 2
@@ -354,7 +354,7 @@ async def test_an_empty_look_leaves_no_trace_of_a_user(tmp_path):
         await store.touch(ALICE, "e1", at=START)
         await store.forget(ALICE)
         assert await store.search(ALICE, Query(text="tea")) == ()
-        assert store._writer._db.execute("SELECT count(*) FROM users").fetchone() == (0,)
+        assert store._file._writer._db.execute("SELECT count(*) FROM users").fetchone() == (0,)
 
 
 async def test_numbers_beyond_the_files_range_are_refused(tmp_path):

@@ -14,7 +14,6 @@ from loom.stores.chroma import ChromaVectorStore
 from loom.stores.indexed import IndexedStore
 from loom.stores.sqlite import SqliteStore
 from loom.stores.sqlite.connection import Durability
-from loom.stores.sqlite.writer import Writer
 
 TRUTH = "memory.db"
 """The file of a Chroma folder that holds everything that is no vector, and the vectors too."""
@@ -64,13 +63,5 @@ def chroma_store(
         return IndexedStore(SqliteStore(":memory:", clock=clock), ChromaVectorStore(), clock=clock)
     if str(path).startswith(("http://", "https://")):
         raise UsageError(f"{path} is a server; open it with ChromaMemory.server({path!r}, truth='./memory.db')")
-    truth = _FileInFolder(Path(path) / TRUTH, clock=clock, durability=durability)
+    truth = SqliteStore(Path(path) / TRUTH, clock=clock, durability=durability, make_folder=True)
     return IndexedStore(truth, ChromaVectorStore(path), clock=clock)
-
-
-class _FileInFolder(SqliteStore):
-    """A file whose folder is made with it, at the first use."""
-
-    def _open(self) -> Writer:
-        Path(self._path).parent.mkdir(parents=True, exist_ok=True)
-        return super()._open()

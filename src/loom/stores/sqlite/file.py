@@ -73,7 +73,15 @@ class SqliteFile:
         # Both are queued before the first wait, so that a caller who gives up leaves no log behind.
         change, scrub = writer.submit(action), writer.submit(writer.scrub, alone=True)
         outcome = await done(change)
-        return outcome, () if await done(scrub) else (_BUSY_LOG.format(path=self.path),)
+        return outcome, self._pending(is_scrubbed=await done(scrub))
+
+    async def scrub(self) -> tuple[str, ...]:
+        """Empty the write-ahead log; the texts say what is still pending."""
+        writer = await self.opened()
+        return self._pending(is_scrubbed=await done(writer.submit(writer.scrub, alone=True)))
+
+    def _pending(self, *, is_scrubbed: bool) -> tuple[str, ...]:
+        return () if is_scrubbed else (_BUSY_LOG.format(path=self.path),)
 
     async def aclose(self) -> None:
         """Finish writing and release the file. Closing twice is allowed."""

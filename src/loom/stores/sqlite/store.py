@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
 from datetime import datetime
-from os import PathLike, fspath
-from threading import Lock
+from os import PathLike
+from pathlib import Path
 from typing import Self, TypeVar
-
-import anyio.to_thread
 
 from loom.core.checks import as_utc, check_text
 from loom.core.clock import Clock, SystemClock
@@ -24,14 +20,12 @@ from loom.protocols.jobs import DeadLetter, Job, Lease
 from loom.protocols.memory_store import FoundBy, Query
 from loom.stores.sqlite import handover, records, reembed, search, vectors
 from loom.stores.sqlite import jobs as job_rows
-from loom.stores.sqlite.connection import SYNCHRONOUS, Database, Durability
-from loom.stores.sqlite.readers import Readers
+from loom.stores.sqlite.connection import Database, Durability
+from loom.stores.sqlite.file import SqliteFile
 from loom.stores.sqlite.records import Keys
 from loom.stores.sqlite.users import all_users, find_user
-from loom.stores.sqlite.writer import Writer, acquire, release
 
 _T = TypeVar("_T")
-_MEMORY = ":memory:"
 
 
 class SqliteStore:
@@ -41,7 +35,8 @@ class SqliteStore:
     `durability="full"` survives a power cut after every acknowledged write; `"fast"` survives the end of the process,
     and a power cut may take the last writes. `":memory:"` keeps everything in memory. Of a user with many vectors (more
     than 131,072 of 256 numbers) only sketches are kept in memory: they choose candidates, which are compared exactly.
-    What is kept of vectors takes at most `vector_cache_bytes` between searches.
+    What is kept of vectors takes at most `vector_cache_bytes` between searches. With `make_folder` the folder of a new
+    file is made with it.
     """
 
     def __init__(
@@ -51,21 +46,15 @@ class SqliteStore:
         clock: Clock | None = None,
         durability: Durability = "full",
         vector_cache_bytes: int = 512 * 2**20,
+        make_folder: bool = False,
     ) -> None:
-        if durability not in SYNCHRONOUS:
-            raise UsageError(f"durability={durability!r} is not known; use 'full' or 'fast'")
-        self._path = fspath(path)
-        check_text(self._path, "the path of a store")
+        self._file = SqliteFile(path, durability=durability, prepare=_make_folder if make_folder else _as_it_is)
+        self._view, self._commit = self._file.view, self._file.commit
         self._clock = clock or SystemClock()
-        self._durability = durability
         self._cache = vectors.VectorCache(vector_cache_bytes)
-        self._opening = Lock()
-        self._writer: Writer | None = None
-        self._readers = Readers(self._path)
-        self._is_closed = False
 
     async def __aenter__(self) -> Self:
-        await anyio.to_thread.run_sync(self._open)
+        await self._file.opened()
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -114,26 +103,19 @@ class SqliteStore:
             user = find_user(db, scope)
             return None if user is None else (user, _forget(db, user, scope))
 
-        writer = await self._opened()
-        # Both are queued before the first wait, so that a caller who gives up leaves no log behind.
-        change, scrub = writer.submit(remove), writer.submit(writer.scrub, alone=True)
-        user, removed = await _done(change) or (None, {})
+        done, pending = await self._file.erase(remove)
+        user, removed = done or (None, {})
         if user is not None and scope.session_id is None:
             self._cache.drop(user)
-        pending = self._pending(is_scrubbed=await _done(scrub))
         return Receipt(removed={kind: count for kind, count in removed.items() if count}, pending=pending)
 
     async def scrub(self) -> tuple[str, ...]:
         """Empty the write-ahead log, where deleted text may still stand; returns what is pending, in words."""
-        writer = await self._opened()
-        return self._pending(is_scrubbed=await _done(writer.submit(writer.scrub, alone=True)))
-
-    def _pending(self, *, is_scrubbed: bool) -> tuple[str, ...]:
-        return () if is_scrubbed else (_BUSY_LOG.format(path=self._path),)
+        return await self._file.scrub()
 
     async def aclose(self) -> None:
         """Finish writing and release the file. Closing twice is allowed."""
-        await anyio.to_thread.run_sync(self._close)
+        await self._file.aclose()
 
     async def prune(
         self, scope: Scope, *, layer: Layer, keep: int | None = None, before: datetime | None = None
@@ -270,45 +252,6 @@ class SqliteStore:
 
         return await self._commit(change)
 
-    async def _view(self, action: Callable[[Database], _T]) -> _T:
-        writer = await self._opened()
-        if self._path == _MEMORY:  # another connection would be another database
-            return await _done(writer.submit(action))
-        return await anyio.to_thread.run_sync(self._readers.run, action)
-
-    async def _commit(self, action: Callable[[Database], _T]) -> _T:
-        writer = await self._opened()
-        return await _done(writer.submit(action))
-
-    async def _opened(self) -> Writer:
-        writer = self._writer
-        if writer is None or self._is_closed:
-            return await anyio.to_thread.run_sync(self._open)
-        writer.check_process()
-        return writer
-
-    def _open(self) -> Writer:
-        with self._opening:
-            if self._is_closed:
-                raise UsageError(f"the store {self._path} is closed; open another")
-            if self._writer is None:
-                self._writer = acquire(self._path, self._durability)
-            return self._writer
-
-    def _close(self) -> None:
-        with self._opening:
-            self._is_closed = True
-            writer, self._writer = self._writer, None
-            self._readers.close()
-            if writer is not None:
-                release(writer)
-
-
-_BUSY_LOG = (
-    "removed text may still stand in the write-ahead log of {path}, because somebody else is reading the file; "
-    "it is emptied after a later write, when the file is closed, or by forgetting again"
-)
-
 
 def _forget(db: Database, user: int, scope: Scope) -> dict[str, int]:
     removed = job_rows.forget(db, user, scope)
@@ -323,13 +266,12 @@ def _put_vectors(db: Database, scope: Scope, given: Mapping[str, Vector]) -> Non
     vectors.put_vectors(db, find_user(db, scope), scope, given)
 
 
-async def _done(future: Future[_T]) -> _T:
-    """Wait for the writer without holding a thread where the event loop allows it."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return await anyio.to_thread.run_sync(future.result)
-    return await asyncio.wrap_future(future)
+def _make_folder(path: str) -> None:
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+
+
+def _as_it_is(path: str) -> None:
+    """Leave making the folder to whoever names it."""
 
 
 def _check_embedder(call: str, identity: str, dimension: int) -> None:
