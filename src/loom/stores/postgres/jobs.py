@@ -19,7 +19,7 @@ from loom.protocols.jobs import DeadLetter, Job, Lease
 from loom.stores.postgres.connection import Row, one, rows, run, run_many
 from loom.stores.postgres.owners import owner_of
 from loom.stores.postgres.records import take_numbers
-from loom.stores.sqlite.codec import from_micros, to_micros
+from loom.stores.record_rows import from_micros, to_micros
 
 if TYPE_CHECKING:
     from loom.stores.postgres.connection import Database

@@ -17,8 +17,8 @@ from loom.stores.postgres import index
 from loom.stores.postgres.connection import Row, one, rows, run, run_many
 from loom.stores.postgres.owners import owner_of, seen
 from loom.stores.postgres.where import Condition, condition
+from loom.stores.record_rows import COLUMNS, SELECTED, from_row, to_micros, to_row
 from loom.stores.record_rules import check_record, check_version
-from loom.stores.sqlite.codec import COLUMNS, SELECTED, from_row, to_micros, to_row
 
 if TYPE_CHECKING:
     from loom.stores.postgres.connection import Database

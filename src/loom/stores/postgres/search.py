@@ -16,7 +16,7 @@ from loom.stores.postgres.owners import owner_of, seen
 from loom.stores.postgres.records import fitting
 from loom.stores.postgres.vectors import DENSE, SCALE, direction
 from loom.stores.postgres.where import condition
-from loom.stores.sqlite.codec import SELECTED, to_micros
+from loom.stores.record_rows import SELECTED, to_micros
 
 if TYPE_CHECKING:
     from loom.stores.postgres.connection import Database

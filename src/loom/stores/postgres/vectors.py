@@ -19,7 +19,7 @@ from loom.stores.postgres.connection import one, rows, run, run_many
 from loom.stores.postgres.owners import owner_of, seen
 from loom.stores.postgres.records import fitting, numbers_of
 from loom.stores.postgres.where import condition
-from loom.stores.sqlite.codec import SELECTED
+from loom.stores.record_rows import SELECTED
 
 if TYPE_CHECKING:
     from loom.stores.postgres.connection import Database

@@ -27,7 +27,7 @@ from loom.core.message_codec import (
     to_bytes,
 )
 from loom.core.scope import Scope
-from loom.stores.sqlite.codec import from_micros, to_micros
+from loom.stores.record_rows import from_micros, to_micros
 from loom.stores.sqlite.connection import Database, Row, one, rows
 
 _COLUMNS = "id, format, at, position, turn, parent_id, more"

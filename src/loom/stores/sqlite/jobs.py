@@ -16,7 +16,7 @@ from typing import Any
 from loom.core.scope import Scope
 from loom.errors import StoreConflict, UsageError
 from loom.protocols.jobs import DeadLetter, Job, Lease
-from loom.stores.sqlite.codec import from_micros, to_micros
+from loom.stores.record_rows import from_micros, to_micros
 from loom.stores.sqlite.connection import Database, Row, one, rows
 from loom.stores.sqlite.users import find_user, make_user
 

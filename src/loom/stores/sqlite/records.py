@@ -14,8 +14,8 @@ from loom.core.filter import Filter
 from loom.core.record import Layer, Record, WorkingBlock
 from loom.core.scope import Scope
 from loom.errors import NotFound
+from loom.stores.record_rows import COLUMNS, SELECTED, from_row, to_micros, to_row
 from loom.stores.record_rules import check_record, check_version
-from loom.stores.sqlite.codec import COLUMNS, SELECTED, from_row, to_micros, to_row
 from loom.stores.sqlite.connection import Database, Row, one, rows
 from loom.stores.sqlite.index import OWN, IndexChange
 from loom.stores.sqlite.users import find_row, make_user, next_number, number_of, row_of, seen

@@ -17,8 +17,8 @@ import numpy as np
 from loom.core.hit import Hit, rank_key
 from loom.core.scope import Scope
 from loom.protocols.memory_store import Query
+from loom.stores.record_rows import SELECTED, from_row, to_micros
 from loom.stores.sqlite import index
-from loom.stores.sqlite.codec import SELECTED, from_row, to_micros
 from loom.stores.sqlite.connection import Database, rows
 from loom.stores.sqlite.users import next_number, number_of, row_of, seen
 from loom.stores.sqlite.vectors import Near, VectorCache, compared, dimension, unit_vector

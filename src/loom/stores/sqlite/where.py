@@ -9,7 +9,7 @@ from typing import Any
 from loom.core.codec import TIMES
 from loom.core.filter import And, Eq, Filter, In, Not, Or, Range
 from loom.core.record import Scalar
-from loom.stores.sqlite.codec import to_micros
+from loom.stores.record_rows import to_micros
 
 _TEXTS = frozenset(
     ("id", "kind", "session_id", "speaker", "subject", "predicate", "object", "superseded_by", "cardinality", "name")

@@ -1,4 +1,4 @@
-"""Records as rows and back."""
+"""Records as rows of a SQL table and back."""
 
 from __future__ import annotations
 
