@@ -240,12 +240,13 @@ class KeysSurviveDelete(InMemoryStore):
 
 class VectorsSurviveDelete(InMemoryStore):
     async def delete(self, scope, *ids):
-        self.left = dict(self._shelf(scope).vectors)
+        vectors = self._shelf(scope).vectors
+        self.left = {id: vectors.get(id) for id in vectors.ids}
         return await super().delete(scope, *ids)
 
     async def put(self, scope, *records):
         await super().put(scope, *records)
-        self._shelf(scope).vectors.update(getattr(self, "left", {}))
+        self._shelf(scope).vectors.set(getattr(self, "left", {}))
 
 
 class TakesAnyEmbedder(InMemoryStore):

@@ -2,34 +2,42 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+
 from loom.errors import UsageError
 from loom.protocols.checkpoint_store import CheckpointStore
 
-_FORMS = "inmemory, files:FOLDER or sqlite:PATH"
+_FORMS = "inmemory, files:FOLDER, sqlite:PATH, postgres://USER@HOST/DATABASE or redis://HOST:6379/0"
+_FILES = {
+    "files": ("loom.stores.files", "FileCheckpointStore"),
+    "sqlite": ("loom.stores.sqlite.checkpoints", "SqliteCheckpointStore"),
+}
+_POSTGRES = ("loom.stores.postgres.checkpoints", "PostgresCheckpointStore")
+_REDIS = ("loom.stores.redis.checkpoints", "RedisCheckpointStore")
+_SERVERS = {"postgres": _POSTGRES, "postgresql": _POSTGRES, "redis": _REDIS, "rediss": _REDIS, "unix": _REDIS}
 
 
 def open_checkpoints(where: str | CheckpointStore = "inmemory") -> CheckpointStore:
-    """A store of sessions; nothing is read or written before the first call.
+    """A store of sessions; nothing is read or written before the first call, and no server is asked.
 
     Args:
-        where: `inmemory`, `files:FOLDER`, `sqlite:PATH`, or a store.
+        where: `inmemory`, `files:FOLDER`, `sqlite:PATH`, `postgres://...`, `redis://...`, `rediss://...`,
+            `unix://...` (the socket of a Redis server), or a store.
     """
     if not isinstance(where, str):
         return where
     backend, _, path = where.partition(":")
     path = path.removeprefix("//")
     if backend == "inmemory" and not path:
-        from loom.stores.inmemory.checkpoints import MemoryCheckpointStore  # noqa: PLC0415  (only what is asked for)
-
-        return MemoryCheckpointStore()
-    if backend not in ("files", "sqlite"):
+        return _made("loom.stores.inmemory.checkpoints", "MemoryCheckpointStore")
+    if backend not in _FILES and backend not in _SERVERS:
         raise UsageError(f"there is no checkpoint store {where!r}; write {_FORMS}")
     if not path:
         raise UsageError(f"{backend} needs a place; write {_FORMS}")
-    if backend == "files":
-        from loom.stores.files import FileCheckpointStore  # noqa: PLC0415
+    return _made(*_SERVERS[backend], where) if backend in _SERVERS else _made(*_FILES[backend], path)
 
-        return FileCheckpointStore(path)
-    from loom.stores.sqlite.checkpoints import SqliteCheckpointStore  # noqa: PLC0415
 
-    return SqliteCheckpointStore(path)
+def _made(module: str, name: str, *place: str) -> CheckpointStore:
+    """The store, from a module that is imported only now: nobody pays for those that were not asked for."""
+    made: CheckpointStore = getattr(import_module(module), name)(*place)
+    return made

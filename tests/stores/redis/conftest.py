@@ -34,9 +34,14 @@ def started():
     return _started[0]
 
 
+def new_prefix():
+    """A start of keys that nobody has used on the one server."""
+    return f"test{next(_numbers)}"
+
+
 def new_store(clock=None, **options):
-    """A store with nothing in it: each has a prefix of its own on the one server."""
-    return RedisStore(started().url(), clock=clock, prefix=f"test{next(_numbers)}", **options)
+    """A store with nothing in it."""
+    return RedisStore(started().url(), clock=clock, prefix=new_prefix(), **options)
 
 
 def twin_of(store, **options):

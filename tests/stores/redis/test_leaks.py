@@ -82,8 +82,8 @@ LEAKS = {
 """Each fault: what is replaced where by what, and the law that breaks."""
 
 LEFT_BEHIND = {
-    "records and more": said(forgetting, "FORGET", "for place = 4, 11 do", "for place = 4, 5 do"),
-    "dead letters": said(forgetting, "FORGET", "for place = 4, 11 do", "for place = 4, 10 do"),
+    "records and more": said(forgetting, "FORGET", "for place = 4, 12 do", "for place = 4, 5 do"),
+    "dead letters": said(forgetting, "FORGET", "for place = 4, 12 do", "for place = 4, 10 do"),
     "jobs that nobody holds": said(forgetting, "FORGET", "redis.call('ZREM', KEYS[2],", "redis.call('ZREM', 'x',"),
     "jobs that somebody holds": said(forgetting, "FORGET", "redis.call('ZREM', KEYS[3],", "redis.call('ZREM', 'x',"),
     "the user's name": said(forgetting, "FORGET", "redis.call('HDEL', KEYS[1], ARGV[1])", ""),

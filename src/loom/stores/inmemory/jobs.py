@@ -106,6 +106,14 @@ class JobBook:
         """How many jobs of the scope are open."""
         return len(self._of(scope))
 
+    def open_jobs(self, scope: Scope) -> tuple[Job, ...]:
+        """The open jobs of the scope, by id."""
+        return tuple(sorted((_copied(held.job) for held in self._of(scope)), key=lambda job: job.id))
+
+    def owners(self) -> set[_Owner]:
+        """Who has open jobs."""
+        return set(self._open)
+
     def forget(self, scope: Scope) -> tuple[int, int]:
         """Remove the jobs and dead letters of the scope; returns how many of each."""
         gone = self._of(scope)

@@ -19,8 +19,8 @@ class WordIndex:
     __slots__ = ("_lengths", "_postings", "_total", "_words")
 
     def __init__(self) -> None:
-        self._words: dict[str, Counter[str]] = {}
-        self._postings: dict[str, set[str]] = {}
+        self._words: dict[str, tuple[str, ...]] = {}
+        self._postings: dict[str, dict[str, int]] = {}
         self._lengths: dict[str, int] = {}
         self._total = 0
 
@@ -30,38 +30,38 @@ class WordIndex:
         counted = Counter(words)
         if not counted:
             return
-        self._words[id] = counted
+        self._words[id] = tuple(counted)
         self._lengths[id] = counted.total()
         self._total += self._lengths[id]
-        for word in counted:
-            self._postings.setdefault(word, set()).add(id)
+        for word, times in counted.items():
+            self._postings.setdefault(word, {})[id] = times
 
     def remove(self, id: str) -> None:
         """Leave nothing of `id`."""
-        counted = self._words.pop(id, None)
-        if counted is None:
+        words = self._words.pop(id, None)
+        if words is None:
             return
         self._total -= self._lengths.pop(id)
-        for word in counted:
-            ids = self._postings[word]
-            ids.discard(id)
-            if not ids:
+        for word in words:
+            postings = self._postings[word]
+            del postings[id]
+            if not postings:
                 del self._postings[word]
 
     def scores(self, words: Iterable[str]) -> dict[str, float]:
         """The score of each id that holds one of the words."""
         found: dict[str, float] = {}
+        lengths, count = self._lengths, len(self._words)
         # Sorted, so that a sum has one order of its parts and so one value.
         for word in sorted(set(words)):
-            ids = self._postings.get(word)
-            if not ids:
+            postings = self._postings.get(word)
+            if not postings:
                 continue
-            idf = math.log(1 + (len(self._words) - len(ids) + 0.5) / (len(ids) + 0.5))
-            for id in ids:
-                found[id] = found.get(id, 0.0) + idf * self._weight(id, word)
+            idf = math.log(1 + (count - len(postings) + 0.5) / (len(postings) + 0.5))
+            # Written out, because this is where a search by words spends its time.
+            least, by_length = K1 * (1 - B), K1 * B * count / self._total
+            most = idf * (K1 + 1)
+            for id, times in postings.items():
+                weight = most * times / (times + least + by_length * lengths[id])
+                found[id] = found.get(id, 0.0) + weight
         return found
-
-    def _weight(self, id: str, word: str) -> float:
-        times = self._words[id][word]
-        length = self._lengths[id] * len(self._words) / self._total
-        return times * (K1 + 1) / (times + K1 * (1 - B + B * length))

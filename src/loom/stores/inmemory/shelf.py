@@ -7,31 +7,43 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from heapq import nsmallest
+from typing import TYPE_CHECKING, Any
 
 from loom.core.checks import check_text
 from loom.core.filter import Filter
-from loom.core.hit import Hit, rank_key
+from loom.core.hit import Hit, joined, rank_key
 from loom.core.record import Episode, Fact, Layer, Record, WorkingBlock
 from loom.core.scope import Scope
 from loom.core.words import query_terms, terms
 from loom.errors import NotFound, UsageError
 from loom.protocols.embedder import Vector
 from loom.protocols.memory_store import FoundBy, Query
+from loom.stores.inmemory.best import best_first, take_best
 from loom.stores.inmemory.lexical import WordIndex
+from loom.stores.inmemory.vector_table import VectorTable
 from loom.stores.record_rules import check_record, check_version
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 OWN = "bm25"
 DENSE = "dense"
+_DIGITS = 12
 
 Keys = Mapping[str, Mapping[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What a write will do to a shelf, checked in full: applying it cannot fail."""
+    """What a write will do to a shelf, checked in full: applying it cannot fail.
+
+    What is `anew` is removed first: nothing of the old record stays.
+    """
 
     records: Mapping[str, Record | None]
     keys: Keys
+    anew: frozenset[str] = frozenset()
 
 
 @dataclass(slots=True)
@@ -40,21 +52,23 @@ class Shelf:
 
     records: dict[str, Record] = field(default_factory=dict[str, Record])
     keys: dict[str, dict[str, str]] = field(default_factory=dict[str, dict[str, str]])
-    vectors: dict[str, Vector] = field(default_factory=dict[str, Vector])
+    vectors: VectorTable = field(default_factory=VectorTable)
     indexes: dict[str, WordIndex] = field(default_factory=dict[str, WordIndex])
 
     def plan(
         self, scope: Scope, *, put: Sequence[Record] = (), delete: Iterable[str] = (), keys: Keys | None = None
     ) -> Change:
         """Check a write, deletions first; nothing is changed yet."""
-        planned: dict[str, Record | None] = {id: None for id in delete if self.get(scope, id) is not None}
+        removed = {id for id in delete if self.get(scope, id) is not None}
+        planned: dict[str, Record | None] = dict.fromkeys(removed)
         for record in put:
             check_record(scope, record)
             stored = planned[record.id] if record.id in planned else self.records.get(record.id)
             if isinstance(record, WorkingBlock):
                 check_version(record, stored)
             planned[record.id] = copied(record)
-        return Change(planned, self._checked_keys(scope, keys or {}, planned))
+        anew = frozenset(id for id in removed if planned[id] is not None)
+        return Change(planned, self._checked_keys(scope, keys or {}, planned), anew)
 
     def _checked_keys(self, scope: Scope, keys: Keys, planned: Mapping[str, Record | None]) -> Keys:
         for id, texts in keys.items():
@@ -69,9 +83,9 @@ class Shelf:
     def apply(self, change: Change) -> None:
         """Do what was planned."""
         for id, record in change.records.items():
-            if record is None:
+            if record is None or id in change.anew:
                 self._remove(id)
-            else:
+            if record is not None:
                 self._set(record)
         for id, texts in change.keys.items():
             self._set_keys(id, texts)
@@ -81,7 +95,7 @@ class Shelf:
         self.records[record.id] = record
         if old is None or old.text != record.text:
             # The vector of another text would find the record for words it no longer says.
-            self.vectors.pop(record.id, None)
+            self.vectors.discard(record.id)
             self._index(OWN).set(record.id, terms(record.text))
 
     def _set_keys(self, id: str, texts: Mapping[str, str]) -> None:
@@ -98,7 +112,7 @@ class Shelf:
     def _remove(self, id: str) -> None:
         del self.records[id]
         self.keys.pop(id, None)
-        self.vectors.pop(id, None)
+        self.vectors.discard(id)
         for index in self.indexes.values():
             index.remove(id)
 
@@ -114,10 +128,14 @@ class Shelf:
 
     def set_vectors(self, scope: Scope, vectors: Mapping[str, Vector]) -> None:
         """Give records their vectors, all or none."""
-        for id in vectors:
+        self.check_seen(scope, vectors)
+        self.vectors.set(vectors)
+
+    def check_seen(self, scope: Scope, ids: Iterable[str]) -> None:
+        """Refuse to give vectors to records that the scope does not see."""
+        for id in ids:
             if self.get(scope, id) is None:
                 raise NotFound(f"there is no record {id!r} to give a vector to; put it first")
-        self.vectors.update(vectors)
 
     def found_by(self, scope: Scope, ids: Iterable[str]) -> dict[str, FoundBy]:
         """The keys and the vector of each of these records that the scope sees."""
@@ -125,22 +143,43 @@ class Shelf:
         return {id: FoundBy(dict(self.keys.get(id, {})), self.vectors.get(id)) for id in seen}
 
     def search(self, scope: Scope, query: Query, *, now: datetime, vector: tuple[float, ...] | None) -> list[Hit]:
-        """The best hits, best first."""
+        """The best hits, best first; only what is returned is looked at in full."""
         shown = _shown(query, now)
-        fits = {r.id: r for r in self.select(scope, query.where) if shown(r)}
-        why: dict[str, dict[str, float]] = {}
-        if query.text.strip():
-            words = query_terms(query.text)
-            for kind, index in self.indexes.items():
-                _note(why, kind, index.scores(words), fits)
-        if vector is not None:
-            _note(why, DENSE, _cosines(vector, {id: self.vectors[id] for id in fits if id in self.vectors}), fits)
-        elif not query.text.strip():
-            why = {id: {} for id in fits}
+
+        def fits(id: str) -> bool:
+            record = self.records[id]
+            return sees(scope, record) and shown(record) and (query.where is None or query.where.matches(record))
+
+        has_text = bool(query.text.strip())
+        if not has_text and vector is None:
+            ids = nsmallest(query.limit, filter(fits, self.records))
+            return [Hit(copied(self.records[id]), 0.0) for id in ids]
+        words = query_terms(query.text) if has_text else ()
+        signals = {kind: found for kind, index in self.indexes.items() if (found := index.scores(words))}
+        cosines = None if vector is None else self.vectors.cosines(vector)
+        best = best_first(signals.values(), self.vectors, cosines)
+        hits = [self._hit(id, signals, cosines) for id in take_best(best, query.limit, fits)]
+        return [
+            replace(hit, item=copied(self.records[hit.item.id])) for hit in sorted(hits, key=rank_key)[: query.limit]
+        ]
+
+    def search_apart(
+        self, scope: Scope, query: Query, *, near: int, now: datetime, vector: tuple[float, ...]
+    ) -> list[Hit]:
+        """The best by words and the `near` best by vector, each with its cosine."""
+        by_words = self.search(scope, query, now=now, vector=None)
+        by_vector = self.search(scope, replace(query, text="", limit=near), now=now, vector=vector)
+        cosines = self.vectors.cosines_of([hit.item.id for hit in (*by_words, *by_vector)], vector)
+        return joined(by_words, by_vector, {id: round(cosine, _DIGITS) for id, cosine in cosines.items()})
+
+    def _hit(self, id: str, signals: Mapping[str, Mapping[str, float]], cosines: NDArray[Any] | None) -> Hit:
+        why = {kind: found[id] for kind, found in signals.items() if id in found}
+        row = self.vectors.row(id)
+        if cosines is not None and row is not None:
+            # Equal vectors must score equal, wherever they stand.
+            why[DENSE] = round(float(cosines[row]), _DIGITS)
         # Sorted signals, so that a sum has one order of its parts and so one value.
-        hits = [Hit(fits[id], math.fsum(parts.values()), dict(sorted(parts.items()))) for id, parts in why.items()]
-        best = sorted(hits, key=rank_key)[: query.limit]
-        return [Hit(copied(fits[hit.item.id]), hit.score, hit.why) for hit in best]
+        return Hit(self.records[id], math.fsum(why.values()), dict(sorted(why.items())))
 
     def touch(self, scope: Scope, ids: Iterable[str], at: datetime) -> None:
         """Count an access of each episode that is there."""
@@ -187,24 +226,6 @@ def _shown(query: Query, now: datetime) -> Callable[[Record], bool]:
         return not isinstance(record, Episode) or query.archived or record.archived_at is None
 
     return shown
-
-
-def _note(
-    why: dict[str, dict[str, float]], signal: str, scores: Mapping[str, float], fits: Mapping[str, Record]
-) -> None:
-    for id, score in scores.items():
-        if id in fits:
-            why.setdefault(id, {})[signal] = score
-
-
-def _cosines(vector: tuple[float, ...], others: Mapping[str, Vector]) -> dict[str, float]:
-    if not others:
-        return {}
-    import numpy as np  # noqa: PLC0415 - only a search by vector pays for it
-
-    scores = np.asarray(tuple(others.values())) @ np.asarray(vector)
-    # A matrix product may differ in the last bits by row; equal vectors must score equal.
-    return dict(zip(others, scores.round(12).tolist(), strict=True))
 
 
 def unit_vector(vector: Vector, dimension: int, what: str) -> tuple[float, ...]:

@@ -16,8 +16,10 @@ from loom.errors import EmbedderMismatch, UsageError
 from loom.protocols.embedder import Vector
 from loom.protocols.jobs import DeadLetter, Job, Lease
 from loom.protocols.memory_store import FoundBy, Query
+from loom.stores.describing import spoken_embedder
 from loom.stores.inmemory.jobs import JobBook
 from loom.stores.inmemory.shelf import Change, Keys, Shelf, copied, unit_vector
+from loom.stores.record_rules import vector_apart
 
 
 class InMemoryStore:
@@ -49,6 +51,11 @@ class InMemoryStore:
         if query.vector is not None:
             vector = unit_vector(query.vector, self._dimension(), "the vector of a query")
         return tuple(shelf.search(scope, query, now=self._clock.now(), vector=vector))
+
+    async def search_apart(self, scope: Scope, query: Query, *, near: int) -> tuple[Hit, ...]:
+        """The best by the words of a query and the `near` best by its vector."""
+        unit = unit_vector(vector_apart(query, near), self._dimension(), "the vector of a query")
+        return tuple(self._shelf(scope).search_apart(scope, query, near=near, now=self._clock.now(), vector=unit))
 
     async def list(
         self, scope: Scope, *, where: Filter | None = None, after: str | None = None, limit: int = 100
@@ -145,6 +152,29 @@ class InMemoryStore:
         found = [(Scope(*owner), shelf) for owner, shelf in sorted(self._shelves.items(), key=lambda item: item[0])]
         return [(s, r) for s, shelf in found for r in shelf.select(s, where) if r.id not in shelf.vectors]
 
+    async def bound(self) -> tuple[str, int] | None:
+        """The embedder of the vectors and their dimension; None before bind()."""
+        self._check_open()
+        return self._bound
+
+    async def users(self, *, after: Scope | None = None, limit: int = 100) -> tuple[Scope, ...]:
+        """Users who have something here, by namespace and user, from behind `after`."""
+        self._check_open()
+        _check_limit(limit)
+        owners = sorted({*self._shelves, *self._jobs.owners()})
+        found = [owner for owner in owners if after is None or owner > _owner(after)]
+        return tuple(Scope(*owner) for owner in found[:limit])
+
+    async def describe(self) -> dict[str, str]:
+        """What this store is and what it guarantees."""
+        return {
+            "server": "none: in the memory of this process",
+            "durability": "none: everything is gone when the process ends",
+            "isolation": "a dict of its own for each user",
+            "index": "exact: every vector and every text is compared",
+            "embedder": spoken_embedder(await self.bound()),
+        }
+
     async def put_keys(self, scope: Scope, keys: Keys) -> None:
         """Set keys: record id, then kind, then text; all or none."""
         await self.write(scope, keys=keys)
@@ -208,6 +238,10 @@ class InMemoryStore:
     async def dead_letters(self, scope: Scope) -> tuple[DeadLetter, ...]:
         """The jobs of a user that were given up, the earliest first."""
         return self._jobs.dead_letters(scope)
+
+    async def open_jobs(self, scope: Scope) -> tuple[Job, ...]:
+        """The open jobs of a user, by id."""
+        return self._jobs.open_jobs(scope)
 
     async def pending(self, scope: Scope) -> int:
         """How many jobs of a user are open."""

@@ -23,6 +23,7 @@ from loom.stores.redis.codec import (
 )
 from loom.stores.redis.link import Argument, Link
 from loom.stores.redis.names import StoreNames
+from loom.stores.redis.retention import Retention
 from loom.stores.redis.scripts import COMMIT
 
 TRIES = 1000
@@ -32,8 +33,8 @@ TRIES = 1000
 class Transaction:
     """Reads of one user's hashes, and the change that follows from them."""
 
-    def __init__(self, link: Link, store: StoreNames, scope: Scope) -> None:
-        self.store, self.user = store, store.user(scope)
+    def __init__(self, link: Link, store: StoreNames, scope: Scope, retention: Retention) -> None:
+        self.store, self.user, self._retention = store, store.user(scope), retention
         self._link, self._scope = link, scope
         self._checks: dict[tuple[str, bytes], bytes | None] = {}
         self._changed: dict[bytes, None] = {}
@@ -53,12 +54,14 @@ class Transaction:
         return found
 
     async def shelf(self, ids: Iterable[str]) -> Shelf:
-        """These records of the user and their keys, to plan with."""
+        """These records of the user and their keys, to plan with; what is over is not there."""
         wanted = list(ids)
-        records, keys = await self.read((self.user.records, wanted), (self.user.keys, wanted))
+        found, keys = await self.read((self.user.records, wanted), (self.user.keys, wanted))
+        records = {id: unpack_record(data) for id, data in found.items()}
+        over = set(self._retention.over(records.values()))
         return Shelf(
-            records={id: unpack_record(data) for id, data in records.items()},
-            keys={id: unpack_keys(data) for id, data in keys.items()},
+            records={id: record for id, record in records.items() if id not in over},
+            keys={id: unpack_keys(data) for id, data in keys.items() if id not in over},
         )
 
     def depends_on(self, key: str, field: str, value: bytes | None) -> None:
@@ -70,10 +73,14 @@ class Transaction:
         for id, record in change.records.items():
             if record is None:
                 self._remove(id)
-            else:
-                self.set_record(record, old=shelf.records.get(id))
+                continue
+            self.set_record(record, old=shelf.records.get(id))
+            if id in change.anew:
+                self.do("HDEL", self.user.keys, id)
+                self.do("HDEL", self.user.vectors, id)
         for id, texts in change.keys.items():
-            kept = {kind: text for kind, text in {**shelf.keys.get(id, {}), **texts}.items() if text.strip()}
+            before = {} if id in change.anew else shelf.keys.get(id, {})
+            kept = {kind: text for kind, text in {**before, **texts}.items() if text.strip()}
             self._note(id)
             if kept:
                 self.do("HSET", self.user.keys, id, pack_keys(kept))
@@ -84,6 +91,8 @@ class Transaction:
         """Write a record; the vector of another text would find it for words it no longer says."""
         self._note(record.id)
         self.do("HSET", self.user.records, record.id, pack_record(record))
+        end = self._retention.end_of(record)
+        self.do(*(("ZREM", self.user.ends) if end is None else ("ZADD", self.user.ends, end)), record.id)
         if old is not None and old.text != record.text:
             self.do("HDEL", self.user.vectors, record.id)
 
@@ -102,20 +111,21 @@ class Transaction:
         if not self._commands:
             return True
         user, store = self.user, self.store
-        arguments: list[Argument] = [user.digest, pack_owner(self._scope), len(self._checks)]
+        now = self._retention.now()
+        arguments: list[Argument] = [user.digest, pack_owner(self._scope), now, len(self._checks)]
         for (key, field), value in self._checks.items():
             arguments += [key, field, b"-" if value is None else b"=" + value]
         for ids in (self._changed, self._removed):
             arguments += [len(ids), *ids]
         for command in self._commands:
             arguments += [len(command), *command]
-        keys = (store.version, store.users, user.meta, user.changed, user.jobs, user.dead)
-        return bool(await self._link.run(COMMIT, keys, arguments))
+        return bool(await self._link.run(COMMIT, (store.version, store.users, *user.all), arguments))
 
     def _remove(self, id: str) -> None:
         self._removed[id_bytes(id)] = None
         for key in (self.user.records, self.user.keys, self.user.vectors):
             self.do("HDEL", key, id)
+        self.do("ZREM", self.user.ends, id)
 
     def _note(self, id: str) -> None:
         self._changed[id_bytes(id)] = None

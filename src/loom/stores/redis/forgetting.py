@@ -14,7 +14,7 @@ from loom.stores.redis.names import StoreNames
 from loom.stores.redis.scripts import FORGET
 
 _COUNTED = ("episode", "fact", "block", "job", "dead_letter")
-_FILES = (
+FILES = (
     "Redis no longer holds any of it, but its files on disk do until they are written anew: run BGREWRITEAOF for the "
     "append-only file; snapshots and copies on other servers follow in their own time"
 )
@@ -46,4 +46,4 @@ async def forget_session(link: Link, change: Transaction, scope: Scope, ids: Seq
 
 def _receipt(removed: Counter[str]) -> Receipt:
     found = {kind: count for kind, count in removed.items() if count}
-    return Receipt(removed=found, pending=(_FILES,) if found else ())
+    return Receipt(removed=found, pending=(FILES,) if found else ())

@@ -14,6 +14,7 @@ from loom.stores.redis.change import TRIES, Transaction
 from loom.stores.redis.codec import HeldJob, micros, pack_job, pack_letter, unpack_job, unpack_letter
 from loom.stores.redis.link import Link
 from loom.stores.redis.names import StoreNames, UserNames, of_member
+from loom.stores.redis.retention import Retention
 
 
 async def enqueue(change: Transaction, scope: Scope, jobs: Sequence[Job], *, closing: Lease | None = None) -> int:
@@ -76,7 +77,14 @@ def put_back(change: Transaction, job: Job, run_at: datetime) -> None:
 
 
 async def take(
-    link: Link, names: StoreNames, *, now: datetime, until: datetime, limit: int, scope: Scope | None
+    link: Link,
+    names: StoreNames,
+    retention: Retention,
+    *,
+    now: datetime,
+    until: datetime,
+    limit: int,
+    scope: Scope | None,
 ) -> tuple[Lease, ...]:
     """Lease jobs that are due, oldest first."""
     leases: list[Lease] = []
@@ -85,14 +93,13 @@ async def take(
         if not candidates or len(leases) == limit:
             break
         for data, job in candidates[: limit - len(leases)]:
-            leased = await _take_one(link, names, data, job, until)
+            leased = await _take_one(Transaction(link, names, job.job.scope, retention), data, job, until)
             leases += [] if leased is None else [leased]
     return tuple(leases)
 
 
-async def _take_one(link: Link, names: StoreNames, data: bytes, job: HeldJob, until: datetime) -> Lease | None:
+async def _take_one(change: Transaction, data: bytes, job: HeldJob, until: datetime) -> Lease | None:
     """Lease one job; None if somebody else was faster."""
-    change = Transaction(link, names, job.job.scope)
     change.depends_on(change.user.jobs, job.job.id, data)
     taken = job.taken(secrets.token_hex(8), until)
     _set(change, taken)

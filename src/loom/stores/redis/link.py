@@ -15,7 +15,8 @@ from loom.errors import FormatTooNew, MissingExtra, StoreError, StoreUnavailable
 
 Argument: TypeAlias = str | bytes | int | float
 _SCHEMES = ("redis", "rediss", "unix")
-_FORMAT = 1
+FORMAT = 1
+"""The format of everything that Loom keeps in Redis."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,12 +75,13 @@ class Link:
 
     def __init__(self, url: str, *, durable: bool, format_key: str, timeout: float) -> None:
         parts = urlsplit(url)
-        if parts.scheme not in _SCHEMES:
+        if parts.scheme not in _SCHEMES or not url.startswith(f"{parts.scheme}://"):
             raise UsageError(f"{_hidden(url)!r} is no address of a Redis server; write redis://HOST:6379/0")
         self.address = _hidden(url)
         self._url, self._durable, self._format_key, self._timeout = url, durable, format_key, timeout
         self._opening = Lock()
         self._client: _Client | None = None
+        self._failure: StoreUnavailable | None = None
         self._closed = False
 
     async def call(self, *command: Argument) -> Any:
@@ -127,16 +129,23 @@ class Link:
             raise UsageError("this store is closed; open another")
         if self._client is not None:
             return self._client
+        failure = self._failure
         async with self._opening:
             if self._client is None:
-                client = self._make()
-                try:
-                    await self._check(client)
-                except BaseException:
-                    await client.aclose()
-                    raise
-                self._client = client
+                if self._failure is not None and self._failure is not failure:
+                    raise StoreUnavailable(str(self._failure)) from self._failure  # found out while this call waited
+                self._client = await self._connected()
             return self._client
+
+    async def _connected(self) -> _Client:
+        client = self._make()
+        try:
+            await self._check(client)
+        except BaseException as error:
+            self._failure = error if isinstance(error, StoreUnavailable) else None
+            await client.aclose()
+            raise
+        return client
 
     def _make(self) -> _Client:
         try:
@@ -146,13 +155,16 @@ class Link:
         except ImportError as error:
             raise MissingExtra("a Redis store", "redis") from error
         # A write that was sent and not answered may have happened: only the caller can decide to send it again.
-        client = Redis.from_url(  # pyright: ignore[reportUnknownMemberType]
-            self._url,
-            protocol=2,
-            socket_timeout=self._timeout,
-            socket_connect_timeout=self._timeout,
-            retry=Retry(NoBackoff(), 0),
-        )
+        try:
+            client = Redis.from_url(  # pyright: ignore[reportUnknownMemberType]
+                self._url,
+                protocol=2,
+                socket_timeout=self._timeout,
+                socket_connect_timeout=self._timeout,
+                retry=Retry(NoBackoff(), 0),
+            )
+        except ValueError as error:
+            raise UsageError(f"{self.address!r} is no address of a Redis server: {error}") from error
         return cast("_Client", client)
 
     async def _check(self, client: _Client) -> None:
@@ -163,12 +175,10 @@ class Link:
                 f"noeviction`, or open the store with durable=False"
             )
         with self._translated():
-            await client.execute_command("SET", self._format_key, _FORMAT, "NX")
+            await client.execute_command("SET", self._format_key, FORMAT, "NX")
             stored = int(await client.execute_command("GET", self._format_key))
-        if stored > _FORMAT:
-            raise FormatTooNew(
-                f"the Redis store at {self.address} has format {stored}; this Loom reads up to {_FORMAT}"
-            )
+        if stored > FORMAT:
+            raise FormatTooNew(f"the Redis store at {self.address} has format {stored}; this Loom reads up to {FORMAT}")
 
     async def _ask(self, client: _Client) -> Guarantees:
         from redis.exceptions import NoPermissionError, ResponseError  # noqa: PLC0415
@@ -212,8 +222,8 @@ class Link:
 
 
 def _hidden(url: str) -> str:
-    """The address without the password."""
+    """The address without the password, which may stand behind the question mark too."""
     parts = urlsplit(url)
-    if "@" not in parts.netloc:
+    if "@" not in parts.netloc and not parts.query:
         return url
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="").geturl()

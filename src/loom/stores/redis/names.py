@@ -111,11 +111,16 @@ class UserNames:
         return self._of("dead")
 
     @property
+    def ends(self) -> str:
+        """Ids of records that do not stay for ever, by the time they are over."""
+        return self._of("ends")
+
+    @property
     def all(self) -> tuple[str, ...]:
         """Every key of the user."""
         return (
             *(self.meta, self.changed, self.records, self.keys, self.vectors),
-            *(self.jobs, self.job_keys, self.dead),
+            *(self.jobs, self.job_keys, self.dead, self.ends),
         )
 
     def member(self, job_id: str) -> str:
@@ -127,3 +132,34 @@ class UserNames:
 def of_member(member: str) -> tuple[str, str]:
     """The id of a job and the digest of its user."""
     return member[: -DIGEST - 1], member[-DIGEST:]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointNames:
+    """The keys of a checkpoint store. No memory store uses one of them, so that both may have one prefix."""
+
+    prefix: str
+
+    @property
+    def format(self) -> str:
+        """The format of what is stored."""
+        return f"{self.prefix}:checkpoint_format"
+
+    @property
+    def number(self) -> str:
+        """A counter of all saves, which never goes back."""
+        return f"{self.prefix}:checkpoint_number"
+
+    def user(self, scope: Scope) -> tuple[str, ...]:
+        """Every key of a user, in the order of USER_KEYS."""
+        digest = sha256(scope.for_user().key().encode()).hexdigest()
+        return tuple(f"{self.prefix}:checkpoint_{what}:{digest}" for what in USER_KEYS)
+
+
+USER_KEYS = ("sessions", "order", "ids", "data", "entries", "links", "children", "used", "parts", "uses")
+"""What a user of a checkpoint store has, as the scripts name it."""
+
+
+def session_name(scope: Scope) -> str:
+    """The name of a session inside the keys of its user: of one length, so that an id can stand behind it."""
+    return sha256(scope.key().encode()).hexdigest()

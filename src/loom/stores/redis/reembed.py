@@ -38,10 +38,10 @@ async def unembedded(
 ) -> tuple[tuple[Scope, Record], ...]:
     """Records of all users without a vector, by namespace, user and id."""
     found: list[tuple[Scope, Record]] = []
-    for scope in await _users(link, names):
-        if after is not None and _owner(scope) < _owner(after[0]):
+    for scope in await all_users(link, names):
+        if after is not None and owner(scope) < owner(after[0]):
             continue
-        start = after[1] if after is not None and _owner(scope) == _owner(after[0]) else None
+        start = after[1] if after is not None and owner(scope) == owner(after[0]) else None
         of_user = await _of_user(replicas, scope, where)
         found += [(scope, record) for record in of_user if start is None or record.id > start]
         if len(found) >= limit:
@@ -51,11 +51,12 @@ async def unembedded(
 
 async def count_unembedded(link: Link, names: StoreNames, replicas: Replicas, where: Filter | None) -> int:
     """How many records have no vector."""
-    return sum([len(await _of_user(replicas, scope, where)) for scope in await _users(link, names)])
+    return sum([len(await _of_user(replicas, scope, where)) for scope in await all_users(link, names)])
 
 
-async def _users(link: Link, names: StoreNames) -> list[Scope]:
-    return sorted((unpack_owner(data) for data in await link.call("HVALS", names.users)), key=_owner)
+async def all_users(link: Link, names: StoreNames) -> list[Scope]:
+    """Everybody who has something in the store, by namespace and user."""
+    return sorted((unpack_owner(data) for data in await link.call("HVALS", names.users)), key=owner)
 
 
 async def _of_user(replicas: Replicas, scope: Scope, where: Filter | None) -> list[Record]:
@@ -64,5 +65,6 @@ async def _of_user(replicas: Replicas, scope: Scope, where: Filter | None) -> li
     )
 
 
-def _owner(scope: Scope) -> tuple[str, str]:
+def owner(scope: Scope) -> tuple[str, str]:
+    """By what users are ordered."""
     return (scope.namespace, scope.user_id)

@@ -7,7 +7,7 @@ answers as the server would at that moment, and a user who is asked about often 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
@@ -16,10 +16,12 @@ from anyio import Lock
 
 from loom.core.record import Record
 from loom.core.scope import Scope
+from loom.errors import StoreUnavailable
 from loom.stores.inmemory.shelf import Change, Shelf
 from loom.stores.redis.codec import Binding, unpack_keys, unpack_record, unpack_vector
 from loom.stores.redis.link import Link
 from loom.stores.redis.names import StoreNames
+from loom.stores.redis.retention import Retention
 from loom.stores.redis.scripts import PAGE
 
 _T = TypeVar("_T")
@@ -32,7 +34,10 @@ _NOTHING = (b"", None)
 
 @dataclass(slots=True)
 class Replica:
-    """The copy of one user, as of a change and a removal; `life` is the server's run and whose vectors it keeps."""
+    """The copy of one user, as of a change and a removal; `life` is the server's run and whose vectors it keeps.
+
+    `failure` is why it could not be brought up to date; such a copy is used no more.
+    """
 
     lock: Lock = field(default_factory=Lock)
     shelf: Shelf = field(default_factory=Shelf)
@@ -40,6 +45,7 @@ class Replica:
     version: bytes = b"0"
     deleted: bytes = b"0"
     counted: int = 0
+    failure: StoreUnavailable | None = None
 
     @property
     def binding(self) -> Binding | None:
@@ -65,16 +71,20 @@ class Replica:
                 texts[name] = found
         self.shelf.apply(Change(changed, texts))
         for id, _, _, vector in rows:
-            self.shelf.vectors.pop(id.decode(), None)
-            if vector is not None:
-                self.shelf.vectors[id.decode()] = unpack_vector(vector)
+            if vector is None:
+                self.shelf.vectors.discard(id.decode())
+        self.shelf.vectors.set({id.decode(): unpack_vector(data) for id, _, _, data in rows if data is not None})
+
+    def drop(self, ids: Iterable[str]) -> None:
+        """Let go of records that are over; the server removes them in its own time."""
+        self.shelf.apply(Change(dict.fromkeys(ids), {}))
 
 
 class Replicas:
     """The copies of the users that were asked about last, up to so many records together."""
 
-    def __init__(self, link: Link, names: StoreNames, *, max_records: int) -> None:
-        self._link, self._names, self._max = link, names, max_records
+    def __init__(self, link: Link, names: StoreNames, retention: Retention, *, max_records: int) -> None:
+        self._link, self._names, self._retention, self._max = link, names, retention, max_records
         self._held: OrderedDict[str, Replica] = OrderedDict()
         self._total = 0
 
@@ -84,12 +94,17 @@ class Replicas:
         replica = self._held.setdefault(digest, Replica())
         self._held.move_to_end(digest)
         async with replica.lock:
+            if replica.failure is not None:
+                # Found out while this call waited for the copy: to try again would take it past its own time.
+                raise StoreUnavailable(str(replica.failure)) from replica.failure
             try:
                 await self._catch_up(replica, scope)
-            except BaseException:
+            except BaseException as error:
                 # Half a step must not be taken for a whole one.
                 self._drop(digest, replica)
+                replica.failure = error if isinstance(error, StoreUnavailable) else None
                 raise
+            replica.drop(self._retention.over(replica.shelf.records.values()))
             self._settle(digest, replica)
             return await _run(len(replica.shelf.records), lambda: question(replica))
 

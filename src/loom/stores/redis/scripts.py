@@ -4,9 +4,10 @@ No script ever holds a value: ids and texts come as arguments and are only compa
 """
 
 COMMIT = """
--- KEYS: version, users, meta, changed, jobs, dead. ARGV: the user's digest and name, then checks,
+-- KEYS: version, users, then all keys of the user. ARGV: the user's digest and name, the time, then checks,
 -- ids that change, ids that go, commands. Returns 0, and does nothing, if a field is not what the caller read.
-local at = 2
+local _, users, meta, changed, records, keys, vectors, jobs, _, dead, ends = unpack(KEYS)
+local digest, now, at = ARGV[1], ARGV[3], 3
 local function take()
   at = at + 1
   return ARGV[at]
@@ -17,22 +18,37 @@ for _ = 1, tonumber(take()) do
   if (held and '=' .. held or '-') ~= expected then return 0 end
 end
 local version = redis.call('INCR', KEYS[1])
-if redis.call('EXISTS', KEYS[3]) == 0 then redis.call('HSET', KEYS[3], 'deleted', version) end
-redis.call('HSET', KEYS[3], 'version', version)
-for _ = 1, tonumber(take()) do redis.call('ZADD', KEYS[4], version, take()) end
+local over = redis.call('ZRANGEBYSCORE', ends, '-inf', now)
+for _, id in ipairs(over) do
+  for _, key in ipairs({records, keys, vectors}) do redis.call('HDEL', key, id) end
+  for _, key in ipairs({changed, ends}) do redis.call('ZREM', key, id) end
+end
+if redis.call('EXISTS', meta) == 0 then redis.call('HSET', meta, 'deleted', version) end
+redis.call('HSET', meta, 'version', version)
+for _ = 1, tonumber(take()) do redis.call('ZADD', changed, version, take()) end
 local removed = tonumber(take())
-for _ = 1, removed do redis.call('ZREM', KEYS[4], take()) end
-if removed > 0 then redis.call('HSET', KEYS[3], 'deleted', version) end
+for _ = 1, removed do redis.call('ZREM', changed, take()) end
+if removed + #over > 0 then redis.call('HSET', meta, 'deleted', version) end
 while at < #ARGV do
   local command = {}
   for place = 1, tonumber(take()) do command[place] = take() end
   redis.call(unpack(command))
 end
-if redis.call('EXISTS', KEYS[4], KEYS[5], KEYS[6]) == 0 then
-  redis.call('DEL', KEYS[3])
-  redis.call('HDEL', KEYS[2], ARGV[1])
-else
-  redis.call('HSET', KEYS[2], ARGV[1], ARGV[2])
+if redis.call('EXISTS', changed, jobs, dead) == 0 then
+  redis.call('DEL', meta)
+  redis.call('HDEL', users, digest)
+  return 1
+end
+redis.call('HSET', users, digest, ARGV[2])
+local last = redis.call('ZREVRANGE', ends, 0, 0, 'WITHSCORES')[2]
+local all_end = last and redis.call('ZCARD', ends) == redis.call('HLEN', records)
+if all_end and redis.call('EXISTS', jobs, dead) == 0 then
+  local left = string.format('%.0f', math.max(0, math.ceil((last - now) / 1000)))
+  for place = 3, #KEYS do redis.call('PEXPIRE', KEYS[place], left) end
+  -- A server before Redis 7.4 cannot end one field; there the user's name stays until he is forgotten.
+  redis.pcall('HPEXPIRE', users, left, 'FIELDS', 1, digest)
+elseif redis.call('PTTL', meta) ~= -1 then
+  for place = 3, #KEYS do redis.call('PERSIST', KEYS[place]) end
 end
 return 1
 """
@@ -63,8 +79,8 @@ return {run, redis.call('HGET', KEYS[1], 'bound'), meta[1], meta[2], rows, more 
 """
 
 FORGET = """
--- KEYS: users, due, held, then all keys of the user: meta, changed, records, keys, vectors, jobs, job_keys, dead.
--- ARGV: the user's digest. Returns how many episodes, facts, blocks, jobs and dead letters there were.
+-- KEYS: users, due, held, then all keys of the user: meta, changed, records, keys, vectors, jobs, job_keys, dead,
+-- ends. ARGV: the user's digest. Returns how many episodes, facts, blocks, jobs and dead letters there were.
 local count = {episode = 0, fact = 0, block = 0}
 for _, record in ipairs(redis.call('HVALS', KEYS[6])) do
   local kind = string.match(record, '^{"kind":"(%l+)"')
@@ -76,7 +92,7 @@ for _, id in ipairs(jobs) do
   redis.call('ZREM', KEYS[3], id .. '\\0' .. ARGV[1])
 end
 local dead = redis.call('LLEN', KEYS[11])
-for place = 4, 11 do redis.call('DEL', KEYS[place]) end
+for place = 4, 12 do redis.call('DEL', KEYS[place]) end
 redis.call('HDEL', KEYS[1], ARGV[1])
 return {count.episode, count.fact, count.block, #jobs, dead}
 """

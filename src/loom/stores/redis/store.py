@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Self
 
 from loom.core.checks import as_utc, check_text
@@ -18,13 +18,15 @@ from loom.protocols.embedder import Vector
 from loom.protocols.jobs import DeadLetter, Job, Lease
 from loom.protocols.memory_store import FoundBy, Query
 from loom.stores.inmemory.shelf import Keys, Shelf, copied, sees, unit_vector
-from loom.stores.redis import forgetting, reembed
+from loom.stores.record_rules import vector_apart
+from loom.stores.redis import describing, forgetting, reembed
 from loom.stores.redis import jobs as job_rows
 from loom.stores.redis.change import TRIES, Transaction
 from loom.stores.redis.codec import Binding, id_bytes, unpack_keys, unpack_record, unpack_vector
 from loom.stores.redis.link import Guarantees, Link
 from loom.stores.redis.names import StoreNames
 from loom.stores.redis.replica import Replica, Replicas
+from loom.stores.redis.retention import Retention
 
 
 class RedisStore:
@@ -38,6 +40,11 @@ class RedisStore:
     Connected at the first use, or by `async with`. A server that forgets at a restart or drops records when it is full
     is refused, unless `durable=False` says that this is known; guarantees() tells what holds. No call waits for an
     answer longer than `timeout` seconds.
+
+    With `ttl`, episodes of L1 or L2 do not stay for ever: `{Layer.L2: timedelta(hours=48)}` ends those of L2 so long
+    after they were recorded, as Retention says. That is for a store of hot layers beside a truth. Give more than the
+    layer's own retention, after which metabolism archives an episode and so moves it to the truth: an episode that
+    nobody has moved when its time is over is gone.
     """
 
     def __init__(
@@ -49,12 +56,14 @@ class RedisStore:
         durable: bool = True,
         timeout: float = 10.0,
         cached_records: int = 100_000,
+        ttl: Mapping[Layer, timedelta] | None = None,
     ) -> None:
         check_text(prefix, "the prefix of a Redis store")
         self._clock = clock or SystemClock()
         self._names = StoreNames(prefix)
         self._link = Link(url, durable=durable, format_key=self._names.format, timeout=timeout)
-        self._replicas = Replicas(self._link, self._names, max_records=cached_records)
+        self._retention = Retention(ttl, self._clock)
+        self._replicas = Replicas(self._link, self._names, self._retention, max_records=cached_records)
 
     async def __aenter__(self) -> Self:
         await self._link.guarantees()
@@ -67,6 +76,10 @@ class RedisStore:
         """What the server promises for what was acknowledged, as it is set up now."""
         return await self._link.guarantees()
 
+    async def describe(self) -> dict[str, str]:
+        """What the store is and what it guarantees, by label: durability, isolation, index and more."""
+        return await describing.labels(self._link, self._names, self._retention)
+
     async def put(self, scope: Scope, *records: Record) -> None:
         """Write the records, all or none."""
         await self.write(scope, put=records)
@@ -75,7 +88,7 @@ class RedisStore:
         """The record with this id, None where there is none."""
         data: bytes | None = await self._link.call("HGET", self._names.user(scope).records, id_bytes(id))
         record = None if data is None else unpack_record(data)
-        return record if record is not None and sees(scope, record) else None
+        return record if record is not None and self._shows(scope, record) else None
 
     async def search(self, scope: Scope, query: Query) -> tuple[Hit, ...]:
         """The best hits, best first; the score is the sum of the signals in `why`."""
@@ -86,6 +99,16 @@ class RedisStore:
             if query.vector is not None:
                 vector = unit_vector(query.vector, _dimension(replica.binding), "the vector of a query")
             return tuple(replica.shelf.search(scope, query, now=now, vector=vector))
+
+        return await self._replicas.ask(scope, found)
+
+    async def search_apart(self, scope: Scope, query: Query, *, near: int) -> tuple[Hit, ...]:
+        """The best by the words of a query and the `near` best by its vector."""
+        vector, now = vector_apart(query, near), self._clock.now()
+
+        def found(replica: Replica) -> tuple[Hit, ...]:
+            unit = unit_vector(vector, _dimension(replica.binding), "the vector of a query")
+            return tuple(replica.shelf.search_apart(scope, query, near=near, now=now, vector=unit))
 
         return await self._replicas.ask(scope, found)
 
@@ -103,7 +126,7 @@ class RedisStore:
 
     async def count(self, scope: Scope, *, where: Filter | None = None) -> int:
         """How many records there are."""
-        if where is None and scope.session_id is None:
+        if where is None and scope.session_id is None and self._retention.is_unlimited:
             return int(await self._link.call("HLEN", self._names.user(scope).records))
         return await self._replicas.ask(scope, lambda replica: len(replica.shelf.select(scope, where)))
 
@@ -199,7 +222,7 @@ class RedisStore:
             units = {id: unit_vector(vector, size, f"the vector of {id}") for id, vector in vectors.items()}
             change = next(tries)
             shelf = await change.shelf(units)
-            shelf.set_vectors(scope, units)
+            shelf.check_seen(scope, units)
             change.depends_on(self._names.embedder, reembed.BOUND, bound.packed() if bound else None)
             change.set_vectors(units)
             if await change.commit():
@@ -226,6 +249,17 @@ class RedisStore:
         """How many records have no vector."""
         return await reembed.count_unembedded(self._link, self._names, self._replicas, where)
 
+    async def bound(self) -> tuple[str, int] | None:
+        """The embedder of the vectors and their dimension; None before bind()."""
+        found = await reembed.binding(self._link, self._names)
+        return None if found is None else (found.identity, found.dimension)
+
+    async def users(self, *, after: Scope | None = None, limit: int = 100) -> tuple[Scope, ...]:
+        """Users of whom something was written, by namespace and user, from behind `after`."""
+        _check_limit(limit)
+        found = await reembed.all_users(self._link, self._names)
+        return tuple([user for user in found if after is None or reembed.owner(user) > reembed.owner(after)][:limit])
+
     async def put_keys(self, scope: Scope, keys: Keys) -> None:
         """Set keys: record id, then kind, then text; all or none."""
         await self.write(scope, keys=keys)
@@ -240,7 +274,7 @@ class RedisStore:
         return {
             id: FoundBy(unpack_keys(keys), None if vector is None else unpack_vector(vector))
             for id, record, keys, vector in zip(ids, *rows, strict=True)
-            if record is not None and sees(scope, unpack_record(record))
+            if record is not None and self._shows(scope, unpack_record(record))
         }
 
     async def write(
@@ -269,7 +303,9 @@ class RedisStore:
         now, until = as_utc(now, "now of a lease"), as_utc(until, "until of a lease")
         if until <= now:
             raise UsageError(f"a lease from {now} until {until} is over at once; give a later `until`")
-        return await job_rows.take(self._link, self._names, now=now, until=until, limit=limit, scope=scope)
+        return await job_rows.take(
+            self._link, self._names, self._retention, now=now, until=until, limit=limit, scope=scope
+        )
 
     async def finish(
         self,
@@ -310,14 +346,22 @@ class RedisStore:
         """The jobs of a user that were given up, the earliest first."""
         return tuple(letter for _, letter in await job_rows.letters(self._link, self._names.user(scope), scope))
 
+    async def open_jobs(self, scope: Scope) -> tuple[Job, ...]:
+        """The open jobs of a user, by id."""
+        found = await job_rows.of_scope(self._link, self._names.user(scope), scope)
+        return tuple(sorted((held.job for _, held in found), key=lambda job: job.id))
+
     async def pending(self, scope: Scope) -> int:
         """How many jobs of a user are open."""
         return len(await job_rows.of_scope(self._link, self._names.user(scope), scope))
 
+    def _shows(self, scope: Scope, record: Record) -> bool:
+        return sees(scope, record) and not self._retention.is_over(record)
+
     def _tries(self, scope: Scope) -> Iterator[Transaction]:
         """A new transaction for each try; each one that fails means that somebody else got on."""
         for _ in range(TRIES):
-            yield Transaction(self._link, self._names, scope)
+            yield Transaction(self._link, self._names, scope, self._retention)
         raise StoreConflict(f"others changed what {scope.user_id!r} has {TRIES:,} times under this write; try again")
 
 

@@ -1,0 +1,39 @@
+"""What a Redis store is and what it guarantees, in words, as the server is set up now."""
+
+from __future__ import annotations
+
+from loom.stores.describing import spoken_embedder
+from loom.stores.redis import reembed
+from loom.stores.redis.link import FORMAT, Guarantees, Link
+from loom.stores.redis.names import StoreNames
+from loom.stores.redis.retention import Retention
+
+_ISOLATION = (
+    "every user has keys of his own, named by a hash of his scope; the server knows no users of Loom: whoever may log "
+    "in may read everything"
+)
+
+
+def server_labels(found: Guarantees, prefix: str) -> dict[str, str]:
+    """What holds for whatever is kept on the server."""
+    told = {"appendfsync": found.appendfsync, "maxmemory-policy": found.eviction}
+    settings = [f"appendonly={'yes' if found.appendonly else 'no'}"]
+    settings += [f"{name}={value or 'not told'}" for name, value in told.items()]
+    return {
+        "server": f"Redis {found.version}",
+        "schema": f"keys that start with {prefix}:, format {FORMAT}",
+        "durability": f"{found} ({', '.join(settings)})",
+        "isolation": _ISOLATION,
+    }
+
+
+async def labels(link: Link, names: StoreNames, retention: Retention) -> dict[str, str]:
+    """Server, schema, durability, isolation, index, embedder, and what does not stay for ever."""
+    users = await link.call("HLEN", names.users)
+    bound = await reembed.binding(link, names)
+    return {
+        **server_labels(await link.guarantees(), names.prefix),
+        "index": f"exact: every text and vector of a user is compared, in this process; {users} users",
+        "embedder": spoken_embedder(None if bound is None else (bound.identity, bound.dimension)),
+        "retention": str(retention),
+    }
