@@ -52,19 +52,30 @@ _stack = ExitStack()
 _started = []
 
 
-def started():
-    """The server; state machines, which take no fixtures, ask for it here."""
+def check_installed():
+    """Skip the test, or fail it in CI, where a package is missing that starts or reaches a server."""
     if MISSING:
         said = f"{', '.join(MISSING)} not installed"
         if os.environ.get("CI") == "true":
             pytest.fail(f"CI runs the tests of Postgres, but {said}")
         pytest.skip(said)
-    if not _started:
-        import anyio
 
-        server = Postgres(_stack.enter_context(postgres()))
-        anyio.run(init_schema, server.admin)
-        _started.append(server)
+
+@contextmanager
+def new_server(**settings):
+    """A server for a test that hurts it, or looks into its files."""
+    check_installed()
+    import anyio
+
+    with postgres(**settings) as server:
+        anyio.run(init_schema, server.url())
+        yield server
+
+
+def started():
+    """The server; state machines, which take no fixtures, ask for it here."""
+    if not _started:
+        _started.append(Postgres(_stack.enter_context(new_server())))
     return _started[0]
 
 

@@ -1,12 +1,13 @@
 """Users are kept apart twice: by every statement, and by the server. Each belt holds without the other."""
 
 import re
+from hashlib import sha256
 
 import pytest
 
 from loom.core.scope import Scope
 from loom.errors import StoreError
-from loom.stores.postgres import PostgresStore, connection, init_schema
+from loom.stores.postgres import PostgresStore, connection, init_schema, owners
 from loom.stores.postgres.owners import owner_of
 from loom.stores.postgres.schema import TABLES
 from loom.testing.clock import FakeClock
@@ -57,7 +58,7 @@ async def test_forget_leaves_no_row(server):
         await write_everything(store, ALICE)
         receipt = await store.forget(ALICE)
         assert receipt.removed == {"episode": 1, "fact": 1, "block": 1, "job": 1, "dead_letter": 1}
-        assert "VACUUM FULL" in receipt.pending[0]
+        assert "sweep_schema()" in receipt.pending[0]
         assert server.rows() == only_bob
         assert server.execute("SELECT DISTINCT owner FROM loom.postings") == [(owner_of(BOB),)]
         await store.forget(BOB)
@@ -105,7 +106,7 @@ async def test_no_scope_outlives_its_transaction(server):
 
 
 async def test_a_planted_scope_of_the_session_is_caught(server, monkeypatch):
-    monkeypatch.setattr(connection, "BEGIN", connection.BEGIN.replace("%s, true", "%s, false"))
+    monkeypatch.setattr(connection, "BEGIN", connection.BEGIN.replace("', true)", "', false)"))
     async with PostgresStore(server.app, pool_size=1) as store:
         await store.put(ALICE, an_episode())
         assert str(owner_of(ALICE)) in await scopes_left(store)
@@ -131,6 +132,16 @@ UNSAFE = {
         "ALTER POLICY scope ON loom.jobs USING (true)",
         "ALTER POLICY scope ON loom.jobs USING (owner = nullif(current_setting('loom.owner', true), '')::uuid)",
         "shows rows of jobs",
+    ),
+    "a scope for every connection": (
+        f"ALTER ROLE loom_app SET loom.owner = '{owner_of(ALICE)}'",
+        "ALTER ROLE loom_app RESET loom.owner",
+        "shows rows of users to somebody who named no user",
+    ),
+    "everybody for every connection": (
+        "ALTER ROLE loom_app SET loom.everybody = 'on'",
+        "ALTER ROLE loom_app RESET loom.everybody",
+        "shows rows of users to somebody who named no user",
     ),
     "a superuser": ("ALTER ROLE loom_app SUPERUSER", "ALTER ROLE loom_app NOSUPERUSER", "a superuser"),
     "a role that bypasses": ("ALTER ROLE loom_app BYPASSRLS", "ALTER ROLE loom_app NOBYPASSRLS", "bypass row-level"),
@@ -252,6 +263,57 @@ async def test_a_planted_leak_breaks_its_law(leak, plant, server):
     met = plant(pattern)
     assert await broken_laws(MemoryStoreSuite, fixtures(server.admin, server), law) == {law}
     assert met
+
+
+MIXED_UP = {
+    "drops the namespace": lambda scope: scope.user_id,
+    "drops the user": lambda scope: scope.namespace,
+    "folds case": lambda scope: scope.for_user().key().casefold(),
+    "trims": lambda scope: f"{len(scope.namespace)}:{scope.namespace}{scope.user_id.strip()}",
+}
+"""Users told apart by less than their whole name: then the statements and the server are wrong alike."""
+
+
+def mix_up(monkeypatch, name):
+    monkeypatch.setattr(owners, "_digest", lambda scope: sha256(name(scope).encode()).digest())
+
+
+@pytest.mark.parametrize("how", MIXED_UP)
+async def test_users_that_are_mixed_up_break_the_law(how, monkeypatch, server):
+    mix_up(monkeypatch, MIXED_UP[how])
+    assert await broken_laws(MemoryStoreSuite, fixtures(server.app, server), NEVER_MEET) == {NEVER_MEET}
+
+
+async def meetings(server):
+    """Users who read what another wrote, of two whose names put together look the same."""
+    server.empty()
+    scopes = [Scope("a", "b:c"), Scope("a:b", "c")]
+    async with PostgresStore(server.app) as store:
+        for number, scope in enumerate(scopes):
+            await store.put(scope, an_episode(f"e{number}"))
+        return [scope for number, scope in enumerate(scopes) if await listed(store, scope) != [f"e{number}"]]
+
+
+async def test_names_joined_without_their_lengths_meet(monkeypatch, server):
+    assert await meetings(server) == []
+    mix_up(monkeypatch, lambda scope: f"{scope.namespace}:{scope.user_id}")
+    assert len(await meetings(server)) == 2
+
+
+async def test_a_scope_left_on_a_pooled_connection_shows_nothing(plant, server):
+    """Also to statements that forget whose rows they touch: every transaction sets its own."""
+    async with PostgresStore(server.app, pool_size=1) as store:
+        await write_everything(store, ALICE)
+        met = plant("|".join(pattern for pattern, _ in LEAKS.values()))
+        pool = await store._server.open()
+        async with pool.connection() as db:
+            await db.execute(f"SET loom.owner = '{owner_of(ALICE)}'".encode())
+            await db.execute(b"SET loom.everybody = 'on'")
+        assert str(owner_of(ALICE)) in await scopes_left(store)
+        assert await listed(store, BOB) == []
+        assert await ids_of(store, BOB, "zeppelin") == []
+        assert (await store.get(BOB, "e1"), await store.count(BOB)) == (None, 0)
+        assert met
 
 
 @pytest.mark.parametrize("law", sorted({law for _, law in LEAKS.values()}))

@@ -195,7 +195,8 @@ async def test_a_connection_killed_inside_a_call_is_spoken_and_writes_nothing(se
 
 async def test_a_pool_without_a_free_connection_gives_up_in_time(server):
     async with PostgresStore(server.app, pool_size=1, timeout=0.2) as store:
-        async with store._server.transaction(ALICE):
+        pool = await store._server.open()
+        async with pool.connection():
             with pytest.raises(StoreUnavailable, match="larger pool"):
                 await store.get(ALICE, "e1")
         assert await store.get(ALICE, "e1") is None
@@ -203,8 +204,8 @@ async def test_a_pool_without_a_free_connection_gives_up_in_time(server):
 
 async def test_a_statement_that_takes_too_long_is_stopped(server):
     """Also one that waits for another writer of the same user."""
-    async with PostgresStore(server.app, timeout=0.3) as store:
-        async with store._server.transaction(ALICE, writes=True):
+    async with PostgresStore(server.app, timeout=0.3) as store, PostgresStore(server.app) as other:
+        async with other._server.transaction(ALICE, writes=True):
             with pytest.raises(StoreUnavailable, match="too long"):
                 await store.put(ALICE, an_episode())
         await store.put(ALICE, an_episode())

@@ -10,8 +10,9 @@ if TYPE_CHECKING:
     from loom.stores.postgres.checkpoints import PostgresCheckpointStore
     from loom.stores.postgres.schema import init_schema
     from loom.stores.postgres.store import PostgresStore
+    from loom.stores.postgres.sweep import sweep_schema
 
-__all__ = ["PostgresCheckpointStore", "PostgresStore", "init_schema"]
+__all__ = ["PostgresCheckpointStore", "PostgresStore", "init_schema", "sweep_schema"]
 
 __getattr__, __dir__ = door(
     __name__,
@@ -19,5 +20,6 @@ __getattr__, __dir__ = door(
         "PostgresCheckpointStore": "loom.stores.postgres.checkpoints",
         "PostgresStore": "loom.stores.postgres.store",
         "init_schema": "loom.stores.postgres.schema",
+        "sweep_schema": "loom.stores.postgres.sweep",
     },
 )

@@ -12,23 +12,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from loom.core.checkpoint import Checkpoint, LogEntry
-from loom.core.message import JSON, Part
-from loom.core.message_codec import (
-    checkpoint_from_dict,
-    checkpoint_to_dict,
-    entry_from_dict,
-    entry_to_dict,
-    from_bytes,
-    part_from_dict,
-    part_to_dict,
-    to_bytes,
-)
+from loom.core.message_codec import checkpoint_from_dict, checkpoint_to_dict, from_bytes, to_bytes
 from loom.core.scope import Scope
+from loom.stores.checkpoint_parts import pack_entries, unpack_entries
 from loom.stores.postgres.connection import Row, one, rows, run
 from loom.stores.postgres.owners import owner_of
 
@@ -111,17 +101,8 @@ async def add(
 ) -> None:
     """A new node, the last one of its session."""
     owner = owner_of(scope)
-    bodies: dict[bytes, bytes] = {}
-    parts: list[bytes] = []
-
-    def put(part: Part) -> int:
-        body = to_bytes(part_to_dict(part))
-        parts.append(sha256(body).digest())
-        bodies[parts[-1]] = body
-        return len(parts) - 1
-
-    packed: list[JSON] = [entry_to_dict(entry, put) for entry in entries]
-    uses = Counter(parts)
+    packed = pack_entries(entries)
+    bodies, uses = packed.bodies, Counter(packed.hashes)
     await run(db, _KEEP, owner, list(bodies), list(bodies.values()), [uses[hash] for hash in bodies])
     await run(
         db,
@@ -129,7 +110,7 @@ async def add(
         "SELECT %s, (SELECT coalesce(max(node), 0) + 1 FROM checkpoint_nodes WHERE owner = %s), %s, %s, %s, %s, %s, "
         "%s::bytea[], %s",
         *(owner, owner, parent, checkpoint.session_id, checkpoint.id, to_bytes(checkpoint_to_dict(checkpoint))),
-        *(len(packed), parts, to_bytes(packed)),
+        *(len(entries), list(packed.hashes), packed.entries),
     )
 
 
@@ -175,9 +156,4 @@ def _found(row: Row) -> Found:
 async def _unpacked(db: Database, owner: UUID, found: Sequence[tuple[Any, ...]]) -> list[LogEntry]:
     hashes = list({hash for _, parts in found for hash in parts})
     sql = "SELECT hash, body FROM checkpoint_parts WHERE owner = %s AND hash = ANY(%s)"
-    bodies = {hash: part_from_dict(from_bytes(body)) for hash, body in await rows(db, sql, owner, hashes)}
-    unpacked: list[LogEntry] = []
-    for entries, parts in found:
-        of_node = [bodies[hash] for hash in parts]
-        unpacked += [entry_from_dict(entry, of_node.__getitem__) for entry in from_bytes(entries)]
-    return unpacked
+    return unpack_entries([(entries, parts) for entries, parts in found], dict(await rows(db, sql, owner, hashes)))

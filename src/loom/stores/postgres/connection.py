@@ -21,11 +21,14 @@ if TYPE_CHECKING:
 
 Row: TypeAlias = tuple[Any, ...]
 
-# All of it ends with the transaction: a pooled connection carries nothing from one user to the next.
+# All of it ends with the transaction: a pooled connection carries nothing from one user to the next. One message, with
+# the values in it, because each message more is a way to the server and back.
 BEGIN = (
-    "SELECT set_config('search_path', %s, true), set_config('statement_timeout', %s, true), "
-    "set_config('loom.owner', %s, true), set_config('loom.everybody', %s, true)"
+    "BEGIN; SELECT set_config('search_path', {path}, true), set_config('statement_timeout', '{timeout}', true), "
+    "set_config('idle_in_transaction_session_timeout', '{timeout}', true), "
+    "set_config('loom.owner', '{owner}', true), set_config('loom.everybody', '{everybody}', true)"
 )
+LOCK = "; SELECT pg_advisory_xact_lock({})"
 _PASSING = ("starting up", "shutting down", "too many clients", "remaining connection slots", "recovery mode")
 
 
@@ -52,10 +55,10 @@ async def run_many(db: Database, sql: str, values: Sequence[Sequence[Any]]) -> N
         await cursor.executemany(sql.encode(), values)
 
 
-async def connect(dsn: str, *, timeout: float = 10) -> Database:  # noqa: ASYNC109 - libpq's own
+async def connect(dsn: str, *, timeout: float = 10, autocommit: bool = False) -> Database:  # noqa: ASYNC109 - libpq's own
     """One connection of its own."""
     psycopg = _driver()
-    return await psycopg.AsyncConnection.connect(dsn, connect_timeout=max(2, round(timeout)))
+    return await psycopg.AsyncConnection.connect(dsn, connect_timeout=max(2, round(timeout)), autocommit=autocommit)
 
 
 def spoken_name(dsn: str) -> str:
@@ -93,6 +96,10 @@ def spoken_errors(where: str) -> Generator[None]:
         yield
     except PoolClosed as error:
         raise UsageError(f"the store {where} is closed; open another") from error
+    except TimeoutError as error:
+        raise StoreUnavailable(
+            f"{where} took too long and was given up; try again or allow a longer timeout"
+        ) from error
     except PoolTimeout as error:
         raise StoreUnavailable(
             f"no connection to {where} became free in time; try again or use a larger pool"
@@ -110,7 +117,7 @@ def _spoken(error: Any, where: str) -> StoreError:
     if isinstance(error, errors.InsufficientPrivilege):
         return StoreError(f"{where} refused it: {said}; connect as the role that `loom store init` made")
     if isinstance(error, errors.QueryCanceled):
-        return StoreUnavailable(f"{where} took too long and was stopped; try again or allow a longer timeout")
+        return _too_long(where)
     if isinstance(error, OperationalError):
         if error.sqlstate is None and "FATAL:" in said and not any(word in said for word in _PASSING):
             return StoreError(f"{where} refused the connection: {said}; check the user, the password and the database")
@@ -118,8 +125,29 @@ def _spoken(error: Any, where: str) -> StoreError:
     return StoreError(f"{where} failed: {said}; nothing was written")
 
 
+def _too_long(where: str) -> StoreUnavailable:
+    return StoreUnavailable(f"{where} took too long and was given up; try again or allow a longer timeout")
+
+
+async def _is_begun(db: Database, begin: bytes) -> bool:
+    """Begin a transaction; False on a connection that broke while nobody used it."""
+    from psycopg import OperationalError  # noqa: PLC0415
+
+    try:
+        await db.execute(begin)
+    except OperationalError:
+        if not db.closed:
+            raise
+        return False
+    return True
+
+
 class Server:
-    """A pool of connections. `check` looks at the first one and returns the search path for all of them."""
+    """A pool of connections. `check` looks at the first one and returns the search path for all of them.
+
+    A transaction has `timeout` seconds in all, whatever it waits for: a connection, a lock, or an answer from a server
+    that is not there any more.
+    """
 
     def __init__(self, dsn: str, *, pool_size: int, timeout: float, check: Any) -> None:
         self._dsn, self._pool_size, self._timeout, self._check = dsn, pool_size, timeout, check
@@ -131,45 +159,68 @@ class Server:
 
     async def open(self) -> AsyncConnectionPool[Database]:
         """The pool, opened and checked at the first call."""
-        async with self._opening:
-            if self._is_closed:
-                raise UsageError(f"the store {self.name} is closed; open another")
-            if self._pool is None:
-                self._pool = await self._opened()
-            return self._pool
+        try:
+            # Also for those who wait until another has tried.
+            with anyio.fail_after(self._timeout):
+                async with self._opening:
+                    if self._is_closed:
+                        raise UsageError(f"the store {self.name} is closed; open another")
+                    if self._pool is None:
+                        self._pool = await self._opened()
+                    return self._pool
+        except TimeoutError as error:
+            raise _too_long(self.name) from error
 
     async def _opened(self) -> AsyncConnectionPool[Database]:
         self.name = spoken_name(self._dsn)
+        from psycopg import sql  # noqa: PLC0415
         from psycopg_pool import AsyncConnectionPool  # noqa: PLC0415
 
         with spoken_errors(self.name):
             # Alone and first, because a pool would try again and again and never say what is wrong.
             async with await connect(self._dsn, timeout=self._timeout) as db:
-                self._path = await self._check(db, self.name)
-            pool: AsyncConnectionPool[Database] = AsyncConnectionPool(
-                self._dsn,
-                min_size=1,
-                max_size=self._pool_size,
-                timeout=self._timeout,
-                kwargs={"connect_timeout": max(2, round(self._timeout)), "keepalives_idle": 30,
-                        "tcp_user_timeout": round(self._timeout * 1000)},
-                check=AsyncConnectionPool.check_connection,
-                open=False,
-            )  # fmt: skip
-            await pool.open()
+                self._path = sql.Literal(await self._check(db, self.name)).as_string(db)
+        pool: AsyncConnectionPool[Database] = AsyncConnectionPool(
+            self._dsn,
+            min_size=1,
+            max_size=self._pool_size,
+            timeout=self._timeout,
+            # A transaction begins and ends with messages of its own.
+            kwargs={"autocommit": True, "connect_timeout": max(2, round(self._timeout)), "keepalives_idle": 30,
+                    "tcp_user_timeout": round(self._timeout * 1000)},
+            open=False,
+        )  # fmt: skip
+        await pool.open()
         return pool
 
     @asynccontextmanager
     async def transaction(self, scope: Scope | None, *, writes: bool = False) -> AsyncGenerator[Database]:
         """A transaction that sees the rows of this user, or of everybody; a user's writers go one at a time."""
+        end = anyio.current_time() + self._timeout
         pool = await self.open()
-        owner, everybody = ("", "on") if scope is None else (str(owner_of(scope)), "")
+        begin = self._begin(scope, writes=writes)
         with spoken_errors(self.name):
-            async with pool.connection() as db:
-                await one(db, BEGIN, self._path, str(round(self._timeout * 1000)), owner, everybody)
-                if writes and scope is not None:
-                    await one(db, "SELECT pg_advisory_xact_lock(%s)", lock_of(scope))
-                yield db
+            # Every connection of the pool may have broken since its last use, and then a new one is the next.
+            for _ in range(self._pool_size + 1):
+                async with pool.connection(timeout=end - anyio.current_time()) as db:
+                    try:
+                        with anyio.fail_after(end - anyio.current_time()):
+                            if not await _is_begun(db, begin):
+                                continue
+                            yield db
+                            await db.commit()
+                            return
+                    except TimeoutError:
+                        # What it was asked may still run; nobody else is to get the answer.
+                        await db.close()
+                        raise
+        raise StoreUnavailable(f"{self.name} broke off every connection; try again when it answers")
+
+    def _begin(self, scope: Scope | None, *, writes: bool) -> bytes:
+        owner, everybody = ("", "on") if scope is None else (str(owner_of(scope)), "")
+        timeout = round(self._timeout * 1000)
+        begin = BEGIN.format(path=self._path, timeout=timeout, owner=owner, everybody=everybody)
+        return (begin if scope is None or not writes else begin + LOCK.format(lock_of(scope))).encode()
 
     async def close(self) -> None:
         """Give all connections back."""

@@ -25,11 +25,11 @@ from loom.stores.postgres.schema import (
 if TYPE_CHECKING:
     from loom.stores.postgres.connection import Database
 
-_ROLE = """
+ROLE = """
 SELECT r.rolname, r.rolsuper, r.rolbypassrls, pg_has_role(r.oid, n.nspowner, 'MEMBER'), quote_ident(n.nspname)
 FROM pg_roles AS r, pg_namespace AS n WHERE r.rolname = current_user AND n.nspname = %s
 """
-_SECURED = """
+SECURED = """
 SELECT c.relname FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
 WHERE n.nspname = %s AND c.relrowsecurity AND c.relforcerowsecurity
 """
@@ -47,7 +47,7 @@ class Guard:
     async def check(self, db: Database, where: str) -> str:
         """Refuse a server that is not fit; returns the search path that names the schema and pgvector's."""
         await run(db, "SET TRANSACTION READ ONLY")
-        found = await one(db, _ROLE, self.schema)
+        found = await one(db, ROLE, self.schema)
         if found is None:
             raise StoreError(f"{where} has no schema {self.schema!r} of Loom; {_INIT}")
         *role, quoted = found
@@ -64,7 +64,7 @@ class Guard:
         return path
 
     async def _check_tables(self, db: Database, where: str) -> None:
-        secured = {name for (name,) in await rows(db, _SECURED, self.schema)}
+        secured = {name for (name,) in await rows(db, SECURED, self.schema)}
         if open_to_all := set(TABLES) - secured:
             raise StoreError(f"{where} does not force row-level security on {_listed(open_to_all)}; {_INIT}")
         policies = {tuple(row) for row in await rows(db, _POLICIES, self.schema)}

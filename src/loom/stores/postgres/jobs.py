@@ -110,6 +110,13 @@ async def pending(db: Database, scope: Scope) -> int:
     return int(found[0]) if found else 0
 
 
+async def open_jobs(db: Database, scope: Scope) -> tuple[Job, ...]:
+    """The open jobs of the scope, by id."""
+    whose, values = _covered(scope)
+    found = await rows(db, f"SELECT {_JOB} {_FROM} WHERE j.dead_at IS NULL AND {whose} ORDER BY j.id", *values)
+    return tuple(_job(row) for row in found)
+
+
 async def forget(db: Database, scope: Scope) -> dict[str, int]:
     """Remove the jobs and dead letters of the scope; returns how many of each."""
     whose, values = _covered(scope)

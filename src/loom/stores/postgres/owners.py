@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from hashlib import sha256
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from loom.core.scope import Scope
+
+if TYPE_CHECKING:
+    from loom.stores.postgres.connection import Database
+
+_AFTER = "SELECT namespace, user_id FROM users WHERE (namespace, user_id) > (%s, %s) ORDER BY 1, 2 LIMIT %s"
 
 
 def owner_of(scope: Scope) -> UUID:
@@ -17,6 +22,13 @@ def owner_of(scope: Scope) -> UUID:
 def lock_of(scope: Scope) -> int:
     """The number of the lock that the user's writers take turns with."""
     return int.from_bytes(_digest(scope)[16:24], signed=True)
+
+
+async def all_users(db: Database, after: Scope | None, limit: int) -> tuple[Scope, ...]:
+    """Users of whom something was written, by namespace and user, from behind `after`."""
+    last = ("", "") if after is None else (after.namespace, after.user_id)
+    found = await (await db.execute(_AFTER, (*last, limit))).fetchall()
+    return tuple(Scope(namespace, user_id) for namespace, user_id in found)
 
 
 def seen(scope: Scope) -> tuple[str, tuple[Any, ...]]:

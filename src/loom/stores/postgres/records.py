@@ -16,9 +16,10 @@ from loom.errors import NotFound
 from loom.stores.postgres import index
 from loom.stores.postgres.connection import Row, one, rows, run, run_many
 from loom.stores.postgres.owners import owner_of, seen
-from loom.stores.postgres.where import Condition, condition
+from loom.stores.postgres.where import condition
 from loom.stores.record_rows import COLUMNS, SELECTED, from_row, to_micros, to_row
 from loom.stores.record_rules import check_record, check_version
+from loom.stores.sql_where import Condition
 
 if TYPE_CHECKING:
     from loom.stores.postgres.connection import Database

@@ -7,11 +7,14 @@ forced on the role that owns the tables, too. The role that stores connect as ow
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from loom.core.checks import check_text
 from loom.errors import FormatTooNew, StoreError
 from loom.stores.postgres.connection import connect, one, rows, run, spoken_errors, spoken_name
+from loom.stores.postgres.near import Progress, index_large_users
 
 if TYPE_CHECKING:
     from loom.stores.postgres.connection import Database
@@ -91,7 +94,7 @@ CREATE TABLE postings (
     length int NOT NULL,
     term text COLLATE "C" NOT NULL,
     signal text COLLATE "C" NOT NULL,
-    PRIMARY KEY (owner, term, signal, number),
+    PRIMARY KEY (owner, term, signal, number) INCLUDE (times, length),
     FOREIGN KEY (owner, number) REFERENCES records ON DELETE CASCADE
 );
 CREATE INDEX postings_by_record ON postings (owner, number);
@@ -167,8 +170,8 @@ TABLES = (
 """The tables that hold users' data."""
 
 UNSWEPT = (
-    "no row is left, but Postgres keeps the bytes of removed rows in its files until they are swept: "
-    "run VACUUM FULL on the tables of the schema, and let the write-ahead log and its backups run out"
+    "no row is left, but Postgres keeps the bytes of removed rows in its files until they are swept: let an "
+    "administrator call sweep_schema(), which runs VACUUM FULL and empties the write-ahead log; backups have to run out"
 )
 """What a forget cannot do: only an administrator can make Postgres write its files anew."""
 
@@ -199,11 +202,13 @@ async def init_schema(
     app_role: str = APP_ROLE,
     owner_role: str = OWNER_ROLE,
     password: str | None = None,
+    progress: Progress | None = None,
 ) -> None:
     """Make the roles, the schema and its tables, or bring them to this version; what is there already stays.
 
     `admin_dsn` names somebody who may create roles, schemas and the extension `vector`. Stores then connect as
-    `app_role`, with `password` if one is given; nobody connects as `owner_role`.
+    `app_role`, with `password` if one is given; nobody connects as `owner_role`. Users with very many vectors then get
+    an index, which may take minutes; `progress` is told of each.
     """
     for what, name in (("schema", schema), ("app_role", app_role), ("owner_role", owner_role)):
         check_text(name, f"{what} of init_schema()", max_bytes=63)
@@ -215,6 +220,22 @@ async def init_schema(
             await _make_extension(db, where)
             await _make_roles(db, app_role, owner_role, password)
             await _make_tables(db, where, schema, app_role, owner_role)
+        async with as_owner(admin_dsn, schema, owner_role, where) as db:
+            await index_large_users(db, schema, progress=progress)
+
+
+@asynccontextmanager
+async def as_owner(admin_dsn: str, schema: str, owner_role: str, where: str) -> AsyncGenerator[Database]:
+    """A connection that owns the schema, sees everybody's vectors and is in no transaction, so that nobody waits."""
+    from psycopg import sql  # noqa: PLC0415
+
+    db = await connect(admin_dsn, autocommit=True)
+    async with db:
+        path = [sql.Identifier(schema), sql.Identifier(await vector_schema(db, where))]
+        await db.execute(sql.SQL("SET ROLE {}").format(sql.Identifier(owner_role)))
+        await db.execute(sql.SQL("SET search_path TO {}, {}").format(*path))
+        await db.execute("SET loom.everybody TO 'on'")
+        yield db
 
 
 async def _make_extension(db: Database, where: str) -> None:

@@ -5,13 +5,13 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from loom.core.hit import Hit
 from loom.core.scope import Scope
 from loom.core.words import query_terms
 from loom.protocols.memory_store import Query
-from loom.stores.postgres import index
+from loom.stores.postgres import index, near
 from loom.stores.postgres.owners import owner_of, seen
 from loom.stores.postgres.records import fitting
 from loom.stores.postgres.vectors import DENSE, SCALE, direction
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 # Rounded, because equal vectors must score equal; the numbers leave the long vectors behind before they are sorted.
 _NEAR = (
-    f"SELECT v.number, '{DENSE}' AS signal, '' AS term, round(-(v.data <#> %s::float8[]::vector) * {SCALE}) / {SCALE} "
+    f"SELECT v.number, '{DENSE}' AS signal, '' AS term, round(-(v.data <#> %s::vector) * {SCALE}) / {SCALE} "
     "AS score FROM vectors AS v WHERE v.owner = %s OFFSET 0"
 )
 # Summed in one order, so that a sum has one value, and hits one order.
@@ -31,19 +31,47 @@ _TOTAL = (
     "SELECT number, sum(score ORDER BY signal, term) AS total, array_agg(signal ORDER BY signal, term) AS signals, "
     "array_agg(score ORDER BY signal, term) AS scores FROM ({}) AS spoken GROUP BY number"
 )
-_ALONE = "SELECT number, score AS total, ARRAY[signal] AS signals, ARRAY[score] AS scores FROM ({}) AS spoken"
+
+
+class _Asked(NamedTuple):
+    """A query, who asks it, and when."""
+
+    db: Database
+    scope: Scope
+    query: Query
+    now: datetime
 
 
 async def search(db: Database, scope: Scope, query: Query, *, now: datetime) -> list[Hit]:
     """The best hits, best first."""
-    shown, values = _shown(scope, query, now)
+    owner = owner_of(scope)
+    asked = _Asked(db, scope, query, now)
+    by_words = index.scores(owner, query_terms(query.text)) if query.text.strip() else None
+    if query.vector is None:
+        return await _best(asked, _TOTAL.format(by_words[0]), by_words[1]) if by_words else await _best(asked, "", ())
+    dimension, vector = await direction(db, query.vector, "the vector of a query")
+    if by_words:
+        sql, values = by_words
+        return await _best(asked, _TOTAL.format(f"{sql} UNION ALL ({_NEAR})"), (*values, vector, owner))
+    if await near.looks_in_index(db, owner, query.limit):
+        hits = await _best(asked, *_alone(*near.nearest(dimension, owner, vector, query.limit)))
+        if len(hits) == query.limit:
+            return hits
+    # A filter may leave little of what is nearest, and then all are compared.
+    return await _best(asked, *_alone(_NEAR, (vector, owner)))
+
+
+async def _best(asked: _Asked, spoken: str, values: tuple[Any, ...]) -> list[Hit]:
+    """The best of the records that something speaks for, of those that the query may return."""
+    db, scope, query, now = asked
+    shown, of_shown = _shown(scope, query, now)
     fits = condition(query.where)
-    spoken, asked = await _spoken(db, scope, query)
     if spoken:
-        # Each is looked up by its number: left to itself, a planner that knows nothing of a new user may compare all
-        # with all.
+        # The best are looked up by their numbers, one after another until there are enough: left to itself, a planner
+        # that knows nothing of a new user may look up all, or compare all with all.
         sql = (
-            f"SELECT r.*, t.total, t.signals, t.scores FROM ({spoken}) AS t CROSS JOIN LATERAL "
+            f"SELECT r.*, t.total, t.signals, t.scores FROM ({spoken} ORDER BY total DESC OFFSET 0) AS t "
+            "CROSS JOIN LATERAL "
             f"(SELECT {SELECTED} FROM records AS r WHERE r.number = t.number AND {shown} AND {fits.sql} OFFSET 0) AS r "
             "ORDER BY t.total DESC, r.id"
         )
@@ -52,21 +80,17 @@ async def search(db: Database, scope: Scope, query: Query, *, now: datetime) -> 
             f"SELECT {SELECTED}, 0::float8, '{{}}'::text[], '{{}}'::float8[] FROM records AS r "
             f"WHERE {shown} AND {fits.sql} ORDER BY r.id"
         )
-    bound = (*asked, *values, *fits.values)
+    bound = (*values, *of_shown, *fits.values)
     return [
         Hit(record, row[-3], _why(row[-2], row[-1]))
         async for record, row in fitting(db, sql, bound, where=query.where, fits=fits, limit=query.limit)
     ]
 
 
-async def _spoken(db: Database, scope: Scope, query: Query) -> tuple[str, tuple[Any, ...]]:
-    """The query for what speaks for each record, and its values; empty where nothing but a filter was asked."""
-    owner = owner_of(scope)
-    sql, values = index.scores(owner, query_terms(query.text)) if query.text.strip() else ("", ())
-    if query.vector is None:
-        return _TOTAL.format(sql) if sql else "", values
-    values = (*values, await direction(db, query.vector, "the vector of a query"), owner)
-    return _TOTAL.format(f"{sql} UNION ALL ({_NEAR})") if sql else _ALONE.format(_NEAR), values
+def _alone(near: str, values: tuple[Any, ...]) -> tuple[str, tuple[Any, ...]]:
+    """Cosines as all that speaks for a record."""
+    signals = f"ARRAY['{DENSE}'] AS signals, ARRAY[score] AS scores"
+    return f"SELECT number, score AS total, {signals} FROM ({near}) AS spoken", values
 
 
 def _why(signals: list[str], scores: list[float]) -> dict[str, float]:

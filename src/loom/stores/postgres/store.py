@@ -19,7 +19,9 @@ from loom.protocols.memory_store import FoundBy, Query
 from loom.stores.postgres import jobs as job_rows
 from loom.stores.postgres import records, search
 from loom.stores.postgres import vectors as vector_rows
+from loom.stores.postgres.describe import describe
 from loom.stores.postgres.guard import guarded
+from loom.stores.postgres.owners import all_users
 from loom.stores.postgres.records import Keys
 from loom.stores.postgres.schema import SCHEMA, UNSWEPT
 
@@ -30,7 +32,8 @@ class PostgresStore:
     Any number of stores and processes may share a schema, which `init_schema()` or `loom store init` makes. `dsn` is a
     URL or a connection string of libpq, and names the role made for this. Connected at the first use, or by `async
     with`; a role that could see the rows of all users is refused unless `allow_owner` says otherwise. A call gives up
-    with StoreUnavailable when it waits longer than `timeout` seconds for a connection or an answer.
+    with StoreUnavailable after `timeout` seconds, whatever it waits for; what it wrote may then be there or not, and
+    the same again is safe.
     """
 
     def __init__(
@@ -43,7 +46,7 @@ class PostgresStore:
         schema: str = SCHEMA,
         allow_owner: bool = False,
     ) -> None:
-        self._clock = clock or SystemClock()
+        self._clock, self._schema = clock or SystemClock(), schema
         self._server = guarded(dsn, pool_size=pool_size, timeout=timeout, schema=schema, allow_owner=allow_owner)
 
     async def __aenter__(self) -> Self:
@@ -96,6 +99,11 @@ class PostgresStore:
         removed = {kind: count for kind, count in removed.items() if count}
         return Receipt(removed=removed, pending=(UNSWEPT,) if removed else ())
 
+    async def describe(self) -> dict[str, str]:
+        """What the server is and guarantees: server, schema, durability, isolation, index and embedder, in words."""
+        async with self._server.transaction(None) as db:
+            return await describe(db, self._schema)
+
     async def aclose(self) -> None:
         """Give all connections back. Closing twice is allowed."""
         await self._server.close()
@@ -146,6 +154,17 @@ class PostgresStore:
         """How many records have no vector."""
         async with self._server.transaction(None) as db:
             return len([1 async for _ in vector_rows.unembedded(db, where, None, None)])
+
+    async def bound(self) -> tuple[str, int] | None:
+        """The embedder of the vectors and their dimension; None before bind()."""
+        async with self._server.transaction(None) as db:
+            return await vector_rows.binding(db)
+
+    async def users(self, *, after: Scope | None = None, limit: int = 100) -> tuple[Scope, ...]:
+        """Users of whom something was written, by namespace and user, from behind `after`."""
+        _check_limit(limit)
+        async with self._server.transaction(None) as db:
+            return await all_users(db, after, limit)
 
     async def put_keys(self, scope: Scope, keys: Keys) -> None:
         """Set keys: record id, then kind, then text; all or none."""
@@ -208,6 +227,11 @@ class PostgresStore:
         """The jobs of a user that were given up, the earliest first."""
         async with self._server.transaction(scope) as db:
             return await job_rows.dead_letters(db, scope)
+
+    async def open_jobs(self, scope: Scope) -> tuple[Job, ...]:
+        """The open jobs of a user, by id."""
+        async with self._server.transaction(scope) as db:
+            return await job_rows.open_jobs(db, scope)
 
     async def pending(self, scope: Scope) -> int:
         """How many jobs of a user are open."""

@@ -29,7 +29,7 @@ SCALE = 10**6
 """What differs past this many parts of a cosine is rounding."""
 
 _SET = (
-    "INSERT INTO vectors (owner, number, data) VALUES (%s, %s, %s::float8[]::vector) "
+    "INSERT INTO vectors (owner, number, data) VALUES (%s, %s, %s::vector) "
     "ON CONFLICT (owner, number) DO UPDATE SET data = excluded.data"
 )
 
@@ -49,16 +49,16 @@ async def binding(db: Database, *, hold: bool = False) -> tuple[str, int] | None
     return None if found is None else (found[0], found[1])
 
 
-async def direction(db: Database, vector: Vector, what: str) -> list[float]:
-    """The direction of a vector; refuses one that has none, or another dimension than the vectors of this schema."""
-    bound = await binding(db)
-    return list(unit_vector(vector, _dimension(bound), what))
+async def direction(db: Database, vector: Vector, what: str) -> tuple[int, str]:
+    """The dimension of this schema's vectors and the direction of one as text; refuses one that does not fit."""
+    size = _dimension(await binding(db))
+    return size, _text(vector, size, what)
 
 
 async def put_vectors(db: Database, scope: Scope, vectors: Mapping[str, Vector]) -> None:
     """Set the vectors of records."""
     size = _dimension(await binding(db, hold=True))
-    units = {id: list(unit_vector(vector, size, f"the vector of {id}")) for id, vector in vectors.items()}
+    units = {id: _text(vector, size, f"the vector of {id}") for id, vector in vectors.items()}
     numbers = await numbers_of(db, scope, units)
     for id in units:
         if id not in numbers:
@@ -119,6 +119,11 @@ def _dimension(bound: tuple[str, int] | None) -> int:
     if bound is None:
         raise UsageError("nobody said whose vectors these are; call bind(identity, dimension) first")
     return bound[1]
+
+
+def _text(vector: Vector, dimension: int, what: str) -> str:
+    """The direction of a vector, written as pgvector reads it: far quicker to send than a list of numbers."""
+    return f"[{','.join(map(repr, unit_vector(vector, dimension, what)))}]"
 
 
 def _spoken(identity: str, size: int) -> str:

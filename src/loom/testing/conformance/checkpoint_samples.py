@@ -18,6 +18,7 @@ from loom.core.message import (
     ToolResultPart,
     Usage,
 )
+from loom.core.record import Receipt
 from loom.core.scope import Scope
 from loom.protocols.checkpoint_store import CheckpointStore, Forks, PrunesCheckpoints
 from loom.testing.clock import START
@@ -55,6 +56,14 @@ class PruningStore(CheckpointStore, PrunesCheckpoints, Protocol):
 
 class PruningForks(CheckpointStore, Forks, PrunesCheckpoints, Protocol):
     """A checkpoint store with both powers."""
+
+
+def staying(receipt: Receipt) -> list[str]:
+    """What a receipt says of log entries that stay.
+
+    Other words are about bytes that the files of a store keep until they are swept: a store may say so.
+    """
+    return [words for words in receipt.pending if "log entries stay" in words]
 
 
 def a_message(id: str = "m1", text: str = "we drank tea", **fields: Any) -> LoggedMessage:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, Protocol
 
 import anyio
 import pytest
@@ -11,7 +11,7 @@ import pytest
 from loom.core.scope import Scope
 from loom.errors import NotFound, StoreConflict, UsageError
 from loom.protocols.jobs import KeepsJobs, Lease
-from loom.protocols.memory_store import KeepsKeys
+from loom.protocols.memory_store import KeepsKeys, KeepsVectors
 from loom.testing.conformance.samples import (
     ALICE,
     BOB,
@@ -26,6 +26,10 @@ from loom.testing.conformance.samples import (
     listed,
 )
 from loom.testing.conformance.suite import needs
+
+
+class _FullStore(JobKeepingStore, KeepsKeys, KeepsVectors, Protocol):
+    """A memory store with jobs, keys and vectors."""
 
 
 class JobLaws:
@@ -81,6 +85,17 @@ class JobLaws:
         """Record and keys may be new together."""
         await store.write(ALICE, put=[an_episode()], keys={"e1": {"around": "zeppelin"}})
         assert await ids_of(store, ALICE, "zeppelin") == ["e1"]
+
+    @needs(KeepsJobs, KeepsKeys, KeepsVectors)
+    async def test_what_is_deleted_and_put_again_begins_anew(self, store: _FullStore) -> None:
+        """Neither keys nor the vector of the old record stay."""
+        await store.bind("suite:1:2", 2)
+        await store.write(ALICE, put=[an_episode()], keys={"e1": {"around": "zeppelin", "asked": "harbour"}})
+        await store.put_vectors(ALICE, {"e1": [1.0, 0.0]})
+        await store.write(ALICE, delete=["e1"], put=[an_episode()], keys={"e1": {"asked": "piano"}})
+        assert await ids_of(store, ALICE, "zeppelin harbour") == []
+        assert await ids_of(store, ALICE, "piano") == ["e1"]
+        assert await ids_of(store, ALICE, vector=[1.0, 0.0]) == []
 
     @needs(KeepsJobs)
     async def test_the_same_work_is_queued_once(self, store: JobKeepingStore) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from loom.protocols.memory_store import MemoryStore
 from loom.testing.clock import FakeClock
+from loom.testing.conformance.apart import ApartLaws
 from loom.testing.conformance.handover import HandoverLaws
 from loom.testing.conformance.jobs import JobLaws
 from loom.testing.conformance.powers import KeyLaws, PruneLaws, TouchLaws, VectorLaws
@@ -26,6 +27,7 @@ class MemoryStoreSuite(
     ReembedLaws,
     KeyLaws,
     HandoverLaws,
+    ApartLaws,
     JobLaws,
     Suite,
 ):

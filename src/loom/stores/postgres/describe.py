@@ -1,0 +1,64 @@
+"""What a server is and what it guarantees, in words, as it is at this moment."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from loom.stores.postgres.connection import one, rows
+from loom.stores.postgres.guard import ROLE, SECURED
+from loom.stores.postgres.near import INDEXES, PREFIX
+from loom.stores.postgres.schema import TABLES, stored_version
+from loom.stores.postgres.vectors import binding
+
+if TYPE_CHECKING:
+    from loom.stores.postgres.connection import Database
+
+_SERVER = """
+SELECT split_part(current_setting('server_version'), ' ', 1),
+    (SELECT extversion FROM pg_extension WHERE extname = 'vector')
+"""
+_DURABILITY = """
+SELECT current_setting('fsync'), current_setting('synchronous_commit'), current_setting('full_page_writes')
+"""
+_ROWS = "SELECT (SELECT count(*) FROM records), (SELECT count(*) FROM vectors)"
+
+
+async def describe(db: Database, schema: str) -> dict[str, str]:
+    """Server, schema, durability, isolation, index and embedder; the transaction is one for everybody."""
+    version, vector = await one(db, _SERVER) or ("", "")
+    bound = await binding(db)
+    return {
+        "server": f"PostgreSQL {version}, pgvector {vector}",
+        "schema": f"{schema}, format {await stored_version(db, schema)}",
+        "durability": await _durability(db),
+        "isolation": await _isolation(db, schema),
+        "index": await _index(db, schema),
+        "embedder": "none yet" if bound is None else f"{bound[0]} ({bound[1]} numbers)",
+    }
+
+
+async def _durability(db: Database) -> str:
+    fsync, commit, pages = await one(db, _DURABILITY) or ("", "", "")
+    settings = f"fsync={fsync}, synchronous_commit={commit}, full_page_writes={pages}"
+    if fsync != "on" or pages != "on":
+        return f"not safe from a power cut: {settings}"
+    if commit == "off":
+        return f"a crash may lose the last moments: {settings}"
+    return f"what was acknowledged survives a crash: {settings}"
+
+
+async def _isolation(db: Database, schema: str) -> str:
+    name, is_super, bypasses, is_owner, _ = await one(db, ROLE, schema) or ("", False, False, False, "")
+    secured = {table for (table,) in await rows(db, SECURED, schema)}
+    open_tables = sorted(set(TABLES) - secured)
+    forced = "row-level security forced" if not open_tables else f"no row-level security on {', '.join(open_tables)}"
+    kinds = (("superuser", is_super), ("bypasses row-level security", bypasses), ("owner of the tables", is_owner))
+    powers = [kind for kind, holds in kinds if holds]
+    return f"{forced}, role {name} ({', '.join(powers) + ': not bound by it' if powers else 'bound by it'})"
+
+
+async def _index(db: Database, schema: str) -> str:
+    records, vectors = await one(db, _ROWS) or (0, 0)
+    made = [name for name, is_valid, _ in await rows(db, INDEXES, schema, PREFIX) if is_valid]
+    how = f"HNSW for {len(made)} users, exact for the others" if made else "exact"
+    return f"{how}; {records} records, {vectors} vectors"

@@ -1,0 +1,249 @@
+"""While the server, the network or the pool fails: nothing acknowledged is lost, nothing is doubled, nobody waits long."""
+
+import os
+import signal
+from functools import partial
+
+import anyio
+import psycopg
+import pytest
+
+from loom.core.scope import Scope
+from loom.errors import StoreUnavailable
+from loom.protocols.memory_store import Query
+from loom.stores.postgres import PostgresStore
+from loom.testing.clock import START
+from loom.testing.conformance.samples import ALICE, HOUR, a_job, an_episode, listed
+from loom.testing.servers.proxy import proxy
+from tests.stores.postgres.conftest import new_server
+
+pytestmark = pytest.mark.anyio
+
+WRITERS = 4
+TIMEOUT = 2.0
+FOR_EVER = 60
+"""Seconds after which a call counts as one that never comes back: far past its deadline, on any machine."""
+
+
+class Load:
+    """Writers that put a record with a job, each again and again with the same id until it is acknowledged."""
+
+    def __init__(self, store):
+        self.store = store
+        self.acknowledged = {}
+        self.refused = 0
+        self.is_over = False
+        self._grown = anyio.Event()
+
+    async def write(self, number):
+        place = 0
+        while not self.is_over:
+            id = f"e{number}.{place}"
+            try:
+                with anyio.fail_after(FOR_EVER):
+                    await self.store.write(user(number), put=[an_episode(id)], jobs=[a_job(id, scope=user(number))])
+                self.acknowledged.setdefault(number, []).append(id)
+                place += 1
+                self._grown.set()
+            except StoreUnavailable:
+                self.refused += 1
+
+    async def after(self, amount):
+        """Wait until each writer has had so many more acknowledged."""
+        due = {number: len(self.acknowledged.get(number, ())) + amount for number in range(WRITERS)}
+        with anyio.fail_after(2 * FOR_EVER):
+            while any(len(self.acknowledged.get(number, ())) < enough for number, enough in due.items()):
+                self._grown = anyio.Event()
+                await self._grown.wait()
+
+
+def user(number):
+    return Scope(user_id=f"user {number}")
+
+
+async def under_load(store, fault, *, rounds=3):
+    """Let the fault happen again and again while others write, and look at what is there afterwards."""
+    load = Load(store)
+    async with anyio.create_task_group() as tasks:
+        for number in range(WRITERS):
+            tasks.start_soon(load.write, number)
+        for _ in range(rounds):
+            await load.after(5)
+            await fault()
+        await load.after(5)
+        load.is_over = True
+    return load
+
+
+async def check(load, url):
+    """Every acknowledged record is there once, found by its words, with one job."""
+    async with PostgresStore(url) as store:
+        for number, ids in load.acknowledged.items():
+            kept = await listed(store, user(number))
+            assert len(kept) == len(set(kept))
+            assert set(ids) <= set(kept)
+            assert len(set(kept) - set(ids)) <= 1  # the last one may have been written without an answer
+            hits = await store.search(user(number), Query(text="tea", limit=10_000))
+            assert sorted(hit.item.id for hit in hits) == sorted(kept)
+            leases = await store.lease(now=START, until=START + HOUR, limit=10_000, scope=user(number))
+            assert sorted(lease.job.id for lease in leases) == sorted(kept)
+
+
+@pytest.fixture
+def own():
+    """A server of one test, which may be hurt."""
+    with new_server(fsync="on") as server:
+        yield server
+
+
+async def test_connections_that_are_killed_cost_nothing(own):
+    async def kill():
+        with psycopg.connect(own.url(), autocommit=True) as db:
+            db.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'loom_app'")
+
+    async with PostgresStore(own.url("loom_app"), pool_size=3, timeout=TIMEOUT) as store:
+        load = await under_load(store, kill, rounds=8)
+    await check(load, own.url("loom_app"))
+
+
+async def crash(own):
+    """What `pg_ctl stop -m immediate` does to every process but the first, which starts them again."""
+    with psycopg.connect(own.url(), autocommit=True) as db:
+        os.kill(db.info.backend_pid, signal.SIGKILL)
+
+
+async def test_a_server_that_crashes_and_comes_back_has_what_it_acknowledged(own):
+    async with PostgresStore(own.url("loom_app"), pool_size=3, timeout=TIMEOUT) as store:
+        load = await under_load(store, partial(crash, own))
+    assert load.refused > 0
+    assert "automatic recovery in progress" in (own.folder / "log").read_text()
+    await check(load, own.url("loom_app"))
+
+
+class Careless(PostgresStore):
+    """Acknowledges what was refused."""
+
+    async def write(self, scope, **changes):
+        try:
+            return await super().write(scope, **changes)
+        except StoreUnavailable:
+            return 0
+
+
+async def test_a_store_that_acknowledges_what_it_did_not_write_is_found_out(own):
+    async with Careless(own.url("loom_app"), pool_size=3, timeout=TIMEOUT) as store:
+        load = await under_load(store, partial(crash, own), rounds=1)
+    with pytest.raises(AssertionError):
+        await check(load, own.url("loom_app"))
+
+
+async def test_a_dropped_network_costs_nothing(own):
+    async with proxy("127.0.0.1", own.port) as way:
+        url = own.url("loom_app").replace(str(own.port), str(way.port))
+
+        async def drop():
+            way.drop()
+
+        async with PostgresStore(url, pool_size=3, timeout=TIMEOUT) as store:
+            load = await under_load(store, drop, rounds=8)
+    await check(load, own.url("loom_app"))
+
+
+async def test_a_silent_network_is_given_up_in_time(server):
+    """Half-open: nothing says that the other side is gone. The first call after it speaks again works."""
+    async with proxy("127.0.0.1", server.server.port) as way:
+        url = server.app.replace(str(server.server.port), str(way.port))
+        async with PostgresStore(url, pool_size=1, timeout=0.3) as store:
+            await store.put(ALICE, an_episode())
+            way.freeze()
+            for call in (
+                store.get(ALICE, "e1"),
+                store.put(ALICE, an_episode("e2")),
+                store.lease(now=START, until=START + HOUR),
+            ):
+                with anyio.fail_after(FOR_EVER), pytest.raises(StoreUnavailable, match="try again"):
+                    await call
+            way.thaw()
+            with anyio.fail_after(FOR_EVER):
+                while await listed_or_none(store) is None:
+                    pass
+            assert "e1" in await listed(store, ALICE)
+
+
+async def test_a_silent_server_is_given_up_at_the_first_call(server):
+    async with proxy("127.0.0.1", server.server.port) as way:
+        way.freeze()
+        store = PostgresStore(server.app.replace(str(server.server.port), str(way.port)), timeout=0.3)
+        with anyio.fail_after(FOR_EVER), pytest.raises(StoreUnavailable, match="too long"):
+            await store.get(ALICE, "e1")
+        way.thaw()
+        assert await store.get(ALICE, "e1") is None
+        await store.aclose()
+
+
+async def test_nobody_waits_for_the_deadlines_of_others(server):
+    """Three hundred first calls one after another would take longer than for ever."""
+    refused = []
+
+    async def get(store):
+        with pytest.raises(StoreUnavailable):
+            await store.get(ALICE, "e1")
+        refused.append(store)
+
+    async with proxy("127.0.0.1", server.server.port) as way:
+        way.freeze()
+        store = PostgresStore(server.app.replace(str(server.server.port), str(way.port)), timeout=0.3)
+        with anyio.fail_after(FOR_EVER):
+            async with anyio.create_task_group() as tasks:
+                for _ in range(300):
+                    tasks.start_soon(get, store)
+        assert len(refused) == 300
+        await store.aclose()
+
+
+async def listed_or_none(store):
+    try:
+        return await listed(store, ALICE)
+    except StoreUnavailable:
+        return None
+
+
+async def test_more_callers_than_connections_all_get_their_turn(server):
+    async with PostgresStore(server.app, pool_size=2, timeout=60) as store, anyio.create_task_group() as tasks:
+        for number in range(60):
+            tasks.start_soon(store.put, user(number % 7), an_episode(f"e{number}"))
+    async with PostgresStore(server.app) as store:
+        assert sum([await store.count(user(number)) for number in range(7)]) == 60
+
+
+async def test_when_all_connections_are_held_callers_are_refused_in_time_and_then_served(server):
+    async with PostgresStore(server.app, pool_size=2, timeout=0.3) as store:
+        pool = await store._server.open()
+        refused = []
+
+        async def put(number):
+            try:
+                await store.put(ALICE, an_episode(f"e{number}"))
+            except StoreUnavailable as error:
+                refused.append(str(error))
+
+        async with pool.connection(), pool.connection():
+            with anyio.fail_after(FOR_EVER):
+                async with anyio.create_task_group() as tasks:
+                    for number in range(10):
+                        tasks.start_soon(put, number)
+        assert len(refused) == 10
+        assert all("larger pool" in words for words in refused)
+        await put(11)
+        assert await listed(store, ALICE) == ["e11"]
+
+
+async def test_a_call_that_is_cancelled_leaves_its_connection_usable(server):
+    async with PostgresStore(server.app, pool_size=1, timeout=30) as store, PostgresStore(server.app) as other:
+        for _ in range(5):
+            async with other._server.transaction(ALICE, writes=True):
+                with anyio.move_on_after(0.05):
+                    await store.put(ALICE, an_episode())
+        with anyio.fail_after(FOR_EVER):
+            await store.put(ALICE, an_episode("e2"))
+        assert await listed(store, ALICE) == ["e2"]
