@@ -68,5 +68,7 @@ async def test_postgres_by_its_url() -> None:
 
 
 async def test_an_unknown_engine_is_named_with_those_there_are() -> None:
-    with pytest.raises(UsageError, match="the backends are inmemory, sqlite, postgres, redis, chroma, composite"):
+    with pytest.raises(
+        UsageError, match="the backends are inmemory, sqlite, postgres, redis, chroma, qdrant, composite"
+    ):
         Agent("You are kind.", memory="cassandra://somewhere")

@@ -26,10 +26,11 @@ REFERENCE = ROOT / "docs/reference"
 GROUPS = {
     "cache": ("plan", "explain", "simulate"),
     "memory": ("add", "search", "facts", "show", "stats", "forget", "export", "import", "reembed", "work"),
+    "store": ("init", "verify", "copy"),
     "session": ("list", "show", "restore", "fork", "export", "compact"),
 }
 COMMANDS = (
-    *("", "chat", "demo"),
+    *("", "chat", "demo", "doctor"),
     *(line for group, names in GROUPS.items() for line in (group, *(f"{group} {name}" for name in names))),
 )
 OPENING = """# The command line
@@ -38,7 +39,8 @@ This page is the output of `--help`. The how-tos on the [cache bill](../how-to/c
 [remembering](../how-to/remember-and-recall.md) and on [sessions](../how-to/run-a-session.md) show the commands at work.
 Every command that shows something for people prints the same as data with `--json`.
 
-A command ends with exit code 0, or with 2 and a message that says what is wrong with the call or the file.
+A command ends with exit code 0, or with 2 and a message that says what is wrong with the call or the file; `store` and
+`doctor` end with 1 where a store does not hold what it should, or does not answer.
 Progress and errors go to the error stream, so the output can be piped.
 """
 
@@ -67,7 +69,7 @@ def test_every_command_is_on_the_page(tmp_path):
         _, _, commands = run_loom(f"loom {command} --help", tmp_path).partition("Commands:\n")
         return re.findall(r"^  (\w+) ", commands, re.MULTILINE)
 
-    assert sorted(listed("")) == sorted(["chat", "demo", *GROUPS])
+    assert sorted(listed("")) == sorted(["chat", "demo", "doctor", *GROUPS])
     for group, names in GROUPS.items():
         assert sorted(listed(group)) == sorted(names)
 

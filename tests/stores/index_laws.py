@@ -19,7 +19,7 @@ from loom.errors import StoreUnavailable, UsageError
 from loom.protocols.memory_store import Query
 from loom.protocols.vector_store import VectorItem
 from loom.stores import index_search
-from loom.stores.index_check import IndexDifference
+from loom.stores.index_difference import IndexDifference, UserDifference
 from loom.stores.index_outbox import OUTBOX
 from loom.stores.indexed import IndexedStore
 from loom.stores.inmemory.vectors import InMemoryVectorStore
@@ -40,6 +40,10 @@ class Switched:
         self.is_down = False
         self.before = {}
         """What is done once before a call, by its name."""
+
+    @property
+    def place(self):
+        return self._index.place
 
     @property
     def residue(self):
@@ -196,12 +200,17 @@ class IndexLaws:
         await store._index.upsert(Scope(user_id="stranger"), [VectorItem("x", Z)])
         expected = {"users": 3, "vectors": 4, "missing": 1, "wrong": 1, "extra": 2}
         assert await store.verify() == IndexDifference(**expected)
-        assert await store.verify(repair=True) == IndexDifference(**expected, is_repaired=True)
+        done = await store.verify(repair=True)
+        assert done == IndexDifference(**expected, is_repaired=True)
+        assert done.by_user == (
+            UserDifference(user=ALICE, what="vectors", missing=1, wrong=1, extra=1),
+            UserDifference(user=Scope(user_id="stranger"), what="vectors", extra=1),
+        )
         assert await store.verify() == IndexDifference(users=2, vectors=4)
         assert await store._index.users() == (ALICE, BOB)
 
     async def test_a_lost_index_is_built_again(self, open_store, tmp_path):
-        """At the next bind(); until somebody says whose vectors they are, it cannot be repaired."""
+        """At the next bind(), or by a repair: whose vectors they are is known to the truth."""
         async with open_store() as store:
             await store.bind(*EMBEDDER)
             await store.put(ALICE, an_episode("a", "piano"), an_episode("b", "piano"))
@@ -209,8 +218,11 @@ class IndexLaws:
             await store._index.clear()
         async with open_store() as store:
             assert await store.verify() == IndexDifference(users=1, vectors=2, missing=2)
-            with pytest.raises(UsageError, match="call bind"):
-                await store.verify(repair=True)
+            assert (await store.verify(repair=True)).is_repaired
+            assert await store.verify() == IndexDifference(users=1, vectors=2)
+            await store._index.clear()
+            await store.aclose()
+        async with open_store() as store:
             await store.bind(*EMBEDDER)
             assert await store.verify() == IndexDifference(users=1, vectors=2)
             assert [hit.item.id for hit in await store.search(ALICE, Query(vector=X))] == ["a", "b"]

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from loom.core.filter import Eq, In
+from loom.errors import NotFound
 from loom.protocols.memory_store import Query
 from loom.stores.inmemory import InMemoryStore
 from loom.stores.nearest import cosines
@@ -207,3 +208,38 @@ async def test_another_process_writes_and_the_next_search_sees_it(tmp_path):
         await anyio.run_process([sys.executable, "-c", script, str(path)])
         assert await found(store, np.ones(64), limit=1) == [(1.0, "theirs")]
         assert "e00003" not in {id for _, id in await found(store, matrix[3], limit=5)}
+
+
+async def test_what_only_words_find_is_compared_too():
+    matrix = some_vectors(11, MANY)
+    async with filled(matrix) as store:
+        hits = await store.search_apart(ALICE, Query(text="word3", vector=matrix[500], limit=400), near=10)
+    assert len(hits) > 400
+    numbers = [int(hit.item.id[1:]) for hit in hits]
+    assert [hit.why["dense"] for hit in hits] == pytest.approx(cosines(matrix[numbers], matrix[500]).tolist(), abs=1e-5)
+
+
+async def test_accesses_are_seen_at_once_and_written_with_the_next_change(tmp_path):
+    at = FakeClock().now()
+    async with SqliteStore(tmp_path / "memory.db") as store, SqliteStore(tmp_path / "memory.db") as other:
+        await store.put(ALICE, an_episode("e1", "tea"), an_episode("e2", "tea", session_id="s1"))
+        for scope in (ALICE, ALICE.for_session("s1"), ALICE.for_session("s2")):
+            await store.touch(scope, "e1", "e2", at=at)
+        for query in (Query(text="tea"), Query(text="tea", where=Eq("accesses", 2))):
+            hits = {hit.item.id: hit.item.accesses for hit in await store.search(ALICE, query)}
+            assert hits["e2"] == 2
+        assert {id: (await store.get(ALICE, id)).accesses for id in ("e1", "e2")} == {"e1": 1, "e2": 2}
+        await store.touch(ALICE, "e1", at=at)
+        assert (await other.get(ALICE, "e1")).accesses == 1
+        await store.put(BOB, an_episode("b"))
+        assert (await other.get(ALICE, "e1")).accesses == 2
+        await store.touch(ALICE, "e1", at=at)
+    async with SqliteStore(tmp_path / "memory.db") as store:
+        assert (await store.get(ALICE, "e1")).accesses == 3
+        for _ in range(400):
+            await store.touch(ALICE, "e1", "e2", "e1", at=at)
+        async with SqliteStore(tmp_path / "memory.db") as other:
+            assert (await other.get(ALICE, "e1")).accesses > 500
+        with pytest.raises(NotFound):
+            await store.put_keys(ALICE, {"unknown": {"around": "tea"}})
+        assert (await store.get(ALICE, "e1")).accesses == 803

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from loom import __version__
-from loom.cli import cache, chat, demo, memory, session
+from loom.cli import cache, chat, demo, doctor, memory, session, store
 
 app = typer.Typer(
     name="loom",
@@ -20,7 +20,9 @@ app.add_typer(cache.app, name="cache")
 app.add_typer(memory.app, name="memory")
 app.add_typer(session.app, name="session")
 app.command(name="chat")(chat.chat)
+app.add_typer(store.app, name="store")
 app.command(name="demo")(demo.demo)
+app.command(name="doctor")(doctor.doctor)
 
 
 def _version(value: bool) -> None:

@@ -8,12 +8,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
-from loom.cli.output import console, plain, print_json
+from loom.cli.output import console, plain, print_json, progress_bar
 from loom.errors import UsageError
 
 app = typer.Typer(help="Remember, recall and forget, in a memory file.", no_args_is_help=True)
@@ -38,15 +36,6 @@ def _opened(db: str, embedder: str | None = None) -> Generator[Any]:
 
     with open_memory_sync(db, embedder=embedder) as memory:
         yield memory
-
-
-@contextmanager
-def _progress(title: str) -> Generator[Callable[[int, int], None]]:
-    """A bar on the error stream, where people watch; gives a function that is told how far the work is."""
-    out = Console(stderr=True)
-    with Progress(console=out, transient=True, disable=not out.is_terminal) as bar:
-        task = bar.add_task(title, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 def _print_notes(notes: tuple[str, ...]) -> None:
@@ -222,7 +211,7 @@ def import_(
     json: Json = False,
 ) -> None:
     """Read conversations or an export into a user's memory; reading a file again adds nothing."""
-    with _opened(db, embedder) as memory, _progress("importing") as progress:
+    with _opened(db, embedder) as memory, progress_bar("importing") as progress:
         if _is_export(path):
             done = memory.import_(_lines(path), user_id=user, progress=progress)
             kept, notes = len(done.kept), done.notes
@@ -255,7 +244,7 @@ def _import_transcripts(
 @app.command()
 def reembed(db: Db = DEFAULT, embedder: Embedder = None, json: Json = False) -> None:
     """Give every record of every user a vector of another embedder; broken off, it goes on where it stopped."""
-    with _opened(db, embedder) as memory, _progress("embedding") as progress:
+    with _opened(db, embedder) as memory, progress_bar("embedding") as progress:
         done = memory.reembed(progress=progress)
     if json:
         print_json(done)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from datetime import datetime
 from typing import Any, cast
 
 import typer
 from rich.console import Console
+from rich.progress import Progress
 
 from loom.core.codec import record_to_dict
 from loom.core.record import Episode, Fact, WorkingBlock
@@ -21,6 +23,15 @@ HIDDEN = {"prompt", "body", "key"}
 def console() -> Console:
     """Where people read."""
     return Console(highlight=False)
+
+
+@contextmanager
+def progress_bar(title: str) -> Generator[Callable[[int, int], None]]:
+    """A bar on the error stream, where people watch; gives a function that is told how far the work is."""
+    out = Console(stderr=True)
+    with Progress(console=out, transient=True, disable=not out.is_terminal) as bar:
+        task = bar.add_task(title, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 def print_json(value: object, *, indent: int | None = 2) -> None:

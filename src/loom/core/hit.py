@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from math import isfinite
+from math import fsum, isfinite
 from typing import ClassVar, TypeAlias
 
 from loom.core.checks import check_id, check_text
@@ -57,3 +57,15 @@ class Hit:
 def rank_key(hit: Hit) -> tuple[float, str]:
     """The order of every search: best score first, then by id, so that equal scores never swap."""
     return (-hit.score, hit.item.id)
+
+
+def joined(by_words: Iterable[Hit], by_vector: Iterable[Hit], cosines: Mapping[str, float]) -> list[Hit]:
+    """Hits by words and hits by vector as one list, best first, each with its cosine as the signal `dense`."""
+    found = {hit.item.id: hit for hit in by_words}
+    for hit in by_vector:
+        found.setdefault(hit.item.id, Hit(hit.item, 0.0))
+    return sorted((_with_cosine(hit, cosines.get(id)) for id, hit in found.items()), key=rank_key)
+
+
+def _with_cosine(hit: Hit, cosine: float | None) -> Hit:
+    return hit if cosine is None else Hit(hit.item, fsum((hit.score, cosine)), {**hit.why, "dense": cosine})

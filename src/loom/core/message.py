@@ -23,9 +23,10 @@ JSON: TypeAlias = Any
 
 @dataclass(frozen=True, slots=True)
 class TextPart:
-    """Plain text."""
+    """Plain text. `phase` is what OpenAI calls a text of its model, `commentary` or `final_answer`, and wants back."""
 
     text: str
+    phase: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,8 +207,8 @@ class Usage:
 def canonical(part: Part) -> str:
     """The one text form of a part that identity and byte comparison are made from."""
     match part:
-        case TextPart(text):
-            return f"text\0{text}"
+        case TextPart(text, phase):
+            return f"text:{phase}\0{text}" if phase else f"text\0{text}"
         case ImagePart(data, media_type, name):
             return f"image\0{media_type}\0{name or ''}\0{data}"
         case DocumentPart(data, media_type, name):

@@ -31,6 +31,7 @@ _UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u
 # The vowel signs of Indic scripts are no letters to a regular expression, but part of a word.
 _LETTERS = rf"(?:[^\W_{_UNSPACED}]|[\u0900-\u0963\u0966-\u0dff])+"
 _WORD = re.compile(rf"[{_UNSPACED}]+|{_LETTERS}(?:['\u2019]{_LETTERS})*")
+_ASCII_WORD = re.compile(r"[a-z0-9]+(?:'[a-z0-9]+)*")
 _IS_UNSPACED = re.compile(rf"[{_UNSPACED}]")
 _APOSTROPHES = re.compile("['\u2019]")
 _POSSESSIVE = re.compile("['\u2019]s$")
@@ -38,6 +39,9 @@ _POSSESSIVE = re.compile("['\u2019]s$")
 
 def tokens(text: str) -> list[str]:
     """The words of a text in order: case and accents folded, `Anna's` as `anna`, `don't` as `dont`."""
+    if text.isascii():
+        words = _ASCII_WORD.findall(text.lower())
+        return [(_joined(word) if "'" in word else word)[:MAX_TERM] for word in words]
     found: list[str] = []
     for word in _WORD.findall(_folded(text)):
         if _IS_UNSPACED.match(word):
@@ -60,8 +64,6 @@ def query_terms(text: str) -> tuple[str, ...]:
 
 
 def _folded(text: str) -> str:
-    if text.isascii():
-        return text.lower()
     # Hangul is left composed: taken apart, one syllable would become three letters.
     spread = unicodedata.normalize("NFKD", text.casefold())
     return unicodedata.normalize("NFC", "".join([c for c in spread if not _is_accent(c)]))

@@ -43,10 +43,13 @@ def agent_checkpoints(
     """Where an agent saves its sessions: as told, else in the file of its memory, else in this process."""
     if where is not None:
         return open_checkpoints(where)
-    path = memory.get("path") if isinstance(memory, Mapping) and memory.get("backend") == "sqlite" else None
-    if isinstance(memory, str) and memory.startswith("sqlite:"):
-        path = memory.removeprefix("sqlite:").removeprefix("//")
-    return SqliteCheckpointStore(path, small_pages=False) if path else open_checkpoints("inmemory")
+    place = memory
+    if isinstance(memory, Mapping):
+        place = memory.get("url") or f"{memory.get('backend')}:{memory.get('path', '')}"
+    backend, _, path = place.partition(":") if isinstance(place, str) else ("", "", "")
+    if backend != "sqlite" or not path:
+        return open_checkpoints("inmemory")
+    return SqliteCheckpointStore(path.removeprefix("//"), small_pages=False)
 
 
 def agent_config(

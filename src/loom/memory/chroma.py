@@ -8,7 +8,7 @@ from __future__ import annotations
 from loom.core.doors import door
 
 _HOMES = {
-    "ChromaMemory": "loom.engine.chroma",
+    "ChromaMemory": "loom.engine.vector_memory",
 }
 
 __getattr__, __dir__ = door(__name__, _HOMES)

@@ -33,11 +33,11 @@ class CompositeMemory(Memory):
         super().__init__(composed({layer: store for layer, store in named.items() if store is not None}), **options)
 
 
-def composed(named: Mapping[Layer, Part]) -> CompositeStore:
-    """One store of several, by the rule of CompositeMemory."""
+def composed(named: Mapping[Layer, Part], *, truth: Any = None) -> CompositeStore:
+    """One store of several, by the rule of CompositeMemory; `truth` is that of the highest layer if not given."""
     if not named:
         raise UsageError("no layer was given a store; name at least that of l4")
-    truth: Any = named[max(named)]  # CompositeStore says so if it cannot be
+    truth = named[max(named)] if truth is None else truth  # CompositeStore says so if it cannot be
     store, layers = truth, dict[Layer, Part]()
     for layer in sorted(Layer, reverse=True):
         store = layers[layer] = named.get(layer, store)

@@ -13,7 +13,6 @@ from loom.core.filter import In
 from loom.core.record import Record
 from loom.core.scope import Scope
 from loom.protocols.embedder import Vector
-from loom.protocols.jobs import KeepsJobs
 from loom.protocols.memory_store import (
     FoundBy,
     HandsOver,
@@ -24,17 +23,18 @@ from loom.protocols.memory_store import (
     Reembeds,
     Touches,
 )
+from loom.protocols.whole_store import ListsUsers, WholeStore
 
 _PAGE = 500
 
 
 @runtime_checkable
-class Part(MemoryStore, Prunes, Touches, KeepsVectors, Reembeds, KeepsKeys, HandsOver, Protocol):
+class Part(MemoryStore, Prunes, Touches, KeepsVectors, Reembeds, KeepsKeys, HandsOver, ListsUsers, Protocol):
     """A store that can keep a layer: every power but jobs."""
 
 
 @runtime_checkable
-class Truth(Part, KeepsJobs, Protocol):
+class Truth(Part, WholeStore, Protocol):
     """A store that can be the truth: every power."""
 
 

@@ -15,6 +15,7 @@ from loom.core.hit import Hit, rank_key
 from loom.core.record import Episode, Fact, Layer, Receipt, Record, WorkingBlock
 from loom.core.scope import Scope
 from loom.errors import UsageError
+from loom.memory import composite_whole
 from loom.memory.composite_change import Change, Changes, Part, Placed, Truth, held, set_back_on_error
 from loom.memory.locks import Locks
 from loom.protocols.embedder import Vector
@@ -262,6 +263,25 @@ class CompositeStore:
             total += counted
         return total
 
+    # -- as a whole ---------------------------------------------------------------------------------------
+
+    @property
+    def parts(self) -> Mapping[str, Part]:
+        """The stores by what they are for, the truth first."""
+        return composite_whole.named_parts(self._truth, self._layers)
+
+    async def users(self, *, after: Scope | None = None, limit: int = 100) -> tuple[Scope, ...]:
+        """Users of whom something was written, by namespace and user, from behind `after`."""
+        return await composite_whole.all_users(self._stores, after, limit)
+
+    async def bound(self) -> tuple[str, int] | None:
+        """The embedder of the vectors and their dimension; None before bind()."""
+        return await self._truth.bound()
+
+    async def describe(self) -> dict[str, str]:
+        """What each part says of itself."""
+        return await composite_whole.described(self.parts)
+
     async def aclose(self) -> None:
         """Close all stores. Closing twice is allowed."""
         for store in self._stores:
@@ -282,6 +302,10 @@ class CompositeStore:
     async def dead_letters(self, scope: Scope) -> tuple[DeadLetter, ...]:
         """The jobs of a user that were given up, the earliest first."""
         return await self._truth.dead_letters(scope)
+
+    async def open_jobs(self, scope: Scope) -> tuple[Job, ...]:
+        """The open jobs of a user, by id."""
+        return await self._truth.open_jobs(scope)
 
     async def pending(self, scope: Scope) -> int:
         """How many jobs of a user are open."""

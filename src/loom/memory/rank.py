@@ -14,10 +14,13 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import pairwise
 from math import exp, log1p, sqrt
+from operator import mul
+from types import MappingProxyType
+from typing import NamedTuple
 
 from loom.memory.timewords import TimeHint
 
@@ -52,10 +55,10 @@ _FADE = 0.7
 _NEAR = timedelta(days=3)
 _OPEN = timedelta(days=30)
 _QUESTION = re.compile(r"[^.!?\n]*\?")
+_NONE: Mapping[str, float] = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class Candidate(NamedTuple):
     """Something that may be recalled, with the raw score of each signal that found it.
 
     Signals are `bm25`, `bm25.KIND`, `phrase`, `head` and `alike` (missing is zero: nothing matched), `dense` and
@@ -64,7 +67,7 @@ class Candidate:
     """
 
     id: str
-    signals: Mapping[str, float] = field(default_factory=dict[str, float], hash=False)
+    signals: Mapping[str, float] = _NONE
     speaker: str | None = None
     session: str | None = None
     position: int | None = None
@@ -86,13 +89,12 @@ class Asked:
     trust: float = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Ranked:
+class Ranked(NamedTuple):
     """A candidate with its score, the sum of what each signal in `why` adds."""
 
     id: str
     score: float
-    why: Mapping[str, float] = field(default_factory=dict[str, float], hash=False)
+    why: Mapping[str, float] = _NONE
 
 
 def rank(
@@ -104,9 +106,10 @@ def rank(
     parts: dict[str, list[float]] = {}
     for name, column in columns.items():
         if weight := _weight(name, columns, weights, asked.trust):
-            parts[name] = [weight * value for value in _calibrated(column)]
+            parts[name] = _calibrated(column, weight)
     for name, column in _priors(candidates, asked).items():
-        parts[name] = [weights.get(name, 0.0) * value for value in column]
+        weight = weights.get(name, 0.0)
+        parts[name] = [weight * value for value in column]
     names = tuple(parts)
     rows = zip(*parts.values(), strict=True) if parts else (() for _ in candidates)
     ranked = [Ranked(c.id, sum(row, 0.0), _Why(names, row)) for c, row in zip(candidates, rows, strict=True)]
@@ -233,22 +236,22 @@ def _weight(name: str, columns: Mapping[str, list[float]], weights: Mapping[str,
 
 def _around(candidates: Sequence[Candidate], column: Sequence[float]) -> list[float]:
     """The mean of a signal over a turn and its neighbours, as far as they are candidates."""
-    placed = {(c.session, c.position): value for c, value in zip(candidates, column, strict=True) if _placed(c)}
+    sessions: dict[str, dict[int, float]] = defaultdict(dict)
+    for candidate, value in zip(candidates, column, strict=True):
+        if candidate.session is not None and candidate.position is not None:
+            sessions[candidate.session][candidate.position] = value
     means: list[float] = []
     for candidate, own in zip(candidates, column, strict=True):
-        near = [own]
-        if candidate.session is not None and candidate.position is not None:
-            for step in range(1, REACH + 1):
-                for place in (candidate.position - step, candidate.position + step):
-                    value = placed.get((candidate.session, place))
-                    if value is not None:
-                        near.append(value)
-        means.append(sum(near) / len(near))
+        total, count = own, 1
+        if candidate.session is not None and (place := candidate.position) is not None:
+            placed = sessions[candidate.session]
+            if len(placed) > 1:
+                for other in (*range(place - REACH, place), *range(place + 1, place + REACH + 1)):
+                    if other in placed:
+                        total += placed[other]
+                        count += 1
+        means.append(total / count)
     return means
-
-
-def _placed(candidate: Candidate) -> bool:
-    return candidate.session is not None and candidate.position is not None
 
 
 def _session(candidates: Sequence[Candidate], column: Sequence[float]) -> list[float]:
@@ -262,12 +265,15 @@ def _session(candidates: Sequence[Candidate], column: Sequence[float]) -> list[f
     return [0.0 if c.session is None else total[c.session] / sqrt(count[c.session]) for c in candidates]
 
 
-def _calibrated(column: Sequence[float]) -> list[float]:
+def _calibrated(column: Sequence[float], weight: float) -> list[float]:
+    """How many standard deviations above the mean each value lies, times the weight."""
     mean = sum(column) / len(column)
-    spread = sqrt(sum((value - mean) ** 2 for value in column) / len(column))
+    above = [value - mean for value in column]
+    spread = sqrt(sum(map(mul, above, above)) / len(column))
     if spread < 1e-9:
         return [0.0] * len(column)
-    return [(value - mean) / spread for value in column]
+    scale = weight / spread
+    return [scale * value for value in above]
 
 
 def _priors(candidates: Sequence[Candidate], asked: Asked) -> dict[str, list[float]]:

@@ -16,6 +16,7 @@ from loom.core.record import Episode, Fact, Layer, Record
 from loom.core.scope import Scope
 from loom.core.words import query_terms, terms
 from loom.errors import LoomError, ProviderError, UsageError
+from loom.memory.apart import search_apart
 from loom.memory.halves import Halves, role_of, user_first
 from loom.memory.neighbours import POSITION
 from loom.memory.newer import newest_first
@@ -34,9 +35,9 @@ from loom.memory.rank import (
 )
 from loom.memory.timewords import time_hint
 from loom.memory.values import Recalled
-from loom.protocols.embedder import Embedder, Vector
+from loom.protocols.embedder import Embedder
 from loom.protocols.knowledge_base import KnowledgeBase
-from loom.protocols.memory_store import FoundBy, HandsOver, KeepsVectors, MemoryStore, Query, Touches
+from loom.protocols.memory_store import KeepsVectors, MemoryStore, Query, Touches
 from loom.protocols.reranker import Reranker
 from loom.tokens import EstimateCounter
 
@@ -51,6 +52,9 @@ RERANKED = 50
 
 _LIKELIEST = 20
 """How many of the best by words decide whether the words of the question are to be trusted."""
+
+_MOST_NAMED = 10_000
+_DENSE = frozenset({"dense"})
 
 _CLOSING = " \t\n\"'\u201d\u2019)]"
 """What may stand behind the end of a sentence."""
@@ -80,6 +84,7 @@ class Recall:
         self._reranker = reranker
         self._knowledge_base = knowledge_base
         self._counter = EstimateCounter()
+        self._named = set[Scope]()  # users who were asked about somebody who speaks: a hint, no more
 
     async def find(
         self,
@@ -125,31 +130,47 @@ class Recall:
     async def _candidates(self, scope: Scope, question: str, query: Query) -> tuple[_Candidates, Asked, _Notes]:
         """What words and vectors find, with the raw score of each signal, and what the question asks beside them."""
         now = self._clock.now()
-        found: _Candidates = {}
-        _merge(found, await self._store.search(scope, replace(query, text=question)))
-        speakers = {s for record, _ in found.values() if (s := _speaker(record))}
-        trust = 1.0 if _is_statement(question) else _trust(question, found)
-        notes = await self._add_dense(scope, without_names(question, speakers), query, found)
+        hits, notes = await self._found(scope, question, replace(query, text=question))
+        found: _Candidates = {h.item.id: (h.item, dict(h.why)) for h in hits if isinstance(h.item, Episode | Fact)}
         if _is_statement(question):
+            trust = 1.0
             _add_statement(found, terms(question))
-        named = named_speakers(question, speakers)
+        else:
+            trust = _trust(question, found)
+        named = named_speakers(question, _speakers(hits))
         return found, Asked(speakers=named, when=time_hint(question, now), now=now, trust=trust), notes
 
-    async def _add_dense(self, scope: Scope, question: str, query: Query, found: _Candidates) -> _Notes:
-        """Add what vectors find, and how near the rest is; returns why there is none: then words have to do."""
-        if self._embedder is None or not isinstance(self._store, KeepsVectors) or not question.strip():
-            return ()
+    async def _found(self, scope: Scope, question: str, query: Query) -> tuple[Sequence[Hit], _Notes]:
+        """What words and vectors find, and why there are no vectors: then words have to do.
+
+        The vector is that of the question without the names of those who speak in what the words find. Where nobody
+        was named before, it is likely that nobody is now, and one search of both will do.
+        """
+        hits: Sequence[Hit] | None = None
         try:
+            if self._embedder is None or not isinstance(self._store, KeepsVectors):
+                return await self._store.search(scope, query), ()
             await self._store.bind(self._embedder.identity, self._embedder.dimension)
-            (vector,) = await self._embedder.embed([question], purpose="query")
-            most = BY_VECTOR if query.limit <= BY_WORDS else query.limit  # as many as were asked for
-            _merge(found, await self._store.search(scope, replace(query, vector=vector, limit=most)))
-            far = [id for id, (_, signals) in found.items() if "dense" not in signals]
-            if far and isinstance(self._store, HandsOver):
-                _add_cosines(found, vector, await self._store.found_by(scope, *far))
+            if scope.for_user() not in self._named:
+                both = await self._search_both(scope, question, query)
+                if without_names(question, _speakers(both)) == question:
+                    return both, ()
+                if len(self._named) >= _MOST_NAMED:
+                    self._named.clear()
+                self._named.add(scope.for_user())
+            hits = await self._store.search(scope, query)
+            meant = without_names(question, _speakers(hits))
+            return (await self._search_both(scope, meant, query) if meant.strip() else hits), ()
         except Exception as error:  # noqa: BLE001 - an embedder may be anybody's; words have to do
-            return (f"searched by words only: {error}",)
-        return ()
+            hits = await self._store.search(scope, query) if hits is None else hits
+            return hits, (f"searched by words only: {error}",)
+
+    async def _search_both(self, scope: Scope, meant: str, query: Query) -> Sequence[Hit]:
+        """What the words of a query find, and the vector of a text."""
+        assert self._embedder is not None
+        (vector,) = await self._embedder.embed([meant], purpose="query")
+        near = BY_VECTOR if query.limit <= BY_WORDS else query.limit  # as many as were asked for
+        return await search_apart(self._store, scope, replace(query, vector=vector), near=near)
 
     async def _reranked(
         self, question: str, ranked: list[Ranked], records: dict[str, Record]
@@ -224,13 +245,12 @@ def _filter(layers: Sequence[Layer] | None, where: Filter | None) -> Filter:
     return And(*parts)
 
 
-def _merge(found: _Candidates, hits: Sequence[Hit]) -> None:
-    for hit in hits:
-        if isinstance(hit.item, Episode | Fact):
-            found.setdefault(hit.item.id, (hit.item, {}))[1].update(hit.why)
+def _speakers(hits: Sequence[Hit]) -> set[str]:
+    """Who speaks in what words found."""
+    return {s for hit in hits if (hit.why.keys() - _DENSE) and (s := _speaker(hit.item))}
 
 
-def _speaker(record: Record) -> str | None:
+def _speaker(record: Found) -> str | None:
     """The person who spoke; None where a role did."""
     return record.speaker if isinstance(record, Episode) and role_of(record) is None else None
 
@@ -251,20 +271,6 @@ def _add_statement(found: _Candidates, said: list[str]) -> None:
         signals["phrase"] = float(shared_pairs(said, text))
         signals["head"] = shared_head(said, text)
         signals["alike"] = shared_share(said, text)
-
-
-def _add_cosines(found: _Candidates, vector: Vector, far: Mapping[str, FoundBy]) -> None:
-    """How near those are that only words found."""
-    import numpy as np  # noqa: PLC0415 - only a search by vector pays for it
-
-    known = {id: by.vector for id, by in far.items() if by.vector is not None}
-    if not known:
-        return
-    rows = np.array([row if isinstance(row, np.ndarray) else list(row) for row in known.values()], np.float64)
-    asked = np.array(vector if isinstance(vector, np.ndarray) else list(vector), np.float64)
-    lengths = np.linalg.norm(rows, axis=1) * np.linalg.norm(asked)
-    for id, cosine in zip(known, (rows @ asked / lengths).tolist(), strict=True):
-        found[id][1]["dense"] = cosine
 
 
 def _candidate(record: Record, signals: dict[str, float]) -> Candidate:

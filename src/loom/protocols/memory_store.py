@@ -122,7 +122,8 @@ class Prunes(Protocol):
 class Touches(Protocol):
     """A store that counts accesses.
 
-    Laws: concurrent touches all count; an unknown id is ignored; nothing but `accesses` and `accessed_at` changes.
+    Laws: concurrent touches all count; an unknown id is ignored; nothing but `accesses` and `accessed_at` changes;
+    every later call of the store sees the count. It may be written to disk later, and be lost in a crash.
     """
 
     async def touch(self, scope: Scope, *ids: str, at: datetime) -> None:
@@ -147,6 +148,20 @@ class KeepsVectors(Protocol):
 
     async def put_vectors(self, scope: Scope, vectors: Mapping[str, Vector]) -> None:
         """Set the vectors of records, by record id, all or none."""
+        ...
+
+
+@runtime_checkable
+class SearchesApart(Protocol):
+    """A store that finds what words and what a vector bring in one go, each ranked for itself.
+
+    Laws: the records are those that search() finds with the text of the query and its limit, and with its vector and
+    the limit `near`; `why` holds what words say of those that words found, and the cosine of all that have a vector;
+    hits are ordered as those of search().
+    """
+
+    async def search_apart(self, scope: Scope, query: Query, *, near: int) -> tuple[Hit, ...]:
+        """The best by the words of a query and the `near` best by its vector."""
         ...
 
 

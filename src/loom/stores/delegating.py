@@ -11,35 +11,15 @@ from loom.core.hit import Hit
 from loom.core.record import Layer, Receipt, Record
 from loom.core.scope import Scope
 from loom.protocols.embedder import Vector
-from loom.protocols.jobs import DeadLetter, Job, KeepsJobs, Lease
-from loom.protocols.memory_store import (
-    FoundBy,
-    HandsOver,
-    KeepsKeys,
-    KeepsVectors,
-    MemoryStore,
-    Prunes,
-    Query,
-    Reembeds,
-    Scrubs,
-    Touches,
-)
+from loom.protocols.jobs import DeadLetter, Job, Lease
+from loom.protocols.memory_store import FoundBy, Prunes, Query, Reembeds, Scrubs, Touches
+from loom.protocols.whole_store import WholeStore
 
 Keys: TypeAlias = Mapping[str, Mapping[str, str]]
 
 
-class ListsUsers(Protocol):
-    """A store that says whose records it holds, for whoever looks after the whole of it."""
-
-    async def users(self, *, after: Scope | None = None, limit: int = 100) -> tuple[Scope, ...]:
-        """Users of whom something was written, by namespace and user, from behind `after`."""
-        ...
-
-
 @runtime_checkable
-class Truth(
-    MemoryStore, Prunes, Touches, KeepsVectors, Reembeds, KeepsKeys, HandsOver, KeepsJobs, ListsUsers, Protocol
-):
+class Truth(WholeStore, Prunes, Touches, Reembeds, Protocol):
     """A store that can hold everything: every power, and a list of its users."""
 
 
@@ -132,6 +112,14 @@ class DelegatingStore:
     async def found_by(self, scope: Scope, *ids: str) -> Mapping[str, FoundBy]:
         """The keys and the vector of each of these records that is there."""
         return await self._truth.found_by(scope, *ids)
+
+    async def bound(self) -> tuple[str, int] | None:
+        """The embedder of the vectors and their dimension; None before bind()."""
+        return await self._truth.bound()
+
+    async def open_jobs(self, scope: Scope) -> tuple[Job, ...]:
+        """The open jobs of a user, by id."""
+        return await self._truth.open_jobs(scope)
 
     async def users(self, *, after: Scope | None = None, limit: int = 100) -> tuple[Scope, ...]:
         """Users of whom something was written, by namespace and user, from behind `after`."""

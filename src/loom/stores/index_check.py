@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -12,32 +11,14 @@ from loom.core.scope import Scope
 from loom.protocols.embedder import Vector
 from loom.protocols.vector_store import VectorItem
 from loom.stores.delegating import Truth
+from loom.stores.index_difference import IndexDifference, UserDifference, summed
 from loom.stores.index_outbox import OUTBOX
 from loom.stores.vector_entries import VectorIndex
 
 PAGE = 200
 _USERS = 100
-_NEAR = 1e-5
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IndexDifference:
-    """How an index differs from the truth, in vectors: `missing` from the index, `extra` in it, or `wrong` there.
-
-    `is_repaired` says that the differences were there and are no longer.
-    """
-
-    users: int = 0
-    vectors: int = 0
-    missing: int = 0
-    extra: int = 0
-    wrong: int = 0
-    is_repaired: bool = False
-
-    @property
-    def is_equal(self) -> bool:
-        """Whether there was no difference."""
-        return not (self.missing or self.extra or self.wrong)
+NEAR = 1e-5
+"""How far numbers of one direction may differ that came through engines which round."""
 
 
 async def bring_into_step(truth: Truth, index: VectorIndex, user: Scope, ids: Sequence[str]) -> None:
@@ -55,7 +36,7 @@ async def bring_into_step(truth: Truth, index: VectorIndex, user: Scope, ids: Se
             if gone:
                 await index.delete(user, *gone)
             written, held = held, await _vectors(truth, user, page)
-            if written.keys() == held.keys() and all(_same(written[id], held[id]) for id in held):
+            if written.keys() == held.keys() and all(is_same(written[id], held[id]) for id in held):
                 break
 
 
@@ -70,15 +51,17 @@ async def put_user_right(truth: Truth, index: VectorIndex, user: Scope) -> None:
 
 async def compare(truth: Truth, index: VectorIndex, *, repair: bool) -> IndexDifference:
     """How the index differs from the truth, over all users of either; in step with it afterwards with `repair`."""
-    total = IndexDifference()
-    in_truth = set[Scope]()
-    async for user in _users(truth):
-        in_truth.add(user)
-        total = await _add(total, truth, index, user, repair=repair)
-    for user in await index.users():
-        if user not in in_truth:
-            total = await _add(total, truth, index, user, repair=repair)
-    return total
+    users = [user async for user in _users(truth)]
+    users += sorted(set(await index.users()) - set(users), key=lambda user: (user.namespace, user.user_id))
+    found: list[UserDifference] = []
+    vectors = 0
+    for user in users:
+        differing = await _differing(truth, index, user)
+        vectors += differing.vectors
+        found.append(differing.counted(user))
+        if repair and not found[-1].is_equal:
+            await put_user_right(truth, index, user)
+    return summed(found, users=len(users), vectors=vectors, repair=repair)
 
 
 class _Differing(NamedTuple):
@@ -89,6 +72,11 @@ class _Differing(NamedTuple):
     extra: list[str]
     wrong: list[str]
 
+    def counted(self, user: Scope) -> UserDifference:
+        """How many of them differ."""
+        missing, extra, wrong = (len(ids) for ids in (self.missing, self.extra, self.wrong))
+        return UserDifference(user=user, what="vectors", missing=missing, extra=extra, wrong=wrong)
+
 
 async def _differing(truth: Truth, index: VectorIndex, user: Scope) -> _Differing:
     in_index = set(await index.ids(user))
@@ -98,26 +86,8 @@ async def _differing(truth: Truth, index: VectorIndex, user: Scope) -> _Differin
         seen |= held.keys()
         missing += [id for id in held if id not in in_index]
         there = await index.vectors(user, *(id for id in held if id in in_index))
-        wrong += [id for id, vector in there.items() if not _same(vector, held[id], within=_NEAR)]
+        wrong += [id for id, vector in there.items() if not is_same(vector, held[id], within=NEAR)]
     return _Differing(len(seen), missing, sorted(in_index - seen), wrong)
-
-
-async def _add(
-    total: IndexDifference, truth: Truth, index: VectorIndex, user: Scope, *, repair: bool
-) -> IndexDifference:
-    """The difference with that of one user added."""
-    found = await _differing(truth, index, user)
-    differs = bool(found.missing or found.extra or found.wrong)
-    if repair and differs:
-        await put_user_right(truth, index, user)
-    return IndexDifference(
-        users=total.users + 1,
-        vectors=total.vectors + found.vectors,
-        missing=total.missing + len(found.missing),
-        extra=total.extra + len(found.extra),
-        wrong=total.wrong + len(found.wrong),
-        is_repaired=total.is_repaired or (repair and differs),
-    )
 
 
 async def _users(truth: Truth) -> AsyncGenerator[Scope]:
@@ -141,6 +111,7 @@ async def _vectors(truth: Truth, user: Scope, ids: Sequence[str]) -> dict[str, V
     return {id: how.vector for id, how in found.items() if how.vector is not None}
 
 
-def _same(one: Vector, other: Vector, *, within: float = 0.0) -> bool:
+def is_same(one: Vector, other: Vector, *, within: float = 0.0) -> bool:
+    """Whether two vectors have one direction, number by number."""
     a, b = np.asarray(one, np.float64), np.asarray(other, np.float64)
     return a.shape == b.shape and bool(np.abs(a / np.linalg.norm(a) - b / np.linalg.norm(b)).max() <= within)

@@ -18,9 +18,12 @@ from loom.errors import StoreError, UsageError
 from loom.protocols.embedder import Vector
 from loom.protocols.jobs import Job, Lease
 from loom.protocols.memory_store import Query
+from loom.protocols.whole_store import Describes
 from loom.stores import index_search
 from loom.stores.delegating import DelegatingStore, Keys, Truth
-from loom.stores.index_check import IndexDifference, bring_into_step, compare, put_user_right
+from loom.stores.describing import spoken_embedder
+from loom.stores.index_check import bring_into_step, compare, put_user_right
+from loom.stores.index_difference import IndexDifference
 from loom.stores.index_outbox import OUTBOX, Mark, Outbox
 from loom.stores.vector_entries import VectorIndex, checked_query
 
@@ -187,22 +190,19 @@ class IndexedStore(DelegatingStore):
             await self._catch_up()
 
     async def _is_known(self) -> bool:
-        """Whether the embedder is known: as it was said, or else as the index has it and the truth agrees.
+        """Whether the embedder is known: as it was said, or else as the truth has it.
 
-        So to forget somebody needs no embedder.
+        So to forget somebody, or to verify the index, needs no embedder.
         """
-        if self._bound is None and (held := await self._index.bound()) is not None:
-            await self._truth.bind(*held)
-            self._bound = held
+        if self._bound is None:
+            self._bound = await self._truth.bound()
         return self._bound is not None
 
     # -- keeping the index in step ------------------------------------------------------------------------
 
     async def verify(self, *, repair: bool = False) -> IndexDifference:
         """How the index differs from the truth, over all users; with `repair` it does not any longer."""
-        if not await self._is_known() and repair:
-            raise UsageError("nobody said whose vectors these are; call bind(identity, dimension) first")
-        if repair:
+        if repair and await self._is_known():
             await self._renew_if_foreign()
         return await compare(self._truth, self._index, repair=repair)
 
@@ -264,6 +264,31 @@ class IndexedStore(DelegatingStore):
         """Users of whom something was written, by namespace and user, from behind `after`."""
         found = await self._truth.users(after=after, limit=limit + 1)
         return tuple(user for user in found if user != OUTBOX)[:limit]
+
+    # -- as a whole ---------------------------------------------------------------------------------------
+
+    @property
+    def parts(self) -> Mapping[str, Truth]:
+        """The store below, which keeps everything."""
+        return {"truth": self._truth}
+
+    async def describe(self) -> dict[str, str]:
+        """What the truth says of itself, and how the index stands to it; an index that is down is said so."""
+        told = await self._truth.describe() if isinstance(self._truth, Describes) else {}
+        return {**told, "index": await self._state()}
+
+    async def _state(self) -> str:
+        place = self._index.place
+        try:
+            bound = await self._index.bound()
+            marks = len(await self._outbox.marks())
+        except StoreError as error:
+            return f"{place}; cannot be used: {error}"
+        if bound is None:
+            return f"{place}; empty: it is built when the store is opened with its embedder"
+        if bound != await self._truth.bound():
+            return f"{place}; of another embedder, {spoken_embedder(bound)}: it is built again at the next use"
+        return f"{place}; {f'{marks} changes may be missing' if marks else 'in step, by the outbox'}"
 
     async def aclose(self) -> None:
         """Finish writing and release the truth and the index. Closing twice is allowed."""

@@ -30,16 +30,19 @@ _FIELDS = {
     "fact": ("id", *_SHARED, *_FACT),
     "block": ("text", *_BLOCK),
 }
-_AS_IT_IS = tuple((n, COLUMNS.index(n)) for n in ("id", "text", "session_id", "speaker", "importance", "accesses"))
-_AS_TIME = tuple((n, COLUMNS.index(n)) for n in ("at", "recorded_at", "accessed_at", "archived_at"))
-_KIND, _ORIGIN, _TRUSTED, _LAYER, _SOURCES, _ATTRIBUTES = (
-    COLUMNS.index(n) for n in ("kind", "origin", "trusted", "layer", "sources", "attributes")
-)
+_KIND = COLUMNS.index("kind")
+_EPISODE_COLUMNS = len((*_HEAD, *_SHARED, *_EPISODE))
+_LAYERS = {int(layer): layer for layer in Layer}
 _NO_SHARED, _NO_EPISODE, _NO_FACT, _NO_BLOCK = ((None,) * len(names) for names in (_SHARED, _EPISODE, _FACT, _BLOCK))
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
 _to_json = json.JSONEncoder(ensure_ascii=False).encode
+_decode = json.JSONDecoder().raw_decode
+
+
+def _from_json(text: str) -> Any:
+    return _decode(text)[0]
 
 
 def to_micros(at: datetime) -> int:
@@ -78,18 +81,24 @@ def from_row(row: tuple[Any, ...]) -> Record:
 
 def _episode_of(row: tuple[Any, ...]) -> Episode:
     """An episode without the checks it passed when it was written: one recall reads hundreds of rows."""
+    id, _, text, origin, trusted, recorded_at, sources, *own = row[:_EPISODE_COLUMNS]
+    at, layer, session_id, speaker, importance, accesses, accessed_at, archived_at, attributes = own
     episode = object.__new__(Episode)
     put = object.__setattr__
-    put(episode, "provenance", _provenance(row[_ORIGIN], row[_TRUSTED]))
-    for name, place in _AS_IT_IS:
-        put(episode, name, row[place])
-    for name, place in _AS_TIME:
-        value = row[place]
-        put(episode, name, None if value is None else from_micros(value))
-    sources, attributes = row[_SOURCES], row[_ATTRIBUTES]
-    put(episode, "layer", Layer(row[_LAYER]))
-    put(episode, "sources", () if sources is None else tuple(json.loads(sources)))
-    put(episode, "attributes", {} if attributes is None else attributes_from_json(json.loads(attributes)))
+    put(episode, "id", id)
+    put(episode, "text", text)
+    put(episode, "provenance", _provenance(origin, trusted))
+    put(episode, "recorded_at", from_micros(recorded_at))
+    put(episode, "sources", () if sources is None else tuple(_from_json(sources)))
+    put(episode, "at", from_micros(at))
+    put(episode, "layer", _LAYERS[layer])
+    put(episode, "session_id", session_id)
+    put(episode, "speaker", speaker)
+    put(episode, "importance", importance)
+    put(episode, "accesses", accesses)
+    put(episode, "accessed_at", None if accessed_at is None else from_micros(accessed_at))
+    put(episode, "archived_at", None if archived_at is None else from_micros(archived_at))
+    put(episode, "attributes", {} if attributes is None else attributes_from_json(_from_json(attributes)))
     return episode
 
 
@@ -138,5 +147,5 @@ def _in(name: str, value: Any) -> Any:
     if name in TIMES:
         return from_micros(value)
     if name == "sources":
-        return tuple(json.loads(value))
-    return attributes_from_json(json.loads(value)) if name == "attributes" else value
+        return tuple(_from_json(value))
+    return attributes_from_json(_from_json(value)) if name == "attributes" else value

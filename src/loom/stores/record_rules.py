@@ -1,10 +1,12 @@
-"""What every store checks of a record before it writes it."""
+"""What every store checks of what it is given: records before it writes them, and queries."""
 
 from __future__ import annotations
 
 from loom.core.record import Episode, Fact, Record, WorkingBlock
 from loom.core.scope import Scope
 from loom.errors import StoreConflict, UsageError
+from loom.protocols.embedder import Vector
+from loom.protocols.memory_store import Query
 
 
 def check_record(scope: Scope, record: Record) -> None:
@@ -28,3 +30,12 @@ def check_version(block: WorkingBlock, stored: Record | None) -> None:
             f"block {block.name!r} is stored with version {held}, so version {block.version} cannot follow; "
             f"read it again and write version {held + 1}"
         )
+
+
+def vector_apart(query: Query, near: int) -> Vector:
+    """The vector of a query that is to be searched apart from its words; refuses one that lacks either."""
+    if query.vector is None or not query.text.strip():
+        raise UsageError("search_apart() was given no words or no vector; use search()")
+    if near < 1:
+        raise UsageError(f"search_apart() was given near={near}; ask for at least one")
+    return query.vector

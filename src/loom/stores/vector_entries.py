@@ -45,6 +45,11 @@ class VectorIndex(VectorStore, Protocol):
         ...
 
     @property
+    def place(self) -> str:
+        """The engine and where it is, in words that hold no secret."""
+        ...
+
+    @property
     def residue(self) -> str:
         """What may stay of removed vectors in the files of the engine, in words; empty where nothing does."""
         ...

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 from pathlib import Path
 from threading import Lock
 from typing import TextIO
 
-from loom.errors import StoreUnavailable
+from loom.stores.folder_lock import locked
 
 _NAME = "loom.lock"
 _lock = Lock()
@@ -21,7 +19,7 @@ def hold(folder: str) -> str:
     path.mkdir(parents=True, exist_ok=True)
     key = str(path)
     with _lock:
-        file, holders = _held.get(key) or (_locked(path / _NAME, key), 0)
+        file, holders = _held.get(key) or (locked(path / _NAME, f"the Chroma folder {key}", _instead(key)), 0)
         _held[key] = (file, holders + 1)
     return key
 
@@ -36,19 +34,5 @@ def release(key: str) -> None:
             file.close()
 
 
-def _locked(path: Path, folder: str) -> TextIO:
-    file = path.open("a+", encoding="utf-8")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        file.seek(0)
-        holder = file.read().strip() or "unknown"
-        file.close()
-        raise StoreUnavailable(
-            f"the Chroma folder {folder} is open in process {holder}, and one process may use it at a time; "
-            f"close it there, or run `chroma run --path {folder}` and give the URL of that server"
-        ) from error
-    file.truncate(0)
-    file.write(str(os.getpid()))
-    file.flush()
-    return file
+def _instead(folder: str) -> str:
+    return f"close it there, or run `chroma run --path {folder}` and give the URL of that server"

@@ -84,6 +84,11 @@ class ChromaVectorStore:
         return None if known is None or known[0] is None else (known[0], known[1])
 
     @property
+    def place(self) -> str:
+        """The engine and where it is."""
+        return f"Chroma at {self._calls.where}"
+
+    @property
     def residue(self) -> str:
         """What may stay of removed vectors in the files of the engine, in words."""
         return "" if self._calls.where == MEMORY else _RESIDUE.format(where=self._calls.where)

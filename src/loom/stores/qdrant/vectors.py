@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from os import PathLike, fspath
-from typing import Any
-
-import numpy as np
 
 from loom.core.checks import check_text
 from loom.core.filter import Filter
@@ -15,10 +12,12 @@ from loom.errors import StoreError
 from loom.protocols.embedder import Vector
 from loom.protocols.vector_store import VectorHit, VectorItem
 from loom.stores.qdrant.client import MEMORY, QdrantCalls
+from loom.stores.qdrant.collection import ClientCollection
+from loom.stores.qdrant.edge import EdgeCollection
+from loom.stores.qdrant.engine import Engine, Fits, Point
 from loom.stores.vector_entries import (
     ID,
     NAMESPACE,
-    SESSION,
     TENANT,
     USER,
     Binding,
@@ -36,7 +35,7 @@ from loom.stores.vector_entries import (
     wanted_by,
 )
 
-_PAGE = 500
+_EDGE = "edge:"
 _RESIDUE = "numbers of removed vectors may stand in the files of Qdrant at {where} until it writes over them"
 _IDENTITY, _DIMENSION = "loom_embedder", "loom_dimension"
 
@@ -44,10 +43,15 @@ _IDENTITY, _DIMENSION = "loom_embedder", "loom_dimension"
 class QdrantVectorStore:
     """Keeps vectors in one collection of Qdrant, found by cosine among those of one user.
 
-    `where` is the URL of a server, a folder for the engine inside the client, or `:memory:`. The engine inside the
-    client compares with every vector, in Python, and syncs its folder to disk vector by vector: it is for thousands of
-    vectors. A folder belongs to one process at a time. A server has an index for each user and answers by it when a
-    user has many vectors (by Qdrant's `full_scan_threshold`, 10 MB of them); fewer are compared exactly.
+    `where` is the URL of a server, `edge:FOLDER` for the embedded engine of Qdrant, a folder for the engine inside the
+    client, or `:memory:`. A folder belongs to one store at a time, in one process.
+
+    - A server has an index for each user and answers by it when a user has many vectors (by Qdrant's
+      `full_scan_threshold`, 10 MB of them); fewer are compared exactly.
+    - The embedded engine compares with every vector of the user. A write survives a killed process; a power cut may
+      take writes since the store was opened, as the engine forces them to disk when it is closed.
+    - The engine inside the client compares with every vector, in Python, and forces each one to disk by itself: it is
+      for thousands of vectors.
     """
 
     def __init__(
@@ -58,10 +62,15 @@ class QdrantVectorStore:
         api_key: str | None = None,
         timeout: float = 10.0,
     ) -> None:
-        check_text(fspath(where), "the place of a Qdrant store")
+        place = fspath(where)
+        check_text(place.removeprefix(_EDGE), "the place of a Qdrant store")
         check_text(collection, "the name of a collection")
-        self._calls = QdrantCalls(fspath(where), api_key=api_key, timeout=timeout)
         self._collection = collection
+        self._engine: Engine = (
+            EdgeCollection(place, collection)
+            if place.startswith(_EDGE)
+            else ClientCollection(QdrantCalls(place, api_key=api_key, timeout=timeout), collection)
+        )
         self._known: Binding | None = None
 
     # -- whose vectors these are --------------------------------------------------------------------------
@@ -73,13 +82,18 @@ class QdrantVectorStore:
         check_binding(known, identity, dimension)
         if known[0] is None:
             about = {_IDENTITY: identity, _DIMENSION: dimension}
-            await self._calls("update_collection", collection_name=self._collection, metadata=about)
+            await self._engine.write_about(about)
             self._known = (identity, dimension)
+
+    @property
+    def place(self) -> str:
+        """The engine and where it is."""
+        return f"Qdrant at {self._engine.where}"
 
     @property
     def residue(self) -> str:
         """What may stay of removed vectors in the files of the engine, in words."""
-        return "" if self._calls.where == MEMORY else _RESIDUE.format(where=self._calls.where)
+        return "" if self._engine.where == MEMORY else _RESIDUE.format(where=self._engine.where)
 
     async def bound(self) -> tuple[str, int] | None:
         """The embedder and dimension of the vectors, as they are now."""
@@ -90,47 +104,26 @@ class QdrantVectorStore:
     async def clear(self) -> None:
         """Remove the vectors of everybody, and whose they were."""
         self._known = None
-        if await self._calls("collection_exists", collection_name=self._collection):
-            await self._calls("delete_collection", collection_name=self._collection)
+        await self._engine.drop()
 
     async def _binding(self) -> Binding | None:
-        if self._known is None and await self._calls("collection_exists", collection_name=self._collection):
-            found = await self._calls("get_collection", collection_name=self._collection)
-            about: dict[str, Any] = found.config.metadata or {}
-            if _DIMENSION not in about:
+        if self._known is None:
+            about = await self._engine.about()
+            if about is not None and _DIMENSION not in about:
                 raise StoreError(f"the collection {self._collection!r} is not one of Loom's; name another")
-            self._known = (about.get(_IDENTITY), int(about[_DIMENSION]))
+            self._known = None if about is None else (about.get(_IDENTITY), int(about[_DIMENSION]))
         return self._known
 
     async def _create(self, identity: str | None, dimension: int) -> Binding:
-        from qdrant_client import models  # noqa: PLC0415 - heavy, and optional
-
         about = {_DIMENSION: dimension} | ({_IDENTITY: identity} if identity is not None else {})
         try:
-            await self._calls(
-                "create_collection",
-                collection_name=self._collection,
-                vectors_config=models.VectorParams(size=dimension, distance=models.Distance.COSINE),
-                # An index for each user, and none over all of them, as every search is one of a user.
-                hnsw_config=models.HnswConfigDiff(m=0, payload_m=16),
-                metadata=about,
-            )
-            await self._index_fields(models)
+            await self._engine.create(about, dimension)
         except StoreError:
             if await self._binding() is None:  # nobody else made it at the same moment
                 raise
         known = await self._binding()
         assert known is not None
         return known
-
-    async def _index_fields(self, models: Any) -> None:
-        if not self._calls.is_server:
-            return  # the engine inside the client has no such index
-        for key in (TENANT, SESSION, ID):
-            kind = models.KeywordIndexParams(type="keyword", is_tenant=key == TENANT)
-            await self._calls(
-                "create_payload_index", collection_name=self._collection, field_name=key, field_schema=kind
-            )
 
     # -- vectors ------------------------------------------------------------------------------------------
 
@@ -144,19 +137,13 @@ class QdrantVectorStore:
             await self._write(scope, rows)
 
     async def _write(self, scope: Scope, rows: Mapping[str, tuple[VectorItem, list[float]]]) -> None:
-        from qdrant_client import models  # noqa: PLC0415 - heavy, and optional
-
         if scope.session_id is None:
             # A scope without a session sees the sessions of its user, so it replaces there too.
-            in_sessions = self._filter(scope, [Wanted(ID, tuple(rows))])
-            in_sessions.must_not = [models.IsEmptyCondition(is_empty=models.PayloadField(key=SESSION))]
-            await self._delete(in_sessions)
+            await self._delete(Fits(_of(scope, [Wanted(ID, tuple(rows))]), in_session=True))
         whose = {TENANT: tenant_of(scope), NAMESPACE: scope.namespace, USER: scope.user_id}
-        points = [
-            models.PointStruct(id=entry_id(scope, item.id), vector=row, payload=whose | fields_of(scope, item))
-            for item, row in rows.values()
-        ]
-        await self._calls("upsert", collection_name=self._collection, points=points, wait=True)
+        await self._engine.upsert(
+            [Point(entry_id(scope, item.id), whose | fields_of(scope, item), row) for item, row in rows.values()]
+        )
 
     async def search(
         self, scope: Scope, vector: Vector, *, limit: int = 10, where: Filter | None = None
@@ -168,12 +155,8 @@ class QdrantVectorStore:
         async def ask(size: int, wanted: Sequence[Wanted]) -> Found:
             if known is None:
                 return Found((), is_all=True)
-            fits = self._filter(scope, wanted)
-            found = await self._calls(
-                "query_points", collection_name=self._collection, query=asked, query_filter=fits, limit=size
-            )
-            entries = [entry_of(point.payload, point.score) for point in found.points]
-            return Found(entries, is_all=len(entries) < size)
+            found = await self._engine.nearest(asked, Fits(_of(scope, wanted)), size)
+            return Found([entry_of(point.fields, point.score) for point in found], is_all=len(found) < size)
 
         return await nearest(ask, scope, limit=limit, where=where)
 
@@ -181,76 +164,52 @@ class QdrantVectorStore:
         """Remove vectors; returns how many were there."""
         if not ids or await self._binding() is None:
             return 0
-        return await self._delete(self._filter(scope, [*wanted_by(scope, None), Wanted(ID, tuple(set(ids)))]))
+        return await self._delete(Fits(_of(scope, [*wanted_by(scope, None), Wanted(ID, tuple(set(ids)))])))
 
     async def count(self, scope: Scope) -> int:
         """How many vectors there are."""
         if await self._binding() is None:
             return 0
-        return await self._count(self._filter(scope, wanted_by(scope, None)))
+        return await self._engine.count(Fits(_of(scope, wanted_by(scope, None))))
 
     async def forget(self, scope: Scope) -> int:
         """Remove all vectors of the scope; returns how many."""
         if await self._binding() is None:
             return 0
-        return await self._delete(self._filter(scope, wanted_by(scope, None)))
+        return await self._delete(Fits(_of(scope, wanted_by(scope, None))))
 
     async def ids(self, scope: Scope) -> tuple[str, ...]:
         """The ids of the scope's vectors."""
-        found = await self._scroll(self._filter(scope, wanted_by(scope, None)))
-        return tuple(point.payload[ID] for point in found)
+        if await self._binding() is None:
+            return ()
+        found = await self._engine.points(Fits(_of(scope, wanted_by(scope, None))))
+        return tuple(point.fields[ID] for point in found)
 
     async def vectors(self, scope: Scope, *ids: str) -> Mapping[str, Vector]:
         """The directions of those of these vectors that are there."""
-        if not ids:
+        if not ids or await self._binding() is None:
             return {}
-        fits = self._filter(scope, [*wanted_by(scope, None), Wanted(ID, ids)])
-        found = await self._scroll(fits, with_vectors=True)
-        return {point.payload[ID]: np.asarray(point.vector, np.float32).tolist() for point in found}
+        fits = Fits(_of(scope, [*wanted_by(scope, None), Wanted(ID, ids)]))
+        return {point.fields[ID]: point.vector for point in await self._engine.points(fits, with_vectors=True)}
 
     async def users(self) -> tuple[Scope, ...]:
         """Everybody who has vectors."""
-        found = {(point.payload[NAMESPACE], point.payload[USER]) for point in await self._scroll(None)}
+        if await self._binding() is None:
+            return ()
+        found = {(point.fields[NAMESPACE], point.fields[USER]) for point in await self._engine.points(None)}
         return tuple(Scope(namespace, user_id) for namespace, user_id in sorted(found))
 
     async def aclose(self) -> None:
         """Release the client. Closing twice is allowed."""
-        await self._calls.aclose()
+        await self._engine.aclose()
 
-    # -- calls --------------------------------------------------------------------------------------------
-
-    def _filter(self, scope: Scope, wanted: Sequence[Wanted]) -> Any:
-        """The condition of every call: the user first, then what is wanted of his."""
-        from qdrant_client import models  # noqa: PLC0415 - heavy, and optional
-
-        conditions = [Wanted(TENANT, (tenant_of(scope),)), *wanted]
-        return models.Filter(
-            must=[models.FieldCondition(key=key, match=models.MatchAny(any=list(values))) for key, values in conditions]
-        )
-
-    async def _count(self, fits: Any) -> int:
-        found = await self._calls("count", collection_name=self._collection, count_filter=fits, exact=True)
-        return int(found.count)
-
-    async def _delete(self, fits: Any) -> int:
-        from qdrant_client import models  # noqa: PLC0415 - heavy, and optional
-
-        count = await self._count(fits)
+    async def _delete(self, fits: Fits) -> int:
+        count = await self._engine.count(fits)
         if count:
-            selected = models.FilterSelector(filter=fits)
-            await self._calls("delete", collection_name=self._collection, points_selector=selected, wait=True)
+            await self._engine.delete(fits)
         return count
 
-    async def _scroll(self, fits: Any, *, with_vectors: bool = False) -> list[Any]:
-        if await self._binding() is None:
-            return []
-        found: list[Any] = []
-        offset: Any = None
-        while True:
-            page, offset = await self._calls(
-                "scroll", collection_name=self._collection, scroll_filter=fits, limit=_PAGE, offset=offset,
-                with_vectors=with_vectors, with_payload=True,
-            )  # fmt: skip
-            found += page
-            if offset is None:
-                return found
+
+def _of(scope: Scope, wanted: Sequence[Wanted]) -> list[Wanted]:
+    """The condition of every call: the user first, then what is wanted of his."""
+    return [Wanted(TENANT, (tenant_of(scope),)), *wanted]

@@ -50,6 +50,16 @@ def find_user(db: Database, scope: Scope) -> int | None:
     return _number(db, sql, scope.namespace, scope.user_id)
 
 
+def all_users(db: Database, after: Scope | None, limit: int) -> tuple[Scope, ...]:
+    """Users who have sessions, by namespace and user, from behind `after`."""
+    last = ("", "") if after is None else (after.namespace, after.user_id)
+    sql = (
+        "SELECT namespace, user_id FROM checkpoint_users WHERE (namespace, user_id) > (?, ?) "
+        "ORDER BY namespace, user_id LIMIT ?"
+    )
+    return tuple(Scope(namespace, user_id) for namespace, user_id in rows(db, sql, *last, limit))
+
+
 def find_session(db: Database, scope: Scope) -> int | None:
     """The number of the scope's session."""
     return _number(

@@ -73,6 +73,17 @@ def prepare(path: str) -> None:
             db.close()
 
 
+def has_checkpoints(path: str) -> bool:
+    """Whether a file has the tables of checkpoints; nothing is made by asking."""
+    with spoken_errors(path):
+        db = cast("Database", apsw.Connection(path, flags=apsw.SQLITE_OPEN_READWRITE))
+        try:
+            found = patiently(lambda: one(db, "SELECT 1 FROM sqlite_schema WHERE name = 'checkpoint_nodes'"))
+        finally:
+            db.close()
+    return found is not None
+
+
 def setup(db: Database) -> None:
     """Make the tables where there are none; refuse those of a newer Loom."""
     found = one(db, "SELECT value FROM meta WHERE name = ?", _NAME)

@@ -143,6 +143,11 @@ class SqliteCheckpointStore:
 
         return await self._file.commit(change)
 
+    async def users(self, *, after: Scope | None = None, limit: int = 100) -> tuple[Scope, ...]:
+        """Users who have sessions here, by namespace and user, from behind `after`."""
+        rules.check_limit(limit)
+        return await self._file.view(lambda db: table.all_users(db, after, limit))
+
     async def aclose(self) -> None:
         """Finish writing and release the file. Closing twice is allowed."""
         await self._file.aclose()

@@ -40,12 +40,17 @@ class SqliteFile:
             raise UsageError(f"durability={durability!r} is not known; use 'full' or 'fast'")
         self.path = fspath(path)
         check_text(self.path, "the path of a store")
-        self._durability = durability
+        self.durability: Durability = durability
         self._prepare, self._setup = prepare, setup
         self._opening = Lock()
         self._writer: Writer | None = None
         self._readers = Readers(self.path)
         self._is_closed = False
+
+    @property
+    def is_in_memory(self) -> bool:
+        """Whether there is no file at all."""
+        return self.path == _MEMORY
 
     async def opened(self) -> Writer:
         """The writer; opens the file if that was not done."""
@@ -58,7 +63,7 @@ class SqliteFile:
     async def view(self, action: Callable[[Database], _T]) -> _T:
         """What `action` returns for one consistent view of the file."""
         writer = await self.opened()
-        if self.path == _MEMORY:  # another connection would be another database
+        if self.is_in_memory:  # another connection would be another database
             return await done(writer.submit(action))
         return await anyio.to_thread.run_sync(self._readers.run, action)
 
@@ -92,9 +97,9 @@ class SqliteFile:
             if self._is_closed:
                 raise UsageError(f"the store {self.path} is closed; open another")
             if self._writer is None:
-                if self.path != _MEMORY:
+                if not self.is_in_memory:
                     self._prepare(self.path)
-                writer = acquire(self.path, self._durability)
+                writer = acquire(self.path, self.durability)
                 try:
                     writer.submit(self._setup).result()
                 except BaseException:

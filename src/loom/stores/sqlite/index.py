@@ -43,6 +43,28 @@ Floats: TypeAlias = NDArray[np.float64]
 Numbers: TypeAlias = NDArray[np.int64]
 
 
+class Posting(NamedTuple):
+    """A term in a text: the signal that the text is of, the term, and the number of the record."""
+
+    signal: str
+    term: str
+    number: int
+
+
+def expected_postings(signal: str, number: int, text: str) -> tuple[dict[Posting, tuple[int, int]], int]:
+    """What the index says of a text: how often each term is in it and how long it counts as; and how long it is."""
+    counted = Counter(term for line in text.splitlines() for term in terms(line))
+    length = min(counted.total(), _MOST)
+    postings = {Posting(signal, term, number): (min(times, _MOST), length) for term, times in counted.items()}
+    return postings, counted.total()
+
+
+def unpacked(entries: bytes) -> list[tuple[int, int, int]]:
+    """The number, the times and the length of each posting of a term; what is no whole entry is left out."""
+    whole = len(entries) // _ENTRIES.itemsize * _ENTRIES.itemsize
+    return np.frombuffer(entries[:whole], _ENTRIES).tolist()
+
+
 def run_of(number: int, size: int) -> int:
     """The first number of the run that holds this one, where there are `size` numbers."""
     for run in LARGER_RUNS:

@@ -107,6 +107,13 @@ def pending(db: Database, scope: Scope) -> int:
     return int(found[0]) if found else 0
 
 
+def open_jobs(db: Database, scope: Scope) -> tuple[Job, ...]:
+    """The open jobs of the scope, by id."""
+    whose, values = _covered(scope)
+    found = rows(db, f"SELECT {_JOB} {_FROM} WHERE j.dead_at IS NULL AND {whose} ORDER BY j.id", *values)
+    return tuple(_job(row) for row in found)
+
+
 def forget(db: Database, user: int, scope: Scope) -> dict[str, int]:
     """Remove the jobs and dead letters of the scope; returns how many of each."""
     session, values = ("", ()) if scope.session_id is None else (" AND session_id = ?", (scope.session_id,))

@@ -5,7 +5,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import datetime
 from itertools import islice
 from math import fsum
@@ -25,7 +26,8 @@ from loom.stores.sqlite.vectors import Near, VectorCache, compared, dimension, u
 from loom.stores.sqlite.where import condition
 
 DENSE = "dense"
-_FIRST_LOOK = 128
+_TO_SPARE = 20
+"""How many more than asked for are looked at first: some may not fit."""
 
 # Where cosines are estimates: how many are compared exactly, and how far ahead of them the hits must be.
 _LIKELIEST = 1000
@@ -34,6 +36,8 @@ _MOST_GROUPS = 2
 _AHEAD = 4
 
 _Sql: TypeAlias = tuple[str, tuple[Any, ...]]
+_Row: TypeAlias = tuple[Any, ...]
+"""A row of the table: which one it is, then its columns, the first of which is the id."""
 
 
 class _Asked(NamedTuple):
@@ -52,27 +56,75 @@ def search(
         unit_vector(query.vector, dimension(db), "the vector of a query")
     if user is None:
         return []
-    shown = _shown(user, scope, query, now)
+    asked = _Asked(user, _shown(user, scope, query, now), query)
     if query.vector is None and not query.text.strip():
-        return [Hit(from_row(row), 0.0) for row in _fitting(db, shown, query, SELECTED, limit=query.limit)]
+        return [Hit(from_row(row), 0.0) for row in _fitting(db, asked.shown, query, SELECTED, limit=query.limit)]
     total = np.zeros(next_number(db, user))
-    parts = index.parts(db, user, query.text, len(total)) if query.text.strip() else []
+    parts = _words(db, asked, total) if query.text.strip() else []
+    near = None if query.vector is None else _near(cache.near(db, user, query.vector), len(total))
+    found = _in_scope(db, asked, scope, _spoken_for(total, near))
+    if near is None:
+        best = _best(db, found, total, asked)
+    else:
+        best, dense = _best_and_near(db, found, total, near, asked)
+        parts += dense
+    return sorted(_hits(best, parts, len(total)), key=rank_key)
+
+
+def search_apart(
+    db: Database, user: int, scope: Scope, query: Query, *, near: int, now: datetime, cache: VectorCache
+) -> list[Hit]:
+    """The best by words and the `near` best by vector, each with its cosine."""
+    assert query.vector is not None
+    asked = _Asked(user, _shown(user, scope, query, now), query)
+    total = np.zeros(next_number(db, user))
+    parts = _words(db, asked, total)
+    best = _best(db, _in_scope(db, asked, scope, np.flatnonzero(total > 0)), total, asked)
+    cosines = _near(cache.near(db, user, query.vector), len(total))
+    close = np.zeros(len(total))
+    found = _in_scope(db, asked, scope, _spoken_for(close, cosines))
+    nearest, dense = _best_and_near(db, found, close, cosines, asked._replace(query=replace(query, limit=near)))
+    if not cosines.is_exact:
+        near_ones = np.concatenate([_numbers(()), *(part.numbers for part in dense)])
+        _compared(db, np.setdiff1d(_numbers(best), near_ones), close, asked, dense)
+    either = list({row[0]: row for row in (*best, *nearest)}.values())
+    return sorted(_hits(either, _of(best, parts, len(total)) + dense, len(total)), key=rank_key)
+
+
+def _numbers(found: Sequence[_Row]) -> index.Numbers:
+    return np.asarray([number_of(row[0]) for row in found], np.int64)
+
+
+def _of(best: list[_Row], parts: list[index.Part], size: int) -> list[index.Part]:
+    """What the parts say of these rows, and of no others."""
+    is_best = np.zeros(size, np.bool_)
+    is_best[_numbers(best)] = True
+    chosen = ((part, is_best[part.numbers]) for part in parts)
+    return [index.Part(part.signal, part.numbers[mask], part.scores[mask]) for part, mask in chosen]
+
+
+def _words(db: Database, asked: _Asked, total: index.Floats) -> list[index.Part]:
+    """What each word speaks for, added to `total`."""
+    parts = index.parts(db, asked.user, asked.query.text, len(total))
     for part in parts:
         total[part.numbers] += part.scores
-    near = None if query.vector is None else _near(cache.near(db, user, query.vector), len(total))
-    found = _spoken_for(total, near)
-    if scope.session_id is not None:
-        found = np.intersect1d(found, _in_session(db, user, scope), assume_unique=True)
-    asked = _Asked(user, shown, query)
-    if near is not None and not near.is_exact:
-        best, compared_parts = _best_by_estimate(db, found, total, near, asked)
-        parts += compared_parts
-    else:
-        if near is not None:
-            total[near.numbers] += near.cosines
-            parts.append(index.Part(DENSE, near.numbers, near.cosines.astype(np.float64)))
-        best = _best(db, found, total, asked)
-    return sorted(_hits(db, user, best, parts, len(total)), key=rank_key)
+    return parts
+
+
+def _in_scope(db: Database, asked: _Asked, scope: Scope, found: index.Numbers) -> index.Numbers:
+    if scope.session_id is None:
+        return found
+    return np.intersect1d(found, _in_session(db, asked.user, scope), assume_unique=True)
+
+
+def _best_and_near(
+    db: Database, found: index.Numbers, total: index.Floats, near: Near, asked: _Asked
+) -> tuple[list[_Row], list[index.Part]]:
+    """The best when cosines are added to `total`, and the part that they are."""
+    if not near.is_exact:
+        return _best_by_estimate(db, found, total, near, asked)
+    total[near.numbers] += near.cosines
+    return _best(db, found, total, asked), [index.Part(DENSE, near.numbers, near.cosines.astype(np.float64))]
 
 
 def _near(near: Near, size: int) -> Near:
@@ -109,18 +161,19 @@ def _shown(user: int, scope: Scope, query: Query, now: datetime) -> _Sql:
 def _fitting(
     db: Database, shown: _Sql, query: Query, columns: str, *, limit: int = -1, among: str | None = None
 ) -> list[tuple[Any, ...]]:
-    """The rows that are shown and fit the filter, by id; `among` is a JSON list of rows."""
+    """The rows that are shown and fit the filter, by id; or `among` a JSON list of rows, in any order."""
     fits = condition(query.where)
     sql, values = f"{shown[0]} AND {fits.sql}", (*shown[1], *fits.values)
-    source = "records AS r"
+    source, order = "records AS r", "ORDER BY r.id"
     if among is not None:
         # A cross join is not reordered: the rows given are looked up, instead of walking all of the user's.
         source, values = "json_each(?) AS given CROSS JOIN records AS r ON r.row = given.value", (among, *values)
+        order = ""
     if query.where is None or fits.exact:
-        return rows(db, f"SELECT {columns} FROM {source} WHERE {sql} ORDER BY r.id LIMIT ?", *values, limit)
+        return rows(db, f"SELECT {columns} FROM {source} WHERE {sql} {order} LIMIT ?", *values, limit)
     found: list[tuple[Any, ...]] = []
     width = columns.count(",") + 1
-    cursor = db.execute(f"SELECT {columns}, {SELECTED} FROM {source} WHERE {sql} ORDER BY r.id", values)
+    cursor = db.execute(f"SELECT {columns}, {SELECTED} FROM {source} WHERE {sql} {order}", values)
     for row in cursor:
         if query.where.matches(from_row(row[width:])):
             found.append(row[:width])
@@ -143,29 +196,28 @@ def _in_session(db: Database, user: int, scope: Scope) -> index.Numbers:
     return np.asarray([number_of(row) for (row,) in found], np.int64)
 
 
-def _best(db: Database, found: index.Numbers, total: index.Floats, asked: _Asked) -> list[int]:
-    """The numbers of the best that are shown: looks at the best scores first and stops when enough fit."""
-    kept: list[tuple[int, str]] = []
+def _best(db: Database, found: index.Numbers, total: index.Floats, asked: _Asked) -> list[_Row]:
+    """The rows of the best that are shown: looks at the best scores first and stops when enough fit."""
+    kept: list[_Row] = []
     limit = asked.query.limit
-    for numbers in _by_score(found, total, max(_FIRST_LOOK, limit * 3 // 2)):
+    for numbers in _by_score(found, total, limit + _TO_SPARE):
         among = json.dumps([row_of(asked.user, number) for number in numbers.tolist()])
-        fitting = _fitting(db, asked.shown, asked.query, "r.row, r.id", among=among)
-        kept += [(number_of(row), id) for row, id in fitting]
+        kept += _fitting(db, asked.shown, asked.query, f"r.row, {SELECTED}", among=among)
         if len(kept) >= limit:
             break
-    kept.sort(key=lambda one: (-total[one[0]], one[1]))
-    return [number for number, _ in kept[:limit]]
+    kept.sort(key=lambda row: (-total[number_of(row[0])], row[1]))
+    return kept[:limit]
 
 
 def _best_by_estimate(
     db: Database, found: index.Numbers, total: index.Floats, near: Near, asked: _Asked
-) -> tuple[list[int], list[index.Part]]:
+) -> tuple[list[_Row], list[index.Part]]:
     """The same where cosines are estimates: the likeliest are compared exactly, which adds to `total` and the parts."""
     estimate = total.copy()
     estimate[near.numbers] += near.cosines
     size = max(_LIKELIEST, asked.query.limit * _LIKELIEST_FOR_EACH)
     parts: list[index.Part] = []
-    looked, candidates, best = 0, found[:0], list[int]()
+    looked, candidates = 0, found[:0]
     for group in islice(_by_score(found, estimate, size), _MOST_GROUPS):
         looked += len(group)
         # Equal estimates are not parted; of very many equal ones, the oldest have to do.
@@ -195,11 +247,11 @@ def _compared(
     return np.union1d(with_words, with_vector)
 
 
-def _are_ahead(best: list[int], total: index.Floats, candidates: index.Numbers, limit: int) -> bool:
+def _are_ahead(best: list[_Row], total: index.Floats, candidates: index.Numbers, limit: int) -> bool:
     """Whether the best are so far ahead of other candidates that one with a lower estimate hardly belongs to them."""
     if len(best) < limit:
         return False
-    return int(np.count_nonzero(total[candidates] >= total[best[-1]])) * _AHEAD <= len(candidates)
+    return int(np.count_nonzero(total[candidates] >= total[number_of(best[-1][0])])) * _AHEAD <= len(candidates)
 
 
 def _by_score(found: index.Numbers, total: index.Floats, size: int) -> Iterator[index.Numbers]:
@@ -217,15 +269,11 @@ def _by_score(found: index.Numbers, total: index.Floats, size: int) -> Iterator[
         yield found
 
 
-def _hits(db: Database, user: int, best: list[int], parts: list[index.Part], size: int) -> list[Hit]:
-    why = _why(best, parts, size)
-    given = "json_each(?) AS given CROSS JOIN records AS r ON r.row = given.value"
-    best_rows = json.dumps([row_of(user, number) for number in best])
-    hits: list[Hit] = []
-    for row, *stored in db.execute(f"SELECT r.row, {SELECTED} FROM {given}", (best_rows,)):
-        signals = why[number_of(row)]
-        hits.append(Hit(from_row(tuple(stored)), fsum(signals.values()), signals))
-    return hits
+def _hits(best: list[_Row], parts: list[index.Part], size: int) -> Iterator[Hit]:
+    numbers = [number_of(row[0]) for row in best]
+    why = _why(numbers, parts, size)
+    for number, row in zip(numbers, best, strict=True):
+        yield Hit(from_row(row[1:]), fsum(why[number].values()), why[number])
 
 
 def _why(best: list[int], parts: list[index.Part], size: int) -> dict[int, dict[str, float]]:

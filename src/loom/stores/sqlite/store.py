@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from os import PathLike
 from pathlib import Path
@@ -14,15 +15,18 @@ from loom.core.filter import Filter
 from loom.core.hit import Hit
 from loom.core.record import Layer, Receipt, Record
 from loom.core.scope import Scope
-from loom.errors import UsageError
+from loom.errors import StoreError, UsageError
 from loom.protocols.embedder import Vector
 from loom.protocols.jobs import DeadLetter, Job, Lease
 from loom.protocols.memory_store import FoundBy, Query
-from loom.stores.sqlite import handover, records, reembed, search, vectors
+from loom.stores.index_difference import IndexDifference
+from loom.stores.record_rules import vector_apart
+from loom.stores.sqlite import check, describing, handover, records, reembed, search, vectors
 from loom.stores.sqlite import jobs as job_rows
 from loom.stores.sqlite.connection import Database, Durability
 from loom.stores.sqlite.file import SqliteFile
 from loom.stores.sqlite.records import Keys
+from loom.stores.sqlite.touches import Touches
 from loom.stores.sqlite.users import all_users, find_user
 
 _T = TypeVar("_T")
@@ -49,7 +53,8 @@ class SqliteStore:
         make_folder: bool = False,
     ) -> None:
         self._file = SqliteFile(path, durability=durability, prepare=_make_folder if make_folder else _as_it_is)
-        self._view, self._commit = self._file.view, self._file.commit
+        self._view = self._file.view
+        self._touches = Touches()
         self._clock = clock or SystemClock()
         self._cache = vectors.VectorCache(vector_cache_bytes)
 
@@ -66,23 +71,37 @@ class SqliteStore:
 
     async def get(self, scope: Scope, id: str) -> Record | None:
         """The record with this id, None where there is none."""
-        return await self._read(scope, lambda db, user: records.get(db, user, scope, id), None)
+        return await self._shown(scope, lambda db, user: records.get(db, user, scope, id), None)
 
     async def search(self, scope: Scope, query: Query) -> tuple[Hit, ...]:
         """The best hits, best first; the score is the sum of the signals in `why`."""
         now = self._clock.now()
-        return tuple(
-            await self._view(
-                lambda db: search.search(db, find_user(db, scope), scope, query, now=now, cache=self._cache)
-            )
+        if self._touches.asked_for_by(query.where):
+            await self._commit(self._touches.write)
+        hits = await self._view(
+            lambda db: search.search(db, find_user(db, scope), scope, query, now=now, cache=self._cache)
         )
+        return self._touches.shown_in(scope, hits)
+
+    async def search_apart(self, scope: Scope, query: Query, *, near: int) -> tuple[Hit, ...]:
+        """The best by the words of a query and the `near` best by its vector."""
+        vector_apart(query, near)
+        now = self._clock.now()
+        if self._touches.asked_for_by(query.where):
+            await self._commit(self._touches.write)
+        hits = await self._read(
+            scope,
+            lambda db, user: search.search_apart(db, user, scope, query, near=near, now=now, cache=self._cache),
+            [],
+        )
+        return self._touches.shown_in(scope, hits)
 
     async def list(
         self, scope: Scope, *, where: Filter | None = None, after: str | None = None, limit: int = 100
     ) -> tuple[Record, ...]:
         """Records in the order of their ids, from behind `after`."""
         _check_limit(limit)
-        return await self._read(
+        return await self._shown(
             scope,
             lambda db, user: tuple(records.select(db, user, scope, where=where, after=after, limit=limit)),
             (),
@@ -90,7 +109,8 @@ class SqliteStore:
 
     async def count(self, scope: Scope, *, where: Filter | None = None) -> int:
         """How many records there are."""
-        return await self._read(scope, lambda db, user: records.count(db, user, scope, where), 0)
+        ask = self._shown if self._touches.asked_for_by(where) else self._read
+        return await ask(scope, lambda db, user: records.count(db, user, scope, where), 0)
 
     async def delete(self, scope: Scope, *ids: str) -> int:
         """Remove these records; returns how many were there."""
@@ -103,7 +123,7 @@ class SqliteStore:
             user = find_user(db, scope)
             return None if user is None else (user, _forget(db, user, scope))
 
-        done, pending = await self._file.erase(remove)
+        done, pending = await self._file.erase(self._touches.before(remove))
         user, removed = done or (None, {})
         if user is not None and scope.session_id is None:
             self._cache.drop(user)
@@ -115,6 +135,9 @@ class SqliteStore:
 
     async def aclose(self) -> None:
         """Finish writing and release the file. Closing twice is allowed."""
+        if self._touches:
+            with suppress(StoreError):  # what was recalled lately is worth no failure
+                await self._commit(self._touches.write)
         await self._file.aclose()
 
     async def prune(
@@ -130,9 +153,13 @@ class SqliteStore:
         )
 
     async def touch(self, scope: Scope, *ids: str, at: datetime) -> None:
-        """Count one access of each episode."""
-        at = as_utc(at, "the time of an access")
-        await self._change(scope, lambda db, user: records.touch(db, user, scope, ids, at), None)
+        """Count one access of each episode. It is written with the next change: a search waits for no disk.
+
+        Every call of this store sees it at once; another process sees it later, and a crash may lose it.
+        """
+        self._touches.add(scope, ids, as_utc(at, "the time of an access"))
+        if self._touches.are_many:
+            await self._commit(self._touches.write)
 
     async def bind(self, identity: str, dimension: int) -> None:
         """Say which embedder the vectors come from; the same again is a no-op."""
@@ -155,6 +182,8 @@ class SqliteStore:
     ) -> tuple[tuple[Scope, Record], ...]:
         """Records of all users without a vector, by namespace, user and id."""
         _check_limit(limit)
+        if self._touches:
+            await self._commit(self._touches.write)
         return tuple(await self._view(lambda db: reembed.unembedded(db, where, after, limit)))
 
     async def count_unembedded(self, *, where: Filter | None = None) -> int:
@@ -165,6 +194,22 @@ class SqliteStore:
         """Users of whom something was written, by namespace and user, from behind `after`."""
         _check_limit(limit)
         return await self._view(lambda db: all_users(db, after, limit))
+
+    async def bound(self) -> tuple[str, int] | None:
+        """The embedder of the vectors and their dimension; None before bind()."""
+        return await self._view(vectors.binding)
+
+    async def verify(self, *, repair: bool = False) -> IndexDifference:
+        """How the word index and the vectors differ from the records; with `repair` they do not any longer.
+
+        A vector that is no vector of the embedder is taken away by that; `loom memory reembed` makes a new one.
+        """
+        ask = self._commit if repair else self._view
+        return await ask(lambda db: check.check(db, repair=repair))
+
+    async def describe(self) -> dict[str, str]:
+        """What this file is and what it guarantees."""
+        return {**await self._view(describing.labels), "durability": describing.durability(self._file)}
 
     async def put_keys(self, scope: Scope, keys: Keys) -> None:
         """Set keys: record id, then kind, then text; all or none."""
@@ -230,6 +275,10 @@ class SqliteStore:
         """The jobs of a user that were given up, the earliest first."""
         return await self._view(lambda db: job_rows.dead_letters(db, scope))
 
+    async def open_jobs(self, scope: Scope) -> tuple[Job, ...]:
+        """The open jobs of a user, by id."""
+        return await self._view(lambda db: job_rows.open_jobs(db, scope))
+
     async def pending(self, scope: Scope) -> int:
         """How many jobs of a user are open."""
         return await self._view(lambda db: job_rows.pending(db, scope))
@@ -242,6 +291,16 @@ class SqliteStore:
             return nothing if user is None else action(db, user)
 
         return await self._view(view)
+
+    async def _shown(self, scope: Scope, action: Callable[[Database, int], _T], nothing: _T) -> _T:
+        """A view of one user's rows with all accesses that were counted."""
+        if self._touches:
+            await self._commit(self._touches.write)
+        return await self._read(scope, action, nothing)
+
+    async def _commit(self, action: Callable[[Database], _T]) -> _T:
+        """What a change returns, after it is durable; what waits to be written goes first."""
+        return await self._file.commit(self._touches.before(action) if self._touches else action)
 
     async def _change(self, scope: Scope, action: Callable[[Database, int], _T], nothing: _T) -> _T:
         """A change of one user's rows; `nothing` where he has none, and then he gets none."""

@@ -1,0 +1,79 @@
+"""`loom doctor`: what is installed, and what a store guarantees."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import anyio
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from loom.cli.output import console, print_json, progress_bar
+
+if TYPE_CHECKING:
+    from loom.engine.doctor import Examined
+
+
+def doctor(
+    url: Annotated[
+        str | None,
+        typer.Argument(metavar="URL", help="A store, such as sqlite:PATH or postgres://...; none: the installation."),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """What is installed, or of a store: whether it answers, and what it guarantees as it is set up now.
+
+    Exit code 1 where a part of the store does not answer.
+    """
+    if url is None:
+        _installation(json=json)
+        return
+    from loom.engine.doctor import examine
+    from loom.engine.places import check_is_there
+
+    check_is_there(url)
+    with progress_bar("asking"):
+        found = anyio.run(examine, url)
+    if json:
+        print_json(found)
+    else:
+        _show(found)
+    if any(part.failure for part in found):
+        raise typer.Exit(1)
+
+
+def _installation(*, json: bool) -> None:
+    from loom.engine.doctor import installed
+
+    found = installed()
+    if json:
+        print_json(found)
+        return
+    table = _table()
+    for name in ("python", "loom", "embedder", "model"):
+        table.add_row(name, Text(getattr(found, name)))
+    for extra, said in found.extras.items():
+        table.add_row(f"extra {extra}", Text(said))
+    console().print(table)
+
+
+def _show(found: tuple[Examined, ...]) -> None:
+    from loom.engine.doctor import LABELS
+
+    table = _table()
+    for part in found:
+        answers = Text("yes") if part.failure is None else Text(f"no: {part.failure}", style="yellow")
+        prefix = "" if len(found) == 1 else f"{part.part} "
+        table.add_row(f"{prefix}answers", answers)
+        table.add_row(f"{prefix}kind", part.store)
+        for label in sorted(part.labels, key=lambda one: LABELS.index(one) if one in LABELS else len(LABELS)):
+            table.add_row(f"{prefix}{label}", Text(part.labels[label]))
+    console().print(table)
+
+
+def _table() -> Table:
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    return table

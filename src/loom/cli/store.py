@@ -1,0 +1,162 @@
+"""`loom store`: making, verifying and copying stores."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import anyio
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from loom.cli.output import console, plain, print_json, progress_bar
+
+if TYPE_CHECKING:
+    from loom.core.scope import Scope
+    from loom.engine.copy import Copied
+    from loom.engine.verify import Verified
+
+app = typer.Typer(help="Make a store, verify its indexes, and copy it to another.", no_args_is_help=True)
+
+Url = Annotated[
+    str, typer.Argument(metavar="URL", help="The store: sqlite:PATH, postgres://..., redis://..., qdrant:FOLDER, ...")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+_T = TypeVar("_T")
+
+
+def user_name(user: Scope) -> str:
+    """A user as people read it; the usual namespace is left out."""
+    return user.user_id if user.namespace == "default" else f"{user.namespace} / {user.user_id}"
+
+
+def with_store(url: str, work: Callable[[Any], Awaitable[_T]]) -> _T:
+    """Do something with a store that is there already."""
+    from loom.engine.places import Opening, check_is_there, store_at
+
+    check_is_there(url)
+    store = store_at(url, Opening())
+
+    async def all_of_it() -> _T:
+        try:
+            return await work(store)
+        finally:
+            await store.aclose()
+
+    return anyio.run(all_of_it)
+
+
+@app.command()
+def init(
+    url: Annotated[str, typer.Argument(metavar="URL", help="The store; for Postgres, as an administrator reaches it.")],
+    *,
+    schema: Annotated[str | None, typer.Option(help="The schema to make in Postgres.  [default: loom]")] = None,
+    app_role: Annotated[str | None, typer.Option(help="The role that stores connect as.  [default: loom_app]")] = None,
+    owner_role: Annotated[
+        str | None, typer.Option(help="The role that owns the tables; nobody connects as it.  [default: loom_owner]")
+    ] = None,
+    password: Annotated[
+        str | None, typer.Option(help="The password of the app role.", envvar="LOOM_APP_PASSWORD", show_envvar=True)
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Make the schema and the roles in Postgres, or the file or folder of another store; what is there stays."""
+    from loom.engine.init import init_store
+
+    roles = {"schema": schema, "app_role": app_role, "owner_role": owner_role, "password": password}
+
+    async def work() -> Any:
+        return await init_store(url, **roles)
+
+    with progress_bar("making"):
+        made = anyio.run(work)
+    if json:
+        print_json({one.part: one.done for one in made})
+        return
+    for one in made:
+        console().print(Text(f"{one.part}: {one.done}"), soft_wrap=True)
+
+
+@app.command()
+def verify(
+    url: Url,
+    repair: Annotated[bool, typer.Option("--repair", help="Build what differs again from the records.")] = False,
+    json: Json = False,
+) -> None:
+    """Compare every index with the records it is of; exit code 1 where a difference is left."""
+    from loom.engine.verify import verify_store
+
+    with progress_bar("verifying"):
+        found = with_store(url, lambda store: verify_store(store, repair=repair))
+    is_right = all(part.is_right for part in found)
+    if json:
+        parts = [{**plain(part), "is_right": part.is_right} for part in found]
+        print_json({"is_right": is_right, "parts": parts})
+    else:
+        _show_verified(found, is_right=is_right, repair=repair)
+    if not is_right:
+        raise typer.Exit(1)
+
+
+def _show_verified(found: tuple[Verified, ...], *, is_right: bool, repair: bool) -> None:
+    from loom.engine.verify import NOTHING
+
+    out = console()
+    table = Table("part", "user", "index of", "missing", "extra", "wrong", box=None, pad_edge=False)
+    for part in found:
+        difference = part.difference
+        if difference is None:
+            out.print(Text(f"{part.part} ({part.store}): {NOTHING}"), soft_wrap=True)
+            continue
+        looked = f"{difference.users:,} users and {difference.vectors:,} vectors"
+        out.print(Text(f"{part.part} ({part.store}): looked at {looked}"), soft_wrap=True)
+        for problem in difference.problems:
+            out.print(Text(f"! {problem}; restore the file from a copy", style="yellow"), soft_wrap=True)
+        for one in difference.by_user:
+            counts = (f"{count:,}" for count in (one.missing, one.extra, one.wrong))
+            table.add_row(part.part, Text(user_name(one.user)), one.what, *counts)
+    if table.row_count:
+        out.print(table)
+        out.print("all of it was repaired" if is_right else "they differ" if repair else "they differ; see --repair")
+    elif is_right:
+        out.print("no difference")
+
+
+@app.command()
+def copy(
+    source: Annotated[str, typer.Argument(metavar="SRC", help="The store to read.")],
+    target: Annotated[str, typer.Argument(metavar="DST", help="The store to write; a file is made if needed.")],
+    namespace: Annotated[str | None, typer.Option(help="Only this namespace; all of them if not given.")] = None,
+    json: Json = False,
+) -> None:
+    """Copy everything of every user, sessions too, to another store; broken off, it goes on when it is run again.
+
+    What DST has under the same id is replaced; what else it has stays. Nobody should write to either meanwhile. Both
+    sides are counted afterwards, with digests; exit code 1 where they differ.
+    """
+    from loom.engine.copy_places import copy_places
+
+    with progress_bar("copying") as progress:
+        done = anyio.run(partial(copy_places, source, target, namespace=namespace, progress=progress))
+    if json:
+        kinds = [{**plain(one), "is_equal": one.is_equal} for one in done.kinds]
+        print_json({**plain(done), "is_equal": done.is_equal, "kinds": kinds})
+    else:
+        _show_copied(done)
+    if not done.is_equal:
+        raise typer.Exit(1)
+
+
+def _show_copied(done: Copied) -> None:
+    out = console()
+    table = Table("user", "kind", "source", "digest", "target", "digest", "", box=None, pad_edge=False)
+    for one in done.kinds:
+        sides = [text for side in (one.source, one.target) for text in (f"{side.count:,}", side.digest)]
+        table.add_row(Text(user_name(one.user)), one.kind, *sides, "same" if one.is_equal else "differs")
+    if table.row_count:
+        out.print(table)
+    for note in done.notes:
+        out.print(Text(f"! {note}", style="yellow"), soft_wrap=True)
+    out.print(f"{done.users:,} users; {done.written:,} records and checkpoints were written; the rest was there")

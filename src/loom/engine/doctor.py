@@ -1,0 +1,129 @@
+"""What holds here: the installation, and for each part of a store whether it answers and what it guarantees."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from dataclasses import dataclass, field
+from importlib import metadata
+
+from loom.engine.models import DEFAULT_MODEL
+from loom.engine.places import Opening, places_of, store_at
+from loom.errors import LoomError, StoreError
+from loom.protocols.memory_store import MemoryStore
+from loom.protocols.whole_store import Describes, HasParts, ListsUsers
+from loom.providers.embedding.auto import pick_embedder
+from loom.stores.indexed import IndexedStore
+
+PACKAGE = "loom-engine"
+LABELS = ("server", "driver", "durability", "isolation", "index", "embedder", "schema")
+"""The order in which labels are shown; others come after these."""
+
+_DRIVERS = {
+    "sqlite": "apsw",
+    "postgres": "psycopg",
+    "postgresql": "psycopg",
+    "redis": "redis",
+    "rediss": "redis",
+    "unix": "redis",
+    "chroma": "chromadb",
+    "qdrant": "qdrant-client",
+}
+_REQUIREMENT = re.compile(r"""^(?P<name>[\w.-]+).*;.*extra == ['"](?P<extra>[\w-]+)['"]""")
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """One part of a store: what it says of itself, or why it could not be asked."""
+
+    part: str
+    store: str
+    labels: dict[str, str] = field(default_factory=dict[str, str], hash=False)
+    failure: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Installed:
+    """What this Python has of Loom."""
+
+    python: str
+    loom: str
+    extras: dict[str, str] = field(hash=False)
+    embedder: str
+    model: str
+
+
+async def examine(where: str) -> tuple[Examined, ...]:
+    """Ask every part of the store at `where`; a part that does not answer costs the others nothing."""
+    store = store_at(where, Opening())
+    try:
+        found = await _examined("store", store)
+    finally:
+        await store.aclose()
+    drivers = ", ".join(dict.fromkeys(driver for place in places_of(where).values() if (driver := _driver(place))))
+    if drivers:
+        found[0].labels["driver"] = drivers
+    return tuple(found)
+
+
+async def _examined(part: str, store: MemoryStore) -> list[Examined]:
+    if isinstance(store, HasParts) and not isinstance(store, IndexedStore):  # which speaks for its truth as well
+        return [one for name, below in store.parts.items() for one in await _examined(name, below)]
+    try:
+        return [Examined(part, type(store).__name__, await labels_of(store))]
+    except StoreError as error:
+        return [Examined(part, type(store).__name__, failure=str(error))]
+
+
+async def labels_of(store: object) -> dict[str, str]:
+    """What a store says of itself; one that says nothing is at least reached."""
+    if isinstance(store, Describes):
+        return await store.describe()
+    if isinstance(store, ListsUsers):
+        await store.users(limit=1)
+    return {}
+
+
+def installed() -> Installed:
+    """Python, Loom, its extras, and what is used where nothing is named."""
+    try:
+        embedder = pick_embedder().why
+    except LoomError as error:
+        embedder = f"none: {error}"
+    named = os.environ.get(DEFAULT_MODEL, "").strip()
+    return Installed(
+        python=f"{platform.python_version()} on {platform.system()} {platform.machine()}",
+        loom=_version(PACKAGE) or "not installed as a package",
+        extras=_extras(),
+        embedder=embedder,
+        model=named or f"none: {DEFAULT_MODEL} is not set; an agent answers with what it finds in memory",
+    )
+
+
+def _extras() -> dict[str, str]:
+    """For each extra the versions of its packages, or the command that installs what is missing."""
+    needed: dict[str, list[str]] = {}
+    for line in metadata.requires(PACKAGE) or () if _version(PACKAGE) else ():
+        if found := _REQUIREMENT.match(line):
+            needed.setdefault(found["extra"], []).append(found["name"])
+    return {extra: _said(extra, names) for extra, names in sorted(needed.items())}
+
+
+def _said(extra: str, names: list[str]) -> str:
+    versions = {name: _version(name) for name in names}
+    if None in versions.values():
+        return f"not installed; run: pip install '{PACKAGE}[{extra}]'"
+    return ", ".join(f"{name} {version}" for name, version in versions.items())
+
+
+def _driver(place: str) -> str | None:
+    package = _DRIVERS.get(place.partition(":")[0].partition("+")[0])
+    return None if package is None else f"{package} {_version(package) or 'not installed'}"
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None

@@ -1,0 +1,197 @@
+"""Which store a place names: a URL or a mapping becomes stores, which connect at their first use.
+
+A place is one store (`sqlite:PATH`, `postgres://...`), a store with a vector engine beside it (`qdrant:FOLDER`,
+`chroma+http://HOST:8000?truth=...`), or several stores put together (`composite:?truth=...&vectors=...&l2=...`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+
+from loom.core.clock import Clock
+from loom.core.record import Layer
+from loom.engine.vector_places import ENGINES, engine_of, index_at, is_server, server_form
+from loom.errors import NotFound, UsageError
+from loom.memory.composite import composed
+from loom.protocols.memory_store import MemoryStore
+from loom.stores.inmemory import InMemoryStore
+from loom.stores.sqlite import SqliteStore
+from loom.stores.sqlite.connection import Durability
+
+BACKENDS = ("inmemory", "sqlite", "postgres", "redis", "chroma", "qdrant", "composite")
+PLACE_OPTIONS = ("backend", "path", "url", "truth", "vectors", "layers")
+"""What a mapping says of where a memory is; see open_memory."""
+TRUTH = "memory.db"
+"""The file beside the vectors in a folder of a vector engine: everything that is no vector, and the vectors too."""
+COMPOSITE_FORM = "composite:?truth=postgres://...&vectors=qdrant+http://...&l2=redis://..."
+
+_SERVERS = {
+    "postgres": ("postgres", "PostgresStore"),
+    "postgresql": ("postgres", "PostgresStore"),
+    "redis": ("redis", "RedisStore"),
+    "rediss": ("redis", "RedisStore"),
+    "unix": ("redis", "RedisStore"),
+}
+"""Which class of `loom.stores` a URL with this scheme names; its driver is an extra, so it is loaded when asked for."""
+_LAYERS = {layer.label.lower(): layer for layer in Layer}
+
+
+class Opening(NamedTuple):
+    """How stores are opened."""
+
+    clock: Clock | None = None
+    durability: Durability = "full"
+
+
+def store_at(where: object, how: Opening) -> Any:
+    """The store that a URL or a mapping names; a store is itself."""
+    if isinstance(where, MemoryStore):
+        return where
+    if isinstance(where, Mapping):
+        return _mapped(where, how)  # pyright: ignore[reportUnknownArgumentType]
+    if not isinstance(where, str):
+        raise UsageError(f"{where!r} names no memory; give a URL, a mapping, a store or a memory")
+    backend, _, rest = where.partition(":")
+    if backend == "inmemory" and not rest:
+        return InMemoryStore(clock=how.clock)
+    if backend == "sqlite":
+        return _sqlite(rest, how)
+    if backend in _SERVERS:
+        module, name = _SERVERS[backend]
+        return getattr(import_module(f"loom.stores.{module}"), name)(where, clock=how.clock)
+    if engine_of(where) is not None:
+        return _indexed(where, how)
+    if backend == "composite":
+        given = _queried(where, ("truth", "vectors", *_LAYERS))
+        return _composite(given.pop("truth", None), given.pop("vectors", None), given, how)
+    # Only the scheme is repeated: what follows may hold a password.
+    raise UsageError(f"there is no memory backend {backend!r}; the backends are {', '.join(BACKENDS)}")
+
+
+def places_of(where: str) -> dict[str, str]:
+    """The places that a place is made of, by what each is for; a store that stands alone is `store`."""
+    if where.partition(":")[0] == "composite":
+        return _queried(where, ("truth", "vectors", *_LAYERS))
+    if engine_of(where) is not None and is_server(where):
+        return {**_queried(where, ("truth",)), "vectors": where.partition("?")[0]}
+    return {"store": where}
+
+
+def sessions_place(where: str) -> str | None:
+    """Where the checkpoints beside a memory are: with its truth; None where that keeps none that last."""
+    places = places_of(where)
+    truth = places.get("store") or places.get("truth") or ""
+    backend, _, rest = truth.partition(":")
+    if backend in ENGINES and rest:
+        return f"sqlite:{Path(rest) / TRUTH}"
+    return truth if backend in {"sqlite", *_SERVERS} else None
+
+
+def check_is_there(where: str) -> None:
+    """Refuse the place of a file or a folder that is not there, as opening it would make it."""
+    for place in places_of(where).values():
+        backend, _, path = place.partition(":")
+        is_local = backend == "sqlite" or (backend in ENGINES and bool(path))
+        if is_local and path != ":memory:" and not Path(path.removeprefix("//")).exists():
+            raise NotFound(f"there is nothing at {path!r}; give the place of a store that was used before")
+
+
+def indexed_at(truth: object, vectors: str, how: Opening) -> Any:
+    """A store with the vector engine that `vectors` names beside it."""
+    from loom.stores.indexed import IndexedStore  # noqa: PLC0415 - only who has an index needs it
+
+    return IndexedStore(store_at(truth, how), index_at(vectors), clock=how.clock)
+
+
+def _sqlite(path: str, how: Opening) -> SqliteStore:
+    if not path:
+        raise UsageError("sqlite needs a file; write sqlite:./memory.db")
+    return SqliteStore(path.removeprefix("//"), clock=how.clock, durability=how.durability)
+
+
+def _indexed(where: str, how: Opening) -> Any:
+    """A vector engine with everything else in a file of its folder, or where `truth` says."""
+    if is_server(where):
+        truth = _queried(where, ("truth",)).get("truth")
+        if truth is None:
+            name = str(engine_of(where))
+            raise UsageError(f"{name} keeps vectors alone; say where everything else is: {server_form(name)}")
+        return indexed_at(truth, where.partition("?")[0], how)
+    folder = where.partition(":")[2]
+    file = Path(folder) / TRUTH if folder else ":memory:"
+    truth = SqliteStore(file, clock=how.clock, durability=how.durability, make_folder=bool(folder))
+    return indexed_at(truth, where, how)
+
+
+def _queried(where: str, allowed: tuple[str, ...]) -> dict[str, str]:
+    """What stands behind the `?` of a place; in a value, `&` and `%` are written %26 and %25."""
+    found: dict[str, str] = {}
+    for pair in filter(None, where.partition("?")[2].split("&")):
+        name, _, value = pair.partition("=")
+        if name not in allowed or not value or name in found:
+            # What is not understood is not repeated: it may be the rest of a password that holds a `&`.
+            raise UsageError(
+                f"what stands behind the ? of this place cannot be read: it takes each of {', '.join(allowed)} once, "
+                "with a place as its value, in which & is written %26"
+            )
+        found[name] = unquote(value)
+    return found
+
+
+def _mapped(given: Mapping[str, Any], how: Opening) -> Any:
+    """The store that a mapping names."""
+    backend, path, url, truth = str(given.get("backend", "inmemory")), *map(given.get, ("path", "url", "truth"))
+    layers: Mapping[str, object] = given.get("layers") or {}
+    if not isinstance(layers, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise UsageError("`layers` is a mapping from l1, l2, l3, l4 to stores")
+    if backend == "composite":
+        if path is not None or url is not None:
+            raise UsageError("the backend 'composite' has no path of its own; its parts have")
+        return _composite(truth, given.get("vectors"), layers, how)
+    if layers or given.get("vectors") is not None:
+        raise UsageError("the backend 'composite', and no other, takes `layers` and `vectors`")
+    if backend in ENGINES:
+        return _mapped_index(backend, path, url, truth, how)
+    if truth is not None:
+        raise UsageError(f"`truth` is for vector engines and the backend 'composite'; {backend} is its own")
+    if url is not None:
+        return store_at(str(url), how)
+    return store_at(backend if path is None else f"{backend}:{path}", how)
+
+
+def _mapped_index(engine: str, path: object, url: object, truth: object, how: Opening) -> Any:
+    if path is not None and url is not None:
+        raise UsageError(f"{engine} is given a path and a url; give one of them")
+    server = None if url is None else str(url)
+    if server is not None and not server.startswith(f"{engine}+"):
+        server = f"{engine}+{server}"
+    place = server or (engine if path is None else f"{engine}:{path}")
+    return _indexed(place, how) if truth is None else indexed_at(truth, place, how)
+
+
+def _composite(truth: object, vectors: object, layers: Mapping[str, object], how: Opening) -> Any:
+    """Stores put together: the truth, an engine for its vectors, and stores of their own for some layers."""
+    if truth is None and (vectors is not None or not layers):
+        raise UsageError(f"the backend 'composite' needs `truth`, or `layers` alone; as one URL: {COMPOSITE_FORM}")
+    below = None
+    if truth is not None:
+        below = store_at(truth, how) if vectors is None else indexed_at(truth, str(vectors), how)
+    # A place that is named twice is one store: two on the same data would take each other's records away.
+    opened: dict[str, Any] = {truth: below} if isinstance(truth, str) else {}
+    named: dict[Layer, Any] = {}
+    for name, at in layers.items():
+        store = opened[at] if isinstance(at, str) and at in opened else store_at(at, how)
+        named[_layer(name)] = store
+        if isinstance(at, str):
+            opened[at] = store
+    return composed(named, truth=below) if named else below
+
+
+def _layer(name: str) -> Layer:
+    if name not in _LAYERS:
+        raise UsageError(f"there is no layer {name!r}; the layers are {', '.join(_LAYERS)}")
+    return _LAYERS[name]

@@ -1,0 +1,117 @@
+"""Comparing the word index and the vectors of a file with its records, and building them anew.
+
+The records and their keys are the truth. The index is read run by run, so that a check takes the memory of one run.
+"""
+
+# ruff: noqa: S608 - only names of columns of this package stand in SQL; every value is bound
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from itertools import pairwise
+
+from loom.core.scope import Scope
+from loom.stores.index_difference import IndexDifference, UserDifference, summed
+from loom.stores.record_rows import SELECTED, from_row
+from loom.stores.sqlite.connection import Database, one, rows
+from loom.stores.sqlite.index import OWN, IndexChange, Posting, expected_postings, runs_of, unpacked
+from loom.stores.sqlite.users import number_of, row_of
+from loom.stores.sqlite.vectors import binding, drop_vector
+
+_PAGE = 4096
+_BYTES = 4
+"""Of a number of a vector."""
+_BAD_VECTORS = "SELECT row FROM vectors WHERE user = ? AND (length(data) != ? OR row >> 32 != user)"
+
+
+def check(db: Database, *, repair: bool) -> IndexDifference:
+    """How the indexes of all users differ from their records; with `repair` they do not any longer."""
+    problems = [str(said) for (said,) in rows(db, "PRAGMA integrity_check") if said != "ok"]
+    problems += [f"{table}: a row points to nothing" for table, *_ in rows(db, "PRAGMA foreign_key_check")]
+    found: list[UserDifference] = []
+    users = rows(db, "SELECT user, namespace, user_id, next_number, records FROM users ORDER BY namespace, user_id")
+    for user, namespace, user_id, size, held in users:
+        scope = Scope(namespace, user_id)
+        words = _words(db, user, scope, size, held)
+        vectors, bad = _vectors(db, user, scope)
+        found += [words, vectors]
+        if repair and not words.is_equal:
+            _build(db, user, size)
+        for row in bad if repair else ():
+            drop_vector(db, user, row)
+    total = one(db, "SELECT count(*) FROM vectors") or (0,)
+    return summed(found, users=len(users), vectors=int(total[0]), repair=repair, problems=problems)
+
+
+def _words(db: Database, user: int, scope: Scope, size: int, held: int) -> UserDifference:
+    counted: Counter[str] = Counter()
+    lengths: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0])
+    for start, end in pairwise([*runs_of(size), size]):
+        due: dict[Posting, tuple[int, int]] = {}
+        for signal, number, text in _texts(db, user, start, end):
+            postings, words = expected_postings(signal, number, text)
+            due |= postings
+            if words:
+                lengths[signal][0] += 1
+                lengths[signal][1] += words
+        counted += _compared(db, user, start, due)
+    runs = set(runs_of(size))
+    stray = rows(db, "SELECT run, count(*) FROM postings WHERE user = ? GROUP BY run", user)
+    counted["extra"] += sum(amount for run, amount in stray if run not in runs)
+    stored = {
+        signal: [texts, words]
+        for signal, texts, words in rows(db, "SELECT signal, texts, words FROM lengths WHERE user = ?", user)
+    }
+    counted["wrong"] += sum(stored.get(signal) != lengths.get(signal) for signal in {*stored, *lengths})
+    there = one(db, "SELECT count(*) FROM records WHERE user = ?", user) or (0,)
+    counted["wrong"] += int(there[0]) != held
+    return UserDifference(
+        user=scope, what="words", missing=counted["missing"], extra=counted["extra"], wrong=counted["wrong"]
+    )
+
+
+def _compared(db: Database, user: int, run: int, due: dict[Posting, tuple[int, int]]) -> Counter[str]:
+    """How the postings of one run differ from those that are due."""
+    found: dict[Posting, tuple[int, int]] = {}
+    counted: Counter[str] = Counter()
+    for signal, term, entries in rows(
+        db, "SELECT signal, term, entries FROM postings WHERE user = ? AND run = ?", user, run
+    ):
+        read = unpacked(entries)
+        found |= {Posting(signal, term, number): (times, length) for number, times, length in read}
+        # What is there twice, or is no whole entry, would be read by a search as well.
+        counted["extra"] += len(read) - len({number for number, _, _ in read}) + (len(read) * 8 != len(entries))
+    counted["missing"] += sum(1 for posting in due if posting not in found)
+    counted["extra"] += sum(1 for posting in found if posting not in due)
+    counted["wrong"] += sum(1 for posting, says in due.items() if found.get(posting, says) != says)
+    return counted
+
+
+def _vectors(db: Database, user: int, scope: Scope) -> tuple[UserDifference, list[int]]:
+    """Vectors that are of another size than the embedder's; also their rows."""
+    bound = binding(db)
+    size = 0 if bound is None else bound[1] * _BYTES
+    bad = [int(row) for (row,) in rows(db, _BAD_VECTORS, user, size)]
+    return UserDifference(user=scope, what="vectors", wrong=len(bad)), bad
+
+
+def _build(db: Database, user: int, size: int) -> None:
+    """Build the word index of a user anew from his records."""
+    for table in ("postings", "lengths"):
+        db.execute(f"DELETE FROM {table} WHERE user = ?", (user,))
+    for start in range(0, size, _PAGE):
+        change = IndexChange(user)
+        for signal, number, text in _texts(db, user, start, min(start + _PAGE, size)):
+            change.add(signal, number, text)
+        change.flush(db, size, size)
+    db.execute("UPDATE users SET records = (SELECT count(*) FROM records WHERE user = ?) WHERE user = ?", (user, user))
+
+
+def _texts(db: Database, user: int, start: int, end: int) -> Iterator[tuple[str, int, str]]:
+    """Everything that the numbers from `start` to `end` are found by: the signal, the number and the text."""
+    bounds = (row_of(user, start), row_of(user, end))
+    for *stored, row in rows(db, f"SELECT {SELECTED}, r.row FROM records AS r WHERE r.row >= ? AND r.row < ?", *bounds):
+        yield OWN, number_of(row), from_row(tuple(stored)).text
+    for row, kind, text in rows(db, "SELECT row, kind, text FROM keys WHERE row >= ? AND row < ?", *bounds):
+        yield f"{OWN}.{kind}", number_of(row), text

