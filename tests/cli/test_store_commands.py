@@ -49,6 +49,19 @@ def fill(where):
     anyio.run(work)
 
 
+def test_sweep_leaves_no_bytes_of_what_was_forgotten(loom, tmp_path):
+    where = f"sqlite:{tmp_path}/m.db"
+    fill(where)
+    loom("memory", "forget", "--db", where, "--user", "alice", "--yes")
+    assert json.loads(loom("store", "sweep", where, "--json").stdout) == {"pending": []}
+    assert "there is nothing at" in loom("store", "sweep", "sqlite:other.db", code=2).stderr
+    with postgres() as server:
+        loom("store", "init", server.url())
+        fill(server.url("loom_app"))
+        assert "no bytes" in loom("store", "sweep", server.url()).stdout
+        assert "connect as an administrator" in loom("store", "sweep", server.url("loom_app"), code=2).stderr
+
+
 def harm(path):
     db = apsw.Connection(str(path))
     db.execute("DELETE FROM postings WHERE user = 1")

@@ -26,7 +26,7 @@ REFERENCE = ROOT / "docs/reference"
 GROUPS = {
     "cache": ("plan", "explain", "simulate"),
     "memory": ("add", "search", "facts", "show", "stats", "forget", "export", "import", "reembed", "work"),
-    "store": ("init", "verify", "copy"),
+    "store": ("init", "sweep", "verify", "copy"),
     "session": ("list", "show", "restore", "fork", "export", "compact"),
 }
 COMMANDS = (

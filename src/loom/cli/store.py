@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from loom.engine.copy import Copied
     from loom.engine.verify import Verified
 
-app = typer.Typer(help="Make a store, verify its indexes, and copy it to another.", no_args_is_help=True)
+app = typer.Typer(help="Make a store, verify its indexes, copy it, sweep out what was forgotten.", no_args_is_help=True)
 
 Url = Annotated[
     str, typer.Argument(metavar="URL", help="The store: sqlite:PATH, postgres://..., redis://..., qdrant:FOLDER, ...")
@@ -77,6 +77,36 @@ def init(
         return
     for one in made:
         console().print(Text(f"{one.part}: {one.done}"), soft_wrap=True)
+
+
+@app.command()
+def sweep(
+    url: Annotated[str, typer.Argument(metavar="URL", help="The store; for Postgres, as an administrator reaches it.")],
+    *,
+    schema: Annotated[str | None, typer.Option(help="The schema in Postgres.  [default: loom]")] = None,
+    owner_role: Annotated[
+        str | None, typer.Option(help="The role that owns the tables.  [default: loom_owner]")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Leave no bytes of what was forgotten; exit code 1 where something is still pending.
+
+    In Postgres each table is locked while it is written anew.
+    """
+    from loom.engine.sweep import sweep_store
+
+    async def work() -> Any:
+        return await sweep_store(url, schema=schema, owner_role=owner_role)
+
+    with progress_bar("sweeping"):
+        pending = anyio.run(work)
+    if json:
+        print_json({"pending": list(pending)})
+    else:
+        for line in pending or ("no bytes of what was forgotten are left",):
+            console().print(Text(line), soft_wrap=True)
+    if pending:
+        raise typer.Exit(1)
 
 
 @app.command()

@@ -87,8 +87,8 @@ def _driver() -> Any:
 
 
 @contextmanager
-def spoken_errors(where: str) -> Generator[None]:
-    """Errors of the driver as errors of Loom."""
+def spoken_errors(where: str, *, needed: str = "the role that `loom store init` made") -> Generator[None]:
+    """Errors of the driver as errors of Loom; `needed` is who is allowed to do it."""
     from psycopg import DataError, Error  # noqa: PLC0415
     from psycopg_pool import PoolClosed, PoolTimeout  # noqa: PLC0415
 
@@ -107,15 +107,15 @@ def spoken_errors(where: str) -> Generator[None]:
     except (DataError, UnicodeEncodeError) as error:
         raise UsageError(f"Postgres cannot hold what was given: {error}; remove such characters or numbers") from error
     except Error as error:
-        raise _spoken(error, where) from error
+        raise _spoken(error, where, needed) from error
 
 
-def _spoken(error: Any, where: str) -> StoreError:
+def _spoken(error: Any, where: str, needed: str) -> StoreError:
     from psycopg import OperationalError, errors  # noqa: PLC0415
 
     said = str(error).strip()
     if isinstance(error, errors.InsufficientPrivilege):
-        return StoreError(f"{where} refused it: {said}; connect as the role that `loom store init` made")
+        return StoreError(f"{where} refused it: {said}; connect as {needed}")
     if isinstance(error, errors.QueryCanceled):
         return _too_long(where)
     if isinstance(error, OperationalError):

@@ -171,7 +171,8 @@ TABLES = (
 
 UNSWEPT = (
     "no row is left, but Postgres keeps the bytes of removed rows in its files until they are swept: let an "
-    "administrator call sweep_schema(), which runs VACUUM FULL and empties the write-ahead log; backups have to run out"
+    "administrator run `loom store sweep URL`, which writes them anew and empties the write-ahead log; backups have to "
+    "run out"
 )
 """What a forget cannot do: only an administrator can make Postgres write its files anew."""
 
@@ -213,7 +214,7 @@ async def init_schema(
     for what, name in (("schema", schema), ("app_role", app_role), ("owner_role", owner_role)):
         check_text(name, f"{what} of init_schema()", max_bytes=63)
     where = spoken_name(admin_dsn)
-    with spoken_errors(where):
+    with spoken_errors(where, needed="an administrator of the server"):
         db = await connect(admin_dsn)
         async with db:
             await run(db, "SELECT pg_advisory_xact_lock(hashtext('loom init'))")

@@ -4,17 +4,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from loom.core.hit import Hit
+from loom.core.hit import Hit, joined
 from loom.core.scope import Scope
 from loom.core.words import query_terms
 from loom.protocols.memory_store import Query
 from loom.stores.postgres import index, near
 from loom.stores.postgres.owners import owner_of, seen
 from loom.stores.postgres.records import fitting
-from loom.stores.postgres.vectors import DENSE, SCALE, direction
+from loom.stores.postgres.vectors import COSINE, DENSE, cosines_of, direction
 from loom.stores.postgres.where import condition
 from loom.stores.record_rows import SELECTED, to_micros
 
@@ -23,8 +24,7 @@ if TYPE_CHECKING:
 
 # Rounded, because equal vectors must score equal; the numbers leave the long vectors behind before they are sorted.
 _NEAR = (
-    f"SELECT v.number, '{DENSE}' AS signal, '' AS term, round(-(v.data <#> %s::vector) * {SCALE}) / {SCALE} "
-    "AS score FROM vectors AS v WHERE v.owner = %s OFFSET 0"
+    f"SELECT v.number, '{DENSE}' AS signal, '' AS term, {COSINE} AS score FROM vectors AS v WHERE v.owner = %s OFFSET 0"
 )
 # Summed in one order, so that a sum has one value, and hits one order.
 _TOTAL = (
@@ -59,6 +59,16 @@ async def search(db: Database, scope: Scope, query: Query, *, now: datetime) -> 
             return hits
     # A filter may leave little of what is nearest, and then all are compared.
     return await _best(asked, *_alone(_NEAR, (vector, owner)))
+
+
+async def search_apart(db: Database, scope: Scope, query: Query, *, near: int, now: datetime) -> list[Hit]:
+    """The best by words and the `near` best by vector, each with its cosine."""
+    assert query.vector is not None
+    by_words = await search(db, scope, replace(query, vector=None), now=now)
+    by_vector = await search(db, scope, replace(query, text="", limit=near), now=now)
+    cosines = {hit.item.id: hit.why[DENSE] for hit in by_vector}
+    far = [hit.item.id for hit in by_words if hit.item.id not in cosines]
+    return joined(by_words, by_vector, cosines | await cosines_of(db, scope, query.vector, far))
 
 
 async def _best(asked: _Asked, spoken: str, values: tuple[Any, ...]) -> list[Hit]:

@@ -24,6 +24,7 @@ from loom.stores.postgres.guard import guarded
 from loom.stores.postgres.owners import all_users
 from loom.stores.postgres.records import Keys
 from loom.stores.postgres.schema import SCHEMA, UNSWEPT
+from loom.stores.record_rules import vector_apart
 
 
 class PostgresStore:
@@ -69,6 +70,12 @@ class PostgresStore:
         """The best hits, best first; the score is the sum of the signals in `why`."""
         async with self._server.transaction(scope) as db:
             return tuple(await search.search(db, scope, query, now=self._clock.now()))
+
+    async def search_apart(self, scope: Scope, query: Query, *, near: int) -> tuple[Hit, ...]:
+        """The best by the words of a query and the `near` best by its vector."""
+        vector_apart(query, near)
+        async with self._server.transaction(scope) as db:
+            return tuple(await search.search_apart(db, scope, query, near=near, now=self._clock.now()))
 
     async def list(
         self, scope: Scope, *, where: Filter | None = None, after: str | None = None, limit: int = 100

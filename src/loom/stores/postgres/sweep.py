@@ -27,7 +27,7 @@ async def sweep_schema(admin_dsn: str, *, schema: str = SCHEMA, owner_role: str 
     zeros twice around, 16 MB for each of its files.
     """
     where = spoken_name(admin_dsn)
-    with spoken_errors(where):
+    with spoken_errors(where, needed="an administrator of the server"):
         async with as_owner(admin_dsn, schema, owner_role, where) as db:
             await index_large_users(db, schema)
         db = await connect(admin_dsn, autocommit=True)

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from loom.core.filter import Filter
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 DENSE = "dense"
 SCALE = 10**6
 """What differs past this many parts of a cosine is rounding."""
+COSINE = f"round(-(v.data <#> %s::vector) * {SCALE}) / {SCALE}"
 
 _SET = (
     "INSERT INTO vectors (owner, number, data) VALUES (%s, %s, %s::vector) "
@@ -53,6 +54,19 @@ async def direction(db: Database, vector: Vector, what: str) -> tuple[int, str]:
     """The dimension of this schema's vectors and the direction of one as text; refuses one that does not fit."""
     size = _dimension(await binding(db))
     return size, _text(vector, size, what)
+
+
+async def cosines_of(db: Database, scope: Scope, vector: Vector, ids: Sequence[str]) -> dict[str, float]:
+    """How near each of these records is to a vector, of those that the scope sees and that have one."""
+    if not ids:
+        return {}
+    _, unit = await direction(db, vector, "the vector of a query")
+    sql, values = seen(scope)
+    joined = "records AS r JOIN vectors AS v ON v.owner = r.owner AND v.number = r.number"
+    found = await rows(
+        db, f"SELECT r.id, {COSINE} FROM {joined} WHERE {sql} AND r.id = ANY(%s)", unit, *values, list(ids)
+    )
+    return dict(found)
 
 
 async def put_vectors(db: Database, scope: Scope, vectors: Mapping[str, Vector]) -> None:
