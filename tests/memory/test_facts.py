@@ -10,7 +10,7 @@ from loom.core.ids import RecordIds
 from loom.core.record import Fact, Provenance
 from loom.errors import NotFound, UsageError
 from loom.memory.entities import Aliases
-from loom.memory.facts import applied, assert_claim, current, restore, retract
+from loom.memory.facts import applied, assert_claim, current, restore, retract, settled_again
 from loom.protocols.extractor import Claim
 from loom.testing.clock import FakeClock
 
@@ -328,6 +328,34 @@ def test_the_order_of_claims_decides_nothing(orders):
         line, before = book.line(13), len(book.facts)
         book.say(*claims)
         assert (book.line(13), len(book.facts)) == (line, before)
+
+
+@given(st.lists(CLAIMS, max_size=4), CLAIMS, CLAIMS, st.booleans())
+@settings(max_examples=300, deadline=None)
+def test_two_who_decide_at_once_settle_on_what_either_order_gives(claims, one, other, first):
+    book, after = Book(), Book()
+    book.say(*claims)
+    assert settled_again(book.facts, book.facts, now=book.clock.now()) == ()
+    after.say(*claims, one, other)
+    book.clock.advance(timedelta(hours=1))
+    changes = [
+        assert_claim(
+            book.facts,
+            said,
+            now=book.clock.now(),
+            ids=RecordIds(book.clock, entropy=lambda n, mark=mark: mark * n),
+            provenance=USER,
+        )
+        for said, mark in ((one, b"a"), (other, b"b"))
+    ]
+    for change in changes if first else changes[::-1]:
+        book.facts = applied(book.facts, change)
+    book.clock.advance(timedelta(hours=1))
+    both = [fact for change in changes for fact in change.put]
+    mended = settled_again(book.facts, both, now=book.clock.now())
+    book.facts = tuple({fact.id: fact for fact in (*book.facts, *mended)}.values())
+    assert book.line(13) == after.line(13)
+    assert settled_again(book.facts, book.facts, now=book.clock.now()) == ()
 
 
 @given(st.lists(CLAIMS, max_size=5), CLAIMS)

@@ -39,6 +39,9 @@ class Bench:
     async def read(self, episodes):
         return ()
 
+    async def settle(self, scope, written):
+        """Nobody else writes here."""
+
     async def learn(self, scope, episodes, claims):
         self.learnt += [e.id for e in episodes]
         return await self.learning(scope, episodes) if self.learning else Learnt()

@@ -148,11 +148,20 @@ def settled_without(
     existing: Sequence[Fact], gone: Container[str], *, now: datetime, aliases: Aliases = NO_ALIASES
 ) -> tuple[Fact, ...]:
     """What to write when statements and their versions are deleted: what they had closed or hidden holds again."""
-    slots = dict.fromkeys(slot_of(fact, aliases) for fact in existing if fact.id in gone)
     left = [fact for fact in existing if fact.id not in gone]
+    return settled_again(left, [fact for fact in existing if fact.id in gone], now=now, aliases=aliases)
+
+
+def settled_again(
+    existing: Sequence[Fact], beside: Iterable[Fact], *, now: datetime, aliases: Aliases = NO_ALIASES
+) -> tuple[Fact, ...]:
+    """What to write where the facts beside these ones are not what all statements add up to; mostly nothing.
+
+    Two who decide at the same time, each without what the other writes, leave two facts where one can be believed.
+    """
     put: list[Fact] = []
-    for key in slots:
-        slot = _Slot(left, key, aliases, now)
+    for key in dict.fromkeys(slot_of(fact, aliases) for fact in beside):
+        slot = _Slot(existing, key, aliases, now)
         put += slot.settle(slot.statements, cause=None)
     return tuple(put)
 

@@ -13,7 +13,7 @@ from loom.core.scope import Scope
 from loom.memory.entities import USER, Aliases, predicate_key
 from loom.memory.extract.instructions import INSTRUCTION
 from loom.memory.extract.rules import RuleExtractor, sentences
-from loom.memory.facts import assert_claim
+from loom.memory.facts import assert_claim, settled_again
 from loom.memory.listing import every_fact
 from loom.memory.standing import StandingItem, is_standing, own_words, placed, settled, standing_items
 from loom.protocols.extractor import Claim, Extractor
@@ -45,7 +45,7 @@ class Learnt:
 
 
 class Learner:
-    """Finds claims and decides what they change. It reads the store and writes nothing."""
+    """Finds claims and decides what they change. What they decide others write; settle() alone writes."""
 
     def __init__(self, store: MemoryStore, extractor: Extractor | None, *, clock: Clock, ids: RecordIds) -> None:
         self._store = store
@@ -101,6 +101,17 @@ class Learner:
                 written.update({fact.id: fact for fact in change.put})
                 known.update(written)
         return Learnt(facts=tuple(written.values()), before=before, after=standing_items(known.values(), now=now))
+
+    async def settle(self, scope: Scope, written: Sequence[Fact]) -> None:
+        """Put right what another process decided at the same time, after facts were written.
+
+        Whoever writes last sees what both wrote, and what all statements add up to does not depend on their order.
+        """
+        if written:
+            predicates = tuple(dict.fromkeys([*_NAMING, *(fact.predicate for fact in written)]))
+            known = await every_fact(self._store, scope, In("predicate", predicates))
+            aliases = Aliases.of(fact for fact in known if fact.predicate in _NAMING)
+            await self._store.put(scope, *settled_again(known, written, now=self._clock.now(), aliases=aliases))
 
     async def _known(self, scope: Scope, claims: Sequence[Claim]) -> dict[str, Fact]:
         """The facts that claims may touch: those of their predicates, those that name things, and what stands."""

@@ -179,6 +179,7 @@ class Memory:
         async with self._locks.of(scope.for_user()):
             learnt = await self._learner.instructed(scope, episode)
             done = await self._keeper.keep(scope, [episode], facts=learnt.facts)
+            await self._learner.settle(scope, learnt.facts)
         kept = tuple(item for item in learnt.after if episode.id in item.sources)
         return Instructed(kept=kept, retired=learnt.retired, episode=episode, notes=learnt.notes + done.notes)
 
@@ -304,6 +305,7 @@ class Memory:
         async with self._locks.of(scope):
             learnt = await self._learner.claimed(scope, [(claim, Provenance("user", trusted=trusted))])
             await self.store.put(scope, *learnt.facts)
+            await self._learner.settle(scope, learnt.facts)
         return learnt.facts
 
     async def set_block(self, name: str, text: str, *, user_id: str, trusted: bool = False) -> WorkingBlock:

@@ -14,7 +14,7 @@ from anyio import sleep
 from loom.core.clock import Clock
 from loom.core.filter import And, Eq
 from loom.core.ids import RecordIds
-from loom.core.record import Episode, Layer, Provenance, Record
+from loom.core.record import Episode, Fact, Layer, Provenance, Record
 from loom.core.scope import Scope
 from loom.errors import LoomError, StoreConflict
 from loom.memory.compress import ContextCompressor
@@ -46,6 +46,10 @@ class Learns(Protocol):
 
     async def learn(self, scope: Scope, episodes: Sequence[Episode], claims: Sequence[Claim]) -> Learnt:
         """The facts to write for what these episodes state, and what they retire."""
+        ...
+
+    async def settle(self, scope: Scope, written: Sequence[Fact]) -> None:
+        """Put right what another process decided at the same time, after facts were written."""
         ...
 
 
@@ -147,12 +151,21 @@ class Metabolism:
         async with self._locks.of(lease.job.scope):
             effects = await verb(lease.job, claims)
             await self._store.finish(lease, put=effects.put, jobs=effects.jobs)
-        if self._embed is not None and effects.sunk:
-            try:
-                effects.notes += await self._embed(lease.job.scope, effects.sunk)
-            except LoomError as error:  # the job is done; what it moved is found by its words
-                effects.notes += (f"moved to L4 without vectors: {error}",)
+            effects.notes += await self._after(lease.job.scope, effects)
         return effects
+
+    async def _after(self, scope: Scope, effects: _Effects) -> tuple[str, ...]:
+        """What is left to do when a job is done; returns what could not be, in words."""
+        notes: tuple[str, ...] = ()
+        try:
+            await self._learner.settle(scope, [record for record in effects.put if isinstance(record, Fact)])
+        except LoomError as error:  # the next claim about the same finds and mends it
+            notes += (f"facts were not compared with what others wrote meanwhile: {error}",)
+        try:
+            notes += await self._embed(scope, effects.sunk) if self._embed is not None and effects.sunk else ()
+        except LoomError as error:  # what was moved is found by its words
+            notes += (f"moved to L4 without vectors: {error}",)
+        return notes
 
     async def _put_back(self, lease: Lease, reason: str) -> None:
         now = self._clock.now()
