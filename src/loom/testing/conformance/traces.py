@@ -12,7 +12,7 @@ from loom.core.record import Layer, Record
 from loom.core.scope import Scope
 from loom.errors import LoomError
 from loom.protocols.jobs import KeepsJobs
-from loom.protocols.memory_store import KeepsKeys, KeepsVectors, MemoryStore, Prunes, Query, Touches
+from loom.protocols.memory_store import KeepsKeys, KeepsVectors, MemoryStore, Prunes, Query, SearchesApart, Touches
 from loom.testing.conformance.samples import DAY, START, TWINS, a_block, a_fact, a_job, an_episode
 
 Op: TypeAlias = tuple[str, str, Any]
@@ -95,6 +95,8 @@ async def _call(store: MemoryStore, scope: Scope, name: str, argument: Any) -> A
         case "search":
             query = argument if isinstance(store, KeepsVectors) else replace(argument, vector=None)
             hits = await store.search(scope, query)
+            if isinstance(store, SearchesApart) and query.vector is not None and query.text.strip():
+                hits += await store.search_apart(scope, query, near=3)
             return [(hit.item, hit.score, dict(hit.why)) for hit in hits]
         case "list":
             return await store.list(scope, where=Eq("kind", "episode")), await store.list(scope.for_session("s1"))
