@@ -55,7 +55,7 @@ class LoomApp:
 
         Args:
             model: who answers, where an agent's configuration names nobody else; see Agent.
-            store: where memories are kept: `inmemory`, `sqlite:PATH`, or a mapping.
+            store: where memories are kept, as open_memory takes it: `inmemory`, `sqlite:PATH`, a URL, or a mapping.
             tools: what every agent may call, beside its own.
         """
         self._model = model
@@ -105,7 +105,5 @@ class LoomApp:
         await self.aclose()
 
     def _place(self, layers: MemoryConfig) -> Mapping[str, Any]:
-        if not isinstance(self._store, str):
-            return {**self._store, "config": layers}
-        backend, _, path = self._store.partition(":")
-        return {"backend": backend, "config": layers, **({"path": path} if path else {})}
+        place = {"url": self._store} if isinstance(self._store, str) else self._store
+        return {**place, "config": layers}

@@ -138,9 +138,13 @@ class RateLimited(ProviderError):
 
 
 class ProviderUnavailable(ProviderError):
-    """The provider cannot be reached or is overloaded."""
+    """The provider cannot be reached or is overloaded; `retry_after` is in seconds, None where it did not say."""
 
     retryable = True
+
+    def __init__(self, message: str, *, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
 
 
 class ContextOverflow(ProviderError):

@@ -17,6 +17,15 @@ from loom.testing.servers.redis import redis
 pytestmark = pytest.mark.anyio
 
 
+async def goes_on_elsewhere(memory: Any) -> None:
+    """A conversation that one agent began is gone on with by another, as by another process."""
+    for said in ("I like tea.", "And what else?"):
+        model = ScriptedModel(lambda _: "ok")
+        async with Agent("You are kind.", model=model, memory=memory) as agent:
+            await agent.run(said, user_id="carol", session_id="monday")
+    assert [message.text for message in model.requests[-1].messages[:2]] == ["I like tea.", "ok"]
+
+
 async def two_users_never_meet(memory: Any) -> None:
     """Alice's home is recalled for Alice, in a new session, and never for Bob."""
     model = ScriptedModel(lambda _: "ok")
@@ -35,6 +44,7 @@ async def test_chroma_that_is_gone_afterwards() -> None:
 
 
 async def test_chroma_in_a_folder(tmp_path: Any) -> None:
+    await goes_on_elsewhere(f"chroma:{tmp_path / 'chroma-db'}")
     await two_users_never_meet(f"chroma:{tmp_path / 'chroma-db'}")
 
 
@@ -58,6 +68,7 @@ async def test_chroma_as_an_instance(tmp_path: Any) -> None:
 async def test_redis_by_its_url() -> None:
     with redis() as server:
         await two_users_never_meet(server.url())
+        await goes_on_elsewhere(server.url())
         await two_users_never_meet({"backend": "redis", "url": server.url(database=1)})
 
 

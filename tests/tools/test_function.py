@@ -295,7 +295,7 @@ PICTURE = ImagePart("aGk=", "image/png")
     [
         ("text", "text"),
         ("", "(empty)"),
-        ("a\ud800b", "a?b"),
+        ("a\ud800b", "a\ufffdb"),
         (None, "done"),
         (3, "3"),
         (True, "true"),

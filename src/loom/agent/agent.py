@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AsyncExitStack, aclosing
 from functools import partial
 from importlib import import_module
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Self
 
 from loom.agent.result import Result, result_of
@@ -66,7 +67,7 @@ class Agent:
             tools: what it may call; see @tool.
             skills: what the user may activate by what he says.
             memory_tools: whether it may search and change the memory by itself, beside what is recalled anyway.
-            checkpoint: where sessions are saved; beside the memory if that is a file, else in this process.
+            checkpoint: where sessions are saved; beside the memory if that lasts, else in this process.
             config: how sessions behave.
             compaction: when and how histories are compacted, as in `config`.
             cache_ttl: how long the provider should keep the prefix, in seconds.
@@ -97,6 +98,7 @@ class Agent:
             clock=clock,
         )
         self._portal: Portal | None = None
+        self._portal_lock = Lock()
 
     # -- running ------------------------------------------------------------------------------------------
 
@@ -158,10 +160,10 @@ class Agent:
         return await self.run(text, user_id=user_id, session_id=session_id, metadata=metadata)
 
     def run_sync(self, text: str | Message, **options: Any) -> Result:
-        """run() for programs without an event loop; works where a loop is running, too."""
-        if self._portal is None:
-            self._portal = Portal()
-        return self._portal.call(partial(self.run, text, **options))
+        """run() for programs without an event loop, from any thread; works where a loop is running, too."""
+        with self._portal_lock:
+            portal = self._portal = self._portal or Portal()
+        return portal.call(partial(self.run, text, **options))
 
     async def build_context(
         self, text: str | Message, *, user_id: str = "default", session_id: str | None = None
@@ -190,7 +192,8 @@ class Agent:
 
     def close(self) -> None:
         """aclose() for programs without an event loop."""
-        portal, self._portal = self._portal, None
+        with self._portal_lock:
+            portal, self._portal = self._portal, None
         if portal is not None:
             try:
                 portal.call(self.aclose)

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from anyio import Lock
+from anyio import Semaphore, fail_after, get_current_task
 
 from loom.context.context import Context
 from loom.context.skills import Skill
 from loom.core.clock import Clock, SystemClock
 from loom.core.ids import RecordIds
 from loom.core.scope import Scope
+from loom.errors import StoreConflict, UsageError
 from loom.memory.memory import Memory
 from loom.protocols.checkpoint_store import CheckpointStore
 from loom.protocols.model import Model
@@ -27,13 +28,41 @@ _WARM = 64
 """Sessions that stay in memory; the others are restored when they are wanted."""
 
 
+_LEAVING = 10.0
+"""Seconds that a stream which was walked away from may take to close."""
+
+
 @dataclass(slots=True)
 class _Place:
-    """Where one conversation is: its session, its tools, and who may use it now."""
+    """Where one conversation is: its session, its tools, and who may use it now.
+
+    A stream that is left in the middle is closed in another task than the one that began it, so `free` is a semaphore:
+    a lock wants to be released by who took it.
+    """
 
     session: Session
     tools: tuple[InRun, ...]
-    lock: Lock = field(default_factory=Lock)
+    free: Semaphore = field(default_factory=lambda: Semaphore(1))
+    user: int | None = None
+    """The task that uses it now."""
+
+    @asynccontextmanager
+    async def used(self) -> AsyncGenerator[None]:
+        """Wait until nobody else uses it, and use it."""
+        task = get_current_task().id
+        try:
+            with fail_after(_LEAVING if self.user == task else None):
+                await self.free.acquire()
+        except TimeoutError as error:
+            raise UsageError(
+                f"this task still reads a stream of session {self.session.id!r}; read it to its end, or aclose() it"
+            ) from error
+        self.user = task
+        try:
+            yield
+        finally:
+            self.user = None
+            self.free.release()
 
 
 class Sessions:
@@ -52,6 +81,11 @@ class Sessions:
         namespace: str,
         clock: Clock | None,
     ) -> None:
+        if not isinstance(instructions, str | Context):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise UsageError(f"instructions are text or a Context, not {instructions!r}")
+        for tool in tools:
+            if not isinstance(tool, Tool):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise UsageError(f"{tool!r} is no tool; put @tool above the function")
         self._model = model
         self._memory = memory
         self._instructions = instructions
@@ -69,14 +103,19 @@ class Sessions:
         self, user_id: str, session_id: str | None, metadata: Mapping[str, Any] | None
     ) -> AsyncGenerator[Session]:
         """The session of a conversation, for one turn; whoever comes meanwhile waits."""
-        scope = Scope(self._namespace, user_id, session_id or self._ids.next_id())
-        place = self._places.get(scope) or self._made(scope)
-        async with place.lock:
-            if place.session.turn == 0 and session_id is not None:
-                await self._restored(place.session)
+        scope = Scope(self._namespace, user_id, self._ids.next_id() if session_id is None else session_id)
+        place = self._places.get(scope) or self._placed(scope)
+        self._places.move_to_end(scope)
+        async with place.used():
+            if session_id is not None:
+                await self._caught_up(place, scope)
             for tool in place.tools:
                 tool.context = _context(scope, metadata)
-            yield place.session
+            try:
+                yield place.session
+            except StoreConflict:  # somebody else went on with it; the next turn begins where he is
+                await place.session.restore()
+                raise
 
     async def exists(self, user_id: str, session_id: str) -> bool:
         """Whether a conversation was saved."""
@@ -84,19 +123,27 @@ class Sessions:
 
     async def aclose(self) -> None:
         """Save every session and close the store."""
-        for place in self._places.values():
-            await place.session.aclose()
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(self._store.aclose)
+            for place in self._places.values():
+                stack.push_async_callback(place.session.aclose)
         self._places.clear()
-        await self._store.aclose()
 
-    def _made(self, scope: Scope) -> _Place:
+    def _placed(self, scope: Scope) -> _Place:
+        place = self._places[scope] = _Place(*self._made(scope))
+        idle = [key for key, other in self._places.items() if other is not place and other.free.value]
+        for key in idle[: max(0, len(self._places) - _WARM)]:  # every turn is saved, so nothing is lost
+            del self._places[key]
+        return place
+
+    def _made(self, scope: Scope) -> tuple[Session, tuple[InRun, ...]]:
         tools = tuple(InRun(tool, _context(scope, None)) for tool in self._tools)
         shown = self._instructions
         session = Session(
             model=self._model,
             config=self._config,
             instructions=shown if isinstance(shown, str) else None,
-            context=shown.copy() if isinstance(shown, Context) else None,
+            context=_begun(shown) if isinstance(shown, Context) else None,
             tools=tools,
             skills=self._skills,
             memory=self._memory,
@@ -106,15 +153,23 @@ class Sessions:
             namespace=scope.namespace,
             clock=self._clock,
         )
-        place = self._places[scope] = _Place(session, tools)
-        idle = [key for key, other in self._places.items() if other is not place and not other.lock.locked()]
-        for key in idle[: max(0, len(self._places) - _WARM)]:  # every turn is saved, so nothing is lost
-            del self._places[key]
-        return place
+        return session, tools
 
-    async def _restored(self, session: Session) -> None:
-        if await self._store.load(session.scope) is not None:
-            await session.restore()
+    async def _caught_up(self, place: _Place, scope: Scope) -> None:
+        """Take on what others saved of this conversation meanwhile, perhaps in another process, or that it is gone."""
+        newest = await self._store.load(scope)
+        if newest is None and place.session.head is not None:
+            place.session, place.tools = self._made(scope)
+        elif newest is not None and newest.id != place.session.head:
+            await place.session.restore()
+
+
+def _begun(context: Context) -> Context:
+    """A context for a new session: all of the given one, its conversation included."""
+    copied = context.copy()
+    for entry in context.convo:
+        copied.convo.add(entry)
+    return copied
 
 
 def _context(scope: Scope, metadata: Mapping[str, Any] | None) -> RunContext:

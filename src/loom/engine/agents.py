@@ -9,6 +9,7 @@ from typing import Any
 from loom.core.clock import Clock
 from loom.engine.checkpoints import open_checkpoints
 from loom.engine.open import open_memory
+from loom.engine.places import ENGINES, sessions_place
 from loom.memory.extract.llm import LlmExtractor
 from loom.memory.memory import Memory
 from loom.protocols.checkpoint_store import CheckpointStore
@@ -40,16 +41,27 @@ def agent_memory(
 def agent_checkpoints(
     where: str | CheckpointStore | None, memory: str | Mapping[str, Any] | Memory | None
 ) -> CheckpointStore:
-    """Where an agent saves its sessions: as told, else in the file of its memory, else in this process."""
+    """Where an agent saves its sessions: as told, else with the truth of its memory, else in this process."""
     if where is not None:
         return open_checkpoints(where)
-    place = memory
-    if isinstance(memory, Mapping):
-        place = memory.get("url") or f"{memory.get('backend')}:{memory.get('path', '')}"
-    backend, _, path = place.partition(":") if isinstance(place, str) else ("", "", "")
-    if backend != "sqlite" or not path:
+    place = _place_of(memory)
+    beside = sessions_place(place)
+    if beside is None or beside.endswith(":"):
         return open_checkpoints("inmemory")
-    return SqliteCheckpointStore(path.removeprefix("//"), small_pages=False)
+    backend, _, path = beside.partition(":")
+    if backend != "sqlite":
+        return open_checkpoints(beside)
+    # The folder of a vector engine is made at its first use, whoever comes first.
+    in_folder = place.partition(":")[0] in ENGINES
+    return SqliteCheckpointStore(path.removeprefix("//"), small_pages=False, make_folder=in_folder)
+
+
+def _place_of(memory: str | Mapping[str, Any] | Memory | None) -> str:
+    """The URL of a memory, or of its truth; of one that was opened elsewhere nothing is known."""
+    place: Any = memory
+    if isinstance(memory, Mapping):
+        place = memory.get("truth") or memory.get("url") or f"{memory.get('backend')}:{memory.get('path') or ''}"
+    return place if isinstance(place, str) else "inmemory"
 
 
 def agent_config(

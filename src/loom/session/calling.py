@@ -18,7 +18,7 @@ from loom.context.render.target import Target, target_for
 from loom.core.event import CacheStatus, Event, Recovery, Text
 from loom.core.message import Usage
 from loom.core.window import Window
-from loom.errors import BadResponse, ProviderError, RateLimited
+from loom.errors import BadResponse, ProviderError, ProviderUnavailable, RateLimited
 from loom.protocols.model import KnowsWindow, Model, ModelRequest, ModelResponse, Rendered, TextChunk
 from loom.session.config import SessionConfig
 from loom.session.events import Emitter
@@ -171,6 +171,6 @@ def _delay(error: ProviderError, attempt: int) -> float | None:
     """Seconds to wait before the next try; None where another one is no use."""
     if not error.retryable:
         return None
-    asked = error.retry_after if isinstance(error, RateLimited) else None
+    asked = error.retry_after if isinstance(error, RateLimited | ProviderUnavailable) else None
     delay = 2.0 ** (attempt - 1) if asked is None else asked
     return delay if delay <= _LONGEST_WAIT else None

@@ -60,7 +60,8 @@ class Remembering:
 
     def __init__(self, memory: Memory, scope: Scope, config: SessionConfig, clock: Clock) -> None:
         self._memory = memory
-        self._scope = scope
+        # A memory may have a namespace of its own; what another one holds is not for this user's eyes.
+        self._scope = replace(scope, namespace=memory.namespace)
         self._config = config
         self._clock = clock
         self._counter = EstimateCounter()

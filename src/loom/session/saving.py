@@ -17,7 +17,7 @@ from loom.session.history import History
 class Saver:
     """Knows how much of a log is durable, and writes the rest.
 
-    `last` is the checkpoint the history continues; `_head` the one last saved in this session, which is another
+    `last` is the checkpoint the history continues; `head` the one last saved in this session, which is another
     one after going back. A write whose outcome is not known, because it failed or was cancelled on its way, is made
     again before the next: a store takes the same one twice.
     """
@@ -26,7 +26,7 @@ class Saver:
         self.store = store
         self.scope = scope
         self.last: Checkpoint | None = None
-        self._head: str | None = None
+        self.head: str | None = None
         self._unsure: tuple[Checkpoint, tuple[LogEntry, ...], str | None] | None = None
         self._clock = clock
         self._ids = ids
@@ -58,7 +58,7 @@ class Saver:
             usage=usage,
             unfinished=unfinished,
         )
-        await self._write(checkpoint, tuple(history.log[done:]), self._head)
+        await self._write(checkpoint, tuple(history.log[done:]), self.head)
         return checkpoint
 
     async def _write(self, checkpoint: Checkpoint, entries: tuple[LogEntry, ...], head: str | None) -> None:
@@ -71,7 +71,7 @@ class Saver:
                 f"session {self.scope.session_id!r} was continued somewhere else; call restore() to go on from "
                 f"there, or fork() to go on from here ({error})"
             ) from error
-        self.last, self._head, self._unsure = checkpoint, checkpoint.id, None
+        self.last, self.head, self._unsure = checkpoint, checkpoint.id, None
 
     async def load(self, id: str | None = None, turn: int | None = None) -> tuple[Checkpoint, Sequence[LogEntry]]:
         """A checkpoint and the log up to it: the one named, the last of a turn, or the last of all."""
@@ -81,7 +81,7 @@ class Saver:
             what = _named(id, turn)
             raise NotFound(f"session {self.scope.session_id!r} has no checkpoint {what}; checkpoints() lists them")
         log = await self.store.history(self.scope, found.id)
-        self.last, self._head, self._unsure = found, newest.id, None
+        self.last, self.head, self._unsure = found, newest.id, None
         return found, log
 
     async def fork(self, at: int | str | None, *, session_id: str) -> Checkpoint:

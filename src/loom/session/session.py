@@ -127,6 +127,11 @@ class Session:
         return self._state.context
 
     @property
+    def head(self) -> str | None:
+        """The checkpoint last saved of this conversation, as far as this session knows."""
+        return self._state.saver.head
+
+    @property
     def turn(self) -> int:
         """How many turns are finished."""
         return self._state.turn
@@ -253,14 +258,12 @@ class Session:
 
     def pin(self, id: str) -> None:
         """Keep a message as it is through every compaction; explain() lists the ids."""
-        found = next((item for item in self._state.history.shown if item.id == id), None)
+        found = next((item for item in self.shown if item.id == id), None)
         if found is None:
             raise NotFound(f"no message with the id {id!r} is shown; explain() lists those that are")
         thinks = any(isinstance(part, ThinkingPart) for part in found.message.parts)
         if thinks and self._state.caller.binds_thinking:
-            raise UsageError(
-                f"message {id!r} holds thinking that is bound to what stands before it; pin another message"
-            )
+            raise UsageError(f"message {id!r} holds thinking that is bound to what stands before it; pin another")
         self._state.compacting.pins[id] = None
 
     def unpin(self, id: str) -> None:
@@ -372,10 +375,8 @@ class Session:
         self._busy = True
 
     def _opened(self, checkpoint_id: str | None = None) -> list[Event]:
-        if self._started:
-            return []
-        self._started = True
-        return [self._state.emitter.emit(SessionStart, checkpoint_id=checkpoint_id)]
+        started, self._started = self._started, True
+        return [] if started else [self._state.emitter.emit(SessionStart, checkpoint_id=checkpoint_id)]
 
     async def _durable(self) -> None:
         if self._state.history.log and not self._state.is_saved:

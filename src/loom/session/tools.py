@@ -45,14 +45,17 @@ class Toolbox:
 
         async def one(call: ToolCallPart) -> None:
             began = self._clock.monotonic()
-            result = await self._answer(call, refused.get(call.id))
-            results[call.id] = result
-            spent = round((self._clock.monotonic() - began) * 1000)
-            ends.append(
-                self._emitter.emit(
-                    ToolEnd, call_id=call.id, name=call.name, is_error=result.is_error, milliseconds=spent
+            result = _failed(call, "the tool was cancelled before it answered")
+            try:
+                result = await self._answer(call, refused.get(call.id))
+            finally:  # a tool that awaits a task which somebody cancelled ends like this, and nothing else does
+                results[call.id] = result
+                spent = round((self._clock.monotonic() - began) * 1000)
+                ends.append(
+                    self._emitter.emit(
+                        ToolEnd, call_id=call.id, name=call.name, is_error=result.is_error, milliseconds=spent
+                    )
                 )
-            )
 
         async with create_task_group() as tasks:
             for call in calls:
@@ -69,7 +72,7 @@ class Toolbox:
         try:
             result = ToolResultPart(call.id, _content(await tool.run(call.input)))
             MessageEntry(Message("user", (result,)))  # refuses what no provider takes
-        except Exception as error:  # noqa: BLE001  (whatever a tool raises is told to the model, which may mend the call)
+        except (Exception, SystemExit) as error:  # noqa: BLE001  (whatever a tool raises is told to the model)
             return _failed(call, f"{type(error).__name__}: {error}")
         return result
 

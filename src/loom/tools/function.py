@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, overload
@@ -18,6 +19,8 @@ from loom.tools.parameters import Parameters
 
 DEFAULT_TIMEOUT = 60.0
 """Seconds a tool may take."""
+_CALLABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
+"""The names that every provider takes."""
 
 
 class ToolError(LoomError):
@@ -48,6 +51,8 @@ class FunctionTool:
         self._timeout = timeout
         summary, documented = read_docstring(_inner(function).__doc__)
         called = name or _name(function)
+        if not _CALLABLE.fullmatch(called):
+            raise UsageError(f"a tool cannot be called {called!r}; give name=, of at most 64 letters, digits, _ and -")
         self._parameters = Parameters(function, called, documented)
         self.spec = ToolSpec(called, description or summary or called, self._parameters.schema, native=native or {})
         self.__doc__ = _inner(function).__doc__

@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
+from loom.core.checks import mended
 from loom.core.message import DocumentPart, ImagePart, TextPart
 from loom.protocols.tool import ToolOutput
 
@@ -45,6 +46,4 @@ def _as_json(value: Any) -> str:
 
 def _sayable(text: str) -> str:
     """The text as every provider takes it: not empty, and no half of a surrogate pair."""
-    if not text.strip():
-        return "(empty)"
-    return text.encode("utf-8", "replace").decode() if any("\ud800" <= c <= "\udfff" for c in text) else text
+    return mended(text) if text.strip() else "(empty)"

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
-from pydantic.errors import PydanticInvalidForJsonSchema, PydanticSchemaGenerationError
+from pydantic.errors import PydanticUserError
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
@@ -48,7 +48,7 @@ class Parameters:
             self._model: type[BaseModel] = create_model(f"{called}_input", __config__=_CONFIG, **fields)
             self._model.model_rebuild(force=True)
             self.schema = _schema(self._model)
-        except (PydanticSchemaGenerationError, PydanticInvalidForJsonSchema) as error:
+        except PydanticUserError as error:
             raise UsageError(
                 f"a model cannot be told of the types of {called}: {str(error).splitlines()[0]}. Use plain types, "
                 f"dataclasses or pydantic models"
@@ -60,14 +60,14 @@ class Parameters:
         Raises:
             ValueError: the input does not fit; the message says where and why.
         """
-        given: JSON = dict[str, JSON]() if input is None or input == "" else input
+        given = _object(input)
         try:
             checked = self._model.model_validate(given)
         except ValidationError as error:
             checked = self._read_again(given, error)
         return {self._names[field]: getattr(checked, field) for field in checked.model_fields_set}
 
-    def _read_again(self, given: JSON, error: ValidationError) -> BaseModel:
+    def _read_again(self, given: dict[str, Any], error: ValidationError) -> BaseModel:
         """Once more, with texts that hold JSON taken for what they hold."""
         parsed = _parsed(given, {str(e["loc"][0]) for e in error.errors() if e["loc"]})
         if parsed is None:
@@ -124,19 +124,28 @@ def _schema(model: type[BaseModel]) -> JSON:
     return {**schema, "properties": schema.get("properties", {})}
 
 
-def _parsed(given: JSON, wrong: set[str]) -> JSON | None:
+def _object(input: JSON) -> dict[str, Any]:
+    """The input as an object; some models send it as a text once more, or send nothing where nothing is needed."""
+    if isinstance(input, str) and input:
+        try:
+            input = json.loads(input)
+        except ValueError as error:
+            raise ValueError(f"it is not valid JSON ({error}); send one JSON object") from error
+    if not isinstance(input, dict | None) and input != "":
+        raise ValueError("it is no JSON object; send one, with a field for each parameter")
+    return dict(input or {})  # pyright: ignore[reportUnknownArgumentType]
+
+
+def _parsed(given: dict[str, Any], wrong: set[str]) -> dict[str, Any] | None:
     """The input with the texts under these names parsed as JSON; None where that changes nothing."""
-    if not isinstance(given, dict):
-        return None
-    items: dict[str, Any] = dict(given)  # pyright: ignore[reportUnknownArgumentType]
     found: dict[str, Any] = {}
-    for name in wrong & items.keys():
-        if isinstance(items[name], str) and items[name].lstrip()[:1] in ("[", "{"):
+    for name in wrong & given.keys():
+        if isinstance(given[name], str) and given[name].lstrip()[:1] in ("[", "{"):
             try:
-                found[name] = json.loads(items[name])
+                found[name] = json.loads(given[name])
             except ValueError:
                 continue
-    return {**items, **found} if found else None
+    return {**given, **found} if found else None
 
 
 def _is_described(hint: Any) -> bool:

@@ -6,6 +6,7 @@ from loom.core.message import Message, TextPart, ThinkingPart, ToolCallPart, Too
 from loom.errors import ProviderError, UsageError
 from loom.protocols.model import ModelRequest, ModelSettings, ThinkingChunk
 from loom.providers.models import CompatibleModel
+from loom.session.session import Session
 from loom.testing.conformance.model import drained
 from loom.testing.wire import Said, serve
 from loom.testing.wire.openai import ChatWire
@@ -147,3 +148,62 @@ def test_it_needs_an_address(monkeypatch):
 )
 def test_a_service_that_the_catalogue_knows_keeps_its_name(service, name):
     assert CompatibleModel("m", service=service, base_url="http://127.0.0.1:1/v1").name == name
+
+
+async def test_a_call_may_say_its_name_late():
+    first = delta(tool_calls=[{"index": 0, "id": "a", "function": {"arguments": ""}}])
+    _, response = await answer(first, delta(tool_calls=[{"index": 0, "function": CALL}]), delta("tool_calls"))
+    assert response.tool_calls == (ToolCallPart("a", "search", {"q": "tea"}),)
+
+
+async def test_reasoning_that_is_empty_is_none():
+    chunks, response = await answer(delta(reasoning="", content="Tea!"), delta("stop"))
+    assert response.parts == (TextPart("Tea!"),)
+    assert not [chunk for chunk in chunks if isinstance(chunk, ThinkingChunk)]
+
+
+@pytest.mark.parametrize("arguments", ['{"q": 1e999}', '{"q": NaN}', "[" * 5000], ids=["too large", "NaN", "too deep"])
+async def test_an_input_that_could_not_be_sent_back_stays_text(arguments):
+    call = {"index": 0, "id": "a", "function": {"name": "search", "arguments": arguments}}
+    _, response = await answer(delta(tool_calls=[call]), delta("tool_calls"))
+    assert response.tool_calls == (ToolCallPart("a", "search", arguments),)
+
+
+@pytest.mark.parametrize("service", ["deepseek", "xai"])
+async def test_reasoning_goes_back_to_those_who_want_it(service):
+    thinking = ThinkingPart("Search first.", provider=service)
+    rounds = [
+        Said.calls(thinking, TextPart("Looking."), ToolCallPart("a", "search", {"q": "tea"}), id="a1"),
+        Said.calls(ToolCallPart("b", "search", {"q": "milk"}), id="a2"),
+        Said(parts=(ThinkingPart("Enough.", provider=service), TextPart("Tea and milk.")), id="a3"),
+        Said.text("Bye."),
+    ]
+    with serve(ChatWire()) as server:
+        server.script(*rounds)
+        model = CompatibleModel("some-model", service=service, base_url=server.url)
+        session = Session(model=model, tools=[Search()])
+        await session.send("What have I got?")
+        await session.send("Bye")
+        await model.aclose()
+    answers = [message for message in server.requests[-1]["messages"] if message["role"] == "assistant"]
+    assert [message.get("reasoning_content") for message in answers] == ["Search first.", "", "Enough."]
+    assert [len(message.get("tool_calls", ())) for message in answers] == [1, 1, 0]
+
+
+async def test_reasoning_does_not_go_back_to_others():
+    with serve(ChatWire()) as server:
+        server.script(Said.calls(ThinkingPart("Hm."), ToolCallPart("a", "search", {"q": "tea"})), Said.text("Tea."))
+        model = CompatibleModel("qwen3", base_url=server.url)
+        await Session(model=model, tools=[Search()]).send("What have I got?")
+        await model.aclose()
+    assert not [message for message in server.requests[-1]["messages"] if "reasoning_content" in message]
+
+
+class Search:
+    """A tool that finds what it is asked for."""
+
+    def __init__(self):
+        self.spec = ToolSpec("search", "Search the notes.", {"type": "object"})
+
+    async def run(self, input):
+        return f"found {input['q']}"

@@ -53,6 +53,9 @@ def test_a_prompt_that_is_too_long(status, body, limit, size):
         (200, {"type": "error", "error": {"type": "overloaded_error"}}, ProviderUnavailable),
         (200, {"type": "error", "error": {"type": "invalid_request_error"}}, ProviderError),
         (402, {"error": {"type": "billing_error", "message": "pay"}}, ProviderError),
+        (None, {"error": {"code": 502, "message": "upstream"}}, ProviderUnavailable),
+        (None, {"error": {"code": "429", "message": "wait"}}, RateLimited),
+        (None, {"error": {"code": 7, "message": "no"}}, ProviderError),
     ],
 )
 def test_other_failures(status, body, kind):
@@ -68,3 +71,10 @@ def test_how_long_to_wait_is_told():
     error = as_error("p:m", Failure.told(None, status=429, retry_after=2.5))
     assert error.retry_after == 2.5
     assert "2.5 seconds" in str(error)
+
+
+@pytest.mark.parametrize("status", [503, 529])
+def test_how_long_a_provider_is_away_is_told(status):
+    error = as_error("p:m", Failure.told(None, status=status, retry_after=20.0))
+    assert isinstance(error, ProviderUnavailable)
+    assert error.retry_after == 20.0

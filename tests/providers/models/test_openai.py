@@ -1,8 +1,19 @@
 """What only OpenAI says over Responses, and how settings are said to it, there and over Chat."""
 
+import json
+
 import pytest
 
-from loom.core.message import ImagePart, Message, NativePart, TextPart, ThinkingPart, ToolSpec
+from loom.core.message import (
+    ImagePart,
+    Message,
+    NativePart,
+    TextPart,
+    ThinkingPart,
+    ToolCallPart,
+    ToolResultPart,
+    ToolSpec,
+)
 from loom.errors import ContextOverflow, ProviderError, ProviderUnavailable, RateLimited, UsageError
 from loom.protocols.model import ModelRequest, ModelSettings
 from loom.providers.models import OpenAIChatModel, OpenAIModel
@@ -189,3 +200,36 @@ async def test_a_filtered_answer_is_a_refusal():
         assert (response.text, response.stop) == ("I", "refusal")
         assert response.usage.input > 0, "what is not told is estimated"
         await model.aclose()
+
+
+async def test_the_phase_of_a_text_goes_back(model, responses):
+    said = (TextPart("Let me look.", "commentary"), TextPart("It is tea.", "final_answer"), TextPart(" Bye."))
+    responses.script(Said(parts=said), Said.text("Yes."))
+    response = await model.complete(ASKED)
+    assert response.parts == said
+    assert response.text == "Let me look.It is tea. Bye."
+    await model.complete(ModelRequest(messages=(*ASKED.messages, response.message, Message.user("Sure?"))))
+    assert responses.requests[-1]["input"][1:4] == [
+        {"role": "assistant", "content": "Let me look.", "phase": "commentary"},
+        {"role": "assistant", "content": "It is tea.", "phase": "final_answer"},
+        {"role": "assistant", "content": " Bye."},
+    ]
+
+
+async def test_reasoning_without_an_id_is_kept_as_it_is(model, responses):
+    item = {"type": "reasoning", "summary": [], "encrypted_content": "c2VhbGVk"}
+    responses.script(Said(parts=(NativePart("openai", item), TextPart("Tea."))), Said.text("Yes."))
+    response = await model.complete(ASKED)
+    assert response.parts == (NativePart("openai", item), TextPart("Tea."))
+    await model.complete(ModelRequest(messages=(*ASKED.messages, response.message, Message.user("Sure?"))))
+    assert responses.requests[-1]["input"][1] == item
+
+
+@pytest.mark.parametrize("input", ['{"q": "te', ["tea"]], ids=["cut off", "a list"])
+async def test_a_call_goes_back_with_an_object_whatever_the_model_sent(model, responses, chat_model, chat, input):
+    said = Message("assistant", (ToolCallPart("a", "search", input),))
+    asked = ModelRequest(messages=(*ASKED.messages, said, Message("user", (ToolResultPart("a", "no"),))))
+    await model.complete(asked)
+    await chat_model.complete(asked)
+    sent = (responses.requests[-1]["input"][1], chat.requests[-1]["messages"][1]["tool_calls"][0]["function"])
+    assert [json.loads(call["arguments"]) for call in sent] == [{"input": input}] * 2

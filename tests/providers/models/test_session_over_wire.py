@@ -9,6 +9,7 @@ from anyio import to_thread
 from loom.core.message import TextPart, ToolCallPart, ToolSpec
 from loom.errors import BadResponse, ProviderError, ProviderUnavailable
 from loom.session.session import Session
+from loom.testing import ScriptedModel
 from loom.testing.wire import Said
 from tests.providers.models.served import each_kind, served
 
@@ -163,3 +164,10 @@ def _listed(value):
 
 def _bare(block):
     return {name: value for name, value in block.items() if name != "cache_control"}
+
+
+async def test_a_provider_that_says_how_long_it_is_away_is_waited_for():
+    waits = Waits()
+    session = Session(model=ScriptedModel([ProviderUnavailable("away", retry_after=20.0), "Back."]), sleep=waits)
+    assert (await session.send("hi")).text == "Back."
+    assert waits.seconds == [20.0]

@@ -18,6 +18,7 @@ from loom.core.message import (
     ImagePart,
     NativePart,
     TextPart,
+    ThinkingPart,
     ToolCallPart,
     ToolResultPart,
     ToolSpec,
@@ -40,14 +41,16 @@ def render(
     settings: Settings,
     *,
     system_role: SystemRole = "developer",
+    reasoning: bool = False,
 ) -> Rendered:
     """A complete request body, with cache markers on the slots that have one.
 
     `system_role` is what the server calls the role of instructions: OpenAI says developer, most others system.
+    `reasoning` says that the server wants its reasoning back with every tool call, be it empty.
     """
     out = Rendered({"model": model, **settings})
     marks = Marks(markers, settings)
-    chat = _Chat(out, marks, system_role)
+    chat = _Chat(out, marks, system_role, reasoning)
     if layout.tools:
         out.body["tools"] = [_tool(slot, f"tools[{i}]", out) for i, slot in enumerate(layout.tools)]
     if layout.system:
@@ -103,9 +106,9 @@ def file_name(part: DocumentPart) -> str:
     return part.name or ("document.pdf" if part.media_type == "application/pdf" else "document")
 
 
-def arguments(input: JSON) -> str:
-    """The input of a tool call as JSON text, its keys in the order given."""
-    return json.dumps(input, ensure_ascii=False, separators=(",", ":"))
+def arguments(call: ToolCallPart) -> str:
+    """The input of a tool call as JSON text, its keys in the order given; an object, as servers want it."""
+    return json.dumps(call.arguments, ensure_ascii=False, separators=(",", ":"))
 
 
 def answer(result: ToolResultPart) -> tuple[TextPart | ImagePart | DocumentPart, ...]:
@@ -125,6 +128,7 @@ class _Chat:
     out: Rendered
     marks: Marks
     system_role: SystemRole
+    reasoning: bool
     messages: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
 
     def add(self, turn: Turn) -> None:
@@ -150,14 +154,20 @@ class _Chat:
         at = f"messages[{len(self.messages)}]"
         content: list[dict[str, Any]] = []
         calls: list[dict[str, Any]] = []
+        thoughts: list[str] = []
         for slot in slots:
-            if isinstance(slot.content, ToolCallPart):
+            if isinstance(slot.content, ThinkingPart):
+                self.out.origins[f"{at}.reasoning_content"] = slot
+                thoughts.append(slot.content.text)
+            elif isinstance(slot.content, ToolCallPart):
                 self.out.origins[f"{at}.tool_calls[{len(calls)}]"] = slot
                 calls.append(_call(slot.content))
             else:
                 self.out.origins[f"{at}.content[{len(content)}]"] = slot
                 content.append(_part(slot))
         message: dict[str, Any] = {"role": "assistant"}
+        if thoughts or (calls and self.reasoning):
+            message["reasoning_content"] = "".join(thoughts)
         if content:
             message["content"] = content
         if calls:
@@ -194,7 +204,7 @@ def _tool(slot: Slot, path: str, out: Rendered) -> dict[str, Any]:
 
 
 def _call(call: ToolCallPart) -> dict[str, Any]:
-    function = {"name": call.name, "arguments": arguments(call.input)}
+    function = {"name": call.name, "arguments": arguments(call)}
     return {"id": call.id, "type": "function", "function": function}
 
 

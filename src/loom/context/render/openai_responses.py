@@ -115,10 +115,11 @@ def _content(part: TextPart | ImagePart | DocumentPart) -> dict[str, Any]:
 
 def _item(slot: Slot) -> dict[str, Any]:
     match slot.content:
-        case TextPart(text):  # a list of output parts goes only with the id of the answer it came from
-            return {"role": "assistant", "content": text}
-        case ToolCallPart(id, name, input):
-            return {"type": "function_call", "call_id": id, "name": name, "arguments": arguments(input)}
+        case TextPart(text, phase):  # a list of output parts goes only with the id of the answer it came from
+            said = {"role": "assistant", "content": text}
+            return {**said, "phase": phase} if phase else said
+        case ToolCallPart(id, name) as call:
+            return {"type": "function_call", "call_id": id, "name": name, "arguments": arguments(call)}
         case ThinkingPart(text, signature, redacted):
             summary = [{"type": "summary_text", "text": text}] if text else []
             item: dict[str, Any] = {"type": "reasoning", "id": signature, "summary": summary}

@@ -30,6 +30,8 @@ _RENDERERS: dict[str, _Renderer] = {
     "openai": openai_responses,
     "openai_chat": openai_chat,
     "gemini": gemini,
+    "deepseek": compatible.Reasoning("deepseek"),
+    "xai": compatible.Reasoning("xai"),
 }
 
 

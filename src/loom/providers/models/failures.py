@@ -72,6 +72,8 @@ class Failure:
         if not isinstance(found, Mapping):
             return cls(status=status, message=str(found or ""), retry_after=retry_after)
         error = cast("Mapping[str, Any]", found)
+        if status is None and (code := _number(error.get("code"))) in range(400, 600):
+            status = code  # a failure inside a stream may name the status it would have had
         codes = tuple(str(error[key]).lower() for key in ("type", "code", "status") if error.get(key))
         message = error.get("message") or error.get("detail") or error.get("error") or ""
         return cls(
@@ -101,7 +103,8 @@ def as_error(who: str, failure: Failure, *, key: str | None = None) -> ProviderE
         check = f"check {key}, or give api_key=" if key else "check the key"
         return ProviderError(f"{who} does not accept the key (status {status}{said}); {check}")
     if codes & _DOWN_CODES or (status is not None and (status >= 500 or status in {408, 409})):
-        return ProviderUnavailable(f"{who} cannot answer now (status {status}{said}); try again later")
+        message = f"{who} cannot answer now (status {status}{said}); try again later"
+        return ProviderUnavailable(message, retry_after=failure.retry_after)
     if status == 404:
         return ProviderError(f"{who} was not found{said}; check the name of the model and the address")
     return ProviderError(f"{who} refused the request (status {status}){said}")

@@ -6,6 +6,7 @@ import os
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from contextvars import ContextVar
+from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
@@ -17,7 +18,9 @@ from loom.errors import LoomError, MissingExtra, ProviderError, UsageError
 from loom.protocols.model import Chunk, ModelRequest, ModelResponse, ModelSettings
 from loom.providers.models.failures import Failure, as_error, unreachable, unreadable
 from loom.providers.models.gemini_answer import GeminiAnswer
+from loom.providers.models.parts import Mender
 from loom.providers.models.sdk import DEFAULT_TIMEOUT, Render
+from loom.providers.models.usage import usage_or_estimate
 
 _MODES = {"auto": "AUTO", "none": "NONE", "any": "ANY"}
 _OPENED: ContextVar[list[Any] | None] = ContextVar("_OPENED", default=None)
@@ -78,14 +81,14 @@ class GeminiModel:
         """The answer as it comes; the last item is the whole ModelResponse."""
         client = await self._connected()
         body = self._body(request)
-        answer = GeminiAnswer(self.name, self._ids)
+        answer, mender = GeminiAnswer(self.name, self._ids), Mender()
         opened: list[Any] = []
         _OPENED.set(opened)
         try:
             responses = await client.aio.models.generate_content_stream(**body)
             async with aclosing(responses):
                 async for response in responses:
-                    for chunk in answer.add(response):
+                    for chunk in mender.chunks(answer.add(response)):
                         yield chunk
         except Exception as error:
             raise _as_loom_error(error, self.name) from error
@@ -94,7 +97,10 @@ class GeminiModel:
             with CancelScope(shield=True):
                 for http_response in opened:
                     await http_response.aclose()
-        yield answer.response()
+        done = answer.response()
+        done = replace(done, usage=usage_or_estimate(done.usage, request, done.parts))
+        for chunk in mender.chunks([done]):
+            yield chunk
 
     async def aclose(self) -> None:
         """Close the connections of this event loop. Closing twice is allowed."""

@@ -15,6 +15,7 @@ from loom.errors import LoomError, MissingExtra, UsageError
 from loom.protocols.model import Chunk, ModelRequest, ModelResponse
 from loom.providers.models.failures import Failure, as_error, unreachable, unreadable
 from loom.providers.models.openai_chat import ChatReader, chat_settings
+from loom.providers.models.parts import Mender
 from loom.providers.models.sdk import DEFAULT_TIMEOUT, Body, Render
 from loom.providers.retry_after import retry_after
 
@@ -79,12 +80,12 @@ class LiteLLMModel:
         body = self._body(request)
         if "litellm" not in sys.modules:
             await to_thread.run_sync(import_module, "litellm")  # it takes seconds, in which others may work
-        reader = ChatReader(self.name, self.provider, request)
+        reader, mender = ChatReader(self.name, self.provider, request), Mender()
         events: Any = None
         try:
             events = await import_module("litellm").acompletion(**self._options, **body)
             async for event in events:
-                for chunk in reader.take(event.model_dump(mode="json", warnings=False)):
+                for chunk in mender.chunks(reader.take(event.model_dump(mode="json", warnings=False))):
                     yield chunk
             response = reader.response()
         except Exception as error:
@@ -92,7 +93,8 @@ class LiteLLMModel:
         finally:
             if events is not None:
                 await events.aclose()
-        yield response
+        for chunk in mender.chunks([response]):
+            yield chunk
 
     async def aclose(self) -> None:
         """Nothing to release: LiteLLM keeps its connections for all of its users."""

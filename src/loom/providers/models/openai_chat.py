@@ -110,7 +110,7 @@ class ChatReader:
 
     def _grown(self, delta: Mapping[str, Any]) -> Iterator[Chunk]:
         thought = delta.get("reasoning_content") or delta.get("reasoning")
-        if isinstance(thought, str):
+        if thought and isinstance(thought, str):
             self._thinking.append(thought)
             yield ThinkingChunk(thought)
         self._refused = self._refused or bool(delta.get("refusal"))
@@ -129,6 +129,7 @@ class ChatReader:
         if call is None or (piece.get("id") and piece["id"] != call.id):
             call = self._places[place] = _Call(piece.get("id") or "", function.get("name") or "")
             self._calls.append(call)
+        call.name = call.name or function.get("name") or ""
         json: str = function.get("arguments") or ""
         call.json.append(json)
         return ToolCallChunk(call.id, call.name, json)

@@ -128,7 +128,7 @@ def _parts(item: Mapping[str, Any]) -> Iterator[Part]:
         case "message":
             text = "".join(content.get("text") or content.get("refusal") or "" for content in _contents(item))
             if text:
-                yield TextPart(text)
+                yield TextPart(text, item.get("phase"))
         case "function_call":
             yield ToolCallPart(item["call_id"], item["name"], tool_input(item["arguments"]))
         case "reasoning" if _is_plain(item):
@@ -141,4 +141,4 @@ def _parts(item: Mapping[str, Any]) -> Iterator[Part]:
 def _is_plain(reasoning: Mapping[str, Any]) -> bool:
     """Whether a thinking part holds all there is to a reasoning item; otherwise it is kept as it is."""
     said = {name for name, value in reasoning.items() if value}
-    return said <= _REASONING_FIELDS and len(reasoning["summary"]) <= 1
+    return "id" in said <= _REASONING_FIELDS and len(reasoning["summary"]) <= 1

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from math import isfinite
 
-from loom.core.message import JSON, Part, ToolCallPart
-from loom.protocols.model import Stop
+from loom.core.checks import mended
+from loom.core.message import JSON, NativePart, Part, TextPart, ThinkingPart, ToolCallPart
+from loom.protocols.model import Chunk, ModelResponse, Stop, TextChunk, ToolCallChunk
 
 
 def tool_input(text: str) -> JSON:
@@ -14,13 +17,58 @@ def tool_input(text: str) -> JSON:
     if not text.strip():
         return {}
     try:
-        return json.loads(text, parse_constant=_refuse)
-    except ValueError:
+        return json.loads(text, parse_constant=_number, parse_float=_number)
+    except (ValueError, RecursionError):
         return text
 
 
-def _refuse(constant: str) -> JSON:
-    raise ValueError(f"{constant} is no JSON")
+def _number(text: str) -> float:
+    number = float(text)
+    if not isfinite(number):
+        raise ValueError(f"{text} is no number that could be sent back")
+    return number
+
+
+class Mender:
+    """Makes the chunks of a stream whole where it cut a character in two, as servers do that count in UTF-16.
+
+    The first half waits for the second. A half that stays alone is replaced: it could not be stored, nor sent back.
+    """
+
+    def __init__(self) -> None:
+        self._held: dict[type[Chunk], str] = {}
+
+    def chunks(self, chunks: Iterable[Chunk]) -> Iterator[Chunk]:
+        """The chunks with whole characters."""
+        for chunk in chunks:
+            if isinstance(chunk, ModelResponse):
+                if self._held.get(TextChunk):
+                    yield TextChunk(mended(self._held[TextChunk]))
+                yield replace(chunk, parts=tuple(_mended(part) for part in chunk.parts))
+            elif isinstance(chunk, ToolCallChunk):
+                yield replace(chunk, json=mended(chunk.json))
+            else:
+                text = self._held.pop(type(chunk), "") + chunk.text
+                if "\ud800" <= text[-1:] <= "\udbff":
+                    text, self._held[type(chunk)] = text[:-1], text[-1]
+                if text:
+                    yield replace(chunk, text=mended(text))
+
+
+def _mended(part: Part) -> Part:
+    match part:
+        case TextPart(text) | ThinkingPart(text):
+            return replace(part, text=mended(text))
+        case ToolCallPart(_, _, input):
+            return replace(part, input=_mended_json(input))
+        case NativePart(_, body):
+            return replace(part, body=_mended_json(body))
+        case _:
+            return part
+
+
+def _mended_json(value: JSON) -> JSON:
+    return json.loads(mended(json.dumps(value, ensure_ascii=False)))
 
 
 def unique_calls(parts: Iterable[Part], answer_id: str | None) -> tuple[Part, ...]:

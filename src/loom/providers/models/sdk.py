@@ -18,6 +18,7 @@ from loom.core.message import JSON
 from loom.errors import LoomError, MissingExtra, ProviderError, UsageError
 from loom.protocols.model import Chunk, ModelRequest, ModelResponse, Rendered
 from loom.providers.models.failures import Failure, as_error, unreachable, unreadable
+from loom.providers.models.parts import Mender
 from loom.providers.retry_after import retry_after
 
 DEFAULT_TIMEOUT = 600.0
@@ -102,18 +103,19 @@ class SdkModel(ABC):
         """The answer as it comes; the last item is the whole ModelResponse."""
         body = self._body(request)
         client = await self._connected()
-        reader = self._reader(request)
+        reader, mender = self._reader(request), Mender()
         async with await self._opened(client, body) as events:
             try:
                 async for event in events:
-                    for chunk in reader.take(event.to_dict(mode="json", warnings=False)):
+                    for chunk in mender.chunks(reader.take(event.to_dict(mode="json", warnings=False))):
                         yield chunk
                 response = reader.response()
             except LoomError:
                 raise
             except Exception as error:
                 raise self._as_loom_error(error) from error
-        yield response
+        for chunk in mender.chunks([response]):
+            yield chunk
 
     async def aclose(self) -> None:
         """Close the connections of this event loop. Closing twice is allowed."""

@@ -30,19 +30,20 @@ sees the record and the newest messages, nothing else.
 """
 _HEADINGS: Final = """
 1. Task: what the user wants in the end, and each request so far, in the user's own words where the wording matters.
-2. Rules: constraints, preferences, permissions and refusals that still hold.
-3. State: what is finished and verified, and what exists now that did not before.
-4. Files and places: every path, address, branch, table or id that matters, with what was done there.
-5. Decisions: what was settled, why, and what was ruled out.
-6. Facts: figures, names, versions, commands and settings that were found.
+2. Facts: what was said of the user and of other people (names, family, home, work, dates, habits, likes, dislikes), \
+and figures, versions, commands and settings that were found.
+3. Rules: constraints, preferences, permissions and refusals of the user that still hold.
+4. State: what is finished and verified, and what exists now that did not before.
+5. Files and places: every path, address, branch, table or id that matters, with what was done there.
+6. Decisions: what was settled, why, and what was ruled out.
 7. Failures: errors in their own words, what was tried, what helped.
 8. Open: what is unfinished, what the user waits for, and the step that was under way.
 """
 _CARE: Final = """
-Copy paths, names, figures and quotations letter for letter. Add nothing that is not above, and do not guess; write \
-"none" under a heading that has nothing. If a record of still earlier messages stands above, take over what still \
-holds and correct what has changed, so that one record remains. Write at most about {words} words, and nothing before \
-or after the record.
+Copy paths, names, figures and quotations letter for letter. Add nothing that is not above, and do not guess. If a \
+record of still earlier messages stands above, take over what still holds and correct what has changed, so that one \
+record remains. Leave out every heading that has nothing under it. Write at most about {words} words, and nothing \
+before or after the record.
 """
 
 SUMMARY: Final = f"{_RULES}Write it under these headings:\n{_HEADINGS}{_CARE}".strip()

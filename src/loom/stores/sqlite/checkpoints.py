@@ -26,7 +26,7 @@ class SqliteCheckpointStore:
     and a power cut may take the last saves. `":memory:"` keeps everything in memory.
 
     A new file gets small pages, which is what a log of turns wants; with `small_pages=False` it gets SQLite's own,
-    for a file that will hold a memory as well.
+    for a file that will hold a memory as well. With `make_folder` the folder of a new file is made with it.
     """
 
     def __init__(
@@ -36,9 +36,10 @@ class SqliteCheckpointStore:
         clock: Clock | None = None,
         durability: Durability = "full",
         small_pages: bool = True,
+        make_folder: bool = False,
     ) -> None:
         first = prepare if small_pages else _as_it_is
-        self._file = SqliteFile(path, durability=durability, prepare=first, setup=setup)
+        self._file = SqliteFile(path, durability=durability, make_folder=make_folder, prepare=first, setup=setup)
         self._clock = clock or SystemClock()
         self._ids = RecordIds(self._clock)
 

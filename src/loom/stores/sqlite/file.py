@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import Future
 from os import PathLike, fspath
+from pathlib import Path
 from threading import Lock
 from typing import TypeVar
 
@@ -26,13 +27,17 @@ _BUSY_LOG = (
 
 
 class SqliteFile:
-    """A file that is opened at the first use; `prepare` runs before that, `setup` as its first change."""
+    """A file that is opened at the first use; `prepare` runs before that, `setup` as its first change.
+
+    With `make_folder` the folder of a new file is made with it.
+    """
 
     def __init__(
         self,
         path: str | PathLike[str],
         *,
         durability: Durability = "full",
+        make_folder: bool = False,
         prepare: Callable[[str], None] = lambda _: None,
         setup: Callable[[Database], None] = lambda _: None,
     ) -> None:
@@ -41,7 +46,7 @@ class SqliteFile:
         self.path = fspath(path)
         check_text(self.path, "the path of a store")
         self.durability: Durability = durability
-        self._prepare, self._setup = prepare, setup
+        self._prepare, self._setup, self._make_folder = prepare, setup, make_folder
         self._opening = Lock()
         self._writer: Writer | None = None
         self._readers = Readers(self.path)
@@ -98,6 +103,8 @@ class SqliteFile:
                 raise UsageError(f"the store {self.path} is closed; open another")
             if self._writer is None:
                 if not self.is_in_memory:
+                    if self._make_folder:
+                        Path(self.path).parent.mkdir(parents=True, exist_ok=True)
                     self._prepare(self.path)
                 writer = acquire(self.path, self.durability)
                 try:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from os import PathLike
-from pathlib import Path
 from typing import Self, TypeVar
 
 from loom.core.checks import as_utc, check_text
@@ -52,7 +51,7 @@ class SqliteStore:
         vector_cache_bytes: int = 512 * 2**20,
         make_folder: bool = False,
     ) -> None:
-        self._file = SqliteFile(path, durability=durability, prepare=_make_folder if make_folder else _as_it_is)
+        self._file = SqliteFile(path, durability=durability, make_folder=make_folder)
         self._view = self._file.view
         self._touches = Touches()
         self._clock = clock or SystemClock()
@@ -323,14 +322,6 @@ def _forget(db: Database, user: int, scope: Scope) -> dict[str, int]:
 
 def _put_vectors(db: Database, scope: Scope, given: Mapping[str, Vector]) -> None:
     vectors.put_vectors(db, find_user(db, scope), scope, given)
-
-
-def _make_folder(path: str) -> None:
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-
-
-def _as_it_is(path: str) -> None:
-    """Leave making the folder to whoever names it."""
 
 
 def _check_embedder(call: str, identity: str, dimension: int) -> None:

@@ -87,11 +87,11 @@ class ResponsesWire:
 
 def _item(part: Part, index: int, said: Said) -> dict[str, Any]:
     match part:
-        case TextPart(text):
+        case TextPart(text, phase):
             refused = said.stop == "refusal"
             content = {"type": "refusal", "refusal": text} if refused else _output_text(text)
             return {"type": "message", "id": f"msg_{index}", "role": "assistant", "status": "completed",
-                    "content": [content]}  # fmt: skip
+                    "content": [content], **({"phase": phase} if phase else {})}  # fmt: skip
         case ThinkingPart(text, signature, redacted):
             summary = [{"type": "summary_text", "text": text}] if text else []
             return {"type": "reasoning", "id": signature, "summary": summary, "encrypted_content": redacted}

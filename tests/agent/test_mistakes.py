@@ -1,0 +1,62 @@
+"""What people get wrong when they make and use an agent, and what it says; and how the place of a memory is named."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from loom import Agent, tool
+from loom.api import AgentConfig, LoomApp
+from loom.config.memory import MemoryConfig
+from loom.core.message import ToolCallPart
+from loom.errors import ScopeRequired, UsageError
+from loom.protocols.model import ModelRequest
+from loom.testing import ScriptedModel
+
+pytestmark = pytest.mark.anyio
+
+
+def echo(request: ModelRequest) -> str:
+    """Answers with how many messages it was shown."""
+    return f"{len(request.messages)} messages"
+
+
+@pytest.mark.parametrize("wrong", [{"tools": [len]}, {"tools": "len"}, {"instructions": 5}], ids=str)
+def test_what_an_agent_cannot_be_made_of_is_refused_at_once(wrong: Any) -> None:
+    with pytest.raises(UsageError, match=r"is no tool; put @tool above|instructions are text or a Context"):
+        Agent(**{"model": ScriptedModel(echo), **wrong})
+
+
+async def test_an_empty_session_id_is_none_at_all() -> None:
+    with pytest.raises(ScopeRequired):
+        await Agent(model=ScriptedModel(echo)).run("Hi.", session_id="")
+
+
+@pytest.mark.parametrize("how", ["sqlite:{}", "sqlite://{}", {"backend": "sqlite", "path": "{}"}, {"url": "sqlite:{}"}])
+async def test_sessions_are_saved_beside_the_memory_however_its_file_is_named(tmp_path: Any, how: Any) -> None:
+    path = str(tmp_path / "bot.db")
+    place = how.format(path) if isinstance(how, str) else {k: v.format(path) for k, v in how.items()}
+    async with Agent(model=ScriptedModel(echo), memory=place) as agent:
+        await agent.run("Hi.", session_id="s")
+    async with Agent(model=ScriptedModel(echo), memory=place) as agent:
+        assert (await agent.run("Hi.", session_id="s")).turn == 2
+
+
+async def test_a_tool_that_wants_to_end_the_program_is_told_to_the_model() -> None:
+    @tool
+    def parse() -> None:
+        raise SystemExit(2)
+
+    model = ScriptedModel([ToolCallPart("a", "parse", {}), "Oh."])
+    assert (await Agent(model=model, tools=[parse]).run("Parse.")).text == "Oh."
+    assert "SystemExit: 2" in str(model.requests[-1].messages[-1].parts[0])
+
+
+@pytest.mark.parametrize("store", ["inmemory", "sqlite:{}", "composite:?truth=sqlite:{}"])
+async def test_an_application_takes_every_place_that_a_memory_takes(tmp_path: Any, store: str) -> None:
+    async with LoomApp(model=ScriptedModel(echo), store=store.format(tmp_path / "app.db")) as app:
+        agent = app.create_agent(AgentConfig(name="a", memory=MemoryConfig()))
+        await agent.run("I live in Lisbon.", user_id="ann")
+        assert agent.memory
+        assert (await agent.memory.recall("Where do I live?", user_id="ann")).hits
