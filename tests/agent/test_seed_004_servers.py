@@ -75,7 +75,9 @@ async def test_redis_by_its_url() -> None:
 async def test_postgres_by_its_url() -> None:
     with postgres() as server:
         await init_schema(server.url(), password="a password")
-        await two_users_never_meet(server.url("loom_app", password="a password"))
+        where = server.url("loom_app", password="a password")
+        await two_users_never_meet(where)
+        await goes_on_elsewhere(where)
 
 
 async def test_an_unknown_engine_is_named_with_those_there_are() -> None:
