@@ -60,5 +60,5 @@ def redis_url(redis_server):
 @pytest.fixture(scope="session")
 def chroma_url():
     need("chromadb")
-    with chroma() as url:
-        yield url
+    with chroma() as server:
+        yield server.url

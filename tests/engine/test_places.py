@@ -139,7 +139,7 @@ async def test_the_classes_of_the_engines(tmp_path, chroma_url, postgres_url):
 
 async def test_the_key_of_a_qdrant_server(monkeypatch):
     def calls(where):
-        return store_at(where, Opening())._index._calls
+        return store_at(where, Opening())._index._engine._calls
 
     monkeypatch.setenv("QDRANT_API_KEY", "of the environment")
     found = calls("qdrant+https://of%20the%20url@host:6333?truth=inmemory")
@@ -277,3 +277,14 @@ async def test_a_schema_of_a_newer_loom_is_refused(tmp_path, postgres_server, po
                 await memory.aclose()
         finally:
             db.execute("UPDATE loom.meta SET value = %s WHERE name = 'version'", version)
+
+
+async def test_the_embedded_engine_of_qdrant_has_everything_in_its_folder(tmp_path):
+    folder = tmp_path / "edge folder"
+    for _ in range(2):
+        async with open_memory(f"qdrant:edge:{folder}", embedder="hash") as memory:
+            await memory.remember("The boat is in Yokohama.", user_id="alice", key="once")
+            found = await memory.recall("Where is the boat?", user_id="alice")
+            assert [hit.item.text for hit in found.hits] == ["The boat is in Yokohama."]
+            assert found.notes == ()
+    assert (folder / "memory.db").exists()

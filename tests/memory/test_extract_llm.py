@@ -6,7 +6,7 @@ import pytest
 from loom.core.message import TextPart, Usage
 from loom.core.record import Episode, Fact, Provenance
 from loom.errors import ProviderUnavailable, UsageError
-from loom.memory.extract.llm import LlmExtractor
+from loom.memory.extract.llm import SCHEMA, LlmExtractor
 from loom.protocols.extractor import Extractor
 from loom.protocols.model import Model, ModelRequest, ModelResponse
 
@@ -190,11 +190,34 @@ async def test_the_text_is_fenced_as_data_and_cannot_close_the_fence():
     )
     await LlmExtractor(model).extract([said("e1", attack)], known=[known])
     [request] = model.requests
-    text = request.messages[0].text
+    text = request.messages[-1].text
     assert [text.count(mark) for mark in ("<episodes>", "</episodes>", "<known>", "</known>")] == [1, 1, 1, 1]
     line = text.split("<episodes>\n")[1].split("\n</episodes>")[0]
     assert json.loads(line)["text"] == attack
-    assert '"required": ["facts"]' in request.system[0]
+
+
+async def test_a_model_sees_short_ids_and_claims_get_the_real_ones():
+    model = Scripted(json.dumps([ROME, TEA]))
+    long = [said("01M7F8EHQSZ602D1HYVXGCBB6J"), said("01M7F8EHQSZ602D1HYVXGCBB6K", "Anna likes tea", LATER)]
+    result = await LlmExtractor(model).extract(long)
+    assert [claim.sources for claim in result.claims] == [(long[0].id,), (long[1].id,)]
+    assert result.claims[1].valid_from == LATER
+    assert "01M7F8EHQSZ602D1HYVXGCBB6J" not in model.requests[0].messages[-1].text
+
+
+async def test_the_example_is_a_right_answer_whose_facts_cannot_be_taken_for_the_users():
+    model = Scripted("[]")
+    await LlmExtractor(model).extract(EPISODES)
+    [request] = model.requests
+    asked, answered, _ = request.messages
+    items = json.loads(answered.text)["facts"]
+    lines = [json.loads(line) for line in asked.text.splitlines()[1:-1]]
+    form = SCHEMA["properties"]["facts"]["items"]
+    assert request.settings.output_schema == SCHEMA
+    assert all(set(form["required"]) <= item.keys() <= form["properties"].keys() for item in items)
+    assert {id for item in items for id in item["sources"]} == {line["id"] for line in lines}
+    claims, skipped = await read(answered.text)
+    assert (claims, len(skipped)) == ([], len(items))
 
 
 async def test_long_input_is_asked_in_parts_and_each_part_cites_its_own():

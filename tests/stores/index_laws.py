@@ -25,7 +25,7 @@ from loom.stores.indexed import IndexedStore
 from loom.stores.inmemory.vectors import InMemoryVectorStore
 from loom.stores.sqlite import SqliteStore
 from loom.testing.clock import FakeClock
-from loom.testing.conformance.samples import ALICE, BOB, DAY, START, a_fact, an_episode
+from loom.testing.conformance.samples import ALICE, BOB, DAY, START, a_fact, a_job, an_episode
 from loom.testing.conformance.traces import WORDS, observe, random_trace
 
 EMBEDDER = ("laws:1:3", 3)
@@ -141,6 +141,24 @@ class IndexLaws:
         assert [hit.item.id for hit in await store.search(ALICE, Query(vector=X))] == ["e1", "e2"]
         assert sorted(await store._index.ids(ALICE)) == ["e1", "e2"]
         assert store.failure is None
+        assert (await store.verify()).is_equal
+
+    @pytest.mark.parametrize("how", ["put", "write", "finish"])
+    async def test_a_record_that_says_something_else_has_no_vector(self, how, store, clock):
+        """It would be found for what it no longer says; one that says the same keeps its own."""
+        await store.put(ALICE, an_episode("e1", "piano"), an_episode("e2", "piano"))
+        await store.put_vectors(ALICE, {"e1": X, "e2": X})
+        again = (an_episode("e1", "violin"), an_episode("e2", "piano", layer=Layer.L2))
+        if how == "put":
+            await store.put(ALICE, *again)
+        elif how == "write":
+            await store.write(ALICE, put=again)
+        else:
+            await store.write(ALICE, jobs=[a_job(scope=ALICE)])
+            (lease,) = await store.lease(now=clock.now() + DAY, until=clock.now() + 2 * DAY)
+            await store.finish(lease, put=again)
+        assert await store._index.ids(ALICE) == ("e2",)
+        assert [hit.item.id for hit in await store.search(ALICE, Query(vector=X))] == ["e2"]
         assert (await store.verify()).is_equal
 
     async def test_whoever_looks_for_work_looks_after_the_index(self, store, clock):

@@ -14,7 +14,7 @@ from urllib.parse import unquote
 
 from loom.core.clock import Clock
 from loom.core.record import Layer
-from loom.engine.vector_places import ENGINES, engine_of, index_at, is_server, server_form
+from loom.engine.vector_places import ENGINES, engine_of, folder_of, index_at, is_server, server_form
 from loom.errors import NotFound, UsageError
 from loom.memory.composite import composed
 from loom.protocols.memory_store import MemoryStore
@@ -87,7 +87,7 @@ def sessions_place(where: str) -> str | None:
     truth = places.get("store") or places.get("truth") or ""
     backend, _, rest = truth.partition(":")
     if backend in ENGINES and rest:
-        return f"sqlite:{Path(rest) / TRUTH}"
+        return f"sqlite:{Path(folder_of(truth)) / TRUTH}"
     return truth if backend in {"sqlite", *_SERVERS} else None
 
 
@@ -95,6 +95,7 @@ def check_is_there(where: str) -> None:
     """Refuse the place of a file or a folder that is not there, as opening it would make it."""
     for place in places_of(where).values():
         backend, _, path = place.partition(":")
+        path = folder_of(place) if backend in ENGINES else path
         is_local = backend == "sqlite" or (backend in ENGINES and bool(path))
         if is_local and path != ":memory:" and not Path(path.removeprefix("//")).exists():
             raise NotFound(f"there is nothing at {path!r}; give the place of a store that was used before")
@@ -121,7 +122,7 @@ def _indexed(where: str, how: Opening) -> Any:
             name = str(engine_of(where))
             raise UsageError(f"{name} keeps vectors alone; say where everything else is: {server_form(name)}")
         return indexed_at(truth, where.partition("?")[0], how)
-    folder = where.partition(":")[2]
+    folder = folder_of(where)
     file = Path(folder) / TRUTH if folder else ":memory:"
     truth = SqliteStore(file, clock=how.clock, durability=how.durability, make_folder=bool(folder))
     return indexed_at(truth, where, how)

@@ -17,6 +17,10 @@ KEY = "QDRANT_API_KEY"
 """The variable that holds the key of a Qdrant server where its URL does not."""
 
 
+EDGE = "edge:"
+"""Stands before the folder of Qdrant's embedded engine."""
+
+
 class Engine(NamedTuple):
     """A vector engine: its class in `loom.stores`, the package that class needs, and the usual address of a server."""
 
@@ -42,15 +46,21 @@ def is_server(where: str) -> bool:
     return "+" in where.partition(":")[0]
 
 
+def folder_of(where: str) -> str:
+    """The folder of a vector engine that is no server; empty where it lives in this process's memory."""
+    return where.partition(":")[2].removeprefix(EDGE)
+
+
 def index_at(where: str) -> VectorIndex:
-    """The index at `qdrant`, `qdrant:FOLDER` or `qdrant+http://HOST:6333`; the same for Chroma."""
+    """The index at `qdrant`, `qdrant:FOLDER`, `qdrant:edge:FOLDER` or `qdrant+http://HOST:6333`; so for Chroma."""
     name = engine_of(where)
     if name is None:
         scheme = where.partition(":")[0]
         raise UsageError(f"there is no vector engine {scheme!r}; the engines are {', '.join(ENGINES)}")
     # Said now: a memory answers without its index, so the missing package would only be a note at each call.
-    if find_spec(ENGINES[name].package) is None:
-        raise MissingExtra(f"the vector engine {name}", name)
+    edge = name == "qdrant" and where.partition(":")[2].startswith(EDGE)
+    if find_spec("qdrant_edge" if edge else ENGINES[name].package) is None:
+        raise MissingExtra(f"the vector engine {name}", "qdrant-edge" if edge else name)
     made = getattr(import_module(f"loom.stores.{name}"), ENGINES[name].store)
     if is_server(where):
         address, secret = _address(name, where.partition("+")[2])

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from anyio import CancelScope
 
 from loom.core.clock import Clock, SystemClock
-from loom.core.filter import Eq, Filter
+from loom.core.filter import Eq, Filter, In
 from loom.core.hit import Hit
 from loom.core.record import Receipt, Record
 from loom.core.scope import Scope
@@ -25,6 +25,7 @@ from loom.stores.describing import spoken_embedder
 from loom.stores.index_check import bring_into_step, compare, put_user_right
 from loom.stores.index_difference import IndexDifference
 from loom.stores.index_outbox import OUTBOX, Mark, Outbox
+from loom.stores.record_rules import check_record
 from loom.stores.vector_entries import VectorIndex, checked_query
 
 _PAGE = 500
@@ -78,6 +79,11 @@ class IndexedStore(DelegatingStore):
 
     # -- what changes vectors -----------------------------------------------------------------------------
 
+    async def put(self, scope: Scope, *records: Record) -> None:
+        """Write the records, all or none."""
+        async with self._changing(scope, await self._rewritten(scope, records)):
+            await self._truth.put(scope, *records)
+
     async def put_vectors(self, scope: Scope, vectors: Mapping[str, Vector]) -> None:
         """Set the vectors of records, by record id, all or none."""
         async with self._changing(scope, list(vectors)):
@@ -98,7 +104,7 @@ class IndexedStore(DelegatingStore):
         jobs: Sequence[Job] = (),
     ) -> int:
         """Delete, put, set keys and queue jobs, in this order, all or none; returns how many jobs are new."""
-        async with self._changing(scope, delete):
+        async with self._changing(scope, [*delete, *await self._rewritten(scope, put)]):
             return await self._truth.write(scope, put=put, delete=delete, keys=keys, jobs=jobs)
 
     async def finish(
@@ -111,7 +117,8 @@ class IndexedStore(DelegatingStore):
         jobs: Sequence[Job] = (),
     ) -> None:
         """Apply what the job did and close it; a job it queues may have the same key."""
-        async with self._changing(lease.job.scope, delete):
+        scope = lease.job.scope
+        async with self._changing(scope, [*delete, *await self._rewritten(scope, put)]):
             await self._truth.finish(lease, put=put, delete=delete, keys=keys, jobs=jobs)
 
     async def forget(self, scope: Scope) -> Receipt:
@@ -124,6 +131,18 @@ class IndexedStore(DelegatingStore):
             await self._outbox.flush()  # a mark names the user
         residue = [self._index.residue] if self._index.residue else []
         return replace(receipt, pending=(*receipt.pending, *left, *residue))
+
+    async def _rewritten(self, scope: Scope, records: Sequence[Record]) -> list[str]:
+        """Those of these records that are there and say something else: the vector of the old text goes with it."""
+        for record in records:
+            check_record(scope, record)
+        texts = {record.id: record.text for record in records}
+        found: list[str] = []
+        for start in range(0, len(records), _PAGE):
+            ids = tuple(record.id for record in records[start : start + _PAGE])
+            held = await self._truth.list(scope.for_user(), where=In("id", ids), limit=len(ids))
+            found += [record.id for record in held if record.text != texts[record.id]]
+        return found
 
     @asynccontextmanager
     async def _changing(self, scope: Scope, ids: Sequence[str] | None) -> AsyncGenerator[None]:

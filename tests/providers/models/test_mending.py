@@ -69,7 +69,7 @@ GEMINI = Kind(GeminiModel, "gemini-3-pro", GeminiWire)
 
 
 def served_raw(kind, events):
-    class Raw(kind.wire):
+    class Raw(kind.wire):  # pyright: ignore[reportUntypedBaseClass]
         def frames(self, said):
             heads = (f"event: {event['type']}\n" if "type" in event else "" for event in events)
             return [f"{head}data: {json.dumps(event)}\n\n".encode() for head, event in zip(heads, events, strict=True)]

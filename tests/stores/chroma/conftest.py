@@ -6,7 +6,13 @@ from loom.testing.servers.chroma import chroma
 
 
 @pytest.fixture(scope="module")
-def chroma_url():
-    """The URL of a server that the tests of one file share."""
-    with chroma() as url:
-        yield url
+def chroma_server():
+    """A server that the tests of one file share."""
+    with chroma() as server:
+        yield server
+
+
+@pytest.fixture
+def chroma_url(chroma_server):
+    """The URL of that server."""
+    return chroma_server.url

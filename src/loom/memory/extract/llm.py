@@ -62,7 +62,7 @@ Only where the message says so, add:
 Where nothing is stated, answer {"facts": []}."""
 
 # One answered question shows a small model more than any rule. It has no dates and flags, because such a model would
-# copy them; its ids are not those of the messages, so that a fact that is copied from it is skipped.
+# copy them; its ids are not those of the messages, so that a fact that is copied with its id is skipped.
 _EXAMPLE: Final = """<episodes>
 {"id": "x1", "at": "2025-05-10T09:00:00+00:00", "origin": "user", "text": "I'm Kalev, I keep bees near Tartu. My \
 sister Liis is a dentist, she hates honey. Which smoker should I buy?"}

@@ -48,7 +48,7 @@ class ChromaCalls:
             self.is_closed = True
             client, self._client = self._client, None
             if client is not None:
-                sessions = _sessions(client) if self.is_server else ()
+                sessions = [_session(client), _session(client._admin_client)] if self.is_server else []  # noqa: SLF001
                 client.close()
                 for session in sessions:
                     session.close()  # the client's own close() leaves its connections open
@@ -74,17 +74,18 @@ class ChromaCalls:
         if self.where == MEMORY:
             return chromadb.EphemeralClient(settings)
         if self.is_server:
-            url = urlsplit(self.where)
-            is_safe = url.scheme == "https"
-            port = url.port or (443 if is_safe else 80)
-            client = chromadb.HttpClient(
-                host=url.hostname or "", port=port, ssl=is_safe, headers=self._headers, settings=settings
-            )
-            for session in _sessions(client):
-                session.timeout = self._timeout  # the client itself would wait for ever
-            return client
+            return self._connect_to_server(settings)
         self._folder = self._folder or folder.hold(self.where)
         return chromadb.PersistentClient(self._folder, settings)
+
+    def _connect_to_server(self, settings: Any) -> Any:
+        url = urlsplit(self.where)
+        settings.chroma_api_impl = "chromadb.api.fastapi.FastAPI"
+        settings.chroma_server_host = url.hostname or ""
+        settings.chroma_server_ssl_enabled = url.scheme == "https"
+        settings.chroma_server_http_port = url.port or (443 if settings.chroma_server_ssl_enabled else 80)
+        settings.chroma_server_headers = self._headers
+        return _patient_for(self._timeout)(settings=settings)
 
     @contextmanager
     def _spoken_errors(self) -> Generator[None]:
@@ -109,6 +110,25 @@ class ChromaCalls:
         return error
 
 
-def _sessions(client: Any) -> tuple[Any, ...]:
-    """The HTTP sessions of a client of a server: its own, and that of its administrator."""
-    return (client._server._session, client._admin_client._server._session)  # noqa: SLF001 - there is no other way
+def _patient_for(timeout: float) -> Any:
+    """A client of a server that waits so long for each answer.
+
+    The one of Chroma would wait for ever, also while it is made: it asks the server twice before anybody has it.
+    """
+    from chromadb.api.client import Client  # noqa: PLC0415 - it is loaded by now
+
+    class PatientClient(Client):
+        def get_user_identity(self) -> Any:
+            _session(self).timeout = timeout
+            return self._server.get_user_identity()  # the other one hides which error it was
+
+        def _validate_tenant_database(self, tenant: str, database: str) -> None:
+            _session(self._admin_client).timeout = timeout
+            super()._validate_tenant_database(tenant, database)
+
+    return PatientClient
+
+
+def _session(client: Any) -> Any:
+    """The HTTP session of a client of a server, or of its administrator."""
+    return client._server._session  # noqa: SLF001 - there is no other way

@@ -39,7 +39,10 @@ _PAGE = 500
 _EXACT = 1000
 _IDENTITY, _DIMENSION = "embedder", "dimension"
 _COSINE = {"hnsw": {"space": "cosine"}}
-_RESIDUE = "numbers of removed vectors may stand in the files of Chroma at {where} until it writes over them"
+_RESIDUE = (
+    "numbers and ids of removed vectors stand in the files of Chroma at {where} until `chroma vacuum` is run on its "
+    "folder while nothing uses it"
+)
 _stores = count(1)
 
 

@@ -94,8 +94,7 @@ CREATE TABLE postings (
     length int NOT NULL,
     term text COLLATE "C" NOT NULL,
     signal text COLLATE "C" NOT NULL,
-    PRIMARY KEY (owner, term, signal, number) INCLUDE (times, length),
-    FOREIGN KEY (owner, number) REFERENCES records ON DELETE CASCADE
+    PRIMARY KEY (owner, term, signal, number) INCLUDE (times, length)
 );
 CREATE INDEX postings_by_record ON postings (owner, number);
 

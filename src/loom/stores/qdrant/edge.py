@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any, TextIO, TypeVar
+from typing import Any, TextIO, TypeVar
 from urllib.parse import quote
 
 from anyio import to_thread
@@ -19,9 +19,6 @@ from loom.errors import LoomError, MissingExtra, StoreError, UsageError
 from loom.stores.folder_lock import locked
 from loom.stores.qdrant.engine import INDEXED, Fits, Point
 from loom.stores.vector_entries import SESSION, TENANT
-
-if TYPE_CHECKING:
-    from qdrant_edge import EdgeShard, Filter
 
 _PAGE = 500
 _ABOUT, _POINTS, _LOCK = "loom.json", "points", "loom.lock"
@@ -40,7 +37,7 @@ class EdgeCollection:
         self._folder = Path(where.partition(":")[2]) / f"collection-{quote(name, safe='')}"
         self._lock = Lock()
         self._held: TextIO | None = None
-        self._shard: EdgeShard | None = None
+        self._shard: Any = None
         self._is_closed = False
 
     async def about(self) -> Mapping[str, Any] | None:
@@ -113,9 +110,15 @@ class EdgeCollection:
                 self._held.close()
                 self._held = None
 
-    def _opened(self) -> EdgeShard:
+    def _opened(self) -> Any:
         if self._shard is None:
-            self._shard = _engine().EdgeShard.load(str(self._folder / _POINTS))
+            try:
+                self._shard = _engine().EdgeShard.load(str(self._folder / _POINTS))
+            except Exception as error:
+                raise StoreError(
+                    f"the Qdrant folder {self._folder} cannot be read: {error}; delete it, and it is built again from "
+                    "the store beside it at the next use"
+                ) from error
         return self._shard
 
     # -- whose points these are ---------------------------------------------------------------------------
@@ -169,7 +172,7 @@ class EdgeCollection:
         return [Point(str(one.id), one.payload or {}, score=one.score) for one in self._opened().query(given)]
 
     def _count(self, fits: Fits) -> int:
-        return self._opened().count(_engine().CountRequest(exact=True, filter=_filter(fits)))
+        return int(self._opened().count(_engine().CountRequest(exact=True, filter=_filter(fits))))
 
     def _delete(self, fits: Fits) -> None:
         self._opened().update(_engine().UpdateOperation.delete_points_by_filter(_filter(fits)))
@@ -198,7 +201,7 @@ def _engine() -> Any:
     return qdrant_edge
 
 
-def _filter(fits: Fits) -> Filter:
+def _filter(fits: Fits) -> Any:
     engine = _engine()
     must = [engine.FieldCondition(key=key, match=engine.MatchAny(list(values))) for key, values in fits.wanted]
     return engine.Filter(must=must, must_not=[engine.IsEmptyCondition(SESSION)] if fits.in_session else None)

@@ -36,7 +36,10 @@ from loom.stores.vector_entries import (
 )
 
 _EDGE = "edge:"
-_RESIDUE = "numbers of removed vectors may stand in the files of Qdrant at {where} until it writes over them"
+_RESIDUE = (
+    "numbers and ids of removed vectors may stand in the files of Qdrant at {where} until it writes over them; clear() "
+    "removes the files, and verify(repair=True) builds them again from the truth"
+)
 _IDENTITY, _DIMENSION = "loom_embedder", "loom_dimension"
 
 

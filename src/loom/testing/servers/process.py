@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +81,35 @@ def running(
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+
+class RestartableServer:
+    """A server that can be killed and started again on the files it left; it is for tests only."""
+
+    def __init__(
+        self, command: Sequence[str], folder: Path, *, is_ready: Callable[[], bool], as_self: bool = False
+    ) -> None:
+        self.folder = folder
+        self._command, self._is_ready, self._as_self = command, is_ready, as_self
+        self._running = ExitStack()
+        self._process: subprocess.Popen[Any] | None = None
+
+    def start(self) -> None:
+        """Start the server on the files that are there, and wait until it answers."""
+        server = running(self._command, self.folder, is_ready=self._is_ready, as_self=self._as_self)
+        self._process = self._running.enter_context(server)
+
+    def kill(self) -> None:
+        """End the server as a crash would, without a chance to write anything more."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGKILL)
+            self._process.wait()
+        self.stop()
+
+    def stop(self) -> None:
+        """End the server in good order."""
+        self._process = None
+        self._running.close()
 
 
 def _wait(process: subprocess.Popen[Any], is_ready: Callable[[], bool], log: Path) -> None:

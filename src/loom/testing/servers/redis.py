@@ -2,49 +2,30 @@
 
 from __future__ import annotations
 
-import signal
 import socket
 from collections.abc import Generator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from subprocess import Popen
 
 from loom.errors import MissingExtra
-from loom.testing.servers.process import free_port, private_folder, running
+from loom.testing.servers.process import RestartableServer, free_port, private_folder
 
 
-class RedisServer:
+class RedisServer(RestartableServer):
     """A server that runs on loopback and can be killed and started again; it is for tests only."""
 
     def __init__(self, program: str, port: int, folder: Path, settings: dict[str, str]) -> None:
-        self.port, self.folder = port, folder
-        self._command = [program, "--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder), "--save", ""]
+        self.port = port
+        command = [program, "--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder), "--save", ""]
         for name, value in settings.items():
-            self._command += [f"--{name.replace('_', '-')}", value]
-        self._running = ExitStack()
-        self._process: Popen[bytes] | None = None
+            command += [f"--{name.replace('_', '-')}", value]
+        super().__init__(command, folder, is_ready=self._answers)
 
     def url(self, *, password: str = "", database: int = 0) -> str:
         """The URL of a database."""
         secret = f":{password}@" if password else ""
         return f"redis://{secret}127.0.0.1:{self.port}/{database}"
-
-    def start(self) -> None:
-        """Start the server on the files that are there, and wait until it has read them."""
-        self._process = self._running.enter_context(running(self._command, self.folder, is_ready=self._answers))
-
-    def kill(self) -> None:
-        """End the server as a crash would, without a chance to write anything more."""
-        if self._process is not None:
-            self._process.send_signal(signal.SIGKILL)
-            self._process.wait()
-        self.stop()
-
-    def stop(self) -> None:
-        """End the server in good order."""
-        self._process = None
-        self._running.close()
 
     def _answers(self) -> bool:
         try:
