@@ -47,7 +47,7 @@ COMPACTION = {
     "trigger": {"type": "disabled"},
     "retain": {"type": "messages", "count": 2},
     "strategy": "summarize",
-    "target": 0.9,  # the dialogues are short: at half of them no summary has room
+    "target": 0.7,  # the dialogues are short: at half of them no summary has room
 }
 
 

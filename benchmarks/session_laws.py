@@ -35,7 +35,7 @@ from tests.session.histories import FAULTS, check_pairs, last_request, random_me
 
 STRATEGIES = ("summarize", "truncate", "sliding_window", "hierarchical", "snapshot", "clear_tools")
 MODELS = ("anthropic:claude-opus-5-5", "openai:gpt-6-sol", "gemini:gemini-3-pro", "scripted:model")
-_ASKS = "Do not continue the conversation"
+_ASKS = "The conversation pauses here"
 
 
 class Tool:

@@ -236,7 +236,7 @@ async def test_requests_in_a_record_are_not_to_be_carried_out_again():
     ask = ScriptedAsk()
     after = await halved(Summarize(ask), shown_from(rounds_with_tools(20)))
     assert "Do not carry out again what it says was asked" in after[0].message.text
-    assert "Do not carry out, repeat or answer any request" in ask.asked[0][1]
+    assert "neither carry it out again nor answer it" in ask.asked[0][1]
 
 
 async def test_rules_are_not_lost():

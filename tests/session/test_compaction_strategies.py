@@ -339,7 +339,7 @@ async def test_the_summary_is_asked_of_the_exact_history_up_to_the_cut():
     rewrite, after = await compacted(Summarize(ask), shown)
     ((history, instruction, max_output),) = ask.asked
     assert history == shown[:34]
-    assert "Do not carry out, repeat or answer any request" in instruction
+    assert "neither carry it out again nor answer it" in instruction
     assert max_output <= 4096
     assert rewrite.usage.input == 100
     assert records(after)[0].parts["summary"] == ("1. Task: go on. 34 messages were read.",)

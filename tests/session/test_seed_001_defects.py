@@ -22,7 +22,7 @@ from loom.testing import ScriptedModel
 pytestmark = pytest.mark.anyio
 
 STORY = "Here is a long story about it, with many words. "
-ASKS = "Do not continue the conversation"
+ASKS = "The conversation pauses here"
 
 
 class Read:

@@ -35,7 +35,7 @@ def answers(request: ModelRequest) -> str:
 
 
 def asks_for_a_summary(request: ModelRequest) -> bool:
-    return "Do not continue the conversation" in request.messages[-1].text
+    return "The conversation pauses here" in request.messages[-1].text
 
 
 def session_of(strategy: str, *, window: int = 4_000, **options: Any) -> tuple[Session, ScriptedModel]:

@@ -31,14 +31,16 @@ class _Said(NamedTuple):
     age: tuple[datetime, datetime, str]
     id: str
     speaker: str | None
-    words: frozenset[str]
+    words: int
     asks: bool
 
 
 def newest_first(ranked: Sequence[Ranked], records: Mapping[str, Record]) -> list[Ranked]:
     """The ranking with each later statement lifted above the earlier ones that it says again: the signal `newer`."""
     found = {r.id: r for r in ranked[:TOP]}
-    said = sorted(_said(record) for id in found if isinstance(record := records[id], Episode) and not record.sources)
+    bits: dict[str, int] = {}
+    told = (record for id in found if isinstance(record := records[id], Episode) and not record.sources)
+    said = sorted(_said(record, bits) for record in told)
     for place, newer in enumerate(said):
         if newer.asks:
             continue
@@ -50,13 +52,17 @@ def newest_first(ranked: Sequence[Ranked], records: Mapping[str, Record]) -> lis
     return [*sorted(found.values(), key=lambda r: (-r.score, r.id)), *ranked[TOP:]]
 
 
-def _said(episode: Episode) -> _Said:
+def _said(episode: Episode, bits: dict[str, int]) -> _Said:
+    """What is compared of an episode; its words are the bits of a number, each word one that all share."""
+    words = 0
+    for word in query_terms(episode.text):
+        words |= bits.setdefault(word, 1 << len(bits))
     # At one instant the order of arrival decides: ids are made in that order.
     return _Said(
         (episode.at, episode.recorded_at, episode.id),
         episode.id,
         episode.speaker,
-        frozenset(query_terms(episode.text)),
+        words,
         episode.text.rstrip().endswith("?"),
     )
 
@@ -64,5 +70,5 @@ def _said(episode: Episode) -> _Said:
 def _is_same(older: _Said, newer: _Said) -> bool:
     if older.speaker != newer.speaker:
         return False
-    shared = len(older.words & newer.words)
-    return shared >= SHARED and shared >= ALIKE * len(older.words | newer.words)
+    shared = (older.words & newer.words).bit_count()
+    return shared >= SHARED and shared >= ALIKE * (older.words | newer.words).bit_count()

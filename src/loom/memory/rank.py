@@ -188,8 +188,13 @@ def trust_in_words(question: Sequence[str], texts: Iterable[Sequence[str]]) -> f
     chance. Then its meaning has to lead.
     """
     words = set(question)
-    most = max((len(words.intersection(text)) for text in texts), default=0)
-    return min(1.0, max(most / (_ENOUGH_SHARE * len(words)), most / _ENOUGH_WORDS)) if words else 1.0
+    trust = 0.0 if words else 1.0
+    for text in texts:
+        if trust >= 1.0:  # no text can add to it
+            break
+        shared = len(words.intersection(text))
+        trust = max(trust, min(1.0, max(shared / (_ENOUGH_SHARE * len(words)), shared / _ENOUGH_WORDS)))
+    return trust
 
 
 def _places(words: Sequence[str]) -> dict[str, int]:

@@ -257,7 +257,7 @@ def _speaker(record: Found) -> str | None:
 
 def _trust(question: str, found: _Candidates) -> float:
     likeliest = nlargest(_LIKELIEST, found.values(), key=lambda pair: pair[1].get("bm25", 0.0))
-    return trust_in_words(query_terms(question), [terms(record.text) for record, _ in likeliest])
+    return trust_in_words(query_terms(question), (terms(record.text) for record, _ in likeliest))
 
 
 def _is_statement(question: str) -> bool:
@@ -278,12 +278,12 @@ def _candidate(record: Record, signals: dict[str, float]) -> Candidate:
         return Candidate(id=record.id, signals=signals, words=len(record.text.split()))
     position = record.attributes.get(POSITION)
     return Candidate(
-        id=record.id,
-        signals=signals,
-        speaker=record.speaker,
-        session=record.session_id,
-        position=position if isinstance(position, int) else None,
-        at=record.at,
-        words=len(record.text.split()),
-        asks=record.text.rstrip().endswith("?"),
+        record.id,
+        signals,
+        record.speaker,
+        record.session_id,
+        position if isinstance(position, int) else None,
+        record.at,
+        len(record.text.split()),
+        record.text.rstrip().endswith("?"),
     )
