@@ -26,7 +26,7 @@ class TextPart:
     """Plain text. `phase` is what OpenAI calls a text of its model, `commentary` or `final_answer`, and wants back."""
 
     text: str
-    phase: str | None = None
+    phase: str | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,7 +71,7 @@ async def test_memory_and_sessions_share_a_schema_and_are_forgotten_apart(server
         await save(sessions, CHAT, "c3", "more", after=await sessions.load(CHAT))
         assert len(await texts_of(sessions, CHAT, "c3")) == 5
         receipt = await sessions.forget(ALICE)
-        assert "sweep_schema()" in receipt.pending[-1]
+        assert "loom store sweep" in receipt.pending[-1]
         assert set(server.rows().values()) == {0}
 
 

@@ -58,7 +58,7 @@ async def test_forget_leaves_no_row(server):
         await write_everything(store, ALICE)
         receipt = await store.forget(ALICE)
         assert receipt.removed == {"episode": 1, "fact": 1, "block": 1, "job": 1, "dead_letter": 1}
-        assert "sweep_schema()" in receipt.pending[0]
+        assert "loom store sweep" in receipt.pending[0]
         assert server.rows() == only_bob
         assert server.execute("SELECT DISTINCT owner FROM loom.postings") == [(owner_of(BOB),)]
         await store.forget(BOB)
