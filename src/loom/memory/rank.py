@@ -215,13 +215,13 @@ def _name(speaker: str) -> re.Pattern[str] | None:
 def _signals(candidates: Sequence[Candidate]) -> dict[str, list[float]]:
     """One column for each signal that anybody has, with those that follow from the others."""
     columns: dict[str, list[float]] = {}
+    spoken = set[str]().union(*(c.signals for c in candidates))
     for name in _LEXICAL:
-        if any(name in c.signals for c in candidates):
+        if name in spoken:
             columns[name] = [c.signals.get(name, 0.0) for c in candidates]
     for name in ("dense", "dense.around"):
-        known = [c.signals[name] for c in candidates if name in c.signals]
-        if known:
-            lowest = min(known)
+        if name in spoken:
+            lowest = min(c.signals[name] for c in candidates if name in c.signals)
             columns[name] = [c.signals.get(name, lowest) for c in candidates]
     if "dense" in columns and "dense.around" not in columns:
         columns["dense.around"] = _around(candidates, columns["dense"])

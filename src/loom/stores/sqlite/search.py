@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from loom.core.hit import Hit, rank_key
+from loom.core.record import Record
 from loom.core.scope import Scope
 from loom.protocols.memory_store import Query
 from loom.stores.record_rows import SELECTED, from_row, to_micros
@@ -273,7 +274,16 @@ def _hits(best: list[_Row], parts: list[index.Part], size: int) -> Iterator[Hit]
     numbers = [number_of(row[0]) for row in best]
     why = _why(numbers, parts, size)
     for number, row in zip(numbers, best, strict=True):
-        yield Hit(from_row(row[1:]), fsum(why[number].values()), why[number])
+        yield _hit(from_row(row[1:]), why[number])
+
+
+def _hit(record: Record, why: dict[str, float]) -> Hit:
+    """A hit without the checks of one that is given: its scores were computed here, and one recall makes hundreds."""
+    hit = object.__new__(Hit)
+    object.__setattr__(hit, "item", record)
+    object.__setattr__(hit, "score", fsum(why.values()))
+    object.__setattr__(hit, "why", why)
+    return hit
 
 
 def _why(best: list[int], parts: list[index.Part], size: int) -> dict[int, dict[str, float]]:
