@@ -24,6 +24,7 @@ from loom.session.compaction.build import build
 from loom.session.compaction.chain import Pass
 from loom.session.compaction.config import CompactionConfig
 from loom.session.compaction.coverage import Coverage, coverage
+from loom.session.compaction.cut import shown_tokens
 from loom.session.compaction.laws import after, broken_law
 from loom.session.compaction.policy import Decision, Load, decide
 from loom.session.events import Emitter
@@ -242,6 +243,8 @@ class Compacting:
         keep = {*self.pins} & {item.id for item in shown}
         if (request := current_request(shown)) is not None:
             keep.add(request.id)
+        # A target counts what stands around each message too, and a compactor counts what is in them.
+        target = target * shown_tokens(shown, self._caller.meter.counter) // max(1, self._count(shown))
         rewrite = await compactor.compact(shown, target=target, counter=self._caller.meter.counter, keep=keep)
         if not rewrite.replacements:
             raise CannotCompact(f"{compactor.name} found nothing to replace")
