@@ -40,8 +40,8 @@ _EXACT = 1000
 _IDENTITY, _DIMENSION = "embedder", "dimension"
 _COSINE = {"hnsw": {"space": "cosine"}}
 _RESIDUE = (
-    "numbers and ids of removed vectors stand in the files of Chroma at {where} until `chroma vacuum` is run on its "
-    "folder while nothing uses it"
+    "numbers and ids of removed vectors may stand in the files of Chroma at {where}, some even after `chroma vacuum`; "
+    "its data deleted and built again from the truth (`loom store verify --repair`) holds none"
 )
 _stores = count(1)
 
