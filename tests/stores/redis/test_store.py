@@ -108,6 +108,23 @@ class TestRedis(MemoryStoreSuite):
         (again,) = await store.lease(now=START, until=START + HOUR)
         assert again.job == a_job(attempts=1)
 
+    async def test_jobs_taken_while_they_are_looked_at_do_not_hide_the_next(self, store, monkeypatch):
+        await store.write(ALICE, jobs=[a_job(f"j{n}") for n in range(5)])
+        calls, stolen = store._link.calls, []
+
+        async def overtaken(commands):
+            found = await calls(commands)
+            if not stolen:
+                stolen.extend(await twin.lease(now=START, until=START + HOUR, limit=3))
+            return found
+
+        # Not a stand-in for the server: the only way to come between two of its answers.
+        monkeypatch.setattr(store._link, "calls", overtaken)
+        async with aclosing(twin_of(store)) as twin:
+            leases = await store.lease(now=START, until=START + HOUR, limit=3)
+        assert [lease.job.id for lease in stolen] == ["j0", "j1", "j2"]
+        assert [lease.job.id for lease in leases] == ["j3", "j4"]
+
     async def test_a_session_forgets_its_jobs_and_dead_letters_alone(self, store):
         one, two = ALICE.for_session("1"), ALICE.for_session("2")
         for scope in (one, two):

@@ -125,18 +125,24 @@ async def _due_of(link: Link, names: StoreNames, now: datetime, scope: Scope) ->
 
 
 async def _due(link: Link, names: StoreNames, now: datetime, limit: int) -> list[tuple[bytes, HeldJob]]:
-    """Jobs of all users: the first that nobody holds, and those whose lease ran out."""
+    """Jobs of all users: the first that nobody holds, and those whose lease ran out; none only if none are left."""
     end = micros(now)
     # Scores are floats, exact to the year 2255; what is read is compared once more in full.
-    free, late = await link.calls(
-        [
-            ("ZRANGEBYSCORE", names.due, "-inf", end, "LIMIT", 0, limit),
-            ("ZRANGEBYSCORE", names.held, "-inf", end),
-        ]
-    )
-    members = [of_member(member.decode()) for member in (*free, *late)]
-    found = await link.calls([("HGET", names.of_digest(digest).jobs, id) for id, digest in members])
-    return _oldest_first(_unpacked(data for data in found if data is not None), now)
+    ranges = [
+        ("ZRANGEBYSCORE", names.due, "-inf", end, "LIMIT", 0, limit),
+        ("ZRANGEBYSCORE", names.held, "-inf", end),
+    ]
+    seen: list[bytes] = []
+    while True:
+        free, late = await link.calls(ranges)
+        named: list[bytes] = [*free, *late]
+        members = [of_member(member.decode()) for member in named]
+        found = await link.calls([("HGET", names.of_digest(digest).jobs, id) for id, digest in members])
+        due = _oldest_first(_unpacked(data for data in found if data is not None), now)
+        # Others may have taken all that was named before it was read: then the next ones are asked for.
+        if due or named == seen:
+            return due
+        seen = named
 
 
 def _unpacked(found: Iterable[bytes]) -> list[tuple[bytes, HeldJob]]:
