@@ -12,7 +12,7 @@ from loom.core.record import Layer
 from loom.core.scope import Scope
 from loom.engine import open_memory
 from loom.engine.copy import compare_user, copy_store
-from loom.engine.copying import PAGE
+from loom.engine.copy_user import PAGE
 from loom.engine.places import Opening, store_at
 from loom.engine.verify import verify_store
 from loom.memory.composite_store import CompositeStore
@@ -34,6 +34,7 @@ from loom.testing.conformance.samples import (
     an_episode,
     one_of_each,
 )
+from tests.engine.breaking import Breaking, Broken
 
 pytestmark = pytest.mark.anyio
 
@@ -117,33 +118,6 @@ async def test_a_composed_store_is_a_source_and_a_target(tmp_path, redis_url):
     await middle.aclose()
 
 
-class Broken(Exception):
-    pass
-
-
-class Breaking:
-    """A store whose writes fail from a moment on, each before or after it happened."""
-
-    def __init__(self, store, calls, is_after):
-        self._store, self._left, self._is_after = store, calls, is_after
-
-    def __getattr__(self, name):
-        method = getattr(self._store, name)
-        if name not in {"write", "put_vectors"}:
-            return method
-
-        async def call(*args, **named):
-            self._left -= 1
-            if self._left < 0 and not self._is_after:
-                raise Broken
-            done = await method(*args, **named)
-            if self._left < 0:
-                raise Broken
-            return done
-
-        return call
-
-
 @pytest.mark.parametrize("is_after", [False, True])
 async def test_a_copy_that_is_broken_off_anywhere_goes_on(tmp_path, is_after):
     """Broken off again and again, each time a little later: in the end all is there, once."""
@@ -156,7 +130,9 @@ async def test_a_copy_that_is_broken_off_anywhere_goes_on(tmp_path, is_after):
     while done is None:
         tries += 1
         with suppress(Broken):
-            done = await copy_store(source, Breaking(target, chance.randrange(1, 12), is_after))
+            done = await copy_store(
+                source, Breaking(target, chance.randrange(1, 12), is_after, names={"write", "put_vectors"})
+            )
     assert tries > 3
     assert done.is_equal
     assert done.written < 60

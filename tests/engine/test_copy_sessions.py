@@ -16,6 +16,7 @@ from loom.stores.sqlite import SqliteStore
 from loom.stores.sqlite.checkpoints import SqliteCheckpointStore
 from loom.testing.conformance.checkpoint_samples import CHAT, NAMES, save
 from loom.testing.conformance.samples import ALICE, an_episode
+from tests.engine.breaking import Breaking, Broken
 
 pytestmark = pytest.mark.anyio
 
@@ -73,33 +74,6 @@ async def test_there_and_back_through_every_engine(tmp_path, postgres_url, redis
     await source.aclose()
 
 
-class Broken(Exception):
-    pass
-
-
-class Breaking:
-    """A store that breaks off at some change, before or after it happened."""
-
-    def __init__(self, store, calls, is_after):
-        self._store, self._left, self._is_after = store, calls, is_after
-
-    def __getattr__(self, name):
-        method = getattr(self._store, name)
-        if name not in {"save", "delete"}:
-            return method
-
-        async def call(*args, **named):
-            self._left -= 1
-            if self._left < 0 and not self._is_after:
-                raise Broken
-            done = await method(*args, **named)
-            if self._left < 0:
-                raise Broken
-            return done
-
-        return call
-
-
 @pytest.mark.parametrize("is_after", [False, True])
 async def test_a_copy_that_is_broken_off_anywhere_goes_on(is_after):
     source, target = await filled(MemoryCheckpointStore()), MemoryCheckpointStore()
@@ -110,7 +84,9 @@ async def test_a_copy_that_is_broken_off_anywhere_goes_on(is_after):
         while done is None:
             tries += 1
             with suppress(Broken):
-                done = await copy_sessions(source, Breaking(target, chance.randrange(1, 4), is_after), user)
+                done = await copy_sessions(
+                    source, Breaking(target, chance.randrange(1, 4), is_after, names={"save", "delete"}), user
+                )
     assert tries > len(USERS) + 3
     await are_equal(source, target)
 

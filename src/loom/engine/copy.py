@@ -16,7 +16,7 @@ from loom.core.codec import record_to_dict
 from loom.core.message_codec import checkpoint_to_dict, entry_to_dict
 from loom.core.scope import Scope
 from loom.engine.copy_sessions import copy_sessions, read_sessions
-from loom.engine.copying import Progress, copy_user, pages
+from loom.engine.copy_user import Progress, copy_user, pages
 from loom.protocols.checkpoint_store import CheckpointStore
 from loom.protocols.jobs import Job
 from loom.protocols.whole_store import ListsUsers, WholeStore

@@ -1,7 +1,10 @@
-"""What every store checks of what it is given: records before it writes them, and queries."""
+"""What every store of records checks of what it is given, so that all refuse the same with the same words."""
 
 from __future__ import annotations
 
+from datetime import datetime
+
+from loom.core.checks import as_utc, check_text
 from loom.core.record import Episode, Fact, Record, WorkingBlock
 from loom.core.scope import Scope
 from loom.errors import StoreConflict, UsageError
@@ -39,3 +42,30 @@ def vector_apart(query: Query, near: int) -> Vector:
     if near < 1:
         raise UsageError(f"search_apart() was given near={near}; ask for at least one")
     return query.vector
+
+
+def check_limit(limit: int) -> None:
+    """Refuse to be asked for nothing."""
+    if limit < 1:
+        raise UsageError(f"limit={limit} asks for nothing; ask for at least one")
+
+
+def check_keep(keep: int | None) -> None:
+    """Refuse to keep fewer records than none."""
+    if keep is not None and keep < 0:
+        raise UsageError(f"prune() was given keep={keep}; keep 0 or more, or None for no limit")
+
+
+def check_embedder(call: str, identity: str, dimension: int) -> None:
+    """Refuse an embedder without a name or without numbers."""
+    if dimension < 1:
+        raise UsageError(f"{call}() was given dimension={dimension}; a vector has at least one number")
+    check_text(identity, "the identity of an embedder")
+
+
+def lease_times(now: datetime, until: datetime) -> tuple[datetime, datetime]:
+    """The times of a lease in UTC; refuses one that is over at once."""
+    now, until = as_utc(now, "now of a lease"), as_utc(until, "until of a lease")
+    if until <= now:
+        raise UsageError(f"a lease from {now} until {until} is over at once; give a later `until`")
+    return now, until

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from loom.core.checks import as_utc, check_text
+from loom.core.checks import as_utc
 from loom.core.clock import Clock, SystemClock
 from loom.core.filter import Filter
 from loom.core.hit import Hit
@@ -19,7 +19,7 @@ from loom.protocols.memory_store import FoundBy, Query
 from loom.stores.describing import spoken_embedder
 from loom.stores.inmemory.jobs import JobBook
 from loom.stores.inmemory.shelf import Change, Keys, Shelf, copied, unit_vector
-from loom.stores.record_rules import vector_apart
+from loom.stores.record_rules import check_embedder, check_keep, check_limit, lease_times, vector_apart
 
 
 class InMemoryStore:
@@ -61,7 +61,7 @@ class InMemoryStore:
         self, scope: Scope, *, where: Filter | None = None, after: str | None = None, limit: int = 100
     ) -> tuple[Record, ...]:
         """Records in the order of their ids, from behind `after`."""
-        _check_limit(limit)
+        check_limit(limit)
         found = self._shelf(scope).select(scope, where)
         return tuple(copied(r) for r in [r for r in found if after is None or r.id > after][:limit])
 
@@ -98,8 +98,7 @@ class InMemoryStore:
         self, scope: Scope, *, layer: Layer, keep: int | None = None, before: datetime | None = None
     ) -> tuple[str, ...]:
         """Archive what exceeds `keep` records or was recorded before `before`; returns the ids."""
-        if keep is not None and keep < 0:
-            raise UsageError(f"prune() was given keep={keep}; keep 0 or more, or None for no limit")
+        check_keep(keep)
         before = None if before is None else as_utc(before, "before of a prune")
         return self._shelf(scope).prune(scope, Layer(layer), keep=keep, before=before, now=self._clock.now())
 
@@ -110,8 +109,7 @@ class InMemoryStore:
     async def bind(self, identity: str, dimension: int) -> None:
         """Say which embedder the vectors come from; the same again is a no-op."""
         self._check_open()
-        _check_dimension("bind", dimension)
-        check_text(identity, "the identity of an embedder")
+        check_embedder("bind", identity, dimension)
         if self._bound is not None and self._bound != (identity, dimension):
             raise EmbedderMismatch(*(f"{name} ({size} numbers)" for name, size in (self._bound, (identity, dimension))))
         self._bound = (identity, dimension)
@@ -128,7 +126,7 @@ class InMemoryStore:
         self._check_open()
         if self._bound == (identity, dimension):
             return False
-        _check_dimension("rebind", dimension)
+        check_embedder("rebind", identity, dimension)
         self._bound = (identity, dimension)
         for shelf in self._shelves.values():
             shelf.vectors.clear()
@@ -138,7 +136,7 @@ class InMemoryStore:
         self, *, where: Filter | None = None, after: tuple[Scope, str] | None = None, limit: int = 100
     ) -> tuple[tuple[Scope, Record], ...]:
         """Records of all users without a vector, by namespace, user and id."""
-        _check_limit(limit)
+        check_limit(limit)
         start = None if after is None else (*_owner(after[0]), after[1])
         found = [(s, r) for s, r in self._unembedded(where) if start is None or (*_owner(s), r.id) > start]
         return tuple((scope, copied(record)) for scope, record in found[:limit])
@@ -160,7 +158,7 @@ class InMemoryStore:
     async def users(self, *, after: Scope | None = None, limit: int = 100) -> tuple[Scope, ...]:
         """Users who have something here, by namespace and user, from behind `after`."""
         self._check_open()
-        _check_limit(limit)
+        check_limit(limit)
         owners = sorted({*self._shelves, *self._jobs.owners()})
         found = [owner for owner in owners if after is None or owner > _owner(after)]
         return tuple(Scope(*owner) for owner in found[:limit])
@@ -205,10 +203,8 @@ class InMemoryStore:
     ) -> tuple[Lease, ...]:
         """Take jobs that are due, oldest first; of one user only, if a scope is given."""
         self._check_open()
-        _check_limit(limit)
-        now, until = as_utc(now, "now of a lease"), as_utc(until, "until of a lease")
-        if until <= now:
-            raise UsageError(f"a lease from {now} until {until} is over at once; give a later `until`")
+        check_limit(limit)
+        now, until = lease_times(now, until)
         return self._jobs.lease(now, until, limit, scope)
 
     async def finish(
@@ -271,13 +267,3 @@ class InMemoryStore:
 
 def _owner(scope: Scope) -> tuple[str, str]:
     return (scope.namespace, scope.user_id)
-
-
-def _check_dimension(call: str, dimension: int) -> None:
-    if dimension < 1:
-        raise UsageError(f"{call}() was given dimension={dimension}; a vector has at least one number")
-
-
-def _check_limit(limit: int) -> None:
-    if limit < 1:
-        raise UsageError(f"limit={limit} asks for nothing; ask for at least one")

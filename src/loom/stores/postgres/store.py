@@ -6,13 +6,12 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Self
 
-from loom.core.checks import as_utc, check_text
+from loom.core.checks import as_utc
 from loom.core.clock import Clock, SystemClock
 from loom.core.filter import Filter
 from loom.core.hit import Hit
 from loom.core.record import Layer, Receipt, Record
 from loom.core.scope import Scope
-from loom.errors import UsageError
 from loom.protocols.embedder import Vector
 from loom.protocols.jobs import DeadLetter, Job, Lease
 from loom.protocols.memory_store import FoundBy, Query
@@ -24,7 +23,7 @@ from loom.stores.postgres.guard import guarded
 from loom.stores.postgres.owners import all_users
 from loom.stores.postgres.records import Keys
 from loom.stores.postgres.schema import SCHEMA, UNSWEPT
-from loom.stores.record_rules import vector_apart
+from loom.stores.record_rules import check_embedder, check_keep, check_limit, lease_times, vector_apart
 
 
 class PostgresStore:
@@ -81,7 +80,7 @@ class PostgresStore:
         self, scope: Scope, *, where: Filter | None = None, after: str | None = None, limit: int = 100
     ) -> tuple[Record, ...]:
         """Records in the order of their ids, from behind `after`."""
-        _check_limit(limit)
+        check_limit(limit)
         async with self._server.transaction(scope) as db:
             return tuple(await records.select(db, scope, where=where, after=after, limit=limit))
 
@@ -119,8 +118,7 @@ class PostgresStore:
         self, scope: Scope, *, layer: Layer, keep: int | None = None, before: datetime | None = None
     ) -> tuple[str, ...]:
         """Archive what exceeds `keep` records or was recorded before `before`; returns the ids."""
-        if keep is not None and keep < 0:
-            raise UsageError(f"prune() was given keep={keep}; keep 0 or more, or None for no limit")
+        check_keep(keep)
         start = None if before is None else as_utc(before, "before of a prune")
         layer, now = Layer(layer), self._clock.now()
         async with self._server.transaction(scope, writes=True) as db:
@@ -134,7 +132,7 @@ class PostgresStore:
 
     async def bind(self, identity: str, dimension: int) -> None:
         """Say which embedder the vectors come from; the same again is a no-op."""
-        _check_embedder("bind", identity, dimension)
+        check_embedder("bind", identity, dimension)
         async with self._server.transaction(None) as db:
             await vector_rows.bind(db, identity, dimension)
 
@@ -145,7 +143,7 @@ class PostgresStore:
 
     async def rebind(self, identity: str, dimension: int) -> bool:
         """Let go of another embedder's vectors and take this one's from now on; False if it was bound to it."""
-        _check_embedder("rebind", identity, dimension)
+        check_embedder("rebind", identity, dimension)
         async with self._server.transaction(None) as db:
             return await vector_rows.rebind(db, identity, dimension)
 
@@ -153,7 +151,7 @@ class PostgresStore:
         self, *, where: Filter | None = None, after: tuple[Scope, str] | None = None, limit: int = 100
     ) -> tuple[tuple[Scope, Record], ...]:
         """Records of all users without a vector, by namespace, user and id."""
-        _check_limit(limit)
+        check_limit(limit)
         async with self._server.transaction(None) as db:
             return tuple([found async for found in vector_rows.unembedded(db, where, after, limit)])
 
@@ -169,7 +167,7 @@ class PostgresStore:
 
     async def users(self, *, after: Scope | None = None, limit: int = 100) -> tuple[Scope, ...]:
         """Users of whom something was written, by namespace and user, from behind `after`."""
-        _check_limit(limit)
+        check_limit(limit)
         async with self._server.transaction(None) as db:
             return await all_users(db, after, limit)
 
@@ -200,10 +198,8 @@ class PostgresStore:
         self, *, now: datetime, until: datetime, limit: int = 1, scope: Scope | None = None
     ) -> tuple[Lease, ...]:
         """Take jobs that are due, oldest first; of one user only, if a scope is given."""
-        _check_limit(limit)
-        now, until = as_utc(now, "now of a lease"), as_utc(until, "until of a lease")
-        if until <= now:
-            raise UsageError(f"a lease from {now} until {until} is over at once; give a later `until`")
+        check_limit(limit)
+        now, until = lease_times(now, until)
         async with self._server.transaction(scope) as db:
             return await job_rows.lease(db, now, until, limit, scope)
 
@@ -244,14 +240,3 @@ class PostgresStore:
         """How many jobs of a user are open."""
         async with self._server.transaction(scope) as db:
             return await job_rows.pending(db, scope)
-
-
-def _check_embedder(call: str, identity: str, dimension: int) -> None:
-    check_text(identity, "the identity of an embedder")
-    if dimension < 1:
-        raise UsageError(f"{call}() was given dimension={dimension}; a vector has at least one number")
-
-
-def _check_limit(limit: int) -> None:
-    if limit < 1:
-        raise UsageError(f"limit={limit} asks for nothing; ask for at least one")

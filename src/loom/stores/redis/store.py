@@ -18,7 +18,7 @@ from loom.protocols.embedder import Vector
 from loom.protocols.jobs import DeadLetter, Job, Lease
 from loom.protocols.memory_store import FoundBy, Query
 from loom.stores.inmemory.shelf import Keys, Shelf, copied, sees, unit_vector
-from loom.stores.record_rules import vector_apart
+from loom.stores.record_rules import check_embedder, check_keep, check_limit, lease_times, vector_apart
 from loom.stores.redis import describing, forgetting, reembed
 from loom.stores.redis import jobs as job_rows
 from loom.stores.redis.change import TRIES, Transaction
@@ -116,7 +116,7 @@ class RedisStore:
         self, scope: Scope, *, where: Filter | None = None, after: str | None = None, limit: int = 100
     ) -> tuple[Record, ...]:
         """Records in the order of their ids, from behind `after`."""
-        _check_limit(limit)
+        check_limit(limit)
 
         def found(replica: Replica) -> tuple[Record, ...]:
             fits = [r for r in replica.shelf.select(scope, where) if after is None or r.id > after]
@@ -162,8 +162,7 @@ class RedisStore:
         self, scope: Scope, *, layer: Layer, keep: int | None = None, before: datetime | None = None
     ) -> tuple[str, ...]:
         """Archive what exceeds `keep` records or was recorded before `before`; returns the ids."""
-        if keep is not None and keep < 0:
-            raise UsageError(f"prune() was given keep={keep}; keep 0 or more, or None for no limit")
+        check_keep(keep)
         start, now, layer = (
             None if before is None else as_utc(before, "before of a prune"),
             self._clock.now(),
@@ -204,7 +203,7 @@ class RedisStore:
 
     async def bind(self, identity: str, dimension: int) -> None:
         """Say which embedder the vectors come from; the same again is a no-op."""
-        _check_embedder("bind", identity, dimension)
+        check_embedder("bind", identity, dimension)
         bound = await reembed.binding(self._link, self._names)
         while bound is None:
             await reembed.bind(self._link, self._names, None, _new_binding(identity, dimension))
@@ -230,7 +229,7 @@ class RedisStore:
 
     async def rebind(self, identity: str, dimension: int) -> bool:
         """Let go of another embedder's vectors and take this one's from now on; False if it was bound to it."""
-        _check_embedder("rebind", identity, dimension)
+        check_embedder("rebind", identity, dimension)
         while True:
             bound = await reembed.binding(self._link, self._names)
             if bound is not None and (bound.identity, bound.dimension) == (identity, dimension):
@@ -242,7 +241,7 @@ class RedisStore:
         self, *, where: Filter | None = None, after: tuple[Scope, str] | None = None, limit: int = 100
     ) -> tuple[tuple[Scope, Record], ...]:
         """Records of all users without a vector, by namespace, user and id."""
-        _check_limit(limit)
+        check_limit(limit)
         return await reembed.unembedded(self._link, self._names, self._replicas, where=where, after=after, limit=limit)
 
     async def count_unembedded(self, *, where: Filter | None = None) -> int:
@@ -256,7 +255,7 @@ class RedisStore:
 
     async def users(self, *, after: Scope | None = None, limit: int = 100) -> tuple[Scope, ...]:
         """Users of whom something was written, by namespace and user, from behind `after`."""
-        _check_limit(limit)
+        check_limit(limit)
         found = await reembed.all_users(self._link, self._names)
         return tuple([user for user in found if after is None or reembed.owner(user) > reembed.owner(after)][:limit])
 
@@ -299,10 +298,8 @@ class RedisStore:
         self, *, now: datetime, until: datetime, limit: int = 1, scope: Scope | None = None
     ) -> tuple[Lease, ...]:
         """Take jobs that are due, oldest first; of one user only, if a scope is given."""
-        _check_limit(limit)
-        now, until = as_utc(now, "now of a lease"), as_utc(until, "until of a lease")
-        if until <= now:
-            raise UsageError(f"a lease from {now} until {until} is over at once; give a later `until`")
+        check_limit(limit)
+        now, until = lease_times(now, until)
         return await job_rows.take(
             self._link, self._names, self._retention, now=now, until=until, limit=limit, scope=scope
         )
@@ -381,14 +378,3 @@ def _dimension(bound: Binding | None) -> int:
 
 def _new_binding(identity: str, dimension: int) -> Binding:
     return Binding(identity, dimension, secrets.token_hex(8))
-
-
-def _check_embedder(call: str, identity: str, dimension: int) -> None:
-    if dimension < 1:
-        raise UsageError(f"{call}() was given dimension={dimension}; a vector has at least one number")
-    check_text(identity, "the identity of an embedder")
-
-
-def _check_limit(limit: int) -> None:
-    if limit < 1:
-        raise UsageError(f"limit={limit} asks for nothing; ask for at least one")

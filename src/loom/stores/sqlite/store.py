@@ -8,18 +8,18 @@ from datetime import datetime
 from os import PathLike
 from typing import Self, TypeVar
 
-from loom.core.checks import as_utc, check_text
+from loom.core.checks import as_utc
 from loom.core.clock import Clock, SystemClock
 from loom.core.filter import Filter
 from loom.core.hit import Hit
 from loom.core.record import Layer, Receipt, Record
 from loom.core.scope import Scope
-from loom.errors import StoreError, UsageError
+from loom.errors import StoreError
 from loom.protocols.embedder import Vector
 from loom.protocols.jobs import DeadLetter, Job, Lease
 from loom.protocols.memory_store import FoundBy, Query
 from loom.stores.index_difference import IndexDifference
-from loom.stores.record_rules import vector_apart
+from loom.stores.record_rules import check_embedder, check_keep, check_limit, lease_times, vector_apart
 from loom.stores.sqlite import check, describing, handover, records, reembed, search, vectors
 from loom.stores.sqlite import jobs as job_rows
 from loom.stores.sqlite.connection import Database, Durability
@@ -99,7 +99,7 @@ class SqliteStore:
         self, scope: Scope, *, where: Filter | None = None, after: str | None = None, limit: int = 100
     ) -> tuple[Record, ...]:
         """Records in the order of their ids, from behind `after`."""
-        _check_limit(limit)
+        check_limit(limit)
         return await self._shown(
             scope,
             lambda db, user: tuple(records.select(db, user, scope, where=where, after=after, limit=limit)),
@@ -143,8 +143,7 @@ class SqliteStore:
         self, scope: Scope, *, layer: Layer, keep: int | None = None, before: datetime | None = None
     ) -> tuple[str, ...]:
         """Archive what exceeds `keep` records or was recorded before `before`; returns the ids."""
-        if keep is not None and keep < 0:
-            raise UsageError(f"prune() was given keep={keep}; keep 0 or more, or None for no limit")
+        check_keep(keep)
         start = None if before is None else as_utc(before, "before of a prune")
         layer, now = Layer(layer), self._clock.now()
         return await self._change(
@@ -162,7 +161,7 @@ class SqliteStore:
 
     async def bind(self, identity: str, dimension: int) -> None:
         """Say which embedder the vectors come from; the same again is a no-op."""
-        _check_embedder("bind", identity, dimension)
+        check_embedder("bind", identity, dimension)
         if await self._view(vectors.binding) != (identity, dimension):  # so that a search waits for no writer
             await self._commit(lambda db: vectors.bind(db, identity, dimension))
 
@@ -173,14 +172,14 @@ class SqliteStore:
 
     async def rebind(self, identity: str, dimension: int) -> bool:
         """Let go of another embedder's vectors and take this one's from now on; False if it was bound to it."""
-        _check_embedder("rebind", identity, dimension)
+        check_embedder("rebind", identity, dimension)
         return await self._commit(lambda db: reembed.rebind(db, identity, dimension))
 
     async def unembedded(
         self, *, where: Filter | None = None, after: tuple[Scope, str] | None = None, limit: int = 100
     ) -> tuple[tuple[Scope, Record], ...]:
         """Records of all users without a vector, by namespace, user and id."""
-        _check_limit(limit)
+        check_limit(limit)
         if self._touches:
             await self._commit(self._touches.write)
         return tuple(await self._view(lambda db: reembed.unembedded(db, where, after, limit)))
@@ -191,7 +190,7 @@ class SqliteStore:
 
     async def users(self, *, after: Scope | None = None, limit: int = 100) -> tuple[Scope, ...]:
         """Users of whom something was written, by namespace and user, from behind `after`."""
-        _check_limit(limit)
+        check_limit(limit)
         return await self._view(lambda db: all_users(db, after, limit))
 
     async def bound(self) -> tuple[str, int] | None:
@@ -239,10 +238,8 @@ class SqliteStore:
         self, *, now: datetime, until: datetime, limit: int = 1, scope: Scope | None = None
     ) -> tuple[Lease, ...]:
         """Take jobs that are due, oldest first; of one user only, if a scope is given."""
-        _check_limit(limit)
-        now, until = as_utc(now, "now of a lease"), as_utc(until, "until of a lease")
-        if until <= now:
-            raise UsageError(f"a lease from {now} until {until} is over at once; give a later `until`")
+        check_limit(limit)
+        now, until = lease_times(now, until)
         return await self._commit(lambda db: job_rows.lease(db, now, until, limit, scope))
 
     async def finish(
@@ -322,14 +319,3 @@ def _forget(db: Database, user: int, scope: Scope) -> dict[str, int]:
 
 def _put_vectors(db: Database, scope: Scope, given: Mapping[str, Vector]) -> None:
     vectors.put_vectors(db, find_user(db, scope), scope, given)
-
-
-def _check_embedder(call: str, identity: str, dimension: int) -> None:
-    check_text(identity, "the identity of an embedder")
-    if dimension < 1:
-        raise UsageError(f"{call}() was given dimension={dimension}; a vector has at least one number")
-
-
-def _check_limit(limit: int) -> None:
-    if limit < 1:
-        raise UsageError(f"limit={limit} asks for nothing; ask for at least one")
