@@ -19,7 +19,7 @@ def check_text(value: str, what: str, *, max_bytes: int | None = None, may_be_em
     if "\0" in value:
         raise UsageError(f"{what} holds a NUL character at position {value.index(chr(0))}; remove it")
     try:
-        size = len(value.encode())
+        size = len(value) if value.isascii() else len(value.encode())
     except UnicodeEncodeError as error:
         raise UsageError(f"{what} holds half a surrogate pair at position {error.start}; remove it") from error
     if max_bytes is not None and size > max_bytes:
@@ -44,6 +44,8 @@ def check_share(value: float, what: str) -> None:
 
 def as_utc(at: datetime, what: str) -> datetime:
     """The same moment in UTC; refuses a time without a zone."""
+    if isinstance(at, datetime) and at.tzinfo is UTC:  # pyright: ignore[reportUnnecessaryIsInstance]
+        return at
     if not isinstance(at, datetime) or at.utcoffset() is None:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UsageError(f"{what} is {at!r}, a time without a zone; use datetime.now(UTC) or add tzinfo")
     try:

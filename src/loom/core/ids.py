@@ -17,6 +17,7 @@ _VALUE = {char: value for value, char in enumerate(ALPHABET)}
 _FIRST_WIDTH = 3
 
 CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+_PAIRS = [first + second for first in CROCKFORD for second in CROCKFORD]
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 _RANDOM_BITS = 80
@@ -141,4 +142,4 @@ class RecordIds:
             else:
                 self._last += 1
             value = self._last
-        return "".join([CROCKFORD[value >> shift & 31] for shift in range(125, -1, -5)])
+        return "".join([_PAIRS[value >> shift & 1023] for shift in range(120, -1, -10)])

@@ -196,6 +196,15 @@ class Receipt:
     pending: tuple[str, ...] = ()
 
 
+def with_attributes(episode: Episode, more: Mapping[str, Scalar]) -> Episode:
+    """The episode with more attributes. Only those are checked: the rest was, when the episode was made."""
+    copy = object.__new__(Episode)
+    for name in Episode.__slots__:
+        object.__setattr__(copy, name, getattr(episode, name))
+    object.__setattr__(copy, "attributes", {**episode.attributes, **checked_attributes(more)})
+    return copy
+
+
 def checked_attributes(attributes: Mapping[str, Scalar]) -> dict[str, Scalar]:
     """A private copy of a record's attributes; refuses what no store can keep or compare."""
     return {name: _checked_attribute(name, value) for name, value in attributes.items()}

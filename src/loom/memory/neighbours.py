@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from loom.core.filter import Eq
-from loom.core.record import Episode
+from loom.core.record import Episode, with_attributes
 from loom.core.scope import Scope
 from loom.memory.listing import every
 from loom.memory.locks import Locks
@@ -57,7 +57,7 @@ class Neighbours:
         if scope.session_id is None:
             return list(new)
         place = (await self._end(scope)).place
-        return [replace(e, attributes={**e.attributes, POSITION: place + n}) for n, e in enumerate(new)]
+        return [with_attributes(e, {POSITION: place + n}) for n, e in enumerate(new)]
 
     async def keys(self, scope: Scope, new: Sequence[Episode]) -> Keys:
         """The keys that new turns of a session bring: for themselves, and for the turns before them."""

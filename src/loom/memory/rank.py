@@ -17,10 +17,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import pairwise
-from math import exp, log1p, sqrt
-from operator import mul
+from math import exp, inf, sqrt
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
 
 from loom.memory.timewords import TimeHint
 
@@ -45,6 +47,8 @@ WEIGHTS: Mapping[str, float] = {
 REACH = 2
 """How many turns on either side count as around."""
 
+_AROUND = tuple(distance for distance in range(-REACH, REACH + 1) if distance)
+
 RECENT = timedelta(days=30)
 """In this time the weight of having been said lately falls to a third."""
 
@@ -54,8 +58,10 @@ _ENOUGH_SHARE, _ENOUGH_WORDS = 0.4, 3
 _FADE = 0.7
 _NEAR = timedelta(days=3)
 _OPEN = timedelta(days=30)
-_QUESTION = re.compile(r"[^.!?\n]*\?")
+_SENTENCE = re.compile(r"[^.!?\n]+\??")
 _NONE: Mapping[str, float] = MappingProxyType({})
+_Column: TypeAlias = NDArray[np.float64]
+"""A value for each candidate."""
 
 
 class Candidate(NamedTuple):
@@ -103,32 +109,36 @@ def rank(
     """The candidates, best first; at equal score by id. Time and memory grow with their number alone."""
     asked = asked or Asked()
     columns = _signals(candidates)
-    parts: dict[str, list[float]] = {}
+    parts: dict[str, _Column] = {}
     for name, column in columns.items():
         if weight := _weight(name, columns, weights, asked.trust):
             parts[name] = _calibrated(column, weight)
     for name, column in _priors(candidates, asked).items():
-        weight = weights.get(name, 0.0)
-        parts[name] = [weight * value for value in column]
-    names = tuple(parts)
-    rows = zip(*parts.values(), strict=True) if parts else (() for _ in candidates)
-    ranked = [Ranked(c.id, sum(row, 0.0), _Why(names, row)) for c, row in zip(candidates, rows, strict=True)]
-    return sorted(ranked, key=lambda r: (-r.score, r.id))
+        parts[name] = weights.get(name, 0.0) * column
+    score = np.zeros(len(candidates))
+    for part in parts.values():
+        score += part
+    scores: list[float] = score.tolist()
+    order = sorted(range(len(candidates)), key=lambda place: (-scores[place], candidates[place].id))
+    return [Ranked(candidates[place].id, scores[place], _Why(parts, place)) for place in order]
 
 
 class _Why(Mapping[str, float]):
     """What each signal adds, as a mapping that is only made of the few candidates that somebody asks about."""
 
-    __slots__ = ("_names", "_row")
+    __slots__ = ("_made", "_parts", "_place")
 
-    def __init__(self, names: tuple[str, ...], row: tuple[float, ...]) -> None:
-        self._names = names
-        self._row = row
+    def __init__(self, parts: Mapping[str, _Column], place: int) -> None:
+        self._parts = parts
+        self._place = place
+        self._made: dict[str, float] | None = None
 
     def _added(self) -> dict[str, float]:
-        parts = dict(zip(self._names, self._row, strict=True))
-        # Where no signal tells the candidates apart, as with a single one, each says that it adds nothing.
-        return {name: part for name, part in parts.items() if part} or parts
+        if self._made is None:
+            parts = {name: float(part[self._place]) for name, part in self._parts.items()}
+            # Where no signal tells the candidates apart, as with a single one, each says that it adds nothing.
+            self._made = {name: part for name, part in parts.items() if part} or parts
+        return self._made
 
     def __getitem__(self, name: str) -> float:
         return self._added()[name]
@@ -155,7 +165,9 @@ def without_names(text: str, speakers: Iterable[str]) -> str:
 
 def questions_in(text: str) -> str:
     """The sentences of a turn that ask something: the key `asked` of the turn that follows."""
-    return " ".join(found.strip() for found in _QUESTION.findall(text) if len(found) > 1)
+    if "?" not in text:
+        return ""
+    return " ".join(found.strip() for found in _SENTENCE.findall(text) if found.endswith("?"))
 
 
 def shared_pairs(question: Sequence[str], text: Sequence[str]) -> int:
@@ -212,54 +224,56 @@ def _name(speaker: str) -> re.Pattern[str] | None:
     return re.compile(rf"(?<!\w)(?:{forms})(?:['\u2019]s)?(?!\w)", re.IGNORECASE)
 
 
-def _signals(candidates: Sequence[Candidate]) -> dict[str, list[float]]:
+def _signals(candidates: Sequence[Candidate]) -> dict[str, _Column]:
     """One column for each signal that anybody has, with those that follow from the others."""
-    columns: dict[str, list[float]] = {}
+    columns: dict[str, _Column] = {}
     spoken = set[str]().union(*(c.signals for c in candidates))
     for name in _LEXICAL:
         if name in spoken:
-            columns[name] = [c.signals.get(name, 0.0) for c in candidates]
+            columns[name] = np.array([c.signals.get(name, 0.0) for c in candidates])
     for name in ("dense", "dense.around"):
         if name in spoken:
             lowest = min(c.signals[name] for c in candidates if name in c.signals)
-            columns[name] = [c.signals.get(name, lowest) for c in candidates]
+            columns[name] = np.array([c.signals.get(name, lowest) for c in candidates])
     if "dense" in columns and "dense.around" not in columns:
-        columns["dense.around"] = _around(candidates, columns["dense"])
+        columns["dense.around"] = _around(candidates, columns["dense"].tolist())
     if "bm25" in columns:
-        columns["session"] = _session(candidates, columns["bm25"])
+        columns["session"] = _session(candidates, columns["bm25"].tolist())
     if any(c.words for c in candidates):
-        columns["length"] = [log1p(c.words) for c in candidates]
+        columns["length"] = np.log1p([c.words for c in candidates])
     return columns
 
 
-def _weight(name: str, columns: Mapping[str, list[float]], weights: Mapping[str, float], trust: float) -> float:
+def _weight(name: str, columns: Mapping[str, _Column], weights: Mapping[str, float], trust: float) -> float:
     weight = weights.get(name, 0.0)
     if name == "bm25" and "bm25.around" not in columns:
         weight += weights.get("bm25.around", 0.0)  # nothing stands around anything: the own words are all there is
     return weight * trust if name in _BY_WORDS else weight
 
 
-def _around(candidates: Sequence[Candidate], column: Sequence[float]) -> list[float]:
+def _around(candidates: Sequence[Candidate], column: list[float]) -> _Column:
     """The mean of a signal over a turn and its neighbours, as far as they are candidates."""
-    sessions: dict[str, dict[int, float]] = defaultdict(dict)
+    sessions: dict[str | None, dict[int, float]] = defaultdict(dict)
     for candidate, value in zip(candidates, column, strict=True):
-        if candidate.session is not None and candidate.position is not None:
+        if candidate.position is not None:
             sessions[candidate.session][candidate.position] = value
-    means: list[float] = []
-    for candidate, own in zip(candidates, column, strict=True):
-        total, count = own, 1
-        if candidate.session is not None and (place := candidate.position) is not None:
-            placed = sessions[candidate.session]
-            if len(placed) > 1:
-                for other in (*range(place - REACH, place), *range(place + 1, place + REACH + 1)):
-                    if other in placed:
-                        total += placed[other]
-                        count += 1
-        means.append(total / count)
-    return means
+    sessions.pop(None, None)
+    means = list(column)
+    for place, candidate in enumerate(candidates):
+        placed = sessions.get(candidate.session)
+        if placed is None or len(placed) == 1 or (middle := candidate.position) is None:
+            continue
+        total, count = column[place], 1
+        for distance in _AROUND:
+            value = placed.get(middle + distance)
+            if value is not None:
+                total += value
+                count += 1
+        means[place] = total / count
+    return np.array(means)
 
 
-def _session(candidates: Sequence[Candidate], column: Sequence[float]) -> list[float]:
+def _session(candidates: Sequence[Candidate], column: list[float]) -> _Column:
     """How much of a session matches: the sum over its turns, damped by how many there are."""
     total: dict[str, float] = defaultdict(float)
     count: dict[str, int] = defaultdict(int)
@@ -267,30 +281,27 @@ def _session(candidates: Sequence[Candidate], column: Sequence[float]) -> list[f
         if candidate.session is not None:
             total[candidate.session] += value
             count[candidate.session] += 1
-    return [0.0 if c.session is None else total[c.session] / sqrt(count[c.session]) for c in candidates]
+    damped = {session: total[session] / sqrt(count[session]) for session in total}
+    return np.array([0.0 if c.session is None else damped[c.session] for c in candidates])
 
 
-def _calibrated(column: Sequence[float], weight: float) -> list[float]:
+def _calibrated(column: _Column, weight: float) -> _Column:
     """How many standard deviations above the mean each value lies, times the weight."""
-    mean = sum(column) / len(column)
-    above = [value - mean for value in column]
-    spread = sqrt(sum(map(mul, above, above)) / len(column))
-    if spread < 1e-9:
-        return [0.0] * len(column)
-    scale = weight / spread
-    return [scale * value for value in above]
+    above = column - column.mean()
+    spread = sqrt(above @ above / len(above))
+    return above * (weight / spread) if spread >= 1e-9 else np.zeros(len(above))
 
 
-def _priors(candidates: Sequence[Candidate], asked: Asked) -> dict[str, list[float]]:
+def _priors(candidates: Sequence[Candidate], asked: Asked) -> dict[str, _Column]:
     """What is known without a search, each from 0 to 1."""
-    priors = {"asks": [float(c.asks) for c in candidates]}
+    priors = {"asks": np.array([c.asks for c in candidates], np.float64)}
     if len(asked.speakers) == 1:  # with two named, either may have said it
-        priors["speaker"] = [float(c.speaker in asked.speakers) for c in candidates]
+        priors["speaker"] = np.array([c.speaker in asked.speakers for c in candidates], np.float64)
     if asked.when is not None:
-        priors["time"] = [_closeness(asked.when, c.at) for c in candidates]
+        priors["time"] = np.array([_closeness(asked.when, c.at) for c in candidates])
     elif asked.now is not None and not asked.speakers:
         # A question that names a person or a time looks something up; any other goes on with the talk.
-        priors["recency"] = [_recency(asked.now, c.at) for c in candidates]
+        priors["recency"] = _recency(asked.now, [c.at for c in candidates])
     return priors
 
 
@@ -302,5 +313,7 @@ def _closeness(when: TimeHint, at: datetime | None) -> float:
     return exp(-(when.distance(at) / scale))
 
 
-def _recency(now: datetime, at: datetime | None) -> float:
-    return 0.0 if at is None else exp(-max(now - at, timedelta(0)) / RECENT)
+def _recency(now: datetime, said: Sequence[datetime | None]) -> _Column:
+    then = now.timestamp()
+    ages = np.array([inf if at is None else then - at.timestamp() for at in said])
+    return np.exp(-np.maximum(ages, 0.0) / RECENT.total_seconds())

@@ -54,7 +54,7 @@ _LIKELIEST = 20
 """How many of the best by words decide whether the words of the question are to be trusted."""
 
 _MOST_NAMED = 10_000
-_DENSE = frozenset({"dense"})
+_DENSE = "dense"
 
 _CLOSING = " \t\n\"'\u201d\u2019)]"
 """What may stand behind the end of a sentence."""
@@ -62,7 +62,7 @@ _CLOSING = " \t\n\"'\u201d\u2019)]"
 _GOES_ON = re.compile(r"(?<!\b[A-Z][a-z])(?<!\b[A-Z][a-z]{2})[.!?]+[\"')\]]*\s+(?![a-z])|\n")
 """Where a second sentence begins; not behind a title such as `Dr.` or before a small letter."""
 
-_Candidates: TypeAlias = dict[str, tuple[Record, dict[str, float]]]
+_Candidates: TypeAlias = dict[str, tuple[Record, Mapping[str, float]]]
 _Notes: TypeAlias = tuple[str, ...]
 
 
@@ -130,40 +130,43 @@ class Recall:
     async def _candidates(self, scope: Scope, question: str, query: Query) -> tuple[_Candidates, Asked, _Notes]:
         """What words and vectors find, with the raw score of each signal, and what the question asks beside them."""
         now = self._clock.now()
-        hits, notes = await self._found(scope, question, replace(query, text=question))
-        found: _Candidates = {h.item.id: (h.item, dict(h.why)) for h in hits if isinstance(h.item, Episode | Fact)}
+        hits, speakers, notes = await self._found(scope, question, replace(query, text=question))
+        found: _Candidates = {h.item.id: (h.item, h.why) for h in hits if isinstance(h.item, Episode | Fact)}
         if _is_statement(question):
             trust = 1.0
-            _add_statement(found, terms(question))
+            found = _as_statement(found, terms(question))
         else:
             trust = _trust(question, found)
-        named = named_speakers(question, _speakers(hits))
+        named = named_speakers(question, speakers)
         return found, Asked(speakers=named, when=time_hint(question, now), now=now, trust=trust), notes
 
-    async def _found(self, scope: Scope, question: str, query: Query) -> tuple[Sequence[Hit], _Notes]:
-        """What words and vectors find, and why there are no vectors: then words have to do.
+    async def _found(self, scope: Scope, question: str, query: Query) -> tuple[Sequence[Hit], set[str], _Notes]:
+        """What words and vectors find, who speaks there, and why there are no vectors: then words have to do.
 
         The vector is that of the question without the names of those who speak in what the words find. Where nobody
         was named before, it is likely that nobody is now, and one search of both will do.
         """
         hits: Sequence[Hit] | None = None
+        note: _Notes = ()
         try:
-            if self._embedder is None or not isinstance(self._store, KeepsVectors):
-                return await self._store.search(scope, query), ()
-            await self._store.bind(self._embedder.identity, self._embedder.dimension)
-            if scope.for_user() not in self._named:
-                both = await self._search_both(scope, question, query)
-                if without_names(question, _speakers(both)) == question:
-                    return both, ()
-                if len(self._named) >= _MOST_NAMED:
-                    self._named.clear()
-                self._named.add(scope.for_user())
-            hits = await self._store.search(scope, query)
-            meant = without_names(question, _speakers(hits))
-            return (await self._search_both(scope, meant, query) if meant.strip() else hits), ()
+            if self._embedder is not None and isinstance(self._store, KeepsVectors):
+                await self._store.bind(self._embedder.identity, self._embedder.dimension)
+                if scope.for_user() not in self._named:
+                    both = await self._search_both(scope, question, query)
+                    speakers = _speakers(both)
+                    if without_names(question, speakers) == question:
+                        return both, speakers, ()
+                    if len(self._named) >= _MOST_NAMED:
+                        self._named.clear()
+                    self._named.add(scope.for_user())
+                hits = await self._store.search(scope, query)
+                meant = without_names(question, _speakers(hits))
+                hits = await self._search_both(scope, meant, query) if meant.strip() else hits
         except Exception as error:  # noqa: BLE001 - an embedder may be anybody's; words have to do
-            hits = await self._store.search(scope, query) if hits is None else hits
-            return hits, (f"searched by words only: {error}",)
+            note = (f"searched by words only: {error}",)
+        if hits is None:
+            hits = await self._store.search(scope, query)
+        return hits, _speakers(hits), note
 
     async def _search_both(self, scope: Scope, meant: str, query: Query) -> Sequence[Hit]:
         """What the words of a query find, and the vector of a text."""
@@ -247,7 +250,8 @@ def _filter(layers: Sequence[Layer] | None, where: Filter | None) -> Filter:
 
 def _speakers(hits: Sequence[Hit]) -> set[str]:
     """Who speaks in what words found."""
-    return {s for hit in hits if (hit.why.keys() - _DENSE) and (s := _speaker(hit.item))}
+    by_words = (hit.item for hit in hits if len(hit.why) > (_DENSE in hit.why))
+    return {speaker for item in by_words if (speaker := _speaker(item))}
 
 
 def _speaker(record: Found) -> str | None:
@@ -265,15 +269,24 @@ def _is_statement(question: str) -> bool:
     return question.rstrip(_CLOSING).endswith((".", "!")) and not _GOES_ON.search(question.strip())
 
 
-def _add_statement(found: _Candidates, said: list[str]) -> None:
-    for record, signals in found.values():
-        text = terms(record.text)
-        signals["phrase"] = float(shared_pairs(said, text))
-        signals["head"] = shared_head(said, text)
-        signals["alike"] = shared_share(said, text)
+def _as_statement(found: _Candidates, said: list[str]) -> _Candidates:
+    """The candidates with the signals that only a statement has."""
+    texts = {id: terms(record.text) for id, (record, _) in found.items()}
+    return {
+        id: (
+            record,
+            {
+                **signals,
+                "phrase": float(shared_pairs(said, texts[id])),
+                "head": shared_head(said, texts[id]),
+                "alike": shared_share(said, texts[id]),
+            },
+        )
+        for id, (record, signals) in found.items()
+    }
 
 
-def _candidate(record: Record, signals: dict[str, float]) -> Candidate:
+def _candidate(record: Record, signals: Mapping[str, float]) -> Candidate:
     if not isinstance(record, Episode):
         return Candidate(id=record.id, signals=signals, words=len(record.text.split()))
     position = record.attributes.get(POSITION)

@@ -88,7 +88,9 @@ class Vectors:
 def cosines(matrix: Floats, query: Floats) -> Floats:
     """The exact cosine of each row to the query."""
     # Row by row: a product of matrices would start threads that cost more than they save, and could differ by row.
-    return np.vecdot(matrix, query).round(_DIGITS)
+    found: Floats = np.vecdot(matrix, query)
+    np.round(found, _DIGITS, out=found)
+    return found
 
 
 def _roomy(array: NDArray[_Scalar], needed: int, *, axis: int) -> NDArray[_Scalar]:

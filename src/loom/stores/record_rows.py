@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime, timedelta
-from functools import cache
-from typing import Any
+from functools import cache, lru_cache
+from typing import Any, TypeVar
 
 from loom.core.codec import KINDS, TIMES, attributes_from_json, attributes_to_json
+from loom.core.hit import Hit
 from loom.core.record import Episode, Fact, Layer, Origin, Provenance, Record
+
+_T = TypeVar("_T", Episode, Hit)
 
 _HEAD = ("id", "kind", "text", "origin", "trusted")
 _SHARED = ("recorded_at", "sources")
@@ -50,9 +53,10 @@ def to_micros(at: datetime) -> int:
     return (at - _EPOCH) // _MICROSECOND
 
 
+@lru_cache(maxsize=1024)  # a turn was mostly recorded when it was said, and a batch at one time
 def from_micros(value: int) -> datetime:
     """The time of to_micros()."""
-    return _EPOCH + timedelta(microseconds=value)
+    return _EPOCH + timedelta(0, 0, value)
 
 
 def to_row(record: Record) -> tuple[Any, ...]:
@@ -81,8 +85,10 @@ def from_row(row: tuple[Any, ...]) -> Record:
 
 def _episode_of(row: tuple[Any, ...]) -> Episode:
     """An episode without the checks it passed when it was written: one recall reads hundreds of rows."""
-    id, _, text, origin, trusted, recorded_at, sources, *own = row[:_EPISODE_COLUMNS]
-    at, layer, session_id, speaker, importance, accesses, accessed_at, archived_at, attributes = own
+    (
+        id, _, text, origin, trusted, recorded_at, sources, at, layer, session_id, speaker, importance, accesses,
+        accessed_at, archived_at, attributes,
+    ) = row[:_EPISODE_COLUMNS]  # fmt: skip
     episode = object.__new__(Episode)
     put = object.__setattr__
     put(episode, "id", id)
@@ -98,8 +104,21 @@ def _episode_of(row: tuple[Any, ...]) -> Episode:
     put(episode, "accesses", accesses)
     put(episode, "accessed_at", None if accessed_at is None else from_micros(accessed_at))
     put(episode, "archived_at", None if archived_at is None else from_micros(archived_at))
-    put(episode, "attributes", {} if attributes is None else attributes_from_json(_from_json(attributes)))
+    put(episode, "attributes", {} if attributes is None else _attributes_of(attributes))
     return episode
+
+
+def changed(value: _T, **fields: Any) -> _T:
+    """A copy of a record or a hit with other fields, unchecked: for what was just read and is known to be right."""
+    copy = object.__new__(type(value))
+    for name in value.__slots__:
+        object.__setattr__(copy, name, fields[name] if name in fields else getattr(value, name))
+    return copy
+
+
+def _attributes_of(text: str) -> dict[str, Any]:
+    found = _from_json(text)
+    return attributes_from_json(found) if text.rfind("{") else found  # only a time is an object within
 
 
 @cache

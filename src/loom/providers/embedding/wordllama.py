@@ -22,7 +22,11 @@ if TYPE_CHECKING:
 _DIMENSION = 256
 # A mean of more word pieces than this says little, and a megabyte of text would hold up the whole batch.
 _MAX_BYTES = 16_384
-_BATCH = 512
+_SPACE = "\u2581"
+"""How the tokenizer writes a space."""
+_WORDS = 20_000
+_LONGEST_WORD = 64
+"""So many words, of so many characters, are kept with their pieces."""
 _LOADING = Lock()
 
 
@@ -67,16 +71,30 @@ class WordLlamaEmbedder:
 def _embed(texts: Sequence[str]) -> Sequence[Vector]:
     import numpy as np  # noqa: PLC0415
 
-    model = _shared_model()
+    rows = _shared_model().rows
     vectors = np.empty((len(texts), _DIMENSION), dtype=np.float32)
-    for first in range(0, len(texts), _BATCH):
-        batch = [cut_bytes(text, _MAX_BYTES) for text in texts[first : first + _BATCH]]
-        encoded = model.tokenizer.encode_batch_fast(batch, add_special_tokens=False)
-        for place, one in enumerate(encoded, start=first):
-            # Each text is averaged by itself: padding a batch to its longest text would take gigabytes.
-            mean = model.rows[one.ids].mean(axis=0)
-            vectors[place] = mean / np.linalg.norm(mean)
+    for place, text in enumerate(texts):
+        # Each text is averaged by itself: padding a batch to its longest text would take gigabytes.
+        pieces = _pieces(cut_bytes(text, _MAX_BYTES))
+        mean = np.add.reduce(rows.take(pieces, axis=0)) / np.float32(len(pieces))
+        vectors[place] = mean / np.sqrt(mean.dot(mean))
     return list(vectors)
+
+
+def _pieces(text: str) -> list[int]:
+    """The word pieces of a text. No piece goes on behind a space, so words that were met before are not cut again."""
+    words = text.split(" ")
+    # Spaces in a row may be one piece, and a special token, such as <s>, changes how the words beside it are cut.
+    if "" in words or "<" in text or _SPACE in text or len(max(words, key=len)) > _LONGEST_WORD:
+        return _cut(text)
+    return [piece for word in words for piece in _cut_word(word)]
+
+
+def _cut(text: str) -> list[int]:
+    return _shared_model().tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids
+
+
+_cut_word = lru_cache(maxsize=_WORDS)(_cut)
 
 
 def _shared_model() -> _Model:

@@ -39,7 +39,7 @@ def check(db: Database, *, repair: bool) -> IndexDifference:
         if repair and not words.is_equal:
             _build(db, user, size)
         for row in bad if repair else ():
-            drop_vector(db, user, row)
+            drop_vector(db, row)
     total = one(db, "SELECT count(*) FROM vectors") or (0,)
     return summed(found, users=len(users), vectors=int(total[0]), repair=repair, problems=problems)
 

@@ -10,8 +10,9 @@ user alone: what others write changes no score.
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from math import log
 from operator import itemgetter
@@ -39,8 +40,16 @@ _ENTRIES = np.dtype([("number", "<u4"), ("times", "<u2"), ("length", "<u2")])
 _MOST = 2**16 - 1
 """What an entry can count to: a term or a text with more counts as this."""
 
+_ID = "I"
+"""How the ids of terms are kept while a change is made."""
+_Text: TypeAlias = tuple[int, str]
+"""A text of a change: the number of its record and its signal."""
+_Place: TypeAlias = tuple[int, str, str]
+"""A row of postings of a user: its run, its term and its signal."""
+
 Floats: TypeAlias = NDArray[np.float64]
 Numbers: TypeAlias = NDArray[np.int64]
+Scores: TypeAlias = NDArray[np.floating[Any]]
 
 
 class Posting(NamedTuple):
@@ -87,34 +96,36 @@ def runs_of(size: int) -> Iterator[int]:
 class IndexChange:
     """Texts that come to and go from the index of one user; written by flush() in one go."""
 
-    __slots__ = ("_added", "_lengths", "_removed", "_terms", "_user")
+    __slots__ = ("_added", "_ids", "_lengths", "_lines", "_removed", "_user")
 
     def __init__(self, user: int) -> None:
         self._user = user
-        self._added: defaultdict[str, dict[int, Counter[str]]] = defaultdict(dict)
-        self._removed: defaultdict[str, defaultdict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
+        self._added: dict[_Text, array[int]] = {}
+        self._removed: defaultdict[_Text, set[int]] = defaultdict(set)
         self._lengths: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0])
-        self._terms: dict[str, list[str]] = {}
+        self._ids: dict[str, int] = {}
+        self._lines: dict[str, array[int]] = {}
 
     def add(self, signal: str, number: int, text: str) -> None:
         """Index the text. What it replaces must have been removed before."""
-        counted = self._added[signal][number] = Counter(self._terms_of(text))
-        self._count(signal, counted.total(), 1)
+        found = self._added[number, signal] = self._terms_of(text)
+        self._count(signal, len(found), 1)
 
     def remove(self, signal: str, number: int, text: str) -> None:
         """Take a text out that was indexed like this, in the file or in this change."""
         found = self._terms_of(text)
-        if self._added[signal].pop(number, None) is None:
-            self._removed[signal][number].update(found)
+        if self._added.pop((number, signal), None) is None:
+            self._removed[number, signal].update(found)
         self._count(signal, len(found), -1)
 
-    def _terms_of(self, text: str) -> list[str]:
-        """The terms of a text; a line that comes again, as in the keys of neighbouring turns, is analysed once."""
-        found: list[str] = []
+    def _terms_of(self, text: str) -> array[int]:
+        """The terms of a text as ids; a line that comes again, as in the keys of neighbours, is analysed once."""
+        found = array(_ID)
         for line in text.splitlines():
-            known = self._terms.get(line)
+            known = self._lines.get(line)
             if known is None:
-                known = self._terms[line] = terms(line)
+                ids = self._ids
+                known = self._lines[line] = array(_ID, [ids.setdefault(term, len(ids)) for term in terms(line)])
             found += known
         return found
 
@@ -126,11 +137,20 @@ class IndexChange:
     def flush(self, db: Database, before: int, size: int) -> None:
         """Write the change, where the user had `before` numbers and now has `size`."""
         _join_runs(db, self._user, before, size)
-        for signal, texts in self._removed.items():
-            _take_out(db, self._user, signal, texts, size)
-        for signal, counted in self._added.items():
-            _append(db, self._user, signal, counted, size)
+        names = list(self._ids)
+        added = _entries(self._added, names, size) if self._added else {}
+        _take_out(db, self._user, self._gone(names, size), added)
+        db.executemany(_APPEND, ((self._user, *place, entries) for place, entries in added.items()))
         self._write_lengths(db)
+
+    def _gone(self, names: Sequence[str], size: int) -> dict[_Place, set[int]]:
+        """The numbers that each place loses."""
+        places: defaultdict[_Place, set[int]] = defaultdict(set)
+        for (number, signal), held in self._removed.items():
+            run = run_of(number, size)
+            for id in held:
+                places[run, names[id], signal].add(number)
+        return places
 
     def _write_lengths(self, db: Database) -> None:
         for signal, (texts, words) in self._lengths.items():
@@ -165,48 +185,50 @@ def _join_runs(db: Database, user: int, before: int, size: int) -> None:
     db.executemany("INSERT INTO postings VALUES (?, ?, ?, ?, ?)", places)
 
 
-def _take_out(db: Database, user: int, signal: str, texts: Mapping[int, set[str]], size: int) -> None:
-    places: defaultdict[tuple[int, str], set[int]] = defaultdict(set)
-    for number, held in texts.items():
-        run = run_of(number, size)
-        for term in held:
-            places[run, term].add(number)
-    for (run, term), numbers in sorted(places.items(), key=itemgetter(0)):
-        place = (user, run, term, signal)
-        found = one(db, f"SELECT entries FROM postings WHERE {_PLACE}", *place)
+def _take_out(db: Database, user: int, gone: Mapping[_Place, set[int]], added: dict[_Place, bytes]) -> None:
+    """Take these numbers out of these places; what is added to such a place is written with it, and taken away."""
+    for place, numbers in sorted(gone.items(), key=itemgetter(0)):
+        found = one(db, f"SELECT entries FROM postings WHERE {_PLACE}", user, *place)
         if found is None:
             continue
         entries = np.frombuffer(found[0], _ENTRIES)
         kept = entries[[number not in numbers for number in entries["number"].tolist()]].tobytes()
+        kept += added.pop(place, b"")
         if kept:
-            db.execute(f"UPDATE postings SET entries = ? WHERE {_PLACE}", (kept, *place))
+            db.execute(f"UPDATE postings SET entries = ? WHERE {_PLACE}", (kept, user, *place))
         else:
-            db.execute(f"DELETE FROM postings WHERE {_PLACE}", place)
+            db.execute(f"DELETE FROM postings WHERE {_PLACE}", (user, *place))
 
 
-def _append(db: Database, user: int, signal: str, counted: Mapping[int, Counter[str]], size: int) -> None:
-    """Write the entries of new texts, in the order of the table, so that neighbouring pages are written together."""
-    held = [term for counts in counted.values() for term in counts]
-    names = sorted(set(held))
-    ids = {term: id for id, term in enumerate(names)}
-    term_ids = np.fromiter(map(ids.__getitem__, held), np.int64, len(held))
-    runs = np.asarray([run_of(number, size) for number in counted], np.int64)
-    of_text = np.repeat(np.arange(len(counted)), [len(counts) for counts in counted.values()])
-    entries = np.empty(len(held), _ENTRIES)
-    entries["number"] = np.asarray(list(counted))[of_text]
-    entries["times"] = np.minimum([times for counts in counted.values() for times in counts.values()], _MOST)
-    entries["length"] = np.minimum([counts.total() for counts in counted.values()], _MOST)[of_text]
-    places = runs[of_text] * len(names) + term_ids
-    order = np.argsort(places)
-    places, data = places[order], entries[order].tobytes()
-    starts = np.flatnonzero(np.diff(places, prepend=-1))
-    found: list[int] = places[starts].tolist()
-    bounds: list[int] = [*(starts * _ENTRIES.itemsize).tolist(), len(data)]
-    new: list[tuple[int, int, str, str, bytes]] = []
-    for place, (start, end) in zip(found, pairwise(bounds), strict=True):
-        run, id = divmod(place, len(names))
-        new.append((user, run, names[id], signal, data[start:end]))
-    db.executemany(_APPEND, new)
+def _entries(texts: Mapping[_Text, array[int]], names: Sequence[str], size: int) -> dict[_Place, bytes]:
+    """The entries of new texts, in the order of the table, so that neighbouring pages are written together."""
+    keys = sorted(texts)
+    lengths = np.asarray([len(texts[key]) for key in keys], np.int64)
+    runs, run_ids = np.unique([run_of(number, size) for number, _ in keys], return_inverse=True)
+    signals, signal_ids = np.unique([signal for _, signal in keys], return_inverse=True)
+    # The ids of terms are in the order they came, their ranks in that of the table.
+    ordered = sorted(range(len(names)), key=names.__getitem__)
+    ranks = np.empty(len(names), np.int64)
+    ranks[ordered] = np.arange(len(names))
+    held = ranks[np.frombuffer(b"".join([texts[key] for key in keys]), _ID)]
+    # One whole number for each word: its place in the table, then its text. Sorted, they are counted.
+    shape = (len(runs), len(names), len(signals), len(keys))
+    of_text = np.repeat(np.arange(len(keys)), lengths)
+    words = np.ravel_multi_index((run_ids[of_text], held, signal_ids[of_text], of_text), shape)
+    found, times = np.unique(words, return_counts=True)
+    of_run, of_term, of_signal, of_text = np.unravel_index(found, shape)
+    entries = np.empty(len(found), _ENTRIES)
+    entries["number"] = np.asarray([number for number, _ in keys])[of_text]
+    entries["times"] = np.minimum(times, _MOST)
+    entries["length"] = np.minimum(lengths, _MOST)[of_text]
+    data = entries.tobytes()
+    starts = np.flatnonzero(np.diff(found // len(keys), prepend=-1))
+    bounds = pairwise([*(starts * _ENTRIES.itemsize).tolist(), len(data)])
+    at_runs: list[int] = runs[of_run[starts]].tolist()
+    at_terms: list[int] = of_term[starts].tolist()
+    at_signals: list[str] = signals[of_signal[starts]].tolist()
+    places = zip(at_runs, [names[ordered[rank]] for rank in at_terms], at_signals, strict=True)
+    return {place: data[start:end] for place, (start, end) in zip(places, bounds, strict=True)}
 
 
 class Part(NamedTuple):
@@ -214,7 +236,7 @@ class Part(NamedTuple):
 
     signal: str
     numbers: Numbers
-    scores: Floats
+    scores: Scores
 
 
 def parts(db: Database, user: int, text: str, size: int) -> list[Part]:
@@ -228,6 +250,14 @@ def parts(db: Database, user: int, text: str, size: int) -> list[Part]:
             entries = np.frombuffer(b"".join(blobs), _ENTRIES)
             found.append(Part(signal, entries["number"].astype(np.int64), _weights(entries, *lengths[signal])))
     return found
+
+
+def total(parts: Sequence[Part], size: int) -> Floats:
+    """The sum of all parts for each of `size` numbers."""
+    if not parts:
+        return np.zeros(size)
+    numbers = np.concatenate([part.numbers for part in parts])
+    return np.bincount(numbers, np.concatenate([part.scores for part in parts]), size).astype(np.float64, copy=False)
 
 
 _LENGTHS = "SELECT signal, texts, words FROM lengths WHERE user = ?"

@@ -4,27 +4,32 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeAlias
 
 from loom.core.checks import check_text
-from loom.core.filter import Filter
+from loom.core.filter import Eq, Filter
 from loom.core.record import Layer, Record, WorkingBlock
 from loom.core.scope import Scope
 from loom.errors import NotFound
 from loom.stores.record_rows import COLUMNS, SELECTED, from_row, to_micros, to_row
 from loom.stores.record_rules import check_record, check_version
-from loom.stores.sqlite.connection import Database, Row, one, rows
+from loom.stores.sqlite.connection import Database, one, rows
 from loom.stores.sqlite.index import OWN, IndexChange
-from loom.stores.sqlite.users import find_row, make_user, next_number, number_of, row_of, seen
+from loom.stores.sqlite.users import find_row, find_rows, make_user, next_number, number_of, row_of, seen
 from loom.stores.sqlite.vectors import drop_vector
 from loom.stores.sqlite.where import condition
 
 Keys: TypeAlias = Mapping[str, Mapping[str, str]]
 
 _INSERT = f"INSERT INTO records (row, user, {', '.join(COLUMNS)}) VALUES (?, ?{', ?' * len(COLUMNS)})"
+_SESSION_ROWS = "SELECT row FROM records WHERE user = ? AND session_id = ? LIMIT ?"
+_OTHER_ROWS = "SELECT row FROM records WHERE user = ? AND layer IS NULL LIMIT ?"
+_FEW = 1000
+_EPISODES = Eq("kind", "episode")
 _UPDATE = f"UPDATE records SET {', '.join(f'{name} = ?' for name in COLUMNS)} WHERE row = ?"
 
 
@@ -50,30 +55,32 @@ def change(
 def _put(db: Database, user: int, scope: Scope, records: Sequence[Record], index: IndexChange) -> dict[str, int]:
     """Write the records; returns the rows of the new ones, by id."""
     new: dict[str, int] = {}
-    first = next_number(db, user)
     for record in records:
         check_record(scope, record)
-        stored = one(db, f"SELECT {SELECTED}, r.row FROM records AS r WHERE r.user = ? AND r.id = ?", user, record.id)
+    first = next_number(db, user)
+    known = find_rows(db, user, scope.for_user(), [record.id for record in records])
+    for record in records:
+        row = known.get(record.id)
+        old = None if row is None else one(db, f"SELECT {SELECTED} FROM records AS r WHERE r.row = ?", row)
         if isinstance(record, WorkingBlock):
-            check_version(record, None if stored is None else from_row(stored))
-        if stored is None:
+            check_version(record, None if old is None else from_row(old))
+        if row is None or old is None:
             number = first + len(new)
-            new[record.id] = row_of(user, number)
+            known[record.id] = new[record.id] = row_of(user, number)
             db.execute(_INSERT, (new[record.id], user, *to_row(record)))
             index.add(OWN, number, record.text)
         else:
-            _replace(db, user, record, stored, index)
+            _replace(db, record, row, from_row(old), index)
     if new:
         db.execute("UPDATE users SET next_number = ? WHERE user = ?", (first + len(new), user))
     return new
 
 
-def _replace(db: Database, user: int, record: Record, stored: Row, index: IndexChange) -> None:
-    old, row = from_row(stored), int(stored[-1])
+def _replace(db: Database, record: Record, row: int, old: Record, index: IndexChange) -> None:
     db.execute(_UPDATE, (*to_row(record), row))
     if old.text != record.text:
         # The vector of another text would find the record for words it no longer says.
-        drop_vector(db, user, row)
+        drop_vector(db, row)
         index.remove(OWN, number_of(row), old.text)
         index.add(OWN, number_of(row), record.text)
 
@@ -89,7 +96,7 @@ def _delete(db: Database, user: int, scope: Scope, ids: Iterable[str], index: In
         index.remove(OWN, number_of(row), from_row(stored).text)
         for kind, text in rows(db, "SELECT kind, text FROM keys WHERE row = ?", row):
             index.remove(f"{OWN}.{kind}", number_of(row), text)
-        drop_vector(db, user, row)
+        drop_vector(db, row)
         db.execute("DELETE FROM records WHERE row = ?", (row,))
         deleted += 1
     return deleted
@@ -97,6 +104,7 @@ def _delete(db: Database, user: int, scope: Scope, ids: Iterable[str], index: In
 
 def _set_keys(db: Database, user: int, scope: Scope, keys: Keys, index: IndexChange, *, new: Mapping[str, int]) -> None:
     """Set keys; `new` are the rows of this change that have none yet."""
+    given: list[tuple[int, str, str]] = []
     for id, texts in keys.items():
         row = new.get(id) or find_row(db, user, scope, id)
         if row is None:
@@ -107,8 +115,9 @@ def _set_keys(db: Database, user: int, scope: Scope, keys: Keys, index: IndexCha
             if id not in new:
                 _drop_key(db, row, kind, index)
             if text.strip():
-                db.execute("INSERT INTO keys VALUES (?, ?, ?)", (row, kind, text))
+                given.append((row, kind, text))
                 index.add(f"{OWN}.{kind}", number_of(row), text)
+    db.executemany("INSERT INTO keys VALUES (?, ?, ?)", given)
 
 
 def _drop_key(db: Database, row: int, kind: str, index: IndexChange) -> None:
@@ -128,7 +137,7 @@ def select(
     db: Database, user: int, scope: Scope, *, where: Filter | None, after: str | None, limit: int
 ) -> list[Record]:
     """The records that fit, by id."""
-    sql, values = seen(user, scope)
+    sql, values = _listed(db, user, scope, where)
     fits = condition(where)
     start, values = ("", values) if after is None else (" AND r.id > ?", (*values, after))
     cursor = db.execute(
@@ -145,12 +154,27 @@ def select(
     return found
 
 
+def _listed(db: Database, user: int, scope: Scope, where: Filter | None) -> tuple[str, tuple[Any, ...]]:
+    """What seen() says, for a list of all. SQLite would look for a session among everything that the user has.
+
+    So the few rows of a session are named. Many are not: they would be sorted again for every page of a list.
+    """
+    if scope.session_id is None:
+        return seen(user, scope)
+    found = rows(db, _SESSION_ROWS, user, scope.session_id, _FEW)
+    if where != _EPISODES:
+        found += rows(db, _OTHER_ROWS, user, _FEW)
+    if len(found) >= _FEW:
+        return seen(user, scope)
+    return "r.row IN (SELECT value FROM json_each(?))", (json.dumps([row for (row,) in found]),)
+
+
 def count(db: Database, user: int, scope: Scope, where: Filter | None) -> int:
     """How many records fit."""
     if where is None and scope.session_id is None:
         found = one(db, "SELECT records FROM users WHERE user = ?", user)
         return int(found[0]) if found else 0
-    sql, values = seen(user, scope)
+    sql, values = _listed(db, user, scope, where)
     fits = condition(where)
     if where is None or fits.exact:
         found = one(db, f"SELECT count(*) FROM records AS r WHERE {sql} AND {fits.sql}", *values, *fits.values)

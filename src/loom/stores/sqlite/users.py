@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable
 from typing import Any
 
 from loom.core.scope import Scope
@@ -68,3 +70,10 @@ def find_row(db: Database, user: int, scope: Scope, id: str) -> int | None:
     sql, values = seen(user, scope)
     found = one(db, f"SELECT r.row FROM records AS r WHERE {sql} AND r.id = ?", *values, id)
     return None if found is None else int(found[0])
+
+
+def find_rows(db: Database, user: int, scope: Scope, ids: Iterable[str]) -> dict[str, int]:
+    """The rows of those of these records that the scope sees, by id."""
+    sql, values = seen(user, scope)
+    found = f"SELECT r.id, r.row FROM json_each(?) AS given CROSS JOIN records AS r WHERE {sql} AND r.id = given.value"
+    return dict(rows(db, found, json.dumps(list(ids)), *values))

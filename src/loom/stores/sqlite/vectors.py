@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import islice
+from math import isfinite, sqrt
 from threading import Lock
 from typing import NamedTuple
 
@@ -15,8 +16,8 @@ from loom.core.scope import Scope
 from loom.errors import EmbedderMismatch, NotFound, UsageError
 from loom.protocols.embedder import Vector
 from loom.stores.nearest import EXACT_NUMBERS, Floats, Numbers, Vectors, cosines
-from loom.stores.sqlite.connection import Database, one, rows
-from loom.stores.sqlite.users import find_row, number_of, row_of
+from loom.stores.sqlite.connection import Database, Row, one, rows
+from loom.stores.sqlite.users import find_rows, number_of, row_of
 
 _PAGE = 4096
 _MOST_GONE = 1 / 8
@@ -48,32 +49,35 @@ def dimension(db: Database) -> int:
 
 def unit_vector(vector: Vector, size: int, what: str) -> Floats:
     """The direction of a vector; refuses one that has none, or another dimension."""
-    numbers = np.asarray(tuple(vector), dtype=np.float64)
+    numbers = np.asarray(vector, dtype=np.float64)
     if numbers.shape != (size,):
         raise UsageError(f"{what} has {len(numbers)} numbers; this store keeps vectors of {size}")
     largest = np.abs(numbers).max()
-    if not np.isfinite(largest) or largest == 0:
+    if not isfinite(largest) or largest == 0:
         raise UsageError(f"{what} has {largest} as its largest number; give finite numbers that are not all zero")
     numbers = numbers / largest  # so that squares neither overflow nor vanish
-    return (numbers / np.linalg.norm(numbers)).astype(np.float32)
+    return (numbers / sqrt(numbers.dot(numbers))).astype(np.float32)
 
 
 def put_vectors(db: Database, user: int | None, scope: Scope, vectors: Mapping[str, Vector]) -> None:
     """Set the vectors of records."""
     size = dimension(db)
-    for id, vector in vectors.items():
-        data = unit_vector(vector, size, f"the vector of {id}").astype("<f4").tobytes()
-        row = None if user is None else find_row(db, user, scope, id)
-        if user is None or row is None:
+    units = {id: unit_vector(vector, size, f"the vector of {id}") for id, vector in vectors.items()}
+    found = {} if user is None else find_rows(db, user, scope, units)
+    for id in units:
+        if id not in found:
             raise NotFound(f"there is no record {id!r} to give a vector to; put it first")
-        drop_vector(db, user, row)
-        db.execute("INSERT INTO vectors (user, row, data) VALUES (?, ?, ?)", (user, row, data))
+    for row, _ in _held(db, found.values()):
+        drop_vector(db, row)
+    new = [(user, found[id], unit.astype("<f4").tobytes()) for id, unit in units.items()]
+    db.executemany("INSERT INTO vectors (user, row, data) VALUES (?, ?, ?)", new)
 
 
-def drop_vector(db: Database, user: int, row: int) -> None:
+def drop_vector(db: Database, row: int) -> None:
     """Take the vector of a record away, if it has one."""
-    if one(db, "DELETE FROM vectors WHERE row = ? RETURNING 1", row) is not None:
-        db.execute("UPDATE users SET vectors_gone = vectors_gone + 1 WHERE user = ?", (user,))
+    user = one(db, "DELETE FROM vectors WHERE row = ? RETURNING user", row)
+    if user is not None:
+        db.execute("UPDATE users SET vectors_gone = vectors_gone + 1 WHERE user = ?", user)
 
 
 class Near(NamedTuple):
@@ -90,11 +94,7 @@ class Near(NamedTuple):
 def compared(db: Database, user: int, numbers: Numbers, vector: Vector) -> tuple[Numbers, Floats]:
     """Those of the records that have a vector, and their exact cosines, read from the file."""
     size = dimension(db)
-    found = rows(
-        db,
-        "SELECT given.value, v.data FROM json_each(?) AS given CROSS JOIN vectors AS v ON v.row = given.value",
-        json.dumps([row_of(user, number) for number in numbers.tolist()]),
-    )
+    found = _held(db, [row_of(user, number) for number in numbers.tolist()])
     matrix = np.frombuffer(b"".join(data for _, data in found), "<f4").reshape(len(found), size)
     query = unit_vector(vector, size, "the vector of a query")
     return np.asarray([number_of(row) for row, _ in found], np.int64), cosines(matrix, query)
@@ -168,6 +168,15 @@ class VectorCache:
             while used > self._max_bytes:
                 _, dropped = self._held.popitem(last=False)
                 used -= dropped.vectors.nbytes
+
+
+def _held(db: Database, given: Iterable[int]) -> list[Row]:
+    """Those of the rows that have a vector, with it."""
+    return rows(
+        db,
+        "SELECT given.value, v.data FROM json_each(?) AS given CROSS JOIN vectors AS v ON v.row = given.value",
+        json.dumps(list(given)),
+    )
 
 
 def _gone(db: Database, user: int) -> int:
