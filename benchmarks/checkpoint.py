@@ -3,7 +3,8 @@
 Each system saves the same conversation (2 x 1 KB of random text in every turn) in a process of its own, is closed,
 opened again and asked for the last turn and for turns between. `--peers` installs other software into a temporary
 environment, runs it there and removes it. The floor is what a plain script with SQLite can do: parts by hash, and for
-each turn its parent and the hashes it added.
+each turn its parent and the hashes it added. Two more floors say what a durable commit of SQLite costs by itself: one
+row for each turn and nothing else, with a write-ahead log and with a rollback journal, in pages of 512 bytes.
 """
 
 from __future__ import annotations
@@ -119,9 +120,39 @@ class Floor:
         self.db.close()
 
 
+class Rows:
+    """One row for each turn, and nothing that could find an equal part again."""
+
+    def __init__(self, folder: Path, journal: str) -> None:
+        self.path, self.journal = folder / "rows.db", journal
+
+    def open(self) -> None:
+        self.db = sqlite3.connect(self.path, isolation_level=None)
+        self.db.executescript(f"""
+            PRAGMA page_size=512; PRAGMA journal_mode={self.journal}; PRAGMA synchronous=FULL;
+            CREATE TABLE IF NOT EXISTS turns (turn INTEGER PRIMARY KEY, said BLOB);
+        """)
+
+    def save(self, turn: int, user: str, assistant: str) -> None:
+        said = [{"role": "user", "text": user}, {"role": "assistant", "text": assistant}]
+        self.db.execute("INSERT INTO turns VALUES (?, ?)", (turn, json.dumps(said).encode()))
+
+    def latest(self) -> int:
+        return self.turn(self.db.execute("SELECT max(turn) FROM turns").fetchone()[0])
+
+    def turn(self, turn: int) -> int:
+        found = self.db.execute("SELECT said FROM turns WHERE turn <= ? ORDER BY turn", (turn,))
+        return sum(len(json.loads(said)) for (said,) in found)
+
+    def close(self) -> None:
+        self.db.close()
+
+
 def make(name: str, folder: Path) -> System:
     if name == "floor":
         return Floor(folder)
+    if name.startswith("rows"):
+        return Rows(folder, "WAL" if name == "rows-wal" else "TRUNCATE")
     if name == "loom-files":
         return LoomStore(FileCheckpointStore(folder / "sessions"))
     return LoomStore(SqliteCheckpointStore(folder / "sessions.db"))
@@ -164,7 +195,7 @@ def table(results: list[dict[str, Any]]) -> Table:
 def results_of(turns: list[int], peers: str | None) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for count in turns:
-        own = ("loom-sqlite", "loom-files", "floor")
+        own = ("loom-sqlite", "loom-files", "floor", "rows-wal", "rows-journal")
         found += [run(sys.executable, "benchmarks.checkpoint", name, count) for name in own]
         if peers:
             found.append(run(peers, "benchmarks.checkpoint_peers", "agents-sdk", count))

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loom.core.record import Episode, Fact, Layer, Provenance, Receipt, WorkingBlock
+from loom.core.record import Episode, Fact, Layer, Provenance, Receipt, WorkingBlock, with_attributes
 from loom.errors import UsageError
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
@@ -40,6 +40,18 @@ def test_layers_have_two_names_and_an_order():
     assert [layer.label for layer in Layer] == ["L1", "L2", "L3", "L4"]
     assert Layer.L3 is Layer.EPISODIC
     assert Layer.WORKING < Layer.SEMANTIC
+
+
+def test_more_attributes_change_nothing_else():
+    episode = an_episode(
+        session_id="s", speaker="Ann", layer=2, sources=("e0",), attributes={"turn": 1, "mood": "glad"}
+    )
+    more = with_attributes(episode, {"turn": 2, "seen": T0.astimezone(timezone(timedelta(hours=2)))})
+    assert more == replace(episode, attributes={"turn": 2, "mood": "glad", "seen": T0})
+    assert more.attributes["seen"].tzinfo is UTC
+    assert episode.attributes == {"turn": 1, "mood": "glad"}
+    with pytest.raises(UsageError, match="'turn' is nan"):
+        with_attributes(episode, {"turn": float("nan")})
 
 
 @given(st.lists(st.booleans(), min_size=1))

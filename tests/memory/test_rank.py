@@ -147,6 +147,10 @@ def test_questions_in_a_turn():
     assert questions_in("?") == ""
 
 
+def test_a_long_turn_without_an_end_is_searched_for_questions_once():
+    assert questions_in("Why? " + "and then " * 100_000) == "Why?"
+
+
 def test_pairs_count_once_and_in_order():
     assert shared_pairs(["the", "red", "car", "is", "red"], ["a", "red", "car", "and", "the", "red", "one"]) == 2
     assert shared_pairs(["red", "car"], ["car", "red"]) == 0

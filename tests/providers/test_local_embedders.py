@@ -7,9 +7,12 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from loom.errors import MissingExtra, UsageError
 from loom.protocols.embedder import Embedder
+from loom.providers.embedding import wordllama
 from loom.providers.embedding.hashing import HashEmbedder
 from loom.providers.embedding.minilm import MiniLmEmbedder, mean_of_tokens
 from loom.providers.embedding.wordllama import WordLlamaEmbedder
@@ -99,6 +102,24 @@ async def test_wordllama_knows_what_is_near():
         purpose="query",
     )
     assert np.dot(question, near) > np.dot(question, far) + 0.1
+
+
+PARTS = st.sampled_from(["a", "wordy", "B", "'", ".", " ", "  ", "\n", "<s>", "</s>", "\u2581", "é", "北", "🙂"])
+
+
+@example("\u2581 \u2581")
+@example("a <s> b")
+@example("wordy</s> a")
+@given(st.lists(PARTS, min_size=1).map("".join))
+def test_wordllama_cuts_word_by_word_what_it_would_cut_of_the_whole(text):
+    assert wordllama._pieces(text) == wordllama._cut(text)
+
+
+def test_wordllama_keeps_no_long_words():
+    before = wordllama._cut_word.cache_info()
+    text = "a" * 100 + " b"
+    assert wordllama._pieces(text) == wordllama._cut(text)
+    assert wordllama._cut_word.cache_info() == before
 
 
 def test_wordllama_says_which_package_its_vectors_are_from():

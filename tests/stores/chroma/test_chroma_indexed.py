@@ -23,6 +23,15 @@ class TestLaws(MemoryStoreSuite):
             yield store
 
 
+class TestServerLaws(MemoryStoreSuite):
+    @pytest.fixture
+    async def store(self, clock, tmp_path, chroma_url):
+        truth, index = SqliteStore(tmp_path / "memory.db", clock=clock, durability="fast"), ChromaVectorStore(chroma_url)
+        await index.clear()
+        async with IndexedStore(truth, index, clock=clock) as store:
+            yield store
+
+
 class Machine(MemoryStoreMachine):
     @asynccontextmanager
     async def open_store(self, clock):

@@ -1,0 +1,97 @@
+"""What one write of many records leaves in a SQLite file, and what a session costs that is looked for."""
+
+import random
+
+import pytest
+
+from loom.core.filter import Eq
+from loom.protocols.memory_store import Query
+from loom.stores.sqlite import SqliteStore, records
+from loom.stores.sqlite.connection import connect
+from loom.testing.conformance.samples import ALICE, a_fact, an_episode
+
+pytestmark = pytest.mark.anyio
+
+SESSION = ALICE.for_session("s1")
+
+
+async def test_the_index_equals_the_records_after_writes_of_many(small_runs):
+    chance = random.Random(11)
+    async with SqliteStore(":memory:") as store:
+        for step in range(60):
+            ids = chance.choices([f"e{n:02}" for n in range(step + 5)], k=chance.randint(2, 9))
+            said = [" ".join(chance.choices(["tea", "milk", "jam", "café", "the the"], k=3)) for _ in ids]
+            keys = {
+                id: {"around": "\n".join(chance.sample(said, 2)), "asked": chance.choice(["", "tea"])} for id in ids
+            }
+            there = [record.id for record in await store.list(ALICE, limit=500)]
+            gone = [id for id in there if chance.random() < 0.1]
+            new = [an_episode(id, text) for id, text in zip(ids, said, strict=True)]
+            await store.write(ALICE, delete=gone, put=new, keys=keys)
+            found = await store.verify()
+            assert found.is_equal, (step, found)
+        assert await store.count(ALICE) > 20
+
+
+async def test_an_id_that_comes_twice_in_a_write_is_kept_as_it_came_last():
+    async with SqliteStore(":memory:") as store:
+        await store.put(ALICE, an_episode("e1", "tea"), an_episode("e2", "milk"), an_episode("e1", "jam"))
+        assert [record.text for record in await store.list(ALICE)] == ["jam", "milk"]
+        assert await store.search(ALICE, Query(text="tea")) == ()
+        assert [hit.item.id for hit in await store.search(ALICE, Query(text="jam"))] == ["e1"]
+        assert (await store.verify()).is_equal
+
+
+async def test_a_term_and_a_text_longer_than_an_entry_can_say_count_as_the_most():
+    async with SqliteStore(":memory:") as store:
+        await store.put(ALICE, an_episode("e1", "tea " * 70_000), an_episode("e2", "tea"))
+        assert (await store.verify()).is_equal
+
+
+async def test_a_text_without_words_is_kept_and_found_by_none():
+    async with SqliteStore(":memory:") as store:
+        await store.write(ALICE, put=[an_episode("e1", "!!!")], keys={"e1": {"around": "..."}})
+        await store.put(ALICE, an_episode("e1", "tea"))
+        await store.put(ALICE, an_episode("e1", "?"))
+        assert [record.text for record in await store.list(ALICE)] == ["?"]
+        assert await store.search(ALICE, Query(text="tea")) == ()
+        assert (await store.verify()).is_equal
+
+
+@pytest.mark.parametrize("few", [1, 4, 1000])
+@pytest.mark.parametrize("turns", [0, 3, 8])
+@pytest.mark.parametrize("facts", [0, 3, 8])
+async def test_a_session_is_listed_whole_however_much_there_is(monkeypatch, few, turns, facts):
+    monkeypatch.setattr(records, "_FEW", few)
+    async with SqliteStore(":memory:") as store:
+        said = [an_episode(f"e{n}", "tea", session_id="s1") for n in range(turns)]
+        known = [a_fact(f"f{n}") for n in range(facts)]
+        other = [an_episode(f"d{n}", "tea", session_id="s2") for n in range(5)]
+        await store.put(ALICE, *reversed(said), *other, *known)
+        assert await store.list(SESSION, where=Eq("kind", "episode")) == tuple(said)
+        assert await store.list(SESSION) == (*said, *known)
+        assert await store.list(SESSION, after="e1", limit=2) == (*said[2:], *known)[:2]
+        assert await store.count(SESSION) == turns + facts
+        assert await store.count(SESSION, where=Eq("kind", "episode")) == turns
+
+
+async def test_a_session_is_found_without_a_look_at_all_others(tmp_path):
+    path = tmp_path / "memory.db"
+
+    async def steps_of_a_list(store, records_more):
+        await store.put(ALICE, *(an_episode(f"e{n:04}", "tea", session_id=f"s{n % 50}") for n in records_more))
+        db, steps = connect(str(path)), 0
+
+        def count_steps():
+            nonlocal steps
+            steps += 1
+            return False
+
+        db.set_progress_handler(count_steps, 1)
+        assert records.select(db, 1, ALICE.for_session("new"), where=Eq("kind", "episode"), after=None, limit=9) == []
+        db.close()
+        return steps
+
+    async with SqliteStore(path, durability="fast") as store:
+        few, many = await steps_of_a_list(store, range(100)), await steps_of_a_list(store, range(100, 1000))
+    assert 0 < many == few
