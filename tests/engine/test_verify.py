@@ -8,7 +8,8 @@ from loom.core.scope import Scope
 from loom.engine.places import Opening, store_at
 from loom.engine.verify import verify_store
 from loom.protocols.memory_store import Query
-from loom.stores.sqlite import SqliteStore, index
+from loom.stores import postings
+from loom.stores.sqlite import SqliteStore
 from loom.testing.conformance.samples import ALICE, BOB, a_block, a_fact, an_episode
 
 pytestmark = pytest.mark.anyio
@@ -20,8 +21,8 @@ X = [1.0, 0.0]
 @pytest.fixture(autouse=True)
 def small_runs(monkeypatch):
     """Runs of 2, 8 and 32 numbers, so that a few records fill and join many."""
-    monkeypatch.setattr(index, "RUN", 2)
-    monkeypatch.setattr(index, "LARGER_RUNS", (32, 8))
+    monkeypatch.setattr(postings, "RUN", 2)
+    monkeypatch.setattr(postings, "LARGER_RUNS", (32, 8))
 
 
 async def filled(path):

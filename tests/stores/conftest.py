@@ -2,11 +2,11 @@
 
 import pytest
 
-from loom.stores.sqlite import index
+from loom.stores import postings
 
 
 @pytest.fixture
 def small_runs(monkeypatch):
-    """Runs of 2, 8 and 32 numbers in SQLite's word index, so that a small history fills and joins many."""
-    monkeypatch.setattr(index, "RUN", 2)
-    monkeypatch.setattr(index, "LARGER_RUNS", (32, 8))
+    """Runs of 2, 8 and 32 numbers in a word index, so that a small history fills and joins many."""
+    monkeypatch.setattr(postings, "RUN", 2)
+    monkeypatch.setattr(postings, "LARGER_RUNS", (32, 8))

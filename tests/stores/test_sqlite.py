@@ -18,8 +18,9 @@ from loom.core.words import query_terms, terms
 from loom.errors import FormatTooNew, StoreConflict, StoreError, StoreUnavailable, UsageError
 from loom.protocols.jobs import KeepsJobs
 from loom.protocols.memory_store import KeepsKeys, KeepsVectors, MemoryStore, Prunes, Query, Touches
+from loom.stores import postings
 from loom.stores.inmemory import InMemoryStore
-from loom.stores.sqlite import SqliteStore, index
+from loom.stores.sqlite import SqliteStore
 from loom.stores.sqlite.connection import connect, patiently, spoken_errors
 from loom.stores.sqlite.records import change
 from loom.stores.sqlite.schema import VERSION, migrate
@@ -189,10 +190,10 @@ def reference_scores(texts, query):
 
 @pytest.mark.parametrize("size", [0, 1, 2, 7, 8, 31, 32, 33, 40, 71, 200])
 def test_every_number_lies_in_one_run(size, small_runs):
-    runs = list(index.runs_of(size))
-    assert runs == sorted({index.run_of(number, size) for number in range(size)})
+    runs = list(postings.runs_of(size))
+    assert runs == sorted({postings.run_of(number, size) for number in range(size)})
     for number in range(size):
-        assert index.run_of(number, size) == max(start for start in runs if start <= number)
+        assert postings.run_of(number, size) == max(start for start in runs if start <= number)
 
 
 async def test_full_runs_are_joined(tmp_path, small_runs):
@@ -201,7 +202,9 @@ async def test_full_runs_are_joined(tmp_path, small_runs):
             await store.put(ALICE, an_episode(f"e{n:02}", f"tea number{n}"))
             await store.put(BOB, an_episode(f"e{n:02}", f"tea number{n}"), an_episode(f"f{n:02}", "tea"))
             found = execute(tmp_path / "memory.db", "SELECT user, run FROM postings WHERE term = 'tea' ORDER BY 1, 2")
-            assert found == [(1, run) for run in index.runs_of(n + 1)] + [(2, run) for run in index.runs_of(2 * n + 2)]
+            assert found == [(1, run) for run in postings.runs_of(n + 1)] + [
+                (2, run) for run in postings.runs_of(2 * n + 2)
+            ]
         assert len(await store.search(ALICE, Query(text="tea", limit=500))) == 75
 
 
@@ -210,7 +213,7 @@ async def test_scores_are_bm25_over_the_users_own_texts_across_runs(tmp_path):
     words = [f"word{n}" for n in range(60)]
     texts = {
         f"e{n:04}": " ".join(chance.choices(words, k=chance.randint(1, 30)))
-        for n in range(index.LARGER_RUNS[-1] + 2 * index.RUN + 40)
+        for n in range(postings.LARGER_RUNS[-1] + 2 * postings.RUN + 40)
     }
     async with SqliteStore(tmp_path / "memory.db", durability="fast") as store:
         rare = dict.fromkeys(list(texts)[::97], "anna")

@@ -75,9 +75,9 @@ def joined(by_words: Iterable[Hit], by_vector: Iterable[Hit], cosines: Mapping[s
     """Hits by words and hits by vector as one list, best first, each with its cosine as the signal `dense`."""
     found = {hit.item.id: hit for hit in by_words}
     for hit in by_vector:
-        found.setdefault(hit.item.id, Hit(hit.item, 0.0))
+        found.setdefault(hit.item.id, scored(hit.item, {}))
     return sorted((_with_cosine(hit, cosines.get(id)) for id, hit in found.items()), key=rank_key)
 
 
 def _with_cosine(hit: Hit, cosine: float | None) -> Hit:
-    return hit if cosine is None else Hit(hit.item, fsum((hit.score, cosine)), {**hit.why, "dense": cosine})
+    return hit if cosine is None else scored(hit.item, {**hit.why, "dense": cosine})

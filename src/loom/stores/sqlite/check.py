@@ -13,9 +13,10 @@ from itertools import pairwise
 
 from loom.core.scope import Scope
 from loom.stores.index_difference import IndexDifference, UserDifference, summed
+from loom.stores.postings import OWN, Posting, expected_postings, runs_of, unpacked
 from loom.stores.record_rows import SELECTED, from_row
 from loom.stores.sqlite.connection import Database, one, rows
-from loom.stores.sqlite.index import OWN, IndexChange, Posting, expected_postings, runs_of, unpacked
+from loom.stores.sqlite.index import IndexChange
 from loom.stores.sqlite.users import number_of, row_of
 from loom.stores.sqlite.vectors import binding, drop_vector
 

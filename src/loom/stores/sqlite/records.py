@@ -15,10 +15,11 @@ from loom.core.filter import Eq, Filter
 from loom.core.record import Layer, Record, WorkingBlock
 from loom.core.scope import Scope
 from loom.errors import NotFound
+from loom.stores.postings import OWN
 from loom.stores.record_rows import COLUMNS, SELECTED, from_row, to_micros, to_row
 from loom.stores.record_rules import check_record, check_version
 from loom.stores.sqlite.connection import Database, one, rows
-from loom.stores.sqlite.index import OWN, IndexChange
+from loom.stores.sqlite.index import IndexChange
 from loom.stores.sqlite.users import find_row, find_rows, make_user, next_number, number_of, row_of, seen
 from loom.stores.sqlite.vectors import drop_vector
 from loom.stores.sqlite.where import condition

@@ -5,10 +5,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import islice
-from operator import itemgetter
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -17,10 +16,11 @@ from loom.core.hit import Hit, rank_key, scored
 from loom.core.scope import Scope
 from loom.protocols.memory_store import Query
 from loom.stores.by_score import by_score
+from loom.stores.postings import Floats, Numbers, Part, Scores, total, why_of
 from loom.stores.record_rows import SELECTED, from_row, to_micros
 from loom.stores.sqlite import index
 from loom.stores.sqlite.connection import Database, rows
-from loom.stores.sqlite.users import next_number, number_of, row_of, seen
+from loom.stores.sqlite.users import find_rows, next_number, number_of, row_of, seen
 from loom.stores.sqlite.vectors import Near, VectorCache, compared, dimension, unit_vector
 from loom.stores.sqlite.where import condition
 
@@ -82,13 +82,13 @@ def search(
         return [Hit(from_row(row), 0.0) for row in _fitting(db, asked, SELECTED, limit=query.limit)]
     size = next_number(db, user)
     parts = index.parts(db, user, query.text, size) if query.text.strip() else []
-    total = index.total(parts, size)
+    summed = total(parts, size)
     rows_of = _Rows(db, asked)
     if query.vector is None:
-        best = _best(rows_of, *_spoken_for(rows_of, total), query.limit)
+        best = _best(rows_of, *_spoken_for(rows_of, summed), query.limit)
     else:
         near = _near(cache.near(db, user, query.vector), size)
-        best, dense = _best_and_near(rows_of, total, near, query.limit)
+        best, dense = _best_and_near(rows_of, summed, near, query.limit)
         parts += dense
     return sorted(_hits(best, parts, size), key=rank_key)
 
@@ -101,11 +101,11 @@ def search_apart(
     size = next_number(db, user)
     parts = index.parts(db, user, query.text, size)
     rows_of = _Rows(db, _Asked(user, scope, _shown(user, scope, query, now), query))
-    best = _best(rows_of, *_spoken_for(rows_of, index.total(parts, size)), query.limit)
+    best = _best(rows_of, *_spoken_for(rows_of, total(parts, size)), query.limit)
     cosines = _near(cache.near(db, user, query.vector), size)
     if cosines.is_exact:
         nearest = _best(rows_of, *_in_scope(rows_of, cosines.numbers, cosines.cosines), near)
-        dense = [index.Part(DENSE, cosines.numbers, cosines.cosines)]
+        dense = [Part(DENSE, cosines.numbers, cosines.cosines)]
     else:
         close = np.zeros(size)
         nearest, dense = _best_and_near(rows_of, close, cosines, near)
@@ -115,19 +115,36 @@ def search_apart(
     return sorted(_hits(either, _of(best, parts, size) + dense, size), key=rank_key)
 
 
-def _numbers(found: Sequence[_Row]) -> index.Numbers:
+def search_beside(
+    db: Database, user: int, scope: Scope, query: Query, nearest: Mapping[str, float], *, now: datetime
+) -> list[Hit]:
+    """The best by words, and those of `nearest` that are shown, each with its cosine: as given, or else compared."""
+    size = next_number(db, user)
+    parts = index.parts(db, user, query.text, size)
+    rows_of = _Rows(db, _Asked(user, scope, _shown(user, scope, query, now), query))
+    best = _best(rows_of, *_spoken_for(rows_of, total(parts, size)), query.limit)
+    known = {id: number_of(row) for id, row in find_rows(db, user, scope, nearest).items()}
+    given = np.asarray(list(known.values()), np.int64)
+    dense = [Part(DENSE, given, np.asarray([nearest[id] for id in known], np.float64))]
+    _compared(rows_of, np.setdiff1d(_numbers(best), given), np.zeros(size), dense)
+    close = [row for row in rows_of.of(list(known.values())) if row is not None]
+    either = list({row[-1]: row for row in (*best, *close)}.values())
+    return sorted(_hits(either, _of(best, parts, size) + dense, size), key=rank_key)
+
+
+def _numbers(found: Sequence[_Row]) -> Numbers:
     return np.asarray([number_of(row[-1]) for row in found], np.int64)
 
 
-def _of(best: list[_Row], parts: list[index.Part], size: int) -> list[index.Part]:
+def _of(best: list[_Row], parts: list[Part], size: int) -> list[Part]:
     """What the parts say of these rows, and of no others."""
     is_best = np.zeros(size, np.bool_)
     is_best[_numbers(best)] = True
     chosen = ((part, is_best[part.numbers]) for part in parts)
-    return [index.Part(part.signal, part.numbers[mask], part.scores[mask]) for part, mask in chosen]
+    return [Part(part.signal, part.numbers[mask], part.scores[mask]) for part, mask in chosen]
 
 
-def _in_scope(rows_of: _Rows, found: index.Numbers, scores: index.Scores) -> tuple[index.Numbers, index.Scores]:
+def _in_scope(rows_of: _Rows, found: Numbers, scores: Scores) -> tuple[Numbers, Scores]:
     """Those that the scope sees, as far as that is known without their rows."""
     if rows_of.asked.scope.session_id is None:
         return found, scores
@@ -135,13 +152,13 @@ def _in_scope(rows_of: _Rows, found: index.Numbers, scores: index.Scores) -> tup
     return found[is_seen], scores[is_seen]
 
 
-def _spoken_for(rows_of: _Rows, total: index.Floats) -> tuple[index.Numbers, index.Scores]:
+def _spoken_for(rows_of: _Rows, total: Floats) -> tuple[Numbers, Scores]:
     """The numbers that something speaks for, and their scores."""
     found = np.flatnonzero(total > 0)
     return _in_scope(rows_of, found, total[found])
 
 
-def _best_and_near(rows_of: _Rows, total: index.Floats, near: Near, limit: int) -> tuple[list[_Row], list[index.Part]]:
+def _best_and_near(rows_of: _Rows, total: Floats, near: Near, limit: int) -> tuple[list[_Row], list[Part]]:
     """The best when cosines are added to `total`, and the parts that they are."""
     spoke = total > 0
     spoke[near.numbers] = True
@@ -150,7 +167,7 @@ def _best_and_near(rows_of: _Rows, total: index.Floats, near: Near, limit: int) 
         return _best_by_estimate(rows_of, _in_scope(rows_of, found, total[found])[0], total, near, limit)
     total[near.numbers] += near.cosines
     best = _best(rows_of, *_in_scope(rows_of, found, total[found]), limit)
-    return best, [index.Part(DENSE, near.numbers, near.cosines)]
+    return best, [Part(DENSE, near.numbers, near.cosines)]
 
 
 def _near(near: Near, size: int) -> Near:
@@ -202,7 +219,7 @@ def _fitting(
     return found
 
 
-def _in_session(db: Database, user: int, scope: Scope) -> index.Numbers:
+def _in_session(db: Database, user: int, scope: Scope) -> Numbers:
     """The numbers of all that the session sees."""
     found = rows(
         db,
@@ -215,7 +232,7 @@ def _in_session(db: Database, user: int, scope: Scope) -> index.Numbers:
     return np.asarray([number_of(row) for (row,) in found], np.int64)
 
 
-def _best(rows_of: _Rows, found: index.Numbers, scores: index.Scores, limit: int) -> list[_Row]:
+def _best(rows_of: _Rows, found: Numbers, scores: Scores, limit: int) -> list[_Row]:
     """The rows of the best that are shown: looks at the best scores first and stops when enough fit."""
     kept: list[tuple[float, str, _Row]] = []
     for places in by_score(scores, limit + _TO_SPARE):
@@ -228,13 +245,13 @@ def _best(rows_of: _Rows, found: index.Numbers, scores: index.Scores, limit: int
 
 
 def _best_by_estimate(
-    rows_of: _Rows, found: index.Numbers, total: index.Floats, near: Near, limit: int
-) -> tuple[list[_Row], list[index.Part]]:
+    rows_of: _Rows, found: Numbers, total: Floats, near: Near, limit: int
+) -> tuple[list[_Row], list[Part]]:
     """The same where cosines are estimates: the likeliest are compared exactly, which adds to `total` and the parts."""
     estimate = total.copy()
     estimate[near.numbers] += near.cosines
     size = max(_LIKELIEST, limit * _LIKELIEST_FOR_EACH)
-    parts: list[index.Part] = []
+    parts: list[Part] = []
     looked, candidates = 0, found[:0]
     for places in islice(by_score(estimate[found], size), _MOST_GROUPS):
         group = found[places]
@@ -253,39 +270,27 @@ def _best_by_estimate(
     return _best(rows_of, candidates, total[candidates], limit), parts
 
 
-def _compared(rows_of: _Rows, numbers: index.Numbers, total: index.Floats, parts: list[index.Part]) -> index.Numbers:
+def _compared(rows_of: _Rows, numbers: Numbers, total: Floats, parts: list[Part]) -> Numbers:
     """Add exact cosines to `total` and `parts`; returns those of the numbers that a word or a vector speaks for."""
     vector = rows_of.asked.query.vector
     assert vector is not None
     with_words = numbers[total[numbers] > 0]
     with_vector, cosines = compared(rows_of.db, rows_of.asked.user, numbers, vector)
-    part = index.Part(DENSE, with_vector, cosines.astype(np.float64))
+    part = Part(DENSE, with_vector, cosines.astype(np.float64))
     total[with_vector] += part.scores
     parts.append(part)
     return np.union1d(with_words, with_vector)
 
 
-def _are_ahead(best: list[_Row], total: index.Floats, candidates: index.Numbers, limit: int) -> bool:
+def _are_ahead(best: list[_Row], total: Floats, candidates: Numbers, limit: int) -> bool:
     """Whether the best are so far ahead of other candidates that one with a lower estimate hardly belongs to them."""
     if len(best) < limit:
         return False
     return int(np.count_nonzero(total[candidates] >= total[number_of(best[-1][-1])])) * _AHEAD <= len(candidates)
 
 
-def _hits(best: list[_Row], parts: list[index.Part], size: int) -> Iterator[Hit]:
+def _hits(best: list[_Row], parts: list[Part], size: int) -> Iterator[Hit]:
     numbers = [number_of(row[-1]) for row in best]
-    why = _why(numbers, parts, size)
+    why = why_of(numbers, parts, size)
     for number, row in zip(numbers, best, strict=True):
         yield scored(from_row(row), why[number])
-
-
-def _why(best: list[int], parts: list[index.Part], size: int) -> dict[int, dict[str, float]]:
-    """For each of the best, the score of each signal that spoke for it."""
-    is_best = np.zeros(size, np.bool_)
-    is_best[best] = True
-    why: dict[int, dict[str, float]] = {number: {} for number in best}
-    for signal, numbers, scores in sorted(parts, key=itemgetter(0)):
-        chosen = is_best[numbers]
-        for number, score in zip(numbers[chosen].tolist(), scores[chosen].tolist(), strict=True):
-            why[number][signal] = why[number].get(signal, 0.0) + score
-    return why

@@ -95,6 +95,16 @@ class SqliteStore:
         )
         return self._touches.shown_in(scope, hits)
 
+    async def search_beside(self, scope: Scope, query: Query, nearest: Mapping[str, float]) -> tuple[Hit, ...]:
+        """The best by words, and those of `nearest` that the query may show, each with its cosine."""
+        now = self._clock.now()
+        if self._touches.asked_for_by(query.where):
+            await self._commit(self._touches.write)
+        hits = await self._read(
+            scope, lambda db, user: search.search_beside(db, user, scope, query, nearest, now=now), []
+        )
+        return self._touches.shown_in(scope, hits)
+
     async def list(
         self, scope: Scope, *, where: Filter | None = None, after: str | None = None, limit: int = 100
     ) -> tuple[Record, ...]:
