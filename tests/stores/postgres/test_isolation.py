@@ -192,16 +192,17 @@ async def test_the_planner_keeps_no_sample_of_content(server):
 
 
 LEAKS = {
-    "looks up ids of everybody": (r"WHERE r\.owner = %s AND r\.id = ANY", TWO_RECORDS),
+    "looks up ids of everybody": (r"WHERE r\.owner = %s AND r\.id = g\.id", TWO_RECORDS),
     "reads the record of everybody": (r"WHERE r\.owner = %s AND r\.id = %s", TWO_RECORDS),
     "lists everybody": (r"WHERE r\.owner = %s AND r\.id > %s", NEVER_MEET),
-    "counts everybody": (r"count\(\*\) FROM records AS r WHERE r\.owner = %s", NEVER_MEET),
-    "reads everybody's words": (r"WHERE p\.owner = %s", NON_INTERFERENCE),
+    "counts everybody": (r"SELECT records FROM users WHERE owner = '[^']*'", NEVER_MEET),
+    "counts everybody that fit": (r"count\(\*\) FROM records AS r WHERE r\.owner = %s", NOBODY_ELSE),
+    "reads everybody's words": (r"WHERE p\.owner = %s AND p\.run = g\.run AND p\.term = ANY", NON_INTERFERENCE),
     "shares the average length": (r"l\.owner = %s", NON_INTERFERENCE),
     "compares everybody's vectors": (r"WHERE v\.owner = %s", NON_INTERFERENCE),
     "shows everybody's hits": (r"t\.number AND r\.owner = %s", NON_INTERFERENCE),
-    "unindexes everybody": (r"DELETE FROM postings WHERE owner = %s AND number", NON_INTERFERENCE),
-    "touches everybody's": (r"WHERE r\.owner = %s AND r\.id = %s AND r\.kind", NON_INTERFERENCE),
+    "unindexes everybody": (r"WHERE p\.owner = %s AND p\.run = g\.run AND p\.term = g\.term", NON_INTERFERENCE),
+    "touches everybody's": (r"WHERE r\.owner = %s AND r\.id = ANY\(%s\) AND r\.kind", NON_INTERFERENCE),
     "prunes everybody's": (r"WHERE owner = %s AND number = ANY", NON_INTERFERENCE),
     "changes everybody's": (r"WHERE owner = %s AND number = %s$", NON_INTERFERENCE),
     "shares the keys of jobs": (r"FROM jobs WHERE owner = %s", NON_INTERFERENCE),
@@ -231,7 +232,9 @@ def plant(monkeypatch):
                 return sql
             # The digest of nobody: the condition takes the value and holds for all.
             changed = re.sub(
-                pattern, lambda found: re.sub(r"owner = %s", "owner::text <> 'x' || %s", found[0]), sql.decode()
+                pattern,
+                lambda found: re.sub(r"owner = (%s|'[^']*')", r"owner::text <> 'x' || \1", found[0]),
+                sql.decode(),
             )
             met.extend([changed] if changed != sql.decode() else [])
             return changed.encode()

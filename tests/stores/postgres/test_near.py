@@ -3,6 +3,7 @@
 import random
 
 import anyio
+import numpy as np
 import pytest
 
 from loom.core.filter import Eq
@@ -11,6 +12,8 @@ from loom.stores.postgres import PostgresStore, init_schema, near
 from loom.stores.postgres.near import index_large_users, index_name
 from loom.stores.postgres.owners import owner_of
 from loom.stores.postgres.schema import OWNER_ROLE, SCHEMA, as_owner
+from loom.stores.postgres.search import Known, look
+from loom.stores.postgres.vectors import packed
 from loom.testing.conformance.samples import ALICE, BOB, an_episode
 
 pytestmark = pytest.mark.anyio
@@ -87,17 +90,16 @@ async def test_init_makes_the_index_of_a_user_with_very_many_vectors(store, serv
 
 async def test_the_planner_takes_the_index(store, server):
     await index(server)
-    async with store._server.transaction(ALICE) as db:
-        assert await near.looks_in_index(db, owner_of(ALICE), 10)
+    async with store._server.looking(ALICE, look(ALICE, 10)) as (db, known):
+        assert Known(*known) == (LARGE, 16, True)
         await db.execute("SET LOCAL enable_seqscan TO off")  # a table this small is read in no time
         await db.execute("SET LOCAL enable_sort TO off")
-        vector = f"[{','.join(['1'] * 16)}]"
-        sql, values = near.nearest(16, owner_of(ALICE), vector, 10)
+        sql, values = near.nearest(owner_of(ALICE), packed(np.ones(16)), 10, 16)
         plan = await (await db.execute(f"EXPLAIN {sql}".encode(), values)).fetchall()
         assert any(index_name(owner_of(ALICE)) in line for (line,) in plan)
-    async with store._server.transaction(BOB) as db:
-        assert not await near.looks_in_index(db, owner_of(BOB), 10)
-        assert not await near.looks_in_index(db, owner_of(ALICE), 501)
+    for scope, limit in ((BOB, 10), (ALICE, 501), (ALICE, None)):
+        async with store._server.looking(scope, look(scope, limit)) as (_, known):
+            assert not Known(*known).in_index
 
 
 async def test_a_narrow_filter_still_finds_all(store, server):

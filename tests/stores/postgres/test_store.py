@@ -22,6 +22,7 @@ from loom.protocols.memory_store import (
     Reembeds,
     Touches,
 )
+from loom.stores import postings
 from loom.stores.inmemory import InMemoryStore
 from loom.stores.postgres import PostgresStore
 from loom.testing.clock import START, FakeClock
@@ -81,6 +82,32 @@ async def test_it_answers_like_the_store_in_memory(seed, server):
         seen = await observe(store, trace, scopes)
     assert len(seen) > 10
     assert rounded(seen) == rounded(await observe(InMemoryStore(clock=FakeClock()), trace, scopes))
+
+
+@pytest.mark.parametrize("seed", range(20, 25))
+async def test_it_answers_the_same_when_runs_of_postings_fill_and_join(seed, server, monkeypatch):
+    monkeypatch.setattr(postings, "RUN", 2)
+    monkeypatch.setattr(postings, "LARGER_RUNS", (8, 4))
+    trace = random_trace(random.Random(seed), steps=120)
+    scopes = {"A": ALICE, "B": BOB}
+    async with PostgresStore(server.app, clock=FakeClock()) as store:
+        seen = await observe(store, trace, scopes)
+        assert server.execute("SELECT 1 FROM loom.postings GROUP BY owner HAVING max(run) > 8")
+        for scope in scopes.values():
+            await store.delete(scope, *await listed(store, scope))
+    assert rounded(seen) == rounded(await observe(InMemoryStore(clock=FakeClock()), trace, scopes))
+    assert {table for table, amount in server.rows().items() if amount} <= {"users", "jobs"}
+    assert server.execute("SELECT DISTINCT records FROM loom.users") == [(0,)]
+
+
+async def test_of_records_that_are_as_near_as_each_other_the_first_by_id_are_found(server):
+    async with PostgresStore(server.app) as store:
+        await store.bind("test:2", 2)
+        for number in reversed(range(30)):
+            await store.put(ALICE, an_episode(f"e{number:02}"))
+            await store.put_vectors(ALICE, {f"e{number:02}": [1.0, 0.0]})
+        found = await store.search(ALICE, Query(vector=[1.0, 0.0], limit=3))
+        assert [hit.item.id for hit in found] == ["e00", "e01", "e02"]
 
 
 @settings(max_examples=25, deadline=None)

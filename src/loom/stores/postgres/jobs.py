@@ -57,7 +57,7 @@ async def enqueue(db: Database, scope: Scope, jobs: Sequence[Job]) -> int:
         keys.add(job.key)
         ids.add(job.id)
         new.append(job)
-    first = await take_numbers(db, scope, len(new))
+    first = await take_numbers(db, scope, len(new), "next_job")
     await run_many(
         db,
         "INSERT INTO jobs (owner, number, session_id, id, kind, key, run_at, payload, attempts) "

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 from uuid import UUID
 
-from loom.stores.postgres.connection import one, rows, run
+from loom.stores.postgres.connection import Packed, rows, run
 from loom.stores.postgres.vectors import SCALE, binding
 
 if TYPE_CHECKING:
@@ -34,10 +34,6 @@ PREFIX = "near_"
 _MOST_NUMBERS = 2000
 _LEAST_LOOK = 100
 _LONGEST_LOOK = 1000
-_LOOK = (
-    "SELECT set_config('hnsw.ef_search', %s, true), set_config('hnsw.iterative_scan', 'strict_order', true), "
-    "set_config('plan_cache_mode', 'force_custom_plan', true) WHERE to_regclass(%s) IS NOT NULL"
-)
 INDEXES = """
 SELECT c.relname, i.indisvalid, pg_get_expr(i.indpred, i.indrelid)
 FROM pg_index AS i JOIN pg_class AS c ON c.oid = i.indexrelid JOIN pg_namespace AS n ON n.oid = c.relnamespace
@@ -56,20 +52,33 @@ def candidates(limit: int) -> int:
     return 2 * limit
 
 
-async def looks_in_index(db: Database, owner: UUID, limit: int) -> bool:
-    """Whether the user has an index that finds as many; then this transaction uses it, and looks far enough."""
+def looks_in_index(owner: UUID, limit: int) -> str:
+    """An expression that tells whether the user has an index that finds as many.
+
+    Then the transaction that asks uses it, and looks far enough.
+    """
     wanted = max(candidates(limit), _LEAST_LOOK)
-    return wanted <= _LONGEST_LOOK and await one(db, _LOOK, str(wanted), index_name(owner)) is not None
+    if wanted > _LONGEST_LOOK:
+        return "false"
+    settings = {"hnsw.ef_search": wanted, "hnsw.iterative_scan": "strict_order", "plan_cache_mode": "force_custom_plan"}
+    made = " || ".join(f"set_config('{name}', '{value}', true)" for name, value in settings.items())
+    return f"CASE WHEN to_regclass('{index_name(owner)}') IS NULL THEN false ELSE {made} IS NOT NULL END"
 
 
-def nearest(dimension: int, owner: UUID, vector: str, limit: int) -> tuple[str, tuple[Any, ...]]:
-    """A query for the nearest of a user's vectors with their cosines, in words that the planner knows the index by."""
-    far = f"v.data::vector({dimension}) <#> %s::vector"
+def nearest(owner: UUID, vector: Packed, limit: int | None, dimension: int | None) -> tuple[str, tuple[Any, ...]]:
+    """A query for the nearest of a user's vectors with their cosines, or for all where there is no limit.
+
+    With a dimension it is in the words that the planner knows an index by.
+    """
+    data, fits = "v.data", ""
+    if dimension is not None:
+        data, fits = f"v.data::vector({dimension})", f" AND vector_dims(v.data) = {dimension}"
+    far = f"{data} <#> %s::vector"
     sql = (
         f"SELECT v.number, round(-({far}) * {SCALE}) / {SCALE} AS score FROM vectors AS v "
-        f"WHERE v.owner = %s AND vector_dims(v.data) = {dimension} ORDER BY {far} LIMIT %s"
+        f"WHERE v.owner = %s{fits} ORDER BY {far} LIMIT %s"
     )
-    return sql, (vector, owner, vector, candidates(limit))
+    return sql, (vector, owner, vector, None if limit is None else candidates(limit))
 
 
 async def index_large_users(

@@ -4,9 +4,12 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from uuid import UUID
 
 from loom.core.checks import check_text
 from loom.core.filter import Filter
@@ -14,9 +17,10 @@ from loom.core.record import Layer, Record, WorkingBlock
 from loom.core.scope import Scope
 from loom.errors import NotFound
 from loom.stores.postgres import index
-from loom.stores.postgres.connection import Row, one, rows, run, run_many
+from loom.stores.postgres.connection import Row, fetch, one, rows, run, run_many
 from loom.stores.postgres.owners import owner_of, seen
 from loom.stores.postgres.where import condition
+from loom.stores.postings import OWN, TextChange
 from loom.stores.record_rows import COLUMNS, SELECTED, from_row, to_micros, to_row
 from loom.stores.record_rules import check_record, check_version
 from loom.stores.sql_where import Condition
@@ -27,60 +31,91 @@ if TYPE_CHECKING:
 Keys: TypeAlias = Mapping[str, Mapping[str, str]]
 
 _MAX_KIND_BYTES = 512
-_INSERT = f"INSERT INTO records (owner, number, {', '.join(COLUMNS)}) VALUES (%s, %s{', %s' * len(COLUMNS)})"
+_INSERT = "INSERT INTO records SELECT * FROM json_populate_recordset(NULL::records, %s::json)"
 _UPDATE = f"UPDATE records SET {', '.join(f'{name} = %s' for name in COLUMNS)} WHERE owner = %s AND number = %s"
-_NUMBERS = (
-    "INSERT INTO users (owner, namespace, user_id, next_number) VALUES (%s, %s, %s, %s) "
-    "ON CONFLICT (owner) DO UPDATE SET next_number = users.next_number + excluded.next_number RETURNING next_number"
+_KEYS = (
+    "INSERT INTO keys (owner, number, kind, text) SELECT %s, * FROM unnest(%b::bigint[], %b::text[], %b::text[]) "
+    "ON CONFLICT (owner, number, kind) DO UPDATE SET text = excluded.text"
 )
+
+
+class _Write(NamedTuple):
+    """A change that is being made: what it does to the word index, and the numbers of the records that are new."""
+
+    db: Database
+    scope: Scope
+    owner: UUID
+    words: TextChange
+    new: dict[str, int]
 
 
 async def change(
     db: Database, scope: Scope, *, put: Sequence[Record] = (), delete: Sequence[str] = (), keys: Keys | None = None
 ) -> int:
     """Delete, put and set keys, in this order; returns how many records were deleted."""
-    deleted = await _delete(db, scope, delete) if delete else 0
+    write = _Write(db, scope, owner_of(scope), TextChange(), {})
+    deleted = await _delete(write, delete) if delete else 0
     if put:
-        await _put(db, scope, put)
+        await _put(write, put)
     if keys:
-        await _set_keys(db, scope, keys)
+        await _set_keys(write, keys)
+    if put or deleted or keys:
+        size = max(write.new.values()) + 1 if write.new else await next_number(db, write.owner)
+        await index.write(db, write.owner, write.words, before=size - len(write.new), size=size)
     return deleted
 
 
-async def take_numbers(db: Database, scope: Scope, amount: int) -> int:
-    """Register the user and give him numbers that were never his before; returns the first."""
-    found = await one(db, _NUMBERS, owner_of(scope), scope.namespace, scope.user_id, amount)
+async def next_number(db: Database, owner: UUID) -> int:
+    """How many numbers the user's records have taken."""
+    found = await one(db, "SELECT next_number FROM users WHERE owner = %s", owner)
+    return found[0] if found else 0
+
+
+async def take_numbers(db: Database, scope: Scope, amount: int, *counters: str) -> int:
+    """Register the user and raise these counters of his; returns what the first was, a number never his before."""
+    sums = ", ".join(f"{name} = users.{name} + excluded.{name}" for name in counters)
+    found = await one(
+        db,
+        f"INSERT INTO users (owner, namespace, user_id, {', '.join(counters)}) "
+        f"VALUES (%s, %s, %s{', %s' * len(counters)}) ON CONFLICT (owner) DO UPDATE SET {sums} RETURNING {counters[0]}",
+        *(owner_of(scope), scope.namespace, scope.user_id, *([amount] * len(counters))),
+    )
     assert found is not None
     return int(found[0]) - amount
 
 
-async def _put(db: Database, scope: Scope, records: Sequence[Record]) -> None:
+async def _put(write: _Write, records: Sequence[Record]) -> None:
+    db, scope, owner, words, _ = write
     for record in records:
         check_record(scope, record)
-    owner = owner_of(scope)
     stored: dict[str, tuple[Record, int]] = {}
-    for row in await rows(
-        db,
-        f"SELECT {SELECTED}, r.number FROM records AS r WHERE r.owner = %s AND r.id = ANY(%s)",
-        owner,
-        [record.id for record in records],
-    ):
+    for row in await _of_ids(db, scope.for_user(), [record.id for record in records], f"{SELECTED}, r.number"):
         record = from_row(row)
         stored[record.id] = (record, row[-1])
     wanted = _newest(records, {id: record for id, (record, _) in stored.items()})
     new = [record for id, record in wanted.items() if id not in stored]
-    first = await take_numbers(db, scope, len(new))
-    numbers = {record.id: first + place for place, record in enumerate(new)}
-    await run_many(db, _INSERT, [(owner, numbers[record.id], *to_row(record)) for record in new])
+    first = await take_numbers(db, scope, len(new), "next_number", "records")
+    write.new.update((record.id, first + place) for place, record in enumerate(new))
+    if new:
+        await run(db, _INSERT, json.dumps([_fields(owner, write.new[record.id], record) for record in new]))
+    for record in new:
+        words.add(OWN, write.new[record.id], record.text)
     old = [(record, *stored[id]) for id, record in wanted.items() if id in stored]
     await run_many(db, _UPDATE, [(*to_row(record), owner, number) for record, _, number in old])
-    changed = {number: record.text for record, before, number in old if record.text != before.text}
+    changed = [(record, before, number) for record, before, number in old if record.text != before.text]
+    for record, before, number in changed:
+        words.remove(OWN, number, before.text)
+        words.add(OWN, number, record.text)
     if changed:
-        await index.remove(db, owner, list(changed), index.OWN)
         # The vector of another text would find the record for words it no longer says.
-        await run(db, "DELETE FROM vectors WHERE owner = %s AND number = ANY(%s)", owner, list(changed))
-    texts = {numbers[record.id]: record.text for record in new} | changed
-    await index.add(db, owner, {(number, index.OWN): text for number, text in texts.items()})
+        numbers = [number for _, _, number in changed]
+        await run(db, "DELETE FROM vectors WHERE owner = %s AND number = ANY(%s)", owner, numbers)
+
+
+def _fields(owner: UUID, number: int, record: Record) -> dict[str, Any]:
+    """A new row: what is NULL is left out."""
+    columns = ((name, value) for name, value in zip(COLUMNS, to_row(record), strict=True) if value is not None)
+    return {"owner": str(owner), "number": number, **dict(columns)}
 
 
 def _newest(records: Sequence[Record], stored: Mapping[str, Record]) -> dict[str, Record]:
@@ -95,43 +130,67 @@ def _newest(records: Sequence[Record], stored: Mapping[str, Record]) -> dict[str
 
 async def numbers_of(db: Database, scope: Scope, ids: Iterable[str]) -> dict[str, int]:
     """The numbers of those of the records that the scope sees."""
-    sql, values = seen(scope)
-    found = await rows(
-        db, f"SELECT r.id, r.number FROM records AS r WHERE {sql} AND r.id = ANY(%s)", *values, list(ids)
-    )
-    return dict(found)
+    return dict(await _of_ids(db, scope, ids, "r.id, r.number"))
 
 
-async def _delete(db: Database, scope: Scope, ids: Iterable[str]) -> int:
-    owner = owner_of(scope)
-    numbers = list((await numbers_of(db, scope, ids)).values())
-    await index.remove(db, owner, numbers)
-    # Keys and vectors go with their record.
-    return await run(db, "DELETE FROM records WHERE owner = %s AND number = ANY(%s)", owner, numbers)
+async def _of_ids(db: Database, scope: Scope, ids: Iterable[str], columns: str) -> list[Row]:
+    """These columns of those of the records that the scope sees.
+
+    One after another is looked up by its id: left to itself, a planner that knows nothing of a new user may read all.
+    """
+    shown, values = seen(scope)
+    of_id = f"SELECT {columns} FROM records AS r WHERE {shown} AND r.id = g.id"
+    sql = f"SELECT r.* FROM unnest(%s::text[]) AS g (id) CROSS JOIN LATERAL ({of_id} OFFSET 0) AS r"
+    return await fetch(db, sql, list(dict.fromkeys(ids)), *values)
 
 
-async def _set_keys(db: Database, scope: Scope, keys: Keys) -> None:
-    owner = owner_of(scope)
-    numbers = await numbers_of(db, scope, keys)
-    texts: dict[tuple[int, str], str] = {}
+async def _delete(write: _Write, ids: Iterable[str]) -> int:
+    db, scope, owner, words, _ = write
+    found = await _of_ids(db, scope, ids, f"{SELECTED}, r.number")
+    texts = {row[-1]: from_row(row).text for row in found}
+    if not texts:
+        return 0
+    for number, text in texts.items():
+        words.remove(OWN, number, text)
+    for (number, kind), text in (await _keys_of(write, texts)).items():
+        words.remove(f"{OWN}.{kind}", number, text)
+    await run(db, "UPDATE users SET records = records - %s WHERE owner = %s", len(texts), owner)
+    for table in ("keys", "vectors", "records"):
+        await run(db, f"DELETE FROM {table} WHERE owner = %s AND number = ANY(%s)", owner, list(texts))
+    return len(texts)
+
+
+async def _keys_of(write: _Write, numbers: Iterable[int]) -> dict[tuple[int, str], str]:
+    """The keys of these records, by number and kind."""
+    sql = "SELECT number, kind, text FROM keys WHERE owner = %s AND number = ANY(%s)"
+    return {(number, kind): text for number, kind, text in await rows(write.db, sql, write.owner, list(numbers))}
+
+
+async def _set_keys(write: _Write, keys: Keys) -> None:
+    db, scope, owner, words, new = write
+    old = await numbers_of(db, scope, keys.keys() - new.keys()) if keys.keys() - new.keys() else {}
+    held = await _keys_of(write, old.values()) if old else {}
+    kept: dict[tuple[int, str], str] = {}
+    gone: list[tuple[UUID, int, str]] = []
     for id, of_record in keys.items():
-        if id not in numbers:
+        number = new[id] if id in new else old.get(id)
+        if number is None:
             raise NotFound(f"there is no record {id!r} to give keys to; put it first")
         for kind, text in of_record.items():
             check_text(kind, f"the kind of a key of {id}", max_bytes=_MAX_KIND_BYTES)
             check_text(text, f"the key {kind} of {id}", may_be_empty=True)
-            texts[numbers[id], kind] = text
-    for kind in {kind for _, kind in texts}:
-        of_kind = [number for number, other in texts if other == kind]
-        await index.remove(db, owner, of_kind, f"{index.OWN}.{kind}")
-        await run(db, "DELETE FROM keys WHERE owner = %s AND kind = %s AND number = ANY(%s)", owner, kind, of_kind)
-    kept = {place: text for place, text in texts.items() if text.strip()}
-    await run_many(
-        db,
-        "INSERT INTO keys (owner, number, kind, text) VALUES (%s, %s, %s, %s)",
-        [(owner, *place, text) for place, text in kept.items()],
-    )
-    await index.add(db, owner, {(number, f"{index.OWN}.{kind}"): text for (number, kind), text in kept.items()})
+            before = held.get((number, kind))
+            if before is not None:
+                words.remove(f"{OWN}.{kind}", number, before)
+            if text.strip():
+                words.add(f"{OWN}.{kind}", number, text)
+                kept[number, kind] = text
+            elif before is not None:
+                gone.append((owner, number, kind))
+    if kept:
+        numbers, kinds = zip(*kept, strict=True)
+        await run(db, _KEYS, owner, list(numbers), list(kinds), list(kept.values()))
+    await run_many(db, "DELETE FROM keys WHERE owner = %s AND number = %s AND kind = %s", gone)
 
 
 async def get(db: Database, scope: Scope, id: str) -> Record | None:
@@ -143,18 +202,17 @@ async def get(db: Database, scope: Scope, id: str) -> Record | None:
 
 async def fitting(
     db: Database, sql: str, values: Sequence[Any], *, where: Filter | None, fits: Condition, limit: int | None
-) -> AsyncGenerator[tuple[Record, Row]]:
-    """The records that rows of this query start with and the filter fits, at most `limit`, each with its row."""
+) -> AsyncGenerator[Row]:
+    """The rows of this query that start with a record which the filter fits, at most `limit`."""
     if where is None or fits.exact:
-        for row in await rows(db, f"{sql} LIMIT %s", *values, limit):
-            yield from_row(row), row
+        for row in await fetch(db, f"{sql} LIMIT %s", *values, limit):
+            yield row
         return
     amount = 0
     async with db.cursor("fitting") as cursor:
         async for row in await cursor.execute(sql.encode(), values):
-            record = from_row(row)
-            if where.matches(record):
-                yield record, row
+            if where.matches(from_row(row)):
+                yield row
                 amount += 1
                 if amount == limit:
                     break
@@ -168,7 +226,12 @@ async def select(
     fits = condition(where)
     query = f"SELECT {SELECTED} FROM records AS r WHERE {sql} AND r.id > %s AND {fits.sql} ORDER BY r.id"
     found = fitting(db, query, (*values, after or "", *fits.values), where=where, fits=fits, limit=limit)
-    return [record async for record, _ in found]
+    return [from_row(row) async for row in found]
+
+
+def counted(scope: Scope) -> str:
+    """The statement for how many records a user has in all."""
+    return f"SELECT records FROM users WHERE owner = '{owner_of(scope)}'"
 
 
 async def count(db: Database, scope: Scope, where: Filter | None) -> int:
@@ -184,13 +247,14 @@ async def count(db: Database, scope: Scope, where: Filter | None) -> int:
 async def touch(db: Database, scope: Scope, ids: Iterable[str], at: datetime) -> None:
     """Count an access of each episode that is there."""
     sql, values = seen(scope)
-    micros = to_micros(at)
-    await run_many(
-        db,
-        "UPDATE records AS r SET accesses = accesses + 1, accessed_at = greatest(accessed_at, %s) "
-        f"WHERE {sql} AND r.id = %s AND r.kind = 'episode'",
-        [(micros, *values, id) for id in ids],
-    )
+    named = Counter(ids)
+    for times in sorted(set(named.values())):
+        await run(
+            db,
+            "UPDATE records AS r SET accesses = accesses + %s, accessed_at = greatest(accessed_at, %s) "
+            f"WHERE {sql} AND r.id = ANY(%s) AND r.kind = 'episode'",
+            *(times, to_micros(at), *values, [id for id, often in named.items() if often == times]),
+        )
 
 
 async def prune(
@@ -229,7 +293,7 @@ async def forget_session(db: Database, scope: Scope) -> dict[str, int]:
     found = await rows(
         db, "SELECT id FROM records WHERE owner = %s AND session_id = %s", owner_of(scope), scope.session_id
     )
-    return {"episode": await _delete(db, scope, [id for (id,) in found])}
+    return {"episode": await change(db, scope, delete=[id for (id,) in found])}
 
 
 async def forget_user(db: Database, scope: Scope) -> dict[str, int]:

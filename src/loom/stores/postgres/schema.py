@@ -36,7 +36,9 @@ CREATE TABLE users (
     owner uuid PRIMARY KEY,
     namespace text COLLATE "C" NOT NULL,
     user_id text COLLATE "C" NOT NULL,
-    next_number bigint NOT NULL DEFAULT 0
+    next_number bigint NOT NULL DEFAULT 0,
+    next_job bigint NOT NULL DEFAULT 0,
+    records bigint NOT NULL DEFAULT 0
 );
 CREATE INDEX users_by_name ON users (namespace, user_id);
 
@@ -83,20 +85,19 @@ CREATE TABLE keys (
     number bigint NOT NULL,
     kind text COLLATE "C" NOT NULL,
     text text NOT NULL,
-    PRIMARY KEY (owner, number, kind),
-    FOREIGN KEY (owner, number) REFERENCES records ON DELETE CASCADE
+    PRIMARY KEY (owner, number, kind)
 );
 
 CREATE TABLE postings (
     owner uuid NOT NULL,
-    number bigint NOT NULL,
-    times int NOT NULL,
-    length int NOT NULL,
+    run bigint NOT NULL,
     term text COLLATE "C" NOT NULL,
     signal text COLLATE "C" NOT NULL,
-    PRIMARY KEY (owner, term, signal, number) INCLUDE (times, length)
+    entries bytea NOT NULL,
+    PRIMARY KEY (owner, run, term, signal)
 );
-CREATE INDEX postings_by_record ON postings (owner, number);
+-- What is searched for again and again is not packed and unpacked each time.
+ALTER TABLE postings ALTER COLUMN entries SET STORAGE EXTERNAL;
 
 CREATE TABLE lengths (
     owner uuid NOT NULL,
@@ -110,8 +111,7 @@ CREATE TABLE vectors (
     owner uuid NOT NULL,
     number bigint NOT NULL,
     data vector NOT NULL,
-    PRIMARY KEY (owner, number),
-    FOREIGN KEY (owner, number) REFERENCES records ON DELETE CASCADE
+    PRIMARY KEY (owner, number)
 );
 
 CREATE TABLE jobs (

@@ -1,118 +1,110 @@
-"""Answering a query in one statement: signals for the records of a user, then the best that the scope may see."""
+"""Answering a query: signals for the records of a user, then the best that the scope may see."""
 
 # ruff: noqa: S608 - only names of columns and conditions of this package stand in SQL; every value is bound
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import UUID
 
-from loom.core.hit import Hit, joined
+import numpy as np
+
+from loom.core.hit import Hit, rank_key, scored
 from loom.core.scope import Scope
-from loom.core.words import query_terms
+from loom.protocols.embedder import Vector
 from loom.protocols.memory_store import Query
 from loom.stores.postgres import index, near
+from loom.stores.postgres.connection import Packed, Row, fetch
 from loom.stores.postgres.owners import owner_of, seen
 from loom.stores.postgres.records import fitting
-from loom.stores.postgres.vectors import COSINE, DENSE, cosines_of, direction
+from loom.stores.postgres.vectors import COSINE, DENSE, all_cosines, direction, packed
 from loom.stores.postgres.where import condition
-from loom.stores.record_rows import SELECTED, to_micros
+from loom.stores.postings import Floats, Numbers, Part, total, why_of
+from loom.stores.record_rows import SELECTED, from_row, to_micros
+from loom.stores.sql_where import Condition
 
 if TYPE_CHECKING:
     from loom.stores.postgres.connection import Database
 
-# Rounded, because equal vectors must score equal; the numbers leave the long vectors behind before they are sorted.
-_NEAR = (
-    f"SELECT v.number, '{DENSE}' AS signal, '' AS term, {COSINE} AS score FROM vectors AS v WHERE v.owner = %s OFFSET 0"
-)
-# Summed in one order, so that a sum has one value, and hits one order.
-_TOTAL = (
-    "SELECT number, sum(score ORDER BY signal, term) AS total, array_agg(signal ORDER BY signal, term) AS signals, "
-    "array_agg(score ORDER BY signal, term) AS scores FROM ({}) AS spoken GROUP BY number"
-)
+_TO_SPARE = 20
+"""How many more than asked for are looked at first: some may not fit."""
+_COSINE = f"(SELECT {COSINE} FROM vectors AS v WHERE v.owner = %s AND v.number = t.number)"
+
+
+class Known(NamedTuple):
+    """What a search begins with: how many numbers the user has, the dimension of vectors, if there is an index."""
+
+    size: int | None
+    dimension: int | None
+    in_index: bool
+
+
+def look(scope: Scope, near_limit: int | None) -> str:
+    """The statement for what a search begins with; with a limit, one that looks for so many of the nearest."""
+    owner = owner_of(scope)
+    in_index = "false" if near_limit is None else near.looks_in_index(owner, near_limit)
+    size = f"(SELECT next_number FROM users WHERE owner = '{owner}')"
+    return f"SELECT {size}, (SELECT dimension FROM embedder), {in_index}"
 
 
 class _Asked(NamedTuple):
-    """A query, who asks it, and when."""
+    """A query of a user, what is known at its start, and the condition for what it may return but for its filter."""
 
     db: Database
-    scope: Scope
+    owner: UUID
+    known: Known
     query: Query
-    now: datetime
+    shown: str
+    values: tuple[Any, ...]
 
 
-async def search(db: Database, scope: Scope, query: Query, *, now: datetime) -> list[Hit]:
+class _Found(NamedTuple):
+    """A row that may be returned, its number, and its cosine if it was asked for and there is one."""
+
+    row: Row
+    number: int
+    cosine: float | None
+
+
+async def search(db: Database, known: Known, scope: Scope, query: Query, *, now: datetime) -> list[Hit]:
     """The best hits, best first."""
-    owner = owner_of(scope)
-    asked = _Asked(db, scope, query, now)
-    by_words = index.scores(owner, query_terms(query.text)) if query.text.strip() else None
-    if query.vector is None:
-        return await _best(asked, _TOTAL.format(by_words[0]), by_words[1]) if by_words else await _best(asked, "", ())
-    dimension, vector = await direction(db, query.vector, "the vector of a query")
-    if by_words:
-        sql, values = by_words
-        return await _best(asked, _TOTAL.format(f"{sql} UNION ALL ({_NEAR})"), (*values, vector, owner))
-    if await near.looks_in_index(db, owner, query.limit):
-        hits = await _best(asked, *_alone(*near.nearest(dimension, owner, vector, query.limit)))
-        if len(hits) == query.limit:
-            return hits
-    # A filter may leave little of what is nearest, and then all are compared.
-    return await _best(asked, *_alone(_NEAR, (vector, owner)))
+    asked = _asked(db, known, scope, query, now)
+    has_words = bool(query.text.strip())
+    vector = None if query.vector is None else _vector(known, query.vector)
+    if vector is None and not has_words:
+        return await _first(asked)
+    if vector is not None and not has_words:
+        return [scored(from_row(hit.row), _dense(hit)) for hit in await _nearest(asked, vector, query.limit)]
+    parts = await index.parts(db, asked.owner, query.text, known.size or 0)
+    if vector is not None:
+        parts.append(Part(DENSE, *await all_cosines(db, asked.owner, vector)))
+    scores = total(parts, known.size or 0)
+    best = await _best(asked, scores, parts)
+    why = why_of([hit.number for hit in best], parts, len(scores))
+    return sorted((scored(from_row(hit.row), why[hit.number]) for hit in best), key=rank_key)
 
 
-async def search_apart(db: Database, scope: Scope, query: Query, *, near: int, now: datetime) -> list[Hit]:
+async def search_apart(
+    db: Database, known: Known, scope: Scope, query: Query, *, near: int, now: datetime
+) -> list[Hit]:
     """The best by words and the `near` best by vector, each with its cosine."""
     assert query.vector is not None
-    by_words = await search(db, scope, replace(query, vector=None), now=now)
-    by_vector = await search(db, scope, replace(query, text="", limit=near), now=now)
-    cosines = {hit.item.id: hit.why[DENSE] for hit in by_vector}
-    far = [hit.item.id for hit in by_words if hit.item.id not in cosines]
-    return joined(by_words, by_vector, cosines | await cosines_of(db, scope, query.vector, far))
+    asked = _asked(db, known, scope, query, now)
+    vector = _vector(known, query.vector)
+    parts = await index.parts(db, asked.owner, query.text, known.size or 0)
+    scores = total(parts, known.size or 0)
+    by_words = await _best(asked, scores, parts, vector)
+    why = why_of([hit.number for hit in by_words], parts, len(scores))
+    hits = {hit.number: scored(from_row(hit.row), why[hit.number] | _dense(hit)) for hit in by_words}
+    for hit in await _nearest(asked, vector, near):
+        if hit.number not in hits:
+            hits[hit.number] = scored(from_row(hit.row), _dense(hit))
+    return sorted(hits.values(), key=rank_key)
 
 
-async def _best(asked: _Asked, spoken: str, values: tuple[Any, ...]) -> list[Hit]:
-    """The best of the records that something speaks for, of those that the query may return."""
-    db, scope, query, now = asked
-    shown, of_shown = _shown(scope, query, now)
-    fits = condition(query.where)
-    if spoken:
-        # The best are looked up by their numbers, one after another until there are enough: left to itself, a planner
-        # that knows nothing of a new user may look up all, or compare all with all.
-        sql = (
-            f"SELECT r.*, t.total, t.signals, t.scores FROM ({spoken} ORDER BY total DESC OFFSET 0) AS t "
-            "CROSS JOIN LATERAL "
-            f"(SELECT {SELECTED} FROM records AS r WHERE r.number = t.number AND {shown} AND {fits.sql} OFFSET 0) AS r "
-            "ORDER BY t.total DESC, r.id"
-        )
-    else:
-        sql = (
-            f"SELECT {SELECTED}, 0::float8, '{{}}'::text[], '{{}}'::float8[] FROM records AS r "
-            f"WHERE {shown} AND {fits.sql} ORDER BY r.id"
-        )
-    bound = (*values, *of_shown, *fits.values)
-    return [
-        Hit(record, row[-3], _why(row[-2], row[-1]))
-        async for record, row in fitting(db, sql, bound, where=query.where, fits=fits, limit=query.limit)
-    ]
-
-
-def _alone(near: str, values: tuple[Any, ...]) -> tuple[str, tuple[Any, ...]]:
-    """Cosines as all that speaks for a record."""
-    signals = f"ARRAY['{DENSE}'] AS signals, ARRAY[score] AS scores"
-    return f"SELECT number, score AS total, {signals} FROM ({near}) AS spoken", values
-
-
-def _why(signals: list[str], scores: list[float]) -> dict[str, float]:
-    """The score of each signal, from the parts that its words add to it."""
-    why: dict[str, float] = {}
-    for signal, score in zip(signals, scores, strict=True):
-        why[signal] = why.get(signal, 0.0) + score
-    return why
-
-
-def _shown(scope: Scope, query: Query, now: datetime) -> tuple[str, tuple[Any, ...]]:
-    """The condition for what this query may return, but for its filter."""
+def _asked(db: Database, known: Known, scope: Scope, query: Query, now: datetime) -> _Asked:
     sql, values = seen(scope)
     parts = [sql]
     if not query.archived:
@@ -125,4 +117,100 @@ def _shown(scope: Scope, query: Query, now: datetime) -> tuple[str, tuple[Any, .
         )
         at, known_at = to_micros(query.at or now), to_micros(query.known_at or now)
         values = (*values, at, at, known_at, known_at)
-    return " AND ".join(parts), values
+    return _Asked(db, owner_of(scope), known, query, " AND ".join(parts), values)
+
+
+def _vector(known: Known, vector: Vector) -> Packed:
+    return packed(direction(vector, known.dimension, "the vector of a query"))
+
+
+async def _first(asked: _Asked) -> list[Hit]:
+    """What a query that names nothing returns: the first by id."""
+    db, _, _, query, shown, values = asked
+    fits = condition(query.where)
+    sql = f"SELECT {SELECTED} FROM records AS r WHERE {shown} AND {fits.sql} ORDER BY r.id"
+    first = fitting(db, sql, (*values, *fits.values), where=query.where, fits=fits, limit=query.limit)
+    return [Hit(from_row(row), 0.0) async for row in first]
+
+
+async def _nearest(asked: _Asked, vector: Packed, limit: int) -> list[_Found]:
+    """The nearest by vector, of those that may be returned."""
+    in_index = asked.known.in_index
+    dimension = asked.known.dimension if in_index else None
+    hits, is_sure = await _near(asked, near.nearest(asked.owner, vector, limit, dimension), limit)
+    if (len(hits) < limit) if in_index else not is_sure:
+        hits, _ = await _near(asked, near.nearest(asked.owner, vector, None, None), limit)
+    return hits
+
+
+async def _near(asked: _Asked, nearest: tuple[str, tuple[Any, ...]], limit: int) -> tuple[list[_Found], bool]:
+    """The best of the nearest, and whether no other could be among them.
+
+    A filter may leave little of them, and ids decide between those that are as near as the last. They are looked up by
+    their numbers, one after another until there are enough: left to itself, a planner that knows nothing of a new user
+    may look up all, or compare all with all.
+    """
+    fits = condition(asked.query.where)
+    sql = (
+        "SELECT r.*, t.amount, t.least, t.number, t.score FROM (SELECT *, count(*) OVER () AS amount, "
+        f"min(score) OVER () AS least FROM ({nearest[0]}) AS n ORDER BY score DESC OFFSET 0) AS t "
+        f"CROSS JOIN LATERAL {_record(asked, fits)} ORDER BY t.score DESC, r.id"
+    )
+    bound = (*nearest[1], *asked.values, *fits.values)
+    found = [row async for row in fitting(asked.db, sql, bound, where=asked.query.where, fits=fits, limit=limit)]
+    if not found:
+        return [], False
+    amount, least, _, score = found[-1][-4:]
+    is_sure = amount < near.candidates(limit) or (len(found) == limit and score > least)
+    return [_Found(row, *row[-2:]) for row in found], is_sure
+
+
+async def _best(asked: _Asked, scores: Floats, parts: Sequence[Part], vector: Packed | None = None) -> list[_Found]:
+    """The best that the parts speak for and that may be returned, best first: looks no further than it has to."""
+    spoken_for = scores != 0
+    for part in parts:
+        if part.signal == DENSE:
+            spoken_for[part.numbers] = True
+    kept: list[_Found] = []
+    limit = asked.query.limit
+    for numbers in _falling(np.flatnonzero(spoken_for), scores, limit + _TO_SPARE):
+        kept += await _read(asked, numbers, vector)
+        if len(kept) >= limit:
+            break
+    kept.sort(key=lambda hit: (-scores[hit.number], hit.row[0]))
+    return kept[:limit]
+
+
+def _falling(found: Numbers, scores: Floats, size: int) -> Iterator[Numbers]:
+    """Groups of falling score; equal scores are never parted, so that ids can decide between them."""
+    while len(found) > size:
+        score = scores[found]
+        is_top = score >= np.partition(score, len(score) - size)[len(score) - size]
+        yield found[is_top]
+        found = found[~is_top]
+        size *= 4
+    if len(found):
+        yield found
+
+
+async def _read(asked: _Asked, numbers: Numbers, vector: Packed | None) -> list[_Found]:
+    """Those of these records that may be returned, with their cosines if there is a vector."""
+    where, fits = asked.query.where, condition(asked.query.where)
+    cosine, of_vector = ("NULL::float8", ()) if vector is None else (_COSINE, (vector, asked.owner))
+    sql = (
+        f"SELECT r.*, t.number, {cosine} FROM unnest(%b::bigint[]) AS t (number) "
+        f"CROSS JOIN LATERAL {_record(asked, fits)}"
+    )
+    rows = await fetch(asked.db, sql, *of_vector, numbers.tolist(), *asked.values, *fits.values)
+    hits = [_Found(row, *row[-2:]) for row in rows]
+    return hits if where is None or fits.exact else [hit for hit in hits if where.matches(from_row(hit.row))]
+
+
+def _record(asked: _Asked, fits: Condition) -> str:
+    """The record of a number, if it may be returned."""
+    of_number = f"r.number = t.number AND {asked.shown} AND {fits.sql}"
+    return f"(SELECT {SELECTED} FROM records AS r WHERE {of_number} OFFSET 0) AS r"
+
+
+def _dense(hit: _Found) -> dict[str, float]:
+    return {} if hit.cosine is None else {DENSE: hit.cosine}

@@ -67,14 +67,16 @@ class PostgresStore:
 
     async def search(self, scope: Scope, query: Query) -> tuple[Hit, ...]:
         """The best hits, best first; the score is the sum of the signals in `why`."""
-        async with self._server.transaction(scope) as db:
-            return tuple(await search.search(db, scope, query, now=self._clock.now()))
+        look = search.look(scope, None if query.vector is None else query.limit)
+        async with self._server.looking(scope, look) as (db, known):
+            return tuple(await search.search(db, search.Known(*known), scope, query, now=self._clock.now()))
 
     async def search_apart(self, scope: Scope, query: Query, *, near: int) -> tuple[Hit, ...]:
         """The best by the words of a query and the `near` best by its vector."""
         vector_apart(query, near)
-        async with self._server.transaction(scope) as db:
-            return tuple(await search.search_apart(db, scope, query, near=near, now=self._clock.now()))
+        async with self._server.looking(scope, search.look(scope, near)) as (db, seen):
+            known, now = search.Known(*seen), self._clock.now()
+            return tuple(await search.search_apart(db, known, scope, query, near=near, now=now))
 
     async def list(
         self, scope: Scope, *, where: Filter | None = None, after: str | None = None, limit: int = 100
@@ -86,6 +88,9 @@ class PostgresStore:
 
     async def count(self, scope: Scope, *, where: Filter | None = None) -> int:
         """How many records there are."""
+        if where is None and scope.session_id is None:
+            found = await self._server.glance(scope, records.counted(scope))
+            return found[0] if found else 0
         async with self._server.transaction(scope) as db:
             return await records.count(db, scope, where)
 
@@ -133,6 +138,8 @@ class PostgresStore:
     async def bind(self, identity: str, dimension: int) -> None:
         """Say which embedder the vectors come from; the same again is a no-op."""
         check_embedder("bind", identity, dimension)
+        if vector_rows.check_bound(await self._server.glance(None, vector_rows.BOUND), identity, dimension):
+            return
         async with self._server.transaction(None) as db:
             await vector_rows.bind(db, identity, dimension)
 

@@ -5,8 +5,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping
+from struct import Struct
 from typing import TYPE_CHECKING
+from uuid import UUID
+
+import numpy as np
 
 from loom.core.filter import Filter
 from loom.core.record import Record
@@ -15,11 +19,12 @@ from loom.errors import EmbedderMismatch, NotFound, UsageError
 from loom.protocols.embedder import Vector
 from loom.protocols.memory_store import FoundBy
 from loom.stores.inmemory.shelf import unit_vector
-from loom.stores.postgres.connection import one, rows, run, run_many
+from loom.stores.postgres.connection import Packed, Row, fetch, one, rows, run
 from loom.stores.postgres.owners import owner_of, seen
 from loom.stores.postgres.records import fitting, numbers_of
 from loom.stores.postgres.where import condition
-from loom.stores.record_rows import SELECTED
+from loom.stores.postings import Floats, Numbers
+from loom.stores.record_rows import SELECTED, from_row
 
 if TYPE_CHECKING:
     from loom.stores.postgres.connection import Database
@@ -28,57 +33,84 @@ DENSE = "dense"
 SCALE = 10**6
 """What differs past this many parts of a cosine is rounding."""
 COSINE = f"round(-(v.data <#> %s::vector) * {SCALE}) / {SCALE}"
-
+# All numbers of all vectors come in one array, which is cut here.
 _SET = (
-    "INSERT INTO vectors (owner, number, data) VALUES (%s, %s, %s::vector) "
+    "INSERT INTO vectors (owner, number, data) "
+    "SELECT %s, n.number, a.data[(n.place - 1) * %s + 1 : n.place * %s]::vector "
+    "FROM unnest(%b::bigint[]) WITH ORDINALITY AS n (number, place), (SELECT %s::real[]) AS a (data) "
     "ON CONFLICT (owner, number) DO UPDATE SET data = excluded.data"
 )
+BOUND = "SELECT identity, dimension FROM embedder"
+"""The statement for whose vectors the schema holds."""
+
+# How values look on their way: a vector starts with its dimension, an array with its dimensions and its type.
+_VECTOR_HEAD = Struct(">HH")
+_ARRAY_HEAD = Struct(">iiIii")
+_REAL = 700
+_REALS = np.dtype([("bytes", ">i4"), ("real", ">f4")])
+_COSINES = np.dtype([("number", ">i8"), ("cosine", ">f8")])
 
 
 async def bind(db: Database, identity: str, dimension: int) -> None:
     """Fix whose vectors the schema holds."""
     await run(db, "INSERT INTO embedder (identity, dimension) VALUES (%s, %s) ON CONFLICT DO NOTHING",
               identity, dimension)  # fmt: skip
-    bound = await binding(db)
+    check_bound(await one(db, BOUND), identity, dimension)
+
+
+def check_bound(bound: Row | None, identity: str, dimension: int) -> bool:
+    """Whether the schema holds vectors of this embedder; False where it holds nobody's."""
     if bound is not None and bound != (identity, dimension):
         raise EmbedderMismatch(_spoken(*bound), _spoken(identity, dimension))
+    return bound is not None
 
 
 async def binding(db: Database, *, hold: bool = False) -> tuple[str, int] | None:
     """The embedder and dimension, None before bind(); `hold` keeps rebind() waiting until the transaction ends."""
-    found = await one(db, f"SELECT identity, dimension FROM embedder{' FOR SHARE' if hold else ''}")
+    found = await one(db, BOUND + (" FOR SHARE" if hold else ""))
     return None if found is None else (found[0], found[1])
 
 
-async def direction(db: Database, vector: Vector, what: str) -> tuple[int, str]:
-    """The dimension of this schema's vectors and the direction of one as text; refuses one that does not fit."""
-    size = _dimension(await binding(db))
-    return size, _text(vector, size, what)
+def direction(vector: Vector, dimension: int | None, what: str) -> Floats:
+    """The direction of a vector; refuses one that does not fit this schema's."""
+    if dimension is None:
+        raise UsageError("nobody said whose vectors these are; call bind(identity, dimension) first")
+    return np.array(unit_vector(vector, dimension, what))
 
 
-async def cosines_of(db: Database, scope: Scope, vector: Vector, ids: Sequence[str]) -> dict[str, float]:
-    """How near each of these records is to a vector, of those that the scope sees and that have one."""
-    if not ids:
-        return {}
-    _, unit = await direction(db, vector, "the vector of a query")
-    sql, values = seen(scope)
-    joined = "records AS r JOIN vectors AS v ON v.owner = r.owner AND v.number = r.number"
-    found = await rows(
-        db, f"SELECT r.id, {COSINE} FROM {joined} WHERE {sql} AND r.id = ANY(%s)", unit, *values, list(ids)
-    )
-    return dict(found)
+def packed(unit: Floats) -> Packed:
+    """A vector as pgvector receives it."""
+    return Packed(_VECTOR_HEAD.pack(len(unit), 0) + unit.astype(">f4").tobytes())
+
+
+def _packed_array(numbers: Floats) -> Packed:
+    """Numbers as Postgres receives an array of type real."""
+    reals = np.empty(numbers.size, _REALS)
+    reals["bytes"] = 4
+    reals["real"] = numbers.ravel()
+    return Packed(_ARRAY_HEAD.pack(1, 0, _REAL, numbers.size, 1) + reals.tobytes())
+
+
+async def all_cosines(db: Database, owner: UUID, vector: Packed) -> tuple[Numbers, Floats]:
+    """The numbers of all records that have a vector, and how near each is to this one."""
+    sql = f"SELECT string_agg(int8send(v.number) || float8send({COSINE}), '') FROM vectors AS v WHERE v.owner = %s"
+    ((found,),) = await fetch(db, sql, vector, owner)
+    near = np.frombuffer(found or b"", _COSINES)
+    return near["number"].astype(np.int64), near["cosine"].astype(np.float64)
 
 
 async def put_vectors(db: Database, scope: Scope, vectors: Mapping[str, Vector]) -> None:
     """Set the vectors of records."""
-    size = _dimension(await binding(db, hold=True))
-    units = {id: _text(vector, size, f"the vector of {id}") for id, vector in vectors.items()}
+    bound = await binding(db, hold=True)
+    size = bound[1] if bound else None
+    units = {id: direction(vector, size, f"the vector of {id}") for id, vector in vectors.items()}
     numbers = await numbers_of(db, scope, units)
     for id in units:
         if id not in numbers:
             raise NotFound(f"there is no record {id!r} to give a vector to; put it first")
-    owner = owner_of(scope)
-    await run_many(db, _SET, [(owner, numbers[id], unit) for id, unit in units.items()])
+    if units:
+        all_numbers = _packed_array(np.concatenate(list(units.values())))
+        await run(db, _SET, owner_of(scope), size, size, [numbers[id] for id in units], all_numbers)
 
 
 async def rebind(db: Database, identity: str, dimension: int) -> bool:
@@ -104,8 +136,8 @@ async def unembedded(
         "AND NOT EXISTS (SELECT 1 FROM vectors AS v WHERE v.owner = r.owner AND v.number = r.number) "
         "ORDER BY u.namespace, u.user_id, r.id"
     )
-    async for record, row in fitting(db, sql, (*start, *fits.values), where=where, fits=fits, limit=limit):
-        yield Scope(row[-2], row[-1]), record
+    async for row in fitting(db, sql, (*start, *fits.values), where=where, fits=fits, limit=limit):
+        yield Scope(row[-2], row[-1]), from_row(row)
 
 
 async def found_by(db: Database, scope: Scope, ids: Iterable[str]) -> dict[str, FoundBy]:
@@ -127,17 +159,6 @@ async def found_by(db: Database, scope: Scope, ids: Iterable[str]) -> dict[str, 
     ):
         keys[number][kind] = text
     return {id: FoundBy(keys[number], data) for id, number, data in records}
-
-
-def _dimension(bound: tuple[str, int] | None) -> int:
-    if bound is None:
-        raise UsageError("nobody said whose vectors these are; call bind(identity, dimension) first")
-    return bound[1]
-
-
-def _text(vector: Vector, dimension: int, what: str) -> str:
-    """The direction of a vector, written as pgvector reads it: far quicker to send than a list of numbers."""
-    return f"[{','.join(map(repr, unit_vector(vector, dimension, what)))}]"
 
 
 def _spoken(identity: str, size: int) -> str:

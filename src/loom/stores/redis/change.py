@@ -53,10 +53,10 @@ class Transaction:
             found.append({field: value for field, value in values.items() if value is not None})
         return found
 
-    async def shelf(self, ids: Iterable[str]) -> Shelf:
+    async def shelf(self, ids: Iterable[str], *, with_keys: bool = True) -> Shelf:
         """These records of the user and their keys, to plan with; what is over is not there."""
         wanted = list(ids)
-        found, keys = await self.read((self.user.records, wanted), (self.user.keys, wanted))
+        found, keys = await self.read((self.user.records, wanted), (self.user.keys, wanted if with_keys else ()))
         records = {id: unpack_record(data) for id, data in found.items()}
         over = set(self._retention.over(records.values()))
         return Shelf(

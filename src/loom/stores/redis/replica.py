@@ -66,9 +66,11 @@ class Replica:
         for id, record, keys, _ in rows:
             name = id.decode()
             changed[name] = unpack_record(record)
-            found = dict.fromkeys(self.shelf.keys.get(name, ()), "") | unpack_keys(keys)
-            if found:
-                texts[name] = found
+            held = self.shelf.keys.get(name, {})
+            found = dict.fromkeys(held, "") | unpack_keys(keys)
+            # An access changes a record and no key of it: what is as it was is not indexed again.
+            if found != held:
+                texts[name] = {kind: text for kind, text in found.items() if held.get(kind) != text}
         self.shelf.apply(Change(changed, texts))
         for id, _, _, vector in rows:
             if vector is None:

@@ -178,7 +178,7 @@ class RedisStore:
         while True:
             planned = await self._replicas.ask(scope, archived)
             change = next(tries)
-            stored = (await change.shelf(planned)).records
+            stored = (await change.shelf(planned, with_keys=False)).records
             if any(stored.get(id) != old for id, (old, _) in planned.items()):
                 continue
             for old, new in planned.values():
@@ -192,7 +192,7 @@ class RedisStore:
         tries = self._tries(scope)
         while True:
             change = next(tries)
-            shelf = await change.shelf(ids)
+            shelf = await change.shelf(ids, with_keys=False)
             before = dict(shelf.records)
             shelf.touch(scope, ids, at)
             for id, record in shelf.records.items():

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from loom.core.filter import Eq
 from loom.core.record import Record
 from loom.core.scope import Scope
 from loom.errors import UsageError
@@ -120,6 +121,7 @@ def _scope(part: str, value: str) -> Scope:
     return makers[part]()
 
 
-async def _everything(store: MemoryStore, scope: Scope) -> tuple[Any, Any, Any]:
+async def _everything(store: MemoryStore, scope: Scope) -> tuple[Any, ...]:
     hits = [(hit.item, hit.score) for hit in await store.search(scope, Query(text="tea"))]
-    return await store.list(scope), await store.count(scope), hits
+    counts = [await store.count(scope, where=where) for where in (None, Eq("kind", "episode"))]
+    return await store.list(scope), counts, hits
