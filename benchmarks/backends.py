@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import anyio
 import backends_raw as raws
 import numpy as np
-from backends_raw import Raw, Row
+from backends_raw import Raw
 from backends_report import plot, print_tables
 from rich.console import Console
 from rich.progress import Progress
@@ -143,7 +143,7 @@ async def ask(memory: Memory, raw: Raw, asked: Sequence[str], vectors: Sequence[
         async with meter.timed("search"):
             await search_apart(memory.store, scope, query, near=raws.BY_VECTOR)
         async with meter.timed("words"):
-            raw.words(USER, question)
+            raw.words(USER, question, vector)
         async with meter.timed("near"):
             fetched = raw.near(USER, vector)
         assert fetched == raws.BY_VECTOR, f"the plain client found {fetched}"
@@ -185,12 +185,7 @@ class Filling:
         async with meter.timed("remember"):
             await self._memory.remember(said, user_id=user, session_id=session)
         vectors = np.asarray(await self._embedder.embed(said, purpose="document"), np.float32)
-        self._raw.add(
-            [
-                Row(self._number + place, user, session, text, vector)
-                for place, (text, vector) in enumerate(zip(said, vectors, strict=True))
-            ]
-        )
+        self._raw.add(raws.rows_of(self._number, user, session, said, list(vectors)))
         self._number += len(said)
 
 

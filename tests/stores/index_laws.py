@@ -8,17 +8,20 @@ import shutil
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 
 import anyio
 import pytest
 
 from loom.core.filter import And, Eq, In, Not, Range
+from loom.core.hit import rank_key
 from loom.core.record import Layer
 from loom.core.scope import Scope
-from loom.errors import StoreUnavailable, UsageError
+from loom.errors import UsageError
 from loom.protocols.memory_store import Query
 from loom.protocols.vector_store import VectorItem
 from loom.stores import index_search
+from loom.stores.delegating import DelegatingStore
 from loom.stores.index_difference import IndexDifference, UserDifference
 from loom.stores.index_outbox import OUTBOX
 from loom.stores.indexed import IndexedStore
@@ -27,46 +30,10 @@ from loom.stores.sqlite import SqliteStore
 from loom.testing.clock import FakeClock
 from loom.testing.conformance.samples import ALICE, BOB, DAY, START, a_fact, a_job, an_episode
 from loom.testing.conformance.traces import WORDS, observe, random_trace
+from tests.stores.switched import Switched
 
 EMBEDDER = ("laws:1:3", 3)
 X, Y, Z = [1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]
-
-
-class Switched:
-    """An index that can be cut off: every call then fails as one to a server that is down does."""
-
-    def __init__(self, index):
-        self._index = index
-        self.is_down = False
-        self.before = {}
-        """What is done once before a call, by its name."""
-
-    @property
-    def place(self):
-        return self._index.place
-
-    @property
-    def residue(self):
-        return self._index.residue
-
-    async def aclose(self):
-        await self._index.aclose()
-
-    def __getattr__(self, name):
-        async def call(*args, **named):
-            if self.is_down:
-                raise StoreUnavailable("the index is down")
-            await self.before.pop(name, nothing)()
-            return await getattr(self._index, name)(*args, **named)
-
-        # Only what a vector index has, so that protocols see no more than that.
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return call
-
-
-async def nothing():
-    """What is done before most calls."""
 
 
 class IndexLaws:
@@ -111,6 +78,27 @@ class IndexLaws:
                     assert dict(one.why) == pytest.approx(dict(other.why), abs=1e-5)
         assert store.failure is None
         assert (await store.verify()).is_equal
+
+    @pytest.mark.parametrize("how", ["in one go", "step by step", "without the index"])
+    async def test_words_and_nearness_apart_are_those_of_the_truth_alone(self, how, store, clock, monkeypatch):
+        """Whatever the truth can do, and also while the index is down."""
+        monkeypatch.setattr(index_search, "_TO_SPARE", 0)  # so that it has to look deeper, and may not stop too early
+        chance = random.Random(11)
+        async with SqliteStore(":memory:", clock=clock) as alone:
+            await alone.bind(*EMBEDDER)
+            await fill(chance, store, alone)
+            if how == "step by step":
+                store._truth = DelegatingStore(store._truth)
+            store._index.is_down = how == "without the index"
+            for scope, query in [a_query(chance) for _ in range(60)]:
+                asked, near = replace(query, text=chance.choice(WORDS)), chance.choice([1, 5, 50])
+                expected = {hit.item: hit.why for hit in await alone.search_apart(scope, asked, near=near)}
+                found = await store.search_apart(scope, asked, near=near)
+                assert {hit.item for hit in found} == expected.keys()
+                assert list(found) == sorted(found, key=rank_key)
+                for hit in found:
+                    assert dict(hit.why) == pytest.approx(dict(expected[hit.item]), abs=1e-5)
+        assert (store.failure is None) is (how != "without the index")
 
     @pytest.mark.parametrize("seed", range(3))
     async def test_one_user_sees_nothing_of_another(self, seed, open_store, tmp_path, clock):

@@ -1,7 +1,7 @@
 """A search looks at little and finds the same as one that looks at everything."""
 
 import random
-from math import fsum
+from math import fsum, log
 
 import pytest
 from hypothesis import given, settings
@@ -12,6 +12,7 @@ from loom.core.hit import rank_key
 from loom.core.words import query_terms, terms
 from loom.protocols.memory_store import Query
 from loom.stores.inmemory.lexical import WordIndex
+from loom.stores.inmemory.numbering import Numbering
 from loom.stores.inmemory.shelf import Change, Shelf, unit_vector
 from loom.stores.inmemory.vector_table import VectorTable
 from loom.testing.conformance.samples import ALICE, START, an_episode
@@ -69,15 +70,61 @@ def test_the_best_are_the_first_of_all(shelf, text, vector, where):
         assert hits == sorted(hits, key=rank_key)
 
 
+def test_a_shelf_keeps_nothing_of_what_is_gone():
+    shelf = Shelf()
+    shelf.apply(Change({id: an_episode(id, "tea") for id in ("gone", "here")}, {"gone": {"around": "a secret"}}))
+    shelf.set_vectors(ALICE, {"gone": VECTORS[0], "here": VECTORS[1]})
+    shelf.apply(Change({"gone": None}, {}))
+    assert (list(shelf.records), shelf.keys, sorted(shelf.numbering.ids)) == (["here"], {}, ["", "here"])
+    assert (shelf.numbering.find("gone"), shelf.vectors.get("gone")) == (None, None)
+    assert shelf.vectors._matrix.tolist() == [[0.0, 0.0, 0.0], [0.0, 1.0, 0.0]]
+    shelf.apply(Change({"new": an_episode("new", "milk")}, {}))
+    assert shelf.numbering.ids == ["new", "here"]
+    assert [hit.item.id for hit in shelf.search(ALICE, Query(), now=START, vector=VECTORS[0])] == ["here"]
+
+
 def test_an_index_keeps_no_word_of_what_is_gone():
     index = WordIndex()
-    index.set("a", ["secret", "tea"])
-    index.set("b", ["tea"])
-    index.remove("a")
+    index.set(0, ["secret", "tea"])
+    index.set(1, ["tea"])
+    index.remove(0)
     assert list(index._postings) == ["tea"]
-    assert index.scores(["secret"]) == {}
-    index.remove("b")
-    assert (index._postings, index._words, index._lengths, index._total) == ({}, {}, {}, 0)
+    assert index.scores(["secret"], 2) is None
+    index.remove(1)
+    assert (index._postings, index._words, sum(index._lengths), index._total) == ({}, {}, 0, 0)
+
+
+WORDS = st.lists(st.sampled_from(["tea", "milk", "piano", "honey"]), max_size=6)
+
+
+@given(st.lists(st.tuples(st.integers(0, 7), WORDS), max_size=30), WORDS)
+@settings(deadline=None)
+def test_an_index_scores_what_it_holds_by_bm25(texts, words):
+    """Whatever was set in whichever order, and whatever of it was set again or taken away."""
+    index, held = WordIndex(), {}
+    for number, text in texts:
+        index.set(number, text)
+        held[number] = text
+    held = {number: text for number, text in held.items() if text}
+    expected = dict.fromkeys(range(8), 0.0)
+    for word in set(words):
+        holding = {number: text.count(word) for number, text in held.items() if word in text}
+        idf = log(1 + (len(held) - len(holding) + 0.5) / (len(holding) + 0.5))
+        for number, times in holding.items():
+            length = len(held[number]) * len(held) / sum(map(len, held.values()))
+            expected[number] += idf * 2.2 * times / (times + 1.2 * (0.25 + 0.75 * length))
+    scores = index.scores(words, 8)
+    assert ([0.0] * 8 if scores is None else scores.tolist()) == pytest.approx(list(expected.values()))
+
+
+def test_the_number_of_what_is_gone_is_given_to_another():
+    numbering = Numbering()
+    assert [numbering.give(id) for id in "abab"] == [0, 1, 0, 1]
+    numbering.drop("a")
+    numbering.drop("a")
+    assert (numbering.find("a"), numbering.ids) == (None, ["", "b"])
+    assert [numbering.give(id) for id in "cd"] == [0, 2]
+    assert (numbering.ids, len(numbering)) == (["c", "b", "d"], 3)
 
 
 OPS = st.lists(
@@ -88,28 +135,36 @@ OPS = st.lists(
 @given(OPS)
 @settings(deadline=None)
 def test_a_table_holds_what_a_dict_holds(ops):
-    table, due = VectorTable(), {}
+    numbering = Numbering()
+    table, due = VectorTable(numbering), {}
+    numbering.give("y")  # it never has a vector
     for op, id, number in ops:
         if op == "s":
             table.set({id: VECTORS[number], "z": VECTORS[0]})
             due |= {id: VECTORS[number], "z": VECTORS[0]}
         elif op == "d":
             table.discard(id)
+            numbering.drop(id)
             due.pop(id, None)
         elif number == 0:
             table.clear()
             due.clear()
-        assert {id: table.get(id) for id in table.ids} == due
-        assert len(table) == len(due)
-        assert all((id in table) is (id in due) for id in "abcdefz")
-        cosines = dict(zip(table.ids, table.cosines(VECTORS[4]).tolist(), strict=True))
-        assert cosines == pytest.approx({id: fsum(map(lambda a, b: a * b, v, VECTORS[4])) for id, v in due.items()})
+        numbering.give("x")
+        assert {id: table.get(id) for id in "abcdefxyz" if id in table} == {
+            id: pytest.approx(vector) for id, vector in due.items()
+        }
+        found = table.cosines(VECTORS[4])
+        scores = {} if found is None else dict(zip(numbering.ids, found.of(range(len(numbering))), strict=True))
+        expected = {id: fsum(map(lambda a, b: a * b, vector, VECTORS[4])) for id, vector in due.items()}
+        assert {id: score for id, score in scores.items() if score is not None} == pytest.approx(expected, abs=1e-6)
 
 
-def test_a_table_that_was_emptied_takes_another_dimension():
-    table = VectorTable()
+def test_a_table_that_was_cleared_takes_another_dimension():
+    numbering = Numbering()
+    table = VectorTable(numbering)
     table.set({"a": (1.0, 0.0)})
-    table.discard("a")
+    table.clear()
+    assert table.cosines((1.0, 0.0)) is None
     table.set({"a": (0.0, 1.0, 0.0)})
     assert table.get("a") == (0.0, 1.0, 0.0)
-    assert table.cosines((0.0, 1.0, 0.0)).tolist() == [1.0]
+    assert table.cosines((0.0, 1.0, 0.0)).of([0]) == [1.0]

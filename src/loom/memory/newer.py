@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from functools import lru_cache
 from typing import NamedTuple
 
 from loom.core.record import Episode, Record
@@ -26,8 +25,6 @@ SHARED = 3
 """And how many words at the least: two short turns are alike by chance."""
 
 _STEP = 1e-6
-
-_terms_of = lru_cache(maxsize=4096)(query_terms)  # what is recalled once is often recalled again
 
 
 class _Said(NamedTuple):
@@ -58,7 +55,7 @@ def newest_first(ranked: Sequence[Ranked], records: Mapping[str, Record]) -> lis
 def _said(episode: Episode, bits: dict[str, int]) -> _Said:
     """What is compared of an episode; its words are the bits of a number, each word one that all share."""
     words = 0
-    for word in _terms_of(episode.text):
+    for word in query_terms(episode.text):
         words |= bits.setdefault(word, 1 << len(bits))
     # At one instant the order of arrival decides: ids are made in that order.
     return _Said(

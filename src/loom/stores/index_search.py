@@ -1,27 +1,33 @@
-"""Answering a query from two sides: words from the truth, nearness from the index, and their best together.
+"""Answering a query from two sides: words from the truth, nearness from the index, together or each for itself.
 
-Each side gives its best first, deeper each time. What one side found is completed by asking the other for just that.
-It is enough when no record that neither side has shown can reach the last hit: its words score no more than the last
-of the words, and its cosine is no more than the last of the index.
+Together: each side gives its best first, deeper each time. What one side found is completed by asking the other for
+just that. It is enough when no record that neither side has shown can reach the last hit: its words score no more than
+the last of the words, and its cosine is no more than the last of the index.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import fsum
+from typing import Protocol, runtime_checkable
+
+import numpy as np
 
 from loom.core.filter import And, Filter, In
-from loom.core.hit import Found, Hit, rank_key
+from loom.core.hit import Found, Hit, joined, rank_key, scored
 from loom.core.scope import Scope
 from loom.protocols.embedder import Vector
-from loom.protocols.memory_store import MemoryStore, Query
+from loom.protocols.memory_store import HandsOver, MemoryStore, Query
 from loom.protocols.vector_store import VectorStore
+from loom.stores.delegating import Truth
 
 DENSE = "dense"
 _FIRST = 32
+_TO_SPARE = 8
+"""How many more than asked for are taken of the nearest first: some may not fit, and equal ones are not parted."""
 _GROWTH = 4
 _PAGE = 500
+_DIGITS = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +49,56 @@ async def search(truth: MemoryStore, index: VectorStore, scope: Scope, query: Qu
         if rest is None or (len(hits) >= query.limit and hits[query.limit - 1].score > rest):
             return tuple(hits[: query.limit])
         depth *= _GROWTH
+
+
+@runtime_checkable
+class SearchesBeside(Protocol):
+    """A store that completes in one go what an index beside it found."""
+
+    async def search_beside(self, scope: Scope, query: Query, nearest: Mapping[str, float]) -> tuple[Hit, ...]:
+        """The best by the words of a query, and those of `nearest` that it may show, best first.
+
+        `nearest` holds cosines by record id; whatever else words find is compared with the vector of the query.
+        """
+        ...
+
+
+async def search_apart(
+    truth: Truth, index: VectorStore, scope: Scope, query: Query, vector: Vector, *, near: int
+) -> tuple[Hit, ...]:
+    """The best by words, the `near` best by `vector` as the index knows them, and the cosine of each."""
+    depth = near + _TO_SPARE
+    while True:
+        side = await _by_vector(index, scope, vector, depth)
+        hits = await search_beside(truth, scope, query, side.scores)
+        shown = {hit.item.id for hit in hits}
+        nearest = [id for id in side.scores if id in shown]
+        if side.rest is None or (len(nearest) >= near and side.scores[nearest[near - 1]] > side.rest):
+            too_far = set(nearest[near:])
+            return tuple(hit for hit in hits if hit.item.id not in too_far or hit.why.keys() - {DENSE})
+        depth *= _GROWTH
+
+
+async def search_beside(truth: Truth, scope: Scope, query: Query, nearest: Mapping[str, float]) -> Sequence[Hit]:
+    """What SearchesBeside says, of any store: in one go where it can, otherwise step by step."""
+    if isinstance(truth, SearchesBeside):
+        return await truth.search_beside(scope, query, nearest)
+    by_words = await truth.search(scope, replace(query, vector=None))
+    said = {hit.item.id for hit in by_words}
+    by_vector = await _among(truth, scope, replace(query, text=""), [id for id in nearest if id not in said])
+    cosines = await _compared(truth, scope, query, [id for id in said if id not in nearest])
+    return joined(by_words, by_vector, {**nearest, **cosines})
+
+
+async def _compared(truth: HandsOver, scope: Scope, query: Query, ids: Sequence[str]) -> dict[str, float]:
+    """How like each of these is to the vector of a query, of those that have one."""
+    found = await truth.found_by(scope, *ids)
+    known = {id: np.asarray(by.vector, np.float64) for id, by in found.items() if by.vector is not None}
+    if not known:
+        return {}
+    rows, asked = np.stack(list(known.values())), np.asarray(query.vector, np.float64)
+    likeness = np.vecdot(rows, asked) / (np.linalg.norm(rows, axis=1) * np.linalg.norm(asked))
+    return dict(zip(known, likeness.round(_DIGITS).tolist(), strict=True))
 
 
 async def _by_words(truth: MemoryStore, scope: Scope, query: Query, depth: int) -> tuple[dict[str, Hit], _Side]:
@@ -89,36 +145,37 @@ class _Completed:
             why = dict(spoken[id].why) if id in spoken else {}
             if id in cosines:
                 why[DENSE] = cosines[id]
-            hits.append(Hit(item, fsum(why.values()), why))
+            hits.append(scored(item, why))
         return sorted(hits, key=rank_key)
 
     async def _shown(self, ids: Sequence[str]) -> dict[str, Found]:
         """Those of these records that the scope sees and that fit the filter and the time of the query."""
-        found = await self._asked(ids, text="")
+        found = await _among(self.truth, self.scope, replace(self.query, text=""), ids)
         return {hit.item.id: hit.item for hit in found}
 
     async def _spoken(self, ids: Sequence[str]) -> dict[str, Hit]:
         """Those of these records that the words of the query find."""
         if not self.query.text.strip():
             return {}
-        return {hit.item.id: hit for hit in await self._asked(ids, text=self.query.text)}
-
-    async def _asked(self, ids: Sequence[str], *, text: str) -> list[Hit]:
-        found: list[Hit] = []
-        for among in _among(ids):
-            where: Filter = among if self.query.where is None else And(among, self.query.where)
-            asked = replace(self.query, text=text, vector=None, where=where, limit=len(among.values))
-            found += await self.truth.search(self.scope, asked)
-        return found
+        return {hit.item.id: hit for hit in await _among(self.truth, self.scope, self.query, ids)}
 
     async def _cosines(self, ids: Sequence[str]) -> dict[str, float]:
         found: dict[str, float] = {}
-        for among in _among(ids):
-            hits = await self.index.search(self.scope.for_user(), self.vector, limit=len(among.values), where=among)
+        for page in _pages(ids):
+            hits = await self.index.search(self.scope.for_user(), self.vector, limit=len(page.values), where=page)
             found |= {hit.id: hit.score for hit in hits}
         return found
 
 
-def _among(ids: Sequence[str]) -> Iterator[In]:
+async def _among(truth: MemoryStore, scope: Scope, query: Query, ids: Sequence[str]) -> list[Hit]:
+    """Those of these records that a query finds by its words alone, or that it may show if it has none."""
+    found: list[Hit] = []
+    for page in _pages(ids):
+        where: Filter = page if query.where is None else And(page, query.where)
+        found += await truth.search(scope, replace(query, vector=None, where=where, limit=len(page.values)))
+    return found
+
+
+def _pages(ids: Sequence[str]) -> Iterator[In]:
     for start in range(0, len(ids), _PAGE):
         yield In("id", tuple(ids[start : start + _PAGE]))

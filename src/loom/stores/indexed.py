@@ -25,7 +25,7 @@ from loom.stores.describing import spoken_embedder
 from loom.stores.index_check import bring_into_step, compare, put_user_right
 from loom.stores.index_difference import IndexDifference
 from loom.stores.index_outbox import OUTBOX, Mark, Outbox
-from loom.stores.record_rules import check_record
+from loom.stores.record_rules import check_record, vector_apart
 from loom.stores.vector_entries import VectorIndex, checked_query
 
 _PAGE = 500
@@ -71,6 +71,19 @@ class IndexedStore(DelegatingStore):
         except StoreError as error:
             self._fell_behind(error)
             return await self._truth.search(scope, query)
+
+    async def search_apart(self, scope: Scope, query: Query, *, near: int) -> tuple[Hit, ...]:
+        """The best by the words of a query and the `near` best by its vector."""
+        given = vector_apart(query, near)
+        if await self._can_answer():
+            vector = checked_query(given, self._bound)
+            try:
+                return await index_search.search_apart(self._truth, self._index, scope, query, vector, near=near)
+            except StoreError as error:
+                self._fell_behind(error)
+        by_vector = await self._truth.search(scope, replace(query, text="", limit=near))
+        nearest = {hit.item.id: hit.score for hit in by_vector}
+        return tuple(await index_search.search_beside(self._truth, scope, query, nearest))
 
     async def _can_answer(self) -> bool:
         if self._is_behind:

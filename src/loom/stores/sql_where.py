@@ -14,6 +14,7 @@ from loom.stores.record_rows import to_micros
 _TEXTS = frozenset(
     ("id", "kind", "session_id", "speaker", "subject", "predicate", "object", "superseded_by", "cardinality", "name")
 ) | {"origin"}
+_EVERY_RECORD_HAS = frozenset(("id", "kind"))
 _NUMBERS = frozenset(("layer", "importance", "accesses", "confidence", "version"))
 
 
@@ -78,7 +79,9 @@ class Dialect:
             return self._vague()
         parts = [f"r.{name} IS NULL"] if None in wanted else []
         if values:
-            parts.append(f"(r.{name} IN ({', '.join([self.mark] * len(values))})) IS TRUE")
+            found = f"(r.{name} IN ({', '.join([self.mark] * len(values))}))"
+            # As it is, an index of the table can answer it; a column that may be NULL needs more than that.
+            parts.append(found if name in _EVERY_RECORD_HAS else f"{found} IS TRUE")
         return Condition(f"({' OR '.join(parts) or self.false})", tuple(_bound(value) for value in values))
 
     def _range(self, where: Range) -> Condition:

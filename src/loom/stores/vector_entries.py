@@ -25,7 +25,7 @@ from loom.protocols.vector_store import VectorHit, VectorItem, VectorStore
 from loom.stores.inmemory.vectors import check_length, unit
 
 ID, SESSION, TENANT, NAMESPACE, USER = "id", "session", "tenant", "namespace", "user_id"
-_ATTRIBUTES = "attributes"
+_ATTRIBUTES, _NO_ATTRIBUTES = "attributes", "{}"
 # Engines compare 32-bit numbers: what differs past this digit is rounding.
 _DIGITS = 6
 _MORE_THAN_ASKED = 8
@@ -150,7 +150,8 @@ def fields_of(scope: Scope, item: VectorItem) -> dict[str, str]:
 
 def entry_of(fields: Mapping[str, Any], score: float) -> Entry:
     """What fields_of() wrote, as it was found."""
-    attributes = attributes_from_json(json.loads(fields[_ATTRIBUTES]))
+    written = fields[_ATTRIBUTES]
+    attributes = {} if written == _NO_ATTRIBUTES else attributes_from_json(json.loads(written))
     return Entry(str(fields[ID]), fields.get(SESSION), attributes, round(min(1.0, max(-1.0, score)), _DIGITS))
 
 

@@ -26,7 +26,10 @@ class TestLaws(MemoryStoreSuite):
 class TestServerLaws(MemoryStoreSuite):
     @pytest.fixture
     async def store(self, clock, tmp_path, chroma_url):
-        truth, index = SqliteStore(tmp_path / "memory.db", clock=clock, durability="fast"), ChromaVectorStore(chroma_url)
+        truth, index = (
+            SqliteStore(tmp_path / "memory.db", clock=clock, durability="fast"),
+            ChromaVectorStore(chroma_url),
+        )
         await index.clear()
         async with IndexedStore(truth, index, clock=clock) as store:
             yield store

@@ -2,6 +2,7 @@
 
 import random
 
+import anyio
 import pytest
 
 from loom.core.filter import Eq, In, Not, Range
@@ -53,3 +54,26 @@ async def test_of_many_vectors_those_that_fit_are_found():
         expected = [hit.id for hit in await reference.search(ALICE, asked, limit=5, where=where)]
         assert [hit.id for hit in await store.search(ALICE, asked, limit=5, where=where)] == expected
     await store.aclose()
+
+
+@pytest.mark.parametrize("how", ["forget", "delete", "clear"])
+async def test_what_another_client_removed_of_many_is_not_found(how, chroma_url):
+    """A collection that was large when it was searched last may be small by now, or another one."""
+    store, other = ChromaVectorStore(chroma_url), ChromaVectorStore(chroma_url)
+    await store.clear()
+    await store.upsert(ALICE, [VectorItem(f"v{n:04}", [1.0, n / 1000]) for n in range(1200)])
+    for _ in range(2):
+        assert [hit.id for hit in await store.search(ALICE, [1.0, 0.0], limit=2)] == ["v0000", "v0001"]
+    if how == "forget":
+        await other.forget(ALICE)
+    elif how == "delete":
+        await other.delete(ALICE, *(f"v{n:04}" for n in range(1195)))
+    else:
+        await other.clear()
+    left = [f"v{n}" for n in range(1195, 1200)] if how == "delete" else []
+    with anyio.fail_after(60):
+        assert [hit.id for hit in await store.search(ALICE, [1.0, 0.0], limit=20)] == left
+    await other.upsert(ALICE, [VectorItem("new", [1.0, 0.0])])
+    assert [hit.id for hit in await store.search(ALICE, [1.0, 0.0], limit=1)] == ["new"]
+    for each in (store, other):
+        await each.aclose()

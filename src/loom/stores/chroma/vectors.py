@@ -68,6 +68,7 @@ class ChromaVectorStore:
         # All clients in memory of one process see the same collections.
         self._prefix = f"{prefix}-{next(_stores)}" if self._calls.where == MEMORY else prefix
         self._known: Binding | None = None
+        self._large: dict[str, Any] = {}  # collections that hold too many to compare exactly, as far as is known here
 
     # -- whose vectors these are --------------------------------------------------------------------------
 
@@ -195,22 +196,45 @@ class ChromaVectorStore:
             )
 
     def _nearest(self, client: Any, scope: Scope, asked: list[float], size: int, wanted: Sequence[Wanted]) -> Found:
+        where = _where(wanted)
+        if where is None and (found := self._of_large(scope, asked, size)):
+            return Found(found, is_all=False)
         collection = _collection(client, self._name(scope))
         held = 0 if collection is None else collection.count()
         if not held:
             return Found((), is_all=True)
-        where = _where(wanted)
         if held <= _EXACT:
             # The index gives all when it is asked for so many, and what it gives it compares exactly.
             found = [] if where else _first_of_all(collection, asked, held, size)
             return Found(found, size >= held) if found else Found(_compared(collection, asked, where), is_all=True)
+        self._large[self._name(scope)] = collection
         found = _query(collection, asked, min(size, held), where)
         if len(found) < min(size, held) and where is not None:
             # Few fit, and the index finds few of few: these are compared one by one.
             return Found(_compared(collection, asked, where), is_all=True)
         return Found(found, is_all=size >= held)
 
+    def _of_large(self, scope: Scope, asked: list[float], size: int) -> list[Entry]:
+        """So many of the nearest in a collection that is known to be large, in one call; nothing if it is not any more.
+
+        Others may have removed it, or most of what it held.
+        """
+        from chromadb.errors import NotFoundError  # noqa: PLC0415 - it is loaded by now
+
+        collection = self._large.get(self._name(scope))
+        if collection is None:
+            return []
+        try:
+            found = _query(collection, asked, size)
+        except NotFoundError:
+            found = []
+        if len(found) < size:
+            self._large.pop(self._name(scope), None)
+            return []
+        return found
+
     def _delete(self, client: Any, scope: Scope, ids: Sequence[str]) -> int:
+        self._large.pop(self._name(scope), None)
         collection = _collection(client, self._name(scope))
         if collection is None:
             return 0
@@ -221,12 +245,14 @@ class ChromaVectorStore:
         return 0 if collection is None else int(collection.count())
 
     def _remove(self, client: Any, scope: Scope) -> int:
+        self._large.pop(self._name(scope), None)
         held = self._count(client, scope)
         if _collection(client, self._name(scope)) is not None:
             client.delete_collection(self._name(scope))
         return held
 
     def _remove_all(self, client: Any) -> None:
+        self._large.clear()
         for collection in [*self._collections(client), _collection(client, self._binding_name)]:
             if collection is not None:
                 client.delete_collection(collection.name)

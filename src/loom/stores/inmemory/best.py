@@ -1,67 +1,55 @@
-"""Taking the best of many scores without sorting them all."""
+"""What speaks for records, and taking the best of them without looking at all."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
-
-from loom.stores.inmemory.vector_table import VectorTable
+from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
-_FEW = 64
+    Floats: TypeAlias = NDArray[np.float64]
+    Mask: TypeAlias = NDArray[np.bool_]
+
+_TO_SPARE = 20
+"""How many more than asked for are looked at first: some may not fit."""
 _CLOSE = 1e-9
 """Sums of the same signals in another order are closer than this."""
 
 
-def best_first(
-    signals: Collection[Mapping[str, float]], vectors: VectorTable, cosines: NDArray[Any] | None
-) -> Iterator[tuple[str, float]]:
-    """Every id that a signal speaks for, and about the sum of its signals, best first."""
+class Signal(NamedTuple):
+    """A score for each number, and for which of them it speaks at all."""
+
+    scores: Floats
+    speaks: Mask
+
+    def of(self, numbers: Sequence[int]) -> list[float | None]:
+        """The score of each of these numbers; None where it does not speak for one."""
+        places = list(numbers)
+        pairs = zip(self.speaks[places].tolist(), self.scores[places].tolist(), strict=True)
+        return [score if speaks else None for speaks, score in pairs]
+
+
+def best(signals: Collection[Signal], limit: int, fits: Callable[[int], bool]) -> list[int]:
+    """The `limit` numbers with the highest sums that fit, and all behind them that may turn out to be as good."""
     import numpy as np  # noqa: PLC0415 - whoever does not search does not pay for it
 
-    ids, totals = ([], np.zeros(0)) if cosines is None else (vectors.ids, cosines)
-    spoken = _summed(signals)
-    if cosines is not None and spoken:
-        totals = totals.copy()
-        here = [id for id in spoken if id in vectors]
-        totals[vectors.rows(here)] += [spoken.pop(id) for id in here]
-    if spoken:
-        ids = [*ids, *spoken]
-        totals = np.concatenate([totals, np.fromiter(spoken.values(), float, len(spoken))])
-    for places in _falling(totals):
-        yield from zip([ids[place] for place in places], totals[places].tolist(), strict=True)
+    from loom.stores.by_score import by_score  # noqa: PLC0415
 
-
-def take_best(best: Iterable[tuple[str, float]], limit: int, fits: Callable[[str], bool]) -> list[str]:
-    """The first ids that fit, up to `limit`, and all behind them whose score may turn out to be as good."""
-    found: list[str] = []
+    if not signals:
+        return []
+    spoken_for = np.flatnonzero(np.logical_or.reduce([signal.speaks for signal in signals]))
+    totals: Floats = np.add.reduce([signal.scores for signal in signals])[spoken_for]
+    found: list[int] = []
     worst = 0.0
-    for id, score in best:
-        if len(found) >= limit and score < worst - _CLOSE:
-            break
-        if fits(id):
-            found.append(id)
-            if len(found) == limit:
-                worst = score
+    for group in by_score(totals, limit + _TO_SPARE):
+        places = group[np.argsort(-totals[group])]
+        for number, score in zip(spoken_for[places].tolist(), totals[places].tolist(), strict=True):
+            if len(found) >= limit and score < worst - _CLOSE:
+                return found
+            if fits(number):
+                found.append(number)
+                if len(found) == limit:
+                    worst = score
     return found
-
-
-def _summed(signals: Collection[Mapping[str, float]]) -> dict[str, float]:
-    first, *others = signals or ({},)
-    total = dict(first)
-    for found in others:
-        for id, score in found.items():
-            total[id] = total.get(id, 0.0) + score
-    return total
-
-
-def _falling(totals: NDArray[Any]) -> Iterator[list[int]]:
-    """The places of all numbers, from the largest to the smallest: a few first, mostly enough, then all others."""
-    import numpy as np  # noqa: PLC0415
-
-    few = np.argpartition(totals, -_FEW)[-_FEW:] if len(totals) > _FEW else np.arange(len(totals))
-    yield few[np.argsort(-totals[few])].tolist()
-    rest = np.delete(np.arange(len(totals)), few)
-    yield rest[np.argsort(-totals[rest])].tolist()

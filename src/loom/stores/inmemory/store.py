@@ -67,7 +67,7 @@ class InMemoryStore:
 
     async def count(self, scope: Scope, *, where: Filter | None = None) -> int:
         """How many records there are."""
-        return len(self._shelf(scope).select(scope, where))
+        return self._shelf(scope).count(scope, where)
 
     async def delete(self, scope: Scope, *ids: str) -> int:
         """Remove these records; returns how many were there."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from loom.stores.qdrant.client import QdrantCalls
-from loom.stores.qdrant.engine import INDEXED, Fits, Point
+from loom.stores.qdrant.engine import INDEXED, Fits, Near, Point
 from loom.stores.vector_entries import SESSION, TENANT
 
 _PAGE = 500
@@ -66,12 +66,12 @@ class ClientCollection:
         given = [models.PointStruct(id=one.id, vector=list(one.vector), payload=dict(one.fields)) for one in points]
         await self._calls("upsert", collection_name=self._name, points=given, wait=True)
 
-    async def nearest(self, asked: Sequence[float], fits: Fits, size: int) -> list[Point]:
+    async def nearest(self, asked: Sequence[float], fits: Fits, size: int) -> list[Near]:
         """So many of the nearest points that fit, nearest first."""
         found = await self._calls(
             "query_points", collection_name=self._name, query=list(asked), query_filter=_filter(fits), limit=size
         )
-        return [Point(str(one.id), one.payload, score=one.score) for one in found.points]
+        return [Near(one.payload, one.score) for one in found.points]
 
     async def count(self, fits: Fits) -> int:
         """How many points fit."""

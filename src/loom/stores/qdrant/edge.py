@@ -17,7 +17,7 @@ from anyio import to_thread
 
 from loom.errors import LoomError, MissingExtra, StoreError, UsageError
 from loom.stores.folder_lock import locked
-from loom.stores.qdrant.engine import INDEXED, Fits, Point
+from loom.stores.qdrant.engine import INDEXED, Fits, Near, Point
 from loom.stores.vector_entries import SESSION, TENANT
 
 _PAGE = 500
@@ -60,7 +60,7 @@ class EdgeCollection:
         """Add points, or replace those with the same id."""
         await self._calls(self._upsert, points)
 
-    async def nearest(self, asked: Sequence[float], fits: Fits, size: int) -> list[Point]:
+    async def nearest(self, asked: Sequence[float], fits: Fits, size: int) -> list[Near]:
         """So many of the nearest points that fit, nearest first."""
         return await self._calls(self._nearest, asked, fits, size)
 
@@ -165,11 +165,11 @@ class EdgeCollection:
         given = [engine.Point(one.id, list(one.vector), dict(one.fields)) for one in points]
         self._opened().update(engine.UpdateOperation.upsert_points(given))
 
-    def _nearest(self, asked: Sequence[float], fits: Fits, size: int) -> list[Point]:
+    def _nearest(self, asked: Sequence[float], fits: Fits, size: int) -> list[Near]:
         engine = _engine()
         query = engine.Query.Nearest(list(asked))
         given = engine.QueryRequest(size, query=query, filter=_filter(fits), with_payload=True)
-        return [Point(str(one.id), one.payload or {}, score=one.score) for one in self._opened().query(given)]
+        return [Near(one.payload or {}, one.score) for one in self._opened().query(given)]
 
     def _count(self, fits: Fits) -> int:
         return int(self._opened().count(_engine().CountRequest(exact=True, filter=_filter(fits))))

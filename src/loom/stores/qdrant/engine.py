@@ -12,12 +12,18 @@ INDEXED = (TENANT, SESSION, ID)
 
 
 class Point(NamedTuple):
-    """A vector with the fields beside it; `score` where it was found by nearness, `vector` where that was asked for."""
+    """A vector with the fields beside it; `vector` where that was asked for."""
 
     id: str
     fields: Mapping[str, Any]
     vector: Sequence[float] = ()
-    score: float = 0.0
+
+
+class Near(NamedTuple):
+    """The fields of a point that was found by nearness, and how near it is."""
+
+    fields: Mapping[str, Any]
+    score: float
 
 
 class Fits(NamedTuple):
@@ -55,7 +61,7 @@ class Engine(Protocol):
         """Add points, or replace those with the same id."""
         ...
 
-    async def nearest(self, asked: Sequence[float], fits: Fits, size: int) -> list[Point]:
+    async def nearest(self, asked: Sequence[float], fits: Fits, size: int) -> list[Near]:
         """So many of the nearest points that fit, nearest first."""
         ...
 

@@ -159,7 +159,7 @@ class QdrantVectorStore:
             if known is None:
                 return Found((), is_all=True)
             found = await self._engine.nearest(asked, Fits(_of(scope, wanted)), size)
-            return Found([entry_of(point.fields, point.score) for point in found], is_all=len(found) < size)
+            return Found([entry_of(one.fields, one.score) for one in found], is_all=len(found) < size)
 
         return await nearest(ask, scope, limit=limit, where=where)
 
