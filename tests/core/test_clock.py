@@ -1,5 +1,8 @@
 from datetime import UTC, datetime, timedelta, timezone
+from fractions import Fraction
+from typing import Any
 
+import numpy as np
 import pytest
 
 from loom.core.checks import as_utc, check_share
@@ -52,3 +55,9 @@ def test_a_share_lies_between_0_and_1(bad: float):
         check_share(bad, "the confidence")
     check_share(0, "the confidence")
     check_share(1, "the confidence")
+
+
+@pytest.mark.parametrize("bad", [np.float32(0.5), Fraction(1, 2), "0.5"])
+def test_a_share_that_stores_do_not_know_is_refused(bad: Any):
+    with pytest.raises(UsageError, match="give a float"):
+        check_share(bad, "the confidence")

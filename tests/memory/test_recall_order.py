@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from weakref import ref
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -37,6 +38,19 @@ def test_the_newer_of_two_like_statements_is_lifted_just_above():
         [Ranked("old", 3.0, {"bm25": 3.0}), Ranked("new", 1.0, {"bm25": 1.0})], {"old": old, "new": new}
     )
     assert first.score == sum(first.why.values())
+
+
+def test_no_text_is_held_when_it_is_gone():
+    class Text(str):
+        """A text that tells when it is let go of."""
+
+        __slots__ = ("__weakref__",)
+
+    text = Text(WORK)
+    is_held = ref(text)
+    ordered((said("old", text), 2.0), (said("new", f"{WORK} now", days=1), 1.0))
+    del text
+    assert is_held() is None
 
 
 def test_at_one_instant_the_order_of_arrival_decides():

@@ -37,7 +37,9 @@ def check_id(value: str, what: str) -> None:
 
 
 def check_share(value: float, what: str) -> None:
-    """Refuse a number outside 0 to 1, NaN included."""
+    """Refuse a number outside 0 to 1, NaN included, and a number that stores do not know, as numpy's float32."""
+    if not isinstance(value, float | int):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise UsageError(f"{what} is {value!r}, a {type(value).__name__}; give a float from 0 to 1")
     if not 0 <= value <= 1:
         raise UsageError(f"{what} is {value!r}; give a number from 0 to 1")
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Final
 
 from loom.core.words import query_terms
@@ -65,7 +64,6 @@ class Topic:
         return f"{PREFIX}{self.name}" + (f"_not_{self.value}" if self.value and self.is_forbidden else "")
 
 
-@lru_cache(maxsize=2048)
 def topic_of(text: str) -> Topic | None:
     """The topic of an instruction; None where it has no words."""
     action, is_forbidden = " ".join(text.split()).strip(" .!,;:"), False

@@ -24,7 +24,7 @@ from loom.protocols.memory_store import (
 )
 from loom.stores import postings
 from loom.stores.inmemory import InMemoryStore
-from loom.stores.postgres import PostgresStore
+from loom.stores.postgres import PostgresStore, search
 from loom.testing.clock import START, FakeClock
 from loom.testing.conformance import MemoryStoreMachine, MemoryStoreSuite
 from loom.testing.conformance.machine import FILTERS, RECORDS
@@ -195,6 +195,50 @@ async def test_forgetting_and_writing_at_once_leaves_whole_records(server):
         assert len(left) % 2 == 0
         await store.forget(ALICE)
         assert set(server.rows().values()) == {0}
+
+
+async def forgotten_and_written_anew(store):
+    await store.forget(ALICE)
+    await store.put(ALICE, an_episode("other", "a zebra"))
+
+
+async def written_anew(store):
+    await store.put(ALICE, an_episode("e1", "a zebra"))
+
+
+async def embedded_anew(store):
+    await store.rebind("test:2", 2)
+    await store.put_vectors(ALICE, {"e1": [1.0, 0.0]})
+
+
+@pytest.mark.parametrize("change", [forgotten_and_written_anew, written_anew, embedded_anew])
+async def test_a_search_sees_one_state_whatever_is_written_meanwhile(change, server, monkeypatch):
+    parts, changes = search.index.parts, [change]
+
+    async def then_changed(*asked):
+        found = await parts(*asked)
+        if changes:
+            await changes.pop()(other)
+        return found
+
+    monkeypatch.setattr(search.index, "parts", then_changed)
+    async with PostgresStore(server.app) as store, PostgresStore(server.app) as other:
+        await store.bind("test:3", 3)
+        await store.put(ALICE, an_episode("e1", "green tea"))
+        await store.put_vectors(ALICE, {"e1": [1.0, 0.0, 0.0]})
+        (hit,) = await store.search_apart(ALICE, Query(text="tea", vector=[1.0, 0.0, 0.0]), near=5)
+        assert (hit.item.text, set(hit.why)) == ("green tea", {"bm25", "dense"})
+        assert not changes
+
+
+async def test_writers_take_turns_whatever_isolation_the_server_prefers(server):
+    preferred = "ALTER ROLE loom_app SET default_transaction_isolation TO {}"
+    with server.changed(preferred.format("'serializable'"), preferred.format("DEFAULT")):
+        async with PostgresStore(server.app) as store:
+            async with anyio.create_task_group() as tasks:
+                for number in range(8):
+                    tasks.start_soon(store.put, ALICE, an_episode(f"e{number}"))
+            assert len(await ids_of(store, ALICE, "tea")) == 8
 
 
 async def test_a_killed_connection_costs_nothing_that_was_acknowledged(server):

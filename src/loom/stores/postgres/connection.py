@@ -25,11 +25,14 @@ Row: TypeAlias = tuple[Any, ...]
 # All of it ends with the transaction: a pooled connection carries nothing from one user to the next. One message, with
 # the values in it, because each message more is a way to the server and back.
 BEGIN = (
-    "BEGIN; SELECT set_config('search_path', {path}, true), set_config('statement_timeout', '{timeout}', true), "
+    "BEGIN ISOLATION LEVEL {level}; SELECT set_config('search_path', {path}, true), "
+    "set_config('statement_timeout', '{timeout}', true), "
     "set_config('idle_in_transaction_session_timeout', '{timeout}', true), "
     "set_config('loom.owner', '{owner}', true), set_config('loom.everybody', '{everybody}', true)"
 )
 LOCK = "; SELECT pg_advisory_xact_lock({})"
+# Who waited for a lock has to see what the one before wrote; who searches, the same in every statement.
+_NEWEST, _UNCHANGED = "READ COMMITTED", "REPEATABLE READ"
 _PASSING = ("starting up", "shutting down", "too many clients", "remaining connection slots", "recovery mode")
 
 
@@ -225,11 +228,11 @@ class Server:
 
     @asynccontextmanager
     async def looking(self, scope: Scope, look: str) -> AsyncGenerator[tuple[Database, Row]]:
-        """A transaction and the one row that a statement at its start gives.
+        """A transaction in which nothing changes, and the one row that a statement at its start gives.
 
         The statement goes with the message that begins it, so its text may hold nothing that a caller wrote.
         """
-        async with self._lent(scope, f"; {look}") as (db, said):
+        async with self._lent(scope, f"; {look}", level=_UNCHANGED) as (db, said):
             await said.set_result(-1)
             yield db, await said.fetchone() or ()
             await db.commit()
@@ -241,11 +244,13 @@ class Server:
             return await said.fetchone()
 
     @asynccontextmanager
-    async def _lent(self, scope: Scope | None, more: str) -> AsyncGenerator[tuple[Database, Cursor]]:
+    async def _lent(
+        self, scope: Scope | None, more: str, *, level: str = _NEWEST
+    ) -> AsyncGenerator[tuple[Database, Cursor]]:
         """A connection on which a transaction was begun and `more` was said with it, and what the server answered."""
         end = anyio.current_time() + self._timeout
         pool = await self.open()
-        begin = self._begin(scope) + more
+        begin = self._begin(scope, level) + more
         with spoken_errors(self.name):
             # Every connection of the pool may have broken since its last use, and then a new one is the next.
             for _ in range(self._pool_size + 1):
@@ -263,10 +268,10 @@ class Server:
                         raise
         raise StoreUnavailable(f"{self.name} broke off every connection; try again when it answers")
 
-    def _begin(self, scope: Scope | None) -> str:
+    def _begin(self, scope: Scope | None, level: str) -> str:
         owner, everybody = ("", "on") if scope is None else (str(owner_of(scope)), "")
         timeout = round(self._timeout * 1000)
-        return BEGIN.format(path=self._path, timeout=timeout, owner=owner, everybody=everybody)
+        return BEGIN.format(level=level, path=self._path, timeout=timeout, owner=owner, everybody=everybody)
 
     async def close(self) -> None:
         """Give all connections back."""
