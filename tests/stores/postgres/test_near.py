@@ -113,7 +113,7 @@ async def test_a_narrow_filter_still_finds_all(store, server):
 async def test_writes_go_on_while_an_index_is_made(store, server):
     """It waits for those who began before it, and nobody waits for it."""
     async with anyio.create_task_group() as tasks, store._server.transaction(BOB) as db:
-        await db.execute("SELECT count(*) FROM vectors")
+        await db.execute("LOCK TABLE vectors IN ROW EXCLUSIVE MODE")  # as one does who has written and goes on
         tasks.start_soon(index, server)
         while not server.execute("SELECT 1 FROM pg_stat_progress_create_index"):
             await anyio.lowlevel.checkpoint()
