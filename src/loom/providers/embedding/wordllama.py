@@ -27,6 +27,8 @@ _SPACE = "\u2581"
 _WORDS = 20_000
 _LONGEST_WORD = 64
 """So many words, of so many characters, are kept with their pieces."""
+_FEW_CHARS = 500
+"""A question is embedded sooner than a thread wakes up for it."""
 _LOADING = Lock()
 
 
@@ -65,6 +67,8 @@ class WordLlamaEmbedder:
         checked = checked_texts(texts, purpose)
         if not checked:
             return []
+        if _load.cache_info().currsize and sum(map(len, checked)) <= _FEW_CHARS:
+            return _embed(checked)
         return await to_thread.run_sync(_embed, checked)
 
 
