@@ -133,7 +133,7 @@ def servers_cpu() -> float:
 
 async def ask(memory: Memory, raw: Raw, asked: Sequence[str], vectors: Sequence[raws.Vector]) -> Meter:
     """Ask each question of all three in turn, after one that does not count."""
-    meter, scope = Meter(), Scope(user_id=USER)
+    meter, scope, embedder = Meter(), Scope(user_id=USER), WordLlamaEmbedder()
     for place, (question, vector) in enumerate(zip([asked[0], *asked], [vectors[0], *vectors], strict=True)):
         query = Query(text=question, vector=vector, where=Not(Eq("kind", "block")), limit=raws.BY_WORDS, archived=True)
         if place == 1:
@@ -145,6 +145,7 @@ async def ask(memory: Memory, raw: Raw, asked: Sequence[str], vectors: Sequence[
         async with meter.timed("words"):
             raw.words(USER, question, vector)
         async with meter.timed("near"):
+            await embedder.embed([question], purpose="query")  # a recall begins with the question as well
             fetched = raw.near(USER, vector)
         assert fetched == raws.BY_VECTOR, f"the plain client found {fetched}"
     return meter

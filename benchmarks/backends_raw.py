@@ -173,6 +173,7 @@ class Postgres:
             "recorded_at bigint, layer int, importance real, accesses int, position int, text text, around text, "
             f"asked text, data vector({DIMENSION}), words tsvector GENERATED ALWAYS AS ({words}) STORED)"
         )
+        self._db.execute("ALTER TABLE raw ALTER COLUMN data SET STORAGE PLAIN")  # in the row: quicker to compare
         self._db.execute('CREATE INDEX ON raw ("user")')
         self._db.execute("CREATE INDEX ON raw USING gin (words)")
         self._columns = ", ".join(f'"{name}"' for name in KEPT)

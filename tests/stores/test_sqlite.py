@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from loom.core.filter import FIELDS, And, Eq, In, Not, Or, Range
 from loom.core.hit import rank_key
 from loom.core.words import query_terms, terms
-from loom.errors import FormatTooNew, StoreConflict, StoreError, StoreUnavailable, UsageError
+from loom.errors import EmbedderMismatch, FormatTooNew, StoreConflict, StoreError, StoreUnavailable, UsageError
 from loom.protocols.jobs import KeepsJobs
 from loom.protocols.memory_store import KeepsKeys, KeepsVectors, MemoryStore, Prunes, Query, Touches
 from loom.stores import postings
@@ -392,3 +392,21 @@ async def test_closing_while_others_write_lets_nobody_wait_for_ever(tmp_path):
     assert {type(outcome) for outcome in outcomes} <= {type(None), UsageError}
     async with SqliteStore(tmp_path / "memory.db") as again:
         assert await again.count(ALICE) >= max(kept, 1)
+
+
+async def test_vectors_of_an_embedder_that_another_process_left_behind_are_refused(tmp_path):
+    """Binding again costs no read; what compares or writes vectors sees that the file is another embedder's now."""
+    async with SqliteStore(tmp_path / "memory.db") as mine, SqliteStore(tmp_path / "memory.db") as theirs:
+        await mine.bind("one:1:2", 2)
+        await mine.put(ALICE, an_episode("e1", "tea"))
+        await theirs.rebind("two:1:2", 2)
+        await mine.bind("one:1:2", 2)
+        asked = Query(text="tea", vector=[1.0, 0.0])
+        for call in (mine.search(ALICE, asked), mine.search_apart(ALICE, asked, near=1)):
+            with pytest.raises(EmbedderMismatch, match="two:1:2"):
+                await call
+        with pytest.raises(EmbedderMismatch, match="two:1:2"):
+            await mine.put_vectors(ALICE, {"e1": [1.0, 0.0]})
+        assert [hit.item.id for hit in await mine.search(ALICE, Query(text="tea"))] == ["e1"]
+        await mine.bind("two:1:2", 2)
+        assert [hit.item.id for hit in await mine.search(ALICE, asked)] == ["e1"]

@@ -44,9 +44,10 @@ def newest_first(ranked: Sequence[Ranked], records: Mapping[str, Record]) -> lis
     for place, newer in enumerate(said):
         if newer.asks:
             continue
-        above = max((found[older.id].score for older in said[:place] if _is_same(older, newer)), default=None)
         own = found[newer.id]
-        if above is not None and above >= own.score:
+        ahead = (older for older in said[:place] if found[older.id].score >= own.score)
+        above = max((found[older.id].score for older in ahead if _is_same(older, newer)), default=None)
+        if above is not None:
             score = above + _STEP
             found[own.id] = Ranked(own.id, score, {**own.why, "newer": score - own.score})
     return [*sorted(found.values(), key=lambda r: (-r.score, r.id)), *ranked[TOP:]]
@@ -56,7 +57,10 @@ def _said(episode: Episode, bits: dict[str, int]) -> _Said:
     """What is compared of an episode; its words are the bits of a number, each word one that all share."""
     words = 0
     for word in query_terms(episode.text):
-        words |= bits.setdefault(word, 1 << len(bits))
+        bit = bits.get(word)
+        if bit is None:
+            bit = bits[word] = 1 << len(bits)
+        words |= bit
     # At one instant the order of arrival decides: ids are made in that order.
     return _Said(
         (episode.at, episode.recorded_at, episode.id),

@@ -8,6 +8,7 @@ larger run is full. Every statistic is of one user alone: what others write chan
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Mapping
 
@@ -80,24 +81,15 @@ def _take_out(db: Database, user: int, gone: Mapping[Place, set[int]], added: di
 def parts(db: Database, user: int, text: str, size: int) -> list[Part]:
     """What each term of a text adds to each signal, where the user has `size` numbers; every score is above 0."""
     lengths = {signal: (n, words) for signal, n, words in rows(db, _LENGTHS, user)}
-    runs = str(list(runs_of(size)))
-    found: list[Part] = []
-    # Sorted, so that a sum has one order of its parts and so one value.
-    for term in sorted(query_terms(text)):
-        for signal, blobs in _postings(db, user, term, runs).items():
-            found.append(part(signal, b"".join(blobs), *lengths[signal]))
-    return found
+    held: defaultdict[tuple[str, str], list[bytes]] = defaultdict(list)
+    for term, signal, entries in db.execute(_TERMS, (str(list(runs_of(size))), json.dumps(query_terms(text)), user)):
+        held[term, signal].append(entries)
+    # By term, so that a sum has one order of its parts and so one value.
+    return [part(place[1], b"".join(held[place]), *lengths[place[1]]) for place in sorted(held)]
 
 
 _LENGTHS = "SELECT signal, texts, words FROM lengths WHERE user = ?"
-_TERM = (
-    "SELECT signal, entries FROM json_each(?) AS runs CROSS JOIN postings "
-    "WHERE user = ? AND run = runs.value AND term = ?"
+_TERMS = (
+    "SELECT postings.term, signal, entries FROM json_each(?) AS runs CROSS JOIN json_each(?) AS terms "
+    "CROSS JOIN postings WHERE user = ? AND run = runs.value AND term = terms.value"
 )
-
-
-def _postings(db: Database, user: int, term: str, runs: str) -> dict[str, list[bytes]]:
-    found: dict[str, list[bytes]] = {}
-    for signal, entries in db.execute(_TERM, (runs, user, term)):
-        found.setdefault(signal, []).append(entries)
-    return found

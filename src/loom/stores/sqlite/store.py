@@ -56,6 +56,7 @@ class SqliteStore:
         self._touches = Touches()
         self._clock = clock or SystemClock()
         self._cache = vectors.VectorCache(vector_cache_bytes)
+        self._bound: tuple[str, int] | None = None
 
     async def __aenter__(self) -> Self:
         await self._file.opened()
@@ -77,10 +78,13 @@ class SqliteStore:
         now = self._clock.now()
         if self._touches.asked_for_by(query.where):
             await self._commit(self._touches.write)
-        hits = await self._view(
-            lambda db: search.search(db, find_user(db, scope), scope, query, now=now, cache=self._cache)
-        )
-        return self._touches.shown_in(scope, hits)
+        bound = None if query.vector is None else self._bound
+
+        def find(db: Database) -> list[Hit]:
+            vectors.check_bound(db, bound)
+            return search.search(db, find_user(db, scope), scope, query, now=now, cache=self._cache)
+
+        return self._touches.shown_in(scope, await self._view(find))
 
     async def search_apart(self, scope: Scope, query: Query, *, near: int) -> tuple[Hit, ...]:
         """The best by the words of a query and the `near` best by its vector."""
@@ -88,22 +92,24 @@ class SqliteStore:
         now = self._clock.now()
         if self._touches.asked_for_by(query.where):
             await self._commit(self._touches.write)
-        hits = await self._read(
-            scope,
-            lambda db, user: search.search_apart(db, user, scope, query, near=near, now=now, cache=self._cache),
-            [],
-        )
-        return self._touches.shown_in(scope, hits)
+
+        def find(db: Database, user: int) -> list[Hit]:
+            vectors.check_bound(db, self._bound)
+            return search.search_apart(db, user, scope, query, near=near, now=now, cache=self._cache)
+
+        return self._touches.shown_in(scope, await self._read(scope, find, []))
 
     async def search_beside(self, scope: Scope, query: Query, nearest: Mapping[str, float]) -> tuple[Hit, ...]:
         """The best by words, and those of `nearest` that the query may show, each with its cosine."""
         now = self._clock.now()
         if self._touches.asked_for_by(query.where):
             await self._commit(self._touches.write)
-        hits = await self._read(
-            scope, lambda db, user: search.search_beside(db, user, scope, query, nearest, now=now), []
-        )
-        return self._touches.shown_in(scope, hits)
+
+        def find(db: Database, user: int) -> list[Hit]:
+            vectors.check_bound(db, self._bound)
+            return search.search_beside(db, user, scope, query, nearest, now=now)
+
+        return self._touches.shown_in(scope, await self._read(scope, find, []))
 
     async def list(
         self, scope: Scope, *, where: Filter | None = None, after: str | None = None, limit: int = 100
@@ -172,18 +178,24 @@ class SqliteStore:
     async def bind(self, identity: str, dimension: int) -> None:
         """Say which embedder the vectors come from; the same again is a no-op."""
         check_embedder("bind", identity, dimension)
-        if await self._view(vectors.binding) != (identity, dimension):  # so that a search waits for no writer
+        wanted = (identity, dimension)
+        if self._bound == wanted:  # whatever uses vectors sees if that is no longer so
+            return
+        if await self._view(vectors.binding) != wanted:  # so that a search waits for no writer
             await self._commit(lambda db: vectors.bind(db, identity, dimension))
+        self._bound = wanted
 
     async def put_vectors(self, scope: Scope, vectors: Mapping[str, Vector]) -> None:
         """Set the vectors of records, by record id, all or none."""
         given = dict(vectors)
-        await self._commit(lambda db: _put_vectors(db, scope, given))
+        await self._commit(lambda db: _put_vectors(db, self._bound, scope, given))
 
     async def rebind(self, identity: str, dimension: int) -> bool:
         """Let go of another embedder's vectors and take this one's from now on; False if it was bound to it."""
         check_embedder("rebind", identity, dimension)
-        return await self._commit(lambda db: reembed.rebind(db, identity, dimension))
+        is_new = await self._commit(lambda db: reembed.rebind(db, identity, dimension))
+        self._bound = (identity, dimension)
+        return is_new
 
     async def unembedded(
         self, *, where: Filter | None = None, after: tuple[Scope, str] | None = None, limit: int = 100
@@ -327,5 +339,6 @@ def _forget(db: Database, user: int, scope: Scope) -> dict[str, int]:
     return removed
 
 
-def _put_vectors(db: Database, scope: Scope, given: Mapping[str, Vector]) -> None:
+def _put_vectors(db: Database, bound: tuple[str, int] | None, scope: Scope, given: Mapping[str, Vector]) -> None:
+    vectors.check_bound(db, bound)
     vectors.put_vectors(db, find_user(db, scope), scope, given)

@@ -39,6 +39,13 @@ def binding(db: Database) -> tuple[str, int] | None:
     return (found["embedder"], int(found["dimension"])) if found else None
 
 
+def check_bound(db: Database, expected: tuple[str, int] | None) -> None:
+    """Refuse to go on where another process has bound the file anew since this one did; None: this one did not."""
+    bound = binding(db)
+    if expected is not None and bound is not None and bound != expected:
+        raise EmbedderMismatch(_spoken(*bound), _spoken(*expected))
+
+
 def dimension(db: Database) -> int:
     """How many numbers a vector of this file has."""
     bound = binding(db)
