@@ -3,7 +3,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from loom.core.ids import RecordIds
@@ -330,7 +330,12 @@ def test_the_order_of_claims_decides_nothing(orders):
         assert (book.line(13), len(book.facts)) == (line, before)
 
 
+def _drives(name: str, source: str) -> Claim:
+    return claim(name, 0, predicate="drives", sources=(source,))
+
+
 @given(st.lists(CLAIMS, max_size=4), CLAIMS, CLAIMS, st.booleans())
+@example([_drives("A", "e0"), _drives("B", "e0")], _drives("B", "e1"), _drives("A", "e1"), True)  # B is said again
 @settings(max_examples=300, deadline=None)
 def test_two_who_decide_at_once_settle_on_what_either_order_gives(claims, one, other, first):
     book, after = Book(), Book()

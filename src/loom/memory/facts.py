@@ -157,13 +157,20 @@ def settled_again(
 ) -> tuple[Fact, ...]:
     """What to write where the facts beside these ones are not what all statements add up to; mostly nothing.
 
-    Two who decide at the same time, each without what the other writes, leave two facts where one can be believed.
+    Two who decide at the same time, each without what the other writes, leave two facts where one can be believed, and
+    of a fact that both wrote only what the last one knew. `beside` are the facts as they were written.
     """
-    put: list[Fact] = []
+    beside = list(beside)
+    known = {fact.id: fact for fact in existing}
+    put: dict[str, Fact] = {}
+    for said in beside:
+        stored = known.get(said.id)
+        if stored is not None and not {*said.sources} <= {*stored.sources}:
+            known[said.id] = put[said.id] = _restated(stored, said)
     for key in dict.fromkeys(slot_of(fact, aliases) for fact in beside):
-        slot = _Slot(existing, key, aliases, now)
-        put += slot.settle(slot.statements, cause=None)
-    return tuple(put)
+        slot = _Slot(tuple(known.values()), key, aliases, now)
+        put |= {fact.id: fact for fact in slot.settle(slot.statements, cause=None)}
+    return tuple(put.values())
 
 
 class _Slot:
