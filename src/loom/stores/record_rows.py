@@ -5,13 +5,10 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime, timedelta
 from functools import cache, lru_cache
-from typing import Any, TypeVar
+from typing import Any
 
 from loom.core.codec import KINDS, TIMES, attributes_from_json, attributes_to_json
-from loom.core.hit import Hit
 from loom.core.record import Episode, Fact, Layer, Origin, Provenance, Record
-
-_T = TypeVar("_T", Episode, Hit)
 
 _HEAD = ("id", "kind", "text", "origin", "trusted")
 _SHARED = ("recorded_at", "sources")
@@ -106,14 +103,6 @@ def _episode_of(row: tuple[Any, ...]) -> Episode:
     put(episode, "archived_at", None if archived_at is None else from_micros(archived_at))
     put(episode, "attributes", {} if attributes is None else _attributes_of(attributes))
     return episode
-
-
-def changed(value: _T, **fields: Any) -> _T:
-    """A copy of a record or a hit with other fields, unchecked: for what was just read and is known to be right."""
-    copy = object.__new__(type(value))
-    for name in value.__slots__:
-        object.__setattr__(copy, name, fields[name] if name in fields else getattr(value, name))
-    return copy
 
 
 def _attributes_of(text: str) -> dict[str, Any]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from heapq import nsmallest
 
 from loom.core.checks import check_text
 from loom.core.filter import Filter
 from loom.core.hit import Hit, rank_key, scored
-from loom.core.record import Episode, Fact, Layer, Record, WorkingBlock
+from loom.core.record import Episode, Fact, Layer, Record, WorkingBlock, changed
 from loom.core.scope import Scope
 from loom.core.words import query_terms, terms
 from loom.errors import NotFound, UsageError
@@ -25,7 +25,6 @@ from loom.stores.record_rules import check_record, check_version
 
 OWN = "bm25"
 DENSE = "dense"
-_EPISODE = tuple(each.name for each in fields(Episode))
 
 Keys = Mapping[str, Mapping[str, str]]
 
@@ -240,12 +239,7 @@ def copied(record: Record) -> Record:
     """A record that shares nothing that can change."""
     if not isinstance(record, Episode):
         return record
-    # Field by field: copy.copy() takes four times as long, and one search returns hundreds.
-    twin = object.__new__(Episode)
-    for name in _EPISODE:
-        object.__setattr__(twin, name, getattr(record, name))
-    object.__setattr__(twin, "attributes", dict(record.attributes))
-    return twin
+    return changed(record, attributes=dict(record.attributes))
 
 
 def sees(scope: Scope, record: Record) -> bool:

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
@@ -15,6 +15,7 @@ from loom.core.hit import Hit, rank_key, scored
 from loom.core.scope import Scope
 from loom.protocols.embedder import Vector
 from loom.protocols.memory_store import Query
+from loom.stores.by_score import by_score
 from loom.stores.postgres import index, near
 from loom.stores.postgres.connection import Packed, Row, fetch
 from loom.stores.postgres.owners import owner_of, seen
@@ -173,24 +174,13 @@ async def _best(asked: _Asked, scores: Floats, parts: Sequence[Part], vector: Pa
             spoken_for[part.numbers] = True
     kept: list[_Found] = []
     limit = asked.query.limit
-    for numbers in _falling(np.flatnonzero(spoken_for), scores, limit + _TO_SPARE):
-        kept += await _read(asked, numbers, vector)
+    found = np.flatnonzero(spoken_for)
+    for places in by_score(scores[found], limit + _TO_SPARE):
+        kept += await _read(asked, found[places], vector)
         if len(kept) >= limit:
             break
     kept.sort(key=lambda hit: (-scores[hit.number], hit.row[0]))
     return kept[:limit]
-
-
-def _falling(found: Numbers, scores: Floats, size: int) -> Iterator[Numbers]:
-    """Groups of falling score; equal scores are never parted, so that ids can decide between them."""
-    while len(found) > size:
-        score = scores[found]
-        is_top = score >= np.partition(score, len(score) - size)[len(score) - size]
-        yield found[is_top]
-        found = found[~is_top]
-        size *= 4
-    if len(found):
-        yield found
 
 
 async def _read(asked: _Asked, numbers: Numbers, vector: Packed | None) -> list[_Found]:

@@ -9,10 +9,9 @@ from threading import Lock
 from typing import TypeAlias, TypeVar
 
 from loom.core.filter import Filter
-from loom.core.hit import Hit
-from loom.core.record import Episode
+from loom.core.hit import Hit, scored
+from loom.core.record import Episode, changed
 from loom.core.scope import Scope
-from loom.stores.record_rows import changed
 from loom.stores.sqlite import records
 from loom.stores.sqlite.connection import Database
 from loom.stores.sqlite.users import find_user
@@ -103,4 +102,4 @@ def _touched(hit: Hit, waiting: Mapping[str, list[tuple[Scope, datetime]]]) -> H
     if not times:
         return hit
     last = max(times) if episode.accessed_at is None else max(*times, episode.accessed_at)
-    return changed(hit, item=changed(episode, accesses=episode.accesses + len(times), accessed_at=last))
+    return scored(changed(episode, accesses=episode.accesses + len(times), accessed_at=last), dict(hit.why))
