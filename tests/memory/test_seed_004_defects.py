@@ -156,7 +156,7 @@ async def test_15_with_facts_false_and_namespace_are_honoured(where, clock):
             await memory.metabolize()
             assert len(await memory.facts(user_id="alice")) == (0 if options else 1)
             assert memory.namespace == options.get("namespace", "default")
-            assert (await memory.recall("Tokyo", user_id="alice")).searched == (1 if options else 2)
+            assert len((await memory.recall("Tokyo", user_id="alice")).hits) == (1 if options else 2)
 
 
 async def test_15_options_beside_a_mapping_are_honoured(clock):

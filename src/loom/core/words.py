@@ -41,7 +41,9 @@ def tokens(text: str) -> list[str]:
     """The words of a text in order: case and accents folded, `Anna's` as `anna`, `don't` as `dont`."""
     if text.isascii():
         words = _ASCII_WORD.findall(text.lower())
-        return [(_joined(word) if "'" in word else word)[:MAX_TERM] for word in words]
+        if "'" in text:
+            words = [_joined(word) if "'" in word else word for word in words]
+        return [word[:MAX_TERM] for word in words] if max(map(len, words), default=0) > MAX_TERM else words
     found: list[str] = []
     for word in _WORD.findall(_folded(text)):
         if _IS_UNSPACED.match(word):

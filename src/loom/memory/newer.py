@@ -15,7 +15,7 @@ from loom.core.record import Episode, Record
 from loom.core.words import query_terms
 from loom.memory.rank import Ranked
 
-TOP = 30
+TOP = 20
 """How many of the best candidates are compared with each other."""
 
 ALIKE = 0.25

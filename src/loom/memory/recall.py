@@ -118,7 +118,7 @@ class Recall:
             passages, unread = await self._passages(question, limit, where)
             failed += unread
         packed, used = self._packed(ranked, records, passages, limit=limit, budget=budget)
-        searched = await self._store.count(scope)
+        searched = None if packed else await self._store.count(scope)
         return Recalled(hits=packed, scope=scope, searched=searched, tokens=used, notes=(*notes, *failed))
 
     async def touch(self, scope: Scope, found: Recalled) -> None:

@@ -33,12 +33,12 @@ class Remembered:
 class Recalled:
     """What was found, best first, and what a reader should know about the search.
 
-    An empty answer still says whose memory was searched and how many records it holds.
+    An empty answer says whose memory was searched and how many records it holds; they are counted only for that.
     """
 
     hits: tuple[Hit, ...]
     scope: Scope
-    searched: int
+    searched: int | None = None
     tokens: int = 0
     notes: tuple[str, ...] = ()
 

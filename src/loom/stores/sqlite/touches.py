@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from threading import Lock
 from typing import TypeAlias, TypeVar
@@ -78,7 +78,9 @@ class Touches:
         """The hits of a user with the accesses that wait."""
         with self._lock:
             waiting = self._waiting.get(scope.for_user())
-            return tuple(_touched(hit, waiting) for hit in hits) if waiting else tuple(hits)
+            if not waiting:
+                return tuple(hits)
+            return tuple([_touched(hit, waiting[hit.item.id]) if hit.item.id in waiting else hit for hit in hits])
 
 
 def _of_user() -> dict[str, list[tuple[Scope, datetime]]]:
@@ -94,11 +96,11 @@ def _write(db: Database, waiting: _Waiting) -> None:
                     records.touch(db, user, seen_by, [id], at)
 
 
-def _touched(hit: Hit, waiting: Mapping[str, list[tuple[Scope, datetime]]]) -> Hit:
+def _touched(hit: Hit, touches: Iterable[tuple[Scope, datetime]]) -> Hit:
     episode = hit.item
-    if episode.id not in waiting or not isinstance(episode, Episode):
+    if not isinstance(episode, Episode):
         return hit
-    times = [at for scope, at in waiting[episode.id] if scope.session_id in (None, episode.session_id)]
+    times = [at for scope, at in touches if scope.session_id in (None, episode.session_id)]
     if not times:
         return hit
     last = max(times) if episode.accessed_at is None else max(*times, episode.accessed_at)
