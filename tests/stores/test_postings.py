@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from loom.core.words import terms
 from loom.stores import postings
-from loom.stores.postings import K1, OWN, B, TextChange, joined_run, part, run_of, runs_of, total, without
+from loom.stores.postings import K1, OWN, B, TextChange, joined_run, parts_of, run_of, runs_of, total, without
 
 SIZES = st.integers(0, 70_000)
 TEXTS = st.dictionaries(
@@ -48,11 +48,12 @@ def indexed(texts):
 def test_scores_are_those_of_the_formula(texts):
     change = indexed(texts)
     amount, words = change.lengths[OWN]
-    found = {}
+    held = {}
     for (run, term, signal), entries in change.entries(41).items():
         assert (run, signal) == (0, OWN)
-        numbers, scores = part(signal, entries, amount, words)[1:]
-        found[term] = dict(zip(numbers.tolist(), scores.tolist(), strict=True))
+        held[term, signal] = [entries]
+    found = dict(zip(sorted(term for term, _ in held), parts_of(held, {OWN: (amount, words)}), strict=True))
+    found = {term: dict(zip(part.numbers.tolist(), part.scores.tolist(), strict=True)) for term, part in found.items()}
     counted = {number: Counter(terms(text)) for number, text in texts.items()}
     assert words == sum(count.total() for count in counted.values())
     for term in {term for count in counted.values() for term in count}:
@@ -92,5 +93,18 @@ def test_what_is_counted_too_often_counts_as_the_most():
     change.add(OWN, 1, "tea " * 70_000)
     ((_, entries),) = change.entries(9).items()
     assert postings.ENTRIES.itemsize == len(entries)
-    assert part(OWN, entries, 1, 70_000).scores[0] > 0
-    assert total([part(OWN, entries, 1, 70_000)], 5).nonzero()[0].tolist() == [1]
+    found = parts_of({("tea", OWN): [entries]}, {OWN: (1, 70_000)})
+    assert found[0].scores[0] > 0
+    assert total(found, 5).nonzero()[0].tolist() == [1]
+
+
+def test_many_entries_are_computed_in_groups_and_say_the_same(monkeypatch):
+    texts = {number: f"green tea number{number % 7} and{number % 3}" for number in range(300)}
+    change = indexed(texts)
+    held = {(term, signal): [data] for (_, term, signal), data in change.entries(300).items()}
+    lengths = {OWN: tuple(change.lengths[OWN])}
+    whole = parts_of(held, lengths)
+    monkeypatch.setattr(postings, "_TOGETHER", 100)
+    for one, other in zip(whole, parts_of(held, lengths), strict=True):
+        assert one.signal == other.signal
+        assert (one.numbers.tolist(), one.scores.tolist()) == (other.numbers.tolist(), other.scores.tolist())

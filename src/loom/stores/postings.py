@@ -10,7 +10,7 @@ from __future__ import annotations
 from array import array
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
+from itertools import accumulate, groupby, pairwise
 from math import log
 from operator import itemgetter
 from typing import Any, NamedTuple, TypeAlias
@@ -35,6 +35,8 @@ Small runs keep writes cheap, large ones searches.
 ENTRIES = np.dtype([("number", "<u4"), ("times", "<u2"), ("length", "<u2")])
 MOST = 2**16 - 1
 """What an entry can count to: a term or a text with more counts as this."""
+_TOGETHER = 2**18
+"""How many bytes of entries are computed at once: few terms at a time are slow, and so is what no cache holds."""
 _ID = "I"
 """How the ids of terms are kept while a change is made."""
 
@@ -43,6 +45,8 @@ Numbers: TypeAlias = NDArray[np.int64]
 Scores: TypeAlias = NDArray[np.floating[Any]]
 Place: TypeAlias = tuple[int, str, str]
 """A row of a user's postings: its run, its term and its signal."""
+Key: TypeAlias = tuple[str, str]
+"""A term and a signal."""
 _Text: TypeAlias = tuple[int, str]
 """A text of a change: the number of its record and its signal."""
 
@@ -204,15 +208,30 @@ class Part(NamedTuple):
     scores: Scores
 
 
-def part(signal: str, entries: bytes, texts: int, words: int) -> Part:
-    """What a term adds to a signal that has so many texts and words in all, from all of its entries."""
-    found = np.frombuffer(entries, ENTRIES)
-    holding = len(found)
-    idf = log(1 + (texts - holding + 0.5) / (holding + 0.5))
+def parts_of(held: Mapping[Key, Sequence[bytes]], lengths: Mapping[str, tuple[int, int]]) -> list[Part]:
+    """What each term adds to each signal, from all of its entries and the texts and words that a signal has in all.
+
+    By term, so that a sum has one order of its parts and so one value.
+    """
+    entries = [(key, b"".join(held[key])) for key in sorted(held)]
+    ends = accumulate(len(data) for _, data in entries)
+    groups = groupby(zip(entries, ends, strict=True), key=lambda pair: pair[1] // _TOGETHER)
+    return [part for _, group in groups for part in _parts([each for each, _ in group], lengths)]
+
+
+def _parts(entries: Sequence[tuple[Key, bytes]], lengths: Mapping[str, tuple[int, int]]) -> list[Part]:
+    found = np.frombuffer(b"".join([data for _, data in entries]), ENTRIES)
+    holding = [len(data) // ENTRIES.itemsize for _, data in entries]
+    signals = [signal for (_, signal), _ in entries]
+    of_all = [lengths[signal] for signal in signals]
+    idf = [log(1 + (texts - n + 0.5) / (n + 0.5)) for (texts, _), n in zip(of_all, holding, strict=True)]
     times = found["times"].astype(np.float64)
-    length = found["length"] * (texts / words)
+    length = found["length"] * np.repeat([texts / words for texts, words in of_all], holding)
     weights: Floats = times * (K1 + 1) / (times + K1 * (1 - B + B * length))
-    return Part(signal, found["number"].astype(np.int64), idf * weights)
+    scores = np.repeat(idf, holding) * weights
+    numbers = found["number"].astype(np.int64)
+    bounds = pairwise(accumulate(holding, initial=0))
+    return [Part(signal, numbers[a:b], scores[a:b]) for signal, (a, b) in zip(signals, bounds, strict=True)]
 
 
 def total(parts: Sequence[Part], size: int) -> Floats:
@@ -227,9 +246,13 @@ def why_of(best: Sequence[int], parts: Sequence[Part], size: int) -> dict[int, d
     """For each of the best of `size` numbers, the score of each signal that spoke for it."""
     is_best = np.zeros(size, np.bool_)
     is_best[best] = True
-    why: dict[int, dict[str, float]] = {number: {} for number in best}
-    for signal, numbers, scores in sorted(parts, key=itemgetter(0)):
-        chosen = is_best[numbers]
-        for number, score in zip(numbers[chosen].tolist(), scores[chosen].tolist(), strict=True):
-            why[number][signal] = why[number].get(signal, 0.0) + score
-    return why
+    place_of = np.empty(size, np.int64)
+    place_of[best] = np.arange(len(best))
+    why: list[dict[str, float]] = [{} for _ in best]
+    for signal, group in groupby(sorted(parts, key=itemgetter(0)), key=itemgetter(0)):
+        chosen = [(numbers, scores, is_best[numbers]) for _, numbers, scores in group]
+        places = np.concatenate([place_of[numbers[mask]] for numbers, _, mask in chosen])
+        added = np.bincount(places, np.concatenate([scores[mask] for _, scores, mask in chosen]), len(best)).tolist()
+        for place in set(places.tolist()):
+            why[place][signal] = added[place]
+    return dict(zip(best, why, strict=True))

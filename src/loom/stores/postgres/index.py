@@ -16,7 +16,7 @@ from uuid import UUID
 
 from loom.core.words import query_terms
 from loom.stores.postgres.connection import fetch, run
-from loom.stores.postings import Part, Place, TextChange, joined_run, part, runs_of, without
+from loom.stores.postings import Part, Place, TextChange, joined_run, parts_of, runs_of, without
 
 if TYPE_CHECKING:
     from loom.stores.postgres.connection import Database
@@ -96,5 +96,4 @@ async def parts(db: Database, owner: UUID, text: str, size: int) -> list[Part]:
     for term, signal, entries, texts, words in await fetch(db, _ASKED, *asked):
         spoken[term, signal].append(entries)
         lengths[signal] = texts, words
-    # Sorted, so that a sum has one order of its parts and so one value.
-    return [part(signal, b"".join(spoken[term, signal]), *lengths[signal]) for term, signal in sorted(spoken)]
+    return parts_of(spoken, lengths)

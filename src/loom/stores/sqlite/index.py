@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 
 from loom.core.words import query_terms
-from loom.stores.postings import Part, Place, TextChange, joined_run, part, runs_of, without
+from loom.stores.postings import Part, Place, TextChange, joined_run, parts_of, runs_of, without
 from loom.stores.sqlite.connection import Database, one, rows
 
 
@@ -84,8 +84,7 @@ def parts(db: Database, user: int, text: str, size: int) -> list[Part]:
     held: defaultdict[tuple[str, str], list[bytes]] = defaultdict(list)
     for term, signal, entries in db.execute(_TERMS, (str(list(runs_of(size))), json.dumps(query_terms(text)), user)):
         held[term, signal].append(entries)
-    # By term, so that a sum has one order of its parts and so one value.
-    return [part(place[1], b"".join(held[place]), *lengths[place[1]]) for place in sorted(held)]
+    return parts_of(held, lengths)
 
 
 _LENGTHS = "SELECT signal, texts, words FROM lengths WHERE user = ?"
