@@ -35,7 +35,7 @@ def test_no_candidates_rank_to_nothing():
 
 
 def test_the_score_is_the_sum_of_its_reasons():
-    found = rank([lexical("a", 3, length=4), lexical("b", 1, length=9), lexical("c", 0)], Asked(now=NOW))
+    found = rank([lexical("a", 3, words=4), lexical("b", 1, words=9), lexical("c", 0)], Asked(now=NOW))
     assert [r.score for r in found] == pytest.approx([sum(r.why.values()) for r in found])
     assert set(found[0].why) <= set(WEIGHTS)
     assert found[0].why["bm25"] > 0
@@ -118,7 +118,7 @@ def test_weights_can_be_given():
 @given(st.lists(st.tuples(st.floats(0, 50), st.floats(-1, 1)), max_size=30), st.randoms())
 def test_the_order_of_the_candidates_changes_nothing(rows, dice):
     candidates = [
-        Candidate(id=f"{i:02}", signals={"bm25": b, "dense": d}, session=str(i % 3), position=i // 3, length=i)
+        Candidate(id=f"{i:02}", signals={"bm25": b, "dense": d}, session=str(i % 3), position=i // 3, words=i)
         for i, (b, d) in enumerate(rows)
     ]
     mixed = dice.sample(candidates, len(candidates))

@@ -68,8 +68,8 @@ class Candidate(NamedTuple):
     """Something that may be recalled, with the raw score of each signal that found it.
 
     Signals are `bm25`, `bm25.KIND`, `phrase`, `head` and `alike` (missing is zero: nothing matched), `dense` and
-    `dense.around` (missing is unknown: taken as the lowest). `position` counts the turns of a session; `length` is that
-    of the text in characters.
+    `dense.around` (missing is unknown: taken as the lowest). `position` counts the turns of a session; `words` are those
+    of the text that blanks part.
     """
 
     id: str
@@ -78,7 +78,7 @@ class Candidate(NamedTuple):
     session: str | None = None
     position: int | None = None
     at: datetime | None = None
-    length: int = 0
+    words: int = 0
     asks: bool = False
 
 
@@ -239,7 +239,7 @@ def _signals(candidates: Sequence[Candidate]) -> dict[str, _Column]:
         columns["dense.around"] = _around(candidates, columns["dense"].tolist())
     if "bm25" in columns:
         columns["session"] = _session(candidates, columns["bm25"].tolist())
-    lengths = [c.length for c in candidates]
+    lengths = [c.words for c in candidates]
     if any(lengths):
         columns["length"] = np.log1p(lengths)
     return columns

@@ -288,7 +288,7 @@ def _as_statement(found: _Candidates, said: list[str]) -> _Candidates:
 
 def _candidate(record: Record, signals: Mapping[str, float]) -> Candidate:
     if not isinstance(record, Episode):
-        return Candidate(id=record.id, signals=signals, length=len(record.text))
+        return Candidate(id=record.id, signals=signals, words=record.text.count(" ") + 1)
     position = record.attributes.get(POSITION)
     return Candidate(
         record.id,
@@ -297,6 +297,6 @@ def _candidate(record: Record, signals: Mapping[str, float]) -> Candidate:
         record.session_id,
         position if isinstance(position, int) else None,
         record.at,
-        len(record.text),
+        record.text.count(" ") + 1,
         record.text.rstrip().endswith("?"),
     )
