@@ -1,4 +1,5 @@
 import time
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -247,8 +248,29 @@ async def test_a_named_speaker_is_the_subject():
     ],
 )
 async def test_dates(text, start, end):
-    [claim] = (await RuleExtractor().extract([said(text)])).claims
+    [claim, *still] = (await RuleExtractor().extract([said(text)])).claims
     assert (claim.valid_from, claim.valid_until) == (start, end)
+    assert still in ([], [replace(claim, valid_from=AT)])
+
+
+@pytest.mark.parametrize(
+    ("text", "still"),
+    [
+        ("I moved to Rome last week.", ["Rome"]),
+        ("Since May I live in Rome.", ["Rome"]),
+        ("Last month, I moved to Paris, and I moved to Rome yesterday.", ["Rome"]),
+        ("I moved to Rome in May.", []),
+        ("I moved to Rome two years ago.", []),
+        ("I no longer live in Rome since last week.", []),
+    ],
+)
+async def test_what_began_of_late_still_holds_when_it_is_said(text, still):
+    claims = (await RuleExtractor().extract([said(text)])).claims
+    assert [claim.object for claim in claims if claim.valid_from == AT] == still
+
+
+async def test_a_picture_at_the_end_changes_nothing():
+    assert await found("I live in Z\u00fcrich \U0001f3d4\ufe0f.") == {"user lives_in Z\u00fcrich"}
 
 
 async def test_a_change_of_an_unknown_predicate_is_single():

@@ -169,6 +169,19 @@ async def test_a_time_that_is_none_is_refused(memory):
         await memory.remember({"role": "user", "content": "hi", "at": "noon"}, user_id="alice")
 
 
+async def test_a_move_of_last_week_is_where_the_user_lives_now(memory, clock):
+    for first, then, now in (
+        ("I live in Tokyo.", "I moved to Berlin last week.", "Berlin"),
+        ("I moved to Berlin last week.", "I live in Tokyo.", "Tokyo"),
+    ):
+        user = f"from {first}"
+        for text in (first, then):
+            await memory.remember(text, user_id=user)
+            clock.advance(timedelta(hours=1))
+        await memory.metabolize(user_id=user)
+        assert [f.object for f in await memory.facts(user_id=user, predicate="lives_in")] == [now]
+
+
 async def test_messages_carry_their_role(memory):
     done = await memory.remember([Message.user("hi"), Message.assistant("hello")], user_id="alice")
     assert [(e.speaker, e.provenance.origin) for e in done.kept] == [("user", "user"), ("assistant", "assistant")]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from loom.core.record import Episode, Provenance
 from loom.memory.halves import role_of, user_first
 from loom.memory.neighbours import POSITION
-from loom.memory.newer import TOP, newest_first
+from loom.memory.newer import FAR, TOP, newest_first
 from loom.memory.rank import Ranked
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
@@ -24,7 +24,11 @@ def said(id, text, *, days=0, speaker=None, **fields):
     )  # fmt: skip
 
 
-def ordered(*pairs, by=newest_first):
+def by_age(ranked, records):
+    return newest_first("Where does Lena work?", ranked, records)
+
+
+def ordered(*pairs, by=by_age):
     records = {record.id: record for record, _ in pairs}
     ranked = sorted((Ranked(record.id, score) for record, score in pairs), key=lambda r: (-r.score, r.id))
     return [r.id for r in by(ranked, records)]
@@ -34,7 +38,7 @@ def test_the_newer_of_two_like_statements_is_lifted_just_above():
     old, new = said("old", f"{WORK}."), said("new", f"{WORK} no more, but in Linz.", days=1)
     other = said("other", "Graz has a clinic.", days=2)
     assert ordered((old, 3.0), (other, 2.0), (new, 1.0)) == ["new", "old", "other"]
-    (first, *_) = newest_first(
+    (first, *_) = by_age(
         [Ranked("old", 3.0, {"bm25": 3.0}), Ranked("new", 1.0, {"bm25": 1.0})], {"old": old, "new": new}
     )
     assert first.score == sum(first.why.values())
@@ -66,6 +70,25 @@ def test_other_speakers_questions_and_summaries_change_nothing():
         said("new", "Lena works", days=1, speaker="Ann"),
     ):
         assert ordered((old, 2.0), (later, 1.0)) == ["old", "new"]
+
+
+def test_what_lacks_a_name_or_a_number_that_is_asked_for_is_of_another():
+    def first(question, *texts):
+        told = [(said(f"{n:02}", text, days=n), 3.0 - n) for n, text in enumerate(texts)]
+        return ordered(*told, by=lambda ranked, records: newest_first(question, ranked, records))[0]
+
+    phones = ("The phone number of Anna is 555-0100.", "The phone number of Ben is 555-0101.")
+    assert first("What is the phone number of Anna?", *phones) == "00"
+    assert first("what is the phone number of anna?", *phones) == "00"
+    assert first("Which phone number is it?", *phones) == "01"
+    tickets = ("Ticket 4003: login is broken again.", "Ticket 4004: login is broken again.")
+    assert first("What about ticket 4003?", *tickets) == "00"
+
+
+def test_what_answers_far_less_is_no_newer_answer():
+    old, new = said("old", WORK), said("new", f"{WORK} now", days=1)
+    assert ordered((old, 1.0 + FAR), (new, 1.0)) == ["new", "old"]
+    assert ordered((old, 1.1 + FAR), (new, 1.0)) == ["old", "new"]
 
 
 def test_what_stands_far_behind_stays_there():
@@ -109,7 +132,7 @@ def test_nothing_is_lost_or_doubled_and_scores_fall(rows):
     ]
     records = {record.id: record for record, _ in pairs}
     ranked = sorted((Ranked(record.id, score) for record, score in pairs), key=lambda r: (-r.score, r.id))
-    newest = newest_first(ranked, records)
+    newest = by_age(ranked, records)
     assert [r.score for r in newest] == sorted((r.score for r in newest), reverse=True)
     for found in (newest, user_first(ranked, records)):
         assert sorted(r.id for r in found) == sorted(records)

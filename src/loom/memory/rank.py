@@ -68,8 +68,8 @@ class Candidate(NamedTuple):
     """Something that may be recalled, with the raw score of each signal that found it.
 
     Signals are `bm25`, `bm25.KIND`, `phrase`, `head` and `alike` (missing is zero: nothing matched), `dense` and
-    `dense.around` (missing is unknown: taken as the lowest). `position` counts the turns of a session; `words` are those
-    of the text that blanks part.
+    `dense.around` (missing is unknown: taken as the lowest). `position` counts the turns of a session; `words` are
+    those of the text that blanks part.
     """
 
     id: str

@@ -110,7 +110,7 @@ class Recall:
         ranked, failed = await self._reranked(question, ranked, records)
         # A question about a time may mean what was said then; a statement looks for what it makes old.
         if asked.when is None and not _is_statement(question):
-            ranked = newest_first(ranked, records)
+            ranked = newest_first(question, ranked, records)
         if budget is not None and halves == "user":
             ranked = user_first(ranked, records)
         passages: Sequence[Hit] = ()

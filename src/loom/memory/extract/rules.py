@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -59,6 +59,10 @@ _ASIDE: Final = (
     r"any longer|instead|actually|a lot|very much|so much|with my \w+))*"
 )
 _TAIL: Final = rf"(?:,? (?P<when>{PAST}))?{_ASIDE}$"
+_WHEN_FIRST: Final = re.compile(rf"^(?P<when>{PAST}) (?P<rest>(?:I|i)(?:['\u2019]\w+)? .*)$")
+_WHEN_APART: Final = re.compile(rf"^(?P<when>{PAST}), (?=[Ii]\b)")
+_OF_LATE: Final = re.compile(r"(?i:since\b|yesterday|today|(?:last|this) (?:week|month)|\w+ (?:day|week|month)s? ago)")
+"""A time from which what began then still holds when it is said. A date tells of the past, in whatever order."""
 
 _NOT_A_STATEMENT: Final = re.compile(
     r"\?|[\"\u201c\u201d\u00ab\u00bb]|(?<!\w)'[^']+'(?!\w)|\b(?:if|wish|imagine|imagining|suppose|supposing|pretend|unless|"
@@ -87,6 +91,7 @@ _OPENING: Final = re.compile(
     r"as of (?:today|now)|these days|nowadays|remember that|please remember that|please note that|note that)[,!]? )+",
     re.IGNORECASE,
 )
+_PICTURES: Final = re.compile("[\u2600-\u27bf\U0001f000-\U0001faff\ufe0f\u200d]+")
 _EMPTY: Final = frozenset(
     {"lot", "bit", "home", "work", "town", "place", "everything", "nothing", "something", "anything"}
 )
@@ -216,13 +221,25 @@ def _claims(episode: Episode) -> Iterator[Claim]:
     subject = USER if speaker == USER else (episode.speaker or USER)
     if "```" in episode.text or _TEXT_WORK.search(episode.text):
         return
+    still: dict[tuple[str, str], Claim] = {}
     for sentence in sentences(episode.text):
         if len(sentence) > _LONGEST or sentence.startswith(">"):
             continue
         for instruction in instructions_in(sentence):
             yield _claim(episode, subject, INSTRUCTION, instruction)
         for clause in _clauses(sentence):
-            yield from _read(clause, subject, episode)
+            for claim, is_of_late in _read(clause, subject, episode):
+                yield claim
+                if is_of_late:
+                    slot = (claim.subject, claim.predicate)
+                    still[slot] = max(still.get(slot, claim), claim, key=_start)
+    # "I moved to Berlin last week" also says where he lives now, whatever else was said since last week.
+    yield from (replace(claim, valid_from=episode.at) for claim in still.values() if _start(claim) < episode.at)
+
+
+def _start(claim: Claim) -> datetime:
+    assert claim.valid_from is not None
+    return claim.valid_from
 
 
 def sentences(text: str) -> Iterator[str]:
@@ -233,13 +250,16 @@ def sentences(text: str) -> Iterator[str]:
 def _clauses(plain: str) -> Iterator[str]:
     """The clauses of a sentence, if it is a plain statement."""
     if not _TEXT_WORK.search(plain) and not _NOT_A_STATEMENT.search(plain):
-        for clause in _CLAUSE.split(plain):
-            yield _OPENING.sub("", clause.strip(" \t.!,;:()")).strip()
+        for clause in _CLAUSE.split(_WHEN_APART.sub(r"\g<when> ", plain)):
+            yield _OPENING.sub("", _PICTURES.sub("", clause).strip(" \t.!,;:()")).strip()
 
 
-def _read(clause: str, subject: str, episode: Episode) -> Iterator[Claim]:
+def _read(clause: str, subject: str, episode: Episode) -> Iterator[tuple[Claim, bool]]:
+    """The claims of a clause, each with whether it says of something begun of late that it still holds."""
+    if when := _WHEN_FIRST.match(clause):
+        clause = f"{when['rest']} {when['when'].lower()}"
     if kin := _KINSHIP.match(clause):
-        yield _claim(episode, subject, _relation(kin["relation"]), kin["object"])
+        yield _claim(episode, subject, _relation(kin["relation"]), kin["object"]), False
         if not _NOT_SURE.search(kin["rest"]):
             for rule in _THIRD:
                 if found := rule.pattern.match(kin["rest"]):
@@ -251,7 +271,7 @@ def _read(clause: str, subject: str, episode: Episode) -> Iterator[Claim]:
             yield from _made(rule, found, subject, episode)
 
 
-def _made(rule: _Rule, found: re.Match[str], subject: str, episode: Episode) -> Iterator[Claim]:
+def _made(rule: _Rule, found: re.Match[str], subject: str, episode: Episode) -> Iterator[tuple[Claim, bool]]:
     groups = found.groupdict()
     predicate = rule.predicate
     if predicate == "relation":
@@ -263,8 +283,9 @@ def _made(rule: _Rule, found: re.Match[str], subject: str, episode: Episode) -> 
     start, end = _when(rule, groups, episode.at)
     changed = predicate == "drives" and re.search(r"\b(?:now|recently|just)\b", found[0])
     cardinality: Cardinality = "single" if changed else "inferred"
+    is_of_late = end is None and not rule.many and _OF_LATE.match(groups.get("when") or "") is not None
     for object in _objects(groups["object"], many=rule.many):
-        yield _claim(episode, subject, predicate, object, start=start, end=end, cardinality=cardinality)
+        yield _claim(episode, subject, predicate, object, start=start, end=end, cardinality=cardinality), is_of_late
 
 
 def _claim(
@@ -298,7 +319,7 @@ def _when(rule: _Rule, groups: dict[str, str | None], at: datetime) -> tuple[dat
     if soon := groups.get("soon"):
         span = interval_of(re.sub(r"^(?:on|in|this) ", "", soon) if " " in soon else soon, at)
         return at, span[1] if span and span[1] > at else None
-    words = groups.get("when") or ""
+    words = (groups.get("when") or "").casefold()
     span = interval_of(re.sub(r"^(?:since|in|on) ", "", words), at) if words else None
     if span and span[0] > at and not re.search(r"\d{4}", words):
         span = (span[0] - timedelta(days=365), span[1] - timedelta(days=365))
