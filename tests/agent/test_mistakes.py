@@ -33,6 +33,19 @@ async def test_an_empty_session_id_is_none_at_all() -> None:
         await Agent(model=ScriptedModel(echo)).run("Hi.", session_id="")
 
 
+async def test_a_closed_agent_says_that_it_is_closed() -> None:
+    agent = Agent(model=ScriptedModel(echo))
+    await agent.run("Hi.", session_id="s")
+    await agent.aclose()
+    uses = (agent.run, agent.resume, agent.build_context)
+    for use in uses:
+        with pytest.raises(UsageError, match="this agent is closed; make another one"):
+            await use("Hi.", session_id="s")
+    with pytest.raises(UsageError, match="this agent is closed"):
+        await agent.session()
+    await agent.aclose()
+
+
 @pytest.mark.parametrize("how", ["sqlite:{}", "sqlite://{}", {"backend": "sqlite", "path": "{}"}, {"url": "sqlite:{}"}])
 async def test_sessions_are_saved_beside_the_memory_however_its_file_is_named(tmp_path: Any, how: Any) -> None:
     path = str(tmp_path / "bot.db")

@@ -124,11 +124,12 @@ async def test_a_turn_that_was_not_saved_does_not_keep_an_agent_from_closing() -
             closed.append("store")
 
     store = Store()
-    agent = Agent(model=ScriptedModel(["Mine."]), checkpoint=store)
+    agent = Agent(model=ScriptedModel(echo), checkpoint=store)
     session = await agent.session(session_id="s")
+    await session.send("Mine.")
     await Agent(model=ScriptedModel(echo), checkpoint=store).run("Theirs.", session_id="s")
     with pytest.raises(StoreConflict):
-        await session.send("Mine.")
+        await session.send("Mine, again.")
     with pytest.raises(StoreConflict):  # this session was used past the agent, so nobody has told of it yet
         await agent.aclose()
     assert closed == ["store"]

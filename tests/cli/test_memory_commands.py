@@ -116,7 +116,6 @@ def test_files_without_a_conversation_end_in_one_line(loom, tmp_path, content):
 
 
 def test_show_gives_the_profile_or_a_record_with_its_origin(loom):
-    assert "nothing is known of me" in loom("show").stdout
     loom("add", "Always answer in French. I live in Oslo.")
     assert "- Always answer in French" in loom("show").stdout
     profile = json.loads(loom("show", "--json").stdout)
@@ -127,7 +126,7 @@ def test_show_gives_the_profile_or_a_record_with_its_origin(loom):
     assert f"from episode {fact['sources'][0]}" in shown
     found = json.loads(loom("show", fact["id"], "--json").stdout)
     assert found["sources"][0]["text"] == "Always answer in French. I live in Oslo."
-    assert loom("show", "nowhere", code=2).stderr.startswith("loom: user 'me' has no record 'nowhere'")
+    assert "nothing is known of you" in loom("show", "--user", "you").stdout
 
 
 def test_what_is_retired_is_said(loom):
@@ -150,24 +149,82 @@ def test_another_embedder_is_mended_by_the_command_that_is_named(loom):
 
 
 @pytest.mark.parametrize(
-    "call",
+    ("call", "says"),
     [
-        ("stats", "--embedder", "nobody"),
-        ("reembed", "--embedder", "nobody"),
-        ("search", " "),
-        ("stats", "--user", ""),
-        ("export", "--to", "nowhere/x.jsonl"),
-        ("import", "bad-export.jsonl"),
-        ("import", "old-export.jsonl"),
+        (("stats", "--embedder", "nobody"), "nobody"),
+        (("reembed", "--embedder", "nobody"), "nobody"),
+        (("search", " "), "the question is empty; ask in words, or see everything with `loom memory export`"),
+        (("stats", "--user", ""), "--user is empty; give it a name"),
+        (("add", "x", "--session", " "), "--session is empty; give it a name"),
+        (("export", "--to", "nowhere/x.jsonl"), "cannot be written"),
+        (("import", "bad-export.jsonl"), "is not UTF-8 text"),
+        (("import", "old-export.jsonl"), "line 2"),
+        (("show", "nowhere"), "user 'me' has no record 'nowhere'; `loom memory search` and `loom memory facts` show"),
+        (("forget", "nowhere"), "user 'me' has no record 'nowhere'; `loom memory search` and `loom memory facts` show"),
+        (("forget", "nowhere", "--json"), "user 'me' has no record 'nowhere'"),
     ],
-    ids=" ".join,
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
-def test_a_users_mistake_ends_in_one_line(loom, tmp_path, call):
+def test_a_users_mistake_ends_in_one_line(loom, tmp_path, call, says):
+    loom("add", "I live in Oslo.")
     (tmp_path / "bad-export.jsonl").write_bytes(b'{"loom": "memory", "format": 1}\n\xff\xfe')
     (tmp_path / "old-export.jsonl").write_text('{"loom": "memory", "format": 1}\n{"kind": "fact", "id": "f"}\n')
     done = loom(*call, code=2)
     assert done.stderr.startswith("loom: ")
+    assert says in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_no_record_is_forgotten_where_one_is_not_there(loom):
+    (id,) = json.loads(loom("add", "I live in Oslo.", "--json").stdout)["kept"]
+    loom("forget", id, "nowhere", code=2)
+    assert json.loads(loom("stats", "--json").stdout)["L1"] == 1
+    assert "1 episode" in loom("forget", id).stdout
+
+
+@pytest.mark.parametrize("limit", ["0", "-3"])
+def test_a_limit_of_no_hits_is_refused_by_its_option(loom, limit):
+    loom("add", "I live in Oslo.")
+    assert "Invalid value for '--limit'" in loom("search", "Oslo", "--limit", limit, code=2).stderr
+
+
+@pytest.mark.parametrize(
+    "call",
+    ["search x", "facts", "show", "stats", "export", "export --to backup.jsonl", "forget", "work", "reembed"],
+)
+def test_a_place_with_a_slip_is_refused_and_not_made(tmp_path, call):
+    command = [LOOM, "memory", *call.split(), "--db", "sqlite:./typo.db"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr == "loom: there is nothing at './typo.db'; give the place of a store that was used before\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("width", ["30", "80", ""])
+def test_lists_show_whole_ids_that_other_commands_take(tmp_path, monkeypatch, loom, width):
+    monkeypatch.setenv("COLUMNS", width)
+    loom("add", "I live in Oslo.", "My sister Anna has a boat.")
+    (tmp_path / "talk.jsonl").write_text(json.dumps({"role": "user", "content": "the boat is green"}))
+    loom("import", tmp_path / "talk.jsonl")
+    hits = json.loads(loom("search", "boat in Oslo", "--json").stdout)["hits"]
+    facts = json.loads(loom("facts", "--json").stdout)
+    assert len(hits) > 2
+    assert len(facts) == 2
+    for command, found in ((("search", "boat in Oslo"), hits), (("facts",), facts)):
+        words = loom(*command).stdout.split()
+        assert all(one["id"] in words for one in found)
+    assert hits[0]["text"] in loom("show", hits[0]["id"]).stdout.replace("\n", " ")
+
+
+def test_a_long_record_is_shortened_in_the_list_alone(loom):
+    text = "The boat is green. " * 5_000
+    loom("add", text)
+    shown = loom("search", "boat").stdout
+    assert "\N{HORIZONTAL ELLIPSIS}" in shown
+    assert len(shown) < 1_000
+    (hit,) = json.loads(loom("search", "boat", "--json").stdout)["hits"]
+    assert hit["text"] == text.strip()
+    assert loom("show", hit["id"]).stdout.count("green") >= 5_000
 
 
 def test_facts_as_json_have_times(loom):

@@ -1,6 +1,7 @@
 """`loom session`, through the installed command, on conversations that an agent saved."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -92,9 +93,39 @@ def test_compact_first_dry_then_for_good(loom):
     assert len(data(loom("show", "trip", "--all", "--json"))["messages"]) == 6, "the log keeps everything"
 
 
-def test_a_summary_needs_a_model(loom):
-    dry = data(loom("compact", "trip", "--dry-run", "--json"))
-    assert (dry["strategy"], dry["calls"]) == ("summarize", 1)
+@pytest.mark.parametrize("at", [1, 3])
+def test_a_dry_run_says_what_the_run_does(loom, at):
+    loom("restore", "trip", "--at", at)
+    dry, done = (data(loom("compact", "trip", *how, "--json")) for how in (["--dry-run"], []))
+    assert dry["calls"] == 0
+    for name in ("strategy", "tokens_before", "tokens_after"):
+        assert dry[name] == done[name]
+
+
+def test_ids_are_whole_in_a_narrow_terminal(loom):
+    name = "a-conversation-with-a-very-long-name-" * 3
+    loom("fork", "trip", "--as", name)
+    assert f"{name} " in loom("list").stdout
+    points = data(loom("show", "trip", "--checkpoints", "--json"))
+    assert [point["turn"] for point in points] == [3, 2, 1]
+    shown = loom("show", "trip", "--checkpoints").stdout
+    for point in points:
+        assert f"{point['id']}  {point['turn']} " in shown
+        assert data(loom("show", "trip", "--at", point["id"], "--json"))["turn"] == point["turn"]
+
+
+def test_what_was_chatted_is_found_without_a_word(tmp_path):
+    env = {name: value for name, value in os.environ.items() if not name.startswith("LOOM_")}
+    for line in (["chat", "I live in Oslo.", "--session", "trip"], ["session", "show", "trip"]):
+        done = subprocess.run([LOOM, *line], capture_output=True, encoding="utf-8", check=True, cwd=tmp_path, env=env)
+    assert "I live in Oslo." in done.stdout
+
+
+def test_a_folder_is_read_and_left_as_it_is(tmp_path):
+    line = [LOOM, "session", "list", "--store", f"files:{tmp_path}"]
+    done = subprocess.run(line, capture_output=True, encoding="utf-8", check=True)
+    assert "has no conversations here" in done.stdout
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_export(loom, tmp_path):
@@ -107,13 +138,17 @@ def test_export(loom, tmp_path):
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["show", "nowhere"], "has no conversation 'nowhere'"),
-        (["show", "trip", "--at", "9"], "at '9'"),
+        (["show", "nowhere"], "has no conversation 'nowhere'; see `loom session list`"),
+        (["show", "nowhere", "--checkpoints"], "has no conversation 'nowhere'"),
+        (["show", "trip", "--at", "9"], "at '9'; see `loom session show trip --checkpoints`"),
         (["restore", "trip", "--at", "nothing"], "at 'nothing'"),
         (["compact", "trip", "--strategy", "magic"], "magic"),
         (["fork", "trip", "--as", "trip"], "trip"),
         (["show", "trip", "--at", "²"], "at '²'"),
         (["compact", "trip", "--strategy", "summarize"], "has no model"),
+        (["compact", "trip", "--strategy", "summarize", "--dry-run"], "has no model"),
+        (["compact", "trip", "--model", "foo"], "'foo' names no model; write provider:model"),
+        (["compact", "trip", "--model", "nope:bar", "--dry-run"], "'nope:bar' names no model"),
         (["export", "trip", "-o", "./nowhere/trip.json"], "cannot be written"),
     ],
 )

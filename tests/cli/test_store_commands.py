@@ -187,10 +187,16 @@ def test_doctor_of_a_file_and_of_nothing(loom, tmp_path):
     assert "the backends are" in loom("doctor", "cassandra://x", code=2).stderr
 
 
+def test_doctor_of_a_model_that_cannot_be_used(loom):
+    said = loom("doctor", LOOM_MODEL="bad", code=1).stdout
+    assert "cannot be used: 'bad' names no model; write provider:model" in said
+    assert json.loads(loom("doctor", "--json", LOOM_MODEL="bad", code=1).stdout)["model_failure"]
+
+
 def test_doctor_of_the_installation(loom):
     said = loom("doctor").stdout
     assert "LOOM_MODEL is not set" in said
     assert "extra postgres" in said
     found = json.loads(loom("doctor", "--json", LOOM_MODEL="openai:x").stdout)
     assert found["model"] == "openai:x"
-    assert found.keys() == {"python", "loom", "extras", "embedder", "model"}
+    assert found.keys() == {"python", "loom", "extras", "embedder", "model", "model_failure"}

@@ -40,7 +40,8 @@ This page is the output of `--help`. The how-tos on the [cache bill](../how-to/c
 Every command that shows something for people prints the same as data with `--json`.
 
 A command ends with exit code 0, or with 2 and a message that says what is wrong with the call or the file; `store` and
-`doctor` end with 1 where a store does not hold what it should, or does not answer.
+`doctor` end with 1 where a store does not hold what it should, or does not answer, or LOOM_MODEL names a model that
+cannot be used.
 Progress and errors go to the error stream, so the output can be piped.
 """
 

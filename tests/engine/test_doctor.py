@@ -109,11 +109,20 @@ def test_the_installation(monkeypatch):
     found = installed()
     assert found.python.startswith(f"{sys.version_info.major}.{sys.version_info.minor}.")
     assert found.loom == __version__
-    assert found.model == "anthropic:some-model"
+    assert (found.model, found.model_failure) == ("anthropic:some-model", None)
     assert "OPENAI_API_KEY is not set" in found.embedder
     assert found.extras["qdrant"].startswith("qdrant-client ")
     monkeypatch.delenv("LOOM_MODEL")
     assert "LOOM_MODEL is not set" in installed().model
+    assert installed().model_failure is None
+
+
+def test_a_model_that_cannot_be_used(monkeypatch):
+    monkeypatch.setenv("LOOM_MODEL", "bad")
+    assert installed().model_failure.startswith("'bad' names no model; write provider:model")
+    monkeypatch.setenv("LOOM_MODEL", "anthropic:some-model")
+    monkeypatch.setitem(sys.modules, "anthropic", None)  # as where it is not installed
+    assert "pip install 'loom-engine[anthropic]'" in installed().model_failure
 
 
 def test_a_missing_extra_is_given_with_its_command(monkeypatch):

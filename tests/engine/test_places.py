@@ -8,8 +8,9 @@ import pytest
 from loom.core.record import Layer
 from loom.core.scope import Scope
 from loom.engine import open_memory
-from loom.engine.places import Opening, store_at
-from loom.errors import FormatTooNew, MissingExtra, StoreError, StoreUnavailable, UsageError
+from loom.engine.checkpoints import open_checkpoints
+from loom.engine.places import Opening, check_is_there, places_of, sessions_place, store_at
+from loom.errors import FormatTooNew, MissingExtra, NotFound, StoreError, StoreUnavailable, UsageError
 from loom.memory.chroma import ChromaMemory
 from loom.memory.composite_store import CompositeStore
 from loom.memory.qdrant import QdrantMemory
@@ -19,6 +20,7 @@ from loom.stores.postgres import PostgresStore
 from loom.stores.qdrant import QdrantVectorStore
 from loom.stores.redis import RedisStore
 from loom.stores.sqlite import SqliteStore
+from loom.testing.conformance.checkpoint_samples import CHAT, a_checkpoint
 from loom.testing.conformance.samples import ALICE, an_episode
 from loom.testing.servers import redis
 from loom.testing.servers.process import free_port
@@ -159,6 +161,51 @@ async def test_an_engine_that_cannot_be_reached_costs_no_answer():
         assert "cannot be reached" in memory.store.failure
 
 
+# -- capitals and the home folder -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("where", "file"),
+    [
+        ("sqlite:~/bot.db", "bot.db"),
+        ("SQLite://~/bot.db", "bot.db"),
+        ({"backend": "sqlite", "path": "~/bot.db"}, "bot.db"),
+        ("Qdrant:~/bot", "bot/memory.db"),
+        ({"backend": "chroma", "path": "~/bot"}, "bot/memory.db"),
+        ("composite:?truth=SQLITE:~/bot.db&vectors=qdrant:~/bot", "bot.db"),
+    ],
+    ids=str,
+)
+async def test_capitals_and_the_home_folder(tmp_path, monkeypatch, where, file):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    async with opened(where) as memory:
+        await memory.remember("I live in Tokyo.", user_id="ann")
+    assert (tmp_path / file).is_file()
+    assert not (tmp_path / "~").exists()
+    if isinstance(where, str):
+        check_is_there(where)
+        assert sessions_place(where) == f"sqlite:{'//' if '//' in where else ''}{tmp_path / file}"
+
+
+async def test_checkpoints_in_the_home_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for where, name in (("FILES:~/talks", "talks"), ("Sqlite:~/talks.db", "talks.db")):
+        with pytest.raises(NotFound, match=name):
+            check_is_there(where)
+        store = open_checkpoints(where)
+        await store.save(CHAT, a_checkpoint("c1"), entries=(), head=None)
+        await store.aclose()
+        assert (tmp_path / name).exists()
+        check_is_there(where)
+
+
+def test_a_server_keeps_its_url():
+    where = "POSTGRES://u:Pa~ss@Host/~db"
+    assert places_of(where) == {"store": "postgres://u:Pa~ss@Host/~db"}
+    check_is_there(where)
+
+
 # -- one clear error --------------------------------------------------------------------------------------
 
 
@@ -167,6 +214,14 @@ async def test_an_engine_that_cannot_be_reached_costs_no_answer():
     [
         ("cassandra://u:hunter2@host", "no memory backend 'cassandra'; the backends are inmemory, sqlite, postgres"),
         ("hunter2", "the backends are"),
+        ("bot.db", "for a file write sqlite:./bot.db$"),
+        ("notes/bot", "for a file write sqlite:./notes/bot$"),
+        ("./bot", "for a file write sqlite:./bot$"),
+        ("../bot.sqlite3", "for a file write sqlite:../bot.sqlite3$"),
+        ("~/bot", "for a file write sqlite:~/bot$"),
+        ("/var/bot.sqlite", "for a file write sqlite:/var/bot.sqlite$"),
+        ("cassandra", "qdrant, composite$"),
+        (":memory:", "write inmemory$"),
         ("sqlite", "sqlite:./memory.db"),
         ("qdrant+http://u:hunter2@host:6333", r"qdrant\+http://HOST:6333\?truth=sqlite"),
         ("chroma+http://host:8000", r"chroma\+http://HOST:8000\?truth=sqlite"),

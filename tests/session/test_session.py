@@ -193,8 +193,9 @@ async def test_a_session_continued_elsewhere_is_told_so() -> None:
     one = Session(model=model, checkpoint=store, session_id="s", user_id="ann")
     await one.send("a")
     other = Session(model=model, checkpoint=store, session_id="s", user_id="ann")
-    with pytest.raises(StoreConflict, match="call restore"):
+    with pytest.raises(StoreConflict, match=r"'s' already exists; restore\(\) it"):
         await other.send("b")
+    assert len(model.requests) == 1, "the model is not asked for an answer that could not be saved"
     await other.restore()
     await other.send("b")
     with pytest.raises(StoreConflict, match="continued somewhere else"):

@@ -34,6 +34,17 @@ async def store(tmp_path):
         yield store
 
 
+async def test_reading_writes_nothing(tmp_path, store):
+    assert await store.list(ALICE) == ()
+    assert await store.load(CHAT) is None
+    assert list(tmp_path.iterdir()) == []
+    await save_turns(store, CHAT, "a")
+    (tmp_path / "sessions" / "lock").unlink()  # as in a copy of the logs alone
+    async with aclosing(FileCheckpointStore(tmp_path / "sessions")) as other:
+        assert len(await other.list(ALICE)) == 1
+    assert list((tmp_path / "sessions").iterdir()) == [the_log(tmp_path)]
+
+
 def the_log(tmp_path):
     (path,) = (tmp_path / "sessions").glob("*.log")
     return path

@@ -105,14 +105,6 @@ async def test_a_newer_file_is_refused_with_both_versions(tmp_path):
         assert await store.get(ALICE, "e1") == an_episode()
 
 
-async def test_the_file_of_another_program_is_left_alone(tmp_path):
-    path = tmp_path / "other.db"
-    execute(path, "CREATE TABLE theirs (n)")
-    with pytest.raises(StoreError, match="another program"):
-        await SqliteStore(path).put(ALICE, an_episode())
-    assert execute(path, "SELECT name FROM sqlite_schema") == [("theirs",)]
-
-
 async def test_what_is_no_database_is_refused(tmp_path):
     path = tmp_path / "notes.txt"
     path.write_text("not a database " * 100)

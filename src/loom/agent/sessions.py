@@ -97,12 +97,14 @@ class Sessions:
         self._clock = clock or SystemClock()
         self._ids = RecordIds(self._clock)
         self._places: OrderedDict[Scope, _Place] = OrderedDict()
+        self._closed = False
 
     @asynccontextmanager
     async def taken(
         self, user_id: str, session_id: str | None, metadata: Mapping[str, Any] | None
     ) -> AsyncGenerator[Session]:
         """The session of a conversation, for one turn; whoever comes meanwhile waits."""
+        self._check_open()
         scope = Scope(self._namespace, user_id, self._ids.next_id() if session_id is None else session_id)
         place = self._places.get(scope) or self._placed(scope)
         self._places.move_to_end(scope)
@@ -119,15 +121,21 @@ class Sessions:
 
     async def exists(self, user_id: str, session_id: str) -> bool:
         """Whether a conversation was saved."""
+        self._check_open()
         return await self._store.load(Scope(self._namespace, user_id, session_id)) is not None
 
     async def aclose(self) -> None:
         """Save every session and close the store."""
+        self._closed = True
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self._store.aclose)
             for place in self._places.values():
                 stack.push_async_callback(place.session.aclose)
         self._places.clear()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise UsageError("this agent is closed; make another one")
 
     def _placed(self, scope: Scope) -> _Place:
         place = self._places[scope] = _Place(*self._made(scope))

@@ -20,14 +20,19 @@ if TYPE_CHECKING:
     from loom.memory.memory import Memory
     from loom.session.session import Session
 
+CHATS = "sqlite:./loom-chat.db"
+"""Where a chat remembers and is saved, if nothing is said."""
+WHO = "me"
+"""Who talks, if nothing is said."""
+
 _HELP = "/context  /memory [QUESTION]  /forget ID  /compact  /undo  /help  /quit"
 
 
 def chat(
     message: Annotated[str | None, typer.Argument(help="Say one thing and leave; talk if not given.")] = None,
     model: Annotated[str | None, typer.Option(help="provider:model; the one LOOM_MODEL names, if not given.")] = None,
-    memory: Annotated[str, typer.Option(help="Where it remembers.", envvar="LOOM_MEMORY")] = "sqlite:./loom-chat.db",
-    user: Annotated[str, typer.Option(help="Who you are.", envvar="LOOM_USER")] = "me",
+    memory: Annotated[str, typer.Option(help="Where it remembers.", envvar="LOOM_MEMORY")] = CHATS,
+    user: Annotated[str, typer.Option(help="Who you are.", envvar="LOOM_USER")] = WHO,
     session: Annotated[str | None, typer.Option(help="The conversation to go on with; a new one if not given.")] = None,
     instructions: Annotated[str, typer.Option(help="What the agent is told first.")] = "You are a helpful assistant.",
     json: Annotated[bool, typer.Option("--json", help="Print every event as a line of JSON.")] = False,
@@ -40,7 +45,11 @@ def chat(
             held = await agent.session(user_id=user, session_id=session)
             await Chat(agent, held, json=json).talk(message)
 
-    anyio.run(work)
+    try:
+        anyio.run(work)
+    except KeyboardInterrupt:
+        typer.echo(err=True)  # the terminal shows ^C where it was typed: what comes next begins a line
+        raise
 
 
 class Chat:
@@ -73,13 +82,23 @@ class Chat:
         prompt = "[bold]> [/bold]" if sys.stdin.isatty() else ""
         while True:
             try:
-                said = await anyio.to_thread.run_sync(lambda: self._errors.input(prompt), abandon_on_cancel=True)
+                said = await self._typed(prompt)
             except EOFError:
                 return
             if said.strip() in ("/quit", "/exit"):
                 return
             if said.strip():
                 await self._mended(said)
+
+    async def _typed(self, prompt: str) -> str:
+        """The next line.
+
+        In a terminal the loop waits until the line is whole, and hears Ctrl-C meanwhile; nobody else could end a read.
+        """
+        self._errors.print(prompt, end="")
+        if sys.stdin.isatty() and sys.platform != "win32":
+            await anyio.wait_readable(sys.stdin)
+        return self._errors.input()
 
     async def _mended(self, said: str) -> None:
         """A line of a conversation: a mistake ends the line, not the conversation."""

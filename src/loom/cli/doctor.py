@@ -12,7 +12,7 @@ from rich.text import Text
 from loom.cli.output import console, print_json, progress_bar
 
 if TYPE_CHECKING:
-    from loom.engine.doctor import Examined
+    from loom.engine.doctor import Examined, Installed
 
 
 def doctor(
@@ -24,7 +24,7 @@ def doctor(
 ) -> None:
     """What is installed, or of a store: whether it answers, and what it guarantees as it is set up now.
 
-    Exit code 1 where a part of the store does not answer.
+    Exit code 1 where a part of the store does not answer, or the model that LOOM_MODEL names cannot be used.
     """
     if url is None:
         _installation(json=json)
@@ -49,10 +49,18 @@ def _installation(*, json: bool) -> None:
     found = installed()
     if json:
         print_json(found)
-        return
+    else:
+        _show_installed(found)
+    if found.model_failure:
+        raise typer.Exit(1)
+
+
+def _show_installed(found: Installed) -> None:
     table = _table()
     for name in ("python", "loom", "embedder", "model"):
         table.add_row(name, Text(getattr(found, name)))
+    if found.model_failure:
+        table.add_row("", Text(f"cannot be used: {found.model_failure}", style="yellow"))
     for extra, said in found.extras.items():
         table.add_row(f"extra {extra}", Text(said))
     console().print(table)

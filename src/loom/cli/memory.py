@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
 from rich.text import Text
 
-from loom.cli.output import console, plain, print_json, progress_bar
-from loom.errors import UsageError
+from loom.cli.importing import import_file
+from loom.cli.output import console, plain, print_json, print_listed, progress_bar
+from loom.errors import NotFound, UsageError
+
+if TYPE_CHECKING:
+    from datetime import datetime
 
 app = typer.Typer(help="Remember, recall and forget, in a memory file.", no_args_is_help=True)
 
+
+def _not_blank(param: typer.CallbackParam, value: str | None) -> str | None:
+    if value is not None and not value.strip():
+        raise UsageError(f"--{param.name} is empty; give it a name")
+    return value
+
+
 Db = Annotated[str, typer.Option("--db", help="The memory: sqlite:PATH.", envvar="LOOM_MEMORY")]
-User = Annotated[str, typer.Option("--user", help="Whose memory.", envvar="LOOM_USER")]
+User = Annotated[str, typer.Option("--user", help="Whose memory.", envvar="LOOM_USER", callback=_not_blank)]
 Embedder = Annotated[
     str | None,
     typer.Option(
@@ -31,14 +42,18 @@ DEFAULT = "sqlite:./loom-memory.db"
 
 
 @contextmanager
-def _opened(db: str, embedder: str | None = None) -> Generator[Any]:
+def _opened(db: str, embedder: str | None = None, *, may_be_new: bool = False) -> Generator[Any]:
+    """The memory at a place; one that is not there yet is refused where nobody is about to fill it."""
     from loom.engine import open_memory_sync
+    from loom.engine.places import check_is_there
 
+    if not may_be_new:
+        check_is_there(db)
     with open_memory_sync(db, embedder=embedder) as memory:
         yield memory
 
 
-def _print_notes(notes: tuple[str, ...]) -> None:
+def _print_notes(notes: Iterable[str]) -> None:
     for note in notes:
         console().print(Text(f"! {note}", style="yellow"))
 
@@ -49,12 +64,12 @@ def add(
     *,
     db: Db = DEFAULT,
     user: User = "me",
-    session: Annotated[str | None, typer.Option(help="The conversation it belongs to.")] = None,
+    session: Annotated[str | None, typer.Option(help="The conversation it belongs to.", callback=_not_blank)] = None,
     embedder: Embedder = None,
     json: Json = False,
 ) -> None:
     """Remember something."""
-    with _opened(db, embedder) as memory:
+    with _opened(db, embedder, may_be_new=True) as memory:
         done = memory.remember(text, user_id=user, session_id=session)
         notes = done.notes + memory.metabolize(user_id=user).notes
         facts = memory.facts(user_id=user)
@@ -75,11 +90,16 @@ def search(
     *,
     db: Db = DEFAULT,
     user: User = "me",
-    limit: Annotated[int, typer.Option(help="Hits at the most.")] = 8,
+    limit: Annotated[int, typer.Option(help="Hits at the most.", min=1)] = 8,
     embedder: Embedder = None,
     json: Json = False,
 ) -> None:
-    """Recall what is known, and why each hit is there."""
+    """Recall what is known, and why each hit is there.
+
+    Of a long text only the beginning is shown; `show` and --json have all of it.
+    """
+    if not query.strip():
+        raise UsageError("the question is empty; ask in words, or see everything with `loom memory export`")
     with _opened(db, embedder) as memory:
         found = memory.recall(query, user_id=user, limit=limit)
     if json:
@@ -88,13 +108,11 @@ def search(
         ]
         print_json({"hits": hits, "searched": found.searched, "notes": found.notes})
         return
-    table = Table(box=None, pad_edge=False)
-    for name in ("score", "kind", "text", "why"):
-        table.add_column(name, overflow="fold")
     for hit in found:
         why = ", ".join(f"{name} {value:.2f}" for name, value in hit.why.items())
-        table.add_row(f"{hit.score:.2f}", hit.item.kind, Text(hit.item.text), Text(why, style="dim"))
-    console().print(table if found.hits else f"nothing found among the {found.searched} records of {user}")
+        print_listed(hit.item.id, hit.item.text, f"{hit.item.kind}, score {hit.score:.2f}: {why}")
+    if not found.hits:
+        console().print(Text(f"nothing found among the {found.searched} records of {user}"))
     _print_notes(found.notes)
 
 
@@ -111,14 +129,17 @@ def facts(
     if json:
         print_json(found)
         return
-    table = Table(box=None, pad_edge=False)
-    for name in ("subject", "predicate", "object", "true from", "until", "believed from", "until"):
-        table.add_column(name)
     for fact in found:
-        times = (fact.valid_from, fact.valid_until, fact.recorded_at, fact.superseded_at)
-        days = [at.strftime("%Y-%m-%d") if at else "" for at in times]
-        table.add_row(Text(fact.subject), Text(fact.predicate), Text(fact.object), *days)
-    console().print(table if found else f"no facts are known of {user}")
+        true, believed = _days(fact.valid_from, fact.valid_until), _days(fact.recorded_at, fact.superseded_at)
+        print_listed(fact.id, fact.text, f"true {true}; believed {believed}")
+    if not found:
+        console().print(Text(f"no facts are known of {user}"))
+
+
+def _days(start: datetime | None, end: datetime | None) -> str:
+    """From which day on, and until which where it is over."""
+    days = [f"{word} {at:%Y-%m-%d}" for word, at in (("from", start), ("until", end)) if at]
+    return " ".join(days) or "at any time"
 
 
 @app.command()
@@ -132,7 +153,7 @@ def show(
 ) -> None:
     """A record with where it comes from and what came of it, or a user's profile."""
     with _opened(db) as memory:
-        found = memory.explain(id, user_id=user) if id else memory.profile(user_id=user)
+        found = _explained(memory, id, user) if id else memory.profile(user_id=user)
     if json:
         print_json(found)
         return
@@ -141,6 +162,14 @@ def show(
     if not id and found.standing.left_out:
         left = len(found.standing.left_out)
         _print_notes((f"{left} more stand and are not shown: they take more than the tokens set aside for them",))
+
+
+def _explained(memory: Any, id: str, user: str) -> Any:
+    try:
+        return memory.explain(id, user_id=user)
+    except NotFound as error:
+        hint = "`loom memory search` and `loom memory facts` show the ids"
+        raise NotFound(f"user {user!r} has no record {id!r}; {hint}") from error
 
 
 @app.command()
@@ -170,9 +199,11 @@ def forget(
     json: Json = False,
 ) -> None:
     """Forget records, or a whole user."""
-    if not ids and not yes:
-        typer.confirm(f"Forget everything that is known of {user}?", abort=True)
     with _opened(db) as memory:
+        if not ids and not yes:
+            typer.confirm(f"Forget everything that is known of {user}?", abort=True)
+        for id in ids or ():
+            _explained(memory, id, user)  # nothing is forgotten where one of them is not there
         receipt = memory.forget(*(ids or ()), user_id=user)
     if json:
         print_json(receipt)
@@ -204,41 +235,37 @@ def export_(
 
 @app.command(name="import")
 def import_(
-    path: Annotated[Path, typer.Argument(help="An export of Loom or of ChatGPT, Claude Code transcripts, JSON lines.")],
+    path: Annotated[
+        Path,
+        typer.Argument(
+            help="An export of Loom or of ChatGPT (conversations.json), transcripts of Claude Code, or messages with "
+            'role and content: one on a line, a JSON array of them, or {"messages": [...]} for each conversation.'
+        ),
+    ],
     db: Db = DEFAULT,
     user: User = "me",
     embedder: Embedder = None,
     json: Json = False,
 ) -> None:
-    """Read conversations or an export into a user's memory; reading a file again adds nothing."""
-    with _opened(db, embedder) as memory, progress_bar("importing") as progress:
-        if _is_export(path):
-            done = memory.import_(_lines(path), user_id=user, progress=progress)
-            kept, notes = len(done.kept), done.notes
-        else:
-            kept, notes = _import_transcripts(memory, path, user, progress)
+    """Read conversations or an export into a user's memory; reading a file again adds nothing.
+
+    The time of a message is read from timestamp, create_time, created_at or at, in ISO 8601 or seconds since 1970.
+    """
+    try:
+        with _opened(db, embedder, may_be_new=True) as memory, progress_bar("importing") as progress:
+            done = import_file(memory, path, user=user, progress=progress)
+    except KeyboardInterrupt:
+        with _opened(db, may_be_new=True) as memory:  # again: what was being written then has ended now
+            held = sum(count for name, count in memory.stats(user_id=user).items() if name != "jobs")
+        again = "run it again to go on, nothing is added twice"
+        typer.echo(f"loom: stopped; {held:,} records of {user} are kept; {again}", err=True)
+        raise typer.Exit(130) from None
     if json:
-        print_json({"imported": kept, "notes": notes})
+        counts = {"imported": done.new, "there": done.there, "skipped": done.left_out}
+        print_json({**counts, "notes": list(done.notes)})
         return
-    console().print(f"imported {kept} records for {user}")
-    _print_notes(notes)
-
-
-def _import_transcripts(
-    memory: Any, path: Path, user: str, progress: Callable[[int, int], None]
-) -> tuple[int, tuple[str, ...]]:
-    from loom.memory.transcripts import read_transcripts
-
-    kept, notes = 0, dict[str, None]()
-    conversations = read_transcripts(path)
-    for number, found in enumerate(conversations, 1):
-        key = f"import:{found.session_id}"
-        done = memory.remember(found.turns, user_id=user, session_id=found.session_id, key=key)
-        kept += len(done.kept) - len(done.skipped)
-        notes.update(dict.fromkeys(done.notes))
-        progress(number, len(conversations))
-    notes.update(dict.fromkeys(memory.metabolize(user_id=user).notes))
-    return kept, tuple(notes)
+    console().print(f"imported for {user}: {done}")
+    _print_notes(done.notes)
 
 
 @app.command()
@@ -264,18 +291,3 @@ def work(db: Db = DEFAULT, json: Json = False) -> None:
     counts = ", ".join(f"{n} {what}" for what, n in done.counts.items() if n)
     console().print(f"did {done.jobs} jobs{': ' + counts if counts else ''}")
     _print_notes((*done.notes, *(f"failed: {reason}" for reason in done.failed)))
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text(encoding="utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} cannot be read: {error}; give an export in UTF-8") from error
-
-
-def _is_export(path: Path) -> bool:
-    try:
-        with path.open(encoding="utf-8") as file:
-            return file.readline().startswith('{"loom": "memory"')
-    except (OSError, UnicodeDecodeError):
-        return False

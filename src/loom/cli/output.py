@@ -11,18 +11,35 @@ from typing import Any, cast
 
 import typer
 from rich.console import Console
+from rich.padding import Padding
 from rich.progress import Progress
+from rich.text import Text
 
 from loom.core.codec import record_to_dict
 from loom.core.record import Episode, Fact, WorkingBlock
 
 HIDDEN = {"prompt", "body", "key"}
 """Fields that are too large for a report."""
+SHOWN_CHARS = 300
+"""Characters of a text in a list."""
 
 
 def console() -> Console:
     """Where people read."""
     return Console(highlight=False)
+
+
+def print_listed(id: str, said: str, about: str) -> None:
+    """A record of a list: its id with what it says, which no width of a terminal cuts, and a line about it."""
+    out = console()
+    out.print(Text(f"{id}  {shortened(said)}"), soft_wrap=True)
+    out.print(Padding(Text(about, style="dim"), (0, 0, 0, 4), expand=False))
+
+
+def shortened(text: str) -> str:
+    """A text on one line, cut with an ellipsis where it is long."""
+    line = " ".join(text.split())
+    return line if len(line) <= SHOWN_CHARS else f"{line[:SHOWN_CHARS].rstrip()}\N{HORIZONTAL ELLIPSIS}"
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from rich.control import strip_control_codes
 from rich.table import Table
 from rich.text import Text
 
+from loom.cli.chat import CHATS, WHO
 from loom.cli.output import console, print_json
 from loom.core.checkpoint import end_of_turn
 from loom.core.message import plain
@@ -38,9 +39,8 @@ At = Annotated[
     str | None, typer.Option("--at", help="A checkpoint id, or the number of a turn; the last if not given.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-DEFAULT = "sqlite:./loom-sessions.db"
-
 _T = TypeVar("_T")
+_WIDEST = 10_000
 _ASKING = ("summarize", "hierarchical")
 _NEEDS_MODEL = "the command line has no model to write a summary with; use --strategy truncate or snapshot"
 
@@ -64,11 +64,10 @@ class _NoModel:
 def _run(store: str, work: Callable[[CheckpointStore], Awaitable[_T]]) -> _T:
     """Do something with a store that exists."""
     from loom.engine.checkpoints import open_checkpoints
+    from loom.engine.places import check_is_there
 
     opened = open_checkpoints(store)
-    place = store.partition(":")[2].removeprefix("//")
-    if place and not Path(place).exists():
-        raise NotFound(f"there is nothing at {place!r}; --store names a file or folder that a session saved to")
+    check_is_there(store)
 
     async def all_of_it() -> _T:
         try:
@@ -85,11 +84,16 @@ async def _found(store: CheckpointStore, scope: Scope, at: str | None) -> Checkp
     else:
         found = await store.load(scope, at)
     if found is None:
-        where = "" if at is None else f" at {at!r}"
-        raise NotFound(
-            f"user {scope.user_id!r} has no conversation {scope.session_id!r}{where}; see `loom session list`"
-        )
+        raise await _not_found(store, scope, at)
     return found
+
+
+async def _not_found(store: CheckpointStore, scope: Scope, at: str | None) -> NotFound:
+    """What is not there, the conversation or a point of it, and the command that lists those that are."""
+    what = f"user {scope.user_id!r} has no conversation {scope.session_id!r}"
+    if await store.load(scope) is None:
+        return NotFound(f"{what}; see `loom session list`")
+    return NotFound(f"{what} at {at!r}; see `loom session show {scope.session_id} --checkpoints`")
 
 
 async def _session(store: CheckpointStore, scope: Scope, at: str | None, **options: Any) -> Session:
@@ -110,7 +114,7 @@ async def _session(store: CheckpointStore, scope: Scope, at: str | None, **optio
 
 
 @app.command("list")
-def list_(store: Store = DEFAULT, user: User = "default", namespace: Namespace = "default", json: Json = False) -> None:
+def list_(store: Store = CHATS, user: User = WHO, namespace: Namespace = "default", json: Json = False) -> None:
     """List the conversations of a user, the last saved first."""
     saved = _run(store, lambda opened: opened.list(Scope(namespace, user)))
     newest: dict[str, Checkpoint] = {}
@@ -121,25 +125,43 @@ def list_(store: Store = DEFAULT, user: User = "default", namespace: Namespace =
     if json:
         print_json([{"session": id, "checkpoints": points[id], "last": last} for id, last in newest.items()])
         return
-    table = Table("session", "turns", "checkpoints", "tokens", "last saved")
+    if not newest:
+        console().print(Text(f"user {user!r} has no conversations here"))
+        return
+    table = Table("session", "turns", "checkpoints", "tokens", "last saved", box=None, pad_edge=False)
     for id, last in newest.items():
         tokens = last.usage.input + last.usage.output
-        table.add_row(id, str(last.turn), str(points[id]), f"{tokens:,}", f"{last.at:%Y-%m-%d %H:%M:%S}")
-    console().print(table if newest else f"user {user!r} has no conversations here")
+        table.add_row(Text(id), str(last.turn), str(points[id]), f"{tokens:,}", _time(last))
+    _print_whole(table)
+
+
+def _time(checkpoint: Checkpoint) -> str:
+    return f"{checkpoint.at:%Y-%m-%d %H:%M:%S}"
+
+
+def _print_whole(table: Table) -> None:
+    """Print a table as wide as it is, however narrow the terminal: half an id is of no use."""
+    out = console()
+    out.width = max(out.width, out.measure(table, options=out.options.update(width=_WIDEST)).maximum)
+    out.print(table)
 
 
 @app.command()
 def show(
     id: Id,
-    store: Store = DEFAULT,
-    user: User = "default",
+    store: Store = CHATS,
+    user: User = WHO,
     namespace: Namespace = "default",
     at: At = None,
     whole: Annotated[bool, typer.Option("--all", help="Show every original message, also what was compacted.")] = False,
+    checkpoints: Annotated[bool, typer.Option("--checkpoints", help="List its saved points, for --at.")] = False,
     json: Json = False,
 ) -> None:
     """Show a conversation as the model sees it, and what was compacted."""
     scope = Scope(namespace, user, id)
+    if checkpoints:
+        _show_checkpoints(store, scope, json=json)
+        return
 
     async def work(opened: CheckpointStore) -> tuple[Session, list[tuple[str, str, str]]]:
         session = await _session(opened, scope, at)
@@ -161,12 +183,27 @@ def show(
         )
 
 
+def _show_checkpoints(store: str, scope: Scope, *, json: bool) -> None:
+    async def work(opened: CheckpointStore) -> tuple[Checkpoint, ...]:
+        await _found(opened, scope, None)
+        return await opened.list(scope)
+
+    saved = _run(store, work)
+    if json:
+        print_json([{"id": point.id, "turn": point.turn, "at": point.at} for point in saved])
+        return
+    table = Table("checkpoint", "turn", "saved", box=None, pad_edge=False)
+    for point in saved:
+        table.add_row(point.id, str(point.turn), _time(point))
+    _print_whole(table)
+
+
 @app.command()
 def restore(
     id: Id,
     at: Annotated[str, typer.Option("--at", help="A checkpoint id, or the number of a turn.")],
-    store: Store = DEFAULT,
-    user: User = "default",
+    store: Store = CHATS,
+    user: User = WHO,
     namespace: Namespace = "default",
     json: Json = False,
 ) -> None:
@@ -185,8 +222,8 @@ def restore(
 def fork(
     id: Id,
     new_id: Annotated[str | None, typer.Option("--as", help="The name of the new conversation.")] = None,
-    store: Store = DEFAULT,
-    user: User = "default",
+    store: Store = CHATS,
+    user: User = WHO,
     namespace: Namespace = "default",
     at: At = None,
     json: Json = False,
@@ -207,8 +244,8 @@ def fork(
 @app.command()
 def export(
     id: Id,
-    store: Store = DEFAULT,
-    user: User = "default",
+    store: Store = CHATS,
+    user: User = WHO,
     namespace: Namespace = "default",
     at: At = None,
     output: Annotated[
@@ -237,10 +274,10 @@ def export(
 @app.command()
 def compact(
     id: Id,
-    store: Store = DEFAULT,
-    user: User = "default",
+    store: Store = CHATS,
+    user: User = WHO,
     namespace: Namespace = "default",
-    strategy: Annotated[str, typer.Option(help="summarize, truncate, sliding_window, hierarchical or snapshot.")] = "",
+    strategy: Annotated[str, typer.Option(help="snapshot, truncate or sliding_window.")] = "snapshot",
     model: Annotated[
         str, typer.Option(help="The model whose window counts, as provider:model.")
     ] = "compatible:unknown",
@@ -248,13 +285,15 @@ def compact(
     json: Json = False,
 ) -> None:
     """Compact a conversation, or say what that would do. Without a model, strategies that ask none are possible."""
+    from loom.engine.models import check_name
+
     scope = Scope(namespace, user, id)
-    chosen = strategy or ("summarize" if dry_run else "snapshot")
-    if not dry_run and chosen in _ASKING:
+    if strategy in _ASKING:
         raise UsageError(_NEEDS_MODEL)
+    check_name(model)
 
     async def work(opened: CheckpointStore) -> Any:
-        config = {"compaction": {"strategy": chosen}}
+        config = {"compaction": {"strategy": strategy}}
         session = await _session(opened, scope, None, model=model, config=config)
         return await session.compact(dry_run=True) if dry_run else await session.compact()
 

@@ -9,6 +9,7 @@ from typing import Any
 from loom.core.clock import Clock
 from loom.engine.checkpoints import open_checkpoints
 from loom.engine.open import open_memory
+from loom.engine.place_names import written_out
 from loom.engine.places import ENGINES, sessions_place
 from loom.memory.extract.llm import LlmExtractor
 from loom.memory.memory import Memory
@@ -44,7 +45,7 @@ def agent_checkpoints(
     """Where an agent saves its sessions: as told, else with the truth of its memory, else in this process."""
     if where is not None:
         return open_checkpoints(where)
-    place = _place_of(memory)
+    place = written_out(_place_of(memory))
     beside = sessions_place(place)
     if beside is None or beside.endswith(":"):
         return open_checkpoints("inmemory")

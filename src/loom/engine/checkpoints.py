@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
+from loom.engine.place_names import written_out
 from loom.errors import UsageError
 from loom.protocols.checkpoint_store import CheckpointStore
 
@@ -26,6 +27,7 @@ def open_checkpoints(where: str | CheckpointStore = "inmemory") -> CheckpointSto
     """
     if not isinstance(where, str):
         return where
+    where = written_out(where)
     backend, _, path = where.partition(":")
     path = path.removeprefix("//")
     if backend == "inmemory" and not path:

@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass, field
 from importlib import metadata
 
-from loom.engine.models import DEFAULT_MODEL
+from loom.engine.models import DEFAULT_MODEL, open_model
 from loom.engine.places import Opening, places_of, store_at
 from loom.errors import LoomError, StoreError
 from loom.protocols.memory_store import MemoryStore
@@ -52,6 +52,8 @@ class Installed:
     extras: dict[str, str] = field(hash=False)
     embedder: str
     model: str
+    model_failure: str | None = None
+    """Why the model that is named cannot be used."""
 
 
 async def examine(where: str) -> tuple[Examined, ...]:
@@ -98,7 +100,17 @@ def installed() -> Installed:
         extras=_extras(),
         embedder=embedder,
         model=named or f"none: {DEFAULT_MODEL} is not set; an agent answers with what it finds in memory",
+        model_failure=_failure_of(named) if named else None,
     )
+
+
+def _failure_of(model: str) -> str | None:
+    """Why an agent could not be made with a model; nobody is called, so a key is not tried."""
+    try:
+        open_model(model)
+    except LoomError as error:
+        return str(error)
+    return None
 
 
 def _extras() -> dict[str, str]:

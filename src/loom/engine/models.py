@@ -44,14 +44,19 @@ def open_model(model: str | Model | None = None, **options: Any) -> Model:
         if options:
             raise UsageError(f"{', '.join(options)}: a model that is already made takes no options")
         return model
-    provider, colon, id = model.partition(":")
-    opener = _openers().get(provider)
-    if not colon or not id or opener is None:
+    check_name(model)
+    provider, _, id = model.partition(":")
+    return _openers()[provider](id, **options)
+
+
+def check_name(model: str) -> None:
+    """Refuse what names no model; whether its package and its key are there is not asked."""
+    provider, _, id = model.partition(":")
+    if not id or provider not in _openers():
         raise UsageError(
             f"{model!r} names no model; write provider:model, where the providers are {', '.join(sorted(_openers()))}; "
             f"use compatible:MODEL with base_url= for any other server that speaks the OpenAI Chat form"
         )
-    return opener(id, **options)
 
 
 def _openers() -> dict[str, Callable[..., Model]]:

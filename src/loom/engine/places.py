@@ -14,6 +14,7 @@ from urllib.parse import unquote
 
 from loom.core.clock import Clock
 from loom.core.record import Layer
+from loom.engine.place_names import meant_by, written_out
 from loom.engine.vector_places import ENGINES, engine_of, folder_of, index_at, is_server, server_form
 from loom.errors import NotFound, UsageError
 from loom.memory.composite import composed
@@ -27,6 +28,8 @@ PLACE_OPTIONS = ("backend", "path", "url", "truth", "vectors", "layers")
 """What a mapping says of where a memory is; see open_memory."""
 TRUTH = "memory.db"
 """The file beside the vectors in a folder of a vector engine: everything that is no vector, and the vectors too."""
+MEMORY = ":memory:"
+"""SQLite's name for a file that is none."""
 COMPOSITE_FORM = "composite:?truth=postgres://...&vectors=qdrant+http://...&l2=redis://..."
 
 _SERVERS = {
@@ -55,6 +58,7 @@ def store_at(where: object, how: Opening) -> Any:
         return _mapped(where, how)  # pyright: ignore[reportUnknownArgumentType]
     if not isinstance(where, str):
         raise UsageError(f"{where!r} names no memory; give a URL, a mapping, a store or a memory")
+    where = written_out(where)
     backend, _, rest = where.partition(":")
     if backend == "inmemory" and not rest:
         return InMemoryStore(clock=how.clock)
@@ -68,17 +72,21 @@ def store_at(where: object, how: Opening) -> Any:
     if backend == "composite":
         given = _queried(where, ("truth", "vectors", *_LAYERS))
         return _composite(given.pop("truth", None), given.pop("vectors", None), given, how)
+    if where == MEMORY:
+        raise UsageError(f"{where!r} names no memory; write inmemory")
     # Only the scheme is repeated: what follows may hold a password.
-    raise UsageError(f"there is no memory backend {backend!r}; the backends are {', '.join(BACKENDS)}")
+    raise UsageError(f"there is no memory backend {backend!r}; the backends are {', '.join(BACKENDS)}{meant_by(where)}")
 
 
 def places_of(where: str) -> dict[str, str]:
     """The places that a place is made of, by what each is for; a store that stands alone is `store`."""
+    where = written_out(where)
+    found = {"store": where}
     if where.partition(":")[0] == "composite":
-        return _queried(where, ("truth", "vectors", *_LAYERS))
-    if engine_of(where) is not None and is_server(where):
-        return {**_queried(where, ("truth",)), "vectors": where.partition("?")[0]}
-    return {"store": where}
+        found = _queried(where, ("truth", "vectors", *_LAYERS))
+    elif engine_of(where) is not None and is_server(where):
+        found = {**_queried(where, ("truth",)), "vectors": where.partition("?")[0]}
+    return {name: written_out(place) for name, place in found.items()}
 
 
 def sessions_place(where: str) -> str | None:
@@ -95,9 +103,9 @@ def check_is_there(where: str) -> None:
     """Refuse the place of a file or a folder that is not there, as opening it would make it."""
     for place in places_of(where).values():
         backend, _, path = place.partition(":")
-        path = folder_of(place) if backend in ENGINES else path
-        is_local = backend == "sqlite" or (backend in ENGINES and bool(path))
-        if is_local and path != ":memory:" and not Path(path.removeprefix("//")).exists():
+        path = folder_of(place) if backend in ENGINES else path.removeprefix("//")
+        is_local = bool(path) and backend in {"sqlite", "files", *ENGINES}
+        if is_local and path != MEMORY and not Path(path).exists():
             raise NotFound(f"there is nothing at {path!r}; give the place of a store that was used before")
 
 
@@ -105,7 +113,7 @@ def indexed_at(truth: object, vectors: str, how: Opening) -> Any:
     """A store with the vector engine that `vectors` names beside it."""
     from loom.stores.indexed import IndexedStore  # noqa: PLC0415 - only who has an index needs it
 
-    return IndexedStore(store_at(truth, how), index_at(vectors), clock=how.clock)
+    return IndexedStore(store_at(truth, how), index_at(written_out(vectors)), clock=how.clock)
 
 
 def _sqlite(path: str, how: Opening) -> SqliteStore:
@@ -123,7 +131,7 @@ def _indexed(where: str, how: Opening) -> Any:
             raise UsageError(f"{name} keeps vectors alone; say where everything else is: {server_form(name)}")
         return indexed_at(truth, where.partition("?")[0], how)
     folder = folder_of(where)
-    file = Path(folder) / TRUTH if folder else ":memory:"
+    file = Path(folder) / TRUTH if folder else MEMORY
     truth = SqliteStore(file, clock=how.clock, durability=how.durability, make_folder=bool(folder))
     return indexed_at(truth, where, how)
 
@@ -170,7 +178,7 @@ def _mapped_index(engine: str, path: object, url: object, truth: object, how: Op
     server = None if url is None else str(url)
     if server is not None and not server.startswith(f"{engine}+"):
         server = f"{engine}+{server}"
-    place = server or (engine if path is None else f"{engine}:{path}")
+    place = written_out(server or (engine if path is None else f"{engine}:{path}"))
     return _indexed(place, how) if truth is None else indexed_at(truth, place, how)
 
 

@@ -11,7 +11,7 @@ from loom.core.scope import Scope
 from loom.errors import EmbedderMismatch, NotFound
 from loom.memory.metabolism import Metabolism, Store
 from loom.memory.neighbours import Neighbours
-from loom.memory.values import Remembered, Skip
+from loom.memory.values import REPEATED, Remembered, Skip
 from loom.protocols.embedder import Embedder, Vector
 from loom.protocols.memory_store import KeepsVectors
 
@@ -53,7 +53,7 @@ class Keeper:
             notes = await self.embed(scope, new)
         written = {e.id: e for e in new}
         kept: list[Record] = [old or written[e.id] for e, old in zip(episodes, known, strict=True)]
-        repeated = [Skip(e.text[:80], "remembered before under this key") for e in again]
+        repeated = [Skip(e.text[:80], REPEATED) for e in again]
         return Remembered(kept=tuple(kept), skipped=(*skipped, *repeated), notes=notes)
 
     async def _write(self, scope: Scope, new: Sequence[Episode], facts: Sequence[Fact]) -> list[Episode]:

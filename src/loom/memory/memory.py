@@ -382,13 +382,13 @@ class Memory:
             yield line
 
     async def import_(self, lines: Iterable[str], *, user_id: str, progress: Progress | None = None) -> Remembered:
-        """Read what export() wrote into a user's memory; what is there already under an id is replaced."""
+        """Read what export() wrote; what is there under an id is replaced, and named in `skipped` as well."""
         scope = self._scope(user_id)
         kept = records_of(lines)
         async with self._locks.of(scope):
-            episodes = await put_records(self.store, scope, kept, neighbours=self._neighbours)
+            episodes, repeated = await put_records(self.store, scope, kept, neighbours=self._neighbours)
         notes = await self._keeper.embed(scope, episodes, progress=progress)
-        return Remembered(kept=tuple(kept), notes=notes)
+        return Remembered(kept=tuple(kept), skipped=repeated, notes=notes)
 
     async def _embed(self, scope: Scope, episodes: Sequence[Episode]) -> tuple[str, ...]:
         """What was made from others has a vector from L4 on, which is searched by them."""

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterable, AsyncIterator, Iterable
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from loom.core.codec import FORMAT, record_from_dict, record_to_dict
+from loom.core.filter import In
 from loom.core.record import Episode, Record, WorkingBlock
 from loom.core.scope import Scope
 from loom.errors import UsageError
 from loom.memory.metabolism import Store
 from loom.memory.neighbours import Neighbours
+from loom.memory.values import Skip
+
+_PAGE = 500
+_THERE = "there before under this id, and written again"
 
 
 async def lines_of(records: AsyncIterable[Record]) -> AsyncIterator[str]:
@@ -50,22 +55,36 @@ def _record_of(number: int, line: str) -> Record | None:
     return None
 
 
-async def put_records(store: Store, user: Scope, records: Iterable[Record], *, neighbours: Neighbours) -> list[Episode]:
-    """Write records, all or none, then the keys of the turns among them; returns the episodes."""
+async def put_records(
+    store: Store, user: Scope, records: Iterable[Record], *, neighbours: Neighbours
+) -> tuple[list[Episode], tuple[Skip, ...]]:
+    """Write records, all or none, then the keys of the turns among them.
+
+    Returns the episodes, and what was there already under its id.
+    """
     newest = {record.id: record for record in records}
-    written = [record for given in newest.values() if (record := await _following(store, user, given)) is not None]
+    known = await _known(store, user, list(newest))
+    written = [record for id, given in newest.items() if (record := _following(known.get(id), given)) is not None]
     episodes = [record for record in written if isinstance(record, Episode)]
     await store.write(user, put=written)
     neighbours.forget(user)
     await store.write(user, keys=await neighbours.keys_among(episodes, user=user))
-    return episodes
+    return episodes, tuple(Skip(given.text[:80], _THERE) for id, given in newest.items() if id in known)
 
 
-async def _following(store: Store, user: Scope, record: Record) -> Record | None:
+async def _known(store: Store, user: Scope, ids: Sequence[str]) -> dict[str, Record]:
+    """Those of these records that are there."""
+    found: dict[str, Record] = {}
+    for start in range(0, len(ids), _PAGE):
+        page = tuple(ids[start : start + _PAGE])
+        found |= {record.id: record for record in await store.list(user, where=In("id", page), limit=_PAGE)}
+    return found
+
+
+def _following(old: Record | None, record: Record) -> Record | None:
     """The record as it is to be written: a block follows the one that is there; None if that says the same."""
     if not isinstance(record, WorkingBlock):
         return record
-    old = await store.get(user, record.id)
     if not isinstance(old, WorkingBlock):
         return replace(record, version=1)
     is_same = (old.text, old.provenance) == (record.text, record.provenance)

@@ -120,24 +120,27 @@ def rank(
         score += part
     scores: list[float] = score.tolist()
     order = sorted(range(len(candidates)), key=lambda place: (-scores[place], candidates[place].id))
-    return [Ranked(candidates[place].id, scores[place], _Why(parts, place)) for place in order]
+    return [Ranked((c := candidates[place]).id, scores[place], _Why(parts, place, c.signals)) for place in order]
 
 
 class _Why(Mapping[str, float]):
-    """What each signal adds, as a mapping that is only made of the few candidates that somebody asks about."""
+    """What each signal adds, as a mapping that is only made of the few candidates that somebody asks about.
 
-    __slots__ = ("_made", "_parts", "_place")
+    What found a candidate is named also where it adds nothing, because all candidates have it alike.
+    """
 
-    def __init__(self, parts: Mapping[str, _Column], place: int) -> None:
+    __slots__ = ("_made", "_parts", "_place", "_signals")
+
+    def __init__(self, parts: Mapping[str, _Column], place: int, signals: Mapping[str, float]) -> None:
         self._parts = parts
         self._place = place
+        self._signals = signals
         self._made: dict[str, float] | None = None
 
     def _added(self) -> dict[str, float]:
         if self._made is None:
             parts = {name: float(part[self._place]) for name, part in self._parts.items()}
-            # Where no signal tells the candidates apart, as with a single one, each says that it adds nothing.
-            self._made = {name: part for name, part in parts.items() if part} or parts
+            self._made = {name: part for name, part in parts.items() if part or name in self._signals} or parts
         return self._made
 
     def __getitem__(self, name: str) -> float:

@@ -101,7 +101,7 @@ class Recall:
         history: bool = False,
     ) -> Recalled:
         """The best hits, best first, each with what every signal added to its score; passages behind them."""
-        _check(question, halves)
+        _check(question, limit, halves)
         fits = _filter(layers, where)
         query = Query(where=fits, limit=max(BY_WORDS, limit), at=at, known_at=known_at, history=history, archived=True)
         found, asked, notes = await self._candidates(scope, question, query)
@@ -227,9 +227,13 @@ class Recall:
         return Piece(id=item.id, text=item.text, tokens=self._counter.count(item.text), sources=_sources(item))
 
 
-def _check(question: str, halves: Halves) -> None:
-    if not isinstance(question, str) or not question.strip():  # pyright: ignore[reportUnnecessaryIsInstance]
+def _check(question: str, limit: int, halves: Halves) -> None:
+    if not isinstance(question, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise UsageError(f"recall was given {question!r} for a question; ask in words")
+    if not question.strip():
         raise UsageError("recall was given an empty question; ask in words, or use export() to see everything")
+    if not isinstance(limit, int):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise UsageError(f"recall was given limit={limit!r}; give a whole number")
     if halves not in get_args(Halves):
         raise UsageError(f"halves={halves!r} is not known; use one of {', '.join(get_args(Halves))}")
 

@@ -1,26 +1,56 @@
-"""Conversations that other programs kept: a ChatGPT export, Claude Code transcripts, plain JSON lines."""
+"""Conversations that other programs kept: a ChatGPT export, Claude Code transcripts, messages as JSON."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 
 from loom.errors import UsageError
 from loom.memory.ingest import Turn
+from loom.memory.values import Skip
 
-_ROLES = ("user", "assistant")
+FORMS = (
+    "an export of Loom, an export of ChatGPT (conversations.json), transcripts of Claude Code, or messages with `role` "
+    'and `content`: one on a line, a JSON array of them, or {"messages": [...]} for each conversation'
+)
+"""What can be read, for people."""
+
+_SYSTEM = "system: instructions are no part of what was said"
+_TOOL = "tool: the answers of tools are not kept"
+_NOT_SAID = {"system": _SYSTEM, "developer": _SYSTEM, "tool": _TOOL, "function": _TOOL}
+_NO_ROLE = "no role: nobody is named who said it"
+_EMPTY = "empty: it has no text"
+_TIMES = ("timestamp", "create_time", "created_at", "at")
+_NAMES = ("sessionId", "session_id", "session", "conversation_id")
 
 
 @dataclass(frozen=True, slots=True)
 class Transcript:
-    """One conversation: a name that stays the same when it is read again, and its turns in order."""
+    """One conversation: a name that stays the same when it is read again, its turns in order, and what is none."""
 
     session_id: str
     turns: tuple[Turn, ...]
+    skipped: tuple[Skip, ...] = ()
+
+
+@dataclass(slots=True)
+class _Reading:
+    """What was found of a conversation so far."""
+
+    turns: list[Turn] = field(default_factory=list[Turn])
+    skipped: list[Skip] = field(default_factory=list[Skip])
+
+    def add(self, message: Mapping[str, Any], around: Mapping[str, Any]) -> None:
+        """Take a message, in an object that may say when it was."""
+        found = _turn(message, around)
+        if isinstance(found, Turn):
+            self.turns.append(found)
+        else:
+            self.skipped.append(found)
 
 
 def read_transcripts(path: Path) -> list[Transcript]:
@@ -35,15 +65,30 @@ def read_transcripts(path: Path) -> list[Transcript]:
         raise UsageError(f"{path} cannot be read: {error.strerror}; check the path") from error
     except UnicodeDecodeError as error:
         raise UsageError(f"{path} is not UTF-8 text: {error}; save it as UTF-8") from error
-    found = list(_chatgpt(text, path) if text.lstrip().startswith("[") else _lines(text, path))
-    kept = [t for t in found if t.turns]
-    if not kept:
-        raise UsageError(f"{path} holds no conversation that Loom can read; give a ChatGPT export or JSON lines")
-    return kept
+    found: dict[str, _Reading] = {}
+    for number, record in enumerate(_records(text, path)):
+        name, messages = _said(record, path.stem, number)
+        reading = found.setdefault(name, _Reading())
+        for message in messages:
+            reading.add(message, record)
+    if not any(reading.turns for reading in found.values()):
+        raise UsageError(f"{path} holds no conversation that Loom can read; give {FORMS}")
+    return [Transcript(name, tuple(one.turns), tuple(one.skipped)) for name, one in found.items()]
 
 
-def _lines(text: str, path: Path) -> Iterator[Transcript]:
-    sessions: dict[str, list[Turn]] = {}
+def _records(text: str, path: Path) -> Iterator[dict[str, Any]]:
+    """The objects of a file: one JSON value, an array of them, or one on each line."""
+    try:
+        whole: Any = json.loads(text)
+    except ValueError as error:
+        if text.lstrip().startswith("["):
+            raise UsageError(f"{path}: this is not JSON ({error}); nothing was imported") from error
+        yield from _lines(text, path)
+    else:
+        yield from map(_object, cast("list[Any]", whole) if isinstance(whole, list) else [whole])
+
+
+def _lines(text: str, path: Path) -> Iterator[dict[str, Any]]:
     for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue
@@ -53,27 +98,19 @@ def _lines(text: str, path: Path) -> Iterator[Transcript]:
             raise UsageError(f"{path}, line {number}: this is not JSON ({error}); nothing was imported") from error
         if not isinstance(data, dict):
             raise UsageError(f"{path}, line {number}: this is no JSON object; nothing was imported")
-        record = cast("dict[str, Any]", data)
-        turn = _turn(record.get("message") if isinstance(record.get("message"), dict) else record, record)
-        if turn:
-            name = record.get("sessionId") or record.get("session_id") or record.get("session") or path.stem
-            sessions.setdefault(str(name), []).append(turn)
-    for name, turns in sessions.items():
-        yield Transcript(name, tuple(turns))
+        yield cast("dict[str, Any]", data)
 
 
-def _chatgpt(text: str, path: Path) -> Iterator[Transcript]:
-    try:
-        conversations: Any = json.loads(text)
-    except ValueError as error:
-        raise UsageError(f"{path}: this is not JSON ({error}); nothing was imported") from error
-    for number, given in enumerate(conversations):
-        conversation = _object(given)
-        nodes = {id: _object(node) for id, node in _object(conversation.get("mapping")).items()}
-        turns = [turn for node in _branch(nodes, conversation.get("current_node")) if (turn := _turn(node, node))]
-        yield Transcript(
-            str(conversation.get("id") or conversation.get("conversation_id") or f"{path.stem}-{number}"), tuple(turns)
-        )
+def _said(record: dict[str, Any], stem: str, number: int) -> tuple[str, list[dict[str, Any]]]:
+    """The conversation that an object belongs to, and the messages in it; `number` names one without a name."""
+    name = next((str(record[key]) for key in _NAMES if record.get(key)), None)
+    if "mapping" in record:  # ChatGPT
+        nodes = {id: _object(node) for id, node in _object(record["mapping"]).items()}
+        return str(record.get("id") or name or f"{stem}-{number}"), _branch(nodes, record.get("current_node"))
+    if isinstance(record.get("messages"), list):
+        return name or str(record.get("id") or f"{stem}-{number}"), [_object(one) for one in record["messages"]]
+    message = record.get("message")
+    return name or stem, [cast("dict[str, Any]", message) if isinstance(message, dict) else record]
 
 
 def _branch(nodes: Mapping[str, Any], last: object) -> list[dict[str, Any]]:
@@ -88,13 +125,16 @@ def _branch(nodes: Mapping[str, Any], last: object) -> list[dict[str, Any]]:
     return found[::-1]
 
 
-def _turn(message: Any, record: Mapping[str, Any]) -> Turn | None:
-    author = message.get("author")
-    role = author.get("role") if isinstance(author, dict) else message.get("role") or message.get("speaker")  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+def _turn(message: Mapping[str, Any], around: Mapping[str, Any]) -> Turn | Skip:
+    """What was said, or why it does not count as that."""
+    author = _object(message.get("author"))
+    role = author.get("role") or message.get("role") or message.get("speaker")
     text = _text(message.get("content", message.get("text")))
-    if not text.strip() or not isinstance(role, str) or role in ("system", "tool"):
-        return None
-    when = record.get("timestamp") or record.get("create_time") or record.get("at")
+    if not isinstance(role, str):
+        return Skip(text[:80], _NO_ROLE)
+    if role in _NOT_SAID or not text.strip():
+        return Skip(text[:80], _NOT_SAID.get(role, _EMPTY))
+    when = next((place[key] for place in (message, around) for key in _TIMES if place.get(key)), None)
     return Turn(text=text, speaker=role, origin="assistant" if role == "assistant" else "import", at=_time(when))
 
 

@@ -10,6 +10,9 @@ from loom.core.message import Usage
 from loom.core.record import Record
 from loom.core.scope import Scope
 
+REPEATED = "remembered before under this key"
+"""Why what is kept already is not kept again."""
+
 
 @dataclass(frozen=True, slots=True)
 class Skip:

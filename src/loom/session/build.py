@@ -10,6 +10,7 @@ from loom.core.clock import Clock
 from loom.core.ids import RecordIds
 from loom.core.message import Message
 from loom.core.scope import Scope
+from loom.errors import UsageError
 from loom.memory.memory import Memory
 from loom.protocols.checkpoint_store import CheckpointStore
 from loom.protocols.model import Model
@@ -27,6 +28,22 @@ from loom.session.state import State
 from loom.session.tools import Toolbox
 from loom.telemetry.spans import SessionSpans
 from loom.tokens import EstimateCounter
+
+
+def check_given(model: object, checkpoint: object, memory: object) -> None:
+    """Refuse what a session cannot work with, such as the name of a model, before anything is made of it."""
+    if model is None:
+        raise UsageError("a session needs a model; give model=, or a ScriptedModel of loom.testing to try it out")
+    for name, value, kind, opener in (
+        ("model", model, Model, "open_model"),
+        ("checkpoint", checkpoint, CheckpointStore, "open_checkpoints"),
+        ("memory", memory, Memory, "open_memory"),
+    ):
+        if value is not None and not isinstance(value, kind):
+            raise UsageError(
+                f"{name} is {value!r}, which is no {kind.__name__}; a session takes what is open already: give "
+                f"{name}={opener}(...), with `from loom import {opener}`"
+            )
 
 
 def build_state(

@@ -16,12 +16,12 @@ from loom.core.ids import RecordIds
 from loom.core.message import Message, TextPart, Usage, plain
 from loom.core.window import View, Window
 from loom.errors import CannotCompact, CompactionError, ContextOverflow, LoomError, NotFound, ProviderUnavailable
-from loom.protocols.compactor import Compactor, Rewrite
+from loom.protocols.compactor import Rewrite
 from loom.protocols.model import ModelResponse
 from loom.session.calling import Caller
 from loom.session.compaction.ask import Ask, ask_model
 from loom.session.compaction.build import build
-from loom.session.compaction.chain import Pass
+from loom.session.compaction.chain import Chain, Pass
 from loom.session.compaction.config import CompactionConfig
 from loom.session.compaction.coverage import Coverage, coverage
 from loom.session.compaction.cut import shown_tokens
@@ -48,6 +48,9 @@ class CompactionPlan:
     """
 
     strategy: str
+    """Who would do it, given that a summary which a model is asked for is good enough."""
+    fallback: str | None
+    """Who would do it otherwise; None where no model is asked."""
     tokens_before: int
     tokens_after: int
     goes: tuple[Shown, ...]
@@ -70,8 +73,12 @@ class CompactionPlan:
         return (
             f"{self.strategy}: {len(self.goes)} of {len(self.goes) + len(self.stays)} messages would go{asks}; "
             f"{self.tokens_before:,} tokens would become {self.tokens_after:,}, and {self.rewritten_tokens:,} of them "
-            f"would be written to the cache again"
+            f"would be written to the cache again{self._otherwise}"
         )
+
+    @property
+    def _otherwise(self) -> str:
+        return f"; {self.fallback} instead, if the summary fails or is too long" if self.fallback else ""
 
 
 class Compacting:
@@ -102,7 +109,7 @@ class Compacting:
         self._gave_up_at: int | None = None
         self._spent = Usage()
         self._asks: Ask = ask_model(config.summary_model) if config.summary_model else self._own
-        self._compactor: Compactor = build(config, ask=self._ask, binds_thinking=caller.binds_thinking)
+        self._compactor = build(config, ask=self._ask, binds_thinking=caller.binds_thinking)
 
     def forget(self) -> None:
         """The history has become another one: what was found out about it holds no more."""
@@ -164,12 +171,11 @@ class Compacting:
         before = self._caller.meter.tokens(window)
         yield self._emitter.emit(CompactionStart, reason=reason, strategy=compactor.name, tokens=before, target=target)
         self._spent = Usage()
-        rewrite, error = Rewrite(replacements=()), None
+        rewrite, error = Pass(replacements=(), strategy=compactor.name), None
         compaction: Compaction | None = None
         try:
             rewrite = await self._rewrite(compactor, target)
-            used = rewrite.strategy if isinstance(rewrite, Pass) else compactor.name
-            compaction = self._apply(used, rewrite, before)
+            compaction = self._apply(rewrite.strategy, rewrite, before)
         except LoomError as failure:
             error = failure
         yield self._emitter.emit(
@@ -207,7 +213,9 @@ class Compacting:
             return ModelResponse(parts=(TextPart(text),), stop="end", usage=Usage(), model="guess")
 
         compactor = build(self.config, ask=guess, binds_thinking=self._caller.binds_thinking)
-        return self._planned(compactor.name, await self._rewrite(compactor, self._target_now(window)), window, asked)
+        rewrite = await self._rewrite(compactor, self._target_now(window))
+        fallback = compactor.after(rewrite.strategy) if asked else None
+        return self._planned(rewrite, window, asked, fallback)
 
     def coverage(self, handle: str | None) -> Coverage:
         """What a compaction kept of what it replaced."""
@@ -220,14 +228,15 @@ class Compacting:
         replacement = Replacement(tuple(item.id for item in originals), Message.user(told) if told else None)
         return coverage(originals, Rewrite(replacements=(replacement,)))
 
-    def _planned(self, strategy: str, rewrite: Rewrite, window: Window, asked: Sequence[int]) -> CompactionPlan:
+    def _planned(self, rewrite: Pass, window: Window, asked: Sequence[int], fallback: str | None) -> CompactionPlan:
         before = self._caller.meter.tokens(window)
         shown = self._history.shown
         left = after(shown, rewrite)
         kept = {item.id for item in left}
         first = next((n for n, (a, b) in enumerate(zip(shown, left, strict=False)) if a.id != b.id), len(left))
         return CompactionPlan(
-            strategy=strategy,
+            strategy=rewrite.strategy,
+            fallback=fallback,
             tokens_before=before,
             tokens_after=max(0, before - self._count(shown) + self._count(left)),
             goes=tuple(item for item in shown if item.id not in kept),
@@ -237,7 +246,7 @@ class Compacting:
             rewritten_tokens=self._count(left[first:]),
         )
 
-    async def _rewrite(self, compactor: Compactor, target: int) -> Rewrite:
+    async def _rewrite(self, compactor: Chain, target: int) -> Pass:
         """A rewrite that keeps the laws, whoever wrote the compactor."""
         shown = tuple(self._history.shown)
         keep = {*self.pins} & {item.id for item in shown}

@@ -38,6 +38,14 @@ class Saver:
             return False
         return (last.compactions, last.usage, last.pins) == (history.applied, usage, tuple(pins))
 
+    async def check_new(self) -> None:
+        """Refuse to begin a session under a name that the store has already: nothing of it could be saved."""
+        if self.head is not None or self._unsure is not None or await self.store.load(self.scope) is None:
+            return
+        raise StoreConflict(
+            f"session {self.scope.session_id!r} already exists; restore() it to go on with it, or take another id"
+        )
+
     async def save(
         self, history: History, *, turn: int, usage: Usage, pins: Sequence[str] = (), unfinished: bool = False
     ) -> Checkpoint:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Generator
 from dataclasses import dataclass, field
 from typing import Any
+from warnings import warn
 
 from loom.core.event import Event
 from loom.core.message import Usage
@@ -38,7 +39,12 @@ class Sending:
         self._reply = reply
         self._seen: list[Event] = []
         self._events_made: AsyncGenerator[Event] | None = None
+        self._used = False
         self._done = False
+
+    def __del__(self) -> None:
+        if not self._used:
+            warn("session.send() was never awaited, so nothing was sent", RuntimeWarning, stacklevel=2, source=self)
 
     @property
     def reply(self) -> Reply:
@@ -48,13 +54,16 @@ class Sending:
         return self._reply(tuple(self._seen))
 
     def __aiter__(self) -> AsyncGenerator[Event]:
+        self._used = True
         return self._events()
 
     def __await__(self) -> Generator[Any, None, Reply]:
+        self._used = True
         return self._drained().__await__()
 
     async def aclose(self) -> None:
         """Stop the turn, after reading only some of its events; where it is over already this changes nothing."""
+        self._used = True
         if self._events_made is not None:
             await self._events_made.aclose()
 

@@ -16,7 +16,7 @@ from loom.core.ids import RecordIds
 from loom.core.message import Message, TextPart, ThinkingPart, Usage
 from loom.core.scope import Scope
 from loom.errors import NotFound, StoreConflict, UsageError
-from loom.session.build import build_state
+from loom.session.build import build_state, check_given
 from loom.session.compacting import CompactionPlan
 from loom.session.compaction.coverage import Coverage
 from loom.session.config import SessionConfig
@@ -80,8 +80,7 @@ class Session:
             sleep: how to wait before a call is tried again.
         """
         chosen = model or provider
-        if chosen is None:
-            raise UsageError("a session needs a model; give model=, or a ScriptedModel of loom.testing to try it out")
+        check_given(chosen, checkpoint, memory)
         clock = clock or SystemClock()
         self._ids = RecordIds(clock)
         self._given: dict[str, Any] = {
@@ -190,6 +189,7 @@ class Session:
     async def _events(self, run: TurnRun) -> AsyncGenerator[Event]:
         self._begin()
         try:
+            await self._state.saver.check_new()
             for event in self._opened():
                 yield event
             async with aclosing(run.events()) as events:

@@ -61,6 +61,12 @@ class Chain:
         """Who is tried, in order, without the cheap pass and the last resort."""
         return tuple(breaker.compactor for breaker in self._strategies)
 
+    def after(self, strategy: str) -> str | None:
+        """Who is tried where a strategy fails; None after the last."""
+        names = [*(one.name for one in self.strategies), self._last.name]
+        later = names[names.index(strategy) + 1 :]
+        return later[0] if later else None
+
     async def compact(
         self,
         shown: Sequence[Shown],

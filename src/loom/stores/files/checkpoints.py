@@ -157,7 +157,8 @@ class FileCheckpointStore:
         with self._lock, spoken_errors(self._folder):
             if self._is_closed:
                 raise UsageError(f"the checkpoint store {self._folder} is closed; open another")
-            make_folder(self._folder)
+            if exclusive:
+                make_folder(self._folder)
             with locked(self._folder / "lock", exclusive=exclusive):
                 log = self._log(scope.for_user())
                 log.refresh(repair=exclusive)

@@ -18,13 +18,17 @@ DEADLINE_SECONDS = 30.0
 def locked(path: Path, *, exclusive: bool) -> Generator[None]:
     """Hold the lock of a folder: one writer, or any number of readers, in all processes.
 
-    The lock belongs to this one open file and ends with it, also when the process is killed.
+    The lock belongs to this one open file and ends with it, also when the process is killed. A writer makes the file;
+    a reader who finds none reads without it, for nobody writes there.
     """
     try:
         import fcntl  # noqa: PLC0415 - not every system has it
     except ImportError as error:
         raise UsageError("files are locked with flock, which this system lacks; use SqliteCheckpointStore") from error
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    if not exclusive and not path.exists():
+        yield
+        return
+    handle = os.open(path, (os.O_RDWR | os.O_CREAT if exclusive else os.O_RDONLY) | os.O_CLOEXEC, 0o600)
     try:
         deadline = time.monotonic() + DEADLINE_SECONDS
         while True:

@@ -9,6 +9,7 @@ import apsw
 
 from loom.core.message_codec import check_format
 from loom.stores.sqlite.connection import Database, one, patiently, spoken_errors
+from loom.stores.sqlite.schema import check_file
 
 FORMAT = 1
 _NAME = "checkpoints"
@@ -75,6 +76,7 @@ def prepare(path: str) -> None:
 
 def has_checkpoints(path: str) -> bool:
     """Whether a file has the tables of checkpoints; nothing is made by asking."""
+    check_file(path)
     with spoken_errors(path):
         db = cast("Database", apsw.Connection(path, flags=apsw.SQLITE_OPEN_READWRITE))
         try:

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+from typing import cast
+
+import apsw
+
 from loom.errors import FormatTooNew, StoreError
 from loom.stores.sqlite.connection import Database, one, patiently, spoken_errors
 
@@ -124,10 +130,27 @@ MIGRATIONS: tuple[str, ...] = (_FIRST,)
 VERSION = len(MIGRATIONS)
 
 
+def check_file(path: str) -> None:
+    """Refuse the file of another program or of a newer Loom while not a byte of it was changed.
+
+    Only the file itself is read, as if nobody could change it: to read a file with its log or its journal, SQLite
+    would write to both. What a new file still has in its log alone is seen by migrate().
+    """
+    if not os.path.exists(path):  # noqa: PTH110 - Path.exists() raises where a folder may not be entered
+        return
+    with spoken_errors(path):
+        flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
+        db = cast("Database", apsw.Connection(f"{Path(path).absolute().as_uri()}?immutable=1", flags=flags))
+        try:
+            _check(db, path)
+        finally:
+            db.close()
+
+
 def migrate(db: Database, path: str) -> None:
     """Bring the file to this version, or refuse it."""
     with spoken_errors(path):
-        if _version(db) == VERSION and _application(db) == APPLICATION_ID:
+        if _number(db, "user_version") == VERSION and _number(db, "application_id") == APPLICATION_ID:
             return
         patiently(lambda: db.execute("BEGIN IMMEDIATE").fetchall())
         try:
@@ -139,21 +162,23 @@ def migrate(db: Database, path: str) -> None:
 
 
 def _step(db: Database, path: str) -> None:
-    version = _version(db)
-    is_new = one(db, "SELECT 1 FROM sqlite_schema LIMIT 1") is None
-    if not is_new and _application(db) != APPLICATION_ID:
-        raise StoreError(f"{path} is a SQLite file of another program; give a new path or a file of Loom")
-    if version > VERSION:
-        raise FormatTooNew(f"{path} has format {version}, and this Loom reads up to {VERSION}; install a newer Loom")
-    for script in MIGRATIONS[version:]:
+    _check(db, path)
+    for script in MIGRATIONS[_number(db, "user_version") :]:
         db.execute(script)
     db.execute(f"PRAGMA application_id={APPLICATION_ID}")
     db.execute(f"PRAGMA user_version={VERSION}")
 
 
-def _version(db: Database) -> int:
-    return int((one(db, "PRAGMA user_version") or (0,))[0])
+def _check(db: Database, path: str) -> None:
+    """Refuse a file that is neither new nor of this Loom; the header says so, no table is read."""
+    is_new = _number(db, "schema_version") == 0
+    if not is_new and _number(db, "application_id") != APPLICATION_ID:
+        raise StoreError(f"{path} is a SQLite file of another program; give a new path or a file of Loom")
+    version = _number(db, "user_version")
+    if version > VERSION:
+        raise FormatTooNew(f"{path} has format {version}, and this Loom reads up to {VERSION}; install a newer Loom")
 
 
-def _application(db: Database) -> int:
-    return int((one(db, "PRAGMA application_id") or (0,))[0])
+def _number(db: Database, name: str) -> int:
+    """A number in the header of the file."""
+    return int((one(db, f"PRAGMA {name}") or (0,))[0])

@@ -14,7 +14,7 @@ import apsw
 
 from loom.errors import LoomError, StoreError, UsageError
 from loom.stores.sqlite.connection import BUSY_MILLISECONDS, SYNCHRONOUS, Database, connect, patiently, spoken_errors
-from loom.stores.sqlite.schema import migrate
+from loom.stores.sqlite.schema import check_file, migrate
 
 _T = TypeVar("_T")
 _MOST_TOGETHER = 256
@@ -178,6 +178,7 @@ def acquire(path: str, durability: str) -> Writer:
     with _LOCK:
         writer = _WRITERS.get(key)
         if writer is None:
+            check_file(path)
             writer = _WRITERS[key] = Writer(path, durability)
             return writer
         writer.users += 1
