@@ -16,6 +16,7 @@ from loom.testing.conformance.checkpoint_samples import (
     texts_of,
 )
 from loom.testing.conformance.samples import ALICE, an_episode
+from tests.stores.sqlite_files import execute
 
 pytestmark = pytest.mark.anyio
 
@@ -23,14 +24,6 @@ pytestmark = pytest.mark.anyio
 @pytest.fixture
 def path(tmp_path):
     return tmp_path / "sessions.db"
-
-
-def execute(path, sql):
-    db = apsw.Connection(str(path))
-    try:
-        return db.execute(sql).fetchall()
-    finally:
-        db.close()
 
 
 def rows_in(path):

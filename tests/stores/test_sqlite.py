@@ -7,7 +7,6 @@ from collections import Counter
 from contextlib import asynccontextmanager
 
 import anyio
-import apsw
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -29,6 +28,7 @@ from loom.testing.clock import START, FakeClock
 from loom.testing.conformance import MemoryStoreMachine, MemoryStoreSuite
 from loom.testing.conformance.samples import ALICE, BOB, DAY, a_block, a_fact, an_episode, one_of_each
 from loom.testing.conformance.traces import observe, random_trace
+from tests.stores.sqlite_files import execute
 
 pytestmark = pytest.mark.anyio
 
@@ -39,14 +39,6 @@ as_touching: Touches = SqliteStore(":memory:")
 as_vectors: KeepsVectors = SqliteStore(":memory:")
 as_keys: KeepsKeys = SqliteStore(":memory:")
 as_jobs: KeepsJobs = SqliteStore(":memory:")
-
-
-def execute(path, sql):
-    db = apsw.Connection(str(path))
-    try:
-        return db.execute(sql).fetchall()
-    finally:
-        db.close()
 
 
 class TestSqlite(MemoryStoreSuite):

@@ -8,16 +8,9 @@ from loom.stores.sqlite import SqliteStore
 from loom.stores.sqlite.checkpoint_schema import has_checkpoints
 from loom.stores.sqlite.checkpoints import SqliteCheckpointStore
 from loom.testing.conformance.samples import ALICE, an_episode
+from tests.stores.sqlite_files import execute
 
 pytestmark = pytest.mark.anyio
-
-
-def execute(path, sql):
-    db = apsw.Connection(str(path))
-    try:
-        return db.execute(sql).fetchall()
-    finally:
-        db.close()
 
 
 def everything_in(folder):
