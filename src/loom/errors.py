@@ -13,6 +13,7 @@
     ├─ StoreError
     │  ├─ StoreUnavailable*
     │  ├─ StoreConflict*
+    │  │  └─ StaleWrite*    what a write was prepared from was removed meanwhile
     │  ├─ EmbedderMismatch
     │  └─ FormatTooNew
     ├─ ProviderError
@@ -106,6 +107,16 @@ class StoreConflict(StoreError):
     """Somebody else changed the same thing first."""
 
     retryable = True
+
+
+class StaleWrite(StoreConflict):
+    """Text of this user was removed after it was read for this write; nothing was written."""
+
+    def __init__(self, user_id: str) -> None:
+        super().__init__(
+            f"records of user {user_id!r} were removed after they were read for this write; nothing was written: "
+            "read them again and repeat the write"
+        )
 
 
 class EmbedderMismatch(StoreError):

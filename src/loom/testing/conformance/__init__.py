@@ -5,8 +5,8 @@ import pytest
 # Shipped asserts say as much as a test's own when they fail.
 _ASSERTING = (
     "checkpoint_machine", "checkpoint_powers", "checkpoint_samples", "checkpoint_store",
-    "embedder", "handover", "jobs", "knowledge_base", "knowledge_machine", "machine", "model", "powers", "records",
-    "reembeds", "scopes", "searches", "traces", "vector_store",
+    "embedder", "epochs", "handover", "jobs", "knowledge_base", "knowledge_machine", "machine", "model", "powers",
+    "records", "reembeds", "scopes", "searches", "traces", "vector_store",
 )  # fmt: skip
 pytest.register_assert_rewrite(*(f"{__name__}.{name}" for name in _ASSERTING))
 
