@@ -15,6 +15,7 @@ from loom.core.clock import Clock
 from loom.core.event import Event
 from loom.core.message import Message
 from loom.core.portal import Portal
+from loom.core.record import Erasure, StoreReceipt
 from loom.errors import NotFound, UsageError
 from loom.memory.memory import Memory
 from loom.protocols.checkpoint_store import CheckpointStore
@@ -25,6 +26,7 @@ from loom.session.session import Session
 from loom.tools.run_context import RunContext
 
 if TYPE_CHECKING:
+    from datetime import datetime
     from types import TracebackType
 
     from loom.context.context import Context
@@ -179,6 +181,20 @@ class Agent:
         """The session behind a conversation, to look at, compact, rewind or fork."""
         async with self._sessions.taken(user_id, session_id, None) as session:
             return session
+
+    async def forget(self, user_id: str, *, before: datetime | None = None) -> Erasure:
+        """Erase a person: what is remembered of them, their conversations, and those that are open in this process.
+
+        A turn of theirs that is running ends with NotFound, and nothing of it is kept. With `before`, only what
+        happened before that moment, and conversations that were last saved before it. The receipt names each store,
+        what it removed, and what is pending there.
+        """
+        sessions = await self._sessions.forget(user_id, before)
+        receipts = [("sessions", sessions)]
+        if self.memory is not None:
+            receipts.insert(0, ("memory", await self.memory.forget(user_id=user_id, before=before)))
+        stores = [StoreReceipt(store=name, removed=done.removed, pending=done.pending) for name, done in receipts]
+        return Erasure(user_id=user_id, stores=tuple(stores))
 
     # -- closing ------------------------------------------------------------------------------------------
 

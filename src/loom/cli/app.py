@@ -10,6 +10,7 @@ import typer
 
 from loom import __version__
 from loom.cli import cache, chat, demo, doctor, memory, session, store
+from loom.cli.forget import forget
 
 app = typer.Typer(
     name="loom",
@@ -25,6 +26,7 @@ app.command(name="chat")(chat.chat)
 app.add_typer(store.app, name="store")
 app.command(name="demo")(demo.demo)
 app.command(name="doctor")(doctor.doctor)
+app.command(name="forget")(forget)
 
 
 def _version(value: bool) -> None:

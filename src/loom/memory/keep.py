@@ -74,7 +74,7 @@ class Keeper:
             # What others forget meanwhile must not come back in the keys of the turns around it; nor may they, however
             # often they forget, keep this turn from being written.
             for number in range(TRIES):
-                end = await self._neighbours.end(scope)
+                end = await self._neighbours.end(scope, epoch=since)
                 if since not in {None, end.epoch}:
                     raise StaleWrite(scope.user_id)
                 turns = placed(end, new)

@@ -124,6 +124,7 @@ class Memory:
         trusted: bool = False,
         attributes: Mapping[str, Scalar] | None = None,
         key: str | None = None,
+        since: str | None = None,
     ) -> Remembered:
         """Keep one thing, several, or a whole conversation.
 
@@ -138,6 +139,8 @@ class Memory:
             trusted: whether it may be taken as an instruction; only for text of your own.
             attributes: values to filter by.
             key: under the same key the same content is kept once, however often it is sent.
+            since: what epoch() said before this was made from what is stored; StaleWrite, and nothing is kept, if
+                something of the user was forgotten since then.
         """
         scope = self._scope(user_id, session_id)
         now = self._clock.now()
@@ -161,7 +164,7 @@ class Memory:
                     attributes={**(attributes or {}), **turn.attributes},
                 )
             )
-        return await self._keeper.keep(scope, kept, skipped=skipped, keyed=key is not None)
+        return await self._keeper.keep(scope, kept, skipped=skipped, keyed=key is not None, since=since)
 
     async def instruct(
         self, text: str, *, user_id: str, session_id: str | None = None, trusted: bool = False
@@ -276,6 +279,10 @@ class Memory:
         saved = await self.store.saved_sessions(scope) if isinstance(self.store, SeesSessions) else 0
         left = (SESSIONS_LEFT.format(count=saved, user=scope.user_id),) if saved else ()
         return replace(receipt, pending=(*receipt.pending, *left))
+
+    async def epoch(self, *, user_id: str) -> str:
+        """A token that changes whenever something of a user is forgotten; for `remember(since=)`."""
+        return await self.store.epoch(self._scope(user_id))
 
     async def promote(self, id: str, *, user_id: str, to: Layer | None = None) -> Episode:
         """Move an episode up a layer, or into the layer named."""

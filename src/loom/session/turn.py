@@ -110,6 +110,7 @@ class TurnRun:
     async def _answer(self) -> AsyncGenerator[Event]:
         """One answer of the model, after a compaction where it is time for one."""
         state = self._state
+        state.saver.check_wanted()
         async for event in state.compacting.if_needed():
             self._heard(event)
             yield event
@@ -199,8 +200,9 @@ class TurnRun:
             assert self._request is not None
             key = f"turn:{self._request.id}"
             try:
+                state.saver.check_wanted()
                 answer = self.text if state.config.remember_answers else ""
-                self.remembered = await state.memory.remember(key, self._message.text, answer)
+                self.remembered = await state.memory.remember(key, self._message.text, answer, known=self._known)
             except LoomError as error:
                 yield self._degraded("this turn was not remembered", error)
 
