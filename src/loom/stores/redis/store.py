@@ -157,6 +157,10 @@ class RedisStore:
         """What the server does in its own time: no bytes of removed records in its files."""
         return (forgetting.FILES,)
 
+    async def sweep(self) -> tuple[str, ...]:
+        """Have the server write its files anew, without what was removed; returns what is pending, in words."""
+        return await forgetting.sweep(self._link)
+
     async def saved_sessions(self, scope: Scope) -> int:
         """How many conversations of the user are saved under the same prefix."""
         return await forgetting.count_sessions(self._link, self._names.prefix, scope)
