@@ -11,6 +11,6 @@ def fenced(tag: str, text: str, note: str = "") -> str:
     Whatever looks like this tag inside the text loses its bracket, so that the text can neither close its fence nor
     open another.
     """
-    inside = re.sub(rf"<(?=\s*/?\s*{re.escape(tag)}\b)", "&lt;", text, flags=re.IGNORECASE)
+    inside = re.sub(rf"<(?=\s*(?:/\s*)?{re.escape(tag)}\b)", "&lt;", text, flags=re.IGNORECASE)
     body = f"<{tag}>\n{inside}\n</{tag}>"
     return f"{note}\n{body}" if note else body

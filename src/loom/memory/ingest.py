@@ -109,11 +109,11 @@ def checked_instruction(text: str) -> str:
         UsageError: it is empty, says nothing in words, or is too long to be shown in every turn.
     """
     said, skip = clean(text)
+    if len(said or text) > MAX_INSTRUCTION:  # before any rule reads it
+        many = f"{len(said or text):,} characters, at most {MAX_INSTRUCTION}"
+        raise UsageError(f"the instruction has {many}; pin a longer text with set_block()")
     if skip or topic_of(said) is None:
         raise UsageError(f"the instruction {text[:80]!r} has no words in it; say what is to be done")
-    if len(said) > MAX_INSTRUCTION:
-        many = f"{len(said):,} characters, at most {MAX_INSTRUCTION}"
-        raise UsageError(f"the instruction has {many}; pin a longer text with set_block()")
     return said
 
 

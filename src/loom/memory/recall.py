@@ -59,8 +59,11 @@ _DENSE = "dense"
 _CLOSING = " \t\n\"'\u201d\u2019)]"
 """What may stand behind the end of a sentence."""
 
-_GOES_ON = re.compile(r"(?<!\b[A-Z][a-z])(?<!\b[A-Z][a-z]{2})[.!?]+[\"')\]]*\s+(?![a-z])|\n")
-"""Where a second sentence begins; not behind a title such as `Dr.` or before a small letter."""
+_GOES_ON = re.compile(r"(?<!\b[A-Z][a-z])(?<!\b[A-Z][a-z]{2})[.!?][\"')\]]*+\s(?![a-z])|\n")
+"""Where a second sentence begins; not behind a title such as `Dr.` or before a small letter.
+
+The last sign of a run decides: a pattern for the whole run would walk it again from each of its signs.
+"""
 
 _Candidates: TypeAlias = dict[str, tuple[Record, Mapping[str, float]]]
 _Notes: TypeAlias = tuple[str, ...]

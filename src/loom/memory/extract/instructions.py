@@ -21,7 +21,7 @@ _FROM_NOW: Final = r"(?:from now on|going forward|from here on|in (?:the )?futur
 _DONT: Final = r"(?:do not|don['\u2019]t)"
 _INSTRUCTION: Final = re.compile(
     rf"^{_POLITE}(?:"
-    rf"(?:{_FROM_NOW},? )?{_POLITE}{_TELLS}(?:always|never) (?:ever )?(?:{_VERBS})\b"
+    rf"(?:{_FROM_NOW},? {_POLITE})?{_TELLS}(?:always|never) (?:ever )?(?:{_VERBS})\b"
     rf"|{_FROM_NOW},? {_POLITE}{_TELLS}(?:{_DONT} )?(?:{_VERBS})\b"
     rf"|{_DONT} ever (?:{_VERBS})\b"
     rf"|(?:{_DONT} )?(?:{_VERBS})\b.+ (?:from now on|going forward|any ?more|ever again)$"
@@ -30,7 +30,7 @@ _INSTRUCTION: Final = re.compile(
     re.IGNORECASE,
 )
 _JOINED: Final = re.compile(
-    rf"\s*(?:;|,(?: and| but)?| and| but)\s+(?=(?:please )?(?:always|never|{_DONT} ever|stop)\b)", re.IGNORECASE
+    rf"(?<!\s)\s*(?:;|,(?: and| but)?| and| but)\s+(?=(?:please )?(?:always|never|{_DONT} ever|stop)\b)", re.IGNORECASE
 )
 _LIMITED: Final = re.compile(
     r"\?|[\"\u201c\u201d\u00ab\u00bb]|\b(?:say never|if|unless|today|tonight|tomorrow|for now|this time|once|"

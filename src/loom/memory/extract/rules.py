@@ -61,7 +61,7 @@ _ASIDE: Final = (
 _TAIL: Final = rf"(?:,? (?P<when>{PAST}))?{_ASIDE}$"
 _WHEN_FIRST: Final = re.compile(rf"^(?P<when>{PAST}) (?P<rest>(?:I|i)(?:['\u2019]\w+)? .*)$")
 _WHEN_APART: Final = re.compile(rf"^(?P<when>{PAST}), (?=[Ii]\b)")
-_OF_LATE: Final = re.compile(r"(?i:since\b|yesterday|today|(?:last|this) (?:week|month)|\w+ (?:day|week|month)s? ago)")
+_OF_LATE: Final = re.compile(r"^(?i:since\b|yesterday|today|(?:last|this) (?:week|month)|\w+ (?:day|week|month)s? ago)")
 """A time from which what began then still holds when it is said. A date tells of the past, in whatever order."""
 
 _NOT_A_STATEMENT: Final = re.compile(
@@ -84,7 +84,7 @@ _TEXT_WORK: Final = re.compile(
 )
 _SENTENCE: Final = re.compile(r"(?<=[.!?])(?<!\b[A-Z]\.)(?<!\bDr\.)(?<!\bMr\.)(?<!\bSt\.)(?<!\bMrs\.)\s+|\n+")
 _CLAUSE: Final = re.compile(
-    r"\s*(?:[;\u2014\u2013]|,(?: and| but| so)?| and| but| so)\s+(?=(?:I|i|my|My)(?:['\u2019]\w+)?\s)"
+    r"(?<!\s)\s*(?:[;\u2014\u2013]|,(?: and| but| so)?| and| but| so)\s+(?=(?:I|i|my|My)(?:['\u2019]\w+)?\s)"
 )
 _OPENING: Final = re.compile(
     r"^(?:(?:hi|hello|hey|well|so|and|but|oh|ok|okay|yes|yeah|actually|also|btw|by the way|fyi|just so you know|"
@@ -110,7 +110,7 @@ _NOT_IN_THINGS: Final = frozenset(
     }
 )
 _NOT_A_NAME: Final = re.compile(
-    r"(?:.*(?:ish|ese|ian|ean|ican|ist)|French|German|Greek|Dutch|Czech|Swiss|Thai|Turk|Pole|Dane|Jew|Muslim|Hindu|"
+    r"^(?:.*(?:ish|ese|ian|ean|ican|ist)|French|German|Greek|Dutch|Czech|Swiss|Thai|Turk|Pole|Dane|Jew|Muslim|Hindu|"
     r"Sorry|Busy|Back|Ok|Okay|Fine|Good|Done|Ready|Sure|Home|Here|Late|Sick|Happy|Tired|Single|Married|Vegan)",
     re.IGNORECASE,
 )
@@ -157,8 +157,8 @@ _RULES: Final = (
     _rule("works_at", rf"{_I}{_NOW} work as an? {_JOB} (?:at|for) (?P<object>{_NAME})"),
     _rule("age", rf"{_AM}{_NOW} (?P<object>\d{{1,3}})(?: years old)", tail=f"{_ASIDE}$"),
     _rule("age", rf"{_I}{_NOW} turned (?P<object>\d{{1,3}})"),
-    _rule("birthday", r"[Mm]y birthday(?:['\u2019]s| is)(?: on)? (?P<object>[\w ,-]*\d[\w ,-]*|\d+)", tail="$"),
-    _rule("birthday", r"(?:I|i) was born on (?P<object>[\w ,-]*\d[\w ,-]*)", tail="$"),
+    _rule("birthday", r"[Mm]y birthday(?:['\u2019]s| is)(?: on)? (?P<object>(?=\D*\d)[\w ,-]+)", tail="$"),
+    _rule("birthday", r"(?:I|i) was born on (?P<object>(?=\D*\d)[\w ,-]+)", tail="$"),
     _rule("born_in", rf"{_I} was born in (?P<object>{_PLACE})"),
     _rule("diet", rf"{_AM}{_NOW} (?:an? )?{_DIET}"),
     _rule("diet", rf"{_AM} no longer (?:an? )?{_DIET}", ends=True),

@@ -31,8 +31,8 @@ _FORM: Final = re.compile(
     + rf"\n{_OPEN}\n(?P<body>.*){_CLOSE}",
     re.DOTALL,
 )
-_PART: Final = re.compile(r'<loom-part name="(\w+)">\n(.*?)\n</loom-part>\n', re.DOTALL)
-_TAG: Final = re.compile(r"<(?=\s*/?\s*loom-)", re.IGNORECASE)
+_PART: Final = re.compile(r'<loom-part name="(\w+)">\n([^<]*(?:<(?!/?loom-)[^<]*)*)\n</loom-part>\n')
+_TAG: Final = re.compile(r"<(?=\s*(?:/\s*)?loom-)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
