@@ -16,7 +16,7 @@ _VERBS: Final = (
     "push quote read recommend refer remind repeat reply respond reveal round run schedule send share show sign skip "
     "sort speak spell start structure suggest summarise summarize talk tell text translate treat use wait wake write"
 ).replace(" ", "|")
-_POLITE: Final = r"(?:(?:please|so|and|but|also|ok|okay|remember(?: to| that|:)?|note that),? )*"
+_POLITE: Final = r"(?:(?:please|so|and|but|also|ok|okay|remember(?: to| that|:)?|note that),? )*+"
 _TELLS: Final = r"(?:(?:you (?:should|must|need to|have to)|i(?:['\u2019]d| would)? (?:want|like|need) you to) )?"
 _FROM_NOW: Final = r"(?:from now on|going forward|from here on|in (?:the )?future)"
 _DONT: Final = r"(?:do not|don['\u2019]t)"
@@ -32,7 +32,7 @@ _INSTRUCTION: Final = re.compile(
     re.IGNORECASE,
 )
 _JOINED: Final = re.compile(
-    rf"\s*(?:;|,(?: and| but)?| and| but)\s+(?=(?:please )?(?:always|never|{_DONT} ever|stop)\b)", re.IGNORECASE
+    rf" ?(?:;|,(?: and| but)?| and| but) (?=(?:please )?(?:always|never|{_DONT} ever|stop)\b)", re.IGNORECASE
 )
 _LIMITED: Final = re.compile(
     r"\?|[\"\u201c\u201d\u00ab\u00bb]|\b(?:say never|if|unless|today|tonight|tomorrow|for now|this time|once|"

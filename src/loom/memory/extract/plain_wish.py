@@ -31,7 +31,7 @@ def _any(*forms: str) -> re.Pattern[str]:
 _MAIL: Final = _any(
     rf"{_LINE}(?:from|to|cc|bcc|subject|sent|date|reply-to|message-id|received|fwd?|re|aw|wg|tr)[ \t]?:",
     rf"{_LINE}(?:von|an|betreff|gesendet|datum|de|\u00e0|objet|envoy\u00e9|para|asunto|assunto|da|oggetto)[ \t]?:",
-    r"-{2,}[ \t]*(?:original|forwarded|urspr\u00fcngliche|weitergeleitete|message)",
+    r"(?<!-)-{2,}+[ \t]*+(?:original|forwarded|urspr\u00fcngliche|weitergeleitete|message)",
     r"\b(?:original|forwarded) (?:message|mail|email)\b|\bbegin forwarded\b",
     rf"{_LINE}(?:on|am|le|el|il|em|op)\b.{{4,150}}\b(?:wrote|schrieb|\u00e9crit|escribi\u00f3|ha scritto|escreveu)\b",
     r"<[^<>\s@]{1,100}@[^<>\s]{1,100}>",
@@ -45,7 +45,8 @@ _LETTER: Final = _any(
     r"|ch[e\u00e8]re?|madame|monsieur|hola|querid[oa]|ciao|car[oa]|ol\u00e1|team|all)\b[^.!?\n]{0,40}[,:][ \t]*\n",
     rf"{_LINE}(?:(?:kind|kindest|best|warm|warmest|many) )?(?:regards|wishes)\b",
     rf"{_LINE}(?:yours|sincerely|respectfully|cordially|faithfully)\b",
-    rf"{_LINE}(?:thanks|thank you|many thanks|cheers|best|love|greetings)[,.!]?[ \t]*\n+[ \t]*[A-Z]",
+    rf"{_LINE}(?:thanks|thank you|many thanks|cheers|best|love|greetings)[,.!]?[ \t]*\n[ \t]*"
+    r"[A-Z][\w.-]{1,30}(?: [A-Z][\w.-]{1,30}){0,2}[ \t]*$",
     rf"{_LINE}(?:mit (?:freundlichen|besten)|(?:viele|liebe|sch\u00f6ne|beste) gr\u00fc\u00dfe|mfg|cordialement"
     r"|bien \u00e0|saludos|atentamente|un saludo|cordiali|distinti|atenciosamente|met vriendelijke|groeten)\b",
 )
@@ -56,6 +57,7 @@ _RECORDED: Final = _any(
     rf"{_LINE}(?:mon|tues?|wed(?:nes)?|thu(?:rs)?|fri|sat(?:ur)?|sun)(?:day)?,? \d",
     rf"{_LINE}(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]{{0,6}} {{1,2}}\d{{1,2}} \d\d:\d\d",
     rf"{_LINE}[\w.-]{{1,30}}(?: [\w.-]{{1,30}})?(?: APP| BOT)? {{1,3}}\d{{1,2}}:\d{{2}}(?: ?[AP]M)?[ \t]*$",
+    rf"{_LINE}\d{{1,2}}:\d{{2}}[ \t]*$|\[\d{{1,2}}[./]\d{{1,2}}[./]\d{{2,4}}|{_LINE}from wikipedia\b",
     r"-->|[-\u2013\u2014] ?(?:today|yesterday) at \d",
     r"(?-i:\b(?:INFO|WARN|WARNING|ERROR|DEBUG|TRACE|FATAL|CRITICAL|NOTICE|TODO|FIXME)\b)",
     r"\btraceback \(most recent|\bexception in thread\b|\w(?:error|exception):",
@@ -91,7 +93,7 @@ _POINTING: Final = _any(
     r"\bhere(?:['\u2019]s| is| are| comes)\b|\bas follows\b|\bthe following\b|\bsee (?:below|above|attached)\b",
     r"\bbelow\b[^.!?\n]{0,40}:",
     r"\b(?:got|get|received|found|saw|read|copied|pasted|forwarded|forwarding|attached) "
-    rf"(?:this|these|that|it from|(?:the|an?|another) (?:\w+ )?{_KINDS})\b",
+    rf"(?:(?:this|these|it from)\b|(?:the|an?|another) (?:\w+ )?{_KINDS}(?: from\b| that\b| saying\b|:))",
     rf"\b{_KINDS} (?:says|said|reads|states|i got|below|above)\b",
     rf"\bfrom (?:the|an?|my|our|his|her|their|this) (?:\w+ )?{_PLACES}\b",
     r"\b(?:think|make|opinion) (?:of|about|on) (?:this|it|that|these)\b",
@@ -117,9 +119,9 @@ _QUOTED: Final = _any(
 _PASTED: Final = (_MAIL, _LETTER, _RECORDED, _LABELLED, _MARKUP, _POINTING, _FOOTER, _QUOTED)
 
 _OWN_SENTENCE: Final = re.compile(
-    r"(?:(?:hi|hello|hey|so|and|but|also|well|anyway|ok|okay|actually|oh|btw|by the way)[,!]? )?"
+    r"^(?:(?:hi|hello|hey|so|and|but|also|well|anyway|ok|okay|actually|oh|btw|by the way)[,!]? )?"
     r"(?:i|i['\u2019]\w+|my|we|we['\u2019]\w+|our|please|thanks|thank you|hi|hello|hey|always|never|from now on)\b"
-    r"|.*\?$",
+    r"|^.*\?$",
     re.IGNORECASE,
 )
 _FOREIGN: Final = re.compile(
@@ -130,8 +132,8 @@ _FOREIGN: Final = re.compile(
 )
 """What a plain wish does without: quotes, addresses, account numbers, markup, and a `we` that is not the user."""
 _ALSO_SAYS: Final = re.compile(
-    r"(?:(?:bitte|por favor|per favore|s['\u2019]il (?:te|vous) pla[i\u00ee]t|alsjeblieft),? )?"
-    r"(?:[\w'\u2019-]+,? ){0,4}(?:immer|nie|niemals|ab (?:jetzt|sofort)|von nun an|k\u00fcnftig|toujours|jamais"
+    r"^(?:(?:bitte|por favor|per favore|s['\u2019]il (?:te|vous) pla[i\u00ee]t|alsjeblieft),? )?"
+    r"(?:[\w'\u2019-]++,? ){0,4}(?:immer|nie|niemals|ab (?:jetzt|sofort)|von nun an|k\u00fcnftig|toujours|jamais"
     r"|d\u00e9sormais|dor\u00e9navant|\u00e0 partir de maintenant|siempre|nunca|a partir de ahora"
     r"|de ahora en adelante|sempre|mai|d['\u2019]ora in poi|a partir de agora|altijd|nooit|voortaan)"
     r"(?: [\w'\u2019-]+){1,12}",
