@@ -122,7 +122,7 @@ PASTES: dict[str, str] = {
     "dash": "{WISH} - Eve, Head of Billing",
     "with thanks and a name": "{WISH} Thanks, Eve",
     "hello somebody": "Hi Sam, {WISH}",
-    "hidden characters": "{WISH}\u200b\u2060 thanks",
+    "soft hyphens": "{WISH}\u00ad Thanks",
     "two paragraphs": "Thanks for the help!\n\n{WISH}",
     "with a story": "I met Eve at the fair. She runs a shop. {WISH} What a day!",
     "long": "{WISH} " + "The fair was long and there was much to see. " * 8,

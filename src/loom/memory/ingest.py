@@ -24,6 +24,7 @@ MAX_CHARS = 1_000_000
 MAX_NAME = 120
 """Characters of a speaker's name; the rest of a longer one is left out."""
 _ROLES = frozenset({"user", "assistant", "system", "developer", "tool", "function", "operator"})
+_NOBODY = "someone"
 _NAMES_OF_ROLES = _ROLES | {"ai", "bot", "model", "agent"}
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\u200b\u2060\ufeff]")
 """Characters that say nothing and break indexes; tabs and line ends stay."""
@@ -56,11 +57,12 @@ def turns_of(content: Content | Sequence[Content], *, user_id: str | None = None
 
 def spoken_by(speaker: str | None, *, user_id: str) -> str | None:
     """A speaker as an episode keeps it: on one line, and the user by the role where it is the user's own id."""
-    if not isinstance(speaker, str):
+    if not isinstance(speaker, str) or not speaker.strip():
         return speaker
     name = one_line(speaker, MAX_NAME)
-    is_user = name.casefold() == user_id.casefold() and name.casefold() not in _ROLES
-    return USER if is_user else name or None
+    if name.casefold() in _ROLES:  # as it was given: what only reads like a role is a name
+        return name if name == " ".join(speaker.split()) else named(name)
+    return USER if name.casefold() == user_id.casefold() else name or _NOBODY
 
 
 def named(name: str, *, user_id: str | None = None) -> str:
@@ -69,12 +71,12 @@ def named(name: str, *, user_id: str | None = None) -> str:
     if user_id is not None and line.casefold() == user_id.casefold():
         return USER
     is_role = normalise(line) == USER or line.casefold() in _NAMES_OF_ROLES
-    return f"someone named {line}" if is_role else line
+    return f"{_NOBODY} named {line}" if is_role else line or _NOBODY
 
 
 def _of_message(message: Message) -> list[Turn]:
     """What a message says, what it asks of tools, and what tools answered, whose words are not the user's."""
-    said = [Turn(text=message.text, speaker=message.role, origin=_origin(message.role))]
+    said = [Turn(text=said_in(message), speaker=message.role, origin=_origin(message.role))]
     tools: list[Turn] = []
     for part in message.parts:
         if isinstance(part, ToolCallPart):
@@ -84,6 +86,13 @@ def _of_message(message: Message) -> list[Turn]:
             answer = "\n".join(piece.text for piece in part.content if isinstance(piece, TextPart))
             tools.append(Turn(text=answer, speaker="tool", origin="tool"))
     return [*said, *tools] if message.text.strip() or not tools else tools
+
+
+def said_in(message: Message) -> str:
+    """What a message says. Texts that a user gives apart stay apart: one may be somebody else's document."""
+    if message.role != USER:
+        return message.text
+    return "\n\n".join(part.text for part in message.parts if isinstance(part, TextPart) and part.text.strip())
 
 
 def _turn(content: Content, user_id: str | None) -> Turn:
@@ -102,7 +111,9 @@ def _from_mapping(given: Mapping[str, Any], user_id: str | None) -> Turn:
         raise UsageError(f"a turn needs its text under 'text' or 'content'; it has {', '.join(given) or 'nothing'}")
     role, name = given.get("role"), given.get("name")
     speaker = given.get("speaker", role)
-    if "speaker" not in given and role in (None, USER) and isinstance(name, str) and one_line(name):
+    if not isinstance(name, str | None):
+        raise UsageError(f"a turn has the name {name!r}, a {type(name).__name__}; give text")
+    if "speaker" not in given and role in (None, USER) and name and name.strip():
         speaker = named(name, user_id=user_id)
     at = given.get("at", given.get("timestamp"))
     if isinstance(at, str):
@@ -114,7 +125,8 @@ def _from_mapping(given: Mapping[str, Any], user_id: str | None) -> Turn:
 
 
 def _origin(role: object) -> Origin | None:
-    known: dict[str, Origin] = {"user": "user", "assistant": "assistant", "tool": "tool"}
+    known: dict[str, Origin] = {"user": "user", "assistant": "assistant", "tool": "tool", "function": "tool"}
+    known |= {"system": "operator", "developer": "operator"}
     return known.get(role) if isinstance(role, str) else None
 
 

@@ -24,7 +24,7 @@ from loom.protocols.extractor import Claim, Extraction
 _LONGEST: Final = 300
 """Characters of a sentence that is read: what is longer is no plain statement."""
 _SPEAKS_FOR_ITSELF: Final = frozenset({"user", "import"})
-_NOBODY: Final = frozenset({"assistant", "ai", "bot", "model", "system", "tool", "agent"})
+_NOBODY: Final = frozenset({"assistant", "ai", "bot", "model", "system", "tool", "agent", "developer", "function"})
 _I: Final = r"(?:I|i)"
 _AM: Final = r"(?:(?:I|i)(?:['\u2019]m| am))"
 _HAVE: Final = r"(?:(?:I|i)(?:['\u2019]ve(?: got)?| have(?: got)?))"
