@@ -237,7 +237,7 @@ class Agent:
         if self.memory is None:
             return ()
         done = await self.memory.metabolize(user_id=user_id)
-        return tuple(f"a job of the memory failed: {reason}" for reason in done.failed)
+        return (*done.notes, *(f"a job of the memory failed: {reason}" for reason in done.failed))
 
 
 def _memory_tools(memory: Memory | None) -> tuple[Tool, ...]:

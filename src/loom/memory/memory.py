@@ -19,6 +19,7 @@ from loom.core.ids import RecordIds
 from loom.core.record import Episode, Fact, Layer, Origin, Provenance, Receipt, Scalar, WorkingBlock
 from loom.core.scope import Scope
 from loom.errors import UsageError
+from loom.memory.candidates import claim_of, found_candidate, is_candidate
 from loom.memory.config import MemoryConfig
 from loom.memory.entities import USER, normalise, predicate_key
 from loom.memory.events import EventKind, Timeline, read_timeline
@@ -26,7 +27,7 @@ from loom.memory.explain import Explained, explain
 from loom.memory.forgetting import SESSIONS_LEFT, forget_before, forget_records, forget_session
 from loom.memory.guarded import guarded
 from loom.memory.halves import Halves
-from loom.memory.ingest import Content, Turn, checked_instruction, clean, keyed_id, turns_of
+from loom.memory.ingest import Content, Turn, checked_instruction, clean, keyed_id, spoken_by, turns_of
 from loom.memory.keep import Keeper, Progress
 from loom.memory.learn import Learner, Learnt
 from loom.memory.listing import FILE, counts, every, every_fact
@@ -37,7 +38,7 @@ from loom.memory.portable import lines_of, put_records, records_of
 from loom.memory.profile import Profile, grouped
 from loom.memory.recall import Recall
 from loom.memory.reembed import Reembedded, reembed
-from loom.memory.standing import Instructed, Standing, within
+from loom.memory.standing import Instructed, Standing, check_rejectable, within
 from loom.memory.values import Metabolized, Recalled, Remembered, Skip
 from loom.protocols.embedder import Embedder
 from loom.protocols.extractor import Claim, Extractor
@@ -129,7 +130,8 @@ class Memory:
         """Keep one thing, several, or a whole conversation.
 
         Args:
-            content: text, a message, a turn, a mapping with `text`/`content` and `role`/`speaker`, or many of them.
+            content: text, a message, a turn, a mapping with `text`/`content` and `role`/`name`/`speaker`, or many of
+                them. A `name` says who speaks: only one that is the `user_id` is the user.
             user_id: whose memory it is.
             session_id: the conversation it belongs to.
             speaker: who said it, where the content does not say.
@@ -146,7 +148,7 @@ class Memory:
         now = self._clock.now()
         kept: list[Episode] = []
         skipped: list[Skip] = []
-        for number, turn in enumerate(turns_of(content)):
+        for number, turn in enumerate(turns_of(content, user_id=user_id)):
             text, skip = clean(turn.text)
             if skip:
                 skipped.append(skip)
@@ -159,7 +161,7 @@ class Memory:
                     recorded_at=now,
                     provenance=Provenance(turn.origin or origin, trusted=trusted),
                     session_id=session_id,
-                    speaker=turn.speaker or speaker,
+                    speaker=spoken_by(turn.speaker or speaker, user_id=user_id),
                     importance=importance,
                     attributes={**(attributes or {}), **turn.attributes},
                 )
@@ -175,15 +177,7 @@ class Memory:
         document is for remember().
         """
         scope = self._scope(user_id, session_id)
-        now = self._clock.now()
-        episode = Episode(
-            id=self._ids.next_id(),
-            text=checked_instruction(text),
-            at=now,
-            recorded_at=now,
-            provenance=Provenance("user", trusted=trusted),
-            session_id=session_id,
-        )
+        episode = self._wish(checked_instruction(text), session_id, trusted=trusted)
 
         async def attempt(epoch: str) -> tuple[Learnt, Remembered]:
             learnt = await self._learner.instructed(scope, episode)
@@ -194,6 +188,40 @@ class Memory:
             await self._learner.settle(scope, learnt.facts)
         kept = tuple(item for item in learnt.after if episode.id in item.sources)
         return Instructed(kept=kept, retired=learnt.retired, episode=episode, notes=learnt.notes + done.notes)
+
+    async def confirm(self, id: str, *, user_id: str) -> Instructed:
+        """Make a wish stand that was found among other text and waits in `standing().unconfirmed`.
+
+        What it contradicts is retired and returned.
+
+        Raises:
+            NotFound: the user has no unconfirmed wish of this id.
+        """
+        scope = self._scope(user_id)
+
+        async def attempt(epoch: str) -> tuple[Episode, Learnt, Remembered]:
+            waiting = found_candidate(await self.store.get(scope, id), id, user_id)
+            episode = self._wish(waiting.object)
+            learnt = await self._learner.claimed(scope, [(claim_of(waiting, episode), episode.provenance)])
+            return episode, learnt, await self._keeper.keep(scope, [episode], facts=learnt.facts, since=epoch)
+
+        async with self._locks.of(scope):
+            episode, learnt, done = await guarded(self.store, scope, attempt)
+            await self.store.write(scope, delete=[id])
+            await self._learner.settle(scope, learnt.facts)
+        kept = tuple(item for item in learnt.after if episode.id in item.sources)
+        return Instructed(kept=kept, retired=learnt.retired, episode=episode, notes=learnt.notes + done.notes)
+
+    async def reject(self, id: str, *, user_id: str) -> Receipt:
+        """Drop a wish that waits, or take back one that stands: what that had retired stands again.
+
+        Raises:
+            NotFound: the user has neither under this id.
+        """
+        scope = self._scope(user_id)
+        async with self._locks.of(scope):
+            check_rejectable(await self.store.get(scope, id), id, user_id)
+            return await forget_records(self.store, scope, [id], neighbours=self._neighbours, now=self._clock.now())
 
     # -- recall, forget, promote --------------------------------------------------------------------------
 
@@ -321,6 +349,7 @@ class Memory:
         wanted = predicate_key(predicate) if predicate else None
         found = await every_fact(self.store, self._scope(user_id), *([Eq("predicate", wanted)] if wanted else []))
         about = [f for f in found if subject is None or normalise(f.subject) == normalise(subject)]
+        about = [f for f in about if not is_candidate(f)]
         return tuple(f for f in about if history or f.is_current(at or now, known_at or now))
 
     async def state(
@@ -355,12 +384,14 @@ class Memory:
             await self._learner.settle(scope, learnt.facts)
         return learnt.facts
 
-    async def set_block(self, name: str, text: str, *, user_id: str, trusted: bool = False) -> WorkingBlock:
-        """Pin a named text for a user; it is shown in every turn."""
+    async def set_block(
+        self, name: str, text: str, *, user_id: str, trusted: bool = False, origin: Origin = "user"
+    ) -> WorkingBlock:
+        """Pin a named text for a user; it is shown in every turn. `origin` says who wrote it."""
         scope = self._scope(user_id)
         old = await self.store.get(scope, f"block:{name}")
         version = old.version + 1 if isinstance(old, WorkingBlock) else 1
-        source, now = Provenance("user", trusted=trusted), self._clock.now()
+        source, now = Provenance(origin, trusted=trusted), self._clock.now()
         block = WorkingBlock(name=name, text=text, updated_at=now, provenance=source, version=version)
         await self.store.put(scope, block)
         return block
@@ -371,14 +402,17 @@ class Memory:
         return tuple([r async for r in found if isinstance(r, WorkingBlock) and not r.name.startswith(FILE)])
 
     async def standing(self, *, user_id: str) -> Standing:
-        """The preferences and instructions that stand, the newest first, within `MemoryConfig.standing_tokens`."""
+        """The preferences and instructions that stand, the newest first, within `MemoryConfig.standing_tokens`.
+
+        `unconfirmed` lists wishes that were found among other text: confirm() makes one stand, reject() drops it.
+        """
         facts = await every_fact(self.store, self._scope(user_id), Eq("subject", USER))
         return within(facts, self.config.standing_tokens, now=self._clock.now())
 
     async def profile(self, *, user_id: str) -> Profile:
         """What is to be shown of a user in every turn; `str()` of it is fenced text for a prompt."""
         return Profile(
-            standing=await self.standing(user_id=user_id),
+            standing=replace(await self.standing(user_id=user_id), unconfirmed=()),
             facts=grouped(await self.facts(user_id=user_id)),
             blocks=await self.blocks(user_id=user_id),
         )
@@ -440,6 +474,12 @@ class Memory:
     async def _embed(self, scope: Scope, episodes: Sequence[Episode]) -> tuple[str, ...]:
         """What was made from others has a vector from L4 on, which is searched by them."""
         return await self._keeper.embed(scope, episodes)
+
+    def _wish(self, text: str, session_id: str | None = None, *, trusted: bool = False) -> Episode:
+        """A wish that the user gives now."""
+        now, source = self._clock.now(), Provenance("user", trusted=trusted)
+        id = self._ids.next_id()
+        return Episode(id=id, text=text, at=now, recorded_at=now, provenance=source, session_id=session_id)
 
     def _scope(self, user_id: str, session_id: str | None = None) -> Scope:
         return Scope(self.namespace, user_id, session_id)

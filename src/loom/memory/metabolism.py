@@ -197,9 +197,9 @@ class Metabolism:
         """L1 to L2: learn facts from what is new, shorten what is worth keeping, archive what overflows."""
         effects = _Effects()
         learnt = await self._learner.learn(job.scope, await self._new(job), claims)
-        effects.put += learnt.facts
+        effects.put += [*learnt.facts, *learnt.waiting]
         effects.counts["facts"] += len(learnt.facts)
-        effects.notes = learnt.notes
+        effects.notes = (*learnt.notes, *learnt.heard)
         sorted_ = await self._sorted(job.scope, Layer.L1)
         for episode in sorted_.promote:
             if self._config.enable_compression and self._config.l2.auto_compress:

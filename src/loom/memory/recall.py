@@ -17,6 +17,7 @@ from loom.core.scope import Scope
 from loom.core.words import query_terms, terms
 from loom.errors import LoomError, ProviderError, UsageError
 from loom.memory.apart import search_apart
+from loom.memory.candidates import is_candidate
 from loom.memory.halves import Halves, role_of, user_first
 from loom.memory.neighbours import POSITION
 from loom.memory.newer import newest_first
@@ -134,7 +135,9 @@ class Recall:
         """What words and vectors find, with the raw score of each signal, and what the question asks beside them."""
         now = self._clock.now()
         hits, speakers, notes = await self._found(scope, question, replace(query, text=question))
-        found: _Candidates = {h.item.id: (h.item, h.why) for h in hits if isinstance(h.item, Episode | Fact)}
+        found: _Candidates = {
+            h.item.id: (h.item, h.why) for h in hits if isinstance(h.item, Episode | Fact) and not is_candidate(h.item)
+        }
         if _is_statement(question):
             trust = 1.0
             found = _as_statement(found, terms(question))

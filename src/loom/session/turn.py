@@ -11,6 +11,7 @@ from loom.core.event import CheckpointSaved, CompactionEnd, Event, Recovery, Tur
 from loom.core.message import Message, Usage
 from loom.core.window import Window
 from loom.errors import ContextOverflow, LoomError
+from loom.memory.ingest import said_in
 from loom.memory.values import Recalled, Remembered
 from loom.protocols.model import ModelResponse
 from loom.session.history import is_sayable
@@ -202,7 +203,8 @@ class TurnRun:
             try:
                 state.saver.check_wanted()
                 answer = self.text if state.config.remember_answers else ""
-                self.remembered = await state.memory.remember(key, self._message.text, answer, known=self._known)
+                said = said_in(self._message)
+                self.remembered = await state.memory.remember(key, said, answer, known=self._known)
             except LoomError as error:
                 yield self._degraded("this turn was not remembered", error)
 

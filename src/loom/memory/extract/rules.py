@@ -2,7 +2,8 @@
 
 A sentence is read only if it is a plain statement: no question, no supposition, no report of what somebody said,
 no quotation, no text that is to be translated or rewritten. A clause then has to fit a rule from its first word.
-What the assistant is told to do always or never is found by loom.memory.extract.instructions.
+A message that looks pasted states nothing: `I` in it may be anybody. What the assistant is told to do always or never
+is found by loom.memory.extract.instructions, in any message; whether it holds is decided where claims become facts.
 """
 
 from __future__ import annotations
@@ -17,12 +18,13 @@ from loom.core.record import Cardinality, Episode, Fact
 from loom.memory.entities import USER, normalise
 from loom.memory.extract.dates import PAST, SOON, interval_of
 from loom.memory.extract.instructions import INSTRUCTION, instructions_in
+from loom.memory.extract.plain_wish import looks_pasted
 from loom.protocols.extractor import Claim, Extraction
 
 _LONGEST: Final = 300
 """Characters of a sentence that is read: what is longer is no plain statement."""
 _SPEAKS_FOR_ITSELF: Final = frozenset({"user", "import"})
-_NOBODY: Final = frozenset({"assistant", "ai", "bot", "model", "system", "tool", "agent"})
+_NOBODY: Final = frozenset({"assistant", "ai", "bot", "model", "system", "tool", "agent", "developer", "function"})
 _I: Final = r"(?:I|i)"
 _AM: Final = r"(?:(?:I|i)(?:['\u2019]m| am))"
 _HAVE: Final = r"(?:(?:I|i)(?:['\u2019]ve(?: got)?| have(?: got)?))"
@@ -221,19 +223,20 @@ def _claims(episode: Episode) -> Iterator[Claim]:
     subject = USER if speaker == USER else (episode.speaker or USER)
     if "```" in episode.text or _TEXT_WORK.search(episode.text):
         return
+    is_pasted = looks_pasted(episode.text)
     still: dict[tuple[str, str], Claim] = {}
     for sentence in sentences(episode.text):
         if len(sentence) > _LONGEST or sentence.startswith(">"):
             continue
         for instruction in instructions_in(sentence):
             yield _claim(episode, subject, INSTRUCTION, instruction)
-        for clause in _clauses(sentence):
+        for clause in _clauses(sentence) if not is_pasted else ():
             for claim, is_of_late in _read(clause, subject, episode):
                 yield claim
                 if is_of_late:
                     slot = (claim.subject, claim.predicate)
                     still[slot] = max(still.get(slot, claim), claim, key=_start)
-    # "I moved to Berlin last week" also says where he lives now, whatever else was said since last week.
+    # "I moved to Berlin last week" also says where they live now, whatever else was said since last week.
     yield from (replace(claim, valid_from=episode.at) for claim in still.values() if _start(claim) < episode.at)
 
 

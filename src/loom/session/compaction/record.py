@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from loom.core.checkpoint import Shown
+from loom.core.fence import without_tag
 from loom.core.message import Message, TextPart
 from loom.protocols.token_counter import TokenCounter
 
@@ -32,6 +33,7 @@ _FORM: Final = re.compile(
     re.DOTALL,
 )
 _PART: Final = re.compile(r'<loom-part name="(\w+)">\n([^<]*(?:<(?!/?loom-)[^<]*)*)\n</loom-part>\n')
+_TAGS: Final = ("loom-record", "loom-part")
 _TAG: Final = re.compile(r"<(?=\s*(?:/\s*)?loom-)", re.IGNORECASE)
 
 
@@ -60,6 +62,8 @@ class Record:
 
 def fenced(text: str) -> str:
     """Text that can neither open nor close a tag of a record. Fencing twice changes nothing."""
+    for tag in _TAGS:
+        text = without_tag(tag, text)
     return _TAG.sub("&lt;", text)
 
 
