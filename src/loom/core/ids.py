@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from threading import Lock
 
 from loom.core.clock import Clock, SystemClock
+from loom.core.forks import renew_lock_after_fork
 from loom.errors import UsageError
 
 ALPHABET = "abcdefghjkmnpqrstuvwxyz23456789"
@@ -32,6 +33,7 @@ class ShortIds:
     """
 
     __slots__ = (
+        "__weakref__",
         "_inverse",
         "_lock",
         "_offset",
@@ -102,6 +104,7 @@ class ShortIds:
 
 SHARED = ShortIds()
 """The ids of this process. One source, so that contexts that visit each other never share an id."""
+renew_lock_after_fork(SHARED, "_lock")
 
 
 def _decode(id: str) -> int:
