@@ -16,6 +16,7 @@ from loom.core.hit import Hit
 from loom.core.ids import RecordIds
 from loom.core.record import Episode, Fact, Layer, Origin, Provenance, Receipt, Scalar, WorkingBlock
 from loom.core.scope import Scope
+from loom.memory.blocks import Blocks
 from loom.memory.config import MemoryConfig
 from loom.memory.entities import USER, normalise, predicate_key
 from loom.memory.events import EventKind, Timeline, read_timeline
@@ -72,6 +73,7 @@ class Memory:
         self._embedder = embedder
         self._locks = Locks()  # of users: one at a time decides what is believed of him, or removes it
         self._neighbours = Neighbours(store)
+        self._blocks = Blocks(store, clock=self._clock)
         self._recall = Recall(
             store, embedder, clock=self._clock, reranker=reranker, knowledge_base=self.config.knowledge_base
         )
@@ -308,15 +310,16 @@ class Memory:
             await self._learner.settle(scope, learnt.facts)
         return learnt.facts
 
-    async def set_block(self, name: str, text: str, *, user_id: str, trusted: bool = False) -> WorkingBlock:
-        """Pin a named text for a user; it is shown in every turn."""
-        scope = self._scope(user_id)
-        old = await self.store.get(scope, f"block:{name}")
-        version = old.version + 1 if isinstance(old, WorkingBlock) else 1
-        source, now = Provenance("user", trusted=trusted), self._clock.now()
-        block = WorkingBlock(name=name, text=text, updated_at=now, provenance=source, version=version)
-        await self.store.put(scope, block)
-        return block
+    async def set_block(
+        self, name: str, text: str, *, user_id: str, trusted: bool = False, version: int | None = None
+    ) -> WorkingBlock:
+        """Pin a named text for a user; it is shown in every turn.
+
+        With `version`, the one you read, it is written only while that stands: StoreConflict has the block as it is
+        now in `current`. 0 is for a block that must be new. Without it, what stands there is replaced.
+        """
+        source = Provenance("user", trusted=trusted)
+        return await self._blocks.write(self._scope(user_id), name, text, provenance=source, version=version)
 
     async def blocks(self, *, user_id: str) -> tuple[WorkingBlock, ...]:
         """The pinned texts of a user."""
