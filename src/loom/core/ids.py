@@ -118,6 +118,15 @@ def _decode(id: str) -> int:
     return value
 
 
+def last_id_at(now: datetime) -> str:
+    """What every id of RecordIds that is made after this millisecond comes behind."""
+    return _spelled(((now - _EPOCH) // _MILLISECOND) << _RANDOM_BITS | (1 << _RANDOM_BITS) - 1)
+
+
+def _spelled(value: int) -> str:
+    return "".join([_PAIRS[value >> shift & 1023] for shift in range(120, -1, -10)])
+
+
 class RecordIds:
     """Makes ids for records: 26 characters that sort by the time they were made.
 
@@ -145,4 +154,4 @@ class RecordIds:
             else:
                 self._last += 1
             value = self._last
-        return "".join([_PAIRS[value >> shift & 1023] for shift in range(120, -1, -10)])
+        return _spelled(value)

@@ -16,6 +16,7 @@ from loom.memory.extract.rules import RuleExtractor, sentences
 from loom.memory.facts import assert_claim, settled_again
 from loom.memory.listing import every_fact
 from loom.memory.standing import StandingItem, is_standing, own_words, placed, settled, standing_items
+from loom.memory.times import after, latest_of
 from loom.protocols.extractor import Claim, Extractor
 from loom.protocols.memory_store import MemoryStore
 
@@ -64,7 +65,7 @@ class Learner:
         """The facts that claims of these episodes become; what claims an episode that is not among them is left out."""
         there = {episode.id for episode in episodes}
         said = [claim for claim in claims if episodes and there.issuperset(claim.sources)]
-        return await self.claimed(scope, [(claim, _said_by(claim, episodes)) for claim in said])
+        return await self.claimed(scope, [(claim, _said_by(claim, episodes)) for claim in said], episodes=episodes)
 
     async def instructed(self, scope: Scope, episode: Episode) -> Learnt:
         """The facts of an instruction: each of its sentences stands, whether or not a rule knows its form."""
@@ -76,15 +77,17 @@ class Learner:
             )
             stands = [claim for claim in read.claims if is_standing(claim)] or [plain]
             claims += [(claim, episode.provenance) for claim in stands]
-        return await self.claimed(scope, claims)
+        return await self.claimed(scope, claims, episodes=[episode])
 
-    async def claimed(self, scope: Scope, claims: Sequence[tuple[Claim, Provenance]]) -> Learnt:
-        """What claims change, given where each comes from."""
+    async def claimed(
+        self, scope: Scope, claims: Sequence[tuple[Claim, Provenance]], *, episodes: Sequence[Episode] = ()
+    ) -> Learnt:
+        """What claims change, given where each comes from, and the episodes that all of them were learnt from."""
         wanted = [(made, origin) for claim, origin in claims if (made := placed(claim, origin)) is not None]
         if not wanted:
             return Learnt()
         known = await self._known(scope, [claim for claim, _ in wanted])
-        now = self._clock.now()
+        now = after(latest_of([*known.values(), *episodes]), self._clock.now())
         before = standing_items(known.values(), now=now)
         written: dict[str, Fact] = {}
         for claim, provenance in wanted:

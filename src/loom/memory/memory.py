@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 from anyio import create_task_group
 
-from loom.core.clock import Clock, SystemClock
+from loom.core.clock import Clock, RisingClock, SystemClock
 from loom.core.filter import Eq, Filter
-from loom.core.hit import Hit
+from loom.core.hit import Hit, Passage
 from loom.core.ids import RecordIds
 from loom.core.record import Episode, Fact, Layer, Origin, Provenance, Receipt, Scalar, WorkingBlock
 from loom.core.scope import Scope
@@ -35,6 +35,7 @@ from loom.memory.profile import Profile, grouped
 from loom.memory.recall import Recall
 from loom.memory.reembed import Reembedded, reembed
 from loom.memory.standing import Instructed, Standing, within
+from loom.memory.times import Times, after, latest_of
 from loom.memory.values import Metabolized, Recalled, Remembered, Skip
 from loom.protocols.embedder import Embedder
 from loom.protocols.extractor import Claim, Extractor
@@ -68,10 +69,11 @@ class Memory:
         self.embedder_note = embedder_note or (f"embedding with {embedder.identity}" if embedder else "no embedder")
         self.config = config or MemoryConfig()
         self.namespace = namespace
-        self._clock = clock or SystemClock()
+        self._clock = RisingClock(clock or SystemClock())
         self._ids = ids or RecordIds(self._clock)
         self._embedder = embedder
         self._locks = Locks()  # of users: one at a time decides what is believed of him, or removes it
+        self._times = Times(store, self._clock)
         self._neighbours = Neighbours(store)
         self._blocks = Blocks(store, clock=self._clock)
         self._recall = Recall(
@@ -137,7 +139,7 @@ class Memory:
             key: under the same key the same content is kept once, however often it is sent.
         """
         scope = self._scope(user_id, session_id)
-        now = self._clock.now()
+        now = await self._times.now(scope)
         kept: list[Episode] = []
         skipped: list[Skip] = []
         for number, turn in enumerate(turns_of(content)):
@@ -169,7 +171,7 @@ class Memory:
         document is for remember().
         """
         scope = self._scope(user_id, session_id)
-        now = self._clock.now()
+        now = await self._times.now(scope)
         episode = Episode(
             id=self._ids.next_id(),
             text=checked_instruction(text),
@@ -219,6 +221,7 @@ class Memory:
             history: facts that are no longer believed, too.
         """
         scope = self._scope(user_id, session_id)
+        now = await self._times.now(scope)
         found = await self._recall.find(
             scope,
             query,
@@ -227,10 +230,11 @@ class Memory:
             halves=halves,
             layers=layers,
             where=where,
-            at=at,
-            known_at=known_at,
+            at=at or now,
+            known_at=known_at or now,
             history=history,
         )
+        self._times.saw(scope, (hit.item for hit in found.hits if not isinstance(hit.item, Passage)))
         await self._recall.touch(scope, found)
         return found
 
@@ -277,10 +281,11 @@ class Memory:
         history: bool = False,
     ) -> tuple[Fact, ...]:
         """The facts of a user: those that hold now, those that held then, or all that were ever believed."""
-        now = self._clock.now()
         wanted = predicate_key(predicate) if predicate else None
         found = await every_fact(self.store, self._scope(user_id), *([Eq("predicate", wanted)] if wanted else []))
+        now = after(latest_of(found), self._clock.now())
         about = [f for f in found if subject is None or normalise(f.subject) == normalise(subject)]
+        self._times.saw(self._scope(user_id), found)
         return tuple(f for f in about if history or f.is_current(at or now, known_at or now))
 
     async def state(

@@ -13,6 +13,7 @@ from loom.core.scope import Scope
 from loom.memory.listing import every
 from loom.memory.locks import Locks
 from loom.memory.rank import REACH, questions_in
+from loom.memory.times import behind
 from loom.protocols.memory_store import KeepsKeys, MemoryStore
 
 AROUND, ASKED = "around", "asked"
@@ -56,8 +57,8 @@ class Neighbours:
         """New turns with their places in the session."""
         if scope.session_id is None:
             return list(new)
-        place = (await self._end(scope)).place
-        return [with_attributes(e, {POSITION: place + n}) for n, e in enumerate(new)]
+        end = await self._end(scope)
+        return [with_attributes(e, {POSITION: end.place + n}) for n, e in enumerate(behind(end.turns, new))]
 
     async def keys(self, scope: Scope, new: Sequence[Episode]) -> Keys:
         """The keys that new turns of a session bring: for themselves, and for the turns before them."""
