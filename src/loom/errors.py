@@ -13,6 +13,7 @@
     ├─ StoreError
     │  ├─ StoreUnavailable*
     │  ├─ StoreConflict*
+    │  │  └─ StaleWrite*    what a write was prepared from was removed meanwhile
     │  ├─ EmbedderMismatch
     │  └─ FormatTooNew
     ├─ ProviderError
@@ -112,6 +113,16 @@ class StoreConflict(StoreError):
     def __init__(self, message: str, *, current: Any = None) -> None:
         super().__init__(message)
         self.current = current
+
+
+class StaleWrite(StoreConflict):
+    """Text of this user was removed after it was read for this write; nothing was written."""
+
+    def __init__(self, user_id: str) -> None:
+        super().__init__(
+            f"records of user {user_id!r} were removed after they were read for this write; nothing was written: "
+            "read them again and repeat the write"
+        )
 
 
 class EmbedderMismatch(StoreError):

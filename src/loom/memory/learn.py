@@ -14,11 +14,12 @@ from loom.memory.entities import USER, Aliases, predicate_key
 from loom.memory.extract.instructions import INSTRUCTION
 from loom.memory.extract.rules import RuleExtractor, sentences
 from loom.memory.facts import assert_claim, settled_again
+from loom.memory.guarded import guarded
 from loom.memory.listing import every_fact
+from loom.memory.neighbours import Store
 from loom.memory.standing import StandingItem, is_standing, own_words, placed, settled, standing_items
 from loom.memory.times import after, latest_of
 from loom.protocols.extractor import Claim, Extractor
-from loom.protocols.memory_store import MemoryStore
 
 _NAMING = ("also_called", "name")
 """Predicates whose facts say that two names are one entity."""
@@ -48,7 +49,7 @@ class Learnt:
 class Learner:
     """Finds claims and decides what they change. What they decide others write; settle() alone writes."""
 
-    def __init__(self, store: MemoryStore, extractor: Extractor | None, *, clock: Clock, ids: RecordIds) -> None:
+    def __init__(self, store: Store, extractor: Extractor | None, *, clock: Clock, ids: RecordIds) -> None:
         self._store = store
         self._extractor = extractor
         self._clock = clock
@@ -110,11 +111,18 @@ class Learner:
 
         Whoever writes last sees what both wrote, and what all statements add up to does not depend on their order.
         """
-        if written:
-            predicates = tuple(dict.fromkeys([*_NAMING, *(fact.predicate for fact in written)]))
+        if not written:
+            return
+        predicates = tuple(dict.fromkeys([*_NAMING, *(fact.predicate for fact in written)]))
+
+        async def attempt(epoch: str) -> None:
             known = await every_fact(self._store, scope, In("predicate", predicates))
             aliases = Aliases.of(fact for fact in known if fact.predicate in _NAMING)
-            await self._store.put(scope, *settled_again(known, written, now=self._clock.now(), aliases=aliases))
+            put = settled_again(known, written, now=self._clock.now(), aliases=aliases)
+            if put:
+                await self._store.write(scope.for_user(), put=put, since=epoch)
+
+        await guarded(self._store, scope, attempt)
 
     async def _known(self, scope: Scope, claims: Sequence[Claim]) -> dict[str, Fact]:
         """The facts that claims may touch: those of their predicates, those that name things, and what stands."""

@@ -4,32 +4,36 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import datetime
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Self
 
 from anyio import create_task_group
 
+from loom.core.checks import as_utc
 from loom.core.clock import Clock, RisingClock, SystemClock
 from loom.core.filter import Eq, Filter
 from loom.core.hit import Hit, Passage
 from loom.core.ids import RecordIds
 from loom.core.record import Episode, Fact, Layer, Origin, Provenance, Receipt, Scalar, WorkingBlock
 from loom.core.scope import Scope
+from loom.errors import UsageError
 from loom.memory.blocks import Blocks
 from loom.memory.config import MemoryConfig
 from loom.memory.entities import USER, normalise, predicate_key
 from loom.memory.events import EventKind, Timeline, read_timeline
 from loom.memory.explain import Explained, explain
-from loom.memory.forgetting import forget_records, forget_session
+from loom.memory.forgetting import SESSIONS_LEFT, forget_before, forget_records, forget_session
+from loom.memory.guarded import guarded
 from loom.memory.halves import Halves
 from loom.memory.ingest import Content, Turn, checked_instruction, clean, keyed_id, turns_of
 from loom.memory.keep import Keeper, Progress
-from loom.memory.learn import Learner
+from loom.memory.learn import Learner, Learnt
 from loom.memory.listing import FILE, counts, every, every_fact
 from loom.memory.locks import Locks
-from loom.memory.metabolism import Metabolism, Store
-from loom.memory.neighbours import Neighbours
+from loom.memory.metabolism import Metabolism
+from loom.memory.neighbours import Neighbours, Store
 from loom.memory.portable import lines_of, put_records, records_of
 from loom.memory.profile import Profile, grouped
 from loom.memory.recall import Recall
@@ -39,6 +43,7 @@ from loom.memory.times import Times, after, latest_of
 from loom.memory.values import Metabolized, Recalled, Remembered, Skip
 from loom.protocols.embedder import Embedder
 from loom.protocols.extractor import Claim, Extractor
+from loom.protocols.memory_store import SeesSessions
 from loom.protocols.reranker import Reranker
 
 if TYPE_CHECKING:
@@ -180,9 +185,13 @@ class Memory:
             provenance=Provenance("user", trusted=trusted),
             session_id=session_id,
         )
-        async with self._locks.of(scope.for_user()):
+
+        async def attempt(epoch: str) -> tuple[Learnt, Remembered]:
             learnt = await self._learner.instructed(scope, episode)
-            done = await self._keeper.keep(scope, [episode], facts=learnt.facts)
+            return learnt, await self._keeper.keep(scope, [episode], facts=learnt.facts, since=epoch)
+
+        async with self._locks.of(scope.for_user()):
+            learnt, done = await guarded(self.store, scope, attempt)
             await self._learner.settle(scope, learnt.facts)
         kept = tuple(item for item in learnt.after if episode.id in item.sources)
         return Instructed(kept=kept, retired=learnt.retired, episode=episode, notes=learnt.notes + done.notes)
@@ -238,15 +247,41 @@ class Memory:
         await self._recall.touch(scope, found)
         return found
 
-    async def forget(self, *ids: str, user_id: str, session_id: str | None = None) -> Receipt:
-        """Remove records by id with what was made from them alone, or everything of a user or a session."""
+    async def forget(
+        self, *ids: str, user_id: str, session_id: str | None = None, before: datetime | None = None
+    ) -> Receipt:
+        """Remove records by id with what was made from them alone, or everything of a user or a session.
+
+        With `before`, only what happened, or was stated or pinned, before that moment. What was prepared from a
+        removed record by anybody, and is not written yet, is never written. Conversations that an agent saved are not
+        part of memory: the receipt says where there are any, and `Agent.forget` removes them, too.
+        """
         scope = self._scope(user_id, session_id)
-        user, now = scope.for_user(), self._clock.now()
-        self._neighbours.forget(scope)
-        async with self._locks.of(user):
-            if ids:
-                return await forget_records(self.store, user, ids, neighbours=self._neighbours, now=now)
-            return await (forget_session(self.store, scope, now=now) if session_id else self.store.forget(scope))
+        if ids and before is not None:
+            raise UsageError("forget() takes ids or before=, not both; call it twice")
+        try:
+            async with self._locks.of(scope.for_user()):
+                receipt = await self._forget(scope, ids, before)
+        finally:
+            self._neighbours.forget(scope)  # also what was remembered while this was at work
+        return await self._with_sessions(scope, receipt) if not ids else receipt
+
+    async def _forget(self, scope: Scope, ids: Sequence[str], before: datetime | None) -> Receipt:
+        now, neighbours = self._clock.now(), self._neighbours
+        if ids:
+            return await forget_records(self.store, scope.for_user(), ids, neighbours=neighbours, now=now)
+        if before is not None:
+            moment = as_utc(before, "before of forget()")
+            return await forget_before(self.store, scope, moment, neighbours=neighbours, now=now)
+        if scope.session_id is not None:
+            return await forget_session(self.store, scope, neighbours=neighbours, now=now)
+        return await self.store.forget(scope)
+
+    async def _with_sessions(self, scope: Scope, receipt: Receipt) -> Receipt:
+        """The receipt, with a line about conversations that stand in the same place and are not part of memory."""
+        saved = await self.store.saved_sessions(scope) if isinstance(self.store, SeesSessions) else 0
+        left = (SESSIONS_LEFT.format(count=saved, user=scope.user_id),) if saved else ()
+        return replace(receipt, pending=(*receipt.pending, *left))
 
     async def promote(self, id: str, *, user_id: str, to: Layer | None = None) -> Episode:
         """Move an episode up a layer, or into the layer named."""
@@ -309,9 +344,14 @@ class Memory:
             valid_until=valid_until,
             sources=("stated",),
         )
-        async with self._locks.of(scope):
+
+        async def attempt(epoch: str) -> Learnt:
             learnt = await self._learner.claimed(scope, [(claim, Provenance("user", trusted=trusted))])
-            await self.store.put(scope, *learnt.facts)
+            await self.store.write(scope, put=learnt.facts, since=epoch)
+            return learnt
+
+        async with self._locks.of(scope):
+            learnt = await guarded(self.store, scope, attempt)
             await self._learner.settle(scope, learnt.facts)
         return learnt.facts
 

@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import partial
 from itertools import groupby
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from anyio import sleep
 
@@ -16,25 +17,22 @@ from loom.core.filter import And, Eq
 from loom.core.ids import RecordIds
 from loom.core.record import Episode, Fact, Layer, Provenance, Record
 from loom.core.scope import Scope
-from loom.errors import LoomError, StoreConflict
+from loom.errors import LoomError, StaleWrite, StoreConflict
 from loom.memory.compress import ContextCompressor
 from loom.memory.config import MemoryConfig
+from loom.memory.guarded import TRIES, guarded
 from loom.memory.layers import Sorted, sort_layer
 from loom.memory.learn import Learnt
 from loom.memory.listing import every
 from loom.memory.locks import Locks
+from loom.memory.neighbours import Store
 from loom.memory.values import Metabolized
 from loom.protocols.extractor import Claim
-from loom.protocols.jobs import Job, KeepsJobs, Lease
-from loom.protocols.memory_store import MemoryStore
+from loom.protocols.jobs import Job, Lease
 
 LEASE = timedelta(seconds=30)
 MAX_ATTEMPTS = 5
 _NEXT = {Layer.L2: "assimilate", Layer.L3: "sediment"}
-
-
-class Store(MemoryStore, KeepsJobs, Protocol):
-    """A memory store that keeps jobs."""
 
 
 class Learns(Protocol):
@@ -69,6 +67,9 @@ class _Effects:
     notes: tuple[str, ...] = ()
 
 
+_Verb: TypeAlias = Callable[[Job, Sequence[Claim]], Awaitable[_Effects]]
+
+
 class Metabolism:
     """Runs the three verbs: digest (L1 to L2), assimilate (L2 to L3), sediment (L3 to L4).
 
@@ -95,7 +96,7 @@ class Metabolism:
         self._locks = locks or Locks()
         self._embed = embed
         self._compressor = ContextCompressor()
-        self._verbs: Mapping[str, Callable[[Job, Sequence[Claim]], Awaitable[_Effects]]] = {
+        self._verbs: Mapping[str, _Verb] = {
             "digest": self._digest,
             "assimilate": self._assimilate,
             "sediment": self._sediment,
@@ -146,12 +147,29 @@ class Metabolism:
         verb = self._verbs.get(lease.job.kind)
         if verb is None:
             raise LoomError(f"there is no verb {lease.job.kind!r}; a newer Loom may have queued it")
-        claims = await self._learner.read(await self._new(lease.job))
-        # One at a time decides for a user. What was forgotten while the model read is not learnt any more.
-        async with self._locks.of(lease.job.scope):
-            effects = await verb(lease.job, claims)
-            await self._store.finish(lease, put=effects.put, jobs=effects.jobs)
-            effects.notes += await self._after(lease.job.scope, effects)
+        for _ in range(TRIES):
+            read = await self._new(lease.job)
+            claims = await self._learner.read(read)
+            attempt = partial(self._decide, lease, verb, read, claims)
+            # One at a time decides for a user, as far as this process goes; the epoch is for all others.
+            async with self._locks.of(lease.job.scope):
+                effects = await guarded(self._store, lease.job.scope, attempt)
+                if effects is not None:
+                    effects.notes += await self._after(lease.job.scope, effects)
+                    return effects
+        raise StaleWrite(lease.job.scope.user_id)
+
+    async def _decide(
+        self, lease: Lease, verb: _Verb, read: Sequence[Episode], claims: Sequence[Claim], epoch: str
+    ) -> _Effects | None:
+        """Do what a job asks for; None, and nothing is done, where something of what was read is not there any more.
+
+        What a model read may have found its way into each of its claims, so it has to read again what is left.
+        """
+        if _texts(await self._new(lease.job)) != _texts(read):
+            return None
+        effects = await verb(lease.job, claims)
+        await self._store.finish(lease, put=effects.put, jobs=effects.jobs, since=epoch)
         return effects
 
     async def _after(self, scope: Scope, effects: _Effects) -> tuple[str, ...]:
@@ -264,6 +282,10 @@ class Metabolism:
             importance=max(e.importance for e in episodes),
             sources=tuple(dict.fromkeys(s for e in episodes for s in (e.id, *e.sources))),
         )
+
+
+def _texts(episodes: Sequence[Episode]) -> list[tuple[str, str]]:
+    return [(episode.id, episode.text) for episode in episodes]
 
 
 def _reason(error: Exception) -> str:

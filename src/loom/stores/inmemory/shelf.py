@@ -50,6 +50,10 @@ class Shelf:
     numbering: Numbering = field(init=False, default_factory=Numbering)
     vectors: VectorTable = field(init=False)
     indexes: dict[str, WordIndex] = field(init=False, default_factory=dict[str, WordIndex])
+    life: int = field(init=False, default=0)
+    """Tells the user from the one who had this name before they were forgotten."""
+    removed: int = field(init=False, default=0)
+    """How often text of the user was removed."""
 
     def __post_init__(self) -> None:
         self.vectors = VectorTable(self.numbering)
@@ -95,6 +99,7 @@ class Shelf:
         if old is None or old.text != record.text:
             # The vector of another text would find the record for words it no longer says.
             self.vectors.discard(record.id)
+            self.removed += old is not None
             self._index(OWN).set(self.numbering.give(record.id), terms(record.text))
 
     def _set_keys(self, id: str, texts: Mapping[str, str]) -> None:
@@ -110,6 +115,7 @@ class Shelf:
 
     def _remove(self, id: str) -> None:
         del self.records[id]
+        self.removed += 1
         self.keys.pop(id, None)
         self.vectors.discard(id)
         number = self.numbering.give(id)

@@ -12,7 +12,7 @@ from loom.core.filter import Filter
 from loom.core.hit import Hit
 from loom.core.record import Episode, Layer, Receipt, Record
 from loom.core.scope import Scope
-from loom.errors import EmbedderMismatch, UsageError
+from loom.errors import EmbedderMismatch, StaleWrite, UsageError
 from loom.protocols.embedder import Vector
 from loom.protocols.jobs import DeadLetter, Job, Lease
 from loom.protocols.memory_store import FoundBy, Query
@@ -34,6 +34,7 @@ class InMemoryStore:
         self._shelves: dict[tuple[str, str], Shelf] = {}
         self._jobs = JobBook()
         self._bound: tuple[str, int] | None = None
+        self._gone = 0  # how many users were removed
         self._closed = False
 
     async def put(self, scope: Scope, *records: Record) -> None:
@@ -80,7 +81,7 @@ class InMemoryStore:
         shelf = self._shelf(scope)
         gone = shelf.select(scope, None)
         if scope.session_id is None:
-            self._shelves.pop(_owner(scope), None)
+            self._drop(scope)
         else:
             gone = [record for record in gone if isinstance(record, Episode)]
             self._apply(scope, shelf, shelf.plan(scope, delete=[record.id for record in gone]))
@@ -180,6 +181,20 @@ class InMemoryStore:
         """The keys and the vector of each of these records that is there."""
         return self._shelf(scope).found_by(scope, ids)
 
+    async def epoch(self, scope: Scope) -> str:
+        """A token that changes whenever text of the scope's user is removed."""
+        self._check_open()
+        return self._epoch(scope)
+
+    def _epoch(self, scope: Scope) -> str:
+        shelf = self._shelves.get(_owner(scope))
+        # A user who came and went while somebody prepared a write is not the user who was never there.
+        return f"-{self._gone}" if shelf is None else f"{shelf.life}.{shelf.removed}"
+
+    def _check_epoch(self, scope: Scope, since: str | None) -> None:
+        if since is not None and self._epoch(scope) != since:
+            raise StaleWrite(scope.user_id)
+
     async def write(
         self,
         scope: Scope,
@@ -188,8 +203,10 @@ class InMemoryStore:
         delete: Sequence[str] = (),
         keys: Keys | None = None,
         jobs: Sequence[Job] = (),
+        since: str | None = None,
     ) -> int:
         """Delete, put, set keys and queue jobs, in this order, all or none; returns how many jobs are new."""
+        self._check_epoch(scope, since)
         shelf = self._shelf(scope)
         change = shelf.plan(scope, put=put, delete=delete, keys=keys)
         new = self._jobs.plan(scope, jobs)
@@ -214,10 +231,12 @@ class InMemoryStore:
         delete: Sequence[str] = (),
         keys: Keys | None = None,
         jobs: Sequence[Job] = (),
+        since: str | None = None,
     ) -> None:
         """Apply what the job did and close it; a job it queues may have the same key."""
         self._jobs.check(lease)
         scope = lease.job.scope
+        self._check_epoch(scope, since)
         shelf = self._shelf(scope)
         change = shelf.plan(scope, put=put, delete=delete, keys=keys)
         new = self._jobs.plan(scope, jobs, closing=lease)
@@ -248,11 +267,15 @@ class InMemoryStore:
 
     def _apply(self, scope: Scope, shelf: Shelf, change: Change) -> None:
         shelf.apply(change)
-        if shelf.records:
+        if not shelf.records:
+            # Nothing of a user who has nothing is kept, their name included.
+            self._drop(scope)
+        elif _owner(scope) not in self._shelves:
+            shelf.life = self._gone
             self._shelves[_owner(scope)] = shelf
-        else:
-            # Nothing of a user who has nothing is kept, his name included.
-            self._shelves.pop(_owner(scope), None)
+
+    def _drop(self, scope: Scope) -> None:
+        self._gone += self._shelves.pop(_owner(scope), None) is not None
 
     def _check_open(self) -> None:
         if self._closed:

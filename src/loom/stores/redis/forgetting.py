@@ -10,7 +10,7 @@ from loom.core.scope import Scope
 from loom.stores.redis import jobs
 from loom.stores.redis.change import Transaction
 from loom.stores.redis.link import Link
-from loom.stores.redis.names import StoreNames
+from loom.stores.redis.names import USER_KEYS, CheckpointNames, StoreNames, session_name
 from loom.stores.redis.scripts import FORGET
 
 _COUNTED = ("episode", "fact", "block", "job", "dead_letter")
@@ -23,7 +23,7 @@ FILES = (
 async def forget_user(link: Link, names: StoreNames, scope: Scope) -> Receipt:
     """Remove every key of a user, in one step."""
     user = names.user(scope)
-    keys = (names.users, names.due, names.held, *user.all)
+    keys = (names.users, names.due, names.held, names.forgotten, *user.all)
     counts: list[int] = await link.run(FORGET, keys, (user.digest,))
     return _receipt(Counter(dict(zip(_COUNTED, counts, strict=True))))
 
@@ -42,6 +42,14 @@ async def forget_session(link: Link, change: Transaction, scope: Scope, ids: Seq
         change.do("LREM", change.user.dead, 1, data)
         removed["dead_letter"] += 1
     return _receipt(removed) if await change.commit() else None
+
+
+async def count_sessions(link: Link, prefix: str, scope: Scope) -> int:
+    """How many conversations of the scope are saved under this prefix."""
+    sessions = CheckpointNames(prefix).user(scope)[USER_KEYS.index("sessions")]
+    if scope.session_id is None:
+        return int(await link.call("ZCARD", sessions))
+    return int(await link.call("ZSCORE", sessions, session_name(scope)) is not None)
 
 
 def _receipt(removed: Counter[str]) -> Receipt:

@@ -20,11 +20,13 @@ from loom.stores.sqlite.connection import Database, one, rows
 class IndexChange(TextChange):
     """Texts that come to and go from the index of one user; written by flush() in one go."""
 
-    __slots__ = ("_user",)
+    __slots__ = ("_user", "has_replaced")
 
     def __init__(self, user: int) -> None:
         super().__init__()
         self._user = user
+        self.has_replaced = False
+        """Whether a record got another text."""
 
     def flush(self, db: Database, before: int, size: int) -> None:
         """Write the change, where the user had `before` numbers and now has `size`."""

@@ -20,7 +20,7 @@ from loom.stores.record_rows import COLUMNS, SELECTED, from_row, to_micros, to_r
 from loom.stores.record_rules import check_record, check_version
 from loom.stores.sqlite.connection import Database, one, rows
 from loom.stores.sqlite.index import IndexChange
-from loom.stores.sqlite.users import find_row, find_rows, make_user, next_number, number_of, row_of, seen
+from loom.stores.sqlite.users import count_removal, find_row, find_rows, make_user, next_number, number_of, row_of, seen
 from loom.stores.sqlite.vectors import drop_vector
 from loom.stores.sqlite.where import condition
 
@@ -50,6 +50,8 @@ def change(
     new = _put(db, user, scope, put, index)
     _set_keys(db, user, scope, keys or {}, index, new=new)
     index.flush(db, before, before + len(new))
+    if deleted or index.has_replaced:
+        count_removal(db, user)
     return deleted
 
 
@@ -82,6 +84,7 @@ def _replace(db: Database, record: Record, row: int, old: Record, index: IndexCh
     if old.text != record.text:
         # The vector of another text would find the record for words it no longer says.
         drop_vector(db, row)
+        index.has_replaced = True
         index.remove(OWN, number_of(row), old.text)
         index.add(OWN, number_of(row), record.text)
 
@@ -233,6 +236,8 @@ def forget_session(db: Database, user: int, scope: Scope) -> dict[str, int]:
     deleted = _delete(db, user, scope, [id for (id,) in ids], index)
     size = next_number(db, user)
     index.flush(db, size, size)
+    if deleted:
+        count_removal(db, user)
     return {"episode": deleted}
 
 

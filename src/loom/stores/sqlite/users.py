@@ -9,10 +9,14 @@ from collections.abc import Iterable
 from typing import Any
 
 from loom.core.scope import Scope
+from loom.errors import StaleWrite
 from loom.stores.sqlite.connection import Database, one, rows
 
 NUMBER_BITS = 32
 """A row is the user's number, then the record's number among his, so that one user's rows lie together."""
+
+
+_GONE = "forgotten users"
 
 
 def find_user(db: Database, scope: Scope) -> int | None:
@@ -40,6 +44,37 @@ def make_user(db: Database, scope: Scope) -> int:
         db.execute("INSERT INTO users (namespace, user_id) VALUES (?, ?)", (scope.namespace, scope.user_id))
         return db.last_insert_rowid()
     return found
+
+
+def epoch_of(db: Database, scope: Scope) -> str:
+    """What changes whenever text of the user goes: a count of removals, or for no user that of forgotten users."""
+    found = one(
+        db, "SELECT user, removed FROM users WHERE namespace = ? AND user_id = ?", scope.namespace, scope.user_id
+    )
+    if found is not None:
+        return f"{found[0]}.{found[1]}"
+    # A user who came and went while somebody prepared a write is not the user who was never there.
+    gone = one(db, "SELECT value FROM meta WHERE name = ?", _GONE)
+    return f"-{gone[0] if gone else 0}"
+
+
+def check_epoch(db: Database, scope: Scope, since: str | None) -> None:
+    """Refuse a write that was prepared before text of its user was removed."""
+    if since is not None and epoch_of(db, scope) != since:
+        raise StaleWrite(scope.user_id)
+
+
+def count_removal(db: Database, user: int) -> None:
+    """Text of the user was removed."""
+    db.execute("UPDATE users SET removed = removed + 1 WHERE user = ?", (user,))
+
+
+def forget_name(db: Database, user: int) -> None:
+    """Remove the user; that users were forgotten is counted, not who."""
+    db.execute("DELETE FROM users WHERE user = ?", (user,))
+    db.execute(
+        "INSERT INTO meta VALUES (?, '1') ON CONFLICT (name) DO UPDATE SET value = CAST(value AS INTEGER) + 1", (_GONE,)
+    )
 
 
 def next_number(db: Database, user: int) -> int:
