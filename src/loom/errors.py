@@ -29,6 +29,8 @@ A message says what happened, with the values, and then what to do.
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class LoomError(Exception):
     """Base of every error Loom raises on purpose."""
@@ -104,9 +106,13 @@ class StoreUnavailable(StoreError):
 
 
 class StoreConflict(StoreError):
-    """Somebody else changed the same thing first."""
+    """Somebody else changed the same thing first; `current` is what stands there now, where that is known."""
 
     retryable = True
+
+    def __init__(self, message: str, *, current: Any = None) -> None:
+        super().__init__(message)
+        self.current = current
 
 
 class StaleWrite(StoreConflict):

@@ -13,6 +13,7 @@ from loom.agent.result import Result, result_of
 from loom.agent.sessions import Sessions
 from loom.core.clock import Clock
 from loom.core.event import Event
+from loom.core.forks import renew_lock_after_fork
 from loom.core.message import Message
 from loom.core.portal import Portal
 from loom.core.record import Erasure, StoreReceipt
@@ -101,6 +102,7 @@ class Agent:
         )
         self._portal: Portal | None = None
         self._portal_lock = Lock()
+        renew_lock_after_fork(self, "_portal_lock")
 
     # -- running ------------------------------------------------------------------------------------------
 
@@ -162,9 +164,13 @@ class Agent:
         return await self.run(text, user_id=user_id, session_id=session_id, metadata=metadata)
 
     def run_sync(self, text: str | Message, **options: Any) -> Result:
-        """run() for programs without an event loop, from any thread; works where a loop is running, too."""
+        """run() for programs without an event loop, from any thread; works where a loop is running, too.
+
+        Raises:
+            UsageError: the process was forked after the agent ran in it; make another agent there.
+        """
         with self._portal_lock:
-            portal = self._portal = self._portal or Portal()
+            portal = self._portal = self._portal or Portal("this agent")
         return portal.call(partial(self.run, text, **options))
 
     async def build_context(
@@ -207,10 +213,10 @@ class Agent:
             stack.push_async_callback(self._sessions.aclose)
 
     def close(self) -> None:
-        """aclose() for programs without an event loop."""
+        """aclose() for programs without an event loop. In a forked process, what ran before stays with the parent."""
         with self._portal_lock:
             portal, self._portal = self._portal, None
-        if portal is not None:
+        if portal is not None and portal.is_of_this_process:
             try:
                 portal.call(self.aclose)
             finally:

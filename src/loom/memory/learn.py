@@ -20,6 +20,7 @@ from loom.memory.guarded import guarded
 from loom.memory.listing import every_fact
 from loom.memory.neighbours import Store
 from loom.memory.standing import StandingItem, is_standing, own_words, placed, settled, standing_items
+from loom.memory.times import after, latest_of
 from loom.memory.topics import PREFIX
 from loom.protocols.extractor import Claim, Extractor
 
@@ -92,7 +93,7 @@ class Learner:
                 ready.append((own, provenance))
             elif (text := candidate_of(claim)) is not None:
                 waiting.append((text, claim))
-        learnt = await self.claimed(scope, ready)
+        learnt = await self.claimed(scope, ready, episodes=episodes)
         return replace(learnt, waiting=await self._candidates(scope, waiting, learnt)) if waiting else learnt
 
     async def instructed(self, scope: Scope, episode: Episode) -> Learnt:
@@ -105,15 +106,17 @@ class Learner:
             )
             stands = [claim for claim in read.claims if is_standing(claim)] or [plain]
             claims += [(claim, episode.provenance) for claim in stands]
-        return await self.claimed(scope, claims)
+        return await self.claimed(scope, claims, episodes=[episode])
 
-    async def claimed(self, scope: Scope, claims: Sequence[tuple[Claim, Provenance]]) -> Learnt:
-        """What claims change, given where each comes from."""
+    async def claimed(
+        self, scope: Scope, claims: Sequence[tuple[Claim, Provenance]], *, episodes: Sequence[Episode] = ()
+    ) -> Learnt:
+        """What claims change, given where each comes from, and the episodes that all of them were learnt from."""
         wanted = [(made, origin) for claim, origin in claims if (made := placed(claim, origin)) is not None]
         if not wanted:
             return Learnt()
         known = await self._known(scope, [claim for claim, _ in wanted])
-        now = self._clock.now()
+        now = after(latest_of([*known.values(), *episodes]), self._clock.now())
         before = standing_items(known.values(), now=now)
         written: dict[str, Fact] = {}
         for claim, provenance in wanted:

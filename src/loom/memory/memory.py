@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any, Self
 from anyio import create_task_group
 
 from loom.core.checks import as_utc
-from loom.core.clock import Clock, SystemClock
+from loom.core.clock import Clock, RisingClock, SystemClock
 from loom.core.filter import Eq, Filter
-from loom.core.hit import Hit
+from loom.core.hit import Hit, Passage
 from loom.core.ids import RecordIds
 from loom.core.record import Episode, Fact, Layer, Origin, Provenance, Receipt, Scalar, WorkingBlock
 from loom.core.scope import Scope
 from loom.errors import UsageError
+from loom.memory.blocks import Blocks
 from loom.memory.candidates import claim_of, found_candidate, is_candidate
 from loom.memory.config import MemoryConfig
 from loom.memory.entities import USER, normalise, predicate_key
@@ -39,6 +40,7 @@ from loom.memory.profile import Profile, grouped
 from loom.memory.recall import Recall
 from loom.memory.reembed import Reembedded, reembed
 from loom.memory.standing import Instructed, Standing, check_rejectable, within
+from loom.memory.times import Times, after, latest_of
 from loom.memory.values import Metabolized, Recalled, Remembered, Skip
 from loom.protocols.embedder import Embedder
 from loom.protocols.extractor import Claim, Extractor
@@ -73,11 +75,13 @@ class Memory:
         self.embedder_note = embedder_note or (f"embedding with {embedder.identity}" if embedder else "no embedder")
         self.config = config or MemoryConfig()
         self.namespace = namespace
-        self._clock = clock or SystemClock()
+        self._clock = RisingClock(clock or SystemClock())
         self._ids = ids or RecordIds(self._clock)
         self._embedder = embedder
         self._locks = Locks()  # of users: one at a time decides what is believed of him, or removes it
+        self._times = Times(store, self._clock)
         self._neighbours = Neighbours(store)
+        self._blocks = Blocks(store, clock=self._clock)
         self._recall = Recall(
             store, embedder, clock=self._clock, reranker=reranker, knowledge_base=self.config.knowledge_base
         )
@@ -145,7 +149,7 @@ class Memory:
                 something of the user was forgotten since then.
         """
         scope = self._scope(user_id, session_id)
-        now = self._clock.now()
+        now = await self._times.now(scope)
         kept: list[Episode] = []
         skipped: list[Skip] = []
         for number, turn in enumerate(turns_of(content, user_id=user_id)):
@@ -177,7 +181,8 @@ class Memory:
         document is for remember().
         """
         scope = self._scope(user_id, session_id)
-        episode = self._wish(checked_instruction(text), session_id, trusted=trusted)
+        now = await self._times.now(scope)
+        episode = self._wish(checked_instruction(text), now, session_id, trusted=trusted)
 
         async def attempt(epoch: str) -> tuple[Learnt, Remembered]:
             learnt = await self._learner.instructed(scope, episode)
@@ -201,7 +206,7 @@ class Memory:
 
         async def attempt(epoch: str) -> tuple[Episode, Learnt, Remembered]:
             waiting = found_candidate(await self.store.get(scope, id), id, user_id)
-            episode = self._wish(waiting.object)
+            episode = self._wish(waiting.object, await self._times.now(scope))
             learnt = await self._learner.claimed(scope, [(claim_of(waiting, episode), episode.provenance)])
             return episode, learnt, await self._keeper.keep(scope, [episode], facts=learnt.facts, since=epoch)
 
@@ -257,6 +262,7 @@ class Memory:
             history: facts that are no longer believed, too.
         """
         scope = self._scope(user_id, session_id)
+        now = await self._times.now(scope)
         found = await self._recall.find(
             scope,
             query,
@@ -265,10 +271,11 @@ class Memory:
             halves=halves,
             layers=layers,
             where=where,
-            at=at,
-            known_at=known_at,
+            at=at or now,
+            known_at=known_at or now,
             history=history,
         )
+        self._times.saw(scope, (hit.item for hit in found.hits if not isinstance(hit.item, Passage)))
         await self._recall.touch(scope, found)
         return found
 
@@ -345,11 +352,12 @@ class Memory:
         history: bool = False,
     ) -> tuple[Fact, ...]:
         """The facts of a user: those that hold now, those that held then, or all that were ever believed."""
-        now = self._clock.now()
         wanted = predicate_key(predicate) if predicate else None
         found = await every_fact(self.store, self._scope(user_id), *([Eq("predicate", wanted)] if wanted else []))
+        now = after(latest_of(found), self._clock.now())
         about = [f for f in found if subject is None or normalise(f.subject) == normalise(subject)]
         about = [f for f in about if not is_candidate(f)]
+        self._times.saw(self._scope(user_id), found)
         return tuple(f for f in about if history or f.is_current(at or now, known_at or now))
 
     async def state(
@@ -385,16 +393,22 @@ class Memory:
         return learnt.facts
 
     async def set_block(
-        self, name: str, text: str, *, user_id: str, trusted: bool = False, origin: Origin = "user"
+        self,
+        name: str,
+        text: str,
+        *,
+        user_id: str,
+        trusted: bool = False,
+        origin: Origin = "user",
+        version: int | None = None,
     ) -> WorkingBlock:
-        """Pin a named text for a user; it is shown in every turn. `origin` says who wrote it."""
-        scope = self._scope(user_id)
-        old = await self.store.get(scope, f"block:{name}")
-        version = old.version + 1 if isinstance(old, WorkingBlock) else 1
-        source, now = Provenance(origin, trusted=trusted), self._clock.now()
-        block = WorkingBlock(name=name, text=text, updated_at=now, provenance=source, version=version)
-        await self.store.put(scope, block)
-        return block
+        """Pin a named text for a user; it is shown in every turn. `origin` says who wrote it.
+
+        With `version`, the one you read, it is written only while that stands: StoreConflict has the block as it is
+        now in `current`. 0 is for a block that must be new. Without it, what stands there is replaced.
+        """
+        source = Provenance(origin, trusted=trusted)
+        return await self._blocks.write(self._scope(user_id), name, text, provenance=source, version=version)
 
     async def blocks(self, *, user_id: str) -> tuple[WorkingBlock, ...]:
         """The pinned texts of a user."""
@@ -475,10 +489,9 @@ class Memory:
         """What was made from others has a vector from L4 on, which is searched by them."""
         return await self._keeper.embed(scope, episodes)
 
-    def _wish(self, text: str, session_id: str | None = None, *, trusted: bool = False) -> Episode:
+    def _wish(self, text: str, now: datetime, session_id: str | None = None, *, trusted: bool = False) -> Episode:
         """A wish that the user gives now."""
-        now, source = self._clock.now(), Provenance("user", trusted=trusted)
-        id = self._ids.next_id()
+        id, source = self._ids.next_id(), Provenance("user", trusted=trusted)
         return Episode(id=id, text=text, at=now, recorded_at=now, provenance=source, session_id=session_id)
 
     def _scope(self, user_id: str, session_id: str | None = None) -> Scope:

@@ -14,6 +14,7 @@ from loom.core.scope import Scope
 from loom.memory.listing import every
 from loom.memory.locks import Locks
 from loom.memory.rank import REACH, questions_in
+from loom.memory.times import behind
 from loom.protocols.jobs import KeepsJobs
 from loom.protocols.memory_store import KeepsKeys, MemoryStore
 
@@ -116,7 +117,7 @@ class Neighbours:
 
 def placed(end: End, new: Sequence[Episode]) -> list[Episode]:
     """New turns with their places in the session."""
-    return [with_attributes(e, {POSITION: end.place + n}) for n, e in enumerate(new)]
+    return [with_attributes(e, {POSITION: end.place + n}) for n, e in enumerate(behind(end.turns, new))]
 
 
 async def _turns(store: MemoryStore, session: Scope) -> list[Episode]:

@@ -25,6 +25,7 @@ from loom.memory.candidates import (
 from loom.memory.entities import USER, normalise, predicate_key
 from loom.memory.facts import statements_of
 from loom.memory.timeline import Segment, Statement, moment, timeline
+from loom.memory.times import after, latest_of
 from loom.memory.topics import PREFIX, are_reversed, contradict, topic_of
 from loom.protocols.extractor import Claim
 from loom.tokens import EstimateCounter
@@ -128,6 +129,7 @@ def settled(claim: Claim, facts: Iterable[Fact], *, now: datetime) -> list[Claim
 def standing_items(facts: Iterable[Fact], *, now: datetime) -> tuple[StandingItem, ...]:
     """What stands now, the newest first."""
     said = list(facts)
+    now = after(latest_of(said), now)
     rounds = {id: number for _, own in _slots(said) for number, id in enumerate(_in_order(own), 1)}
     items = [_item(segment, rounds) for segment in _segments(said, now=now)]
     return tuple(sorted(items, key=lambda i: (i.since is not None, i.since, i.id), reverse=True))

@@ -128,9 +128,10 @@ class Shelf:
         record = self.records.get(id)
         return copied(record) if record is not None and sees(scope, record) else None
 
-    def select(self, scope: Scope, where: Filter | None) -> list[Record]:
-        """The records that the scope sees and the filter fits, by id; not copied."""
-        found = [r for r in self.records.values() if sees(scope, r) and (where is None or where.matches(r))]
+    def select(self, scope: Scope, where: Filter | None, *, after: str = "") -> list[Record]:
+        """The records behind the id `after` that the scope sees and the filter fits, by id; not copied."""
+        later = [r for r in self.records.values() if r.id > after]
+        found = [r for r in later if sees(scope, r) and (where is None or where.matches(r))]
         return sorted(found, key=lambda record: record.id)
 
     def count(self, scope: Scope, where: Filter | None) -> int:

@@ -63,8 +63,7 @@ class InMemoryStore:
     ) -> tuple[Record, ...]:
         """Records in the order of their ids, from behind `after`."""
         check_limit(limit)
-        found = self._shelf(scope).select(scope, where)
-        return tuple(copied(r) for r in [r for r in found if after is None or r.id > after][:limit])
+        return tuple(copied(r) for r in self._shelf(scope).select(scope, where, after=after or "")[:limit])
 
     async def count(self, scope: Scope, *, where: Filter | None = None) -> int:
         """How many records there are."""

@@ -119,8 +119,7 @@ class RedisStore:
         check_limit(limit)
 
         def found(replica: Replica) -> tuple[Record, ...]:
-            fits = [r for r in replica.shelf.select(scope, where) if after is None or r.id > after]
-            return tuple(copied(record) for record in fits[:limit])
+            return tuple(copied(record) for record in replica.shelf.select(scope, where, after=after or "")[:limit])
 
         return await self._replicas.ask(scope, found)
 
