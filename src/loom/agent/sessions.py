@@ -80,6 +80,7 @@ class Sessions:
         tools: Sequence[Tool],
         skills: Sequence[Skill],
         store: CheckpointStore,
+        closes_store: bool,
         config: SessionConfig,
         namespace: str,
         clock: Clock | None,
@@ -95,6 +96,7 @@ class Sessions:
         self._tools = tools
         self._skills = skills
         self._store = store
+        self._closes_store = closes_store
         self._config = config
         self._namespace = namespace
         self._clock = clock or SystemClock()
@@ -159,10 +161,11 @@ class Sessions:
             self._places.pop(held).session.discard()
 
     async def aclose(self) -> None:
-        """Save every session and close the store."""
+        """Save every session, and close the store if it was opened here."""
         self._closed = True
         async with AsyncExitStack() as stack:
-            stack.push_async_callback(self._store.aclose)
+            if self._closes_store:
+                stack.push_async_callback(self._store.aclose)
             for place in self._places.values():
                 stack.push_async_callback(place.session.aclose)
         self._places.clear()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import datetime
 from importlib import import_module
@@ -12,16 +12,12 @@ from typing import TYPE_CHECKING, Any, Self
 from anyio import create_task_group
 
 from loom.core.checks import as_utc
-from loom.core.clock import Clock, RisingClock, SystemClock
 from loom.core.filter import Eq, Filter
 from loom.core.hit import Hit, Passage
-from loom.core.ids import RecordIds
 from loom.core.record import Episode, Fact, Layer, Origin, Provenance, Receipt, Scalar, WorkingBlock
 from loom.core.scope import Scope
-from loom.errors import UsageError
-from loom.memory.blocks import Blocks
+from loom.errors import LoomError, UsageError
 from loom.memory.candidates import claim_of, found_candidate, is_candidate
-from loom.memory.config import MemoryConfig
 from loom.memory.entities import USER, normalise, predicate_key
 from loom.memory.events import EventKind, Timeline, read_timeline
 from loom.memory.explain import Explained, explain
@@ -29,73 +25,29 @@ from loom.memory.forgetting import SESSIONS_LEFT, forget_before, forget_records,
 from loom.memory.guarded import guarded
 from loom.memory.halves import Halves
 from loom.memory.ingest import Content, Turn, checked_instruction, clean, keyed_id, spoken_by, turns_of
-from loom.memory.keep import Keeper, Progress
-from loom.memory.learn import Learner, Learnt
+from loom.memory.keep import Progress
+from loom.memory.learn import Learnt
 from loom.memory.listing import FILE, counts, every, every_fact
-from loom.memory.locks import Locks
-from loom.memory.metabolism import Metabolism
-from loom.memory.neighbours import Neighbours, Store
+from loom.memory.parts import MemoryParts
 from loom.memory.portable import lines_of, put_records, records_of
 from loom.memory.profile import Profile, grouped
-from loom.memory.recall import Recall
 from loom.memory.reembed import Reembedded, reembed
 from loom.memory.standing import Instructed, Standing, check_rejectable, within
-from loom.memory.times import Times, after, latest_of
+from loom.memory.times import after, latest_of
 from loom.memory.values import Metabolized, Recalled, Remembered, Skip
-from loom.protocols.embedder import Embedder
-from loom.protocols.extractor import Claim, Extractor
+from loom.protocols.extractor import Claim
 from loom.protocols.memory_store import SeesSessions
-from loom.protocols.reranker import Reranker
 
 if TYPE_CHECKING:
     from types import TracebackType
 
 
-class Memory:
+class Memory(MemoryParts):
     """What an agent should know next time, for many users, on one store.
 
     Every call names its user; there is no call that reaches everybody. What `remember` returned is durable, and
     can be recalled at once.
     """
-
-    def __init__(
-        self,
-        store: Store,
-        *,
-        embedder: Embedder | None = None,
-        extractor: Extractor | None = None,
-        config: MemoryConfig | None = None,
-        namespace: str = "default",
-        clock: Clock | None = None,
-        ids: RecordIds | None = None,
-        embedder_note: str = "",
-        reranker: Reranker | None = None,
-    ) -> None:
-        self.store = store
-        self.embedder_note = embedder_note or (f"embedding with {embedder.identity}" if embedder else "no embedder")
-        self.config = config or MemoryConfig()
-        self.namespace = namespace
-        self._clock = RisingClock(clock or SystemClock())
-        self._ids = ids or RecordIds(self._clock)
-        self._embedder = embedder
-        self._locks = Locks()  # of users: one at a time decides what is believed of him, or removes it
-        self._times = Times(store, self._clock)
-        self._neighbours = Neighbours(store)
-        self._blocks = Blocks(store, clock=self._clock)
-        self._recall = Recall(
-            store, embedder, clock=self._clock, reranker=reranker, knowledge_base=self.config.knowledge_base
-        )
-        self._learner = Learner(store, extractor, clock=self._clock, ids=self._ids)
-        self._metabolism = Metabolism(
-            store,
-            self.config,
-            clock=self._clock,
-            ids=self._ids,
-            learner=self._learner,
-            embed=self._embed,
-            locks=self._locks,
-        )
-        self._keeper = Keeper(store, embedder, neighbours=self._neighbours, metabolism=self._metabolism)
 
     @classmethod
     def open(cls, where: str | Mapping[str, Any] | Memory = "inmemory", **options: Any) -> Memory:
@@ -109,10 +61,6 @@ class Memory:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.aclose()
-
-    async def aclose(self) -> None:
-        """Finish writing and release the store."""
-        await self.store.aclose()
 
     # -- remember -----------------------------------------------------------------------------------------
 
@@ -291,6 +239,8 @@ class Memory:
         scope = self._scope(user_id, session_id)
         if ids and before is not None:
             raise UsageError("forget() takes ids or before=, not both; call it twice")
+        for learning in self._learnings:
+            learning.interrupt(scope.for_user())
         try:
             async with self._locks.of(scope.for_user()):
                 receipt = await self._forget(scope, ids, before)
@@ -323,19 +273,30 @@ class Memory:
         """Move an episode up a layer, or into the layer named."""
         return await self._keeper.promote(self._scope(user_id), id, to)
 
-    async def metabolize(self, *, user_id: str | None = None) -> Metabolized:
-        """Do the jobs that wait: of one user, after a look at all of his layers, or of everybody."""
-        if user_id is None:
-            return await self._metabolism.run()
-        scope = self._scope(user_id)
-        await self._metabolism.tick(scope)
-        return await self._metabolism.run(scope)
+    async def metabolize(self, *, user_id: str | None = None, learn: bool = True) -> Metabolized:
+        """Do the jobs that wait: of one user, after a look at all of their layers, or of everybody.
+
+        Turns that wait for a model are read as well, before it returns; with `learn=False` no model is asked.
+        """
+        scope = self._scope(user_id) if user_id is not None else None
+        if scope is not None:
+            await self._metabolism.tick(scope)
+        done = await self._metabolism.run(scope)
+        if self._learning is None or not learn:
+            return done
+        return done.with_learned(await self._learning.drain(scope), waiting=await self._unread(scope))
+
+    async def _unread(self, scope: Scope | None) -> int:
+        """How many turns of a user wait for a model, where there is none."""
+        return 0 if self.has_reader or scope is None else await self.store.pending(scope)
 
     @asynccontextmanager
     async def worker(self, *, every: float = 1.0) -> AsyncGenerator[None]:
         """Do the jobs that wait in the background, for as long as the block lasts; `every` is in seconds."""
         async with create_task_group() as tasks:
             tasks.start_soon(self._metabolism.work, every)
+            if self._learning is not None:
+                tasks.start_soon(self._learning.work, max(every, self.config.learn_seconds))
             yield
             tasks.cancel_scope.cancel()
 
@@ -467,9 +428,12 @@ class Memory:
         return await reembed(self.store, self._embedder, progress=progress)
 
     async def stats(self, *, user_id: str) -> dict[str, int]:
-        """How much is known of a user, by layer and kind."""
+        """How much is known of a user, by layer and kind; `jobs` wait, and those that `failed` were given up."""
         scope = self._scope(user_id)
-        return {**await counts(self.store, scope), "jobs": await self.store.pending(scope)}
+        with suppress(LoomError):  # which embedder the store has matters less than what it holds
+            await self._binding.look()
+        jobs = {"jobs": await self.store.pending(scope), "failed": len(await self.store.dead_letters(scope))}
+        return {**await counts(self.store, scope), **jobs}
 
     async def export(self, *, user_id: str) -> AsyncIterator[str]:
         """Everything of a user as JSON lines; the first one says the format."""
@@ -485,17 +449,10 @@ class Memory:
         notes = await self._keeper.embed(scope, episodes, progress=progress)
         return Remembered(kept=tuple(kept), skipped=repeated, notes=notes)
 
-    async def _embed(self, scope: Scope, episodes: Sequence[Episode]) -> tuple[str, ...]:
-        """What was made from others has a vector from L4 on, which is searched by them."""
-        return await self._keeper.embed(scope, episodes)
-
     def _wish(self, text: str, now: datetime, session_id: str | None = None, *, trusted: bool = False) -> Episode:
         """A wish that the user gives now."""
         id, source = self._ids.next_id(), Provenance("user", trusted=trusted)
         return Episode(id=id, text=text, at=now, recorded_at=now, provenance=source, session_id=session_id)
-
-    def _scope(self, user_id: str, session_id: str | None = None) -> Scope:
-        return Scope(self.namespace, user_id, session_id)
 
 
 __all__ = ["Memory", "Turn"]

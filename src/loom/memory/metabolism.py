@@ -122,7 +122,7 @@ class Metabolism:
         done, counts, notes, failed = 0, Counter[str](), list[str](), list[str]()
         while done + len(failed) < limit:
             now = self._clock.now()
-            leases = await self._store.lease(now=now, until=now + LEASE, limit=1, scope=scope)
+            leases = await self._store.lease(now=now, until=now + LEASE, limit=1, scope=scope, kinds=[*self._verbs])
             if not leases:
                 break
             try:

@@ -17,6 +17,7 @@ from loom.core.scope import Scope
 from loom.core.words import query_terms, terms
 from loom.errors import LoomError, ProviderError, UsageError
 from loom.memory.apart import search_apart
+from loom.memory.binding import Binding
 from loom.memory.candidates import is_candidate
 from loom.memory.halves import Halves, role_of, user_first
 from loom.memory.neighbours import POSITION
@@ -36,7 +37,6 @@ from loom.memory.rank import (
 )
 from loom.memory.timewords import time_hint
 from loom.memory.values import Recalled
-from loom.protocols.embedder import Embedder
 from loom.protocols.knowledge_base import KnowledgeBase
 from loom.protocols.memory_store import KeepsVectors, MemoryStore, Query, Touches
 from loom.protocols.reranker import Reranker
@@ -76,14 +76,14 @@ class Recall:
     def __init__(
         self,
         store: MemoryStore,
-        embedder: Embedder | None,
+        binding: Binding,
         *,
         clock: Clock,
         reranker: Reranker | None = None,
         knowledge_base: KnowledgeBase | None = None,
     ) -> None:
         self._store = store
-        self._embedder = embedder
+        self._binding = binding
         self._clock = clock
         self._reranker = reranker
         self._knowledge_base = knowledge_base
@@ -155,8 +155,8 @@ class Recall:
         hits: Sequence[Hit] | None = None
         note: _Notes = ()
         try:
-            if self._embedder is not None and isinstance(self._store, KeepsVectors):
-                await self._store.bind(self._embedder.identity, self._embedder.dimension)
+            if self._binding.embedder is not None and isinstance(self._store, KeepsVectors):
+                await self._binding.bound()
                 if scope.for_user() not in self._named:
                     both = await self._search_both(scope, question, query)
                     speakers = _speakers(both)
@@ -176,8 +176,8 @@ class Recall:
 
     async def _search_both(self, scope: Scope, meant: str, query: Query) -> Sequence[Hit]:
         """What the words of a query find, and the vector of a text."""
-        assert self._embedder is not None
-        (vector,) = await self._embedder.embed([meant], purpose="query")
+        assert self._binding.embedder is not None
+        (vector,) = await self._binding.embedder.embed([meant], purpose="query")
         near = BY_VECTOR if query.limit <= BY_WORDS else query.limit  # as many as were asked for
         return await search_apart(self._store, scope, replace(query, vector=vector), near=near)
 

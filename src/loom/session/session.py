@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import aclosing, suppress
-from typing import TYPE_CHECKING, Any, Literal, Self, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
 
 from anyio import sleep as anyio_sleep
 
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from loom.protocols.model import Model
     from loom.protocols.tool import Tool
     from loom.session.calling import Sleep
+
+
+_E = TypeVar("_E", bound=Event)
 
 
 class Session:
@@ -208,6 +211,10 @@ class Session:
     def subscribe(self, listener: Listener) -> Callable[[], None]:
         """Call a function with every event from now on, the moment it happens; the returned function stops that."""
         return self._state.emitter.subscribe(listener)
+
+    def announce(self, kind: type[_E], **values: Any) -> _E:
+        """Tell of something that happened beside the turns, as the next event; its number and its time are added."""
+        return self._state.emitter.emit(kind, **values)
 
     # -- compaction ---------------------------------------------------------------------------------------
 

@@ -15,12 +15,17 @@ from loom.errors import UsageError
 from loom.memory.entities import is_known_multi, is_known_single, predicate_key
 from loom.memory.extract.reply import read_items
 from loom.protocols.extractor import Claim, Extraction
-from loom.protocols.model import Model, ModelRequest, ModelSettings
+from loom.protocols.model import Model, ModelRequest, ModelResponse, ModelSettings
+from loom.telemetry.bill import Ledger, metered
+from loom.telemetry.spans import model_span
 
 MAX_NAME: Final = 200
 """The longest subject or predicate, in characters."""
 MAX_OBJECT: Final = 1_000
 """The longest object, in characters."""
+MAX_ANSWER: Final = 300
+"""Characters of what the assistant said that are shown, from its end: no facts are taken from it, but it may have
+asked the question that the next message answers."""
 
 SCHEMA: Final[JSON] = {
     "type": "object",
@@ -85,7 +90,11 @@ _EXAMPLE_REPLY: Final = """{"facts": [
 
 
 class LlmExtractor:
-    """An Extractor over any Model. What cannot be read ends in `skipped`; what cannot be reached raises."""
+    """An Extractor over any Model. What cannot be read ends in `skipped`; what cannot be reached raises.
+
+    A request holds at most `max_chars` of what was said (of a longer message its beginning), and its answer has at most
+    `max_output` tokens. Each one is a span of its own.
+    """
 
     __slots__ = ("_max_chars", "_max_facts", "_max_output", "_model")
 
@@ -99,15 +108,25 @@ class LlmExtractor:
         self._max_chars = max_chars
         self._max_output = max_output
 
+    def metered(self, ledger: Ledger) -> LlmExtractor:
+        """The same, with every request on a ledger."""
+        return LlmExtractor(
+            metered(self._model, ledger),
+            max_facts=self._max_facts,
+            max_chars=self._max_chars,
+            max_output=self._max_output,
+        )
+
     async def extract(self, episodes: Sequence[Episode], *, known: Sequence[Fact] = ()) -> Extraction:
         """The claims that these episodes make: one question for each `max_chars` of text."""
         claims: list[Claim] = []
         skipped: list[str] = []
-        usage = Usage()
+        usage, unread = Usage(), 0
         for batch in self._batches(episodes):
-            response = await self._model.complete(self._request(batch, known))
+            response = await self._asked(self._request(batch, known))
             usage += response.usage
-            items, notes = read_items(response.text)
+            items, notes, is_read = read_items(response.text)
+            unread += not is_read
             skipped += notes
             if len(items) > self._max_facts:
                 skipped.append(f"the reply lists {len(items)} facts; {self._max_facts} were read: raise max_facts")
@@ -116,20 +135,32 @@ class LlmExtractor:
                     claims.append(_claim(item, batch))
                 except (UsageError, _Unusable) as error:
                     skipped.append(f"item {number}: {error}")
-        return Extraction(claims=tuple(dict.fromkeys(claims)), skipped=tuple(skipped), usage=usage)
+        return Extraction(claims=tuple(dict.fromkeys(claims)), skipped=tuple(skipped), usage=usage, unread=unread)
+
+    async def _asked(self, request: ModelRequest) -> ModelResponse:
+        with model_span(self._model.name, "learning") as span:
+            response = await self._model.complete(request)
+            span.answered(response)
+        return response
 
     def _batches(self, episodes: Sequence[Episode]) -> Iterator[dict[str, Episode]]:
         """The episodes under short ids, which a model copies without a fault, in parts of `max_chars`."""
         batch: dict[str, Episode] = {}
         size = 0
         for number, episode in enumerate(episodes, 1):
-            if batch and size + len(episode.text) > self._max_chars:
+            length = len(self._shown(episode))
+            if batch and size + length > self._max_chars:
                 yield batch
                 batch, size = {}, 0
             batch[f"e{number}"] = episode
-            size += len(episode.text)
+            size += length
         if batch:
             yield batch
+
+    def _shown(self, episode: Episode) -> str:
+        """What a request shows of an episode."""
+        is_answer = episode.provenance.origin == "assistant"
+        return episode.text[-MAX_ANSWER:] if is_answer else episode.text[: self._max_chars]
 
     def _request(self, episodes: Mapping[str, Episode], known: Sequence[Fact]) -> ModelRequest:
         said = [
@@ -138,7 +169,7 @@ class LlmExtractor:
                 "at": e.at.isoformat(),
                 "origin": e.provenance.origin,
                 **({"speaker": one_line(e.speaker, MAX_NAME)} if e.speaker else {}),
-                "text": plain_text(e.text),
+                "text": plain_text(self._shown(e)),
             }
             for id, e in episodes.items()
         ]
