@@ -113,7 +113,7 @@ async def test_a_composed_store_is_a_source_and_a_target(tmp_path, redis_url):
     middle, last = store_at(where, Opening()), InMemoryStore()
     await copied(first, middle)
     assert await middle.parts["l1+l2"].count(ALICE) == 2
-    assert all(one.is_right for one in await verify_store(middle))
+    assert [one.is_right for one in await verify_store(middle)] == [True, True, True]
     assert (await copied(middle, last)).users == 2 + len(ODD)
     await are_equal(first, last)
     await middle.aclose()

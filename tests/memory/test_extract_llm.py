@@ -214,6 +214,7 @@ async def test_the_example_is_a_right_answer_whose_facts_cannot_be_taken_for_the
     lines = [json.loads(line) for line in asked.text.splitlines()[1:-1]]
     form = SCHEMA["properties"]["facts"]["items"]
     assert request.settings.output_schema == SCHEMA
+    assert items
     assert all(set(form["required"]) <= item.keys() <= form["properties"].keys() for item in items)
     assert {id for item in items for id in item["sources"]} == {line["id"] for line in lines}
     claims, skipped = await read(answered.text)

@@ -244,6 +244,7 @@ async def test_importing_again_changes_nothing_and_keeps_where_things_come_from(
     await memory.set_block("persona", "Alice sails well.", trusted=True, **ALICE)
     lines = [line async for line in memory.export(**ALICE)]
     keys = await keys_of(memory, *[e.record.id for e in await memory.timeline(**ALICE)])
+    assert len(keys) == 3
     assert all(keys.values())
     await memory.import_(lines, **ALICE)
     assert [line async for line in memory.export(**ALICE)] == lines

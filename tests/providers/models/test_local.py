@@ -113,7 +113,7 @@ class TestInProcess:
         *chunks, response = [chunk async for chunk in loaded.stream(asked)]
         assert response.stop == "tool"
         assert {(call.name, call.input["city"]) for call in response.tool_calls} == {("weather", "Lisbon")}
-        assert all(isinstance(chunk, ToolCallChunk) for chunk in chunks)
+        assert {type(chunk) for chunk in chunks} == {ToolCallChunk}
         assert [chunk.id for chunk in chunks] == [call.id for call in response.tool_calls]
 
     async def test_a_prompt_that_is_too_long(self, loaded):
@@ -142,7 +142,7 @@ class TestInProcess:
             await anext(chunks)
             running = list(model._running)
             await model.aclose()
-        assert not any(generation.alive for generation in running)
+        assert [generation.alive for generation in running] == [False]
         assert (await model.complete(ASK)).text
         await model.aclose()
         await model.aclose()
