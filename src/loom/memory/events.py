@@ -9,6 +9,7 @@ from typing import Literal, TypeAlias
 
 from loom.core.checks import as_utc
 from loom.core.filter import And, Eq, Filter
+from loom.core.limits import MAX_QUERY, check_length
 from loom.core.record import Episode, Fact
 from loom.core.scope import Scope
 from loom.core.words import query_terms, terms
@@ -78,6 +79,7 @@ async def read_timeline(
 
 async def _all_about(store: MemoryStore, scope: Scope, about: str, where: Filter):  # noqa: ANN202  (records)
     """Every record that holds all words of `about`, compared by their stems and without stop words."""
+    check_length(about, "about", MAX_QUERY, "give the words that every record has to hold")
     wanted = set(query_terms(about))
     if not wanted:
         raise UsageError(f"about={about!r} has no words; leave it out to see everything")

@@ -10,6 +10,7 @@ from datetime import datetime
 from hashlib import sha256
 from typing import Any, TypeAlias
 
+from loom.core.limits import MAX_INSTRUCTION, MAX_TEXT
 from loom.core.message import Message, TextPart, ToolCallPart, ToolResultPart
 from loom.core.record import Origin, Scalar
 from loom.core.scope import Scope
@@ -17,9 +18,6 @@ from loom.errors import UsageError
 from loom.memory.topics import topic_of
 from loom.memory.values import Skip
 
-MAX_CHARS = 1_000_000
-MAX_INSTRUCTION = 500
-"""Characters of an instruction: what is shown in every turn has to be short."""
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\u200b\u2060\ufeff]")
 """Characters that say nothing and break indexes; tabs and line ends stay."""
 
@@ -94,11 +92,11 @@ def clean(text: str) -> tuple[str, Skip | None]:
     """The text without what cannot be kept, or why nothing of it is."""
     if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UsageError(f"memory takes text, not {type(text).__name__}")
+    if len(text) > MAX_TEXT:
+        return "", Skip(text[:80], f"too long: {len(text):,} characters, at most {MAX_TEXT:,}; split it")
     cleaned = _CONTROL.sub("", text.encode("utf-8", "replace").decode()).strip()
     if not cleaned:
         return "", Skip(text[:80], "empty: there is nothing to remember")
-    if len(cleaned) > MAX_CHARS:
-        return "", Skip(cleaned[:80], f"too long: {len(cleaned):,} characters, at most {MAX_CHARS:,}; split it")
     return cleaned, None
 
 

@@ -16,13 +16,14 @@ from loom.core.hit import Hit
 from loom.core.ids import RecordIds
 from loom.core.record import Episode, Fact, Layer, Origin, Provenance, Receipt, Scalar, WorkingBlock
 from loom.core.scope import Scope
+from loom.memory.checked import check_block, check_fact, checked_turns, cleaned
 from loom.memory.config import MemoryConfig
 from loom.memory.entities import USER, normalise, predicate_key
 from loom.memory.events import EventKind, Timeline, read_timeline
 from loom.memory.explain import Explained, explain
 from loom.memory.forgetting import forget_records, forget_session
 from loom.memory.halves import Halves
-from loom.memory.ingest import Content, Turn, checked_instruction, clean, keyed_id, turns_of
+from loom.memory.ingest import Content, Turn, checked_instruction, keyed_id, turns_of
 from loom.memory.keep import Keeper, Progress
 from loom.memory.learn import Learner
 from loom.memory.listing import FILE, counts, every, every_fact
@@ -138,8 +139,8 @@ class Memory:
         now = self._clock.now()
         kept: list[Episode] = []
         skipped: list[Skip] = []
-        for number, turn in enumerate(turns_of(content)):
-            text, skip = clean(turn.text)
+        turns = checked_turns(turns_of(content), speaker=speaker, attributes=attributes, key=key)
+        for number, (turn, (text, skip)) in enumerate(zip(turns, await cleaned(turns), strict=True)):
             if skip:
                 skipped.append(skip)
                 continue
@@ -275,6 +276,7 @@ class Memory:
         history: bool = False,
     ) -> tuple[Fact, ...]:
         """The facts of a user: those that hold now, those that held then, or all that were ever believed."""
+        check_fact(subject, predicate)
         now = self._clock.now()
         wanted = predicate_key(predicate) if predicate else None
         found = await every_fact(self.store, self._scope(user_id), *([Eq("predicate", wanted)] if wanted else []))
@@ -293,6 +295,7 @@ class Memory:
         trusted: bool = False,
     ) -> tuple[Fact, ...]:
         """Assert a fact; returns what was written: the fact, and those it retired."""
+        check_fact(subject, predicate, object)
         scope = self._scope(user_id)
         claim = Claim(
             subject=subject,
@@ -310,6 +313,7 @@ class Memory:
 
     async def set_block(self, name: str, text: str, *, user_id: str, trusted: bool = False) -> WorkingBlock:
         """Pin a named text for a user; it is shown in every turn."""
+        check_block(name, text)
         scope = self._scope(user_id)
         old = await self.store.get(scope, f"block:{name}")
         version = old.version + 1 if isinstance(old, WorkingBlock) else 1

@@ -48,9 +48,7 @@ _VALUED: Final = tuple(
 )
 _BOUND: Final = re.compile(r"^(?=.+\Z)(?P<what>.+ (?:before|after|until|later than|earlier than)) \d.*", re.IGNORECASE)
 """What is bounded by an hour or a number: another bound replaces it."""
-_CHOICE: Final = re.compile(
-    r"^(?=.+\Z)(?P<this>.+?) (?:over|to|rather than|instead of) (?P<that>.+)", re.IGNORECASE
-)
+_CHOICE: Final = re.compile(r"^(?=.+\Z)(?P<this>.+?) (?:over|to|rather than|instead of) (?P<that>.+)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)

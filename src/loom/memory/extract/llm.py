@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, cast
 
+from loom.core.limits import MAX_NAME, MAX_OBJECT
 from loom.core.message import JSON, Message, Usage
 from loom.core.record import Episode, Fact
 from loom.errors import UsageError
@@ -14,11 +15,6 @@ from loom.memory.entities import is_known_multi, is_known_single, predicate_key
 from loom.memory.extract.reply import read_items
 from loom.protocols.extractor import Claim, Extraction
 from loom.protocols.model import Model, ModelRequest, ModelSettings
-
-MAX_NAME: Final = 200
-"""The longest subject or predicate, in characters."""
-MAX_OBJECT: Final = 1_000
-"""The longest object, in characters."""
 
 SCHEMA: Final[JSON] = {
     "type": "object",
