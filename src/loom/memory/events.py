@@ -9,6 +9,7 @@ from typing import Literal, TypeAlias
 
 from loom.core.checks import as_utc
 from loom.core.filter import And, Eq, Filter
+from loom.core.heavy import off_loop
 from loom.core.limits import MAX_QUERY, check_length
 from loom.core.record import Episode, Fact
 from loom.core.scope import Scope
@@ -85,9 +86,10 @@ async def _all_about(store: MemoryStore, scope: Scope, about: str, where: Filter
         raise UsageError(f"about={about!r} has no words; leave it out to see everything")
     # The search brings every record with one of the words; it is as large as the memory, so that nothing is cut off.
     query = Query(text=about, where=where, limit=max(1, await store.count(scope)), history=True, archived=True)
-    for hit in await store.search(scope, query):
-        if wanted <= set(terms(hit.item.text)):
-            yield hit.item
+    found = [hit.item for hit in await store.search(scope, query)]
+    chars = sum(len(item.text) for item in found)
+    for item in await off_loop(chars, lambda: [item for item in found if wanted <= set(terms(item.text))]):
+        yield item
 
 
 def _event(record: object) -> Event | None:

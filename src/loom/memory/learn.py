@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from loom.core.clock import Clock
 from loom.core.filter import Eq, In
+from loom.core.heavy import off_loop
 from loom.core.ids import RecordIds
 from loom.core.record import Episode, Fact, Provenance
 from loom.core.scope import Scope
@@ -19,6 +21,8 @@ from loom.memory.standing import StandingItem, is_standing, own_words, placed, s
 from loom.protocols.extractor import Claim, Extractor
 from loom.protocols.memory_store import MemoryStore
 
+_FACT = 100
+"""How many characters of text take as long as comparing one fact."""
 _NAMING = ("also_called", "name")
 """Predicates whose facts say that two names are one entity."""
 
@@ -84,6 +88,10 @@ class Learner:
         if not wanted:
             return Learnt()
         known = await self._known(scope, [claim for claim, _ in wanted])
+        return await off_loop(_FACT * len(known) * len(wanted), partial(self._decided, wanted, known))
+
+    def _decided(self, wanted: Sequence[tuple[Claim, Provenance]], known: dict[str, Fact]) -> Learnt:
+        """What claims change in what is known, one after the other."""
         now = self._clock.now()
         before = standing_items(known.values(), now=now)
         written: dict[str, Fact] = {}
@@ -111,7 +119,8 @@ class Learner:
             predicates = tuple(dict.fromkeys([*_NAMING, *(fact.predicate for fact in written)]))
             known = await every_fact(self._store, scope, In("predicate", predicates))
             aliases = Aliases.of(fact for fact in known if fact.predicate in _NAMING)
-            await self._store.put(scope, *settled_again(known, written, now=self._clock.now(), aliases=aliases))
+            settle = partial(settled_again, known, written, now=self._clock.now(), aliases=aliases)
+            await self._store.put(scope, *await off_loop(_FACT * len(known), settle))
 
     async def _known(self, scope: Scope, claims: Sequence[Claim]) -> dict[str, Fact]:
         """The facts that claims may touch: those of their predicates, those that name things, and what stands."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final, cast
 
+from loom.core.heavy import off_loop
 from loom.core.limits import MAX_NAME, MAX_OBJECT
 from loom.core.message import JSON, Message, Usage
 from loom.core.record import Episode, Fact
@@ -101,8 +103,8 @@ class LlmExtractor:
         for batch in self._batches(episodes):
             response = await self._model.complete(self._request(batch, known))
             usage += response.usage
-            items, notes = read_items(response.text)
-            skipped += notes
+            items, notes = await off_loop(len(response.text), partial(read_items, response.text))
+            skipped += [*notes, *self._cut(batch)]
             if len(items) > self._max_facts:
                 skipped.append(f"the reply lists {len(items)} facts; {self._max_facts} were read: raise max_facts")
             for number, item in enumerate(items[: self._max_facts], 1):
@@ -112,16 +114,24 @@ class LlmExtractor:
                     skipped.append(f"item {number}: {error}")
         return Extraction(claims=tuple(dict.fromkeys(claims)), skipped=tuple(skipped), usage=usage)
 
+    def _cut(self, batch: Mapping[str, Episode]) -> Iterator[str]:
+        """What a model was not shown of these episodes, in words."""
+        for episode in batch.values():
+            if len(episode.text) > self._max_chars:
+                read = f"the first {self._max_chars:,} were read: raise max_chars"
+                yield f"episode {episode.id} has {len(episode.text):,} characters; {read}"
+
     def _batches(self, episodes: Sequence[Episode]) -> Iterator[dict[str, Episode]]:
         """The episodes under short ids, which a model copies without a fault, in parts of `max_chars`."""
         batch: dict[str, Episode] = {}
         size = 0
         for number, episode in enumerate(episodes, 1):
-            if batch and size + len(episode.text) > self._max_chars:
+            length = min(len(episode.text), self._max_chars)
+            if batch and size + length > self._max_chars:
                 yield batch
                 batch, size = {}, 0
             batch[f"e{number}"] = episode
-            size += len(episode.text)
+            size += length
         if batch:
             yield batch
 
@@ -132,7 +142,7 @@ class LlmExtractor:
                 "at": e.at.isoformat(),
                 "origin": e.provenance.origin,
                 **({"speaker": e.speaker} if e.speaker else {}),
-                "text": e.text,
+                "text": e.text[: self._max_chars],
             }
             for id, e in episodes.items()
         ]
