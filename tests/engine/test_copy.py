@@ -34,7 +34,7 @@ from loom.testing.conformance.samples import (
     an_episode,
     one_of_each,
 )
-from loom.testing.steps import Steps
+from loom.testing.interrupting import Interrupter
 from tests.engine.breaking import Breaking, Broken
 
 pytestmark = pytest.mark.anyio
@@ -244,7 +244,7 @@ async def test_a_memory_goes_on_where_the_other_stopped(tmp_path, postgres_url):
 
 async def forgotten_while_copied(step):
     """What the copy holds where something is forgotten at one of its steps; None where it has fewer."""
-    source, target, steps = InMemoryStore(), InMemoryStore(), Steps()
+    source, target, steps = InMemoryStore(), InMemoryStore(), Interrupter()
     await source.put(ALICE, an_episode("e1", "zeppelin"), an_episode("e2"))
     await source.put_keys(ALICE, {"e2": {"around": "zeppelin and tea"}})
 

@@ -67,7 +67,8 @@ def used(module: ModuleType, tree: ast.AST) -> Iterator[tuple[re.Pattern[Any], s
             if isinstance(pattern := vars(module).get(node.value.id), re.Pattern):
                 yield pattern, node.attr
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node not in called:
-            if isinstance(pattern := vars(module).get(node.id), re.Pattern):
+            pattern = vars(module).get(node.id)
+            if isinstance(pattern, re.Pattern):
                 yield pattern, ""
 
 
@@ -89,7 +90,9 @@ def compiled_in_functions(module: ModuleType, tree: ast.AST) -> Iterator[tuple[s
 
 
 def _evaluated(module: ModuleType, call: ast.Call) -> re.Pattern[Any] | None:
-    flags = [k.value for k in call.keywords if k.arg == "flags"] + (call.args[1:2] if call.func.attr == "compile" else [])
+    flags = [k.value for k in call.keywords if k.arg == "flags"] + (
+        call.args[1:2] if call.func.attr == "compile" else []
+    )
     try:
         text, flag = (_value(module, node) for node in (call.args[0], flags[0] if flags else ast.Constant(0)))
     except NameError:

@@ -81,7 +81,9 @@ def _one(op: Any, value: Any) -> list[str]:
     if op is sre.ANY:
         return ["a", " "]
     if op is sre.IN:
-        return [c for c in _CHARS if _is_in(value, c)][:2] or [chr(v if isinstance(v, int) else v[0]) for _, v in value[-1:]]
+        return [c for c in _CHARS if _is_in(value, c)][:2] or [
+            chr(v if isinstance(v, int) else v[0]) for _, v in value[-1:]
+        ]
     return [""]
 
 

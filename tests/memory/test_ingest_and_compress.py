@@ -7,12 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loom.core.codec import record_from_dict, record_to_dict
+from loom.core.limits import MAX_TEXT
 from loom.core.message import Message
 from loom.core.record import Episode, Fact, Layer, Provenance, WorkingBlock
 from loom.core.scope import Scope
 from loom.errors import UsageError
 from loom.memory.compress import ContextCompressor
-from loom.memory.ingest import MAX_CHARS, Turn, clean, keyed_id, turns_of
+from loom.memory.ingest import Turn, clean, keyed_id, turns_of
 
 NOW = datetime(2026, 11, 15, 12, 30, tzinfo=UTC)
 
@@ -45,7 +46,7 @@ def test_what_memory_cannot_take_is_said(bad):
 def test_cleaning():
     assert clean("  a\x00b\u200bc\td\ne \ud800 ") == ("abc\td\ne ?", None)
     assert clean(" \x00 ")[1].reason.startswith("empty")
-    assert "split it" in clean("x" * (MAX_CHARS + 1))[1].reason
+    assert "split it" in clean("x" * (MAX_TEXT + 1))[1].reason
 
 
 def test_ids_under_a_key_are_the_same_again_and_never_of_another_user():

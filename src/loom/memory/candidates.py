@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Final, TypeGuard
 
 from loom.core.ids import RecordIds
+from loom.core.limits import MAX_INSTRUCTION
 from loom.core.plain import one_line
 from loom.core.record import Episode, Fact, Provenance
 from loom.errors import NotFound
@@ -25,8 +26,6 @@ UNCONFIRMED: Final = "unconfirmed"
 """The predicate of candidates."""
 PREFERENCES: Final = frozenset({"diet", "allergic_to", "prefers", "pronouns"})
 """Facts about the user that are worth a place in every turn."""
-LONGEST: Final = 500
-"""Characters of a wish: what is shown in every turn has to be short."""
 MOST: Final = 5
 """Candidates that are kept of the episodes that are learnt from together: a pasted page may hold hundreds."""
 
@@ -67,7 +66,7 @@ def vouched(claim: Claim, episodes: Sequence[Episode]) -> Claim | None:
     """
     if not is_instruction_claim(claim):
         return None if any(looks_pasted(episode.text) for episode in episodes) else claim
-    topic = topic_of(claim.object) if len(claim.object) <= LONGEST else None
+    topic = topic_of(claim.object) if len(claim.object) <= MAX_INSTRUCTION else None
     said = (wish for episode in episodes for wish in wishes_in(episode.text) if topic_of(wish) == topic)
     wish = next(said, None)
     return None if wish is None else replace(claim, object=wish)
@@ -80,7 +79,7 @@ def candidate_of(claim: Claim) -> str | None:
     """
     text = one_line(_text_of(claim))
     is_over = claim.valid_from is None and claim.valid_until is not None
-    return None if is_over or len(text) > LONGEST or topic_of(text) is None else text
+    return None if is_over or len(text) > MAX_INSTRUCTION or topic_of(text) is None else text
 
 
 def claim_of(candidate: Fact, episode: Episode) -> Claim:

@@ -10,17 +10,16 @@ from datetime import datetime
 from hashlib import sha256
 from typing import Any, TypeAlias
 
+from loom.core.limits import MAX_TEXT
 from loom.core.message import Message, TextPart, ToolCallPart, ToolResultPart
 from loom.core.plain import one_line
 from loom.core.record import Origin, Scalar
 from loom.core.scope import Scope
 from loom.errors import UsageError
-from loom.memory.candidates import LONGEST
 from loom.memory.entities import USER, normalise
 from loom.memory.topics import topic_of
 from loom.memory.values import Skip
 
-MAX_CHARS = 1_000_000
 MAX_NAME = 120
 """Characters of a speaker's name; the rest of a longer one is left out."""
 _ROLES = frozenset({"user", "assistant", "system", "developer", "tool", "function", "operator"})
@@ -134,11 +133,11 @@ def clean(text: str) -> tuple[str, Skip | None]:
     """The text without what cannot be kept, or why nothing of it is."""
     if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UsageError(f"memory takes text, not {type(text).__name__}")
+    if len(text) > MAX_TEXT:
+        return "", Skip(text[:80], f"too long: {len(text):,} characters, at most {MAX_TEXT:,}; split it")
     cleaned = _CONTROL.sub("", text.encode("utf-8", "replace").decode()).strip()
     if not cleaned:
         return "", Skip(text[:80], "empty: there is nothing to remember")
-    if len(cleaned) > MAX_CHARS:
-        return "", Skip(cleaned[:80], f"too long: {len(cleaned):,} characters, at most {MAX_CHARS:,}; split it")
     return cleaned, None
 
 
@@ -149,8 +148,8 @@ def checked_instruction(text: str) -> str:
         UsageError: it is empty, says nothing in words, or is too long to be shown in every turn.
     """
     said, skip = clean(text)
-    if len(said or text) > LONGEST:  # before any rule reads it
-        many = f"{len(said or text):,} characters, at most {LONGEST}"
+    if len(said or text) > MAX_INSTRUCTION:  # before any rule reads it
+        many = f"{len(said or text):,} characters, at most {MAX_INSTRUCTION}"
         raise UsageError(f"the instruction has {many}; pin a longer text with set_block()")
     if skip or topic_of(said) is None:
         raise UsageError(f"the instruction {text[:80]!r} has no words in it; say what is to be done")

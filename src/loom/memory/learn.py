@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import partial
 
 from loom.core.clock import Clock
 from loom.core.filter import Eq, In
+from loom.core.heavy import off_loop
 from loom.core.ids import RecordIds
 from loom.core.plain import one_line
 from loom.core.record import Episode, Fact, Provenance
@@ -24,6 +27,8 @@ from loom.memory.times import after, latest_of
 from loom.memory.topics import PREFIX
 from loom.protocols.extractor import Claim, Extractor
 
+_FACT = 100
+"""How many characters of text take as long as comparing one fact."""
 _NAMING = ("also_called", "name")
 """Predicates whose facts say that two names are one entity."""
 
@@ -117,6 +122,10 @@ class Learner:
             return Learnt()
         known = await self._known(scope, [claim for claim, _ in wanted])
         now = after(latest_of([*known.values(), *episodes]), self._clock.now())
+        return await off_loop(_FACT * len(known) * len(wanted), partial(self._decided, wanted, known, now))
+
+    def _decided(self, wanted: Sequence[tuple[Claim, Provenance]], known: dict[str, Fact], now: datetime) -> Learnt:
+        """What claims change in what is known, one after the other."""
         before = standing_items(known.values(), now=now)
         written: dict[str, Fact] = {}
         for claim, provenance in wanted:
@@ -153,7 +162,8 @@ class Learner:
         async def attempt(epoch: str) -> None:
             known = await every_fact(self._store, scope, In("predicate", predicates))
             aliases = Aliases.of(fact for fact in known if fact.predicate in _NAMING)
-            put = settled_again(known, written, now=self._clock.now(), aliases=aliases)
+            settle = partial(settled_again, known, written, now=self._clock.now(), aliases=aliases)
+            put = await off_loop(_FACT * len(known), settle)
             if put:
                 await self._store.write(scope.for_user(), put=put, since=epoch)
 

@@ -18,13 +18,14 @@ from loom.core.record import Episode, Fact, Layer, Origin, Provenance, Receipt, 
 from loom.core.scope import Scope
 from loom.errors import LoomError, UsageError
 from loom.memory.candidates import claim_of, found_candidate, is_candidate
+from loom.memory.checked import check_block, check_fact, checked_turns, cleaned
 from loom.memory.entities import USER, normalise, predicate_key
 from loom.memory.events import EventKind, Timeline, read_timeline
 from loom.memory.explain import Explained, explain
 from loom.memory.forgetting import SESSIONS_LEFT, forget_before, forget_records, forget_session
 from loom.memory.guarded import guarded
 from loom.memory.halves import Halves
-from loom.memory.ingest import Content, Turn, checked_instruction, clean, keyed_id, spoken_by, turns_of
+from loom.memory.ingest import Content, Turn, checked_instruction, keyed_id, spoken_by, turns_of
 from loom.memory.keep import Progress
 from loom.memory.learn import Learnt
 from loom.memory.listing import FILE, counts, every, every_fact
@@ -100,8 +101,9 @@ class Memory(MemoryParts):
         now = await self._times.now(scope)
         kept: list[Episode] = []
         skipped: list[Skip] = []
-        for number, turn in enumerate(turns_of(content, user_id=user_id)):
-            text, skip = clean(turn.text)
+        given = turns_of(content, user_id=user_id)
+        turns = checked_turns(given, speaker=speaker, attributes=attributes, key=key)
+        for number, (turn, (text, skip)) in enumerate(zip(turns, await cleaned(turns), strict=True)):
             if skip:
                 skipped.append(skip)
                 continue
@@ -313,6 +315,7 @@ class Memory(MemoryParts):
         history: bool = False,
     ) -> tuple[Fact, ...]:
         """The facts of a user: those that hold now, those that held then, or all that were ever believed."""
+        check_fact(subject, predicate)
         wanted = predicate_key(predicate) if predicate else None
         found = await every_fact(self.store, self._scope(user_id), *([Eq("predicate", wanted)] if wanted else []))
         now = after(latest_of(found), self._clock.now())
@@ -333,6 +336,7 @@ class Memory(MemoryParts):
         trusted: bool = False,
     ) -> tuple[Fact, ...]:
         """Assert a fact; returns what was written: the fact, and those it retired."""
+        check_fact(subject, predicate, object)
         scope = self._scope(user_id)
         claim = Claim(
             subject=subject,
@@ -368,6 +372,7 @@ class Memory(MemoryParts):
         With `version`, the one you read, it is written only while that stands: StoreConflict has the block as it is
         now in `current`. 0 is for a block that must be new. Without it, what stands there is replaced.
         """
+        check_block(name, text)
         source = Provenance(origin, trusted=trusted)
         return await self._blocks.write(self._scope(user_id), name, text, provenance=source, version=version)
 

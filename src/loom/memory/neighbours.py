@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
+from loom.core import limits
 from loom.core.filter import Eq
 from loom.core.record import Episode, with_attributes
 from loom.core.scope import Scope
@@ -132,6 +133,6 @@ def _keys(turns: Sequence[Episode], places: Iterable[int]) -> Keys:
     keys: Keys = {}
     for at in places:
         window = turns[max(0, at - REACH) : at + REACH + 1]
-        before = turns[at - 1].text if at else ""
-        keys[turns[at].id] = {AROUND: "\n".join(e.text for e in window), ASKED: questions_in(before)}
+        before = turns[at - 1].text[: limits.AROUND] if at else ""
+        keys[turns[at].id] = {AROUND: "\n".join(e.text[: limits.AROUND] for e in window), ASKED: questions_in(before)}
     return keys

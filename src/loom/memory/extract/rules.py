@@ -12,8 +12,11 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from itertools import islice
 from typing import Final
 
+from loom.core.heavy import off_loop
+from loom.core.limits import RULES_FIND, RULES_READ
 from loom.core.record import Cardinality, Episode, Fact
 from loom.memory.entities import USER, normalise
 from loom.memory.extract.dates import PAST, SOON, interval_of
@@ -21,6 +24,8 @@ from loom.memory.extract.instructions import INSTRUCTION, instructions_in
 from loom.memory.extract.plain_wish import looks_pasted
 from loom.protocols.extractor import Claim, Extraction
 
+_SLOWER: Final = 10
+"""How many times longer rules take for a text than cutting it into words."""
 _LONGEST: Final = 300
 """Characters of a sentence that is read: what is longer is no plain statement."""
 _SPEAKS_FOR_ITSELF: Final = frozenset({"user", "import"})
@@ -212,8 +217,15 @@ class RuleExtractor:
 
     async def extract(self, episodes: Sequence[Episode], *, known: Sequence[Fact] = ()) -> Extraction:  # noqa: ARG002
         """The claims that these episodes make, in the order they are made."""
-        claims = [claim for episode in episodes for claim in _claims(episode)]
-        return Extraction(claims=tuple(dict.fromkeys(claims)))
+        short = [episode for episode in episodes if len(episode.text) <= RULES_READ]
+        chars = _SLOWER * sum(len(episode.text) for episode in short)
+        claims = await off_loop(chars, lambda: [c for episode in short for c in islice(_claims(episode), RULES_FIND)])
+        skipped = tuple(
+            f"episode {episode.id} has {len(episode.text):,} characters; rules read messages of at most {RULES_READ:,}"
+            for episode in episodes
+            if len(episode.text) > RULES_READ
+        )
+        return Extraction(claims=tuple(dict.fromkeys(claims)), skipped=skipped)
 
 
 def _claims(episode: Episode) -> Iterator[Claim]:
