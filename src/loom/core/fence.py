@@ -6,7 +6,9 @@ import re
 import unicodedata
 from typing import Final
 
-_OPENERS: Final = "<\u02c2\u1438\u16b2\u2039\u227a\u2329\u276c\u276e\u2770\u27e8\u2991\u29fc\u3008\ufe64\uff1c\U0001d236"
+_OPENERS: Final = (
+    "<\u02c2\u1438\u16b2\u2039\u227a\u2329\u276c\u276e\u2770\u27e8\u2991\u29fc\u3008\ufe64\uff1c\U0001d236"
+)
 """`<`, and what a reader takes for it."""
 _SLASHES: Final = frozenset("/\\\u1735\u2044\u2215\u2216\u2571\u2572\u27cb\u29f8\u29f9\u2cc6\u3033\ufe68\uff0f\uff3c")
 _OPENER: Final = re.compile(f"[{_OPENERS}]")

@@ -17,7 +17,7 @@ _HIDDEN: Final = (
     "\ufe00-\ufe0d\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
     "\ufdd0-\ufdef\ufffe\uffff"
 )
-"""What Unicode calls default ignorable (soft hyphen, zero-width, bidi, tag characters, selectors), and non-characters."""
+"""What Unicode calls default ignorable: soft hyphen, zero-width, bidi, tags, selectors; and non-characters."""
 _JOINERS: Final = "\u200c\u200d"
 _WRITTEN: Final = rf"[^\x00-\u02ff{_JOINERS}{_HIDDEN}]"
 """What a joiner can stand between: letters of scripts that need it, and pictures."""
@@ -31,6 +31,7 @@ _UNSEEN: Final = re.compile(
 _BREAKS: Final = re.compile("\r\n|[\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
 _CONTROLS: Final = re.compile(f"[{_CONTROL}]")
 _NOT_IN_LINES: Final = re.compile(rf"(?![\t\n])[{_CONTROL}]")
+_SQUARE: Final = str.maketrans("()", "[]")
 _HALF_PAIR: Final = re.compile("[\ud800-\udfff]")
 
 
@@ -44,8 +45,19 @@ def one_line(text: str, limit: int | None = None) -> str:
     return f"{line[: limit - 1].rstrip()}\N{HORIZONTAL ELLIPSIS}"
 
 
+def in_brackets(name: str, limit: int | None = None) -> str:
+    """A name for a place between round brackets, on one line: it cannot close them."""
+    line = one_line(name, limit)
+    depth = 0
+    for char in line:
+        depth += (char == "(") - (char == ")")
+        if depth < 0:
+            break
+    return line if depth == 0 else line.translate(_SQUARE)
+
+
 def plain_text(text: str) -> str:
-    """`text` without what is unseen; line ends, whichever there are, are `\\n`, and tabs stay."""
+    """`text` without what is unseen; tabs stay, and every line end is a plain newline."""
     if text.isascii() and text.isprintable():
         return text
     return _NOT_IN_LINES.sub("", _BREAKS.sub("\n", _visible(text)))
