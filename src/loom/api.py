@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 from loom.agent.agent import Agent
 from loom.errors import NotFound, UsageError
 from loom.memory.config import MemoryConfig
+from loom.memory.learning import Facts
 from loom.memory.memory import Memory
 from loom.protocols.model import Model
 from loom.protocols.tool import Tool
@@ -29,6 +30,8 @@ class AgentConfig:
     model: str | Model | None = None
     """The application's model if not given."""
     tools: tuple[Tool, ...] = ()
+    facts: Facts = "auto"
+    """How it finds facts in what is said; see Agent."""
     options: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False)
     """Whatever else an Agent takes."""
 
@@ -41,21 +44,23 @@ class AgentConfig:
 class LoomApp:
     """Makes agents and keeps them by name. Agents share the model, the tools and the place of the store.
 
-    What one agent remembers is not another one's to know: each has a namespace of its own on the store.
+    What one agent remembers is not another one's to know: each has a namespace of its own on the store, which lies
+    below the namespace of the memory if that has one.
     """
 
     def __init__(
         self,
         *,
         model: str | Model | None = None,
-        store: str | Mapping[str, Any] = "inmemory",
+        store: str | Mapping[str, Any] | Memory = "inmemory",
         tools: Iterable[Tool] = (),
     ) -> None:
         """Make an application.
 
         Args:
             model: who answers, where an agent's configuration names nobody else; see Agent.
-            store: where memories are kept, as open_memory takes it: `inmemory`, `sqlite:PATH`, a URL, or a mapping.
+            store: where memories are kept, as open_memory takes it: `inmemory`, `sqlite:PATH`, a URL, a mapping, or a
+                memory, which stays open when the application is closed.
             tools: what every agent may call, beside its own.
         """
         self._model = model
@@ -67,12 +72,13 @@ class LoomApp:
         """An agent; with a memory it has the tools to search and change it."""
         if config.name in self._agents:
             raise UsageError(f"there is an agent {config.name!r} already; give this one another name")
-        memory = config.memory
-        options: dict[str, Any] = {"name": config.name, "memory_tools": memory is not None, "namespace": config.name}
+        memory = self._place(config.memory) if isinstance(config.memory, MemoryConfig) else config.memory
+        options: dict[str, Any] = {"name": config.name, "memory_tools": memory is not None, "facts": config.facts}
+        options["namespace"] = _namespace(memory, config.name)
         agent = Agent(
             config.system_prompt,
             model=config.model or self._model,
-            memory=self._place(memory) if isinstance(memory, MemoryConfig) else memory,
+            memory=memory,
             tools=(*self._tools, *config.tools),
             **{**options, **config.options},
         )
@@ -104,6 +110,17 @@ class LoomApp:
     ) -> None:
         await self.aclose()
 
-    def _place(self, layers: MemoryConfig) -> Mapping[str, Any]:
+    def _place(self, layers: MemoryConfig) -> Mapping[str, Any] | Memory:
+        if isinstance(self._store, Memory):
+            return self._store.view(config=layers)
         place = {"url": self._store} if isinstance(self._store, str) else self._store
         return {**place, "config": layers}
+
+
+def _namespace(memory: str | Mapping[str, Any] | Memory | None, agent: str) -> str:
+    """The namespace of an agent: its name, below that of its memory. A `/` in a name is no step down."""
+    name = agent.replace("%", "%25").replace("/", "%2F")
+    own = memory.namespace if isinstance(memory, Memory) else None
+    if isinstance(memory, Mapping):
+        own = memory.get("namespace")
+    return name if own in {None, "default"} else f"{own}/{name}"

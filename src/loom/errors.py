@@ -129,9 +129,11 @@ class EmbedderMismatch(StoreError):
     """The store holds vectors of another embedder."""
 
     def __init__(self, stored: str, given: str) -> None:
+        is_large = stored.startswith("openai:text-embedding-3-large:")
+        name = "openai-large" if is_large else stored.partition(":")[0]
         super().__init__(
             f"this store holds vectors from {stored}, but the engine uses {given}; "
-            f"run `loom memory reembed` or open it with embedder={stored.partition(':')[0]!r}"
+            f"run `loom memory reembed` or open it with embedder={name!r}"
         )
         self.stored, self.given = stored, given
 

@@ -63,7 +63,7 @@ async def test_a_mapping_for_tweaks(tmp_path: Any) -> None:
     assert await tenant_a.memory.facts(user_id="alice") != ()
     assert await tenant_b.memory.facts(user_id="alice") == ()
     result = await tenant_b.run("Hello.", user_id="alice")
-    assert "no facts are drawn from what is said: with_facts is off" in result.notes
+    assert "no facts are extracted from what is said: facts=None" in result.notes
     await tenant_a.aclose()
     await tenant_b.aclose()
     with pytest.raises(UsageError, match="memory has no option colour"):
@@ -95,7 +95,8 @@ async def test_facts_are_drawn_by_a_real_model_and_by_rules_with_a_reason_where_
     named = Agent("...", model="anthropic:claude-sonnet-4-5", memory="inmemory")
     assert named.notes == ()
     assert named.memory
-    assert isinstance(named.memory._learner._extractor, LlmExtractor)  # who would be asked
+    assert named.memory.facts_mode == "model"
+    assert isinstance(named.memory._reader, LlmExtractor)  # who would be asked
 
 
 class Db:

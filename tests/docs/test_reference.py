@@ -30,7 +30,7 @@ GROUPS = {
     "session": ("list", "show", "restore", "fork", "export", "compact"),
 }
 COMMANDS = (
-    *("", "chat", "demo", "doctor"),
+    *("", "chat", "demo", "doctor", "forget"),
     *(line for group, names in GROUPS.items() for line in (group, *(f"{group} {name}" for name in names))),
 )
 OPENING = """# The command line
@@ -70,7 +70,7 @@ def test_every_command_is_on_the_page(tmp_path):
         _, _, commands = run_loom(f"loom {command} --help", tmp_path).partition("Commands:\n")
         return re.findall(r"^  (\w+) ", commands, re.MULTILINE)
 
-    assert sorted(listed("")) == sorted(["chat", "demo", "doctor", *GROUPS])
+    assert sorted(listed("")) == sorted(["chat", "demo", "doctor", "forget", *GROUPS])
     for group, names in GROUPS.items():
         assert sorted(listed(group)) == sorted(names)
 

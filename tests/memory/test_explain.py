@@ -92,8 +92,8 @@ async def test_a_job_that_was_given_up_is_named(clock):
             await memory.metabolize(user_id="alice")
             clock.advance(timedelta(hours=1))
         found = await memory.explain(turn.id, user_id="alice")
-        assert [dead.job.kind for dead in found.given_up] == ["digest"]
-        assert "job digest was given up: the model is gone" in str(found)
+        assert [dead.job.kind for dead in found.given_up] == ["learn"]
+        assert "job learn was given up: NotFound: The thing named is not there." in str(found)
 
 
 async def test_records_of_others_are_not_explained(memory):

@@ -1,23 +1,17 @@
 import pytest
 
 from loom.errors import MissingExtra, UsageError
-from loom.providers.embedding.auto import NAMES, pick_embedder
+from loom.providers.embedding.auto import NAMES, local_embedder, pick_embedder
 from loom.providers.embedding.hashing import HashEmbedder
 
-KEY = {"OPENAI_API_KEY": "sk-test"}
 
-
-def test_without_a_key_it_stays_on_this_machine():
-    for environ in ({}, {"OPENAI_API_KEY": " "}):
-        embedder, why = pick_embedder(environ=environ)
-        assert embedder.identity.startswith("wordllama:")
-        assert why == f"embedding with {embedder.identity} on this machine, because OPENAI_API_KEY is not set"
-
-
-def test_with_a_key_it_is_openai_and_says_that_texts_leave():
-    embedder, why = pick_embedder("auto", environ=KEY)
-    assert embedder.identity == "openai:text-embedding-3-small:1536"
-    assert why == f"embedding with {embedder.identity}, because OPENAI_API_KEY is set; texts go to OpenAI"
+@pytest.mark.parametrize("setting", [None, "auto"])
+@pytest.mark.parametrize("key", ["", "sk-test"])
+def test_where_none_is_named_texts_stay_on_this_machine_whatever_keys_there_are(monkeypatch, setting, key):
+    monkeypatch.setenv("OPENAI_API_KEY", key)
+    embedder, why = pick_embedder(setting)
+    assert embedder.identity.startswith("wordllama:")
+    assert why == f"embedding with {embedder.identity} on this machine, because no other was named"
 
 
 @pytest.mark.parametrize(
@@ -29,10 +23,11 @@ def test_with_a_key_it_is_openai_and_says_that_texts_leave():
         ("hash", "hash:1:256"),
     ],
 )
-def test_a_name_beats_the_key(name, identity):
-    embedder, why = pick_embedder(name, environ=KEY)
+def test_a_name_is_taken_and_where_texts_leave_it_is_said(name, identity):
+    embedder, why = pick_embedder(name)
     assert embedder.identity.startswith(identity)
     assert f"embedder={name!r} was configured" in why
+    assert ("texts go to OpenAI" in why) == name.startswith("openai")
 
 
 def test_minilm_is_found_or_named_as_missing():
@@ -44,10 +39,26 @@ def test_minilm_is_found_or_named_as_missing():
 
 def test_an_instance_is_taken_as_it_is():
     mine = HashEmbedder(7)
-    assert pick_embedder(mine, environ=KEY).embedder is mine
+    assert pick_embedder(mine).embedder is mine
 
 
 @pytest.mark.parametrize("bad", ["word2vec", "", 3, object()])
 def test_what_is_no_embedder_is_refused_with_the_names(bad):
     with pytest.raises(UsageError, match=", ".join(NAMES)):
         pick_embedder(bad)
+
+
+@pytest.mark.parametrize("name", ["wordllama", "hash"])
+def test_the_local_embedder_of_an_identity(name):
+    identity = pick_embedder(name).embedder.identity
+    assert local_embedder(identity).identity == identity
+    assert local_embedder(f"{identity} (256 numbers)").identity == identity, "as stores say it in their errors"
+    assert local_embedder("hash:1:7").dimension == 7
+
+
+@pytest.mark.parametrize(
+    "identity", ["openai:text-embedding-3-small:1536", "wordllama:0.0.1:256", "hash:9:64", "hash:", "mine:1:2", ""]
+)
+def test_what_is_not_here_or_not_local_is_no_embedder(monkeypatch, identity):
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
+    assert local_embedder(identity) is None

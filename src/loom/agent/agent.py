@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import AsyncExitStack, aclosing
+from contextlib import AbstractContextManager, AsyncExitStack, aclosing, nullcontext
 from functools import partial
 from importlib import import_module
 from threading import Lock
@@ -12,20 +12,24 @@ from typing import TYPE_CHECKING, Any, Self
 from loom.agent.result import Result, result_of
 from loom.agent.sessions import Sessions
 from loom.core.clock import Clock
-from loom.core.event import Event
+from loom.core.event import Event, MemoryLearned
 from loom.core.forks import renew_lock_after_fork
-from loom.core.message import Message
+from loom.core.message import Message, Usage
 from loom.core.portal import Portal
+from loom.core.record import Erasure, StoreReceipt
 from loom.errors import NotFound, UsageError
+from loom.memory.learning import Facts
 from loom.memory.memory import Memory
 from loom.protocols.checkpoint_store import CheckpointStore
 from loom.protocols.model import Model
 from loom.protocols.tool import Tool
 from loom.session.config import SessionConfig
 from loom.session.session import Session
+from loom.telemetry.bill import Bill, Ledger, metered
 from loom.tools.run_context import RunContext
 
 if TYPE_CHECKING:
+    from datetime import datetime
     from types import TracebackType
 
     from loom.context.context import Context
@@ -54,7 +58,8 @@ class Agent:
         compaction: Mapping[str, Any] | None = None,
         cache_ttl: float | None = None,
         tool_output_limit: int | None = 25_000,
-        namespace: str = "default",
+        facts: Facts = "auto",
+        namespace: str | None = None,
         name: str = "agent",
         clock: Clock | None = None,
     ) -> None:
@@ -64,7 +69,8 @@ class Agent:
             instructions: what it is told first; or a context, whose sections every session begins with.
             model: `provider:model`, or a model. If not given: the one that LOOM_MODEL names, else one that needs no
                 key and answers with what it finds in memory.
-            memory: `inmemory`, `sqlite:PATH`, a mapping, or a memory; none if not given.
+            memory: `inmemory`, `sqlite:PATH`, a mapping, or a memory; none if not given. One that is open already stays
+                so when the agent is closed, and a store or model that is given as an object does, too.
             tools: what it may call; see @tool.
             skills: what the user may activate by what he says.
             memory_tools: whether it may search and change the memory by itself, beside what is recalled anyway.
@@ -74,28 +80,40 @@ class Agent:
             cache_ttl: how long the provider should keep the prefix, in seconds.
             tool_output_limit: characters of a tool result that are shown; the model sees both ends of a longer one,
                 and reads or searches the rest with the tool `read_output`. None shows every result whole.
-            namespace: keeps applications on one store apart.
+            facts: how facts are found in what is said: by `rules` before the answer is returned; by a `model`, which
+                is this agent's, in the background as well; or not at all (None). If not said, as the memory says, else
+                `model` where one was named.
+            namespace: keeps applications on one store apart; that of the memory if not given.
             name: what it is called.
             clock: what time it is.
         """
         self.model: Model = _engine("models").open_model(model)
         self.name = name
-        self.memory, self.notes = _engine("agents").agent_memory(memory, self.model, namespace=namespace, clock=clock)
+        self._ledger = Ledger()
+        self.memory: Memory | None
+        self.memory, notes, self._closes_memory = _engine("agents").agent_memory(
+            memory, self.model, namespace=namespace, facts=facts, clock=clock
+        )
+        self._closes_model = self.model is not model
+        store, more = _engine("agents").agent_checkpoints(checkpoint, memory)
+        self.notes: tuple[str, ...] = (*notes, *more)
         self._sessions = Sessions(
-            model=self.model,
+            model=metered(self.model, self._ledger),
             memory=self.memory,
             instructions=instructions,
             tools=(*tools, *(_memory_tools(self.memory) if memory_tools else ())),
             skills=tuple(skills),
-            store=_engine("agents").agent_checkpoints(checkpoint, memory),
+            store=store,
+            closes_store=store is not checkpoint,
             config=_engine("agents").agent_config(
                 config,
                 self.model,
                 compaction=compaction,
                 cache_ttl=cache_ttl,
                 tool_output_limit=tool_output_limit,
+                ledger=self._ledger,
             ),
-            namespace=namespace,
+            namespace=namespace or (self.memory.namespace if self.memory else "default"),
             clock=clock,
         )
         self._portal: Portal | None = None
@@ -121,9 +139,10 @@ class Agent:
             metadata: what tools find in get_run_context().metadata.
         """
         async with self._sessions.taken(user_id, session_id, metadata) as session:
-            reply = await session.send(text)
-            learned = await self._learn(user_id)
-            return result_of(session, reply, notes=(*self.notes, *learned))
+            with self._answering():
+                reply = await session.send(text)
+                notes, learned = await self._learn(session)
+            return result_of(session, reply, notes=(*self.notes, *notes), learned=learned)
 
     async def stream(
         self,
@@ -135,10 +154,13 @@ class Agent:
     ) -> AsyncIterator[Event]:
         """Answer one message, and tell each step as it happens; the events are those of a session."""
         async with self._sessions.taken(user_id, session_id, metadata) as session:
-            async with aclosing(aiter(session.send(text))) as events:
-                async for event in events:
-                    yield event
-            await self._learn(user_id)
+            with self._answering():
+                async with aclosing(aiter(session.send(text))) as events:
+                    async for event in events:
+                        yield event
+                _, learned = await self._learn(session)
+            for event in learned:
+                yield event
 
     async def resume(
         self,
@@ -186,13 +208,48 @@ class Agent:
         async with self._sessions.taken(user_id, session_id, None) as session:
             return session
 
+    async def forget(self, user_id: str, *, before: datetime | None = None) -> Erasure:
+        """Erase a person: what is remembered of them, their conversations, and those that are open in this process.
+
+        A turn of theirs that is running ends with NotFound, and nothing of it is kept. With `before`, only what
+        happened before that moment, and conversations that were last saved before it. The receipt names each store,
+        what it removed, and what is pending there.
+        """
+        sessions = await self._sessions.forget(user_id, before)
+        receipts = [("sessions", sessions)]
+        if self.memory is not None:
+            receipts.insert(0, ("memory", await self.memory.forget(user_id=user_id, before=before)))
+        stores = [StoreReceipt(store=name, removed=done.removed, pending=done.pending) for name, done in receipts]
+        return Erasure(user_id=user_id, stores=tuple(stores))
+
+    # -- what it costs ------------------------------------------------------------------------------------
+
+    @property
+    def bill(self) -> Bill:
+        """Everything since the agent was made: answers, summaries, and learning (`memory.bill` is that alone)."""
+        return self._ledger.bill + (self.memory.bill if self.memory else Bill())
+
+    @property
+    def usage(self) -> Usage:
+        """The tokens of all requests since the agent was made, learning included."""
+        return self.bill.usage
+
+    @property
+    def cost(self) -> float | None:
+        """What all of them cost, in US dollars; None where the price of a model is not known."""
+        return self.bill.cost
+
     # -- closing ------------------------------------------------------------------------------------------
 
     async def aclose(self) -> None:
-        """Save and close everything the agent opened."""
+        """Save, learn from what waits, and close everything the agent opened; what it was given stays open.
+
+        Learning takes a few requests to the model at the most; what is left waits in the memory for the next time.
+        """
         async with AsyncExitStack() as stack:
-            stack.push_async_callback(self.model.aclose)
-            if self.memory is not None:
+            if self._closes_model:
+                stack.push_async_callback(self.model.aclose)
+            if self.memory is not None and self._closes_memory:
                 stack.push_async_callback(self.memory.aclose)
             stack.push_async_callback(self._sessions.aclose)
 
@@ -222,12 +279,30 @@ class Agent:
     ) -> None:
         await self.aclose()
 
-    async def _learn(self, user_id: str) -> tuple[str, ...]:
-        """Draw facts from what was just remembered, so that the next turn knows them."""
+    async def _learn(self, session: Session) -> tuple[tuple[str, ...], tuple[MemoryLearned, ...]]:
+        """Find facts in what was just remembered by rules, so that the next turn knows them; no model is asked.
+
+        Returns what to say, also of what a model learnt in the background since the last turn.
+        """
         if self.memory is None:
-            return ()
-        done = await self.memory.metabolize(user_id=user_id)
-        return tuple(f"a job of the memory failed: {reason}" for reason in done.failed)
+            return (), ()
+        user_id = session.scope.user_id
+        done = await self.memory.metabolize(user_id=user_id, learn=False)
+        notes = (*done.notes, *(f"a job of the memory failed: {reason}" for reason in done.failed))
+        learned = self.memory.learned(user_id=user_id)
+        if learned is None:
+            return notes, ()
+        event = session.announce(
+            MemoryLearned,
+            turns=learned.turns,
+            facts=learned.facts,
+            usage=learned.bill.usage,
+            error=learned.failed or None,
+        )
+        return (*notes, str(learned), *learned.notes), (event,)
+
+    def _answering(self) -> AbstractContextManager[None]:
+        return self.memory.answering() if self.memory else nullcontext()
 
 
 def _memory_tools(memory: Memory | None) -> tuple[Tool, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from loom.core.event import Event
+from loom.core.event import Event, MemoryLearned
 from loom.core.message import Usage
 from loom.memory.values import Recalled, Remembered
 from loom.session.sending import Reply
@@ -40,8 +40,10 @@ class Result:
         return self.text
 
 
-def result_of(session: Session, reply: Reply, *, notes: tuple[str, ...]) -> Result:
-    """The result of a turn."""
+def result_of(
+    session: Session, reply: Reply, *, notes: tuple[str, ...], learned: tuple[MemoryLearned, ...] = ()
+) -> Result:
+    """The result of a turn, with what was learnt in the background since the last one."""
     found = reply.recalled.notes if reply.recalled else ()
     kept = reply.remembered.notes if reply.remembered else ()
     return Result(
@@ -55,5 +57,5 @@ def result_of(session: Session, reply: Reply, *, notes: tuple[str, ...]) -> Resu
         recalled=reply.recalled,
         remembered=reply.remembered,
         notes=(*notes, *found, *kept),
-        events=reply.events,
+        events=(*reply.events, *learned),
     )

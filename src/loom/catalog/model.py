@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
+from loom.core.message import Usage
+
 Matching: TypeAlias = Literal["lookback", "exact", "grid", "units"]
 
 
@@ -67,3 +69,11 @@ class ModelInfo:
     """False for a model the catalogue does not list: the values are the provider's safe defaults."""
     as_of: str = ""
     sources: tuple[str, ...] = ()
+
+    def cost(self, usage: Usage) -> float | None:
+        """What a usage costs in US dollars; None where a price is not known."""
+        if self.input_price is None or self.output_price is None:
+            return None
+        write = self.cache.write.get(self.cache.default_ttl or "", 1.0)
+        prompt = usage.uncached + usage.cache_read * self.cache.read + usage.cache_write * write
+        return (prompt * self.input_price + usage.output * self.output_price) / 1e6

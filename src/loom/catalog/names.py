@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+KNOWN_AS = {"openai_chat": "openai", "compatible": "generic"}
+"""Wires that the catalogue knows by another name."""
+
 _REGION = re.compile(r"^[a-z]{2,6}(?:-[a-z]+)?\.(?=(?:anthropic|openai|deepseek|google|xai)\.)")
 _VENDOR = re.compile(r"^(?:anthropic|openai|deepseek|google|xai)\.")
 _VERSION = re.compile(r"([a-z-]+)(\d{1,3})(?:\.(\d{1,3}))?(?![0-9a-z])")

@@ -17,6 +17,7 @@ from loom.errors import LoomError, NotFound, UsageError
 if TYPE_CHECKING:
     from loom.agent.agent import Agent
     from loom.memory.memory import Memory
+    from loom.memory.standing import Standing
     from loom.session.session import Session
 
 CHATS = "sqlite:./loom-chat.db"
@@ -24,7 +25,7 @@ CHATS = "sqlite:./loom-chat.db"
 WHO = "me"
 """Who talks, if nothing is said."""
 
-_HELP = "/context  /memory [QUESTION]  /forget ID  /compact  /undo  /help  /quit"
+_HELP = "/context  /memory [QUESTION]  /forget ID  /standing  /confirm ID  /reject ID  /compact  /undo  /help  /quit"
 
 
 def chat(
@@ -58,6 +59,7 @@ class Chat:
         self._agent = agent
         self._session = session
         self._json = json
+        self._heard: set[str] | None = None  # what stands or waits already, so that it is no news
         self._out = console()
         self._errors = console(stderr=True)
         self._answer = Stream()
@@ -65,6 +67,9 @@ class Chat:
             "context": self._context,
             "memory": self._memory,
             "forget": self._forget,
+            "standing": self._standing,
+            "confirm": self._confirm,
+            "reject": self._reject,
             "compact": self._compact,
             "undo": self._undo,
             "help": self._help,
@@ -118,11 +123,22 @@ class Chat:
 
     async def _say(self, said: str) -> None:
         scope = self._session.scope
+        if self._heard is None:
+            self._heard = {text for _, text, _ in _wishes(await self._standing_now())}
         async for event in self._agent.stream(said, user_id=scope.user_id, session_id=self._session.id):
             if self._json:
                 print_json(to_dict(event), indent=None)
             else:
                 self._show(event)
+        await self._tell_news(self._heard)
+
+    async def _tell_news(self, heard: set[str]) -> None:
+        """Which wishes were learnt from what was said, and which wait: the user can object."""
+        for id, text, waits in _wishes(await self._standing_now()):
+            if text not in heard:
+                heard.add(text)
+                does = f"waits; /confirm {id} or /reject {id}" if waits else f"stands from now on; /reject {id}"
+                self._tell(f"! {text}: {does}", type="standing", id=id, wish=text, unconfirmed=waits)
 
     def _show(self, event: Event) -> None:
         match event.type:
@@ -181,6 +197,29 @@ class Chat:
             raise NotFound(f"there is nothing with the id {id!r}; /memory QUESTION shows the ids")
         self._tell(f"forgotten: {gone} of what was kept", removed=receipt.removed)
 
+    async def _standing_now(self) -> Standing:
+        return await self._kept.standing(user_id=self._session.scope.user_id)
+
+    async def _standing(self, _: str) -> None:
+        found = _wishes(await self._standing_now())
+        lines = [f"{id}  {text}{'  (unconfirmed)' if waits else ''}" for id, text, waits in found]
+        listed = [{"id": id, "wish": text, "unconfirmed": waits} for id, text, waits in found]
+        self._tell("\n".join(lines) or "nothing stands", standing=listed)
+
+    async def _confirm(self, id: str) -> None:
+        if not id:
+            raise UsageError("name what to confirm: /confirm ID; /standing shows the ids")
+        done = await self._kept.confirm(id, user_id=self._session.scope.user_id)
+        kept, retired = [item.text for item in done.kept], [item.text for item in done.retired]
+        gone = f"; no longer: {', '.join(retired)}" if retired else ""
+        self._tell(f"stands from now on: {', '.join(kept)}{gone}", kept=kept, retired=retired)
+
+    async def _reject(self, id: str) -> None:
+        if not id:
+            raise UsageError("name what to reject: /reject ID; /standing shows the ids")
+        receipt = await self._kept.reject(id, user_id=self._session.scope.user_id)
+        self._tell("rejected", removed=receipt.removed)
+
     async def _compact(self, _: str) -> None:
         done = await self._session.compact()
         change = f"{done.tokens_before:,} -> {done.tokens_after:,} tokens"
@@ -197,3 +236,9 @@ class Chat:
 
     async def _help(self, _: str) -> None:
         self._tell(_HELP, commands=[f"/{name}" for name in (*self._commands, "quit")])
+
+
+def _wishes(found: Standing) -> list[tuple[str, str, bool]]:
+    """What stands, shown or not, and what waits: the id, the words, and whether it waits."""
+    stands = [(item.id, item.text, False) for item in (*found.items, *found.left_out)]
+    return [*stands, *((item.id, item.text, True) for item in found.unconfirmed)]

@@ -50,7 +50,7 @@ def echo(text: str = "", *, err: bool = False) -> None:
     typer.echo(plain_text(text), err=err)
 
 
-def confirm(question: str) -> None:
+def ask(question: str) -> None:
     """Ask, and leave if the answer is no."""
     typer.confirm(plain_text(question), abort=True)
 

@@ -137,6 +137,17 @@ class CheckpointSaved(_Base):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryLearned(_Base):
+    """A model read remembered turns in the background since the last turn: what it wrote and cost, or why it failed."""
+
+    type: ClassVar[Literal["memory.learned"]] = "memory.learned"
+    turns: int
+    facts: int
+    usage: Usage
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CacheStatus(_Base):
     """What the prompt cache did for one call, beside what was predicted; `broke_at` says where it was lost."""
 
@@ -180,6 +191,7 @@ Event: TypeAlias = (
     | CompactionStart
     | CompactionEnd
     | CheckpointSaved
+    | MemoryLearned
     | CacheStatus
     | Recovery
     | Error

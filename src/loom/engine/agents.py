@@ -1,68 +1,104 @@
-"""What an agent is given beside its model: a memory that learns with it, and a place for its sessions."""
+"""What an agent is given beside its model: a memory that learns with it, and a place for its sessions.
+
+Who opens closes: what was given as an object stays open when the agent is closed.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from loom.core.clock import Clock
 from loom.engine.checkpoints import open_checkpoints
-from loom.engine.open import open_memory
+from loom.engine.open import facts_mode, open_memory, place_of
 from loom.engine.place_names import written_out
 from loom.engine.places import ENGINES, sessions_place
+from loom.errors import UsageError
 from loom.memory.extract.llm import LlmExtractor
+from loom.memory.learning import Facts
 from loom.memory.memory import Memory
 from loom.protocols.checkpoint_store import CheckpointStore
-from loom.protocols.model import Model
+from loom.protocols.model import Model, OneAtATime
 from loom.providers.models.offline import OfflineModel
 from loom.session.compaction.config import CompactionConfig
 from loom.session.config import SessionConfig
 from loom.stores.sqlite.checkpoints import SqliteCheckpointStore
+from loom.telemetry.bill import Ledger, metered
 from loom.testing.scripted import ScriptedModel
 
 
+class AgentMemory(NamedTuple):
+    """The memory of an agent."""
+
+    memory: Memory | None
+    notes: tuple[str, ...] = ()
+    """What a person should know about it."""
+    is_mine: bool = False
+    """Whether the agent closes it: what was given as an object belongs to whoever opened it."""
+
+
 def agent_memory(
-    where: str | Mapping[str, Any] | Memory | None, model: Model, *, namespace: str, clock: Clock | None
-) -> tuple[Memory | None, tuple[str, ...]]:
-    """The memory of an agent, and what to say about it. A memory that was opened elsewhere is taken as it is."""
-    if where is None or isinstance(where, Memory):
-        return where, ()
-    wanted = where.get("with_facts", True) if isinstance(where, Mapping) else True
+    where: str | Mapping[str, Any] | Memory | None,
+    model: Model,
+    *,
+    namespace: str | None = None,
+    facts: Facts = "auto",
+    clock: Clock | None = None,
+) -> AgentMemory:
+    """The memory of an agent, which behaves alike whether it is named by a URL or a mapping, or is open already."""
+    if where is None:
+        if facts not in {"auto", None}:
+            raise UsageError(f"facts={facts!r} needs a memory; give memory='sqlite:./bot.db', say")
+        return AgentMemory(None)
+    is_given = isinstance(where, Memory)
+    opened = where if isinstance(where, Memory) else open_memory(where, clock=clock)
     real = not isinstance(model, OfflineModel | ScriptedModel)
-    extractor = LlmExtractor(model) if wanted and real else None
-    memory = open_memory(where, namespace=namespace, extractor=extractor, clock=clock)
-    if not wanted:
-        return memory, ("no facts are drawn from what is said: with_facts is off",)
-    if not real:
-        return memory, (f"facts are drawn by plain rules: {model.name} is no model that could find more",)
-    return memory, ()
+    mode = facts_mode(facts, None)
+    if mode == "auto":
+        mode = opened.facts_mode
+    if mode == "auto":
+        mode = "model" if real or opened.has_reader else "rules"
+    if mode == "model" and isinstance(model, OfflineModel) and not opened.has_reader:
+        raise UsageError(f"facts='model' needs a language model, and {model.name} is none; name one with model=")
+    name = namespace or opened.namespace
+    notes = _notes(mode, model)
+    if mode != "model" and name == opened.namespace and (mode is None) == (opened.facts_mode is None):
+        return AgentMemory(opened, notes, is_mine=not is_given)
+    reader = LlmExtractor(model) if mode == "model" and not opened.has_reader else None
+    alone = isinstance(model, OneAtATime) and model.one_at_a_time
+    view = opened.view(namespace=name, facts=mode, reader=reader, owns_store=not is_given, one_at_a_time=alone)
+    return AgentMemory(view, notes, is_mine=True)
+
+
+def _notes(mode: Facts, model: Model) -> tuple[str, ...]:
+    if mode is None:
+        return ("no facts are extracted from what is said: facts=None",)
+    if mode == "rules" and isinstance(model, OfflineModel | ScriptedModel):
+        return (f"facts are drawn by plain rules: {model.name} is no model that could find more",)
+    return ()
 
 
 def agent_checkpoints(
     where: str | CheckpointStore | None, memory: str | Mapping[str, Any] | Memory | None
-) -> CheckpointStore:
-    """Where an agent saves its sessions: as told, else with the truth of its memory, else in this process."""
+) -> tuple[CheckpointStore, tuple[str, ...]]:
+    """Where an agent saves its sessions, and what to say of it: as told, else with the truth of its memory."""
     if where is not None:
-        return open_checkpoints(where)
-    place = written_out(_place_of(memory))
+        return open_checkpoints(where), ()
+    place = memory.place if isinstance(memory, Memory) else place_of(memory)
+    if place is None:
+        note = ("conversations are kept in this process only: it is not known where the memory is; give checkpoint=",)
+        return open_checkpoints("inmemory"), note if memory is not None else ()
+    place = written_out(place)
     beside = sessions_place(place)
     if beside is None or beside.endswith(":"):
-        return open_checkpoints("inmemory")
+        return open_checkpoints("inmemory"), ()
     backend, _, path = beside.partition(":")
     if backend != "sqlite":
-        return open_checkpoints(beside)
+        return open_checkpoints(beside), ()
     # The folder of a vector engine is made at its first use, whoever comes first.
     in_folder = place.partition(":")[0] in ENGINES
-    return SqliteCheckpointStore(path.removeprefix("//"), small_pages=False, make_folder=in_folder)
-
-
-def _place_of(memory: str | Mapping[str, Any] | Memory | None) -> str:
-    """The URL of a memory, or of its truth; of one that was opened elsewhere nothing is known."""
-    place: Any = memory
-    if isinstance(memory, Mapping):
-        place = memory.get("truth") or memory.get("url") or f"{memory.get('backend')}:{memory.get('path') or ''}"
-    return place if isinstance(place, str) else "inmemory"
+    return SqliteCheckpointStore(path.removeprefix("//"), small_pages=False, make_folder=in_folder), ()
 
 
 def agent_config(
@@ -72,8 +108,9 @@ def agent_config(
     compaction: CompactionConfig | Mapping[str, Any] | None,
     cache_ttl: float | None,
     tool_output_limit: int | None,
+    ledger: Ledger,
 ) -> SessionConfig:
-    """How an agent's sessions behave: as told, with what was said beside it."""
+    """How an agent's sessions behave: as told, with what was said beside it. A model for summaries is on the ledger."""
     config = SessionConfig.of(given)
     changes: dict[str, Any] = {}
     if config.tool_output_limit is None:
@@ -84,4 +121,7 @@ def agent_config(
         changes["cache_ttl"] = cache_ttl
     if isinstance(model, OfflineModel):  # what it says is what memory said
         changes["remember_answers"] = False
+    compacts = changes.get("compaction", config.compaction)
+    if compacts.summary_model is not None:
+        changes["compaction"] = replace(compacts, summary_model=metered(compacts.summary_model, ledger))
     return replace(config, **changes)

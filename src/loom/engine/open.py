@@ -10,22 +10,24 @@ from loom.engine.places import PLACE_OPTIONS, Opening, store_at
 from loom.errors import UsageError
 from loom.memory.config import MemoryConfig
 from loom.memory.extract.rules import RuleExtractor
+from loom.memory.learning import FACTS, Facts
 from loom.memory.memory import Memory
 from loom.memory.metabolism import Store
 from loom.protocols.embedder import Embedder
 from loom.protocols.extractor import Extractor
 from loom.protocols.reranker import Reranker
-from loom.providers.embedding.auto import pick_embedder
+from loom.providers.embedding.auto import local_embedder, pick_embedder
 from loom.stores.sqlite.connection import Durability
 
-_OPTIONS = ("namespace", "embedder", "with_facts", "config", "durability")
+_OPTIONS = ("namespace", "embedder", "facts", "with_facts", "config", "durability")
 
 
 def open_memory(
     where: str | Mapping[str, Any] | Memory | Store = "inmemory",
     *,
-    namespace: str = "default",
+    namespace: str | None = None,
     embedder: str | Embedder | None = None,
+    facts: Facts = "auto",
     with_facts: bool = True,
     extractor: Extractor | None = None,
     config: MemoryConfig | None = None,
@@ -42,47 +44,98 @@ def open_memory(
             backend `composite` puts stores together: `truth` keeps everything that no other part does, `vectors` is
             a vector engine for what the truth keeps, and `layers` gives layers stores of their own, such as
             `{"l2": "redis://..."}`; see CompositeMemory. As a URL: `composite:?truth=...&vectors=...&l2=...`.
-        namespace: keeps applications on one store apart.
-        embedder: a name (`wordllama`, `openai`, `hash`), an embedder, or None to take the best that is there.
-        with_facts: whether facts are drawn from what is remembered.
-        extractor: who draws them; plain rules if not given.
+            Of a memory that is open, another namespace, configuration or way to find facts gives a view: it shares
+            the store, and closing it leaves the store open.
+        namespace: keeps applications on one store apart; `default` if not given.
+        embedder: a name (`wordllama`, `minilm`, `openai`, `hash`) or an embedder. If not given: one on this machine,
+            which is the one that the store was made with if that is installed. Nothing else sends texts anywhere.
+        facts: how facts are found in what is remembered: `rules` by plain rules, when jobs are done; `model` by these
+            and by a model in the background; None not at all. `auto` is `model` where an agent with a model uses the
+            memory or an `extractor` is given, else `rules`.
+        with_facts: False is `facts=None`.
+        extractor: who finds facts in the background, such as LlmExtractor(model); see `facts`.
         config: the four layers.
         reranker: who looks at the best hits once more; nobody if not given.
         clock: what time it is.
         durability: of SQLite: `full` survives a power cut, `fast` may lose the last writes to one.
     """
     if isinstance(where, Memory):
-        return where
+        if embedder is not None or reranker is not None:
+            raise UsageError("a memory that is open keeps its embedder and its reranker; give them when it is opened")
+        changes = namespace, facts_mode(facts, extractor, with_facts=with_facts), extractor, config
+        if changes == (None, "auto", None, None):
+            return where
+        return where.view(namespace=namespace, facts=changes[1], reader=extractor, config=config)
+    place = place_of(where)
+    options: dict[str, Any] = {"namespace": namespace, "embedder": embedder, "facts": facts, "with_facts": with_facts}
+    options |= {"config": config, "reranker": reranker, "durability": durability}
     if isinstance(where, Mapping):
-        beside: dict[str, Any] = {
-            "namespace": namespace,
-            "embedder": embedder,
-            "with_facts": with_facts,
-            "config": config,
-        }
-        beside |= {"reranker": reranker, "durability": durability}
-        return _from_mapping(where, beside, extractor=extractor, clock=clock)
+        where, options = _from_mapping(where, options)
+    store = store_at(where, Opening(clock, options.pop("durability")))
+    return _memory(store, place, extractor=extractor, clock=clock, **options)
+
+
+def facts_mode(facts: Facts, extractor: Extractor | None, *, with_facts: bool = True) -> Facts:
+    """How facts are found, given all that was said about it; refuses what contradicts itself."""
+    if facts not in FACTS:
+        raise UsageError(f"facts={facts!r} is not known; use 'model', 'rules', None or 'auto'")
+    if not with_facts:
+        if facts in {"model", "rules"}:
+            raise UsageError(f"facts={facts!r} and with_facts=False contradict each other; leave with_facts out")
+        facts = None
+    if extractor is None or isinstance(extractor, RuleExtractor):
+        return facts
+    if facts in {"rules", None}:
+        raise UsageError(f"facts={facts!r} leaves the extractor nothing to do; leave it out, or give facts='model'")
+    return "model"
+
+
+def place_of(where: object) -> str | None:
+    """The URL of a place, or of its truth; None of a store that is open, of which nothing is known."""
+    if isinstance(where, Mapping):
+        given: Mapping[str, Any] = where  # pyright: ignore[reportUnknownVariableType]
+        where = given.get("truth") or given.get("url") or f"{given.get('backend')}:{given.get('path') or ''}"
+    return where if isinstance(where, str) else None
+
+
+def _memory(
+    store: Store,
+    place: str | None,
+    *,
+    namespace: str | None,
+    embedder: str | Embedder | None,
+    facts: Facts,
+    with_facts: bool,
+    extractor: Extractor | None,
+    config: MemoryConfig | None,
+    reranker: Reranker | None,
+    clock: Clock | None,
+) -> Memory:
+    mode = facts_mode(facts, extractor, with_facts=with_facts)
     chosen, why = pick_embedder(embedder)
+    by_rules = isinstance(extractor, RuleExtractor)
+    rules = extractor if by_rules else RuleExtractor()
     return Memory(
-        store_at(where, Opening(clock, durability)),
+        store,
         embedder=chosen,
-        extractor=extractor or (RuleExtractor() if with_facts else None),
+        extractor=rules if mode is not None else None,
+        reader=None if by_rules else extractor,
+        facts=mode,
         config=config,
-        namespace=namespace,
+        namespace=namespace or "default",
         clock=clock,
         embedder_note=why,
+        adopt=local_embedder if embedder is None or embedder == "auto" else None,
         reranker=reranker,
+        place=place,
     )
 
 
-def _from_mapping(
-    given: Mapping[str, Any], beside: Mapping[str, Any], *, extractor: Extractor | None, clock: Clock | None
-) -> Memory:
+def _from_mapping(given: Mapping[str, Any], beside: Mapping[str, Any]) -> tuple[Mapping[str, Any], dict[str, Any]]:
+    """The place that a mapping names, and its options, which count more than those beside it."""
     known = (*PLACE_OPTIONS, *_OPTIONS)
     unknown = set(given) - set(known)
     if unknown:
         raise UsageError(f"memory has no option {', '.join(sorted(unknown))}; the options are {', '.join(known)}")
-    options = {**beside, **{name: given[name] for name in beside if name in given}}
     place = {name: given[name] for name in PLACE_OPTIONS if name in given}
-    store = store_at(place, Opening(clock, options["durability"]))
-    return open_memory(store, extractor=extractor, clock=clock, **options)
+    return place, {**beside, **{name: given[name] for name in beside if name in given}}

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from loom.core.clock import Clock
 from loom.engine.open import open_memory
-from loom.engine.places import BACKENDS, Opening, indexed_at, store_at
+from loom.engine.places import BACKENDS
 from loom.errors import UsageError
 from loom.memory.memory import Memory
 from loom.stores.sqlite.connection import Durability
@@ -29,12 +29,12 @@ class _VectorMemory:
         place = fspath(path)
         if place.startswith(("http://", "https://")):
             raise UsageError(f"{place} is a server; open it with {cls.__name__}.server({place!r}, truth='./memory.db')")
-        return open_memory(store_at(f"{cls._ENGINE}:{place}", Opening(clock, durability)), clock=clock, **options)
+        return open_memory(f"{cls._ENGINE}:{place}", clock=clock, durability=durability, **options)
 
     @classmethod
     def ephemeral(cls, *, clock: Clock | None = None, **options: Any) -> Memory:
         """A memory that is gone when it is closed."""
-        return open_memory(store_at(cls._ENGINE, Opening(clock)), clock=clock, **options)
+        return open_memory(cls._ENGINE, clock=clock, **options)
 
     @classmethod
     def server(
@@ -52,10 +52,8 @@ class _VectorMemory:
         """
         beside = fspath(truth)
         is_place = beside.partition(":")[0] in {*BACKENDS, "postgresql", "rediss", "unix"}
-        store = indexed_at(
-            beside if is_place else f"sqlite:{beside}", f"{cls._ENGINE}+{url}", Opening(clock, durability)
-        )
-        return open_memory(store, clock=clock, **options)
+        place = {"backend": cls._ENGINE, "url": url, "truth": beside if is_place else f"sqlite:{beside}"}
+        return open_memory(place, clock=clock, durability=durability, **options)
 
 
 class ChromaMemory(_VectorMemory):

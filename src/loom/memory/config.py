@@ -67,6 +67,10 @@ class MemoryConfig:
     """From where on a record counts as important (importance-based strategy)."""
     standing_tokens: int = 400
     """Tokens that standing preferences and instructions may take in every turn; the newest are kept."""
+    learn_turns: int = 4
+    """How many turns of a user wait before a model reads them, all with one request."""
+    learn_seconds: float = 30.0
+    """How long a user is quiet before a model reads what waits, however little it is."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "strategy", MemoryStrategyType(self.strategy))
@@ -74,6 +78,9 @@ class MemoryConfig:
             raise UsageError(f"importance_threshold={self.importance_threshold}; give a share from 0 to 1")
         if self.standing_tokens < 0:
             raise UsageError(f"standing_tokens={self.standing_tokens}; give 0 or more")
+        if self.learn_turns < 1 or not self.learn_seconds >= 0:
+            given = f"learn_turns={self.learn_turns}, learn_seconds={self.learn_seconds}"
+            raise UsageError(f"{given}; give 1 turn or more, and 0 seconds or more")
 
     def layer(self, layer: Layer) -> MemoryLayerConfig:
         """The settings of one layer."""

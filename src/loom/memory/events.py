@@ -13,6 +13,7 @@ from loom.core.record import Episode, Fact
 from loom.core.scope import Scope
 from loom.core.words import query_terms, terms
 from loom.errors import UsageError
+from loom.memory.candidates import is_candidate
 from loom.memory.listing import every
 from loom.protocols.memory_store import MemoryStore, Query
 
@@ -91,6 +92,8 @@ async def _all_about(store: MemoryStore, scope: Scope, about: str, where: Filter
 def _event(record: object) -> Event | None:
     if isinstance(record, Episode) and not record.sources:
         return Event(record.at, record)
+    if is_candidate(record):
+        return None
     if isinstance(record, Fact) and record.superseded_at is None and record.valid_from is not None:
         return Event(record.valid_from, record)
     return None

@@ -16,6 +16,7 @@ from typing import Literal, TypeAlias
 
 from loom.core.checks import as_utc
 from loom.core.ids import RecordIds
+from loom.core.plain import one_line
 from loom.core.record import Fact, Provenance
 from loom.errors import NotFound
 from loom.memory.entities import NO_ALIASES, Aliases, normalise, predicate_key
@@ -322,9 +323,9 @@ def _claimed(claim: Claim, now: datetime, provenance: Provenance) -> Fact:
     starts = now if claim.valid_from is None and claim.valid_until is None else claim.valid_from
     return Fact(
         id="claimed",
-        subject=" ".join(claim.subject.split()),
-        predicate=predicate_key(claim.predicate),
-        object=" ".join(claim.object.split()),
+        subject=one_line(claim.subject),
+        predicate=one_line(predicate_key(claim.predicate)),
+        object=one_line(claim.object),
         recorded_at=now,
         provenance=provenance,
         valid_from=starts,

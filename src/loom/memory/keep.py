@@ -9,11 +9,13 @@ from typing import TypeAlias
 from loom.core.record import Episode, Fact, Layer, Record
 from loom.core.scope import Scope
 from loom.errors import EmbedderMismatch, NotFound, StaleWrite
+from loom.memory.binding import Binding
 from loom.memory.guarded import TRIES, guarded
+from loom.memory.learning import Learning
 from loom.memory.metabolism import Metabolism
 from loom.memory.neighbours import Neighbours, Store, placed
 from loom.memory.values import REPEATED, Remembered, Skip
-from loom.protocols.embedder import Embedder, Vector
+from loom.protocols.embedder import Vector
 from loom.protocols.memory_store import KeepsVectors
 
 Progress: TypeAlias = Callable[[int, int], None]
@@ -27,12 +29,19 @@ class Keeper:
     """Writes episodes for a memory. Text is never lost for want of a vector."""
 
     def __init__(
-        self, store: Store, embedder: Embedder | None, *, neighbours: Neighbours, metabolism: Metabolism
+        self,
+        store: Store,
+        binding: Binding,
+        *,
+        neighbours: Neighbours,
+        metabolism: Metabolism,
+        learning: Learning | None = None,
     ) -> None:
         self._store = store
-        self._embedder = embedder
+        self._binding = binding
         self._neighbours = neighbours
         self._metabolism = metabolism
+        self._learning = learning
 
     async def keep(
         self,
@@ -55,6 +64,8 @@ class Keeper:
         notes: tuple[str, ...] = ()
         if new:
             new = await self._write(scope, new, facts, since)
+            if self._learning and not facts:
+                self._learning.wake(scope, new)
             notes = await self.embed(scope, new)
         written = {e.id: e for e in new}
         kept: list[Record] = [old or written[e.id] for e, old in zip(episodes, known, strict=True)]
@@ -66,15 +77,17 @@ class Keeper:
     ) -> list[Episode]:
         """Write everything in one transaction; returns the episodes with their places."""
         ids = [e.id for e in new]
-        digest = self._metabolism.job(scope, "digest", key=f"digest:{ids[0]}", episodes=ids)
+        jobs = [self._metabolism.job(scope, "digest", key=f"digest:{ids[0]}", episodes=ids)]
+        # What comes with facts is an instruction, and says no more than they do.
+        jobs += self._learning.jobs(scope, new) if self._learning and not facts else []
         if scope.session_id is None:
-            await self._store.write(scope.for_user(), put=[*new, *facts], jobs=[digest], since=since)
+            await self._store.write(scope.for_user(), put=[*new, *facts], jobs=jobs, since=since)
             return list(new)
         async with self._neighbours.speaking(scope):
             # What others forget meanwhile must not come back in the keys of the turns around it; nor may they, however
             # often they forget, keep this turn from being written.
             for number in range(TRIES):
-                end = await self._neighbours.end(scope)
+                end = await self._neighbours.end(scope, epoch=since)
                 if since not in {None, end.epoch}:
                     raise StaleWrite(scope.user_id)
                 turns = placed(end, new)
@@ -85,7 +98,7 @@ class Keeper:
                         scope.for_user(),
                         put=[*turns, *facts],
                         keys=keys,
-                        jobs=[digest],
+                        jobs=jobs,
                         since=None if is_last else end.epoch,
                     )
                 except StaleWrite:
@@ -118,13 +131,15 @@ class Keeper:
         self, scope: Scope, episodes: Sequence[Episode], *, progress: Progress | None = None
     ) -> tuple[str, ...]:
         """Give new records their vectors; where that fails they are found by their words, and a note says so."""
-        if self._embedder is None or not isinstance(self._store, KeepsVectors):
+        if self._binding.embedder is None or not isinstance(self._store, KeepsVectors):
             return ()
         for start in range(0, len(episodes), BATCH):
             batch = episodes[start : start + BATCH]
             try:
-                vectors = await self._embedder.embed([e.text for e in batch], purpose="document")
-                await self._store.bind(self._embedder.identity, self._embedder.dimension)
+                embedder, texts = self._binding.embedder, [e.text for e in batch]
+                vectors = await embedder.embed(texts, purpose="document")
+                if (bound := await self._binding.bound()) is not embedder:
+                    vectors = await bound.embed(texts, purpose="document")
                 await put_vectors(self._store, scope, {e.id: v for e, v in zip(batch, vectors, strict=True)})
             except EmbedderMismatch as error:
                 return (f"kept without vectors, found by words: {error}",)

@@ -8,8 +8,10 @@ from dataclasses import dataclass, replace
 from loom.core.clock import Clock
 from loom.core.filter import Eq, In
 from loom.core.ids import RecordIds
+from loom.core.plain import one_line
 from loom.core.record import Episode, Fact, Provenance
 from loom.core.scope import Scope
+from loom.memory.candidates import UNCONFIRMED, candidate_facts, candidate_of, is_candidate, vouched
 from loom.memory.entities import USER, Aliases, predicate_key
 from loom.memory.extract.instructions import INSTRUCTION
 from loom.memory.extract.rules import RuleExtractor, sentences
@@ -19,6 +21,7 @@ from loom.memory.listing import every_fact
 from loom.memory.neighbours import Store
 from loom.memory.standing import StandingItem, is_standing, own_words, placed, settled, standing_items
 from loom.memory.times import after, latest_of
+from loom.memory.topics import PREFIX
 from loom.protocols.extractor import Claim, Extractor
 
 _NAMING = ("also_called", "name")
@@ -27,16 +30,28 @@ _NAMING = ("also_called", "name")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Learnt:
-    """Facts to write, all together, and what stands before and after them."""
+    """Facts to write, all together, and what stands before and after them.
+
+    `waiting` are the wishes among what was heard that the user has to confirm; they are written, too.
+    """
 
     facts: tuple[Fact, ...] = ()
     before: tuple[StandingItem, ...] = ()
     after: tuple[StandingItem, ...] = ()
+    waiting: tuple[Fact, ...] = ()
 
     @property
     def retired(self) -> tuple[StandingItem, ...]:
         """What no longer stands."""
         return _only(self.before, self.after)
+
+    @property
+    def heard(self) -> tuple[str, ...]:
+        """Which instructions stand from now on and which wait, in words, and how to take that back."""
+        new = [item for item in _only(self.after, self.before) if item.topic.startswith(PREFIX)]
+        stands = [f"learnt as a standing instruction: {i.text!r}; memory.reject({i.id!r}) takes it back" for i in new]
+        asks = "waits until memory.confirm({0!r}); memory.reject({0!r}) drops it"
+        return (*stands, *(f"found among other text: {f.object!r}; it {asks.format(f.id)}" for f in self.waiting))
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -64,9 +79,22 @@ class Learner:
 
     async def learn(self, scope: Scope, episodes: Sequence[Episode], claims: Sequence[Claim]) -> Learnt:
         """The facts that claims of these episodes become; what claims an episode that is not among them is left out."""
-        there = {episode.id for episode in episodes}
-        said = [claim for claim in claims if episodes and there.issuperset(claim.sources)]
-        return await self.claimed(scope, [(claim, _said_by(claim, episodes)) for claim in said], episodes=episodes)
+        there = {episode.id: episode for episode in episodes}
+        ready: list[tuple[Claim, Provenance]] = []
+        waiting: list[tuple[str, Claim]] = []
+        for claim in claims:
+            if not there.keys() >= set(claim.sources) or not _is_sayable(claim):
+                continue
+            sources = [there[id] for id in claim.sources]
+            provenance = own_words(sources)
+            if not is_standing(claim) or provenance.origin != "user":
+                ready.append((claim, provenance))
+            elif (own := vouched(claim, sources)) is not None:
+                ready.append((own, provenance))
+            elif (text := candidate_of(claim)) is not None:
+                waiting.append((text, claim))
+        learnt = await self.claimed(scope, ready, episodes=episodes)
+        return replace(learnt, waiting=await self._candidates(scope, waiting, learnt)) if waiting else learnt
 
     async def instructed(self, scope: Scope, episode: Episode) -> Learnt:
         """The facts of an instruction: each of its sentences stands, whether or not a rule knows its form."""
@@ -106,11 +134,18 @@ class Learner:
                 known.update(written)
         return Learnt(facts=tuple(written.values()), before=before, after=standing_items(known.values(), now=now))
 
+    async def _candidates(self, scope: Scope, found: Sequence[tuple[str, Claim]], learnt: Learnt) -> tuple[Fact, ...]:
+        """The candidates to write for wishes that may be somebody else's words."""
+        facts = await every_fact(self._store, scope, Eq("subject", USER))
+        known = [*(fact for fact in facts if is_candidate(fact) or is_standing(fact)), *learnt.facts]
+        return tuple(candidate_facts(found, known, now=self._clock.now(), ids=self._ids))
+
     async def settle(self, scope: Scope, written: Sequence[Fact]) -> None:
         """Put right what another process decided at the same time, after facts were written.
 
         Whoever writes last sees what both wrote, and what all statements add up to does not depend on their order.
         """
+        written = [fact for fact in written if not is_candidate(fact)]
         if not written:
             return
         predicates = tuple(dict.fromkeys([*_NAMING, *(fact.predicate for fact in written)]))
@@ -133,8 +168,10 @@ class Learner:
         return {fact.id: fact for fact in found}
 
 
-def _said_by(claim: Claim, episodes: Sequence[Episode]) -> Provenance:
-    return own_words([episode for episode in episodes if episode.id in claim.sources] or episodes)
+def _is_sayable(claim: Claim) -> bool:
+    """Whether a claim says something that can be shown, under a predicate that is free to use."""
+    is_shown = all(one_line(part) for part in (claim.subject, claim.predicate, claim.object))
+    return is_shown and predicate_key(claim.predicate) != UNCONFIRMED
 
 
 def _only(items: Sequence[StandingItem], others: Sequence[StandingItem]) -> tuple[StandingItem, ...]:

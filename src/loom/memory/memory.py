@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import datetime
 from importlib import import_module
@@ -12,89 +12,42 @@ from typing import TYPE_CHECKING, Any, Self
 from anyio import create_task_group
 
 from loom.core.checks import as_utc
-from loom.core.clock import Clock, RisingClock, SystemClock
 from loom.core.filter import Eq, Filter
 from loom.core.hit import Hit, Passage
-from loom.core.ids import RecordIds
 from loom.core.record import Episode, Fact, Layer, Origin, Provenance, Receipt, Scalar, WorkingBlock
 from loom.core.scope import Scope
-from loom.errors import UsageError
-from loom.memory.blocks import Blocks
-from loom.memory.config import MemoryConfig
+from loom.errors import LoomError, UsageError
+from loom.memory.candidates import claim_of, found_candidate, is_candidate
 from loom.memory.entities import USER, normalise, predicate_key
 from loom.memory.events import EventKind, Timeline, read_timeline
 from loom.memory.explain import Explained, explain
 from loom.memory.forgetting import SESSIONS_LEFT, forget_before, forget_records, forget_session
 from loom.memory.guarded import guarded
 from loom.memory.halves import Halves
-from loom.memory.ingest import Content, Turn, checked_instruction, clean, keyed_id, turns_of
-from loom.memory.keep import Keeper, Progress
-from loom.memory.learn import Learner, Learnt
+from loom.memory.ingest import Content, Turn, checked_instruction, clean, keyed_id, spoken_by, turns_of
+from loom.memory.keep import Progress
+from loom.memory.learn import Learnt
 from loom.memory.listing import FILE, counts, every, every_fact
-from loom.memory.locks import Locks
-from loom.memory.metabolism import Metabolism
-from loom.memory.neighbours import Neighbours, Store
+from loom.memory.parts import MemoryParts
 from loom.memory.portable import lines_of, put_records, records_of
 from loom.memory.profile import Profile, grouped
-from loom.memory.recall import Recall
 from loom.memory.reembed import Reembedded, reembed
-from loom.memory.standing import Instructed, Standing, within
-from loom.memory.times import Times, after, latest_of
+from loom.memory.standing import Instructed, Standing, check_rejectable, within
+from loom.memory.times import after, latest_of
 from loom.memory.values import Metabolized, Recalled, Remembered, Skip
-from loom.protocols.embedder import Embedder
-from loom.protocols.extractor import Claim, Extractor
+from loom.protocols.extractor import Claim
 from loom.protocols.memory_store import SeesSessions
-from loom.protocols.reranker import Reranker
 
 if TYPE_CHECKING:
     from types import TracebackType
 
 
-class Memory:
+class Memory(MemoryParts):
     """What an agent should know next time, for many users, on one store.
 
     Every call names its user; there is no call that reaches everybody. What `remember` returned is durable, and
     can be recalled at once.
     """
-
-    def __init__(
-        self,
-        store: Store,
-        *,
-        embedder: Embedder | None = None,
-        extractor: Extractor | None = None,
-        config: MemoryConfig | None = None,
-        namespace: str = "default",
-        clock: Clock | None = None,
-        ids: RecordIds | None = None,
-        embedder_note: str = "",
-        reranker: Reranker | None = None,
-    ) -> None:
-        self.store = store
-        self.embedder_note = embedder_note or (f"embedding with {embedder.identity}" if embedder else "no embedder")
-        self.config = config or MemoryConfig()
-        self.namespace = namespace
-        self._clock = RisingClock(clock or SystemClock())
-        self._ids = ids or RecordIds(self._clock)
-        self._embedder = embedder
-        self._locks = Locks()  # of users: one at a time decides what is believed of him, or removes it
-        self._times = Times(store, self._clock)
-        self._neighbours = Neighbours(store)
-        self._blocks = Blocks(store, clock=self._clock)
-        self._recall = Recall(
-            store, embedder, clock=self._clock, reranker=reranker, knowledge_base=self.config.knowledge_base
-        )
-        self._learner = Learner(store, extractor, clock=self._clock, ids=self._ids)
-        self._metabolism = Metabolism(
-            store,
-            self.config,
-            clock=self._clock,
-            ids=self._ids,
-            learner=self._learner,
-            embed=self._embed,
-            locks=self._locks,
-        )
-        self._keeper = Keeper(store, embedder, neighbours=self._neighbours, metabolism=self._metabolism)
 
     @classmethod
     def open(cls, where: str | Mapping[str, Any] | Memory = "inmemory", **options: Any) -> Memory:
@@ -108,10 +61,6 @@ class Memory:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.aclose()
-
-    async def aclose(self) -> None:
-        """Finish writing and release the store."""
-        await self.store.aclose()
 
     # -- remember -----------------------------------------------------------------------------------------
 
@@ -128,11 +77,13 @@ class Memory:
         trusted: bool = False,
         attributes: Mapping[str, Scalar] | None = None,
         key: str | None = None,
+        since: str | None = None,
     ) -> Remembered:
         """Keep one thing, several, or a whole conversation.
 
         Args:
-            content: text, a message, a turn, a mapping with `text`/`content` and `role`/`speaker`, or many of them.
+            content: text, a message, a turn, a mapping with `text`/`content` and `role`/`name`/`speaker`, or many of
+                them. A `name` says who speaks: only one that is the `user_id` is the user.
             user_id: whose memory it is.
             session_id: the conversation it belongs to.
             speaker: who said it, where the content does not say.
@@ -142,12 +93,14 @@ class Memory:
             trusted: whether it may be taken as an instruction; only for text of your own.
             attributes: values to filter by.
             key: under the same key the same content is kept once, however often it is sent.
+            since: what epoch() said before this was made from what is stored; StaleWrite, and nothing is kept, if
+                something of the user was forgotten since then.
         """
         scope = self._scope(user_id, session_id)
         now = await self._times.now(scope)
         kept: list[Episode] = []
         skipped: list[Skip] = []
-        for number, turn in enumerate(turns_of(content)):
+        for number, turn in enumerate(turns_of(content, user_id=user_id)):
             text, skip = clean(turn.text)
             if skip:
                 skipped.append(skip)
@@ -160,12 +113,12 @@ class Memory:
                     recorded_at=now,
                     provenance=Provenance(turn.origin or origin, trusted=trusted),
                     session_id=session_id,
-                    speaker=turn.speaker or speaker,
+                    speaker=spoken_by(turn.speaker or speaker, user_id=user_id),
                     importance=importance,
                     attributes={**(attributes or {}), **turn.attributes},
                 )
             )
-        return await self._keeper.keep(scope, kept, skipped=skipped, keyed=key is not None)
+        return await self._keeper.keep(scope, kept, skipped=skipped, keyed=key is not None, since=since)
 
     async def instruct(
         self, text: str, *, user_id: str, session_id: str | None = None, trusted: bool = False
@@ -177,14 +130,7 @@ class Memory:
         """
         scope = self._scope(user_id, session_id)
         now = await self._times.now(scope)
-        episode = Episode(
-            id=self._ids.next_id(),
-            text=checked_instruction(text),
-            at=now,
-            recorded_at=now,
-            provenance=Provenance("user", trusted=trusted),
-            session_id=session_id,
-        )
+        episode = self._wish(checked_instruction(text), now, session_id, trusted=trusted)
 
         async def attempt(epoch: str) -> tuple[Learnt, Remembered]:
             learnt = await self._learner.instructed(scope, episode)
@@ -195,6 +141,40 @@ class Memory:
             await self._learner.settle(scope, learnt.facts)
         kept = tuple(item for item in learnt.after if episode.id in item.sources)
         return Instructed(kept=kept, retired=learnt.retired, episode=episode, notes=learnt.notes + done.notes)
+
+    async def confirm(self, id: str, *, user_id: str) -> Instructed:
+        """Make a wish stand that was found among other text and waits in `standing().unconfirmed`.
+
+        What it contradicts is retired and returned.
+
+        Raises:
+            NotFound: the user has no unconfirmed wish of this id.
+        """
+        scope = self._scope(user_id)
+
+        async def attempt(epoch: str) -> tuple[Episode, Learnt, Remembered]:
+            waiting = found_candidate(await self.store.get(scope, id), id, user_id)
+            episode = self._wish(waiting.object, await self._times.now(scope))
+            learnt = await self._learner.claimed(scope, [(claim_of(waiting, episode), episode.provenance)])
+            return episode, learnt, await self._keeper.keep(scope, [episode], facts=learnt.facts, since=epoch)
+
+        async with self._locks.of(scope):
+            episode, learnt, done = await guarded(self.store, scope, attempt)
+            await self.store.write(scope, delete=[id])
+            await self._learner.settle(scope, learnt.facts)
+        kept = tuple(item for item in learnt.after if episode.id in item.sources)
+        return Instructed(kept=kept, retired=learnt.retired, episode=episode, notes=learnt.notes + done.notes)
+
+    async def reject(self, id: str, *, user_id: str) -> Receipt:
+        """Drop a wish that waits, or take back one that stands: what that had retired stands again.
+
+        Raises:
+            NotFound: the user has neither under this id.
+        """
+        scope = self._scope(user_id)
+        async with self._locks.of(scope):
+            check_rejectable(await self.store.get(scope, id), id, user_id)
+            return await forget_records(self.store, scope, [id], neighbours=self._neighbours, now=self._clock.now())
 
     # -- recall, forget, promote --------------------------------------------------------------------------
 
@@ -259,6 +239,8 @@ class Memory:
         scope = self._scope(user_id, session_id)
         if ids and before is not None:
             raise UsageError("forget() takes ids or before=, not both; call it twice")
+        for learning in self._learnings:
+            learning.interrupt(scope.for_user())
         try:
             async with self._locks.of(scope.for_user()):
                 receipt = await self._forget(scope, ids, before)
@@ -283,23 +265,38 @@ class Memory:
         left = (SESSIONS_LEFT.format(count=saved, user=scope.user_id),) if saved else ()
         return replace(receipt, pending=(*receipt.pending, *left))
 
+    async def epoch(self, *, user_id: str) -> str:
+        """A token that changes whenever something of a user is forgotten; for `remember(since=)`."""
+        return await self.store.epoch(self._scope(user_id))
+
     async def promote(self, id: str, *, user_id: str, to: Layer | None = None) -> Episode:
         """Move an episode up a layer, or into the layer named."""
         return await self._keeper.promote(self._scope(user_id), id, to)
 
-    async def metabolize(self, *, user_id: str | None = None) -> Metabolized:
-        """Do the jobs that wait: of one user, after a look at all of his layers, or of everybody."""
-        if user_id is None:
-            return await self._metabolism.run()
-        scope = self._scope(user_id)
-        await self._metabolism.tick(scope)
-        return await self._metabolism.run(scope)
+    async def metabolize(self, *, user_id: str | None = None, learn: bool = True) -> Metabolized:
+        """Do the jobs that wait: of one user, after a look at all of their layers, or of everybody.
+
+        Turns that wait for a model are read as well, before it returns; with `learn=False` no model is asked.
+        """
+        scope = self._scope(user_id) if user_id is not None else None
+        if scope is not None:
+            await self._metabolism.tick(scope)
+        done = await self._metabolism.run(scope)
+        if self._learning is None or not learn:
+            return done
+        return done.with_learned(await self._learning.drain(scope), waiting=await self._unread(scope))
+
+    async def _unread(self, scope: Scope | None) -> int:
+        """How many turns of a user wait for a model, where there is none."""
+        return 0 if self.has_reader or scope is None else await self.store.pending(scope)
 
     @asynccontextmanager
     async def worker(self, *, every: float = 1.0) -> AsyncGenerator[None]:
         """Do the jobs that wait in the background, for as long as the block lasts; `every` is in seconds."""
         async with create_task_group() as tasks:
             tasks.start_soon(self._metabolism.work, every)
+            if self._learning is not None:
+                tasks.start_soon(self._learning.work, max(every, self.config.learn_seconds))
             yield
             tasks.cancel_scope.cancel()
 
@@ -320,6 +317,7 @@ class Memory:
         found = await every_fact(self.store, self._scope(user_id), *([Eq("predicate", wanted)] if wanted else []))
         now = after(latest_of(found), self._clock.now())
         about = [f for f in found if subject is None or normalise(f.subject) == normalise(subject)]
+        about = [f for f in about if not is_candidate(f)]
         self._times.saw(self._scope(user_id), found)
         return tuple(f for f in about if history or f.is_current(at or now, known_at or now))
 
@@ -356,14 +354,21 @@ class Memory:
         return learnt.facts
 
     async def set_block(
-        self, name: str, text: str, *, user_id: str, trusted: bool = False, version: int | None = None
+        self,
+        name: str,
+        text: str,
+        *,
+        user_id: str,
+        trusted: bool = False,
+        origin: Origin = "user",
+        version: int | None = None,
     ) -> WorkingBlock:
-        """Pin a named text for a user; it is shown in every turn.
+        """Pin a named text for a user; it is shown in every turn. `origin` says who wrote it.
 
         With `version`, the one you read, it is written only while that stands: StoreConflict has the block as it is
         now in `current`. 0 is for a block that must be new. Without it, what stands there is replaced.
         """
-        source = Provenance("user", trusted=trusted)
+        source = Provenance(origin, trusted=trusted)
         return await self._blocks.write(self._scope(user_id), name, text, provenance=source, version=version)
 
     async def blocks(self, *, user_id: str) -> tuple[WorkingBlock, ...]:
@@ -372,14 +377,17 @@ class Memory:
         return tuple([r async for r in found if isinstance(r, WorkingBlock) and not r.name.startswith(FILE)])
 
     async def standing(self, *, user_id: str) -> Standing:
-        """The preferences and instructions that stand, the newest first, within `MemoryConfig.standing_tokens`."""
+        """The preferences and instructions that stand, the newest first, within `MemoryConfig.standing_tokens`.
+
+        `unconfirmed` lists wishes that were found among other text: confirm() makes one stand, reject() drops it.
+        """
         facts = await every_fact(self.store, self._scope(user_id), Eq("subject", USER))
         return within(facts, self.config.standing_tokens, now=self._clock.now())
 
     async def profile(self, *, user_id: str) -> Profile:
         """What is to be shown of a user in every turn; `str()` of it is fenced text for a prompt."""
         return Profile(
-            standing=await self.standing(user_id=user_id),
+            standing=replace(await self.standing(user_id=user_id), unconfirmed=()),
             facts=grouped(await self.facts(user_id=user_id)),
             blocks=await self.blocks(user_id=user_id),
         )
@@ -420,9 +428,12 @@ class Memory:
         return await reembed(self.store, self._embedder, progress=progress)
 
     async def stats(self, *, user_id: str) -> dict[str, int]:
-        """How much is known of a user, by layer and kind."""
+        """How much is known of a user, by layer and kind; `jobs` wait, and those that `failed` were given up."""
         scope = self._scope(user_id)
-        return {**await counts(self.store, scope), "jobs": await self.store.pending(scope)}
+        with suppress(LoomError):  # which embedder the store has matters less than what it holds
+            await self._binding.look()
+        jobs = {"jobs": await self.store.pending(scope), "failed": len(await self.store.dead_letters(scope))}
+        return {**await counts(self.store, scope), **jobs}
 
     async def export(self, *, user_id: str) -> AsyncIterator[str]:
         """Everything of a user as JSON lines; the first one says the format."""
@@ -438,12 +449,10 @@ class Memory:
         notes = await self._keeper.embed(scope, episodes, progress=progress)
         return Remembered(kept=tuple(kept), skipped=repeated, notes=notes)
 
-    async def _embed(self, scope: Scope, episodes: Sequence[Episode]) -> tuple[str, ...]:
-        """What was made from others has a vector from L4 on, which is searched by them."""
-        return await self._keeper.embed(scope, episodes)
-
-    def _scope(self, user_id: str, session_id: str | None = None) -> Scope:
-        return Scope(self.namespace, user_id, session_id)
+    def _wish(self, text: str, now: datetime, session_id: str | None = None, *, trusted: bool = False) -> Episode:
+        """A wish that the user gives now."""
+        id, source = self._ids.next_id(), Provenance("user", trusted=trusted)
+        return Episode(id=id, text=text, at=now, recorded_at=now, provenance=source, session_id=session_id)
 
 
 __all__ = ["Memory", "Turn"]

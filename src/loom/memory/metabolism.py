@@ -122,7 +122,7 @@ class Metabolism:
         done, counts, notes, failed = 0, Counter[str](), list[str](), list[str]()
         while done + len(failed) < limit:
             now = self._clock.now()
-            leases = await self._store.lease(now=now, until=now + LEASE, limit=1, scope=scope)
+            leases = await self._store.lease(now=now, until=now + LEASE, limit=1, scope=scope, kinds=[*self._verbs])
             if not leases:
                 break
             try:
@@ -197,9 +197,9 @@ class Metabolism:
         """L1 to L2: learn facts from what is new, shorten what is worth keeping, archive what overflows."""
         effects = _Effects()
         learnt = await self._learner.learn(job.scope, await self._new(job), claims)
-        effects.put += learnt.facts
+        effects.put += [*learnt.facts, *learnt.waiting]
         effects.counts["facts"] += len(learnt.facts)
-        effects.notes = learnt.notes
+        effects.notes = (*learnt.notes, *learnt.heard)
         sorted_ = await self._sorted(job.scope, Layer.L1)
         for episode in sorted_.promote:
             if self._config.enable_compression and self._config.l2.auto_compress:

@@ -64,10 +64,13 @@ class Neighbours:
                 self._ends.pop(scope.key(), None)
                 raise
 
-    async def end(self, scope: Scope) -> End:
-        """How a session ends. A write that stands on it has to name its epoch."""
+    async def end(self, scope: Scope, *, epoch: str | None = None) -> End:
+        """How a session ends; of another epoch than the one that is given, if that is over.
+
+        A write that stands on it has to name its epoch.
+        """
         known = self._ends.get(scope.key())
-        if known is None:
+        if known is None or epoch not in {None, known.epoch}:
             epoch = await self._store.epoch(scope)
             turns = await _turns(self._store, scope)
             # Not how many there are: some may have been forgotten.

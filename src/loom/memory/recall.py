@@ -17,6 +17,8 @@ from loom.core.scope import Scope
 from loom.core.words import query_terms, terms
 from loom.errors import LoomError, ProviderError, UsageError
 from loom.memory.apart import search_apart
+from loom.memory.binding import Binding
+from loom.memory.candidates import is_candidate
 from loom.memory.halves import Halves, role_of, user_first
 from loom.memory.neighbours import POSITION
 from loom.memory.newer import newest_first
@@ -35,7 +37,6 @@ from loom.memory.rank import (
 )
 from loom.memory.timewords import time_hint
 from loom.memory.values import Recalled
-from loom.protocols.embedder import Embedder
 from loom.protocols.knowledge_base import KnowledgeBase
 from loom.protocols.memory_store import KeepsVectors, MemoryStore, Query, Touches
 from loom.protocols.reranker import Reranker
@@ -59,8 +60,11 @@ _DENSE = "dense"
 _CLOSING = " \t\n\"'\u201d\u2019)]"
 """What may stand behind the end of a sentence."""
 
-_GOES_ON = re.compile(r"(?<!\b[A-Z][a-z])(?<!\b[A-Z][a-z]{2})[.!?]+[\"')\]]*\s+(?![a-z])|\n")
-"""Where a second sentence begins; not behind a title such as `Dr.` or before a small letter."""
+_GOES_ON = re.compile(r"(?<!\b[A-Z][a-z])(?<!\b[A-Z][a-z]{2})[.!?][\"')\]]*+\s(?![a-z])|\n")
+"""Where a second sentence begins; not behind a title such as `Dr.` or before a small letter.
+
+The last sign of a run decides: a pattern for the whole run would walk it again from each of its signs.
+"""
 
 _Candidates: TypeAlias = dict[str, tuple[Record, Mapping[str, float]]]
 _Notes: TypeAlias = tuple[str, ...]
@@ -72,14 +76,14 @@ class Recall:
     def __init__(
         self,
         store: MemoryStore,
-        embedder: Embedder | None,
+        binding: Binding,
         *,
         clock: Clock,
         reranker: Reranker | None = None,
         knowledge_base: KnowledgeBase | None = None,
     ) -> None:
         self._store = store
-        self._embedder = embedder
+        self._binding = binding
         self._clock = clock
         self._reranker = reranker
         self._knowledge_base = knowledge_base
@@ -131,7 +135,9 @@ class Recall:
         """What words and vectors find, with the raw score of each signal, and what the question asks beside them."""
         now = self._clock.now()
         hits, speakers, notes = await self._found(scope, question, replace(query, text=question))
-        found: _Candidates = {h.item.id: (h.item, h.why) for h in hits if isinstance(h.item, Episode | Fact)}
+        found: _Candidates = {
+            h.item.id: (h.item, h.why) for h in hits if isinstance(h.item, Episode | Fact) and not is_candidate(h.item)
+        }
         if _is_statement(question):
             trust = 1.0
             found = _as_statement(found, terms(question))
@@ -149,8 +155,8 @@ class Recall:
         hits: Sequence[Hit] | None = None
         note: _Notes = ()
         try:
-            if self._embedder is not None and isinstance(self._store, KeepsVectors):
-                await self._store.bind(self._embedder.identity, self._embedder.dimension)
+            if self._binding.embedder is not None and isinstance(self._store, KeepsVectors):
+                await self._binding.bound()
                 if scope.for_user() not in self._named:
                     both = await self._search_both(scope, question, query)
                     speakers = _speakers(both)
@@ -170,8 +176,8 @@ class Recall:
 
     async def _search_both(self, scope: Scope, meant: str, query: Query) -> Sequence[Hit]:
         """What the words of a query find, and the vector of a text."""
-        assert self._embedder is not None
-        (vector,) = await self._embedder.embed([meant], purpose="query")
+        assert self._binding.embedder is not None
+        (vector,) = await self._binding.embedder.embed([meant], purpose="query")
         near = BY_VECTOR if query.limit <= BY_WORDS else query.limit  # as many as were asked for
         return await search_apart(self._store, scope, replace(query, vector=vector), near=near)
 

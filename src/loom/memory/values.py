@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from loom.core.hit import Hit
 from loom.core.message import Usage
 from loom.core.record import Record
 from loom.core.scope import Scope
+from loom.telemetry.bill import Bill
+
+_NOTES = 20
+"""Notes that are kept until somebody asks for them."""
 
 REPEATED = "remembered before under this key"
 """Why what is kept already is not kept again."""
@@ -64,6 +68,49 @@ class Metabolized:
     jobs: int = 0
     counts: Mapping[str, int] = field(default_factory=dict[str, int], hash=False)
     notes: tuple[str, ...] = ()
-    """What no longer stands, because something newer contradicts it."""
+    """Which instructions were learnt or wait to be confirmed, and what no longer stands because of something newer."""
     failed: tuple[str, ...] = ()
     """Reasons of jobs that did not work; they are tried again, or stand among the dead letters."""
+    bill: Bill = field(default_factory=Bill)
+    """What learning by a model cost."""
+
+    def with_learned(self, found: Sequence[Learned], *, waiting: int = 0) -> Metabolized:
+        """The same, with what a model read beside it, and how many turns wait for one where there is none."""
+        left = f"{waiting:,} turn(s) wait for a model: use this memory in an agent that has one, or give extractor="
+        return Metabolized(
+            jobs=self.jobs + sum(report.turns for report in found),
+            counts={**self.counts, "facts": self.counts.get("facts", 0) + sum(report.facts for report in found)},
+            notes=(*self.notes, *(note for report in found for note in report.notes), *((left,) if waiting else ())),
+            failed=(*self.failed, *(report.failed for report in found if report.failed)),
+            bill=sum((report.bill for report in found), self.bill),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Learned:
+    """What a model found in remembered turns of a user, and what it cost."""
+
+    user_id: str
+    turns: int = 0
+    facts: int = 0
+    """Facts that were written: new ones, and those they retired."""
+    bill: Bill = field(default_factory=Bill)
+    notes: tuple[str, ...] = ()
+    """What no longer stands because of them, and what of the replies could not be used."""
+    failed: str = ""
+    """Why turns were not learnt from, where that is so; they are tried again, or stand among the dead letters."""
+
+    def __add__(self, later: Learned) -> Learned:
+        return Learned(
+            user_id=self.user_id,
+            turns=self.turns + later.turns,
+            facts=self.facts + later.facts,
+            bill=self.bill + later.bill,
+            notes=(*self.notes, *later.notes)[-_NOTES:],
+            failed=later.failed or self.failed,
+        )
+
+    def __str__(self) -> str:
+        read = f"a model read {self.turns:,} remembered turn{'' if self.turns == 1 else 's'}"
+        found = f"wrote {self.facts:,} fact{'' if self.facts == 1 else 's'}"
+        return f"{read} and {found}: {self.bill}" + (f"; it failed: {self.failed}" if self.failed else "")

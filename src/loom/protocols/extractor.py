@@ -43,6 +43,8 @@ class Extraction:
     claims: tuple[Claim, ...]
     skipped: tuple[str, ...] = ()
     usage: Usage = field(default_factory=Usage)
+    unread: int = 0
+    """Replies that could not be read at all: what they were asked about is worth another try."""
 
 
 @runtime_checkable
@@ -52,7 +54,8 @@ class Extractor(Protocol):
     Laws:
     - every claim names at least one source, and every source is one of the episodes given;
     - nothing is taken from `known`: it is there to be matched, never to be stated again;
-    - a reply that cannot be read is a line in `skipped`, never an exception and never a made-up claim;
+    - a reply that cannot be read is a line in `skipped` and counts as `unread`, never an exception and never a
+      made-up claim;
       a model that cannot be reached raises its ProviderError, so that the job is tried again;
     - no episodes, no claims; it writes nothing, and never changes an episode.
     """

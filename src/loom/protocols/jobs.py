@@ -59,6 +59,7 @@ class KeepsJobs(Protocol):
     Laws:
     - enqueue() and put() in one `write` are durable together, or neither is;
     - a job whose key is open already is not queued again; the count returned leaves it out;
+    - lease() with `kinds` gives jobs of these kinds alone, however many others are older; those stay as they are;
     - a job is leased to one holder at a time; after `until` anybody may lease it again, with `attempts` one higher;
     - finish() applies the effects and closes the job in one transaction, and only while the lease is the newest:
       a holder that comes late raises StoreConflict and changes nothing;
@@ -87,9 +88,15 @@ class KeepsJobs(Protocol):
         ...
 
     async def lease(
-        self, *, now: datetime, until: datetime, limit: int = 1, scope: Scope | None = None
+        self,
+        *,
+        now: datetime,
+        until: datetime,
+        limit: int = 1,
+        scope: Scope | None = None,
+        kinds: Sequence[str] | None = None,
     ) -> tuple[Lease, ...]:
-        """Take jobs that are due, oldest first; of one user only, if a scope is given."""
+        """Take jobs that are due, oldest first; of one user, and of some kinds, only, if these are given."""
         ...
 
     async def finish(

@@ -202,6 +202,15 @@ class Scrubs(Protocol):
 
 
 @runtime_checkable
+class Sweeps(Protocol):
+    """A store on a server that can be told to write its files anew, which takes longer than anybody waits for."""
+
+    async def sweep(self) -> tuple[str, ...]:
+        """Leave no bytes of what was deleted in the files of the server; returns what is pending, in words."""
+        ...
+
+
+@runtime_checkable
 class SeesSessions(Protocol):
     """A store that can tell whether conversations are saved in the same place, in tables that are not its own."""
 

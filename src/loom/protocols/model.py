@@ -146,6 +146,13 @@ class KnowsWindow(Protocol):
 
 
 @runtime_checkable
+class OneAtATime(Protocol):
+    """A model that says whether it makes one answer at a time, so that a second request waits for the first."""
+
+    one_at_a_time: bool
+
+
+@runtime_checkable
 class CountsPrompt(Protocol):
     """A model whose provider counts a prompt exactly, over the network."""
 

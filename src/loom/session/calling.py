@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import aclosing
+from contextlib import AbstractContextManager, aclosing
 from dataclasses import replace
 from typing import TypeAlias
 
 from loom.context.cache.explain import compare
 from loom.context.cache.plan import CachePlan, plan
 from loom.context.cache.prompt import Prompt
-from loom.context.cache.simulate import simulate, write_price
+from loom.context.cache.simulate import simulate
 from loom.context.cache.subject import prompt_of
 from loom.context.render.neutral import neutral
 from loom.context.render.request import Request, prepare
@@ -23,7 +23,7 @@ from loom.protocols.model import KnowsWindow, Model, ModelRequest, ModelResponse
 from loom.session.config import SessionConfig
 from loom.session.events import Emitter
 from loom.session.meter import Meter
-from loom.telemetry.spans import SessionSpans
+from loom.telemetry.spans import ChatSpan, SessionSpans
 from loom.tokens import counter_for
 
 Sleep: TypeAlias = Callable[[float], Awaitable[object]]
@@ -95,12 +95,7 @@ class Caller:
 
     def cost(self, usage: Usage) -> float | None:
         """What a usage costs in US dollars; None where a price is not known."""
-        info = self.target.info
-        if info.input_price is None or info.output_price is None:
-            return None
-        write = write_price(info.cache.default_ttl or "", info.cache)
-        prompt = usage.uncached + usage.cache_read * info.cache.read + usage.cache_write * write
-        return (prompt * info.input_price + usage.output * info.output_price) / 1e6
+        return self.target.info.cost(usage)
 
     async def send(self, window: Window) -> AsyncGenerator[Event]:
         """Send a window; the answer is in `response` when the events end."""
@@ -134,6 +129,11 @@ class Caller:
             response = await self.model.complete(request)
             span.answered(response)
         return response
+
+    def span_of(self, model: Model) -> AbstractContextManager[ChatSpan]:
+        """A span for a request to another model, inside that of the turn."""
+        provider, _, name = model.name.partition(":")
+        return self._spans.chat(provider, name)
 
     async def _stream(self, request: ModelRequest) -> AsyncGenerator[Event]:
         with self._spans.chat(self.target.provider, self.target.model) as span:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from anyio import fail_after
 
@@ -17,7 +17,7 @@ from loom.core.message import Message, TextPart, Usage, plain
 from loom.core.window import View, Window
 from loom.errors import CannotCompact, CompactionError, ContextOverflow, LoomError, NotFound, ProviderUnavailable
 from loom.protocols.compactor import Rewrite
-from loom.protocols.model import ModelResponse
+from loom.protocols.model import Model, ModelResponse
 from loom.session.calling import Caller
 from loom.session.compaction.ask import Ask, ask_model
 from loom.session.compaction.build import build
@@ -108,8 +108,8 @@ class Compacting:
         self._pressure = 0
         self._gave_up_at: int | None = None
         self._spent = Usage()
-        self._asks: Ask = ask_model(config.summary_model) if config.summary_model else self._own
-        self._compactor = build(config, ask=self._ask, binds_thinking=caller.binds_thinking)
+        self._asks: Ask = self._other(config.summary_model) if config.summary_model else self._own
+        self._compactor = self._built(self._ask)
 
     def forget(self) -> None:
         """The history has become another one: what was found out about it holds no more."""
@@ -212,7 +212,7 @@ class Compacting:
             text = _FILLER * max(1, min(max_output, size // 4) // counter.count(_FILLER * 8) * 8)
             return ModelResponse(parts=(TextPart(text),), stop="end", usage=Usage(), model="guess")
 
-        compactor = build(self.config, ask=guess, binds_thinking=self._caller.binds_thinking)
+        compactor = self._built(guess)
         rewrite = await self._rewrite(compactor, self._target_now(window))
         fallback = compactor.after(rewrite.strategy) if asked else None
         return self._planned(rewrite, window, asked, fallback)
@@ -281,6 +281,22 @@ class Compacting:
         return sum(MESSAGE_OVERHEAD + sum(map(counter.count_part, item.message.parts)) for item in shown)
 
     # -- asking for a summary -----------------------------------------------------------------------------
+
+    def _built(self, ask: Ask) -> Chain:
+        """The compactor of the configuration, every request of which goes through `ask`."""
+        return build(replace(self.config, summary_model=None), ask=ask, binds_thinking=self._caller.binds_thinking)
+
+    def _other(self, model: Model) -> Ask:
+        """Ask another model than the session's own."""
+        plainly = ask_model(model)
+
+        async def ask(history: Sequence[Shown], instruction: str, *, max_output: int) -> ModelResponse:
+            with self._caller.span_of(model) as span:
+                response = await plainly(history, instruction, max_output=max_output)
+                span.answered(response)
+            return response
+
+        return ask
 
     async def _ask(self, history: Sequence[Shown], instruction: str, *, max_output: int) -> ModelResponse:
         """Ask for a summary; what it costs counts, whatever becomes of it."""

@@ -147,10 +147,16 @@ class DelegatingStore:
         return await self._truth.write(scope, put=put, delete=delete, keys=keys, jobs=jobs, since=since)
 
     async def lease(
-        self, *, now: datetime, until: datetime, limit: int = 1, scope: Scope | None = None
+        self,
+        *,
+        now: datetime,
+        until: datetime,
+        limit: int = 1,
+        scope: Scope | None = None,
+        kinds: Sequence[str] | None = None,
     ) -> tuple[Lease, ...]:
-        """Take jobs that are due, oldest first; of one user only, if a scope is given."""
-        return await self._truth.lease(now=now, until=until, limit=limit, scope=scope)
+        """Take jobs that are due, oldest first; of one user, and of some kinds, only, if these are given."""
+        return await self._truth.lease(now=now, until=until, limit=limit, scope=scope, kinds=kinds)
 
     async def finish(
         self,

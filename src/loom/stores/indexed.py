@@ -248,14 +248,20 @@ class IndexedStore(DelegatingStore):
         return await compare(self._truth, self._index, repair=repair)
 
     async def lease(
-        self, *, now: datetime, until: datetime, limit: int = 1, scope: Scope | None = None
+        self,
+        *,
+        now: datetime,
+        until: datetime,
+        limit: int = 1,
+        scope: Scope | None = None,
+        kinds: Sequence[str] | None = None,
     ) -> tuple[Lease, ...]:
-        """Take jobs that are due, oldest first; of one user only, if a scope is given.
+        """Take jobs that are due, oldest first; of one user, and of some kinds, only, if these are given.
 
         Whoever looks for work also looks after the index: others may have left marks.
         """
         await self._catch_up()
-        return await self._truth.lease(now=now, until=until, limit=limit, scope=scope)
+        return await self._truth.lease(now=now, until=until, limit=limit, scope=scope, kinds=kinds)
 
     async def _catch_up(self) -> None:
         """Put right whatever the outbox names; at most every half a minute."""

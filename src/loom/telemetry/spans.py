@@ -74,15 +74,8 @@ class SessionSpans:
     @contextmanager
     def chat(self, provider: str, model: str) -> Generator[ChatSpan]:
         """A span around one call of a model."""
-        names: dict[str, Value] = {"gen_ai.operation.name": "chat", "gen_ai.provider.name": provider}
-        span = self._start(f"chat {model}", {**names, "gen_ai.request.model": model}, client=True)
-        try:
-            yield ChatSpan(span)
-        except Exception as error:
-            _fail(span, type(error).__name__, str(error))
-            raise
-        finally:
-            span.end()
+        with _answering(self._start(f"chat {model}", _chat(provider, model), client=True)) as span:
+            yield span
 
     def _start(self, name: str, values: Mapping[str, Value], *, client: bool = False) -> Span:
         from opentelemetry import trace  # noqa: PLC0415  (`import loom` loads no telemetry)
@@ -130,6 +123,20 @@ class SessionSpans:
                 self._end_turn(Usage())
 
 
+@contextmanager
+def model_span(name: str, purpose: str) -> Generator[ChatSpan]:
+    """A span of its own around one call of a model (`provider:model`) beside the conversations; it has no parent."""
+    from opentelemetry import trace  # noqa: PLC0415  (`import loom` loads no telemetry)
+    from opentelemetry.context import Context  # noqa: PLC0415
+
+    provider, _, model = name.partition(":")
+    values: dict[str, Value] = {**_chat(provider, model), "loom.purpose": purpose}
+    tracer = trace.get_tracer("loom")
+    started = tracer.start_span(f"chat {model}", context=Context(), kind=trace.SpanKind.CLIENT, attributes=values)
+    with _answering(started) as span:
+        yield span
+
+
 class ChatSpan:
     """The span of one call of a model."""
 
@@ -145,6 +152,22 @@ class ChatSpan:
         self._span.set_attribute("gen_ai.response.finish_reasons", (answer.stop,))
         if answer.id:
             self._span.set_attribute("gen_ai.response.id", answer.id)
+
+
+@contextmanager
+def _answering(span: Span) -> Generator[ChatSpan]:
+    """A span that was started, until its call has ended, with the reason where it failed."""
+    try:
+        yield ChatSpan(span)
+    except Exception as error:
+        _fail(span, type(error).__name__, str(error))
+        raise
+    finally:
+        span.end()
+
+
+def _chat(provider: str, model: str) -> dict[str, Value]:
+    return {"gen_ai.operation.name": "chat", "gen_ai.provider.name": provider, "gen_ai.request.model": model}
 
 
 def _tokens(usage: Usage) -> dict[str, int]:

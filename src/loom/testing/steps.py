@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from inspect import iscoroutinefunction
-from typing import Any
+from typing import Any, cast
 
 _counted: ContextVar[bool] = ContextVar("counted", default=False)
 
@@ -26,7 +26,7 @@ class Steps:
         """Whether the call had as many steps as `counting()` was to let pass."""
 
     @asynccontextmanager
-    async def counting(self, step: int, interruption: Interruption) -> AsyncIterator[None]:
+    async def counting(self, step: int, interruption: Interruption) -> AsyncGenerator[None]:
         """Interrupt what is called in this block at one of its steps, counted from 0."""
         self._left, self._interruption, self.reached = step, interruption, False
         token = _counted.set(True)
@@ -51,12 +51,12 @@ class Steps:
 
     def watch(self, watched: Any) -> None:
         """Make every public coroutine method of an object two steps. It stays an instance of its class."""
-        kind = type(watched)
+        kind = cast("type[Any]", type(watched))
         names = [name for name in dir(kind) if not name.startswith("_") and iscoroutinefunction(getattr(kind, name))]
         stepped = {name: self._stepped(kind, name) for name in names}
         watched.__class__ = type(f"Watched{kind.__name__}", (kind,), stepped)
 
-    def _stepped(self, kind: type, name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
+    def _stepped(self, kind: type[Any], name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
         method = getattr(kind, name)
 
         async def call(*args: Any, **options: Any) -> Any:

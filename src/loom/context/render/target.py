@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from loom.catalog import Catalog, ModelInfo, find_model
+from loom.catalog.names import KNOWN_AS
 from loom.errors import UsageError
-
-_KNOWN_AS = {"openai_chat": "openai", "compatible": "generic"}
-"""Wires that the catalogue knows by another name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +25,7 @@ def target_for(provider: str | None, model: str) -> Target:
     Raises:
         UsageError: there is no such provider.
     """
-    known = (*Catalog.current().providers, *_KNOWN_AS)
+    known = (*Catalog.current().providers, *KNOWN_AS)
     head, colon, rest = model.partition(":")
     if colon and head.lower() in known and provider in (None, head.lower()):
         provider, model = head.lower(), rest
@@ -39,4 +37,4 @@ def target_for(provider: str | None, model: str) -> Target:
             f"there is no provider {provider!r}; the providers are {', '.join(known)}; "
             f"use 'compatible' for a server that speaks the OpenAI Chat form"
         )
-    return Target(provider, model, find_model(model, _KNOWN_AS.get(provider, provider)))
+    return Target(provider, model, find_model(model, KNOWN_AS.get(provider, provider)))

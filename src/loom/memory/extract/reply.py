@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 from loom.core.message import JSON
 
@@ -15,7 +15,17 @@ _DECODER: Final = json.JSONDecoder()
 _WRAPPERS: Final = ("facts", "claims", "items", "results", "data")
 
 
-def read_items(text: str) -> tuple[list[JSON], list[str]]:
+class Reply(NamedTuple):
+    """What a reply holds. Nothing of its text stands in the notes: what it repeats may be forgotten later."""
+
+    items: list[JSON]
+    notes: list[str]
+    """What was wrong with it."""
+    is_read: bool
+    """Whether there was anything that could be read; an empty list counts."""
+
+
+def read_items(text: str) -> Reply:
     """The items of a reply, in order, and what was wrong with it.
 
     Looks for objects and nothing else, so that prose and fences around them, an array without its end and a
@@ -33,11 +43,12 @@ def read_items(text: str) -> tuple[list[JSON], list[str]]:
         else:
             found += 1
             items.extend(_unwrapped(value))
-    if not found and not _says_nothing(text):
-        notes.append(f"the reply holds no JSON that can be read: {text.strip()[:80]!r}")
+    is_read = bool(found) or _says_nothing(text)
+    if not is_read:
+        notes.append(f"the reply of {len(text):,} characters holds no JSON that can be read")
     elif failures:
         notes.append(f"{failures} piece(s) of the reply could not be read as JSON; it may be cut off")
-    return items, notes
+    return Reply(items, notes, is_read)
 
 
 def _unwrapped(value: JSON) -> Iterator[JSON]:

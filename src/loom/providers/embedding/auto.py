@@ -1,10 +1,7 @@
-"""Which embedder to use: the one that was named, else the best that needs no question."""
+"""Which embedder to use: the one that was named, else one on this machine. No text leaves it unless that was asked."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
-from importlib.util import find_spec
 from typing import NamedTuple
 
 from loom.errors import UsageError
@@ -13,7 +10,8 @@ from loom.protocols.embedder import Embedder
 NAMES = ("openai", "openai-large", "wordllama", "minilm", "hash")
 """The embedders that can be named."""
 
-_KEY = "OPENAI_API_KEY"
+DEFAULT = "wordllama"
+"""The one that is used where none is named."""
 
 
 class Picked(NamedTuple):
@@ -23,30 +21,36 @@ class Picked(NamedTuple):
     why: str
 
 
-def pick_embedder(setting: str | Embedder | None = None, *, environ: Mapping[str, str] | None = None) -> Picked:
-    """The embedder for a setting: a name, an instance, or None (or "auto") for the automatic pick.
-
-    The automatic pick is OpenAI where OPENAI_API_KEY is set and its SDK is installed, else wordllama.
-    `environ` stands in for the process environment.
-    """
+def pick_embedder(setting: str | Embedder | None = None) -> Picked:
+    """The embedder for a setting: a name, an instance, or None (or "auto") for the one on this machine."""
     if setting is None or setting == "auto":
-        return _automatic(os.environ if environ is None else environ)
+        embedder = _named(DEFAULT)
+        return Picked(embedder, f"embedding with {embedder.identity} on this machine, because no other was named")
     if not isinstance(setting, str):
         if not isinstance(setting, Embedder):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UsageError(f"{setting!r} is not an embedder; give an Embedder or one of {', '.join(NAMES)}")
         return Picked(setting, f"embedding with {setting.identity}, the embedder that was given")
     embedder = _named(setting)
-    return Picked(embedder, f"embedding with {embedder.identity}, because embedder={setting!r} was configured")
+    leaves = "; texts go to OpenAI" if setting.startswith("openai") else ""
+    return Picked(embedder, f"embedding with {embedder.identity}, because embedder={setting!r} was configured{leaves}")
 
 
-def _automatic(environ: Mapping[str, str]) -> Picked:
-    key = environ.get(_KEY, "").strip()
-    if key and find_spec("openai") is not None:
-        embedder = _openai("text-embedding-3-small", key)
-        return Picked(embedder, f"embedding with {embedder.identity}, because {_KEY} is set; texts go to OpenAI")
-    reason = "the OpenAI SDK is not installed" if key else f"{_KEY} is not set"
-    embedder = _named("wordllama")
-    return Picked(embedder, f"embedding with {embedder.identity} on this machine, because {reason}")
+def local_embedder(identity: str) -> Embedder | None:
+    """The embedder of an identity, such as a store names, if it runs on this machine and is installed; else None."""
+    name, _, rest = identity.partition(" ")[0].partition(":")
+    try:
+        match name:
+            case "hash":
+                from loom.providers.embedding.hashing import HashEmbedder  # noqa: PLC0415
+
+                found: Embedder = HashEmbedder(int(rest.rpartition(":")[2]))
+            case "wordllama" | "minilm":
+                found = _named(name)
+            case _:
+                return None
+    except (UsageError, ValueError):
+        return None
+    return found if found.identity == f"{name}:{rest}" else None
 
 
 def _named(name: str) -> Embedder:
@@ -71,7 +75,7 @@ def _named(name: str) -> Embedder:
             raise UsageError(f"there is no embedder {name!r}; use one of {', '.join(NAMES)}, or give an instance")
 
 
-def _openai(model: str, key: str | None = None) -> Embedder:
+def _openai(model: str) -> Embedder:
     from loom.providers.embedding.openai import OpenAIEmbeddingProvider  # noqa: PLC0415
 
-    return OpenAIEmbeddingProvider(model, api_key=key)
+    return OpenAIEmbeddingProvider(model)

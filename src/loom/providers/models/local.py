@@ -43,6 +43,7 @@ class LocalModel:
     """
 
     provider = "local"
+    one_at_a_time = True
 
     def __init__(
         self, model: str | Path, *, threads: int = 1, context_window: int = 4096, max_output: int = 1024

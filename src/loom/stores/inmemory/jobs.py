@@ -59,7 +59,9 @@ class JobBook:
         for job in jobs:
             self._open.setdefault(_owner(job.scope), {})[job.id] = _Held(job)
 
-    def lease(self, now: datetime, until: datetime, limit: int, scope: Scope | None) -> tuple[Lease, ...]:
+    def lease(
+        self, now: datetime, until: datetime, limit: int, scope: Scope | None, kinds: Sequence[str] | None
+    ) -> tuple[Lease, ...]:
         """Take due jobs, oldest first."""
         users = self._open.values() if scope is None else [self._open.get(_owner(scope), {})]
         due = [
@@ -68,6 +70,7 @@ class JobBook:
             if held.job.run_at <= now
             and (held.until is None or held.until <= now)
             and (scope is None or scope.covers(held.job.scope))
+            and (kinds is None or held.job.kind in kinds)
         ]
         leases: list[Lease] = []
         for held in sorted(due, key=lambda held: (held.job.run_at, held.job.id))[:limit]:

@@ -215,13 +215,19 @@ class InMemoryStore:
         return len(new)
 
     async def lease(
-        self, *, now: datetime, until: datetime, limit: int = 1, scope: Scope | None = None
+        self,
+        *,
+        now: datetime,
+        until: datetime,
+        limit: int = 1,
+        scope: Scope | None = None,
+        kinds: Sequence[str] | None = None,
     ) -> tuple[Lease, ...]:
-        """Take jobs that are due, oldest first; of one user only, if a scope is given."""
+        """Take jobs that are due, oldest first; of one user, and of some kinds, only, if these are given."""
         self._check_open()
         check_limit(limit)
         now, until = lease_times(now, until)
-        return self._jobs.lease(now, until, limit, scope)
+        return self._jobs.lease(now, until, limit, scope, kinds)
 
     async def finish(
         self,

@@ -67,9 +67,19 @@ async def enqueue(db: Database, scope: Scope, jobs: Sequence[Job]) -> int:
     return len(new)
 
 
-async def lease(db: Database, now: datetime, until: datetime, limit: int, scope: Scope | None) -> tuple[Lease, ...]:
+async def lease(
+    db: Database,
+    now: datetime,
+    until: datetime,
+    limit: int,
+    *,
+    scope: Scope | None,
+    kinds: Sequence[str] | None,
+) -> tuple[Lease, ...]:
     """Take due jobs, oldest first."""
     whose, values = ("true", ()) if scope is None else _covered(scope)
+    if kinds is not None:
+        whose, values = f"{whose} AND j.kind = ANY(%s)", (*values, list(kinds))
     micros = to_micros(now)
     taken = await rows(db, _TAKE.format(whose=whose), micros, micros, *values, limit, to_micros(until))
     taken.sort(key=lambda row: (row[6], row[3]))

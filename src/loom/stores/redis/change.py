@@ -28,7 +28,8 @@ from loom.stores.redis.retention import Retention
 from loom.stores.redis.scripts import COMMIT
 
 DELETED, REPLACED, FORGOTTEN = "deleted", "replaced", "users"
-"""Fields that change when text is removed: of the user, or for no user of all who were forgotten."""
+_OF_USER = (DELETED, REPLACED)
+"""Fields of a user that change when text is removed; where there is no user, those who were forgotten are counted."""
 TRIES = 1000
 """How often a change is planned again before it is given up."""
 
@@ -69,10 +70,10 @@ class Transaction:
 
     async def epoch(self) -> str:
         """What changes whenever text of the user goes; the change depends on it."""
-        user, others = await self.read((self.user.meta, [DELETED, REPLACED]), (self.store.forgotten, [FORGOTTEN]))
+        user, others = await self.read((self.user.meta, _OF_USER), (self.store.forgotten, [FORGOTTEN]))
         if DELETED in user:
             del self._checks[self.store.forgotten, id_bytes(FORGOTTEN)]
-            return f"{user[DELETED].decode()}.{user.get(REPLACED, b'0').decode()}"
+            return ".".join(user.get(name, b"0").decode() for name in _OF_USER)
         # A user who came and went while somebody prepared a write is not the user who was never there.
         return f"-{others.get(FORGOTTEN, b'0').decode()}"
 

@@ -16,6 +16,9 @@ from loom.stores.redis.link import Link
 from loom.stores.redis.names import StoreNames, UserNames, of_member
 from loom.stores.redis.retention import Retention
 
+_PAGE = 100
+"""Jobs of all kinds that are read at once where only some kinds are looked for."""
+
 
 async def enqueue(change: Transaction, scope: Scope, jobs: Sequence[Job], *, closing: Lease | None = None) -> int:
     """Queue the jobs whose key is not open yet; returns how many. The job that is closed no longer counts."""
@@ -85,11 +88,14 @@ async def take(
     until: datetime,
     limit: int,
     scope: Scope | None,
+    kinds: Sequence[str] | None,
 ) -> tuple[Lease, ...]:
     """Lease jobs that are due, oldest first."""
     leases: list[Lease] = []
     for _ in range(TRIES):
-        candidates = await (_due(link, names, now, limit) if scope is None else _due_of(link, names, now, scope))
+        candidates = await (
+            _due(link, names, now, limit, kinds) if scope is None else _due_of(link, names, now, scope, kinds)
+        )
         if not candidates or len(leases) == limit:
             break
         for data, job in candidates[: limit - len(leases)]:
@@ -120,28 +126,39 @@ async def of_scope(link: Link, user: UserNames, scope: Scope) -> list[tuple[byte
     return [(data, job) for data, job in found if scope.covers(job.job.scope)]
 
 
-async def _due_of(link: Link, names: StoreNames, now: datetime, scope: Scope) -> list[tuple[bytes, HeldJob]]:
-    return _oldest_first(await of_scope(link, names.user(scope), scope), now)
+async def _due_of(
+    link: Link, names: StoreNames, now: datetime, scope: Scope, kinds: Sequence[str] | None
+) -> list[tuple[bytes, HeldJob]]:
+    return _oldest_first(await of_scope(link, names.user(scope), scope), now, kinds)
 
 
-async def _due(link: Link, names: StoreNames, now: datetime, limit: int) -> list[tuple[bytes, HeldJob]]:
+async def _due(
+    link: Link, names: StoreNames, now: datetime, limit: int, kinds: Sequence[str] | None
+) -> list[tuple[bytes, HeldJob]]:
     """Jobs of all users: the first that nobody holds, and those whose lease ran out; none only if none are left."""
-    end = micros(now)
-    # Scores are floats, exact to the year 2255; what is read is compared once more in full.
-    ranges = [
-        ("ZRANGEBYSCORE", names.due, "-inf", end, "LIMIT", 0, limit),
-        ("ZRANGEBYSCORE", names.held, "-inf", end),
-    ]
+    end, start = micros(now), 0
+    page = limit if kinds is None else max(limit, _PAGE)
+    due: dict[tuple[Scope, str], tuple[bytes, HeldJob]] = {}
     seen: list[bytes] = []
     while True:
-        free, late = await link.calls(ranges)
+        # Scores are floats, exact to the year 2255; what is read is compared once more in full.
+        free, late = await link.calls(
+            [
+                ("ZRANGEBYSCORE", names.due, "-inf", end, "LIMIT", start, page),
+                ("ZRANGEBYSCORE", names.held, "-inf", end),
+            ]
+        )
         named: list[bytes] = [*free, *late]
         members = [of_member(member.decode()) for member in named]
         found = await link.calls([("HGET", names.of_digest(digest).jobs, id) for id, digest in members])
-        due = _oldest_first(_unpacked(data for data in found if data is not None), now)
+        jobs = _oldest_first(_unpacked(data for data in found if data is not None), now, kinds)
+        due |= {(job.job.scope, job.job.id): (data, job) for data, job in jobs}
+        if kinds is not None and len(due) < limit and len(free) == page:
+            start += page  # jobs of other kinds may stand before those that are looked for
+            continue
         # Others may have taken all that was named before it was read: then the next ones are asked for.
         if due or named == seen:
-            return due
+            return _oldest_first(list(due.values()), now, kinds)
         seen = named
 
 
@@ -149,8 +166,10 @@ def _unpacked(found: Iterable[bytes]) -> list[tuple[bytes, HeldJob]]:
     return [(data, unpack_job(data)) for data in found]
 
 
-def _oldest_first(found: list[tuple[bytes, HeldJob]], now: datetime) -> list[tuple[bytes, HeldJob]]:
-    due = [(data, job) for data, job in found if job.is_due(now)]
+def _oldest_first(
+    found: list[tuple[bytes, HeldJob]], now: datetime, kinds: Sequence[str] | None
+) -> list[tuple[bytes, HeldJob]]:
+    due = [(data, job) for data, job in found if job.is_due(now) and (kinds is None or job.job.kind in kinds)]
     return sorted(due, key=lambda one: (one[1].job.run_at, one[1].job.id))
 
 

@@ -156,6 +156,10 @@ class RedisStore:
         """What the server does in its own time: no bytes of removed records in its files."""
         return (forgetting.FILES,)
 
+    async def sweep(self) -> tuple[str, ...]:
+        """Have the server write its files anew, without what was removed; returns what is pending, in words."""
+        return await forgetting.sweep(self._link)
+
     async def saved_sessions(self, scope: Scope) -> int:
         """How many conversations of the user are saved under the same prefix."""
         return await forgetting.count_sessions(self._link, self._names.prefix, scope)
@@ -308,13 +312,19 @@ class RedisStore:
                 return new
 
     async def lease(
-        self, *, now: datetime, until: datetime, limit: int = 1, scope: Scope | None = None
+        self,
+        *,
+        now: datetime,
+        until: datetime,
+        limit: int = 1,
+        scope: Scope | None = None,
+        kinds: Sequence[str] | None = None,
     ) -> tuple[Lease, ...]:
-        """Take jobs that are due, oldest first; of one user only, if a scope is given."""
+        """Take jobs that are due, oldest first; of one user, and of some kinds, only, if these are given."""
         check_limit(limit)
         now, until = lease_times(now, until)
         return await job_rows.take(
-            self._link, self._names, self._retention, now=now, until=until, limit=limit, scope=scope
+            self._link, self._names, self._retention, now=now, until=until, limit=limit, scope=scope, kinds=kinds
         )
 
     async def finish(

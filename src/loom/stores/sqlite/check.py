@@ -40,17 +40,16 @@ def check(db: Database, *, repair: bool) -> IndexDifference:
     problems += checkpoint_rows.damaged(db)
     found: list[UserDifference] = []
     damaged: list[str] = []
-    users = rows(db, "SELECT user, namespace, user_id, next_number, records FROM users ORDER BY namespace, user_id")
-    for user, namespace, user_id, stored, held in users:
+    users = rows(db, "SELECT user, namespace, user_id, next_number FROM users ORDER BY namespace, user_id")
+    for user, namespace, user_id, stored in users:
         with reading("the name of a user"):
             scope = Scope(namespace, user_id)
         damage = find(db, user, scope)
         damaged += damage.words
         if repair:
             remove(db, user, damage)
-            held -= len(damage.records)
         size = _size(db, user, stored)
-        words = _words(db, scope, user, size, damage, wrong=(size != stored) + _miscounted(db, user, held))
+        words = _words(db, scope, user, size, damage, wrong=(size != stored) + _is_miscounted(db, user))
         vectors, bad = _vectors(db, user, scope)
         found += [words, vectors]
         if repair and not words.is_equal:
@@ -70,10 +69,10 @@ def _size(db: Database, user: int, stored: Any) -> int:
     return stored if isinstance(stored, int) and least <= stored <= MOST_NUMBERS else least
 
 
-def _miscounted(db: Database, user: int, held: int) -> bool:
+def _is_miscounted(db: Database, user: int) -> bool:
     """Whether the user has another number of records than is stored."""
-    there = one(db, "SELECT count(*) FROM records WHERE user = ?", user) or (0,)
-    return int(there[0]) != held
+    there = "SELECT count(*) FROM records AS r WHERE r.user = u.user"
+    return one(db, f"SELECT 1 FROM users AS u WHERE user = ? AND records != ({there})", user) is not None
 
 
 def _words(db: Database, scope: Scope, user: int, size: int, damage: Damage, *, wrong: int) -> UserDifference:

@@ -45,9 +45,19 @@ def enqueue(db: Database, scope: Scope, jobs: Sequence[Job]) -> int:
     return new
 
 
-def lease(db: Database, now: datetime, until: datetime, limit: int, scope: Scope | None) -> tuple[Lease, ...]:
+def lease(
+    db: Database,
+    now: datetime,
+    until: datetime,
+    limit: int,
+    *,
+    scope: Scope | None,
+    kinds: Sequence[str] | None,
+) -> tuple[Lease, ...]:
     """Take due jobs, oldest first."""
     whose, values = ("1", ()) if scope is None else _covered(scope)
+    if kinds is not None:
+        whose, values = f"{whose} AND j.kind IN ({', '.join('?' * len(kinds))})", (*values, *kinds)
     micros = to_micros(now)
     due = rows(
         db,

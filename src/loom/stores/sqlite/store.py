@@ -268,12 +268,18 @@ class SqliteStore:
         return await self._commit(change)
 
     async def lease(
-        self, *, now: datetime, until: datetime, limit: int = 1, scope: Scope | None = None
+        self,
+        *,
+        now: datetime,
+        until: datetime,
+        limit: int = 1,
+        scope: Scope | None = None,
+        kinds: Sequence[str] | None = None,
     ) -> tuple[Lease, ...]:
-        """Take jobs that are due, oldest first; of one user only, if a scope is given."""
+        """Take jobs that are due, oldest first; of one user, and of some kinds, only, if these are given."""
         check_limit(limit)
         now, until = lease_times(now, until)
-        return await self._commit(lambda db: job_rows.lease(db, now, until, limit, scope))
+        return await self._commit(lambda db: job_rows.lease(db, now, until, limit, scope=scope, kinds=kinds))
 
     async def finish(
         self,

@@ -6,7 +6,7 @@ forgotten: by another memory on the same place, as another process would, or by 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
@@ -17,8 +17,7 @@ import pytest
 from loom.core.record import Fact, Record
 from loom.core.scope import Scope
 from loom.errors import LoomError, NotFound
-from loom.protocols.jobs import KeepsJobs
-from loom.protocols.memory_store import HandsOver, Query
+from loom.protocols.memory_store import Query
 from loom.testing.conformance.suite import Suite
 from loom.testing.steps import Steps
 
@@ -217,21 +216,17 @@ async def _scene(memory: Any, user: str, *, before: int = 2) -> Scene:
 
 async def _left(scene: Scene) -> list[str]:
     """What still holds the word: records, the keys that find them, and what a search finds."""
-    store, user = scene.memory.store, Scope(scene.memory.namespace, scene.user)
+    store: Any = scene.memory.store
+    user = Scope(scene.memory.namespace, scene.user)
     records = await scene.records()
     left = [f"record {record.id}: {record.text}" for record in records if WORD in record.text]
-    if isinstance(store, HandsOver):
+    if hasattr(store, "found_by"):
         found = await store.found_by(user, *(record.id for record in records))
         left += [f"key {kind} of {id}" for id, how in found.items() for kind, text in how.keys.items() if WORD in text]
     hits = await store.search(user, Query(text=WORD, limit=100, history=True, archived=True))
     left += [f"hit {hit.item.id}" for hit in hits]
-    if isinstance(store, KeepsJobs):
-        left += [f"job {job.id}" for job in await _jobs(store, user) if WORD in repr(job)]
-    return left
-
-
-async def _jobs(store: Any, user: Scope) -> Sequence[Any]:
-    return await store.open_jobs(user) if hasattr(store, "open_jobs") else ()
+    jobs = await store.open_jobs(user) if hasattr(store, "open_jobs") else ()
+    return [*left, *(f"job {job.id}" for job in jobs if WORD in repr(job))]
 
 
 async def _and_set(call: Callable[[], Awaitable[Any]], done: anyio.Event) -> None:

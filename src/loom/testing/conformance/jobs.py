@@ -122,6 +122,22 @@ class JobLaws:
         assert [(lease.job.id, lease.job.scope) for lease in leases] == [("bob", BOB), ("j3", ALICE)]
 
     @needs(KeepsJobs)
+    async def test_jobs_of_some_kinds_are_leased_alone(self, store: JobKeepingStore) -> None:
+        """However many of other kinds are older, which stay free for others; of one user, or of all."""
+        older = [a_job(f"a{n:03}", kind="learn") for n in range(150)]
+        await store.write(ALICE, jobs=[*older, a_job("z1", kind="digest"), a_job("z2", kind="sediment")])
+        await store.write(BOB, jobs=[a_job("z3", kind="digest", scope=BOB)])
+        until = START + HOUR
+        for scope, expected in ((ALICE, ["z1"]), (None, ["z3"])):
+            leases = await store.lease(now=START, until=until, limit=2, scope=scope, kinds=["digest", "other"])
+            assert [lease.job.id for lease in leases] == expected
+        assert await store.lease(now=START, until=until, limit=9, kinds=["digest"]) == ()
+        assert await store.lease(now=START, until=until, limit=9, scope=ALICE, kinds=()) == ()
+        leases = await store.lease(now=START, until=until, limit=999, scope=ALICE, kinds=["learn"])
+        assert [lease.job.id for lease in leases] == [job.id for job in older]
+        assert [lease.job.id for lease in await store.lease(now=START, until=until, limit=9)] == ["z2"]
+
+    @needs(KeepsJobs)
     async def test_a_job_has_one_holder_at_a_time(self, store: JobKeepingStore) -> None:
         """Tasks that lease at the same moment never get the same job."""
         await store.write(ALICE, jobs=[a_job(f"j{n}") for n in range(10)])

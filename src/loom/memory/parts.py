@@ -1,0 +1,190 @@
+"""What a memory is made of, and what it shares with other views of the same store."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from copy import copy
+from typing import Self
+
+from loom.core.clock import Clock, RisingClock, SystemClock
+from loom.core.ids import RecordIds
+from loom.core.message import Usage
+from loom.core.record import Episode
+from loom.core.scope import Scope
+from loom.memory.binding import Adopt, Binding
+from loom.memory.blocks import Blocks
+from loom.memory.config import MemoryConfig
+from loom.memory.extract.rules import RuleExtractor
+from loom.memory.keep import Keeper
+from loom.memory.learn import Learner
+from loom.memory.learning import Facts, Learning
+from loom.memory.locks import Locks
+from loom.memory.metabolism import Metabolism
+from loom.memory.neighbours import Neighbours, Store
+from loom.memory.reading import Reader
+from loom.memory.recall import Recall
+from loom.memory.times import Times
+from loom.memory.values import Learned
+from loom.protocols.embedder import Embedder
+from loom.protocols.extractor import Extractor
+from loom.protocols.reranker import Reranker
+from loom.telemetry.bill import Bill
+
+
+class MemoryParts:
+    """The parts of a memory, put together; what they do is said in Memory."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        embedder: Embedder | None = None,
+        extractor: Extractor | None = None,
+        reader: Extractor | None = None,
+        facts: Facts = "auto",
+        config: MemoryConfig | None = None,
+        namespace: str = "default",
+        clock: Clock | None = None,
+        ids: RecordIds | None = None,
+        embedder_note: str = "",
+        adopt: Adopt | None = None,
+        reranker: Reranker | None = None,
+        place: str | None = None,
+    ) -> None:
+        """Make a memory; open_memory() does it from a URL.
+
+        Args:
+            store: where everything is kept.
+            embedder: who makes the vectors; None finds by words alone.
+            extractor: who finds facts when a turn is digested, and has to be quick.
+            reader: who finds more of them in the background, with a model, where `facts` is `model`.
+            facts: `model`, `rules` or None, as open_memory() takes it.
+            config: the four layers.
+            namespace: keeps applications on one store apart.
+            clock: what time it is.
+            ids: where the ids of records come from.
+            embedder_note: why this embedder was chosen.
+            adopt: finds the embedder that the store was made with, where none was named.
+            reranker: who looks at the best hits once more.
+            place: the URL of the store, for what is to be kept beside it.
+        """
+        self.store = store
+        self.config = config or MemoryConfig()
+        self.namespace = namespace
+        self.facts_mode: Facts = facts
+        self.place = place
+        self._extractor, self._reader, self._reranker = extractor, reader, reranker
+        self._clock = RisingClock(clock or SystemClock())
+        self._ids = ids or RecordIds(self._clock)
+        self._embedder = embedder
+        self._binding = Binding(store, embedder, note=embedder_note, adopt=adopt)
+        self._locks = Locks()  # of users: one at a time decides what is believed of them, or removes it
+        self._times = Times(store, self._clock)
+        self._neighbours = Neighbours(store)
+        self._blocks = Blocks(store, clock=self._clock)
+        self._learnings: list[Learning] = []  # of this memory and of all its views
+        self._owns_store = True
+        self._assemble()
+
+    def _assemble(self, *, one_at_a_time: bool = False) -> Self:
+        """Make the parts that depend on the configuration and on how facts are found."""
+        store, clock, locks = self.store, self._clock, self._locks
+        self._recall = Recall(
+            store, self._binding, clock=clock, reranker=self._reranker, knowledge_base=self.config.knowledge_base
+        )
+        self._learner = Learner(store, self._extractor, clock=clock, ids=self._ids)
+        self._metabolism = Metabolism(
+            store, self.config, clock=clock, ids=self._ids, learner=self._learner, embed=self._embed, locks=locks
+        )
+        self._learning: Learning | None = None
+        if self.facts_mode == "model":
+            reader = None
+            if self._reader is not None:
+                reader = Reader(store, self._reader, learner=self._learner, locks=locks, clock=clock)
+            self._learning = Learning(reader, self.config, make_job=self._metabolism.job, one_at_a_time=one_at_a_time)
+            self._learnings.append(self._learning)
+        self._keeper = Keeper(
+            store, self._binding, neighbours=self._neighbours, metabolism=self._metabolism, learning=self._learning
+        )
+        return self
+
+    def view(
+        self,
+        *,
+        namespace: str | None = None,
+        facts: Facts = "auto",
+        reader: Extractor | None = None,
+        config: MemoryConfig | None = None,
+        owns_store: bool = False,
+        one_at_a_time: bool = False,
+    ) -> Self:
+        """The same memory with another namespace, configuration or way to learn; what is not given stays as it is.
+
+        It shares the store, the embedder and the locks. Closing it ends its learning and leaves the store open, unless
+        it `owns_store`. A model that answers `one_at_a_time` does not read while it answers.
+        """
+        made = copy(self)
+        mode = self.facts_mode if facts == "auto" else facts
+        made.__dict__.update(
+            namespace=namespace or self.namespace,
+            config=config or self.config,
+            facts_mode=mode,
+            _reader=reader or self._reader,
+            _extractor=None if mode is None else self._extractor or (RuleExtractor() if facts != "auto" else None),
+            _owns_store=owns_store,
+        )
+        return made._assemble(one_at_a_time=one_at_a_time)  # noqa: SLF001  (another of the same kind)
+
+    async def aclose(self) -> None:
+        """Learn from what waits, as far as a few requests to a model go; finish writing, and release the store.
+
+        A view leaves the store open, which belongs to the memory it was made from.
+        """
+        own = [self._learning] if self._learning else []
+        try:
+            for learning in self._learnings.copy() if self._owns_store else own:
+                await learning.aclose()
+        finally:
+            self._learnings[:] = [learning for learning in self._learnings if learning not in own]
+            if self._owns_store:
+                await self.store.aclose()
+
+    # -- learning -----------------------------------------------------------------------------------------
+
+    @property
+    def has_reader(self) -> bool:
+        """Whether there is a model, or another extractor, that reads what is remembered in the background."""
+        return self._reader is not None
+
+    @property
+    def bill(self) -> Bill:
+        """What learning by a model has cost so far: requests, tokens, US dollars."""
+        return self._learning.bill if self._learning else Bill()
+
+    @property
+    def usage(self) -> Usage:
+        """Tokens of learning by a model so far."""
+        return self.bill.usage
+
+    def learned(self, *, user_id: str) -> Learned | None:
+        """What a model learnt of a user in the background since this was asked last, and what it cost."""
+        return self._learning.taken(self._scope(user_id)) if self._learning else None
+
+    def answering(self) -> AbstractContextManager[None]:
+        """For as long as an answer is made: a model that makes one at a time is left alone."""
+        return self._learning.answering() if self._learning else nullcontext()
+
+    # -- what the parts share -----------------------------------------------------------------------------
+
+    @property
+    def embedder_note(self) -> str:
+        """Which embedder is used, and why."""
+        return self._binding.note
+
+    async def _embed(self, scope: Scope, episodes: Sequence[Episode]) -> tuple[str, ...]:
+        """What was made from others has a vector from L4 on, which is searched by them."""
+        return await self._keeper.embed(scope, episodes)
+
+    def _scope(self, user_id: str, session_id: str | None = None) -> Scope:
+        return Scope(self.namespace, user_id, session_id)

@@ -1,0 +1,255 @@
+"""Reading: the jobs of a user that wait for a model become one request, and what it finds becomes facts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from itertools import groupby
+from typing import Protocol, runtime_checkable
+
+from anyio import CancelScope
+
+from loom.core.clock import Clock
+from loom.core.record import Episode, Fact
+from loom.core.scope import Scope
+from loom.errors import BadResponse, LoomError, ProviderUnavailable, RateLimited, StoreConflict
+from loom.memory.extract.worth import worth_reading
+from loom.memory.guarded import guarded
+from loom.memory.learn import Learnt
+from loom.memory.locks import Locks
+from loom.memory.neighbours import Store
+from loom.memory.values import Learned
+from loom.protocols.extractor import Claim, Extraction, Extractor
+from loom.protocols.jobs import Lease
+from loom.telemetry.bill import Bill, Ledger
+
+KIND = "learn"
+LEASE = timedelta(minutes=15)
+"""Longer than a slow model takes: what is taken for abandoned is read, and paid for, twice."""
+BATCH = 16
+"""Turns that are read with one request."""
+CHARS = 24_000
+"""Characters of all turns of one request; a turn that is longer is read alone."""
+MAX_ATTEMPTS = 3
+"""How often turns are read that fail; from the second time on each is read alone, so that one spoils no others."""
+MAX_OUTAGES = 12
+"""How often they are tried while the provider is away, with pauses of up to an hour."""
+UNREAD_IN_A_ROW = 3
+"""Replies that cannot be read, one after the other: then the model is asked no more until the next start."""
+_LONGEST_PAUSE = 3600.0
+
+
+class Decides(Protocol):
+    """Decides what claims change."""
+
+    async def learn(self, scope: Scope, episodes: Sequence[Episode], claims: Sequence[Claim]) -> Learnt:
+        """The facts to write for what these episodes state."""
+        ...
+
+    async def settle(self, scope: Scope, written: Sequence[Fact]) -> None:
+        """Put right what another process decided at the same time."""
+        ...
+
+
+@runtime_checkable
+class Meterable(Protocol):
+    """An extractor whose requests can be counted one by one."""
+
+    def metered(self, ledger: Ledger) -> Extractor:
+        """The same, with every request on a ledger."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Lot:
+    """What became of some jobs."""
+
+    reports: tuple[Learned, ...] = ()
+    again: float | None = None
+    """In how many seconds the first of those that failed may be tried again."""
+
+
+class Reader:
+    """Reads jobs with an extractor. What was forgotten while it read is not learnt."""
+
+    def __init__(self, store: Store, extractor: Extractor, *, learner: Decides, locks: Locks, clock: Clock) -> None:
+        self.bill = Bill()
+        """What has been spent so far."""
+        self._unread = 0
+        self._store = store
+        self._extractor = extractor
+        self._learner = learner
+        self._locks = locks
+        self._clock = clock
+        self._calls: dict[CancelScope, Scope] = {}
+
+    @property
+    def has_given_up(self) -> bool:
+        """Whether so many replies in a row could not be read that more of them would be money for nothing."""
+        return self._unread >= UNREAD_IN_A_ROW
+
+    def interrupt(self, user: Scope | None = None) -> None:
+        """Break off what is being read, of one user or of all. It does not wait; the jobs are put back."""
+        for call, whose in self._calls.items():
+            if user in {None, whose}:
+                call.cancel()
+
+    async def read(self, user: Scope | None) -> Lot | None:
+        """Read the oldest jobs that are due, of one user or of everybody; None where there are none."""
+        now = self._clock.now()
+        leases = await self._store.lease(now=now, until=now + LEASE, limit=BATCH, scope=user, kinds=(KIND,))
+        if not leases:
+            return None
+        lots: list[Lot] = []
+        left = {lease.token: lease for lease in leases}
+        try:
+            said = {lease.token: await self._episodes(lease) for lease in leases}
+            for group in _groups(leases, said):
+                lots.append(await self._group(group, [e for lease in group for e in said[lease.token]]))
+                left = {token: lease for token, lease in left.items() if lease not in group}
+        except BaseException:
+            with CancelScope(shield=True), suppress(LoomError):
+                await self._release(left.values())
+            raise
+        waits = [lot.again for lot in lots if lot.again is not None]
+        return Lot(tuple(report for lot in lots for report in lot.reports), min(waits, default=None))
+
+    async def _group(self, leases: Sequence[Lease], episodes: Sequence[Episode]) -> Lot:
+        """Read the episodes of some jobs with one call, and close the jobs or put them back."""
+        user, ledger = leases[0].job.scope, Ledger()
+        told = Learned(user_id=user.user_id, turns=len(leases))
+        try:
+            if not worth_reading(episodes):
+                await self._close(leases)
+                return Lot()
+            found = await self._extracted(user, ledger, episodes)
+            if found is None:
+                await self._release(leases)
+                async with self._locks.of(user):  # whoever broke it off is done then
+                    return Lot()
+            learnt = await self._applied(leases, episodes, found.claims)
+            if learnt is None:
+                return Lot((replace(told, turns=0, bill=ledger.bill),))
+            self._unread = 0
+            notes = (*learnt.notes, *learnt.heard, *_unused(found))
+            return Lot((replace(told, facts=len(learnt.facts), notes=notes, bill=ledger.bill),))
+        except Exception as error:  # noqa: BLE001 - an extractor may be anybody's; the jobs must not stay as they were
+            self._unread += isinstance(error, BadResponse)
+            again = await self._put_back(leases, error)
+            stops = "; no more turns are read until the next start" if self.has_given_up else ""
+            return Lot((replace(told, failed=_reason(error) + stops, bill=ledger.bill),), again)
+        finally:
+            self.bill += ledger.bill
+
+    async def _extracted(self, user: Scope, ledger: Ledger, episodes: Sequence[Episode]) -> Extraction | None:
+        """What the extractor finds; None where it was broken off."""
+        counted = isinstance(self._extractor, Meterable)
+        extractor = self._extractor.metered(ledger) if isinstance(self._extractor, Meterable) else self._extractor
+        found: Extraction | None = None
+        with CancelScope() as call:
+            self._calls[call] = user
+            try:
+                found = await extractor.extract(episodes)
+            finally:
+                del self._calls[call]
+        if found is not None and not counted:
+            ledger.answered(found.usage)
+        if found is not None and found.unread and not found.claims:
+            raise BadResponse(f"no JSON could be read in {found.unread} of the model's replies")
+        return found
+
+    async def _applied(
+        self, leases: Sequence[Lease], episodes: Sequence[Episode], claims: Sequence[Claim]
+    ) -> Learnt | None:
+        """Write what claims change and close the jobs; None where something that was read is not there any more.
+
+        What a model read may have found its way into each of its claims, so what is left is put back to be read again.
+        """
+        user = leases[0].job.scope
+
+        async def attempt(epoch: str) -> Learnt | None:
+            now_there = [e for lease in leases for e in await self._episodes(lease)]
+            if [(e.id, e.text) for e in now_there] != [(e.id, e.text) for e in episodes]:
+                return None
+            learnt = await self._learner.learn(user, episodes, claims)
+            await self._store.finish(leases[0], put=[*learnt.facts, *learnt.waiting], since=epoch)
+            return learnt
+
+        async with self._locks.of(user):
+            learnt = await guarded(self._store, user, attempt)
+            if learnt is None:
+                await self._release(leases)
+                return None
+            await self._close(leases[1:])
+            with suppress(LoomError):  # the next claim about the same finds and corrects it
+                await self._learner.settle(user, learnt.facts)
+        return learnt
+
+    async def _episodes(self, lease: Lease) -> list[Episode]:
+        found = [await self._store.get(lease.job.scope, id) for id in lease.job.payload.get("episodes", ())]
+        return [episode for episode in found if isinstance(episode, Episode)]
+
+    async def _close(self, leases: Sequence[Lease]) -> None:
+        for lease in leases:
+            with suppress(StoreConflict):  # forgotten, or done by somebody else
+                await self._store.finish(lease)
+
+    async def _release(self, leases: Iterable[Lease]) -> None:
+        """Put jobs back as they were: that they were taken does not count."""
+        for lease in leases:
+            with suppress(StoreConflict):
+                job = replace(lease.job, attempts=lease.job.attempts - 1)
+                await self._store.finish(lease, jobs=[job])
+
+    async def _put_back(self, leases: Sequence[Lease], error: Exception) -> float | None:
+        """Try jobs again later, or give them up; returns in how many seconds the first may be tried."""
+        now = self._clock.now()
+        away = isinstance(error, LoomError) and error.retryable
+        pauses: list[float] = []
+        for lease in leases:
+            pause = _pause(error, lease.job.attempts)
+            again = lease.job.attempts < (MAX_OUTAGES if away else MAX_ATTEMPTS)
+            pauses += [pause] if again else []
+            with suppress(StoreConflict):
+                retry_at = now + timedelta(seconds=pause) if again else None
+                await self._store.fail(lease, reason=_stored(error), now=now, retry_at=retry_at)
+        return min(pauses, default=None)
+
+
+def _groups(leases: Sequence[Lease], said: dict[str, list[Episode]]) -> Iterator[list[Lease]]:
+    """The jobs that are read together: of one user, as many as fit; what failed before is read alone."""
+    for _, of_user in groupby(sorted(leases, key=lambda one: one.job.scope.key()), key=lambda one: one.job.scope):
+        group, size = list[Lease](), 0
+        for lease in of_user:
+            length = sum(len(e.text) for e in said[lease.token] if e.provenance.origin != "assistant")
+            if lease.job.attempts > 1:
+                yield [lease]
+            elif group and size + length > CHARS:
+                yield group
+                group, size = [lease], length
+            else:
+                group, size = [*group, lease], size + length
+        if group:
+            yield group
+
+
+def _unused(found: Extraction) -> tuple[str, ...]:
+    """What of the replies was of no use, without its words."""
+    return (f"{len(found.skipped)} part(s) of what the model answered could not be used",) if found.skipped else ()
+
+
+def _pause(error: Exception, attempts: int) -> float:
+    asked = error.retry_after if isinstance(error, RateLimited | ProviderUnavailable) else None
+    return min(max(asked or 0.0, 2.0**attempts), _LONGEST_PAUSE)
+
+
+def _reason(error: Exception) -> str:
+    return str(error) if isinstance(error, LoomError) else f"{type(error).__name__}: {error}"
+
+
+def _stored(error: Exception) -> str:
+    """Why it failed, to be stored: in our own words alone, because an error may repeat text that is forgotten later."""
+    kind = type(error).__name__
+    return f"{kind}: {str(type(error).__doc__).splitlines()[0]}" if isinstance(error, LoomError) else kind
