@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import anyio
 import typer
-from rich.console import Console
 from rich.text import Text
 
-from loom.cli.output import console, print_json
+from loom.cli.output import Stream, console, echo, print_json
 from loom.core.event import Event, to_dict
 from loom.errors import LoomError, NotFound, UsageError
 
@@ -49,7 +48,7 @@ def chat(
     try:
         anyio.run(work)
     except KeyboardInterrupt:
-        typer.echo(err=True)  # the terminal shows ^C where it was typed: what comes next begins a line
+        echo(err=True)  # the terminal shows ^C where it was typed: what comes next begins a line
         raise
 
 
@@ -62,7 +61,8 @@ class Chat:
         self._json = json
         self._heard: set[str] | None = None  # what stands or waits already, so that it is no news
         self._out = console()
-        self._errors = Console(stderr=True, highlight=False)
+        self._errors = console(stderr=True)
+        self._answer = Stream()
         self._commands: dict[str, Callable[[str], Awaitable[None]]] = {
             "context": self._context,
             "memory": self._memory,
@@ -84,7 +84,7 @@ class Chat:
             self._out.print(Text(f"{self._agent.model.name}; {_HELP}", style="dim"))
             for note in self._agent.notes:
                 self._out.print(Text(f"! {note}", style="yellow"))
-        prompt = "[bold]> [/bold]" if sys.stdin.isatty() else ""
+        prompt = Text("> " if sys.stdin.isatty() else "", style="bold")
         while True:
             try:
                 said = await self._typed(prompt)
@@ -95,7 +95,7 @@ class Chat:
             if said.strip():
                 await self._mended(said)
 
-    async def _typed(self, prompt: str) -> str:
+    async def _typed(self, prompt: Text) -> str:
         """The next line.
 
         In a terminal the loop waits until the line is whole, and hears Ctrl-C meanwhile; nobody else could end a read.
@@ -143,8 +143,7 @@ class Chat:
     def _show(self, event: Event) -> None:
         match event.type:
             case "text":
-                sys.stdout.write(event.text)
-                sys.stdout.flush()
+                self._answer.write(event.text)
             case "tool.start":
                 self._out.print(Text(f"[{event.name}]", style="cyan"))
             case "compaction.end":

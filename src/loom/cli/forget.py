@@ -9,7 +9,7 @@ import typer
 from rich.text import Text
 
 from loom.cli.memory import DEFAULT
-from loom.cli.output import console, print_json
+from loom.cli.output import ask, console, print_json
 from loom.errors import UsageError
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def forget(
     if not user.strip():
         raise UsageError("the user is empty; say whom to forget")
     if not yes:
-        typer.confirm(f"Erase everything of {user}, conversations included?", abort=True)
+        ask(f"Erase everything of {user}, conversations included?")
 
     async def work() -> Erasure:
         return await erase_user(db, user, namespace=namespace, sessions=sessions)

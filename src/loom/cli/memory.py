@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from loom.cli.importing import import_file
-from loom.cli.output import console, plain, print_json, print_listed, progress_bar
+from loom.cli.output import ask, console, echo, echo_json, plain, print_json, print_listed, progress_bar
 from loom.errors import NotFound, UsageError
 
 if TYPE_CHECKING:
@@ -253,7 +253,7 @@ def forget(
     """Forget records, or a whole user."""
     with _opened(db) as memory:
         if not ids and not yes:
-            typer.confirm(f"Forget everything that is known of {user}?", abort=True)
+            ask(f"Forget everything that is known of {user}?")
         for id in ids or ():
             _explained(memory, id, user)  # nothing is forgotten where one of them is not there
         receipt = memory.forget(*(ids or ()), user_id=user)
@@ -276,7 +276,7 @@ def export_(
     with _opened(db) as memory:
         lines = memory.export(user_id=user)
     if to is None:
-        typer.echo("\n".join(lines))
+        echo_json("\n".join(lines))
     else:
         try:
             to.write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -310,7 +310,7 @@ def import_(
         with _opened(db, may_be_new=True) as memory:  # again: what was being written then has ended now
             held = sum(count for name, count in memory.stats(user_id=user).items() if name != "jobs")
         again = "run it again to go on, nothing is added twice"
-        typer.echo(f"loom: stopped; {held:,} records of {user} are kept; {again}", err=True)
+        echo(f"loom: stopped; {held:,} records of {user} are kept; {again}", err=True)
         raise typer.Exit(130) from None
     if json:
         counts = {"imported": done.new, "there": done.there, "skipped": done.left_out}

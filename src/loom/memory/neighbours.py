@@ -6,6 +6,7 @@ from collections import OrderedDict
 from collections.abc import AsyncGenerator, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Protocol
 
 from loom.core import limits
@@ -125,7 +126,13 @@ async def _turns(store: MemoryStore, session: Scope) -> list[Episode]:
     """The turns of a session as they were said, in order."""
     found = every(store, session, Eq("kind", "episode"))
     turns = [r async for r in found if isinstance(r, Episode) and not r.sources and r.session_id == session.session_id]
-    return sorted(turns, key=lambda turn: (turn.at, turn.id))
+    return sorted(turns, key=_order)
+
+
+def _order(turn: Episode) -> tuple[datetime, int, str]:
+    """Turns of one exchange have one time, and ids that say nothing where they were made from a key."""
+    place = turn.attributes.get(POSITION)
+    return (turn.at, place if isinstance(place, int) else -1, turn.id)
 
 
 def _keys(turns: Sequence[Episode], places: Iterable[int]) -> Keys:

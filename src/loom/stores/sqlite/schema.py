@@ -127,7 +127,9 @@ CREATE INDEX dead_jobs ON jobs (user, number) WHERE dead_at IS NOT NULL;
 
 _SECOND = "ALTER TABLE users ADD COLUMN removed INTEGER NOT NULL DEFAULT 0;"
 
-MIGRATIONS: tuple[str, ...] = (_FIRST, _SECOND)
+_THIRD = "ALTER TABLE records ADD COLUMN checksum INTEGER;"
+
+MIGRATIONS: tuple[str, ...] = (_FIRST, _SECOND, _THIRD)
 """Step n leads from version n to n + 1. A step that was released is never changed."""
 VERSION = len(MIGRATIONS)
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from loom.core.scope import Scope
 from loom.errors import StaleWrite
+from loom.stores.damage import DamagedData, reading
 from loom.stores.sqlite.connection import Database, one, rows
 
 NUMBER_BITS = 32
@@ -17,6 +18,8 @@ NUMBER_BITS = 32
 
 
 _GONE = "forgotten users"
+MOST_NUMBERS = 1 << 27
+"""More than a file can hold of one user; scores for so many would take a gigabyte."""
 
 
 def find_user(db: Database, scope: Scope) -> int | None:
@@ -34,7 +37,12 @@ def all_users(db: Database, after: Scope | None, limit: int) -> tuple[Scope, ...
         *last,
         limit,
     )
-    return tuple(Scope(namespace, user_id) for namespace, user_id in found)
+    for name in found:
+        if name <= last:  # pages would go round in circles
+            raise DamagedData(f"the index of users has {name!r} behind {last!r}")
+        last = name
+    with reading("the name of a user"):
+        return tuple(Scope(namespace, user_id) for namespace, user_id in found)
 
 
 def make_user(db: Database, scope: Scope) -> int:
@@ -80,7 +88,10 @@ def forget_name(db: Database, user: int) -> None:
 def next_number(db: Database, user: int) -> int:
     """The number that the user's next record gets: all of his are below it."""
     found = one(db, "SELECT next_number FROM users WHERE user = ?", user)
-    return int(found[0]) if found else 0
+    size = 0 if found is None else found[0]
+    if not isinstance(size, int) or not 0 <= size <= MOST_NUMBERS:
+        raise DamagedData(f"user number {user} has {size!r} records")
+    return size
 
 
 def row_of(user: int, number: int) -> int:
@@ -91,6 +102,11 @@ def row_of(user: int, number: int) -> int:
 def number_of(row: int) -> int:
     """The number of a record among those of its user."""
     return row & (1 << NUMBER_BITS) - 1
+
+
+def user_of(row: int) -> int:
+    """The number of the user whose record it is."""
+    return row >> NUMBER_BITS
 
 
 def seen(user: int, scope: Scope) -> tuple[str, tuple[Any, ...]]:
