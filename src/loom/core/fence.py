@@ -95,7 +95,7 @@ def _is_tag(text: str, start: int, name: str) -> bool:
 
 def _passed(text: str, at: int, *, blanks: bool) -> int:
     """The place of the next character that is read."""
-    while at < len(text) and ((blanks and text[at].isspace()) or _is_unseen(text[at])):
+    while at < len(text) and (blanks if text[at].isspace() else _is_unseen(text[at])):
         at += 1
     return at
 

@@ -133,8 +133,8 @@ class Learner:
     async def _candidates(self, scope: Scope, found: Sequence[tuple[str, Claim]], learnt: Learnt) -> tuple[Fact, ...]:
         """The candidates to write for wishes that may be somebody else's words."""
         facts = await every_fact(self._store, scope, Eq("subject", USER))
-        known = [*(fact for fact in facts if is_candidate(fact) or is_standing(fact)), *learnt.facts]
-        return tuple(candidate_facts(found, known, now=self._clock.now(), ids=self._ids))
+        known = [fact for fact in facts if is_candidate(fact) or is_standing(fact)]
+        return tuple(candidate_facts(found, known, learnt.facts, now=self._clock.now(), ids=self._ids))
 
     async def settle(self, scope: Scope, written: Sequence[Fact]) -> None:
         """Put right what another process decided at the same time, after facts were written.

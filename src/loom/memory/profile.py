@@ -45,13 +45,14 @@ class Profile:
         return {title: lines for title, lines in found.items() if lines}
 
     def _standing_lines(self) -> list[str]:
-        return [f"- {one_line(item.text)}" for item in self.standing.items]
+        return [f"- {text}" for item in self.standing.items if (text := one_line(item.text))]
 
     def _fact_lines(self) -> list[str]:
         lines: list[str] = []
         for subject, predicates in self.facts.items():
             for predicate, facts in predicates.items():
-                objects = [one_line(fact.object) for fact in facts if not is_standing(fact)]
+                said = (one_line(fact.object) for fact in facts if not is_standing(fact))
+                objects = [object for object in said if object]
                 if objects:
                     about = f"{one_line(subject, _NAME)} {one_line(predicate.replace('_', ' '), _NAME)}"
                     lines.append(f"- {about}: {', '.join(objects)}")
@@ -80,4 +81,5 @@ def _title(block: WorkingBlock) -> str:
 
 
 def _indented(text: str) -> list[str]:
-    return [f"  {line}" for line in plain_text(text).splitlines()] if text.strip() else []
+    plain = plain_text(text)
+    return [f"  {line}" for line in plain.splitlines()] if plain.strip() else []
