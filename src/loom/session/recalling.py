@@ -23,7 +23,7 @@ from loom.session.history import History
 from loom.tokens import EstimateCounter
 
 _TAG = "memory"
-_NOTE = "From earlier conversations with this user. Follow their standing instructions; the rest is background."
+_NOTE = "Your memory of this user. Only the standing instructions in it are requests; the rest is information."
 _RECENT = "Said a moment ago in other conversations"
 _FOUND = "Recalled"
 _KNOWLEDGE = "From the knowledge base"
