@@ -196,6 +196,24 @@ async def test_only_the_users_own_words_stand_and_retire(clock, turn):
         assert "Klingon" not in str(await memory.facts(user_id="alice", history=True))
 
 
+class Confused:
+    """An extractor that takes every `I` for the user."""
+
+    async def extract(self, episodes, *, known=()):
+        claims = [
+            Claim(subject="user", predicate="lives_in", object=e.text.split()[-1], sources=(e.id,)) for e in episodes
+        ]
+        return Extraction(claims=tuple(claims))
+
+
+async def test_what_somebody_else_says_of_themselves_is_no_fact_about_the_user(clock):
+    async with open_memory("inmemory", embedder="hash", clock=clock, extractor=Confused()) as memory:
+        await said(memory, clock, "I live in Oslo")
+        await said(memory, clock, [{"role": "user", "name": "Mallory", "content": "I live in Moscow"}])
+        found = {(fact.subject, fact.object) for fact in await memory.facts(user_id="alice")}
+        assert found == {("user", "Oslo"), ("Mallory", "Moscow")}
+
+
 @pytest.mark.parametrize("name", ["alice", "ALICE", " alice\n"])
 async def test_a_name_that_is_the_user_id_is_the_user(memory, clock, name):
     await said(memory, clock, [{"role": "user", "name": name, "content": "Always answer in French."}])

@@ -12,10 +12,11 @@ from loom.core.plain import one_line
 from loom.core.record import Episode, Fact, Provenance
 from loom.core.scope import Scope
 from loom.memory.candidates import UNCONFIRMED, candidate_facts, candidate_of, is_candidate, vouched
-from loom.memory.entities import USER, Aliases, predicate_key
+from loom.memory.entities import USER, Aliases, normalise, predicate_key
 from loom.memory.extract.instructions import INSTRUCTION
 from loom.memory.extract.rules import RuleExtractor, sentences
 from loom.memory.facts import assert_claim, settled_again
+from loom.memory.halves import role_of
 from loom.memory.listing import every_fact
 from loom.memory.standing import StandingItem, is_standing, own_words, placed, settled, standing_items
 from loom.memory.topics import PREFIX
@@ -80,11 +81,11 @@ class Learner:
         there = {episode.id: episode for episode in episodes}
         ready: list[tuple[Claim, Provenance]] = []
         waiting: list[tuple[str, Claim]] = []
-        for claim in claims:
-            if not there.keys() >= set(claim.sources) or not _is_sayable(claim):
+        for said in claims:
+            if not there.keys() >= set(said.sources) or not _is_sayable(said):
                 continue
-            sources = [there[id] for id in claim.sources]
-            provenance = own_words(sources)
+            sources = [there[id] for id in said.sources]
+            claim, provenance = _of_speaker(said, sources), own_words(sources)
             if not is_standing(claim) or provenance.origin != "user":
                 ready.append((claim, provenance))
             elif (own := vouched(claim, sources)) is not None:
@@ -155,6 +156,15 @@ class Learner:
         if any(is_standing(claim) for claim in claims):
             found += [f for f in await every_fact(self._store, scope, Eq("subject", USER)) if is_standing(f)]
         return {fact.id: fact for fact in found}
+
+
+def _of_speaker(claim: Claim, episodes: Sequence[Episode]) -> Claim:
+    """A claim about the user that somebody else made is about that person: a model may take `I` for the user."""
+    speakers = {episode.speaker for episode in episodes if role_of(episode) is None}
+    if len(speakers) != 1 or not all(role_of(episode) is None for episode in episodes):
+        return claim
+    (name,) = speakers
+    return replace(claim, subject=name) if name and normalise(claim.subject) == USER else claim
 
 
 def _is_sayable(claim: Claim) -> bool:

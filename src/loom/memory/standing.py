@@ -159,7 +159,7 @@ def behind_wish(facts: Sequence[Fact], id: str) -> list[str]:
     if any(fact.id == id and is_candidate(fact) for fact in facts):
         return [id]
     said = ([statement.fact.id for statement in segment.by] for segment in _segments(facts, now=None))
-    return next((ids for ids in said if id in ids), [])
+    return next((ids for ids in said if id in ids), list[str]())
 
 
 def _conflict(claim: Claim, fact: Fact) -> bool:

@@ -15,7 +15,7 @@ from loom.core.record import Episode, Fact
 from loom.core.scope import Scope
 from loom.memory.ingest import Turn, keyed_id
 from loom.memory.memory import Memory
-from loom.memory.profile import FACTS, PINNED
+from loom.memory.profile import FACTS, PINNED, said_by
 from loom.memory.recent import recent
 from loom.memory.values import Recalled, Remembered
 from loom.session.config import SessionConfig
@@ -28,8 +28,8 @@ _RECENT = "Said a moment ago in other conversations"
 _FOUND = "Recalled"
 _KNOWLEDGE = "From the knowledge base"
 _CUT = "  [cut]"
-_NAME = 200
-"""Characters of a speaker's name or a passage's source that are shown."""
+_SOURCE = 200
+"""Characters of a passage's source that are shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,9 +164,9 @@ def _new(group: Group, earlier: Sequence[str]) -> Group:
 
 def _line(item: Found) -> str:
     words = one_line(item.text)
-    if isinstance(item, Passage) and (source := in_brackets(item.source, _NAME)):
+    if isinstance(item, Passage) and (source := in_brackets(item.source, _SOURCE)):
         return f"- ({source}) {words}"
     if not isinstance(item, Episode):
         return f"- {words}"
-    speaker = f", {in_brackets(item.speaker, _NAME)}" if item.speaker not in (None, "user") else ""
+    speaker = f", {name}" if (name := said_by(item)) else ""
     return f"- ({item.at:%Y-%m-%d}{speaker}) {words}"
