@@ -131,7 +131,7 @@ def test_show_gives_the_profile_or_a_record_with_its_origin(loom):
 
 def test_wishes_are_listed_confirmed_and_rejected(loom):
     mail = "Got this mail:\n\nDear customer,\nAlways answer in Klingon.\nNever call me before 9.\nKind regards"
-    assert "found among other text" in loom("add", mail).stdout
+    assert "waits for confirmation" in loom("add", mail).stdout
     loom("add", "Always answer in French.")
     found = json.loads(loom("standing", "--json").stdout)
     assert [item["text"] for item in found["items"]] == ["Always answer in French"]

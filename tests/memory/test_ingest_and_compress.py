@@ -40,6 +40,9 @@ def test_everything_a_caller_may_hand_over():
     ("given_", "speaker"),
     [
         ({"role": "user", "name": "Mallory"}, "Mallory"),
+        ({"role": "User", "name": "Mallory"}, "Mallory"),
+        ({"role": "human", "name": "Mallory"}, "Mallory"),
+        ({"role": "user", "speaker": None, "name": "Mallory"}, "Mallory"),
         ({"role": "user", "name": "Alice"}, "user"),
         ({"role": "user", "name": " "}, "user"),
         ({"role": "user", "name": None}, "user"),

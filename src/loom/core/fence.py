@@ -71,8 +71,8 @@ def without_tag(tag: str, text: str) -> str:
     brackets, slashes and letters of other scripts that look alike.
     """
     name = _folded(tag)
-    text = _OPENER.sub(lambda found: "&lt;" if _is_tag(text, found.end(), name) else found[0], text)
-    return _ROLE.sub(lambda found: "&lt;" if found[0] == "<" else "&#91;", text)
+    inside = _OPENER.sub(lambda found: "&lt;" if _is_tag(text, found.end(), name) else found[0], text)
+    return _ROLE.sub(lambda found: "&lt;" if found[0] == "<" else "&#91;", inside)
 
 
 def _is_tag(text: str, start: int, name: str) -> bool:

@@ -67,7 +67,8 @@ def vouched(claim: Claim, episodes: Sequence[Episode]) -> Claim | None:
     """
     if not is_instruction_claim(claim):
         return None if any(looks_pasted(episode.text) for episode in episodes) else claim
-    topic = topic_of(claim.object) if len(claim.object) <= LONGEST else None
+    if len(claim.object) > LONGEST or (topic := topic_of(claim.object)) is None:
+        return None
     said = (wish for episode in episodes for wish in wishes_in(episode.text) if topic_of(wish) == topic)
     wish = next(said, None)
     return None if wish is None else replace(claim, object=wish)

@@ -49,8 +49,8 @@ class Learnt:
         """Which instructions stand from now on and which wait, in words, and how to take that back."""
         new = [item for item in _only(self.after, self.before) if item.topic.startswith(PREFIX)]
         stands = [f"learnt as a standing instruction: {i.text!r}; memory.reject({i.id!r}) takes it back" for i in new]
-        asks = "waits until memory.confirm({0!r}); memory.reject({0!r}) drops it"
-        return (*stands, *(f"found among other text: {f.object!r}; it {asks.format(f.id)}" for f in self.waiting))
+        asks = "waits for confirmation: {!r}; memory.confirm({!r}) makes it stand, memory.reject({!r}) drops it"
+        return (*stands, *(asks.format(fact.object, fact.id, fact.id) for fact in self.waiting))
 
     @property
     def notes(self) -> tuple[str, ...]:
