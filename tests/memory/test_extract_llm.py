@@ -1,8 +1,11 @@
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
 
+from benchmarks.injection_data import hostile
+from loom.core.fence import without_tag
 from loom.core.message import TextPart, Usage
 from loom.core.record import Episode, Fact, Provenance
 from loom.errors import ProviderUnavailable, UsageError
@@ -194,6 +197,22 @@ async def test_the_text_is_fenced_as_data_and_cannot_close_the_fence():
     assert [text.count(mark) for mark in ("<episodes>", "</episodes>", "<known>", "</known>")] == [1, 1, 1, 1]
     line = text.split("<episodes>\n")[1].split("\n</episodes>")[0]
     assert json.loads(line)["text"] == attack
+
+
+@pytest.mark.parametrize("string", [string for string in hostile() if "\0" not in string])
+async def test_no_field_leaves_its_line_or_its_fence(string: str):
+    model = Scripted('{"facts": []}')
+    told = string.replace("memory", "episodes").replace("MEMORY", "KNOWN")
+    episode = replace(said("e1", f"x {told}"), speaker=told)
+    fact = Fact(id="f", subject=told, predicate=told, object=told, recorded_at=AT, provenance=Provenance("user"))
+    await LlmExtractor(model).extract([episode], known=[fact])
+    text = model.requests[0].messages[-1].text
+    lines = text.split("\n")
+    assert [line for line in lines if not line.startswith("{")] == ["<known>", "</known>", "<episodes>", "</episodes>"]
+    assert text.splitlines() == lines
+    body = "\n".join(line for line in lines if line.startswith("{"))
+    assert without_tag("episodes", without_tag("known", body)) == body
+    assert "<" not in body
 
 
 async def test_a_model_sees_short_ids_and_claims_get_the_real_ones():

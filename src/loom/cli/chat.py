@@ -218,6 +218,7 @@ class Chat:
         if not id:
             raise UsageError("name what to reject: /reject ID; /standing shows the ids")
         receipt = await self._kept.reject(id, user_id=self._session.scope.user_id)
+        self._heard = None  # said again, it is news again
         self._tell("rejected", removed=receipt.removed)
 
     async def _compact(self, _: str) -> None:

@@ -10,7 +10,7 @@ from datetime import datetime
 from hashlib import sha256
 from typing import Any, TypeAlias
 
-from loom.core.limits import MAX_TEXT
+from loom.core.limits import MAX_INSTRUCTION, MAX_TEXT
 from loom.core.message import Message, TextPart, ToolCallPart, ToolResultPart
 from loom.core.plain import one_line
 from loom.core.record import Origin, Scalar
@@ -108,19 +108,25 @@ def _from_mapping(given: Mapping[str, Any], user_id: str | None) -> Turn:
     text = given.get("text", given.get("content"))
     if not isinstance(text, str):
         raise UsageError(f"a turn needs its text under 'text' or 'content'; it has {', '.join(given) or 'nothing'}")
-    role, name = given.get("role"), given.get("name")
-    speaker = given.get("speaker", role)
-    if not isinstance(name, str | None):
-        raise UsageError(f"a turn has the name {name!r}, a {type(name).__name__}; give text")
-    if "speaker" not in given and role in (None, USER) and name and name.strip():
-        speaker = named(name, user_id=user_id)
+    role = given.get("role")
     at = given.get("at", given.get("timestamp"))
     if isinstance(at, str):
         try:
             at = datetime.fromisoformat(at)
         except ValueError as error:
             raise UsageError(f"a turn has the time {at!r}; write it like 2026-05-12T09:30:00+00:00") from error
-    return Turn(text=text, speaker=speaker, origin=_origin(role), at=at)
+    return Turn(text=text, speaker=_speaker(given, role, user_id), origin=_origin(role), at=at)
+
+
+def _speaker(given: Mapping[str, Any], role: Any, user_id: str | None) -> Any:
+    """Who speaks: the speaker, else the name where the role is a person's, else the role."""
+    name = given.get("name")
+    if not isinstance(name, str | None):
+        raise UsageError(f"a turn has the name {name!r}, a {type(name).__name__}; give text")
+    if given.get("speaker") is not None:
+        return given["speaker"]
+    is_person = not isinstance(role, str) or role.casefold() == USER or role.casefold() not in _ROLES
+    return named(name, user_id=user_id) if is_person and name and name.strip() else role
 
 
 def _origin(role: object) -> Origin | None:

@@ -16,7 +16,7 @@ from loom.core.filter import Eq, Filter
 from loom.core.hit import Hit, Passage
 from loom.core.record import Episode, Fact, Layer, Origin, Provenance, Receipt, Scalar, WorkingBlock
 from loom.core.scope import Scope
-from loom.errors import LoomError, UsageError
+from loom.errors import LoomError, NotFound, UsageError
 from loom.memory.candidates import claim_of, found_candidate, is_candidate
 from loom.memory.checked import check_block, check_fact, checked_turns, cleaned
 from loom.memory.entities import USER, normalise, predicate_key
@@ -33,7 +33,7 @@ from loom.memory.parts import MemoryParts
 from loom.memory.portable import lines_of, put_records, records_of
 from loom.memory.profile import Profile, grouped
 from loom.memory.reembed import Reembedded, reembed
-from loom.memory.standing import Instructed, Standing, check_rejectable, within
+from loom.memory.standing import Instructed, Standing, behind_wish, within
 from loom.memory.times import after, latest_of
 from loom.memory.values import Metabolized, Recalled, Remembered, Skip
 from loom.protocols.extractor import Claim
@@ -175,8 +175,10 @@ class Memory(MemoryParts):
         """
         scope = self._scope(user_id)
         async with self._locks.of(scope):
-            check_rejectable(await self.store.get(scope, id), id, user_id)
-            return await forget_records(self.store, scope, [id], neighbours=self._neighbours, now=self._clock.now())
+            gone = behind_wish(await every_fact(self.store, scope, Eq("subject", USER)), id)
+            if not gone:
+                raise NotFound(f"user {user_id!r} has no wish {id!r}; standing() lists what stands and what waits")
+            return await forget_records(self.store, scope, gone, neighbours=self._neighbours, now=self._clock.now())
 
     # -- recall, forget, promote --------------------------------------------------------------------------
 

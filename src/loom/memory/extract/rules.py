@@ -228,21 +228,28 @@ class RuleExtractor:
         return Extraction(claims=tuple(dict.fromkeys(claims)), skipped=skipped)
 
 
-def _claims(episode: Episode) -> Iterator[Claim]:
+def _claims(episode: Episode) -> Sequence[Claim]:
+    """The claims of an episode. Whether it looks pasted is only asked where it states something."""
+    found = list(_stated(episode))
+    if any(claim.predicate != INSTRUCTION for claim in found) and looks_pasted(episode.text):
+        return [claim for claim in found if claim.predicate == INSTRUCTION]
+    return found
+
+
+def _stated(episode: Episode) -> Iterator[Claim]:
     speaker = normalise(episode.speaker or USER)
     if episode.provenance.origin not in _SPEAKS_FOR_ITSELF or speaker in _NOBODY:
         return
     subject = USER if speaker == USER else (episode.speaker or USER)
     if "```" in episode.text or _TEXT_WORK.search(episode.text):
         return
-    is_pasted = looks_pasted(episode.text)
     still: dict[tuple[str, str], Claim] = {}
     for sentence in sentences(episode.text):
         if len(sentence) > _LONGEST or sentence.startswith(">"):
             continue
         for instruction in instructions_in(sentence):
             yield _claim(episode, subject, INSTRUCTION, instruction)
-        for clause in _clauses(sentence) if not is_pasted else ():
+        for clause in _clauses(sentence):
             for claim, is_of_late in _read(clause, subject, episode):
                 yield claim
                 if is_of_late:
