@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, nullcontext
 from copy import copy
 from typing import Self
 
@@ -171,7 +171,7 @@ class MemoryParts:
         """What a model learnt of a user in the background since this was asked last, and what it cost."""
         return self._learning.taken(self._scope(user_id)) if self._learning else None
 
-    def answering(self) -> AbstractContextManager[None]:
+    def answering(self) -> AbstractAsyncContextManager[None]:
         """For as long as an answer is made: a model that makes one at a time is left alone."""
         return self._learning.answering() if self._learning else nullcontext()
 

@@ -9,7 +9,7 @@ from datetime import timedelta
 from itertools import groupby
 from typing import Protocol, runtime_checkable
 
-from anyio import CancelScope
+from anyio import CancelScope, Event
 
 from loom.core.clock import Clock
 from loom.core.record import Episode, Fact
@@ -84,6 +84,7 @@ class Reader:
         self._locks = locks
         self._clock = clock
         self._calls: dict[CancelScope, Scope] = {}
+        self._idle: Event | None = None
 
     @property
     def has_given_up(self) -> bool:
@@ -95,6 +96,13 @@ class Reader:
         for call, whose in self._calls.items():
             if user in {None, whose}:
                 call.cancel()
+
+    async def stop(self) -> None:
+        """Break off everything that is being read, and wait until it has ended."""
+        self.interrupt()
+        while self._calls:
+            self._idle = self._idle or Event()
+            await self._idle.wait()
 
     async def read(self, user: Scope | None) -> Lot | None:
         """Read the oldest jobs that are due, of one user or of everybody; None where there are none."""
@@ -109,6 +117,9 @@ class Reader:
             for group in _groups(leases, said):
                 lots.append(await self._group(group, [e for lease in group for e in said[lease.token]]))
                 left = {token: lease for token, lease in left.items() if lease not in group}
+                if self.has_given_up:
+                    await self._release(left.values())
+                    break
         except BaseException:
             with CancelScope(shield=True), suppress(LoomError):
                 await self._release(left.values())
@@ -154,6 +165,9 @@ class Reader:
                 found = await extractor.extract(episodes)
             finally:
                 del self._calls[call]
+                if self._idle is not None and not self._calls:
+                    self._idle.set()
+                    self._idle = None
         if found is not None and not counted:
             ledger.answered(found.usage)
         if found is not None and found.unread and not found.claims:
