@@ -89,8 +89,8 @@ async def _all_about(store: MemoryStore, scope: Scope, about: str, where: Filter
     query = Query(text=about, where=where, limit=max(1, await store.count(scope)), history=True, archived=True)
     found = [hit.item for hit in await store.search(scope, query)]
     chars = sum(len(item.text) for item in found)
-    for item in await off_loop(chars, lambda: [one for one in found if wanted <= set(terms(one.text))]):
-        yield item
+    for fitting in await off_loop(chars, lambda: [item for item in found if wanted <= set(terms(item.text))]):
+        yield fitting
 
 
 def _event(record: object) -> Event | None:
