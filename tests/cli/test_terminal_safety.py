@@ -6,6 +6,7 @@ import json
 import os
 import re
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 import anyio
@@ -17,6 +18,8 @@ from loom import Agent, open_memory
 from loom.cli import main
 from loom.cli.app import app
 from loom.cli.output import Stream
+from loom.core.record import Episode, Fact, Provenance, WorkingBlock
+from loom.core.scope import Scope
 from loom.testing import ScriptedModel
 
 EVIL = (
@@ -54,6 +57,9 @@ ARGUMENTS = {
     "memory search": [[WORD, "--db", "DB", "--user", NAME], [NAME, "--db", "DB"], [WORD, "--db", f"sqlite:{NAME}.db"]],
     "memory facts": [["--db", "DB", "--user", NAME, "--history"], ["--db", "DB", "--user", f"{NAME}2"]],
     "memory show": [["--db", "DB", "--user", NAME], ["FACT", "--db", "DB", "--user", NAME], [NAME, "--db", "DB"]],
+    "memory standing": [["--db", "DB", "--user", NAME], ["--db", "DB", "--user", f"{NAME}2"]],
+    "memory confirm": [["WISH", "--db", "DB", "--user", NAME], [NAME, "--db", "DB", "--user", NAME]],
+    "memory reject": [["WISH", "--db", "DB", "--user", NAME], [NAME, "--db", "DB", "--user", NAME]],
     "memory stats": [["--db", "DB", "--user", NAME]],
     "memory forget": [[NAME, "--db", "DB", "--user", NAME], ["--db", "DB", "--user", f"{NAME}2"]],
     "memory export": [["--db", "DB", "--user", NAME], ["--db", "DB", "--to", f"{NAME}/x"]],
@@ -85,6 +91,7 @@ ARGUMENTS = {
     "store sweep": [["DB"], [f"sqlite:{NAME}2.db"]],
     "store verify": [["DB"], [f"sqlite:{NAME}2.db"]],
     "store copy": [["DB", "sqlite:copy.db"], ["DB", f"{NAME}:x"]],
+    "forget": [[f"{NAME}2", "--db", "DB", "--yes"], [NAME, "--db", "DB"], [" ", "--db", "DB"]],
     "doctor": [["DB"], [f"sqlite:{NAME}2.db"]],
     "demo": [],  # it prints its own texts alone
 }
@@ -112,11 +119,18 @@ def place(tmp_path_factory):
 async def fill(folder):
     url = f"sqlite:{folder}/bot.db"
     async with open_memory(url, embedder="hash") as memory:
-        fact, *_ = await memory.state(f"{EVIL} {WORD}", f"likes {NAME}", EVIL, user_id=NAME)
-        await memory.set_block(NAME, f"{EVIL} {WORD}", user_id=NAME)
+        now, said = datetime.now(UTC), Provenance("user")
+        fact = Fact(id="fact", subject=f"{EVIL} {WORD}", predicate=NAME, object=EVIL, recorded_at=now, provenance=said)
+        block = WorkingBlock(name=NAME, text=f"{EVIL} {WORD}", updated_at=now, provenance=said)
+        turn = Episode(id=f"turn {NAME}", text=f"{EVIL} {WORD}", at=now, recorded_at=now, provenance=said, speaker=NAME)
+        # As they are: what is cleaned today on its way in may have been stored by another program or an older Loom.
+        await memory.store.put(Scope(user_id=NAME), fact, block, turn)
+        await memory.state(f"{EVIL} {WORD}", f"likes {NAME}", EVIL, user_id=NAME)
+        await memory.set_block(f"other {NAME}", f"{EVIL} {WORD}", user_id=NAME)
         await memory.instruct(f"Always say {NAME} {WORD}.", user_id=NAME)
         await memory.remember(f"{EVIL} {WORD}", user_id=NAME, session_id=NAME, speaker=NAME, attributes={NAME: NAME})
-        (folder / "fact").write_text(fact.id)
+        wish = (await memory.standing(user_id=NAME)).items[0]
+        (folder / "ids.json").write_text(json.dumps({"FACT": fact.id, "WISH": wish.id}))
     model = ScriptedModel([f"{EVIL} {WORD}", "Yes."], name=f"scripted:{NAME}")
     async with Agent(EVIL, model=model, memory=url, name=NAME) as agent:
         for said in (f"{EVIL} {WORD}", "And then?"):
@@ -125,7 +139,7 @@ async def fill(folder):
 
 def outputs(place, monkeypatch, capfd, arguments):
     monkeypatch.chdir(place)
-    known = {"DB": f"sqlite:{place}/bot.db", "FACT": (place / "fact").read_text()}
+    known = {"DB": f"sqlite:{place}/bot.db", **json.loads((place / "ids.json").read_text())}
     monkeypatch.setattr(sys, "argv", ["loom", *(known.get(argument, argument) for argument in arguments)])
     for name in [name for name in os.environ if name.endswith("_API_KEY") or name.startswith("LOOM_")]:
         monkeypatch.delenv(name)
