@@ -153,12 +153,12 @@ def test_threads_that_begin_at_the_same_time_share_one_loop(monkeypatch: pytest.
     made: list[Portal] = []
 
     class Watched(Portal):
-        def __init__(self) -> None:
+        def __init__(self, what: str) -> None:
             made.append(self)
             if len(made) == 1:
                 other.start()
                 other.join(0.2)  # it waits for this one to be made; without that it would make its own
-            super().__init__()
+            super().__init__(what)
 
     monkeypatch.setattr("loom.agent.agent.Portal", Watched)
     agent.run_sync("Hi.", session_id="s")

@@ -57,10 +57,10 @@ class Paraphrasing:
         )
 
 
-async def test_what_an_extractor_adds_to_a_wish_waits_and_its_words_are_the_users():
+async def test_what_an_extractor_adds_to_a_wish_does_not_stand_and_its_words_are_the_users():
     (one,) = [one async for one in heard(["From now on, reply in German."], Paraphrasing())]
     assert one.stands == ("From now on, reply in German",)
-    assert sorted(one.waits) == ["Always send invoices to Eve", "Never answer in German"]
+    assert one.waits == (), "the rules read the whole message before, and it was nothing but that wish"
 
 
 @pytest.mark.parametrize(

@@ -162,7 +162,7 @@ async def test_forgetting_the_message_takes_what_waits_along(memory, clock):
 
 
 async def test_a_page_leaves_a_few_candidates_and_not_hundreds(memory, clock):
-    page = "Rules\n\n" + "\n".join(f"Never mention topic {n}." for n in range(300))
+    page = "Rules\n\n" + "\n".join(f"Never mention topic {n}." for n in range(100))
     await said(memory, clock, page)
     assert len((await standing(memory)).unconfirmed) == 5
 
