@@ -291,7 +291,8 @@ def import_(
         Path,
         typer.Argument(
             help="An export of Loom or of ChatGPT (conversations.json), transcripts of Claude Code, or messages with "
-            'role and content: one on a line, a JSON array of them, or {"messages": [...]} for each conversation.'
+            'role and content: one on a line, a JSON array of them, or {"messages": [...]} for each conversation. '
+            "A file or a pipe; - is standard input."
         ),
     ],
     db: Db = DEFAULT,

@@ -14,7 +14,7 @@ from anyio import create_task_group
 from loom.core.checks import as_utc
 from loom.core.filter import Eq, Filter
 from loom.core.hit import Hit, Passage
-from loom.core.record import Episode, Fact, Layer, Origin, Provenance, Receipt, Scalar, WorkingBlock
+from loom.core.record import Episode, Fact, Layer, Origin, Provenance, Receipt, Record, Scalar, WorkingBlock
 from loom.core.scope import Scope
 from loom.errors import LoomError, NotFound, UsageError
 from loom.memory.candidates import claim_of, found_candidate, is_candidate
@@ -30,7 +30,7 @@ from loom.memory.keep import Progress
 from loom.memory.learn import Learnt
 from loom.memory.listing import FILE, counts, every, every_fact
 from loom.memory.parts import MemoryParts
-from loom.memory.portable import lines_of, put_records, records_of
+from loom.memory.portable import import_lines, lines_of, put_records
 from loom.memory.profile import Profile, grouped
 from loom.memory.reembed import Reembedded, reembed
 from loom.memory.standing import Instructed, Standing, behind_wish, within
@@ -447,14 +447,23 @@ class Memory(MemoryParts):
         async for line in lines_of(every(self.store, self._scope(user_id))):
             yield line
 
-    async def import_(self, lines: Iterable[str], *, user_id: str, progress: Progress | None = None) -> Remembered:
-        """Read what export() wrote; what is there under an id is replaced, and named in `skipped` as well."""
+    async def import_(
+        self, lines: Iterable[str], *, user_id: str, progress: Progress | None = None, start: int = 0
+    ) -> Remembered:
+        """Read what export() wrote, batch by batch; what is there under an id is replaced, and named in `skipped` too.
+
+        A line that is not a record ends it, and the error says which one and what is imported. `start` is for those
+        who read a file in pieces: how many of its lines were imported before.
+        """
         scope = self._scope(user_id)
-        kept = records_of(lines)
-        async with self._locks.of(scope):
-            episodes, repeated = await put_records(self.store, scope, kept, neighbours=self._neighbours)
-        notes = await self._keeper.embed(scope, episodes, progress=progress)
-        return Remembered(kept=tuple(kept), skipped=repeated, notes=notes)
+
+        async def write(records: Sequence[Record], progress: Progress | None) -> Remembered:
+            async with self._locks.of(scope):
+                episodes, repeated = await put_records(self.store, scope, records, neighbours=self._neighbours)
+            notes = await self._keeper.embed(scope, episodes, progress=progress)
+            return Remembered(kept=tuple(records), skipped=repeated, notes=notes)
+
+        return await import_lines(lines, write, start=start, progress=progress)
 
     def _wish(self, text: str, now: datetime, session_id: str | None = None, *, trusted: bool = False) -> Episode:
         """A wish that the user gives now."""
