@@ -17,7 +17,7 @@ from loom.core.forks import renew_lock_after_fork
 from loom.core.message import Message, Usage
 from loom.core.portal import Portal
 from loom.core.record import Erasure, StoreReceipt
-from loom.errors import NotFound, UsageError
+from loom.errors import LoomError, NotFound, UsageError
 from loom.memory.learning import Facts
 from loom.memory.memory import Memory
 from loom.protocols.checkpoint_store import CheckpointStore
@@ -287,7 +287,10 @@ class Agent:
         if self.memory is None:
             return (), ()
         user_id = session.scope.user_id
-        done = await self.memory.metabolize(user_id=user_id, learn=False)
+        try:
+            done = await self.memory.metabolize(user_id=user_id, learn=False)
+        except LoomError as error:  # the answer is there, and what was not learnt waits
+            return (f"nothing was learnt from this turn: {error}",), ()
         notes = (*done.notes, *(f"a job of the memory failed: {reason}" for reason in done.failed))
         learned = self.memory.learned(user_id=user_id)
         if learned is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from loom.core.event import Event, MemoryLearned
+from loom.core.event import Event, MemoryLearned, Recovery
 from loom.core.message import Usage
 from loom.memory.values import Recalled, Remembered
 from loom.session.sending import Reply
@@ -44,6 +44,7 @@ def result_of(
     session: Session, reply: Reply, *, notes: tuple[str, ...], learned: tuple[MemoryLearned, ...] = ()
 ) -> Result:
     """The result of a turn, with what was learnt in the background since the last one."""
+    without = tuple(e.reason for e in reply.events if isinstance(e, Recovery) and e.action == "degrade")
     found = reply.recalled.notes if reply.recalled else ()
     kept = reply.remembered.notes if reply.remembered else ()
     return Result(
@@ -56,6 +57,6 @@ def result_of(
         cost=reply.cost,
         recalled=reply.recalled,
         remembered=reply.remembered,
-        notes=(*notes, *found, *kept),
+        notes=(*notes, *without, *found, *kept),
         events=(*reply.events, *learned),
     )

@@ -144,11 +144,15 @@ def _show_verified(found: tuple[Verified, ...], *, is_right: bool, repair: bool)
         out.print(Text(f"{part.part} ({part.store}): looked at {looked}"), soft_wrap=True)
         for problem in difference.problems:
             out.print(Text(f"! {problem}; restore the file from a copy", style="yellow"), soft_wrap=True)
+        for lost in difference.damaged:
+            done = "it was removed" if repair else "--repair removes it; restore a copy first if you have one"
+            out.print(Text(f"! {lost}; {done}", style="yellow"), soft_wrap=True)
         for one in difference.by_user:
             counts = (f"{count:,}" for count in (one.missing, one.extra, one.wrong))
             table.add_row(part.part, Text(user_name(one.user)), one.what, *counts)
     if table.row_count:
         out.print(table)
+    if table.row_count or any(part.difference and part.difference.damaged for part in found):
         out.print("all of it was repaired" if is_right else "they differ" if repair else "they differ; see --repair")
     elif is_right:
         out.print("no difference")

@@ -8,11 +8,15 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Final
 
-from loom.errors import StoreError
+from loom.errors import LoomError, StoreError
 
 
-class DamagedData(Exception):
-    """What was stored is not what is there. The store that reads it knows its place, and makes a StoreError of it."""
+class DamagedData(StoreError):
+    """What was stored is not what is there. The store that reads it knows its place: see damage_error()."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"{what}; restore it from a copy")
+        self.what = what
 
 
 UNREADABLE: Final = (
@@ -24,7 +28,7 @@ UNREADABLE: Final = (
     RecursionError,
     MemoryError,
 )
-"""What reading damaged data ends in, once errors of Loom itself are let through, some of which are LookupErrors.
+"""What reading damaged data ends in, once other errors of Loom are let through, some of which are LookupErrors.
 
 Errors that a wrong call ends in as well are not among them: see reading().
 """
@@ -35,16 +39,21 @@ def reading(what: str, *, but: tuple[type[Exception], ...] = ()) -> Generator[No
     """Take every error of the block, which only decodes, for damage of `what`; `but` are errors of a driver."""
     try:
         yield
-    except (StoreError, DamagedData, *but):
+    except (StoreError, *but):
         raise
     except Exception as error:
-        raise DamagedData(f"{what} cannot be read ({described(error)})") from error
+        raise unreadable(what, error) from error
+
+
+def unreadable(what: str, error: Exception) -> DamagedData:
+    """The damage of `what`, which reading ended in this error."""
+    return DamagedData(f"{what} cannot be read ({described(error)})")
 
 
 def described(error: Exception) -> str:
     """An error in a few words."""
     if isinstance(error, DamagedData):
-        return str(error)
+        return error.what
     if isinstance(error, MemoryError):
         return "it asks for more memory than there is"
     return f"{type(error).__name__}: {error}"
@@ -52,7 +61,18 @@ def described(error: Exception) -> str:
 
 def damage_error(place: str, error: Exception, *, verify: str | None = None) -> StoreError:
     """The error that names the place, what is damaged, and what to do; `verify` is the URL of what can be verified."""
-    to_do = (
-        f"run `loom store verify {verify} --repair`, or restore it from a copy" if verify else "restore it from a copy"
-    )
-    return StoreError(f"{place} is damaged: {described(error)}; {to_do}")
+    to_do = f"run `loom store verify {verify} --repair`, or " if verify else ""
+    return StoreError(f"{place} is damaged: {described(error)}; {to_do}restore it from a copy")
+
+
+@contextmanager
+def damage_at(place: str) -> Generator[None]:
+    """Say at which place it is that cannot be read."""
+    try:
+        yield
+    except DamagedData as error:
+        raise damage_error(place, error) from error
+    except LoomError:
+        raise
+    except UNREADABLE as error:
+        raise damage_error(place, error) from error

@@ -9,6 +9,7 @@ from typing import Any
 
 from loom.core.codec import KINDS, TIMES, attributes_from_json, attributes_to_json
 from loom.core.record import Episode, Fact, Layer, Origin, Provenance, Record
+from loom.stores.damage import unreadable
 
 _HEAD = ("id", "kind", "text", "origin", "trusted")
 _SHARED = ("recorded_at", "sources")
@@ -79,9 +80,19 @@ def to_row(record: Record) -> tuple[Any, ...]:
 
 
 def from_row(row: tuple[Any, ...]) -> Record:
-    """The record of a row that starts with COLUMNS."""
-    if row[_KIND] == Episode.kind:
-        return _episode_of(row)
+    """The record of a row that starts with COLUMNS.
+
+    Raises:
+        DamagedData: it is no row of a record.
+    """
+    try:
+        return _episode_of(row) if row[_KIND] == Episode.kind else _other_of(row)
+    except Exception as error:
+        raise unreadable(f"record {row[0]!r}", error) from error
+
+
+def _other_of(row: tuple[Any, ...]) -> Record:
+    """A fact or a block."""
     stored: dict[str, Any] = dict(zip(COLUMNS, row, strict=False))
     kind = stored["kind"]
     # What is NULL is left to the default of its field, which is None or empty.

@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from loom.errors import StoreUnavailable, UsageError
+from loom.stores.damage import damage_at
 
 DEADLINE_SECONDS = 30.0
 """How long a lock is waited for before the store counts as unavailable."""
@@ -47,9 +48,10 @@ def locked(path: Path, *, exclusive: bool) -> Generator[None]:
 
 @contextmanager
 def spoken_errors(folder: Path) -> Generator[None]:
-    """Errors of the file system as errors of Loom."""
+    """Errors of the file system, and of reading what is damaged, as errors of Loom."""
     try:
-        yield
+        with damage_at(str(folder)):
+            yield
     except OSError as error:
         raise StoreUnavailable(
             f"{folder} cannot be read or written ({error}); check the folder, its rights and the free space"

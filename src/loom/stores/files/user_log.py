@@ -34,6 +34,7 @@ from loom.core.message_codec import (
 from loom.core.scope import Scope
 from loom.errors import StoreError
 from loom.stores.checkpoint_tree import CheckpointTree, Node
+from loom.stores.damage import reading
 from loom.stores.files.disk import remove_file, replace_file, write_all
 from loom.stores.files.frames import HEADER_SIZE, MAX_PAYLOAD, framed, frames_of
 
@@ -97,8 +98,9 @@ class UserLog:
         frames, end = frames_of(self._read(start, size - start), str(self._path))
         if start + end == 0:  # the first frame came with the file's name, and so cannot be half written
             raise StoreError(f"{self._path} is no log of Loom, or is damaged at its beginning; restore it from a copy")
-        for offset, payload in frames:
-            self._replay(start + offset, HEADER_SIZE + len(payload), from_bytes(payload))
+        with reading(str(self._path)):
+            for offset, payload in frames:
+                self._replay(start + offset, HEADER_SIZE + len(payload), from_bytes(payload))
         self._end = start + end
 
     def close(self) -> None:
@@ -147,7 +149,8 @@ class UserLog:
             offset, index = self._parts[int(number)]
             return part_from_dict(frame(offset)["parts"][index])
 
-        return [entry_from_dict(entry, get) for node in nodes for entry in frame(node.content.offset)["entries"]]
+        with reading(str(self._path), but=(OSError,)):
+            return [entry_from_dict(entry, get) for node in nodes for entry in frame(node.content.offset)["entries"]]
 
     def _packed(self, checkpoint: Checkpoint | None, parent: LogNode | None, entries: Sequence[LogEntry]) -> Data:
         """A save as it is written, parts replaced by their numbers."""

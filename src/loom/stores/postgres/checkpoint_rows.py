@@ -19,6 +19,7 @@ from loom.core.checkpoint import Checkpoint, LogEntry
 from loom.core.message_codec import checkpoint_from_dict, checkpoint_to_dict, from_bytes, to_bytes
 from loom.core.scope import Scope
 from loom.stores.checkpoint_parts import pack_entries, unpack_entries
+from loom.stores.damage import reading
 from loom.stores.postgres.connection import Row, one, rows, run
 from loom.stores.postgres.owners import owner_of
 
@@ -150,7 +151,8 @@ async def _sweep(db: Database, owner: UUID, nodes: list[int]) -> None:
 
 
 def _found(row: Row) -> Found:
-    return Found(int(row[0]), checkpoint_from_dict(from_bytes(row[1])))
+    with reading(f"checkpoint number {row[0]}"):
+        return Found(int(row[0]), checkpoint_from_dict(from_bytes(row[1])))
 
 
 async def _unpacked(db: Database, owner: UUID, found: Sequence[tuple[Any, ...]]) -> list[LogEntry]:

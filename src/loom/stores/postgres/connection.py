@@ -11,6 +11,7 @@ import anyio
 
 from loom.core.scope import Scope
 from loom.errors import MissingExtra, StoreError, StoreUnavailable, UsageError
+from loom.stores.damage import damage_at
 from loom.stores.postgres.owners import lock_of, owner_of
 
 if TYPE_CHECKING:
@@ -119,7 +120,8 @@ def spoken_errors(where: str, *, needed: str = "the role that `loom store init` 
     from psycopg_pool import PoolClosed, PoolTimeout  # noqa: PLC0415
 
     try:
-        yield
+        with damage_at(where):
+            yield
     except PoolClosed as error:
         raise UsageError(f"the store {where} is closed; open another") from error
     except TimeoutError as error:

@@ -16,8 +16,9 @@ from uuid import UUID
 
 from loom.core.heavy import off_loop
 from loom.core.words import query_terms
+from loom.stores.damage import reading
 from loom.stores.postgres.connection import fetch, run
-from loom.stores.postings import Part, Place, TextChange, joined_run, parts_of, runs_of, without
+from loom.stores.postings import Part, Place, TextChange, check_numbers, joined_run, parts_of, runs_of, without
 
 if TYPE_CHECKING:
     from loom.stores.postgres.connection import Database
@@ -88,7 +89,9 @@ async def write(db: Database, owner: UUID, change: TextChange, *, before: int, s
 async def _take_out(db: Database, owner: UUID, gone: Mapping[Place, set[int]], added: dict[Place, bytes]) -> None:
     """Take numbers out of places; what is added to such a place is written with it, and taken from `added`."""
     held = {(run, term, signal): data for run, term, signal, data in await fetch(db, _READ, *_columns(gone), owner)}
-    left = {place: data + added.pop(place, b"") for place, data in without(held, gone).items()}
+    with reading("the word index"):
+        rest = without(held, gone)
+    left = {place: data + added.pop(place, b"") for place, data in rest.items()}
     kept = {place: data for place, data in left.items() if data}
     if kept:
         await run(db, _SET, owner, *_columns(kept), list(kept.values()))
@@ -108,4 +111,7 @@ async def parts(db: Database, owner: UUID, text: str, size: int) -> list[Part]:
     for term, signal, entries, texts, words in await fetch(db, _ASKED, *asked):
         spoken[term, signal].append(entries)
         lengths[signal] = texts, words
-    return parts_of(spoken, lengths)
+    with reading("the word index"):
+        found = parts_of(spoken, lengths)
+        check_numbers(found, size)
+    return found

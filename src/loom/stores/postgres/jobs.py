@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from loom.core.scope import Scope
 from loom.errors import StoreConflict, UsageError
 from loom.protocols.jobs import DeadLetter, Job, Lease
+from loom.stores.damage import reading
 from loom.stores.postgres.connection import Row, one, rows, run, run_many
 from loom.stores.postgres.owners import owner_of
 from loom.stores.postgres.records import take_numbers
@@ -168,12 +169,13 @@ def _row(job: Job) -> tuple[Any, ...]:
 
 def _job(row: Row) -> Job:
     namespace, user_id, session_id, id, kind, key, run_at, payload, attempts, *_ = row
-    return Job(
-        id=id,
-        scope=Scope(namespace, user_id, session_id),
-        kind=kind,
-        key=key,
-        run_at=from_micros(run_at),
-        payload=json.loads(payload),
-        attempts=attempts,
-    )
+    with reading(f"job {id!r}"):
+        return Job(
+            id=id,
+            scope=Scope(namespace, user_id, session_id),
+            kind=kind,
+            key=key,
+            run_at=from_micros(run_at),
+            payload=json.loads(payload),
+            attempts=attempts,
+        )

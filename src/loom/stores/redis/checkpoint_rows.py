@@ -12,6 +12,7 @@ from loom.core.clock import Clock
 from loom.core.message_codec import checkpoint_from_dict, checkpoint_to_dict, from_bytes, to_bytes
 from loom.core.scope import Scope
 from loom.stores.checkpoint_parts import HASH, pack_entries, unpack_entries
+from loom.stores.damage import reading
 from loom.stores.redis import checkpoint_scripts as scripts
 from loom.stores.redis.codec import id_bytes, micros
 from loom.stores.redis.link import Argument, Link
@@ -108,7 +109,8 @@ def _place(found: Found) -> bytes:
 
 
 def _checkpoint(data: bytes) -> Checkpoint:
-    return checkpoint_from_dict(from_bytes(data))
+    with reading("a checkpoint"):
+        return checkpoint_from_dict(from_bytes(data))
 
 
 def _split(hashes: bytes) -> list[bytes]:

@@ -16,6 +16,7 @@ from loom.core.scope import Scope
 from loom.errors import UsageError
 from loom.protocols.embedder import Vector
 from loom.protocols.jobs import DeadLetter, Job
+from loom.stores.damage import reading, unreadable
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -39,7 +40,10 @@ def pack_record(record: Record) -> bytes:
 
 def unpack_record(data: bytes) -> Record:
     """The record of pack_record()."""
-    return record_from_dict(json.loads(data))
+    try:
+        return record_from_dict(json.loads(data))
+    except Exception as error:
+        raise unreadable("a record", error) from error
 
 
 def pack_keys(keys: Mapping[str, str]) -> bytes:
@@ -49,7 +53,10 @@ def pack_keys(keys: Mapping[str, str]) -> bytes:
 
 def unpack_keys(data: bytes | None) -> dict[str, str]:
     """The keys of pack_keys(); none where there is nothing."""
-    return {} if data is None else json.loads(data)
+    if data is None:
+        return {}
+    with reading("the keys of a record"):
+        return {str(kind): str(text) for kind, text in json.loads(data).items()}
 
 
 def pack_vector(vector: Vector) -> bytes:
@@ -59,7 +66,10 @@ def pack_vector(vector: Vector) -> bytes:
 
 def unpack_vector(data: bytes) -> Vector:
     """The vector of pack_vector(), in a form that numpy takes as it is."""
-    return _little_endian(array("d", data))
+    try:
+        return _little_endian(array("d", data))
+    except ValueError as error:
+        raise unreadable("a vector", error) from error
 
 
 def _little_endian(numbers: array[float]) -> array[float]:
@@ -93,9 +103,10 @@ def pack_job(held: HeldJob) -> bytes:
 
 def unpack_job(data: bytes) -> HeldJob:
     """The job of pack_job()."""
-    found = json.loads(data)
-    until = None if found["until"] is None else datetime.fromisoformat(found["until"])
-    return HeldJob(_job(found), found["token"], until)
+    with reading("a job"):
+        found = json.loads(data)
+        until = None if found["until"] is None else datetime.fromisoformat(found["until"])
+        return HeldJob(_job(found), found["token"], until)
 
 
 def pack_letter(letter: DeadLetter) -> bytes:
@@ -105,8 +116,9 @@ def pack_letter(letter: DeadLetter) -> bytes:
 
 def unpack_letter(data: bytes) -> DeadLetter:
     """The dead letter of pack_letter()."""
-    found = json.loads(data)
-    return DeadLetter(job=_job(found), reason=found["reason"], at=datetime.fromisoformat(found["dead_at"]))
+    with reading("a job that was given up"):
+        found = json.loads(data)
+        return DeadLetter(job=_job(found), reason=found["reason"], at=datetime.fromisoformat(found["dead_at"]))
 
 
 def pack_owner(scope: Scope) -> bytes:
@@ -116,7 +128,8 @@ def pack_owner(scope: Scope) -> bytes:
 
 def unpack_owner(data: bytes) -> Scope:
     """The scope of pack_owner()."""
-    return Scope(*json.loads(data))
+    with reading("the name of a user"):
+        return Scope(*json.loads(data))
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +147,8 @@ class Binding:
     @staticmethod
     def unpacked(data: bytes | None) -> Binding | None:
         """The binding of packed()."""
-        return None if data is None else Binding(*json.loads(data))
+        with reading("the embedder of the store"):
+            return None if data is None else Binding(*json.loads(data))
 
 
 def _dumped(job: Job, more: Mapping[str, Any]) -> bytes:

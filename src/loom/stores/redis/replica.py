@@ -17,6 +17,7 @@ from anyio import Lock
 from loom.core.record import Record
 from loom.core.scope import Scope
 from loom.errors import StoreUnavailable
+from loom.stores.damage import DamagedData, damage_at, reading, unreadable
 from loom.stores.inmemory.shelf import Change, Shelf
 from loom.stores.redis.codec import Binding, unpack_keys, unpack_record, unpack_vector
 from loom.stores.redis.link import Link
@@ -66,7 +67,10 @@ class Replica:
         texts: dict[str, dict[str, str]] = {}
         for id, record, keys, _ in rows:
             name = id.decode()
-            changed[name] = unpack_record(record)
+            try:
+                changed[name] = unpack_record(record)
+            except DamagedData as error:
+                raise unreadable(f"record {name!r}", error) from error
             held = self.shelf.keys.get(name, {})
             found = dict.fromkeys(held, "") | unpack_keys(keys)
             # An access changes a record and no key of it: what is as it was is not indexed again.
@@ -76,7 +80,9 @@ class Replica:
         for id, _, _, vector in rows:
             if vector is None:
                 self.shelf.vectors.discard(id.decode())
-        self.shelf.vectors.set({id.decode(): unpack_vector(data) for id, _, _, data in rows if data is not None})
+        vectors = {id.decode(): unpack_vector(data) for id, _, _, data in rows if data is not None}
+        with reading("the vectors of a user"):
+            self.shelf.vectors.set(vectors)
 
     def drop(self, ids: Iterable[str]) -> None:
         """Let go of records that are over; the server removes them in its own time."""
@@ -101,7 +107,8 @@ class Replicas:
                 # Found out while this call waited for the copy: to try again would take it past its own time.
                 raise StoreUnavailable(str(replica.failure)) from replica.failure
             try:
-                await self._catch_up(replica, scope)
+                with damage_at(f"the Redis store at {self._link.address}"):
+                    await self._catch_up(replica, scope)
             except BaseException as error:
                 # Half a step must not be taken for a whole one.
                 self._drop(digest, replica)

@@ -11,7 +11,7 @@ from zlib import crc32
 
 from loom.core.record import Episode, Fact, Record
 from loom.stores import record_rows
-from loom.stores.damage import DamagedData, described
+from loom.stores.damage import DamagedData
 
 WRITTEN = (*record_rows.COLUMNS, "checksum")
 """The columns that are written with a record."""
@@ -42,13 +42,13 @@ def from_row(row: tuple[Any, ...]) -> Record:
     stored = row[_CHECKSUM]
     try:
         is_sound = stored is None or stored == checksum(row, row[_USER])
-        if row[1] == Episode.kind and (stored is None or type(row[_ACCESSES]) is not int):
-            is_sound = is_sound and _has_right_types(row)
-        if is_sound:
-            return record_rows.from_row(row)
-    except Exception as error:
-        raise DamagedData(f"record {row[0]!r} cannot be read ({described(error)})") from error
-    raise DamagedData(f"record {row[0]!r} is not what was written")
+    except (TypeError, ValueError, OverflowError):  # a column is not even of its type
+        is_sound = False
+    if row[1] == Episode.kind and (stored is None or type(row[_ACCESSES]) is not int):
+        is_sound = is_sound and _has_right_types(row)
+    if not is_sound:
+        raise DamagedData(f"record {row[0]!r} is not what was written")
+    return record_rows.from_row(row)
 
 
 def checksum(row: tuple[Any, ...], user: int) -> int:

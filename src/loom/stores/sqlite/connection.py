@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol, TypeAlias, TypeVar, cast
 import apsw
 
 from loom.errors import LoomError, StoreError, StoreUnavailable, UsageError
-from loom.stores.damage import UNREADABLE, damage_error
+from loom.stores.damage import UNREADABLE, DamagedData, damage_error
 
 Durability: TypeAlias = Literal["full", "fast"]
 SYNCHRONOUS: dict[str, str] = {"full": "FULL", "fast": "NORMAL"}
@@ -109,6 +109,8 @@ def spoken_errors(path: str) -> Generator[None]:
     """Errors of SQLite, and of reading what is damaged, as errors of Loom."""
     try:
         yield
+    except DamagedData as error:
+        raise damage_error(path, error, verify=f"sqlite:{path}") from error
     except LoomError:
         raise
     except (apsw.BusyError, apsw.LockedError) as error:

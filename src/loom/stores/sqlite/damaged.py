@@ -85,7 +85,7 @@ def _unreadable(db: Database, row: int) -> str | None:
         if stored is not None:
             from_row(stored)
     except DamagedData as error:
-        return str(error)
+        return error.what
     except UNREADABLE as error:
         (id,) = one(db, "SELECT CAST(id AS BLOB) FROM records WHERE row = ?", row) or (b"",)
         return f"record {_text(id)!r} cannot be read ({described(error)})"
