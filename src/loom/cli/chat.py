@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from loom.cli.output import console, print_json
+from loom.cli.output import console, plain, print_json
 from loom.core.event import Event, to_dict
 from loom.errors import LoomError, NotFound, UsageError
 
@@ -25,7 +25,9 @@ CHATS = "sqlite:./loom-chat.db"
 WHO = "me"
 """Who talks, if nothing is said."""
 
-_HELP = "/context  /memory [QUESTION]  /forget ID  /compact  /undo  /help  /quit"
+OFFLINE = "offline:memory"
+"""The model that costs nothing."""
+_HELP = "/context  /cost  /memory [QUESTION]  /forget ID  /compact  /undo  /help  /quit"
 
 
 def chat(
@@ -43,7 +45,10 @@ def chat(
     async def work() -> None:
         async with Agent(instructions, model=model, memory=memory, memory_tools=True) as agent:
             held = await agent.session(user_id=user, session_id=session)
-            await Chat(agent, held, json=json).talk(message)
+            talk = Chat(agent, held, json=json)
+            await talk.talk(message)
+            talk.before_the_end()
+        talk.after_the_end()
 
     try:
         anyio.run(work)
@@ -63,6 +68,7 @@ class Chat:
         self._errors = Console(stderr=True, highlight=False)
         self._commands: dict[str, Callable[[str], Awaitable[None]]] = {
             "context": self._context,
+            "cost": self._cost,
             "memory": self._memory,
             "forget": self._forget,
             "compact": self._compact,
@@ -89,6 +95,22 @@ class Chat:
                 return
             if said.strip():
                 await self._mended(said)
+
+    def before_the_end(self) -> None:
+        """Say why it takes a moment to leave, where a model still reads what was said."""
+        if self._agent.memory is not None and self._agent.memory.waits_to_learn:
+            self._errors.print(Text("[learning from what was said; Ctrl-C leaves it for the next time]", style="dim"))
+
+    def after_the_end(self) -> None:
+        """Say what it all cost, with what was learnt at the end."""
+        if not self._json and self._agent.model.name != OFFLINE and self._agent.bill.requests:
+            self._out.print(Text(f"({self._bill()})", style="dim"))
+
+    def _bill(self) -> str:
+        """What everything cost so far, and what of it was learning."""
+        memory = self._agent.memory
+        learning = f"; of it for learning: {memory.bill}" if memory is not None and memory.bill.requests else ""
+        return f"{self._agent.bill}{learning}"
 
     async def _typed(self, prompt: str) -> str:
         """The next line.
@@ -136,6 +158,11 @@ class Chat:
                 self._out.print(Text(f"[compacted: {change}; /undo takes it back]", style="cyan"))
             case "recovery":
                 self._out.print(Text(f"[{event.action}: {event.reason}]", style="yellow"))
+            case "memory.learned":
+                told = f"learnt {event.facts} facts from {event.turns} turns" if event.error is None else event.error
+                self._out.print(
+                    Text(f"[{told}: {event.usage.input:,} tokens in, {event.usage.output:,} out]", style="cyan")
+                )
             case "turn.end":
                 usage = event.usage
                 read = f", {usage.cache_read / usage.input:.0%} from the cache" if usage.input else ""
@@ -161,6 +188,10 @@ class Chat:
     async def _context(self, _: str) -> None:
         found = self._session.explain()
         self._tell(str(found), tokens=found.tokens, window=found.window, sections=found.sections)
+
+    async def _cost(self, _: str) -> None:
+        bill, memory = self._agent.bill, self._agent.memory
+        self._tell(self._bill(), all=plain(bill), learning=plain(memory.bill) if memory else None)
 
     async def _memory(self, question: str) -> None:
         user = self._session.scope.user_id
