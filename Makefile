@@ -12,7 +12,7 @@ demo: $(SETUP)  ## two users, facts that change, recall, compaction, checkpoints
 	@$(BIN)/loom demo
 
 test: $(SETUP) $(MOCK) check  ## every check and every test
-	@$(BIN)/python -m pytest -q -n auto
+	@$(BIN)/python -m pytest -q -n auto --durations=10
 
 test-llm: $(SETUP)  ## facts, summaries and compaction with a real model: 1.1 GB fetched once, about an hour
 	@$(BIN)/python -m benchmarks.llm --minutes 120

@@ -13,6 +13,7 @@
     ├─ StoreError
     │  ├─ StoreUnavailable*
     │  ├─ StoreConflict*
+    │  │  └─ StaleWrite*    what a write was prepared from was removed meanwhile
     │  ├─ EmbedderMismatch
     │  └─ FormatTooNew
     ├─ ProviderError
@@ -27,6 +28,8 @@ A message says what happened, with the values, and then what to do.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 
 class LoomError(Exception):
@@ -103,9 +106,23 @@ class StoreUnavailable(StoreError):
 
 
 class StoreConflict(StoreError):
-    """Somebody else changed the same thing first."""
+    """Somebody else changed the same thing first; `current` is what stands there now, where that is known."""
 
     retryable = True
+
+    def __init__(self, message: str, *, current: Any = None) -> None:
+        super().__init__(message)
+        self.current = current
+
+
+class StaleWrite(StoreConflict):
+    """Text of this user was removed after it was read for this write; nothing was written."""
+
+    def __init__(self, user_id: str) -> None:
+        super().__init__(
+            f"records of user {user_id!r} were removed after they were read for this write; nothing was written: "
+            "read them again and repeat the write"
+        )
 
 
 class EmbedderMismatch(StoreError):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -64,6 +66,31 @@ def test_a_chat_says_what_it_cost_and_what_of_it_was_learning(loom: Any, provide
 def test_courtesy_costs_no_second_request(loom: Any, provider: WireServer) -> None:
     loom("chat", "Thanks!", "--model", "compatible:qwen3")
     assert len(provider.requests) == 1
+
+
+def test_an_interrupt_while_it_learns_at_the_end_leaves_that_for_the_next_time(tmp_path: Path, loom: Any) -> None:
+    learning = Event()
+
+    def stuck(body: dict[str, Any]) -> Any:
+        if "<episodes>" not in str(body):
+            return Said.text("Noted.")
+        learning.set()
+        return "stalled"
+
+    with serve(ChatWire(), default=stuck) as service:
+        env = {**os.environ, "LOOM_BASE_URL": service.url}
+        command = [LOOM, "chat", "I keep a beast.", "--model", "compatible:qwen3", "--memory", "sqlite:m.db"]
+        with subprocess.Popen(
+            command, cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        ) as process:
+            learning.wait()
+            process.send_signal(signal.SIGINT)
+            out, errors = process.communicate()
+        assert b"Noted." in out
+        assert b"Ctrl-C leaves it for the next time" in errors
+        assert process.returncode == 130
+        assert len(service.requests) == 2
+    assert "jobs 1 wait" in " ".join(loom("doctor", "sqlite:m.db").stdout.split())
 
 
 def test_turns_that_wait_are_read_by_a_worker_that_is_given_a_model(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from loom.core.checks import as_utc, check_share
-from loom.core.clock import Clock, SystemClock
+from loom.core.clock import TICK, Clock, RisingClock, SystemClock
 from loom.errors import UsageError
 from loom.testing import FakeClock
 
@@ -14,7 +14,7 @@ from loom.testing import FakeClock
 def test_the_system_clock_speaks_utc_and_does_not_go_back():
     clock = SystemClock()
     assert isinstance(clock, Clock)
-    assert abs(clock.now() - datetime.now(UTC)) < timedelta(seconds=5)
+    assert datetime.now(UTC) <= clock.now() <= datetime.now(UTC)
     assert clock.now().tzinfo is UTC
     first = clock.monotonic()
     assert clock.monotonic() >= first
@@ -61,3 +61,18 @@ def test_a_share_lies_between_0_and_1(bad: float):
 def test_a_share_that_stores_do_not_know_is_refused(bad: Any):
     with pytest.raises(UsageError, match="give a float"):
         check_share(bad, "the confidence")
+
+
+def test_a_rising_clock_goes_on_from_where_it_was_when_the_other_is_set_back():
+    given = FakeClock(datetime(2026, 5, 1, 12, tzinfo=UTC))
+    clock = RisingClock(given)
+    assert isinstance(clock, Clock)
+    first = clock.now()
+    assert clock.now() == first == given.now()
+    given.set(first - timedelta(hours=1))
+    assert [clock.now(), clock.now()] == [first + TICK, first + 2 * TICK]
+    given.advance(30)
+    assert clock.now() == first + 2 * TICK + timedelta(seconds=30)
+    assert clock.monotonic() == 30
+    given.set(first + timedelta(hours=1))
+    assert clock.now() == first + timedelta(hours=1)

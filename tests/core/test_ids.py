@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loom.core.ids import ALPHABET, CROCKFORD, SHARED, RecordIds, ShortIds
+from loom.core.ids import ALPHABET, CROCKFORD, SHARED, RecordIds, ShortIds, last_id_at
 from loom.errors import UsageError
 from loom.testing import FakeClock
 
@@ -151,3 +151,12 @@ def test_record_ids_draw_randomness_once_a_millisecond():
 def test_record_ids_need_a_clock_after_1970():
     with pytest.raises(UsageError, match="1970"):
         RecordIds(FakeClock(datetime(1969, 12, 31, tzinfo=UTC))).next_id()
+
+
+def test_the_last_id_of_a_millisecond_lies_between_its_ids_and_later_ones():
+    clock = FakeClock()
+    ids = RecordIds(clock)
+    made = [ids.next_id() for _ in range(3)]
+    last = last_id_at(clock.now())
+    clock.advance(0.001)
+    assert max(made) < last < ids.next_id()

@@ -25,12 +25,15 @@ from tests.docs.pages import REWRITE, ROOT, run_loom, shown
 REFERENCE = ROOT / "docs/reference"
 GROUPS = {
     "cache": ("plan", "explain", "simulate"),
-    "memory": ("add", "search", "facts", "show", "stats", "forget", "export", "import", "reembed", "work"),
+    "memory": (
+        *("add", "search", "facts", "show", "standing", "confirm", "reject", "stats", "forget", "export", "import"),
+        *("reembed", "work"),
+    ),
     "store": ("init", "sweep", "verify", "copy"),
     "session": ("list", "show", "restore", "fork", "export", "compact"),
 }
 COMMANDS = (
-    *("", "chat", "demo", "doctor"),
+    *("", "chat", "demo", "doctor", "forget"),
     *(line for group, names in GROUPS.items() for line in (group, *(f"{group} {name}" for name in names))),
 )
 OPENING = """# The command line
@@ -70,7 +73,7 @@ def test_every_command_is_on_the_page(tmp_path):
         _, _, commands = run_loom(f"loom {command} --help", tmp_path).partition("Commands:\n")
         return re.findall(r"^  (\w+) ", commands, re.MULTILINE)
 
-    assert sorted(listed("")) == sorted(["chat", "demo", "doctor", *GROUPS])
+    assert sorted(listed("")) == sorted(["chat", "demo", "doctor", "forget", *GROUPS])
     for group, names in GROUPS.items():
         assert sorted(listed(group)) == sorted(names)
 

@@ -6,6 +6,8 @@ from importlib.util import find_spec
 import anyio
 import pytest
 
+from loom.engine import open_memory
+from loom.providers.embedding.hashing import HashEmbedder
 from loom.stores.postgres import init_schema
 from loom.stores.postgres.schema import TABLES
 from loom.testing.servers import chroma, postgres, redis
@@ -62,3 +64,30 @@ def chroma_url():
     need("chromadb")
     with chroma() as server:
         yield server.url
+
+
+@pytest.fixture(params=["inmemory", "sqlite", "sqlite+qdrant", "postgres", "redis"])
+def place(request, tmp_path):
+    """Opens memories on one place, on every backend; called again, it opens another one on the same data."""
+    stores = []
+
+    def opened(**options):
+        options = {"embedder": HashEmbedder(), **options}
+        if request.param in ("inmemory", "sqlite+qdrant") and stores:  # their data is in one object alone
+            return open_memory(stores[0], **options)
+        memory = open_memory(where, **options)
+        stores.append(memory.store)
+        return memory
+
+    match request.param:
+        case "inmemory":
+            where = "inmemory"
+        case "sqlite":
+            where = f"sqlite:{tmp_path}/bot.db"
+        case "sqlite+qdrant":
+            need("qdrant_edge")
+            parts = {"truth": f"sqlite:{tmp_path}/bot.db", "vectors": f"qdrant:{tmp_path}/near"}
+            where = {"backend": "composite", **parts}
+        case server:
+            where = request.getfixturevalue(f"{server}_url")
+    return opened

@@ -12,7 +12,7 @@ from loom.core.record import Layer
 from loom.core.scope import Scope
 from loom.engine import open_memory
 from loom.engine.copy import compare_user, copy_store
-from loom.engine.copy_user import PAGE
+from loom.engine.copy_user import PAGE, copy_user
 from loom.engine.places import Opening, store_at
 from loom.engine.verify import verify_store
 from loom.memory.composite_store import CompositeStore
@@ -34,6 +34,7 @@ from loom.testing.conformance.samples import (
     an_episode,
     one_of_each,
 )
+from loom.testing.interrupting import Interrupter
 from tests.engine.breaking import Breaking, Broken
 
 pytestmark = pytest.mark.anyio
@@ -112,7 +113,7 @@ async def test_a_composed_store_is_a_source_and_a_target(tmp_path, redis_url):
     middle, last = store_at(where, Opening()), InMemoryStore()
     await copied(first, middle)
     assert await middle.parts["l1+l2"].count(ALICE) == 2
-    assert all(one.is_right for one in await verify_store(middle))
+    assert [one.is_right for one in await verify_store(middle)] == [True, True, True]
     assert (await copied(middle, last)).users == 2 + len(ODD)
     await are_equal(first, last)
     await middle.aclose()
@@ -239,3 +240,32 @@ async def test_a_memory_goes_on_where_the_other_stopped(tmp_path, postgres_url):
             assert "I live in Oslo." in [hit.item.text for hit in found]
             assert (await other.metabolize()).jobs >= jobs
             assert "French" in str(await other.profile(user_id="ann"))
+
+
+async def forgotten_while_copied(step):
+    """What the copy holds where something is forgotten at one of its steps; None where it has fewer."""
+    source, target, steps = InMemoryStore(), InMemoryStore(), Interrupter()
+    await source.put(ALICE, an_episode("e1", "zeppelin"), an_episode("e2"))
+    await source.put_keys(ALICE, {"e2": {"around": "zeppelin and tea"}})
+
+    async def forget():
+        await source.write(ALICE, delete=["e1"], keys={"e2": {"around": "tea"}})
+
+    steps.watch(source)
+    steps.watch(target)
+    async with steps.counting(step, forget):
+        await copy_user(source, target, ALICE, with_vectors=False, progress=lambda _: None)
+    keys = (await target.found_by(ALICE, "e2"))["e2"].keys
+    return ([record.id for record in await target.list(ALICE)], dict(keys)) if steps.reached else None
+
+
+async def test_what_is_forgotten_while_it_is_copied_is_not_in_the_copy():
+    """At every step up to the last look at the source; what is forgotten after it is forgotten after the copy."""
+    outcomes = []
+    while (outcome := await forgotten_while_copied(len(outcomes))) is not None:
+        outcomes.append(outcome)
+    good = (["e2"], {"around": "tea"})
+    late = len(outcomes) - next(n for n, outcome in enumerate([*reversed(outcomes), good]) if outcome == good)
+    assert late > 10
+    assert outcomes[:late] == [good] * late
+    assert len(outcomes) - late <= 3  # behind the look: open_jobs, before and after it

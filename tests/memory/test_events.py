@@ -68,7 +68,7 @@ async def test_facts_go_by_when_they_became_true(memory):
     assert (await memory.timeline(user_id="alice", about="Rome")).count == 1
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     said=st.lists(
         st.lists(st.sampled_from(["boat", "boats", "sailing", "the", "red", "\u5bff\u53f8", "Anna's"]), min_size=1),

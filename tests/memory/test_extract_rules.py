@@ -287,8 +287,17 @@ async def test_it_is_an_extractor_and_cites_the_episode_that_says_it():
 
 
 @pytest.mark.parametrize("piece", ["and tea ", "A ", "tea, ", "of the ", "I like ", "I live in A "])
-async def test_hostile_text_takes_no_time(piece: str):
-    begun = time.process_time()
+async def test_hostile_text_takes_no_more_work_than_any_other(piece: str):
     for text in ("I like " + piece * 2_000, "I like " + (piece * 60)[:280], "I live in " + (piece * 60)[:270] + "!x"):
+        plain = "I like tea and I live in a small house with my sister and our two dogs. " * (len(text) // 72 + 1)
+        assert await work_of(text) < 10 * await work_of(plain[: len(text)])
+
+
+async def work_of(text: str) -> float:
+    """The processor time that a text takes; of several tries the one that others disturbed least."""
+    times: list[float] = []
+    for _ in range(5):
+        begun = time.thread_time()
         await found(text)
-    assert time.process_time() - begun < 1
+        times.append(time.thread_time() - begun)
+    return min(times)

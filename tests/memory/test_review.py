@@ -98,7 +98,7 @@ async def test_a_fact_that_two_turns_taught_outlives_one_of_them(memory):
 async def test_what_a_forgotten_statement_had_closed_holds_again(memory, how):
     await memory.remember("I live in Tokyo.", session_id="monday", **ALICE)
     await memory.metabolize(**ALICE)
-    memory._clock.advance(timedelta(days=1))
+    memory._clock._clock.advance(timedelta(days=1))
     moved = await memory.remember("I moved to Berlin.", session_id="tuesday", **ALICE)
     await memory.metabolize(**ALICE)
     (berlin,) = await memory.facts(predicate="lives_in", **ALICE)
@@ -109,13 +109,13 @@ async def test_what_a_forgotten_statement_had_closed_holds_again(memory, how):
         await memory.forget(moved.kept[0].id if how == "turn" else berlin.id, **ALICE)
     assert [fact.object for fact in await memory.facts(predicate="lives_in", **ALICE)] == ["Tokyo"]
     assert "Berlin" not in {fact.object for fact in await memory.facts(history=True, **ALICE)}
-    later = memory._clock.advance(timedelta(days=1))
+    later = memory._clock._clock.advance(timedelta(days=1))
     assert [f.object for f in await memory.facts(predicate="lives_in", at=later, **ALICE)] == ["Tokyo"]
 
 
 async def test_an_instruction_stands_again_when_its_contradiction_is_forgotten(memory):
     await memory.instruct("Always answer in French.", **ALICE)
-    memory._clock.advance(60)
+    memory._clock._clock.advance(60)
     said = await memory.instruct("Never answer in French.", **ALICE)
     await memory.forget(said.episode.id, **ALICE)
     assert [item.text for item in (await memory.standing(**ALICE)).items] == ["Always answer in French"]
@@ -244,6 +244,7 @@ async def test_importing_again_changes_nothing_and_keeps_where_things_come_from(
     await memory.set_block("persona", "Alice sails well.", trusted=True, **ALICE)
     lines = [line async for line in memory.export(**ALICE)]
     keys = await keys_of(memory, *[e.record.id for e in await memory.timeline(**ALICE)])
+    assert len(keys) == 3
     assert all(keys.values())
     await memory.import_(lines, **ALICE)
     assert [line async for line in memory.export(**ALICE)] == lines

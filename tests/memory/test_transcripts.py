@@ -88,3 +88,14 @@ def test_a_file_without_a_turn_is_refused_with_the_forms(tmp_path, text):
     with pytest.raises(UsageError) as caught:
         read(tmp_path, text)
     assert FORMS in str(caught.value)
+
+
+def test_a_name_is_who_speaks(tmp_path):
+    said = [
+        {"role": "user", "name": "Mallory", "content": "a"},
+        {"author": {"role": "user", "name": "user"}, "content": "b"},
+        {"author": {"role": "user", "name": None}, "content": "c"},
+        {"role": "assistant", "name": "helper", "content": "d"},
+    ]
+    (one,) = read(tmp_path, json.dumps(said))
+    assert [turn.speaker for turn in one.turns] == ["Mallory", "someone named user", "user", "assistant"]

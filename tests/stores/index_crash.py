@@ -6,7 +6,6 @@
 import json
 import os
 import random
-import select
 import signal
 import sys
 from collections import Counter
@@ -26,9 +25,8 @@ ENGINES = {
     "qdrant": lambda folder: QdrantVectorStore(folder / "index"),
     "qdrant-edge": lambda folder: QdrantVectorStore(f"edge:{folder}/index"),
 }
-LONGEST = 0.3
-PATIENCE = 120
-"""Seconds after which a process that says nothing is taken for one that hangs."""
+LONGEST = 20
+"""Lines that a process may say, at the most, from its first write until it is killed."""
 
 
 def vector_of(id):
@@ -88,7 +86,7 @@ def start(engine, folder, life, acknowledged):
     reading, writing = os.pipe()
     if pid := os.fork():
         os.close(writing)
-        return pid, os.fdopen(reading, "rb", buffering=0)
+        return pid, os.fdopen(reading, "rb")
     os.close(reading)
 
     def say(what):
@@ -104,29 +102,21 @@ def start(engine, folder, life, acknowledged):
     os._exit(1)
 
 
-def heard(said, seconds):
-    """The next lines that a process says within so long."""
-    ready, _, _ = select.select([said], [], [], seconds)
-    return os.read(said.fileno(), 1 << 20) if ready else b""
-
-
 def campaign(engine, folder, kills, seed):
     """Let so many processes live and die, one after the other, and one more that only looks."""
     chance, acknowledged, seen = random.Random(seed), {}, Counter()
     for life in range(kills + 1):
         pid, said = start(engine, folder, life, acknowledged)
-        lines = b""
-        while not lines.endswith(b"\n") and (more := heard(said, PATIENCE)):
-            lines += more
-        if life < kills:
-            lines += heard(said, 5)  # so that at least one write came to its end, and others are on their way
-            select.select([], [], [], chance.uniform(0, LONGEST))
+        # The first line says what was found. The moment is counted in lines, and so is the same on any machine; at
+        # least one write came to its end then, and others are on their way.
+        lines = [said.readline() for _ in range(1 + (chance.randrange(1, LONGEST) if life < kills else 0))]
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
-        while more := heard(said, 0):
-            lines += more
-        said.close()
-        for line in lines.split(b"\n")[:-1]:
+        with said:
+            lines += said.readlines()
+        for line in lines:
+            if not line.endswith(b"\n"):
+                continue
             told = json.loads(line)
             if "error" in told:
                 raise SystemExit(told["error"])

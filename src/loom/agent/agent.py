@@ -13,8 +13,10 @@ from loom.agent.result import Result, result_of
 from loom.agent.sessions import Sessions
 from loom.core.clock import Clock
 from loom.core.event import Event, MemoryLearned
+from loom.core.forks import renew_lock_after_fork
 from loom.core.message import Message, Usage
 from loom.core.portal import Portal
+from loom.core.record import Erasure, StoreReceipt
 from loom.errors import NotFound, UsageError
 from loom.memory.learning import Facts
 from loom.memory.memory import Memory
@@ -27,6 +29,7 @@ from loom.telemetry.bill import Bill, Ledger, metered
 from loom.tools.run_context import RunContext
 
 if TYPE_CHECKING:
+    from datetime import datetime
     from types import TracebackType
 
     from loom.context.context import Context
@@ -115,6 +118,7 @@ class Agent:
         )
         self._portal: Portal | None = None
         self._portal_lock = Lock()
+        renew_lock_after_fork(self, "_portal_lock")
 
     # -- running ------------------------------------------------------------------------------------------
 
@@ -180,9 +184,13 @@ class Agent:
         return await self.run(text, user_id=user_id, session_id=session_id, metadata=metadata)
 
     def run_sync(self, text: str | Message, **options: Any) -> Result:
-        """run() for programs without an event loop, from any thread; works where a loop is running, too."""
+        """run() for programs without an event loop, from any thread; works where a loop is running, too.
+
+        Raises:
+            UsageError: the process was forked after the agent ran in it; make another agent there.
+        """
         with self._portal_lock:
-            portal = self._portal = self._portal or Portal()
+            portal = self._portal = self._portal or Portal("this agent")
         return portal.call(partial(self.run, text, **options))
 
     async def build_context(
@@ -199,6 +207,20 @@ class Agent:
         """The session behind a conversation, to look at, compact, rewind or fork."""
         async with self._sessions.taken(user_id, session_id, None) as session:
             return session
+
+    async def forget(self, user_id: str, *, before: datetime | None = None) -> Erasure:
+        """Erase a person: what is remembered of them, their conversations, and those that are open in this process.
+
+        A turn of theirs that is running ends with NotFound, and nothing of it is kept. With `before`, only what
+        happened before that moment, and conversations that were last saved before it. The receipt names each store,
+        what it removed, and what is pending there.
+        """
+        sessions = await self._sessions.forget(user_id, before)
+        receipts = [("sessions", sessions)]
+        if self.memory is not None:
+            receipts.insert(0, ("memory", await self.memory.forget(user_id=user_id, before=before)))
+        stores = [StoreReceipt(store=name, removed=done.removed, pending=done.pending) for name, done in receipts]
+        return Erasure(user_id=user_id, stores=tuple(stores))
 
     # -- what it costs ------------------------------------------------------------------------------------
 
@@ -232,10 +254,10 @@ class Agent:
             stack.push_async_callback(self._sessions.aclose)
 
     def close(self) -> None:
-        """aclose() for programs without an event loop."""
+        """aclose() for programs without an event loop. In a forked process, what ran before stays with the parent."""
         with self._portal_lock:
             portal, self._portal = self._portal, None
-        if portal is not None:
+        if portal is not None and portal.is_of_this_process:
             try:
                 portal.call(self.aclose)
             finally:
@@ -266,7 +288,7 @@ class Agent:
             return (), ()
         user_id = session.scope.user_id
         done = await self.memory.metabolize(user_id=user_id, learn=False)
-        notes = tuple(f"a job of the memory failed: {reason}" for reason in done.failed)
+        notes = (*done.notes, *(f"a job of the memory failed: {reason}" for reason in done.failed))
         learned = self.memory.learned(user_id=user_id)
         if learned is None:
             return notes, ()

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 from anyio import Semaphore, fail_after, get_current_task
 
 from loom.context.context import Context
 from loom.context.skills import Skill
+from loom.core.checks import as_utc
 from loom.core.clock import Clock, SystemClock
 from loom.core.ids import RecordIds
+from loom.core.record import Receipt
 from loom.core.scope import Scope
-from loom.errors import StoreConflict, UsageError
+from loom.errors import NotFound, StoreConflict, UsageError
 from loom.memory.memory import Memory
 from loom.protocols.checkpoint_store import CheckpointStore
 from loom.protocols.model import Model
@@ -117,14 +120,45 @@ class Sessions:
                 tool.context = _context(scope, metadata)
             try:
                 yield place.session
-            except StoreConflict:  # somebody else went on with it; the next turn begins where he is
-                await place.session.restore()
+            except StoreConflict:  # somebody else went on with it; the next turn begins where they are
+                with suppress(NotFound):  # or forgot it
+                    await place.session.restore()
                 raise
 
     async def exists(self, user_id: str, session_id: str) -> bool:
         """Whether a conversation was saved."""
         self._check_open()
         return await self._store.load(Scope(self._namespace, user_id, session_id)) is not None
+
+    async def forget(self, user_id: str, before: datetime | None = None) -> Receipt:
+        """Remove the saved sessions of a user, and let go of those that are open here, a running turn included.
+
+        With `before`, only sessions that were last saved before that moment.
+        """
+        self._check_open()
+        user = Scope(self._namespace, user_id)
+        if before is None:
+            self._let_go(user)
+            return await self._store.forget(user)
+        return await self._forget_before(user, as_utc(before, "before of forget()"))
+
+    async def _forget_before(self, user: Scope, before: datetime) -> Receipt:
+        newest: dict[str, datetime] = {}
+        for checkpoint in await self._store.list(user):
+            newest.setdefault(checkpoint.session_id, checkpoint.at)
+        removed, pending = Counter[str](), list[str]()
+        for session_id in [id for id, at in newest.items() if at < before]:
+            session = user.for_session(session_id)
+            self._let_go(session)
+            receipt = await self._store.forget(session)
+            removed.update(receipt.removed)
+            pending += receipt.pending
+        return Receipt(removed=dict(removed), pending=tuple(dict.fromkeys(pending)))
+
+    def _let_go(self, scope: Scope) -> None:
+        """Drop the sessions of a scope that are open here; whoever still holds one cannot save it."""
+        for held in [held for held in self._places if scope.covers(held)]:
+            self._places.pop(held).session.discard()
 
     async def aclose(self) -> None:
         """Save every session, and close the store if it was opened here."""

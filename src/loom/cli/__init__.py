@@ -8,12 +8,13 @@ import sys
 def main() -> None:
     """Run `loom`; a user's mistake ends in one line and exit code 2, never in a traceback."""
     from loom.cli.app import app
+    from loom.cli.output import echo
     from loom.errors import LoomError
 
     try:
         app()
     except LoomError as error:
-        sys.stderr.write(f"loom: {error}\n")
+        echo(f"loom: {error}", err=True)
         raise SystemExit(2) from None
     except BrokenPipeError:
         sys.stderr.close()  # the reader of a pipe went away: nobody is left to tell

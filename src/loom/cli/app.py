@@ -4,15 +4,48 @@ from __future__ import annotations
 
 import io
 import sys
-from typing import Annotated
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from loom import __version__
 from loom.cli import cache, chat, demo, doctor, memory, session, store
+from loom.cli.forget import forget
+from loom.cli.output import echo
+from loom.core.plain import plain_text
+
+
+class Commands(TyperGroup):
+    """The commands; what is said of a wrong command line repeats it as plain text."""
+
+    def make_context(self, *args: Any, **options: Any) -> Any:
+        """Read the command line."""
+        with _plain_errors():
+            return super().make_context(*args, **options)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Read the rest of it, and do what it says."""
+        with _plain_errors():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _plain_errors() -> Generator[None]:
+    try:
+        yield
+    except Exception as error:
+        said: object = getattr(error, "message", None)  # of the errors that typer prints by itself
+        if isinstance(said, str):
+            error.__dict__["message"] = plain_text(said)
+        raise
+
 
 app = typer.Typer(
     name="loom",
+    cls=Commands,
     help="Decide what a model sees, and keep what it should know next time.",
     no_args_is_help=True,
     add_completion=False,
@@ -25,11 +58,12 @@ app.command(name="chat")(chat.chat)
 app.add_typer(store.app, name="store")
 app.command(name="demo")(demo.demo)
 app.command(name="doctor")(doctor.doctor)
+app.command(name="forget")(forget)
 
 
 def _version(value: bool) -> None:
     if value:
-        typer.echo(f"loom {__version__}")
+        echo(f"loom {__version__}")
         raise typer.Exit
 
 

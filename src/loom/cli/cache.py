@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -77,8 +77,8 @@ def simulate(
     from loom.context.cache.repair import FIXES, Fix, repair
     from loom.context.cache.simulate import simulate as replay
 
-    errors = Console(stderr=True)
-    with errors.status(f"reading {trace.name}"):
+    errors = console(stderr=True)
+    with errors.status(Text(f"reading {trace.name}")):
         prompts, usages = read_trace_file(trace, provider=provider, model=model)
     rules = find_model(prompts[0].model, provider or prompts[0].provider).cache
     done = replay(list(track(prompts, "replaying", console=errors, transient=True)), rules)

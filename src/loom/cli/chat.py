@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import anyio
 import typer
-from rich.console import Console
 from rich.text import Text
 
-from loom.cli.output import console, plain, print_json
+from loom.cli.output import Stream, console, echo, plain, print_json
 from loom.core.event import Event, to_dict
 from loom.errors import LoomError, NotFound, UsageError
 
 if TYPE_CHECKING:
     from loom.agent.agent import Agent
     from loom.memory.memory import Memory
+    from loom.memory.standing import Standing
     from loom.session.session import Session
 
 CHATS = "sqlite:./loom-chat.db"
@@ -27,7 +27,9 @@ WHO = "me"
 
 OFFLINE = "offline:memory"
 """The model that costs nothing."""
-_HELP = "/context  /cost  /memory [QUESTION]  /forget ID  /compact  /undo  /help  /quit"
+_HELP = (
+    "/context  /cost  /memory [QUESTION]  /forget ID  /standing  /confirm ID  /reject ID  /compact  /undo  /help  /quit"
+)
 
 
 def chat(
@@ -46,14 +48,16 @@ def chat(
         async with Agent(instructions, model=model, memory=memory, memory_tools=True) as agent:
             held = await agent.session(user_id=user, session_id=session)
             talk = Chat(agent, held, json=json)
-            await talk.talk(message)
-            talk.before_the_end()
+            try:
+                await talk.talk(message)
+            finally:
+                talk.before_the_end()
         talk.after_the_end()
 
     try:
         anyio.run(work)
     except KeyboardInterrupt:
-        typer.echo(err=True)  # the terminal shows ^C where it was typed: what comes next begins a line
+        echo(err=True)  # the terminal shows ^C where it was typed: what comes next begins a line
         raise
 
 
@@ -64,13 +68,18 @@ class Chat:
         self._agent = agent
         self._session = session
         self._json = json
+        self._heard: set[str] | None = None  # what stands or waits already, so that it is no news
         self._out = console()
-        self._errors = Console(stderr=True, highlight=False)
+        self._errors = console(stderr=True)
+        self._answer = Stream()
         self._commands: dict[str, Callable[[str], Awaitable[None]]] = {
             "context": self._context,
             "cost": self._cost,
             "memory": self._memory,
             "forget": self._forget,
+            "standing": self._standing,
+            "confirm": self._confirm,
+            "reject": self._reject,
             "compact": self._compact,
             "undo": self._undo,
             "help": self._help,
@@ -85,7 +94,7 @@ class Chat:
             self._out.print(Text(f"{self._agent.model.name}; {_HELP}", style="dim"))
             for note in self._agent.notes:
                 self._out.print(Text(f"! {note}", style="yellow"))
-        prompt = "[bold]> [/bold]" if sys.stdin.isatty() else ""
+        prompt = Text("> " if sys.stdin.isatty() else "", style="bold")
         while True:
             try:
                 said = await self._typed(prompt)
@@ -112,7 +121,7 @@ class Chat:
         learning = f"; of it for learning: {memory.bill}" if memory is not None and memory.bill.requests else ""
         return f"{self._agent.bill}{learning}"
 
-    async def _typed(self, prompt: str) -> str:
+    async def _typed(self, prompt: Text) -> str:
         """The next line.
 
         In a terminal the loop waits until the line is whole, and hears Ctrl-C meanwhile; nobody else could end a read.
@@ -140,17 +149,27 @@ class Chat:
 
     async def _say(self, said: str) -> None:
         scope = self._session.scope
+        if self._heard is None:
+            self._heard = {text for _, text, _ in _wishes(await self._standing_now())}
         async for event in self._agent.stream(said, user_id=scope.user_id, session_id=self._session.id):
             if self._json:
                 print_json(to_dict(event), indent=None)
             else:
                 self._show(event)
+        await self._tell_news(self._heard)
+
+    async def _tell_news(self, heard: set[str]) -> None:
+        """Which wishes were learnt from what was said, and which wait: the user can object."""
+        for id, text, waits in _wishes(await self._standing_now()):
+            if text not in heard:
+                heard.add(text)
+                does = f"waits; /confirm {id} or /reject {id}" if waits else f"stands from now on; /reject {id}"
+                self._tell(f"! {text}: {does}", type="standing", id=id, wish=text, unconfirmed=waits)
 
     def _show(self, event: Event) -> None:
         match event.type:
             case "text":
-                sys.stdout.write(event.text)
-                sys.stdout.flush()
+                self._answer.write(event.text)
             case "tool.start":
                 self._out.print(Text(f"[{event.name}]", style="cyan"))
             case "compaction.end":
@@ -213,6 +232,30 @@ class Chat:
             raise NotFound(f"there is nothing with the id {id!r}; /memory QUESTION shows the ids")
         self._tell(f"forgotten: {gone} of what was kept", removed=receipt.removed)
 
+    async def _standing_now(self) -> Standing:
+        return await self._kept.standing(user_id=self._session.scope.user_id)
+
+    async def _standing(self, _: str) -> None:
+        found = _wishes(await self._standing_now())
+        lines = [f"{id}  {text}{'  (unconfirmed)' if waits else ''}" for id, text, waits in found]
+        listed = [{"id": id, "wish": text, "unconfirmed": waits} for id, text, waits in found]
+        self._tell("\n".join(lines) or "nothing stands", standing=listed)
+
+    async def _confirm(self, id: str) -> None:
+        if not id:
+            raise UsageError("name what to confirm: /confirm ID; /standing shows the ids")
+        done = await self._kept.confirm(id, user_id=self._session.scope.user_id)
+        kept, retired = [item.text for item in done.kept], [item.text for item in done.retired]
+        gone = f"; no longer: {', '.join(retired)}" if retired else ""
+        self._tell(f"stands from now on: {', '.join(kept)}{gone}", kept=kept, retired=retired)
+
+    async def _reject(self, id: str) -> None:
+        if not id:
+            raise UsageError("name what to reject: /reject ID; /standing shows the ids")
+        receipt = await self._kept.reject(id, user_id=self._session.scope.user_id)
+        self._heard = None  # said again, it is news again
+        self._tell("rejected", removed=receipt.removed)
+
     async def _compact(self, _: str) -> None:
         done = await self._session.compact()
         change = f"{done.tokens_before:,} -> {done.tokens_after:,} tokens"
@@ -229,3 +272,9 @@ class Chat:
 
     async def _help(self, _: str) -> None:
         self._tell(_HELP, commands=[f"/{name}" for name in (*self._commands, "quit")])
+
+
+def _wishes(found: Standing) -> list[tuple[str, str, bool]]:
+    """What stands, shown or not, and what waits: the id, the words, and whether it waits."""
+    stands = [(item.id, item.text, False) for item in (*found.items, *found.left_out)]
+    return [*stands, *((item.id, item.text, True) for item in found.unconfirmed)]

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from loom.cli.importing import import_file
-from loom.cli.output import console, plain, print_json, print_listed, progress_bar
+from loom.cli.output import ask, console, echo, echo_json, plain, print_json, print_listed, progress_bar
 from loom.errors import NotFound, UsageError
 
 if TYPE_CHECKING:
@@ -187,6 +187,58 @@ def _explained(memory: Any, id: str, user: str) -> Any:
 
 
 @app.command()
+def standing(db: Db = DEFAULT, user: User = "me", json: Json = False) -> None:
+    """The preferences and instructions that stand, and those that wait to be confirmed."""
+    with _opened(db) as memory:
+        found = memory.standing(user_id=user)
+    if json:
+        print_json(found)
+        return
+    for item in (*found.items, *found.left_out):
+        print_listed(item.id, item.text, f"since {item.since:%Y-%m-%d}" if item.since else "at any time")
+    for item in found.unconfirmed:
+        hint = f"`loom memory confirm {item.id}` makes it stand, `reject` drops it"
+        print_listed(item.id, item.text, f"waits since {item.since:%Y-%m-%d}: {hint}")
+    if not (found.items or found.left_out or found.unconfirmed):
+        console().print(Text(f"nothing stands for {user}"))
+
+
+@app.command()
+def confirm(
+    id: Annotated[str, typer.Argument(help="A wish that waits; `standing` lists them.")],
+    db: Db = DEFAULT,
+    user: User = "me",
+    json: Json = False,
+) -> None:
+    """Make a wish stand that was found among other text."""
+    with _opened(db) as memory:
+        done = memory.confirm(id, user_id=user)
+    if json:
+        print_json(done)
+        return
+    console().print(Text(f"stands from now on: {', '.join(item.text for item in done.kept)}"))
+    _print_notes(done.notes)
+
+
+@app.command()
+def reject(
+    id: Annotated[str, typer.Argument(help="A wish that waits or stands; `standing` lists them.")],
+    db: Db = DEFAULT,
+    user: User = "me",
+    json: Json = False,
+) -> None:
+    """Drop a wish that waits, or take back one that stands."""
+    with _opened(db) as memory:
+        receipt = memory.reject(id, user_id=user)
+    if json:
+        print_json(receipt)
+        return
+    console().print(f"removed {', '.join(f'{n} {kind}' for kind, n in receipt.removed.items())}")
+    for line in receipt.pending:
+        console().print(Text(f"pending: {line}", style="yellow"))
+
+
+@app.command()
 def stats(db: Db = DEFAULT, user: User = "me", embedder: Embedder = None, json: Json = False) -> None:
     """How much is known, by layer, and which embedder is used."""
     with _opened(db, embedder) as memory:
@@ -215,7 +267,7 @@ def forget(
     """Forget records, or a whole user."""
     with _opened(db) as memory:
         if not ids and not yes:
-            typer.confirm(f"Forget everything that is known of {user}?", abort=True)
+            ask(f"Forget everything that is known of {user}?")
         for id in ids or ():
             _explained(memory, id, user)  # nothing is forgotten where one of them is not there
         receipt = memory.forget(*(ids or ()), user_id=user)
@@ -238,7 +290,7 @@ def export_(
     with _opened(db) as memory:
         lines = memory.export(user_id=user)
     if to is None:
-        typer.echo("\n".join(lines))
+        echo_json("\n".join(lines))
     else:
         try:
             to.write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -272,7 +324,7 @@ def import_(
         with _opened(db, may_be_new=True) as memory:  # again: what was being written then has ended now
             held = sum(count for name, count in memory.stats(user_id=user).items() if name not in {"jobs", "failed"})
         again = "run it again to go on, nothing is added twice"
-        typer.echo(f"loom: stopped; {held:,} records of {user} are kept; {again}", err=True)
+        echo(f"loom: stopped; {held:,} records of {user} are kept; {again}", err=True)
         raise typer.Exit(130) from None
     if json:
         counts = {"imported": done.new, "there": done.there, "skipped": done.left_out}

@@ -1,21 +1,28 @@
-"""What commands print: pictures for people, JSON for programs."""
+"""What commands print: pictures for people, JSON for programs.
+
+Whatever is printed goes through here. Stored text, names, errors and answers of models may hold characters that a
+terminal obeys; none of them reaches it, whichever command prints them.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Generator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from datetime import datetime
 from typing import Any, cast
 
 import typer
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.padding import Padding
 from rich.progress import Progress
+from rich.segment import Segment
 from rich.text import Text
 
 from loom.core.codec import record_to_dict
+from loom.core.plain import one_line, plain_text
 from loom.core.record import Episode, Fact, WorkingBlock
 
 HIDDEN = {"prompt", "body", "key"}
@@ -24,28 +31,69 @@ SHOWN_CHARS = 300
 """Characters of a text in a list."""
 
 
-def console() -> Console:
-    """Where people read."""
-    return Console(highlight=False)
+class SafeConsole(Console):
+    """Prints the styles and moves that Loom asks for, and none that stand in a text."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """The pieces of what is printed, each with plain text."""
+        for piece in super().render(renderable, options):
+            yield piece if piece.control else Segment(plain_text(piece.text), piece.style)
+
+
+def console(*, stderr: bool = False) -> Console:
+    """Where people read. Brackets in a text are brackets, not markup."""
+    return SafeConsole(stderr=stderr, highlight=False, markup=False, emoji=False)
+
+
+def echo(text: str = "", *, err: bool = False) -> None:
+    """Print a text as it is, but for what a terminal would obey."""
+    typer.echo(plain_text(text), err=err)
+
+
+def ask(question: str) -> None:
+    """Ask, and leave if the answer is no."""
+    typer.confirm(plain_text(question), abort=True)
+
+
+class Stream:
+    """Prints a text that comes in pieces, as soon as they come.
+
+    What may belong to the next piece waits for it: half a line end, and characters that join two others.
+    """
+
+    _WAITING = "\r\u200c\u200d\ufe0e\ufe0f"
+
+    def __init__(self) -> None:
+        self._before, self._held = "", ""
+
+    def write(self, piece: str) -> None:
+        """Print the next piece."""
+        text = self._held + piece
+        ready = text.rstrip(self._WAITING)
+        self._held = text[len(ready) :]
+        sys.stdout.write(plain_text(self._before + ready)[len(self._before) :])
+        sys.stdout.flush()
+        last = ready[-1:] or self._before
+        self._before = last if plain_text(last) == last else ""
 
 
 def print_listed(id: str, said: str, about: str) -> None:
     """A record of a list: its id with what it says, which no width of a terminal cuts, and a line about it."""
     out = console()
-    out.print(Text(f"{id}  {shortened(said)}"), soft_wrap=True)
+    out.print(Text(f"{one_line(id)}  {shortened(said)}"), soft_wrap=True)
     out.print(Padding(Text(about, style="dim"), (0, 0, 0, 4), expand=False))
 
 
 def shortened(text: str) -> str:
     """A text on one line, cut with an ellipsis where it is long."""
-    line = " ".join(text.split())
+    line = one_line(text)
     return line if len(line) <= SHOWN_CHARS else f"{line[:SHOWN_CHARS].rstrip()}\N{HORIZONTAL ELLIPSIS}"
 
 
 @contextmanager
 def progress_bar(title: str) -> Generator[Callable[[int, int], None]]:
     """A bar on the error stream, where people watch; gives a function that is told how far the work is."""
-    out = Console(stderr=True)
+    out = console(stderr=True)
     with Progress(console=out, transient=True, disable=not out.is_terminal) as bar:
         task = bar.add_task(title, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
@@ -53,7 +101,26 @@ def progress_bar(title: str) -> Generator[Callable[[int, int], None]]:
 
 def print_json(value: object, *, indent: int | None = 2) -> None:
     """Print a value as JSON; without an indent, on one line."""
-    typer.echo(json.dumps(plain(value), indent=indent, ensure_ascii=False))
+    echo_json(json.dumps(plain(value), indent=indent, ensure_ascii=False))
+
+
+def echo_json(document: str) -> None:
+    """Print JSON as it is; what a terminal would obey is written as an escape, which means the same."""
+    typer.echo(document.translate(_ESCAPES))
+
+
+class _Escapes(dict[int, str]):
+    """How JSON spells each character, found out when it is first met."""
+
+    def __missing__(self, code: int) -> str:
+        char = chr(code)
+        is_plain = char == "\n" or plain_text(char) == char
+        self[code] = char if is_plain else f"\\u{code:04x}" if code <= _TWO_BYTES else json.dumps(char)[1:-1]
+        return self[code]
+
+
+_TWO_BYTES = 0xFFFF
+_ESCAPES = _Escapes()
 
 
 def plain(value: object) -> Any:

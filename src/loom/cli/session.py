@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import anyio
 import typer
-from rich.control import strip_control_codes
 from rich.table import Table
 from rich.text import Text
 
 from loom.cli.chat import CHATS, WHO
-from loom.cli.output import console, print_json
+from loom.cli.output import console, echo_json, print_json
 from loom.core.checkpoint import end_of_turn
 from loom.core.message import plain
 from loom.core.message_codec import log_to_dict
@@ -175,8 +174,7 @@ def show(
         return
     out = console()
     for message, role, text in lines:
-        said = strip_control_codes(text.replace("\x1b", ""))
-        out.print(Text.assemble((f"{role:9} ", "bold"), said, (f"  {message}", "dim")))
+        out.print(Text.assemble((f"{role:9} ", "bold"), text, (f"  {message}", "dim")))
     for done in session.compactions:
         out.print(
             Text(f"compaction {done.id}: {done.strategy}, {done.tokens_before:,} -> {done.tokens_after:,} tokens")
@@ -262,7 +260,7 @@ def export(
 
     document = jsonlib.dumps(_run(store, work), indent=2, ensure_ascii=False)
     if output is None:
-        typer.echo(document)
+        echo_json(document)
     else:
         try:
             output.write_text(document + "\n", encoding="utf-8")

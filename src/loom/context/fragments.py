@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, cast, get_args
 
 from loom.core.fence import fenced
+from loom.core.plain import one_line
 from loom.core.section import STABILITY, SectionName, Stability
 from loom.errors import UsageError
 
@@ -73,11 +74,6 @@ class Fragment:
         if not isinstance(content, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UsageError(f"the function of a {self.slot} fragment gave {type(content).__name__}; it must give text")
         return content.strip("\n").rstrip()
-
-
-def one_line(text: str) -> str:
-    """`text` with every run of white space and control characters as one space: it can start no line of its own."""
-    return " ".join(re.sub(r"[\x00-\x20\x7f-\xa0]+", " ", text).split())
 
 
 def check_slot(slot: str) -> None:

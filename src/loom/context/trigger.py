@@ -19,7 +19,7 @@ _MAX_REPEAT = 100
 _MAX_DEPTH = 20
 
 _ATOM = re.compile(r"\\[dDsSwW]|\\[^\w\s]|\\[tn]|\[\^?\]?(?:\\.|[^\]\\])*\]|[^\\\[\](){}|*+?^$]")
-_COUNT = re.compile(r"\{(\d+)(,?)(\d*)\}")
+_COUNT = re.compile(r"\{(\d++)(,?)(\d*+)\}")
 _UNSUPPORTED = "lookaround, back references, flags and \\A, \\Z are not supported"
 
 Test: TypeAlias = Callable[[str, int], bool]

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from threading import Lock
 
 from loom.core.clock import Clock, SystemClock
+from loom.core.forks import renew_lock_after_fork
 from loom.errors import UsageError
 
 ALPHABET = "abcdefghjkmnpqrstuvwxyz23456789"
@@ -32,6 +33,7 @@ class ShortIds:
     """
 
     __slots__ = (
+        "__weakref__",
         "_inverse",
         "_lock",
         "_offset",
@@ -102,6 +104,7 @@ class ShortIds:
 
 SHARED = ShortIds()
 """The ids of this process. One source, so that contexts that visit each other never share an id."""
+renew_lock_after_fork(SHARED, "_lock")
 
 
 def _decode(id: str) -> int:
@@ -113,6 +116,15 @@ def _decode(id: str) -> int:
     if len(id) < _FIRST_WIDTH:
         raise UsageError(f"{id!r} is not a short id: it has fewer than {_FIRST_WIDTH} characters")
     return value
+
+
+def last_id_at(now: datetime) -> str:
+    """What every id of RecordIds that is made after this millisecond comes behind."""
+    return _spelled(((now - _EPOCH) // _MILLISECOND) << _RANDOM_BITS | (1 << _RANDOM_BITS) - 1)
+
+
+def _spelled(value: int) -> str:
+    return "".join([_PAIRS[value >> shift & 1023] for shift in range(120, -1, -10)])
 
 
 class RecordIds:
@@ -142,4 +154,4 @@ class RecordIds:
             else:
                 self._last += 1
             value = self._last
-        return "".join([_PAIRS[value >> shift & 1023] for shift in range(120, -1, -10)])
+        return _spelled(value)

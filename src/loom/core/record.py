@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -194,6 +195,36 @@ class Receipt:
 
     removed: Mapping[str, int] = field(hash=False)
     pending: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreReceipt:
+    """What one store removed of a person; `store` says which one, in words."""
+
+    store: str
+    removed: Mapping[str, int] = field(hash=False)
+    pending: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Erasure:
+    """The receipt of erasing a person: each store by itself, and all of them together."""
+
+    user_id: str
+    stores: tuple[StoreReceipt, ...]
+
+    @property
+    def removed(self) -> Mapping[str, int]:
+        """What was removed in all, counted by kind."""
+        total: Counter[str] = Counter()
+        for receipt in self.stores:
+            total.update(receipt.removed)
+        return dict(total)
+
+    @property
+    def pending(self) -> tuple[str, ...]:
+        """What could not be removed yet, each line once; empty is a promise that nothing is left."""
+        return tuple(dict.fromkeys(line for receipt in self.stores for line in receipt.pending))
 
 
 def changed(episode: Episode, **fields: Any) -> Episode:

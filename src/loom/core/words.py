@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from functools import lru_cache
+from typing import Literal
 
 MAX_TERM = 64
 """Longer words are cut, in texts and queries alike."""
@@ -29,12 +30,14 @@ STOP_WORDS = frozenset(
 # Scripts written without spaces: a run of them is cut into pairs of characters.
 _UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 # The vowel signs of Indic scripts are no letters to a regular expression, but part of a word.
-_LETTERS = rf"(?:[^\W_{_UNSPACED}]|[\u0900-\u0963\u0966-\u0dff])+"
+_LETTERS = rf"(?:[^\W_\u0900-\u0dff{_UNSPACED}]|[\u0900-\u0963\u0966-\u0dff])+"
 _WORD = re.compile(rf"[{_UNSPACED}]+|{_LETTERS}(?:['\u2019]{_LETTERS})*")
 _ASCII_WORD = re.compile(r"[a-z0-9]+(?:'[a-z0-9]+)*")
 _IS_UNSPACED = re.compile(rf"[{_UNSPACED}]")
 _APOSTROPHES = re.compile("['\u2019]")
 _POSSESSIVE = re.compile("['\u2019]s$")
+_MOST_MARKS = 30
+_MARKS = re.compile(rf"[^\w\s\x00-\x7f]{{{_MOST_MARKS + 1},}}")  # and other signs, which _parted() tells apart
 
 
 def tokens(text: str) -> list[str]:
@@ -67,8 +70,29 @@ def query_terms(text: str) -> tuple[str, ...]:
 
 def _folded(text: str) -> str:
     # Hangul is left composed: taken apart, one syllable would become three letters.
-    spread = unicodedata.normalize("NFKD", text.casefold())
-    return unicodedata.normalize("NFC", "".join([c for c in spread if not _is_accent(c)]))
+    spread = normalised("NFKD", text.casefold())
+    return normalised("NFC", "".join([c for c in spread if not _is_accent(c)]))
+
+
+def normalised(form: Literal["NFC", "NFKC", "NFKD"], text: str) -> str:
+    """The text in a normal form of Unicode, in time that grows with its length.
+
+    Marks on one letter are put in order by comparing each with all before it, so thousands of them take minutes. More
+    than thirty are parted by a joiner, as the Stream-Safe Text Format of Unicode (UAX 15) does; no language has them.
+    """
+    return unicodedata.normalize(form, _MARKS.sub(_parted, text))
+
+
+def _parted(signs: re.Match[str]) -> str:
+    parts: list[str] = []
+    marks = 0
+    for sign in signs[0]:
+        marks = marks + 1 if unicodedata.combining(sign) else 0
+        if marks > _MOST_MARKS:
+            parts.append("\u034f")
+            marks = 1
+        parts.append(sign)
+    return "".join(parts)
 
 
 def _is_accent(char: str) -> bool:

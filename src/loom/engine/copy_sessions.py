@@ -52,7 +52,10 @@ class _Saved:
 
 
 async def copy_sessions(source: CheckpointStore, target: CheckpointStore, user: Scope) -> int:
-    """Copy what the target does not have yet; returns how many checkpoints were written."""
+    """Copy what the target does not have yet; returns how many checkpoints were written.
+
+    A session that is forgotten at the source meanwhile is not left behind in the target.
+    """
     saved = _Saved(user, await source.list(user))
     held: set[tuple[str, str]] = set()
     for one in await target.list(user):
@@ -65,6 +68,9 @@ async def copy_sessions(source: CheckpointStore, target: CheckpointStore, user: 
         await saved.read_logs(source)
     for one in missing:
         await _save(target, user.for_session(one.session_id), one, saved)
+    left = {one.session_id for one in await source.list(user)} if missing else set[str]()
+    for session in {one.session_id for one in missing} - left:
+        await target.forget(user.for_session(session))
     return len(missing)
 
 

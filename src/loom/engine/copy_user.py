@@ -13,6 +13,8 @@ from typing import TypeAlias
 from loom.core.filter import In
 from loom.core.record import Record, WorkingBlock
 from loom.core.scope import Scope
+from loom.errors import StaleWrite
+from loom.memory.guarded import TRIES
 from loom.protocols.embedder import Vector
 from loom.protocols.memory_store import FoundBy
 from loom.protocols.whole_store import WholeStore
@@ -45,7 +47,38 @@ async def pages(store: WholeStore, user: Scope) -> AsyncGenerator[tuple[Record, 
 async def copy_user(
     source: WholeStore, target: WholeStore, user: Scope, *, with_vectors: bool, progress: Progress
 ) -> int:
-    """Copy everything of a user; returns how many records were written."""
+    """Copy everything of a user; returns how many records were written.
+
+    What is forgotten at the source meanwhile is not left behind in the target.
+    """
+    written, copied = 0, set[str]()
+    for _ in range(TRIES):
+        epoch = await source.epoch(user)
+        written += await _copy_pages(source, target, user, copied, with_vectors=with_vectors, progress=progress)
+        if await source.epoch(user) == epoch:
+            break
+        left = [record.id async for page in pages(source, user) for record in page]
+        if gone := copied.difference(left):
+            await target.delete(user, *gone)
+            copied -= gone
+        progress = _silent  # the records were counted
+    else:
+        raise StaleWrite(user.user_id)
+    jobs = await source.open_jobs(user)
+    if jobs:
+        await target.write(user, jobs=jobs)
+    return written
+
+
+async def _copy_pages(
+    source: WholeStore,
+    target: WholeStore,
+    user: Scope,
+    copied: set[str],
+    *,
+    with_vectors: bool,
+    progress: Progress,
+) -> int:
     written = 0
     async for page in pages(source, user):
         change = await _planned(source, target, user, page, with_vectors=with_vectors)
@@ -55,12 +88,14 @@ async def copy_user(
             await target.write(user, put=change.put, keys=change.keys)
         if change.vectors:
             await target.put_vectors(user, change.vectors)
+        copied |= {record.id for record in page}
         written += change.records
         progress(len(page))
-    jobs = await source.open_jobs(user)
-    if jobs:
-        await target.write(user, jobs=jobs)
     return written
+
+
+def _silent(_: int) -> None:
+    """Nobody is told."""
 
 
 async def _planned(

@@ -32,7 +32,7 @@ _DRIVERS = {
     "chroma": "chromadb",
     "qdrant": "qdrant-client",
 }
-_REQUIREMENT = re.compile(r"""^(?P<name>[\w.-]+).*;.*extra == ['"](?P<extra>[\w-]+)['"]""")
+_REQUIREMENT = re.compile(r"""^(?P<name>[\w.-]++)[^;]*+;.*extra == ['"](?P<extra>[\w-]+)['"]""")
 
 
 @dataclass(frozen=True, slots=True)

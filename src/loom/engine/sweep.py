@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from loom.engine.places import Opening, check_is_there, places_of, store_at
-from loom.protocols.memory_store import MemoryStore, Scrubs
+from loom.protocols.memory_store import MemoryStore, Scrubs, Sweeps
 
 _POSTGRES = ("postgres", "postgresql")
 
@@ -34,6 +34,8 @@ async def _schema(place: str, schema: str | None, owner_role: str | None) -> tup
 async def _files(place: str) -> tuple[str, ...]:
     store: MemoryStore = store_at(place, Opening())
     try:
+        if isinstance(store, Sweeps):
+            return await store.sweep()
         return await store.scrub() if isinstance(store, Scrubs) else ()
     finally:
         await store.aclose()

@@ -20,12 +20,13 @@ class SyncMemory:
     """Memory for blocking code: every method of Memory, without `await`.
 
     One loop runs in one thread for the object's whole life, so that connections live as long as it does, and it
-    can be used where a loop is running already.
+    can be used where a loop is running already. A process that is forked later has no such thread: every call there
+    raises UsageError, and what was opened stays with the parent.
     """
 
     def __init__(self, memory: Memory) -> None:
         self._memory = memory
-        self._portal = Portal()
+        self._portal = Portal("this memory")
         self._is_closed = False
 
     def __getattr__(self, name: str) -> Any:
@@ -48,6 +49,8 @@ class SyncMemory:
         """Finish writing and release everything. Closing twice is allowed."""
         if not self._is_closed:
             self._is_closed = True
+            if not self._portal.is_of_this_process:
+                return
             try:
                 self._portal.call(self._memory.aclose)
             finally:

@@ -13,7 +13,8 @@ SIZE = 800
 OVERLAP = 120
 """How many characters of a piece are repeated in the next one at most."""
 
-_SENTENCE_END = re.compile(r"[.!?\u2026]+[\"'\u2019\u201d)\]]*\s+|[\u3002\uff01\uff1f]+\s*|\n\s*\n\s*")
+# The last sign of a run is enough to begin with: a run without a space behind it is walked once.
+_SENTENCE_END = re.compile(r"[.!?\u2026][\"'\u2019\u201d)\]]*+\s+|[\u3002\uff01\uff1f]+\s*|\n\s*\n\s*")
 
 
 class Span(NamedTuple):

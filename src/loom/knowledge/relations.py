@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import dropwhile, pairwise
 from typing import NamedTuple
 
 from loom.core.words import STOP_WORDS, terms
@@ -47,9 +47,7 @@ class Found(NamedTuple):
 
 def entity_key(name: str) -> str:
     """What an entity goes by: its stems without a leading article; empty where only stop words are left."""
-    words = name.split()
-    while words and words[0].lower() in _ARTICLES:
-        words = words[1:]
+    words = list(dropwhile(lambda word: word.lower() in _ARTICLES, name.split()))
     if all(word.lower() in STOP_WORDS for word in words):
         return ""
     return " ".join(terms(" ".join(words)))

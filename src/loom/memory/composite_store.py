@@ -14,18 +14,19 @@ from loom.core.filter import Filter
 from loom.core.hit import Hit, rank_key
 from loom.core.record import Episode, Fact, Layer, Receipt, Record, WorkingBlock
 from loom.core.scope import Scope
-from loom.errors import UsageError
+from loom.errors import StaleWrite, UsageError
 from loom.memory import composite_whole
 from loom.memory.composite_change import Change, Changes, Part, Placed, Truth, held, set_back_on_error
 from loom.memory.locks import Locks
 from loom.protocols.embedder import Vector
-from loom.protocols.jobs import DeadLetter, Job, Lease
-from loom.protocols.memory_store import FoundBy, Query, Scrubs
+from loom.protocols.jobs import DeadLetter, Job, KeepsJobs, Lease
+from loom.protocols.memory_store import FoundBy, Query, Scrubs, SeesSessions
 
 _T = TypeVar("_T")
 _RECORD = Episode | Fact | WorkingBlock
 _Keys: TypeAlias = Mapping[str, Mapping[str, str]]
 _Commit: TypeAlias = Callable[[Change], Awaitable[_T]]
+_BETWEEN = "|"
 
 
 class CompositeStore:
@@ -149,6 +150,18 @@ class CompositeStore:
         """Set keys: record id, then kind, then text; all or none."""
         await self.write(scope, keys=keys)
 
+    async def epoch(self, scope: Scope) -> str:
+        """A token that changes whenever text of the scope's user is removed, in any of the stores."""
+        return _BETWEEN.join([await store.epoch(scope) for store in self._stores if isinstance(store, KeepsJobs)])
+
+    async def _checked_epoch(self, scope: Scope, since: str | None) -> str | None:
+        """The epoch of the truth alone, which its transaction checks again; refuses a write of another epoch."""
+        if since is None:
+            return None
+        if since != await self.epoch(scope):
+            raise StaleWrite(scope.user_id)
+        return since.partition(_BETWEEN)[0]  # the truth is the first of the stores
+
     async def write(
         self,
         scope: Scope,
@@ -157,10 +170,12 @@ class CompositeStore:
         delete: Sequence[str] = (),
         keys: _Keys | None = None,
         jobs: Sequence[Job] = (),
+        since: str | None = None,
     ) -> int:
         """Delete, put, set keys and queue jobs, in this order, all or none; returns how many jobs are new."""
         async with self._changing(scope):
-            return await self._change(scope, put, delete, keys or {}, self._commit(scope, jobs))
+            now = await self._checked_epoch(scope, since)
+            return await self._change(scope, put, delete, keys or {}, self._commit(scope, jobs, now))
 
     async def finish(
         self,
@@ -170,13 +185,18 @@ class CompositeStore:
         delete: Sequence[str] = (),
         keys: _Keys | None = None,
         jobs: Sequence[Job] = (),
+        since: str | None = None,
     ) -> None:
         """Apply what the job did and close it; a job it queues may have the same key."""
+        now: str | None = None
 
         async def commit(change: Change) -> None:
-            await self._truth.finish(lease, put=change.put, delete=change.delete, keys=change.keys, jobs=jobs)
+            await self._truth.finish(
+                lease, put=change.put, delete=change.delete, keys=change.keys, jobs=jobs, since=now
+            )
 
         async with self._changing(lease.job.scope):
+            now = await self._checked_epoch(lease.job.scope, since)
             await self._change(lease.job.scope, put, delete, keys or {}, commit)
 
     async def put_vectors(self, scope: Scope, vectors: Mapping[str, Vector]) -> None:
@@ -217,6 +237,10 @@ class CompositeStore:
     async def scrub(self) -> tuple[str, ...]:
         """Leave no bytes of what was deleted in any store; returns what is pending, in words."""
         return tuple([left for store in self._stores if isinstance(store, Scrubs) for left in await store.scrub()])
+
+    async def saved_sessions(self, scope: Scope) -> int:
+        """How many conversations of the user are saved with the truth, where an agent puts them."""
+        return await self._truth.saved_sessions(scope) if isinstance(self._truth, SeesSessions) else 0
 
     async def prune(
         self, scope: Scope, *, layer: Layer, keep: int | None = None, before: datetime | None = None
@@ -344,11 +368,13 @@ class CompositeStore:
     def _store_of(self, at: Mapping[str, Placed], id: str) -> Part:
         return at[id].store if id in at else self._truth  # which refuses what is nowhere
 
-    def _commit(self, scope: Scope, jobs: Sequence[Job] = ()) -> _Commit[int]:
+    def _commit(self, scope: Scope, jobs: Sequence[Job] = (), since: str | None = None) -> _Commit[int]:
         async def commit(change: Change) -> int:
-            if change.is_empty() and not jobs:
+            if change.is_empty() and not jobs and since is None:
                 return 0
-            return await self._truth.write(scope, put=change.put, delete=change.delete, keys=change.keys, jobs=jobs)
+            return await self._truth.write(
+                scope, put=change.put, delete=change.delete, keys=change.keys, jobs=jobs, since=since
+            )
 
         return commit
 

@@ -6,12 +6,12 @@ The keys made here are for comparing. What was said stays in the fact, for displ
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Iterable
 from functools import lru_cache
 from typing import Final, Literal
 
 from loom.core.record import Cardinality, Fact
+from loom.core.words import normalised
 
 USER: Final = "user"
 """The key of the person whose memory this is."""
@@ -77,8 +77,8 @@ def normalise(name: str) -> str:
 
     I, me, my and the user are one person. A name that is nothing but such words keeps them.
     """
-    text = _SPACE.sub(" ", unicodedata.normalize("NFKC", name).translate(_APOSTROPHES)).strip()
-    text = unicodedata.normalize("NFKC", (text.strip(_EDGE) or text).casefold())
+    text = _SPACE.sub(" ", normalised("NFKC", name).translate(_APOSTROPHES)).strip()
+    text = normalised("NFKC", (text.strip(_EDGE) or text).casefold())
     if text in _SELF:
         return USER
     bare = _LEADING.sub("", text)
@@ -90,7 +90,7 @@ def normalise(name: str) -> str:
 @lru_cache(maxsize=2048)
 def predicate_key(predicate: str) -> str:
     """The one name of a predicate: snake case, and the vocabulary's word where it has one."""
-    text = unicodedata.normalize("NFKC", predicate).translate(_APOSTROPHES)
+    text = normalised("NFKC", predicate).translate(_APOSTROPHES)
     text = _NOT_WORD.sub("_", _CAMEL.sub("_", text)).strip("_").casefold()
     text = re.sub(r"^(?:is_|am_)?(?:currently|now)_(?=.)", "", text)
     text = re.sub(r"^favou?rite_?(?=.)", "favourite_", text)

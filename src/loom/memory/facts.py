@@ -16,6 +16,7 @@ from typing import Literal, TypeAlias
 
 from loom.core.checks import as_utc
 from loom.core.ids import RecordIds
+from loom.core.plain import one_line
 from loom.core.record import Fact, Provenance
 from loom.errors import NotFound
 from loom.memory.entities import NO_ALIASES, Aliases, normalise, predicate_key
@@ -169,7 +170,12 @@ def settled_again(
             known[said.id] = put[said.id] = _restated(stored, said)
     for key in dict.fromkeys(slot_of(fact, aliases) for fact in beside):
         slot = _Slot(tuple(known.values()), key, aliases, now)
-        put |= {fact.id: fact for fact in slot.settle(slot.statements, cause=None)}
+        statements = slot.statements
+        if not any(s.single for s in statements):
+            # Objects do not compete, so only those at hand can change: a slot may hold thousands of others.
+            objects = {normalise(fact.object) for fact in beside}
+            statements = [s for s in statements if s.object in objects]
+        put |= {fact.id: fact for fact in slot.settle(statements, cause=None)}
     return tuple(put.values())
 
 
@@ -322,9 +328,9 @@ def _claimed(claim: Claim, now: datetime, provenance: Provenance) -> Fact:
     starts = now if claim.valid_from is None and claim.valid_until is None else claim.valid_from
     return Fact(
         id="claimed",
-        subject=" ".join(claim.subject.split()),
-        predicate=predicate_key(claim.predicate),
-        object=" ".join(claim.object.split()),
+        subject=one_line(claim.subject),
+        predicate=one_line(predicate_key(claim.predicate)),
+        object=one_line(claim.object),
         recorded_at=now,
         provenance=provenance,
         valid_from=starts,

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from loom.core.filter import Eq
 from loom.core.record import Episode, Fact, Provenance, Receipt, Record
 from loom.core.scope import Scope
 from loom.memory.entities import Aliases
 from loom.memory.facts import behind, settled_without, versions_of
+from loom.memory.guarded import guarded
 from loom.memory.listing import every
-from loom.memory.metabolism import Store
-from loom.memory.neighbours import Neighbours
+from loom.memory.neighbours import Neighbours, Store
 from loom.memory.standing import own_words
 from loom.protocols.memory_store import Scrubs
+
+SESSIONS_LEFT = (
+    "{count} saved conversation(s) of {user!r} are in the same place, and are not part of memory; "
+    "Agent.forget(), or `loom forget`, removes them as well"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,25 +38,66 @@ async def forget_records(
 
     A fact that something else taught, too, only loses a source.
     """
-    loss = _loss([record async for record in every(store, user)], set(ids), now)
-    episodes = [record for record in loss.gone.values() if isinstance(record, Episode)]
-    keys = await neighbours.keys_among(episodes, user=user, without=loss.gone)
-    await store.write(user, put=loss.facts, delete=list(loss.gone), keys=keys)
-    pending = await store.scrub() if isinstance(store, Scrubs) else ()
-    return Receipt(removed=dict(Counter(record.kind for record in loss.gone.values())), pending=pending)
+    wanted = set(ids)
+    return await _forget(store, user, lambda _: wanted, neighbours=neighbours, now=now)
 
 
-async def forget_session(store: Store, session: Scope, *, now: datetime) -> Receipt:
+async def forget_session(store: Store, session: Scope, *, neighbours: Neighbours, now: datetime) -> Receipt:
     """Remove the episodes of a session and what was learnt from them."""
-    user = session.for_user()
-    said = {record.id async for record in every(store, session, Eq("kind", "episode"))}
-    loss = _loss([record async for record in every(store, user)], said, now)
-    # What was learnt goes before the episodes: if this is broken off, doing it again finds what is left to do.
-    learnt = {id: record for id, record in loss.gone.items() if id not in said}
-    await store.write(user, put=loss.facts, delete=list(learnt))
-    receipt = await store.forget(session)
-    removed = Counter(receipt.removed) + Counter(record.kind for record in learnt.values())
-    return Receipt(removed=dict(removed), pending=receipt.pending)
+
+    def chosen(records: Sequence[Record]) -> set[str]:
+        return {r.id for r in records if isinstance(r, Episode) and r.session_id == session.session_id}
+
+    return await _forget(store, session.for_user(), chosen, neighbours=neighbours, now=now)
+
+
+async def forget_before(
+    store: Store, scope: Scope, before: datetime, *, neighbours: Neighbours, now: datetime
+) -> Receipt:
+    """Remove what happened before a moment, and facts and blocks that were written before it; of a session, if named.
+
+    A fact that was learnt from episodes goes with the last of them.
+    """
+
+    def is_older(record: Record) -> bool:
+        if isinstance(record, Episode):
+            return record.at < before and scope.session_id in {None, record.session_id}
+        if scope.session_id is not None:
+            return False
+        if isinstance(record, Fact):
+            return record.recorded_at < before and not (set(record.sources) & known)
+        return record.updated_at < before
+
+    def chosen(records: Sequence[Record]) -> set[str]:
+        known.update(record.id for record in records if isinstance(record, Episode))
+        return {record.id for record in records if is_older(record)}
+
+    known: set[str] = set()
+    return await _forget(store, scope.for_user(), chosen, neighbours=neighbours, now=now)
+
+
+async def _forget(
+    store: Store,
+    user: Scope,
+    chosen: Callable[[Sequence[Record]], set[str]],
+    *,
+    neighbours: Neighbours,
+    now: datetime,
+) -> Receipt:
+    """Remove the chosen ones of a user's records, in one step that stands on all that is there at that moment."""
+
+    async def attempt(epoch: str) -> _Loss:
+        records = [record async for record in every(store, user)]
+        loss = _loss(records, chosen(records), now)
+        if loss.gone:
+            episodes = [record for record in loss.gone.values() if isinstance(record, Episode)]
+            keys = await neighbours.keys_among(episodes, user=user, without=loss.gone)
+            await store.write(user, put=loss.facts, delete=list(loss.gone), keys=keys, since=epoch)
+        return loss
+
+    loss = await guarded(store, user, attempt)
+    pending = await store.scrub() if loss.gone and isinstance(store, Scrubs) else ()
+    return Receipt(removed=dict(Counter(record.kind for record in loss.gone.values())), pending=pending)
 
 
 def _loss(records: Sequence[Record], ids: Collection[str], now: datetime) -> _Loss:

@@ -10,16 +10,21 @@ from datetime import datetime
 from hashlib import sha256
 from typing import Any, TypeAlias
 
+from loom.core.limits import MAX_INSTRUCTION, MAX_TEXT
 from loom.core.message import Message, TextPart, ToolCallPart, ToolResultPart
+from loom.core.plain import one_line
 from loom.core.record import Origin, Scalar
 from loom.core.scope import Scope
 from loom.errors import UsageError
+from loom.memory.entities import USER, normalise
 from loom.memory.topics import topic_of
 from loom.memory.values import Skip
 
-MAX_CHARS = 1_000_000
-MAX_INSTRUCTION = 500
-"""Characters of an instruction: what is shown in every turn has to be short."""
+MAX_NAME = 120
+"""Characters of a speaker's name; the rest of a longer one is left out."""
+_ROLES = frozenset({"user", "assistant", "system", "developer", "tool", "function", "operator"})
+_NOBODY = "someone"
+_NAMES_OF_ROLES = _ROLES | {"ai", "bot", "model", "agent"}
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\u200b\u2060\ufeff]")
 """Characters that say nothing and break indexes; tabs and line ends stay."""
 
@@ -41,15 +46,36 @@ Content: TypeAlias = str | Message | Turn | Mapping[str, Any]
 _ONE = (str, bytes, Message, Turn, Mapping)
 
 
-def turns_of(content: Content | Sequence[Content]) -> list[Turn]:
-    """One or many contents as turns."""
+def turns_of(content: Content | Sequence[Content], *, user_id: str | None = None) -> list[Turn]:
+    """One or many contents as turns; a name that is the `user_id` is the user."""
     items = content if isinstance(content, Iterable) and not isinstance(content, _ONE) else [content]
-    return [turn for item in items for turn in (_of_message(item) if isinstance(item, Message) else [_turn(item)])]
+    return [
+        turn for item in items for turn in (_of_message(item) if isinstance(item, Message) else [_turn(item, user_id)])
+    ]
+
+
+def spoken_by(speaker: str | None, *, user_id: str) -> str | None:
+    """A speaker as an episode keeps it: on one line, and the user by the role where it is the user's own id."""
+    if not isinstance(speaker, str) or not speaker.strip():
+        return speaker
+    name = one_line(speaker, MAX_NAME)
+    if name.casefold() in _ROLES:  # as it was given: what only reads like a role is a name
+        return name if name == " ".join(speaker.split()) else named(name)
+    return USER if name.casefold() == user_id.casefold() else name or _NOBODY
+
+
+def named(name: str, *, user_id: str | None = None) -> str:
+    """The speaker that a name stands for: somebody who is called like a role does not speak in it."""
+    line = one_line(name, MAX_NAME)
+    if user_id is not None and line.casefold() == user_id.casefold():
+        return USER
+    is_role = normalise(line) == USER or line.casefold() in _NAMES_OF_ROLES
+    return f"{_NOBODY} named {line}" if is_role else line or _NOBODY
 
 
 def _of_message(message: Message) -> list[Turn]:
     """What a message says, what it asks of tools, and what tools answered, whose words are not the user's."""
-    said = [Turn(text=message.text, speaker=message.role, origin=_origin(message.role))]
+    said = [Turn(text=said_in(message), speaker=message.role, origin=_origin(message.role))]
     tools: list[Turn] = []
     for part in message.parts:
         if isinstance(part, ToolCallPart):
@@ -61,32 +87,51 @@ def _of_message(message: Message) -> list[Turn]:
     return [*said, *tools] if message.text.strip() or not tools else tools
 
 
-def _turn(content: Content) -> Turn:
+def said_in(message: Message) -> str:
+    """What a message says. Texts that a user gives apart stay apart: one may be somebody else's document."""
+    if message.role != USER:
+        return message.text
+    return "\n\n".join(part.text for part in message.parts if isinstance(part, TextPart) and part.text.strip())
+
+
+def _turn(content: Content, user_id: str | None) -> Turn:
     if isinstance(content, Turn):
         return content
     if isinstance(content, str):
         return Turn(text=content)
     if isinstance(content, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
-        return _from_mapping(content)
+        return _from_mapping(content, user_id)
     raise UsageError(f"memory takes text, messages, turns and mappings, not {type(content).__name__}")
 
 
-def _from_mapping(given: Mapping[str, Any]) -> Turn:
+def _from_mapping(given: Mapping[str, Any], user_id: str | None) -> Turn:
     text = given.get("text", given.get("content"))
     if not isinstance(text, str):
         raise UsageError(f"a turn needs its text under 'text' or 'content'; it has {', '.join(given) or 'nothing'}")
-    speaker = given.get("speaker", given.get("role", given.get("name")))
+    role = given.get("role")
     at = given.get("at", given.get("timestamp"))
     if isinstance(at, str):
         try:
             at = datetime.fromisoformat(at)
         except ValueError as error:
             raise UsageError(f"a turn has the time {at!r}; write it like 2026-05-12T09:30:00+00:00") from error
-    return Turn(text=text, speaker=speaker, origin=_origin(given.get("role")), at=at)
+    return Turn(text=text, speaker=_speaker(given, role, user_id), origin=_origin(role), at=at)
+
+
+def _speaker(given: Mapping[str, Any], role: Any, user_id: str | None) -> Any:
+    """Who speaks: the speaker, else the name where the role is a person's, else the role."""
+    name = given.get("name")
+    if not isinstance(name, str | None):
+        raise UsageError(f"a turn has the name {name!r}, a {type(name).__name__}; give text")
+    if given.get("speaker") is not None:
+        return given["speaker"]
+    is_person = not isinstance(role, str) or role.casefold() == USER or role.casefold() not in _ROLES
+    return named(name, user_id=user_id) if is_person and name and name.strip() else role
 
 
 def _origin(role: object) -> Origin | None:
-    known: dict[str, Origin] = {"user": "user", "assistant": "assistant", "tool": "tool"}
+    known: dict[str, Origin] = {"user": "user", "assistant": "assistant", "tool": "tool", "function": "tool"}
+    known |= {"system": "operator", "developer": "operator"}
     return known.get(role) if isinstance(role, str) else None
 
 
@@ -94,11 +139,11 @@ def clean(text: str) -> tuple[str, Skip | None]:
     """The text without what cannot be kept, or why nothing of it is."""
     if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UsageError(f"memory takes text, not {type(text).__name__}")
+    if len(text) > MAX_TEXT:
+        return "", Skip(text[:80], f"too long: {len(text):,} characters, at most {MAX_TEXT:,}; split it")
     cleaned = _CONTROL.sub("", text.encode("utf-8", "replace").decode()).strip()
     if not cleaned:
         return "", Skip(text[:80], "empty: there is nothing to remember")
-    if len(cleaned) > MAX_CHARS:
-        return "", Skip(cleaned[:80], f"too long: {len(cleaned):,} characters, at most {MAX_CHARS:,}; split it")
     return cleaned, None
 
 
@@ -109,11 +154,11 @@ def checked_instruction(text: str) -> str:
         UsageError: it is empty, says nothing in words, or is too long to be shown in every turn.
     """
     said, skip = clean(text)
+    if len(said or text) > MAX_INSTRUCTION:  # before any rule reads it
+        many = f"{len(said or text):,} characters, at most {MAX_INSTRUCTION}"
+        raise UsageError(f"the instruction has {many}; pin a longer text with set_block()")
     if skip or topic_of(said) is None:
         raise UsageError(f"the instruction {text[:80]!r} has no words in it; say what is to be done")
-    if len(said) > MAX_INSTRUCTION:
-        many = f"{len(said):,} characters, at most {MAX_INSTRUCTION}"
-        raise UsageError(f"the instruction has {many}; pin a longer text with set_block()")
     return said
 
 

@@ -8,11 +8,12 @@ from typing import TypeAlias
 
 from loom.core.record import Episode, Fact, Layer, Record
 from loom.core.scope import Scope
-from loom.errors import EmbedderMismatch, NotFound
+from loom.errors import EmbedderMismatch, NotFound, StaleWrite
 from loom.memory.binding import Binding
+from loom.memory.guarded import TRIES, guarded
 from loom.memory.learning import Learning
-from loom.memory.metabolism import Metabolism, Store
-from loom.memory.neighbours import Neighbours
+from loom.memory.metabolism import Metabolism
+from loom.memory.neighbours import Neighbours, Store, placed
 from loom.memory.values import REPEATED, Remembered, Skip
 from loom.protocols.embedder import Vector
 from loom.protocols.memory_store import KeepsVectors
@@ -50,15 +51,19 @@ class Keeper:
         facts: Sequence[Fact] = (),
         skipped: Sequence[Skip] = (),
         keyed: bool = False,
+        since: str | None = None,
     ) -> Remembered:
-        """Write episodes, facts and the job that digests them; with `keyed`, those that are there already stay."""
+        """Write episodes, facts and the job that digests them; with `keyed`, those that are there already stay.
+
+        `since` is the epoch before what the facts were made from was read; StaleWrite if it is over.
+        """
         user = scope.for_user()
         known = [await self._store.get(user, e.id) for e in episodes] if keyed else [None] * len(episodes)
         new = [e for e, old in zip(episodes, known, strict=True) if old is None]
         again = [e for e, old in zip(episodes, known, strict=True) if old is not None]
         notes: tuple[str, ...] = ()
         if new:
-            new = await self._write(scope, new, facts)
+            new = await self._write(scope, new, facts, since)
             if self._learning and not facts:
                 self._learning.wake(scope, new)
             notes = await self.embed(scope, new)
@@ -67,27 +72,57 @@ class Keeper:
         repeated = [Skip(e.text[:80], REPEATED) for e in again]
         return Remembered(kept=tuple(kept), skipped=(*skipped, *repeated), notes=notes)
 
-    async def _write(self, scope: Scope, new: Sequence[Episode], facts: Sequence[Fact]) -> list[Episode]:
+    async def _write(
+        self, scope: Scope, new: Sequence[Episode], facts: Sequence[Fact], since: str | None
+    ) -> list[Episode]:
         """Write everything in one transaction; returns the episodes with their places."""
+        ids = [e.id for e in new]
+        jobs = [self._metabolism.job(scope, "digest", key=f"digest:{ids[0]}", episodes=ids)]
+        # What comes with facts is an instruction, and says no more than they do.
+        jobs += self._learning.jobs(scope, new) if self._learning and not facts else []
+        if scope.session_id is None:
+            await self._store.write(scope.for_user(), put=[*new, *facts], jobs=jobs, since=since)
+            return list(new)
         async with self._neighbours.speaking(scope):
-            placed = await self._neighbours.placed(scope, new)
-            keys = await self._neighbours.keys(scope, placed)
-            ids = [e.id for e in placed]
-            digest = self._metabolism.job(scope, "digest", key=f"digest:{ids[0]}", episodes=ids)
-            # What comes with facts is an instruction, and says no more than they do.
-            learn = self._learning.jobs(scope, new) if self._learning and not facts else []
-            await self._store.write(scope.for_user(), put=[*placed, *facts], keys=keys, jobs=[digest, *learn])
-            self._neighbours.said(scope, placed)
-        return placed
+            # What others forget meanwhile must not come back in the keys of the turns around it; nor may they, however
+            # often they forget, keep this turn from being written.
+            for number in range(TRIES):
+                end = await self._neighbours.end(scope, epoch=since)
+                if since not in {None, end.epoch}:
+                    raise StaleWrite(scope.user_id)
+                turns = placed(end, new)
+                is_last = number == TRIES - 1 and since is None
+                keys = self._neighbours.keys(replace(end, turns=()) if is_last else end, turns)
+                try:
+                    await self._store.write(
+                        scope.for_user(),
+                        put=[*turns, *facts],
+                        keys=keys,
+                        jobs=jobs,
+                        since=None if is_last else end.epoch,
+                    )
+                except StaleWrite:
+                    self._neighbours.drop(scope)
+                    if since is not None:
+                        raise
+                    continue
+                self._neighbours.said(scope, turns)
+                return turns
+        raise AssertionError("the last try stands on nothing, and so it cannot be stale")
 
     async def promote(self, scope: Scope, id: str, to: Layer | None) -> Episode:
         """Move an episode up a layer, or into the layer named, out of the archive."""
-        record = await self._store.get(scope, id)
-        if not isinstance(record, Episode):
-            raise NotFound(f"user {scope.user_id!r} has no episode {id!r}; recall() gives the ids")
-        above = Layer(min(record.layer + 1, Layer.L4)) if to is None else Layer(to)
-        moved = replace(record, layer=above, archived_at=None)
-        await self._store.put(scope, moved)
+
+        async def attempt(epoch: str) -> Episode:
+            record = await self._store.get(scope, id)
+            if not isinstance(record, Episode):
+                raise NotFound(f"user {scope.user_id!r} has no episode {id!r}; recall() gives the ids")
+            above = Layer(min(record.layer + 1, Layer.L4)) if to is None else Layer(to)
+            moved = replace(record, layer=above, archived_at=None)
+            await self._store.write(scope, put=[moved], since=epoch)
+            return moved
+
+        moved = await guarded(self._store, scope, attempt)
         if moved.layer is Layer.L4 and moved.sources:
             await self.embed(scope, [moved])
         return moved

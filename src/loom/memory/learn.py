@@ -4,37 +4,60 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import partial
 
 from loom.core.clock import Clock
 from loom.core.filter import Eq, In
+from loom.core.heavy import off_loop
 from loom.core.ids import RecordIds
+from loom.core.plain import one_line
 from loom.core.record import Episode, Fact, Provenance
 from loom.core.scope import Scope
-from loom.memory.entities import USER, Aliases, predicate_key
+from loom.memory.candidates import UNCONFIRMED, candidate_facts, candidate_of, is_candidate, vouched
+from loom.memory.entities import USER, Aliases, normalise, predicate_key
 from loom.memory.extract.instructions import INSTRUCTION
 from loom.memory.extract.rules import RuleExtractor, sentences
 from loom.memory.facts import assert_claim, settled_again
+from loom.memory.guarded import guarded
+from loom.memory.halves import role_of
 from loom.memory.listing import every_fact
+from loom.memory.neighbours import Store
 from loom.memory.standing import StandingItem, is_standing, own_words, placed, settled, standing_items
+from loom.memory.times import after, latest_of
+from loom.memory.topics import PREFIX
 from loom.protocols.extractor import Claim, Extractor
-from loom.protocols.memory_store import MemoryStore
 
+_FACT = 100
+"""How many characters of text take as long as comparing one fact."""
 _NAMING = ("also_called", "name")
 """Predicates whose facts say that two names are one entity."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Learnt:
-    """Facts to write, all together, and what stands before and after them."""
+    """Facts to write, all together, and what stands before and after them.
+
+    `waiting` are the wishes among what was heard that the user has to confirm; they are written, too.
+    """
 
     facts: tuple[Fact, ...] = ()
     before: tuple[StandingItem, ...] = ()
     after: tuple[StandingItem, ...] = ()
+    waiting: tuple[Fact, ...] = ()
 
     @property
     def retired(self) -> tuple[StandingItem, ...]:
         """What no longer stands."""
         return _only(self.before, self.after)
+
+    @property
+    def heard(self) -> tuple[str, ...]:
+        """Which instructions stand from now on and which wait, in words, and how to take that back."""
+        new = [item for item in _only(self.after, self.before) if item.topic.startswith(PREFIX)]
+        stands = [f"learnt as a standing instruction: {i.text!r}; memory.reject({i.id!r}) takes it back" for i in new]
+        asks = "waits for confirmation: {!r}; memory.confirm({!r}) makes it stand, memory.reject({!r}) drops it"
+        return (*stands, *(asks.format(fact.object, fact.id, fact.id) for fact in self.waiting))
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -47,7 +70,7 @@ class Learnt:
 class Learner:
     """Finds claims and decides what they change. What they decide others write; settle() alone writes."""
 
-    def __init__(self, store: MemoryStore, extractor: Extractor | None, *, clock: Clock, ids: RecordIds) -> None:
+    def __init__(self, store: Store, extractor: Extractor | None, *, clock: Clock, ids: RecordIds) -> None:
         self._store = store
         self._extractor = extractor
         self._clock = clock
@@ -62,9 +85,22 @@ class Learner:
 
     async def learn(self, scope: Scope, episodes: Sequence[Episode], claims: Sequence[Claim]) -> Learnt:
         """The facts that claims of these episodes become; what claims an episode that is not among them is left out."""
-        there = {episode.id for episode in episodes}
-        said = [claim for claim in claims if episodes and there.issuperset(claim.sources)]
-        return await self.claimed(scope, [(claim, _said_by(claim, episodes)) for claim in said])
+        there = {episode.id: episode for episode in episodes}
+        ready: list[tuple[Claim, Provenance]] = []
+        waiting: list[tuple[str, Claim]] = []
+        for said in claims:
+            if not there.keys() >= set(said.sources) or not _is_sayable(said):
+                continue
+            sources = [there[id] for id in said.sources]
+            claim, provenance = _of_speaker(said, sources), own_words(sources)
+            if not is_standing(claim) or provenance.origin != "user":
+                ready.append((claim, provenance))
+            elif (own := vouched(claim, sources)) is not None:
+                ready.append((own, provenance))
+            elif (text := candidate_of(claim)) is not None:
+                waiting.append((text, claim))
+        learnt = await self.claimed(scope, ready, episodes=episodes)
+        return replace(learnt, waiting=await self._candidates(scope, waiting, learnt)) if waiting else learnt
 
     async def instructed(self, scope: Scope, episode: Episode) -> Learnt:
         """The facts of an instruction: each of its sentences stands, whether or not a rule knows its form."""
@@ -76,15 +112,21 @@ class Learner:
             )
             stands = [claim for claim in read.claims if is_standing(claim)] or [plain]
             claims += [(claim, episode.provenance) for claim in stands]
-        return await self.claimed(scope, claims)
+        return await self.claimed(scope, claims, episodes=[episode])
 
-    async def claimed(self, scope: Scope, claims: Sequence[tuple[Claim, Provenance]]) -> Learnt:
-        """What claims change, given where each comes from."""
+    async def claimed(
+        self, scope: Scope, claims: Sequence[tuple[Claim, Provenance]], *, episodes: Sequence[Episode] = ()
+    ) -> Learnt:
+        """What claims change, given where each comes from, and the episodes that all of them were learnt from."""
         wanted = [(made, origin) for claim, origin in claims if (made := placed(claim, origin)) is not None]
         if not wanted:
             return Learnt()
         known = await self._known(scope, [claim for claim, _ in wanted])
-        now = self._clock.now()
+        now = after(latest_of([*known.values(), *episodes]), self._clock.now())
+        return await off_loop(_FACT * len(known) * len(wanted), partial(self._decided, wanted, known, now))
+
+    def _decided(self, wanted: Sequence[tuple[Claim, Provenance]], known: dict[str, Fact], now: datetime) -> Learnt:
+        """What claims change in what is known, one after the other."""
         before = standing_items(known.values(), now=now)
         written: dict[str, Fact] = {}
         for claim, provenance in wanted:
@@ -102,16 +144,31 @@ class Learner:
                 known.update(written)
         return Learnt(facts=tuple(written.values()), before=before, after=standing_items(known.values(), now=now))
 
+    async def _candidates(self, scope: Scope, found: Sequence[tuple[str, Claim]], learnt: Learnt) -> tuple[Fact, ...]:
+        """The candidates to write for wishes that may be somebody else's words."""
+        facts = await every_fact(self._store, scope, Eq("subject", USER))
+        known = [fact for fact in facts if is_candidate(fact) or is_standing(fact)]
+        return tuple(candidate_facts(found, known, learnt.facts, now=self._clock.now(), ids=self._ids))
+
     async def settle(self, scope: Scope, written: Sequence[Fact]) -> None:
         """Put right what another process decided at the same time, after facts were written.
 
         Whoever writes last sees what both wrote, and what all statements add up to does not depend on their order.
         """
-        if written:
-            predicates = tuple(dict.fromkeys([*_NAMING, *(fact.predicate for fact in written)]))
+        written = [fact for fact in written if not is_candidate(fact)]
+        if not written:
+            return
+        predicates = tuple(dict.fromkeys([*_NAMING, *(fact.predicate for fact in written)]))
+
+        async def attempt(epoch: str) -> None:
             known = await every_fact(self._store, scope, In("predicate", predicates))
             aliases = Aliases.of(fact for fact in known if fact.predicate in _NAMING)
-            await self._store.put(scope, *settled_again(known, written, now=self._clock.now(), aliases=aliases))
+            settle = partial(settled_again, known, written, now=self._clock.now(), aliases=aliases)
+            put = await off_loop(_FACT * len(known), settle)
+            if put:
+                await self._store.write(scope.for_user(), put=put, since=epoch)
+
+        await guarded(self._store, scope, attempt)
 
     async def _known(self, scope: Scope, claims: Sequence[Claim]) -> dict[str, Fact]:
         """The facts that claims may touch: those of their predicates, those that name things, and what stands."""
@@ -122,8 +179,19 @@ class Learner:
         return {fact.id: fact for fact in found}
 
 
-def _said_by(claim: Claim, episodes: Sequence[Episode]) -> Provenance:
-    return own_words([episode for episode in episodes if episode.id in claim.sources] or episodes)
+def _of_speaker(claim: Claim, episodes: Sequence[Episode]) -> Claim:
+    """A claim about the user that somebody else made is about that person: a model may take `I` for the user."""
+    speakers = {episode.speaker for episode in episodes if role_of(episode) is None}
+    if len(speakers) != 1 or not all(role_of(episode) is None for episode in episodes):
+        return claim
+    (name,) = speakers
+    return replace(claim, subject=name) if name and normalise(claim.subject) == USER else claim
+
+
+def _is_sayable(claim: Claim) -> bool:
+    """Whether a claim says something that can be shown, under a predicate that is free to use."""
+    is_shown = all(one_line(part) for part in (claim.subject, claim.predicate, claim.object))
+    return is_shown and predicate_key(claim.predicate) != UNCONFIRMED
 
 
 def _only(items: Sequence[StandingItem], others: Sequence[StandingItem]) -> tuple[StandingItem, ...]:

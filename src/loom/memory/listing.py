@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator
 from loom.core.filter import And, Eq, Filter
 from loom.core.record import Episode, Fact, Record
 from loom.core.scope import Scope
+from loom.memory.candidates import is_candidate
 from loom.protocols.memory_store import MemoryStore
 
 PAGE = 500
@@ -30,11 +31,13 @@ async def every_fact(store: MemoryStore, scope: Scope, *filters: Filter) -> list
 
 
 async def counts(store: MemoryStore, scope: Scope) -> dict[str, int]:
-    """How many records there are: episodes by layer, those in the archive apart, then facts and blocks."""
-    found = {"L1": 0, "L2": 0, "L3": 0, "L4": 0, "archived": 0, "facts": 0, "blocks": 0}
+    """How many records there are: episodes by layer, the archive apart, facts, wishes that wait, and blocks."""
+    found = {"L1": 0, "L2": 0, "L3": 0, "L4": 0, "archived": 0, "facts": 0, "unconfirmed": 0, "blocks": 0}
     async for record in every(store, scope):
         if isinstance(record, Episode):
             found["archived" if record.archived_at else record.layer.label] += 1
+        elif isinstance(record, Fact):
+            found["unconfirmed" if is_candidate(record) else "facts"] += 1
         else:
-            found["facts" if isinstance(record, Fact) else "blocks"] += 1
+            found["blocks"] += 1
     return found

@@ -4,32 +4,40 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from datetime import datetime
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Self
 
 from anyio import create_task_group
 
+from loom.core.checks import as_utc
 from loom.core.filter import Eq, Filter
-from loom.core.hit import Hit
+from loom.core.hit import Hit, Passage
 from loom.core.record import Episode, Fact, Layer, Origin, Provenance, Receipt, Scalar, WorkingBlock
 from loom.core.scope import Scope
-from loom.errors import LoomError
+from loom.errors import LoomError, NotFound, UsageError
+from loom.memory.candidates import claim_of, found_candidate, is_candidate
+from loom.memory.checked import check_block, check_fact, checked_turns, cleaned
 from loom.memory.entities import USER, normalise, predicate_key
 from loom.memory.events import EventKind, Timeline, read_timeline
 from loom.memory.explain import Explained, explain
-from loom.memory.forgetting import forget_records, forget_session
+from loom.memory.forgetting import SESSIONS_LEFT, forget_before, forget_records, forget_session
+from loom.memory.guarded import guarded
 from loom.memory.halves import Halves
-from loom.memory.ingest import Content, Turn, checked_instruction, clean, keyed_id, turns_of
+from loom.memory.ingest import Content, Turn, checked_instruction, keyed_id, spoken_by, turns_of
 from loom.memory.keep import Progress
+from loom.memory.learn import Learnt
 from loom.memory.listing import FILE, counts, every, every_fact
 from loom.memory.parts import MemoryParts
 from loom.memory.portable import lines_of, put_records, records_of
 from loom.memory.profile import Profile, grouped
 from loom.memory.reembed import Reembedded, reembed
-from loom.memory.standing import Instructed, Standing, within
+from loom.memory.standing import Instructed, Standing, behind_wish, within
+from loom.memory.times import after, latest_of
 from loom.memory.values import Metabolized, Recalled, Remembered, Skip
 from loom.protocols.extractor import Claim
+from loom.protocols.memory_store import SeesSessions
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -70,11 +78,13 @@ class Memory(MemoryParts):
         trusted: bool = False,
         attributes: Mapping[str, Scalar] | None = None,
         key: str | None = None,
+        since: str | None = None,
     ) -> Remembered:
         """Keep one thing, several, or a whole conversation.
 
         Args:
-            content: text, a message, a turn, a mapping with `text`/`content` and `role`/`speaker`, or many of them.
+            content: text, a message, a turn, a mapping with `text`/`content` and `role`/`name`/`speaker`, or many of
+                them. A `name` says who speaks: only one that is the `user_id` is the user.
             user_id: whose memory it is.
             session_id: the conversation it belongs to.
             speaker: who said it, where the content does not say.
@@ -84,13 +94,16 @@ class Memory(MemoryParts):
             trusted: whether it may be taken as an instruction; only for text of your own.
             attributes: values to filter by.
             key: under the same key the same content is kept once, however often it is sent.
+            since: what epoch() said before this was made from what is stored; StaleWrite, and nothing is kept, if
+                something of the user was forgotten since then.
         """
         scope = self._scope(user_id, session_id)
-        now = self._clock.now()
+        now = await self._times.now(scope)
         kept: list[Episode] = []
         skipped: list[Skip] = []
-        for number, turn in enumerate(turns_of(content)):
-            text, skip = clean(turn.text)
+        given = turns_of(content, user_id=user_id)
+        turns = checked_turns(given, speaker=speaker, attributes=attributes, key=key)
+        for number, (turn, (text, skip)) in enumerate(zip(turns, await cleaned(turns), strict=True)):
             if skip:
                 skipped.append(skip)
                 continue
@@ -102,12 +115,12 @@ class Memory(MemoryParts):
                     recorded_at=now,
                     provenance=Provenance(turn.origin or origin, trusted=trusted),
                     session_id=session_id,
-                    speaker=turn.speaker or speaker,
+                    speaker=spoken_by(turn.speaker or speaker, user_id=user_id),
                     importance=importance,
                     attributes={**(attributes or {}), **turn.attributes},
                 )
             )
-        return await self._keeper.keep(scope, kept, skipped=skipped, keyed=key is not None)
+        return await self._keeper.keep(scope, kept, skipped=skipped, keyed=key is not None, since=since)
 
     async def instruct(
         self, text: str, *, user_id: str, session_id: str | None = None, trusted: bool = False
@@ -118,21 +131,54 @@ class Memory(MemoryParts):
         document is for remember().
         """
         scope = self._scope(user_id, session_id)
-        now = self._clock.now()
-        episode = Episode(
-            id=self._ids.next_id(),
-            text=checked_instruction(text),
-            at=now,
-            recorded_at=now,
-            provenance=Provenance("user", trusted=trusted),
-            session_id=session_id,
-        )
-        async with self._locks.of(scope.for_user()):
+        now = await self._times.now(scope)
+        episode = self._wish(checked_instruction(text), now, session_id, trusted=trusted)
+
+        async def attempt(epoch: str) -> tuple[Learnt, Remembered]:
             learnt = await self._learner.instructed(scope, episode)
-            done = await self._keeper.keep(scope, [episode], facts=learnt.facts)
+            return learnt, await self._keeper.keep(scope, [episode], facts=learnt.facts, since=epoch)
+
+        async with self._locks.of(scope.for_user()):
+            learnt, done = await guarded(self.store, scope, attempt)
             await self._learner.settle(scope, learnt.facts)
         kept = tuple(item for item in learnt.after if episode.id in item.sources)
         return Instructed(kept=kept, retired=learnt.retired, episode=episode, notes=learnt.notes + done.notes)
+
+    async def confirm(self, id: str, *, user_id: str) -> Instructed:
+        """Make a wish stand that was found among other text and waits in `standing().unconfirmed`.
+
+        What it contradicts is retired and returned.
+
+        Raises:
+            NotFound: the user has no unconfirmed wish of this id.
+        """
+        scope = self._scope(user_id)
+
+        async def attempt(epoch: str) -> tuple[Episode, Learnt, Remembered]:
+            waiting = found_candidate(await self.store.get(scope, id), id, user_id)
+            episode = self._wish(waiting.object, await self._times.now(scope))
+            learnt = await self._learner.claimed(scope, [(claim_of(waiting, episode), episode.provenance)])
+            return episode, learnt, await self._keeper.keep(scope, [episode], facts=learnt.facts, since=epoch)
+
+        async with self._locks.of(scope):
+            episode, learnt, done = await guarded(self.store, scope, attempt)
+            await self.store.write(scope, delete=[id])
+            await self._learner.settle(scope, learnt.facts)
+        kept = tuple(item for item in learnt.after if episode.id in item.sources)
+        return Instructed(kept=kept, retired=learnt.retired, episode=episode, notes=learnt.notes + done.notes)
+
+    async def reject(self, id: str, *, user_id: str) -> Receipt:
+        """Drop a wish that waits, or take back one that stands: what that had retired stands again.
+
+        Raises:
+            NotFound: the user has neither under this id.
+        """
+        scope = self._scope(user_id)
+        async with self._locks.of(scope):
+            gone = behind_wish(await every_fact(self.store, scope, Eq("subject", USER)), id)
+            if not gone:
+                raise NotFound(f"user {user_id!r} has no wish {id!r}; standing() lists what stands and what waits")
+            return await forget_records(self.store, scope, gone, neighbours=self._neighbours, now=self._clock.now())
 
     # -- recall, forget, promote --------------------------------------------------------------------------
 
@@ -168,6 +214,7 @@ class Memory(MemoryParts):
             history: facts that are no longer believed, too.
         """
         scope = self._scope(user_id, session_id)
+        now = await self._times.now(scope)
         found = await self._recall.find(
             scope,
             query,
@@ -176,24 +223,55 @@ class Memory(MemoryParts):
             halves=halves,
             layers=layers,
             where=where,
-            at=at,
-            known_at=known_at,
+            at=at or now,
+            known_at=known_at or now,
             history=history,
         )
+        self._times.saw(scope, (hit.item for hit in found.hits if not isinstance(hit.item, Passage)))
         await self._recall.touch(scope, found)
         return found
 
-    async def forget(self, *ids: str, user_id: str, session_id: str | None = None) -> Receipt:
-        """Remove records by id with what was made from them alone, or everything of a user or a session."""
+    async def forget(
+        self, *ids: str, user_id: str, session_id: str | None = None, before: datetime | None = None
+    ) -> Receipt:
+        """Remove records by id with what was made from them alone, or everything of a user or a session.
+
+        With `before`, only what happened, or was stated or pinned, before that moment. What was prepared from a
+        removed record by anybody, and is not written yet, is never written. Conversations that an agent saved are not
+        part of memory: the receipt says where there are any, and `Agent.forget` removes them, too.
+        """
         scope = self._scope(user_id, session_id)
+        if ids and before is not None:
+            raise UsageError("forget() takes ids or before=, not both; call it twice")
         for learning in self._learnings:
             learning.interrupt(scope.for_user())
-        user, now = scope.for_user(), self._clock.now()
-        self._neighbours.forget(scope)
-        async with self._locks.of(user):
-            if ids:
-                return await forget_records(self.store, user, ids, neighbours=self._neighbours, now=now)
-            return await (forget_session(self.store, scope, now=now) if session_id else self.store.forget(scope))
+        try:
+            async with self._locks.of(scope.for_user()):
+                receipt = await self._forget(scope, ids, before)
+        finally:
+            self._neighbours.forget(scope)  # also what was remembered while this was at work
+        return await self._with_sessions(scope, receipt) if not ids else receipt
+
+    async def _forget(self, scope: Scope, ids: Sequence[str], before: datetime | None) -> Receipt:
+        now, neighbours = self._clock.now(), self._neighbours
+        if ids:
+            return await forget_records(self.store, scope.for_user(), ids, neighbours=neighbours, now=now)
+        if before is not None:
+            moment = as_utc(before, "before of forget()")
+            return await forget_before(self.store, scope, moment, neighbours=neighbours, now=now)
+        if scope.session_id is not None:
+            return await forget_session(self.store, scope, neighbours=neighbours, now=now)
+        return await self.store.forget(scope)
+
+    async def _with_sessions(self, scope: Scope, receipt: Receipt) -> Receipt:
+        """The receipt, with a line about conversations that stand in the same place and are not part of memory."""
+        saved = await self.store.saved_sessions(scope) if isinstance(self.store, SeesSessions) else 0
+        left = (SESSIONS_LEFT.format(count=saved, user=scope.user_id),) if saved else ()
+        return replace(receipt, pending=(*receipt.pending, *left))
+
+    async def epoch(self, *, user_id: str) -> str:
+        """A token that changes whenever something of a user is forgotten; for `remember(since=)`."""
+        return await self.store.epoch(self._scope(user_id))
 
     async def promote(self, id: str, *, user_id: str, to: Layer | None = None) -> Episode:
         """Move an episode up a layer, or into the layer named."""
@@ -239,10 +317,13 @@ class Memory(MemoryParts):
         history: bool = False,
     ) -> tuple[Fact, ...]:
         """The facts of a user: those that hold now, those that held then, or all that were ever believed."""
-        now = self._clock.now()
+        check_fact(subject, predicate)
         wanted = predicate_key(predicate) if predicate else None
         found = await every_fact(self.store, self._scope(user_id), *([Eq("predicate", wanted)] if wanted else []))
+        now = after(latest_of(found), self._clock.now())
         about = [f for f in found if subject is None or normalise(f.subject) == normalise(subject)]
+        about = [f for f in about if not is_candidate(f)]
+        self._times.saw(self._scope(user_id), found)
         return tuple(f for f in about if history or f.is_current(at or now, known_at or now))
 
     async def state(
@@ -257,6 +338,7 @@ class Memory(MemoryParts):
         trusted: bool = False,
     ) -> tuple[Fact, ...]:
         """Assert a fact; returns what was written: the fact, and those it retired."""
+        check_fact(subject, predicate, object)
         scope = self._scope(user_id)
         claim = Claim(
             subject=subject,
@@ -266,21 +348,35 @@ class Memory(MemoryParts):
             valid_until=valid_until,
             sources=("stated",),
         )
-        async with self._locks.of(scope):
+
+        async def attempt(epoch: str) -> Learnt:
             learnt = await self._learner.claimed(scope, [(claim, Provenance("user", trusted=trusted))])
-            await self.store.put(scope, *learnt.facts)
+            await self.store.write(scope, put=learnt.facts, since=epoch)
+            return learnt
+
+        async with self._locks.of(scope):
+            learnt = await guarded(self.store, scope, attempt)
             await self._learner.settle(scope, learnt.facts)
         return learnt.facts
 
-    async def set_block(self, name: str, text: str, *, user_id: str, trusted: bool = False) -> WorkingBlock:
-        """Pin a named text for a user; it is shown in every turn."""
-        scope = self._scope(user_id)
-        old = await self.store.get(scope, f"block:{name}")
-        version = old.version + 1 if isinstance(old, WorkingBlock) else 1
-        source, now = Provenance("user", trusted=trusted), self._clock.now()
-        block = WorkingBlock(name=name, text=text, updated_at=now, provenance=source, version=version)
-        await self.store.put(scope, block)
-        return block
+    async def set_block(
+        self,
+        name: str,
+        text: str,
+        *,
+        user_id: str,
+        trusted: bool = False,
+        origin: Origin = "user",
+        version: int | None = None,
+    ) -> WorkingBlock:
+        """Pin a named text for a user; it is shown in every turn. `origin` says who wrote it.
+
+        With `version`, the one you read, it is written only while that stands: StoreConflict has the block as it is
+        now in `current`. 0 is for a block that must be new. Without it, what stands there is replaced.
+        """
+        check_block(name, text)
+        source = Provenance(origin, trusted=trusted)
+        return await self._blocks.write(self._scope(user_id), name, text, provenance=source, version=version)
 
     async def blocks(self, *, user_id: str) -> tuple[WorkingBlock, ...]:
         """The pinned texts of a user."""
@@ -288,14 +384,17 @@ class Memory(MemoryParts):
         return tuple([r async for r in found if isinstance(r, WorkingBlock) and not r.name.startswith(FILE)])
 
     async def standing(self, *, user_id: str) -> Standing:
-        """The preferences and instructions that stand, the newest first, within `MemoryConfig.standing_tokens`."""
+        """The preferences and instructions that stand, the newest first, within `MemoryConfig.standing_tokens`.
+
+        `unconfirmed` lists wishes that were found among other text: confirm() makes one stand, reject() drops it.
+        """
         facts = await every_fact(self.store, self._scope(user_id), Eq("subject", USER))
         return within(facts, self.config.standing_tokens, now=self._clock.now())
 
     async def profile(self, *, user_id: str) -> Profile:
         """What is to be shown of a user in every turn; `str()` of it is fenced text for a prompt."""
         return Profile(
-            standing=await self.standing(user_id=user_id),
+            standing=replace(await self.standing(user_id=user_id), unconfirmed=()),
             facts=grouped(await self.facts(user_id=user_id)),
             blocks=await self.blocks(user_id=user_id),
         )
@@ -356,6 +455,11 @@ class Memory(MemoryParts):
             episodes, repeated = await put_records(self.store, scope, kept, neighbours=self._neighbours)
         notes = await self._keeper.embed(scope, episodes, progress=progress)
         return Remembered(kept=tuple(kept), skipped=repeated, notes=notes)
+
+    def _wish(self, text: str, now: datetime, session_id: str | None = None, *, trusted: bool = False) -> Episode:
+        """A wish that the user gives now."""
+        id, source = self._ids.next_id(), Provenance("user", trusted=trusted)
+        return Episode(id=id, text=text, at=now, recorded_at=now, provenance=source, session_id=session_id)
 
 
 __all__ = ["Memory", "Turn"]

@@ -6,35 +6,34 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import partial
 from itertools import groupby
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from anyio import sleep
 
 from loom.core.clock import Clock
 from loom.core.filter import And, Eq
+from loom.core.heavy import off_loop
 from loom.core.ids import RecordIds
 from loom.core.record import Episode, Fact, Layer, Provenance, Record
 from loom.core.scope import Scope
-from loom.errors import LoomError, StoreConflict
+from loom.errors import LoomError, StaleWrite, StoreConflict
 from loom.memory.compress import ContextCompressor
 from loom.memory.config import MemoryConfig
+from loom.memory.guarded import TRIES, guarded
 from loom.memory.layers import Sorted, sort_layer
 from loom.memory.learn import Learnt
 from loom.memory.listing import every
 from loom.memory.locks import Locks
+from loom.memory.neighbours import Store
 from loom.memory.values import Metabolized
 from loom.protocols.extractor import Claim
-from loom.protocols.jobs import Job, KeepsJobs, Lease
-from loom.protocols.memory_store import MemoryStore
+from loom.protocols.jobs import Job, Lease
 
 LEASE = timedelta(seconds=30)
 MAX_ATTEMPTS = 5
 _NEXT = {Layer.L2: "assimilate", Layer.L3: "sediment"}
-
-
-class Store(MemoryStore, KeepsJobs, Protocol):
-    """A memory store that keeps jobs."""
 
 
 class Learns(Protocol):
@@ -69,6 +68,9 @@ class _Effects:
     notes: tuple[str, ...] = ()
 
 
+_Verb: TypeAlias = Callable[[Job, Sequence[Claim]], Awaitable[_Effects]]
+
+
 class Metabolism:
     """Runs the three verbs: digest (L1 to L2), assimilate (L2 to L3), sediment (L3 to L4).
 
@@ -95,7 +97,7 @@ class Metabolism:
         self._locks = locks or Locks()
         self._embed = embed
         self._compressor = ContextCompressor()
-        self._verbs: Mapping[str, Callable[[Job, Sequence[Claim]], Awaitable[_Effects]]] = {
+        self._verbs: Mapping[str, _Verb] = {
             "digest": self._digest,
             "assimilate": self._assimilate,
             "sediment": self._sediment,
@@ -146,12 +148,29 @@ class Metabolism:
         verb = self._verbs.get(lease.job.kind)
         if verb is None:
             raise LoomError(f"there is no verb {lease.job.kind!r}; a newer Loom may have queued it")
-        claims = await self._learner.read(await self._new(lease.job))
-        # One at a time decides for a user. What was forgotten while the model read is not learnt any more.
-        async with self._locks.of(lease.job.scope):
-            effects = await verb(lease.job, claims)
-            await self._store.finish(lease, put=effects.put, jobs=effects.jobs)
-            effects.notes += await self._after(lease.job.scope, effects)
+        for _ in range(TRIES):
+            read = await self._new(lease.job)
+            claims = await self._learner.read(read)
+            attempt = partial(self._decide, lease, verb, read, claims)
+            # One at a time decides for a user, as far as this process goes; the epoch is for all others.
+            async with self._locks.of(lease.job.scope):
+                effects = await guarded(self._store, lease.job.scope, attempt)
+                if effects is not None:
+                    effects.notes += await self._after(lease.job.scope, effects)
+                    return effects
+        raise StaleWrite(lease.job.scope.user_id)
+
+    async def _decide(
+        self, lease: Lease, verb: _Verb, read: Sequence[Episode], claims: Sequence[Claim], epoch: str
+    ) -> _Effects | None:
+        """Do what a job asks for; None, and nothing is done, where something of what was read is not there any more.
+
+        What a model read may have found its way into each of its claims, so it has to read again what is left.
+        """
+        if _texts(await self._new(lease.job)) != _texts(read):
+            return None
+        effects = await verb(lease.job, claims)
+        await self._store.finish(lease, put=effects.put, jobs=effects.jobs, since=epoch)
         return effects
 
     async def _after(self, scope: Scope, effects: _Effects) -> tuple[str, ...]:
@@ -179,15 +198,16 @@ class Metabolism:
         """L1 to L2: learn facts from what is new, shorten what is worth keeping, archive what overflows."""
         effects = _Effects()
         learnt = await self._learner.learn(job.scope, await self._new(job), claims)
-        effects.put += learnt.facts
+        effects.put += [*learnt.facts, *learnt.waiting]
         effects.counts["facts"] += len(learnt.facts)
-        effects.notes = learnt.notes
+        effects.notes = (*learnt.notes, *learnt.heard)
         sorted_ = await self._sorted(job.scope, Layer.L1)
-        for episode in sorted_.promote:
-            if self._config.enable_compression and self._config.l2.auto_compress:
-                effects.put += [self._statement(episode), self._archived(episode)]
-            else:
-                effects.put.append(replace(episode, layer=Layer.L2))
+        if self._config.enable_compression and self._config.l2.auto_compress:
+            chars = self._compressor.read([episode.text for episode in sorted_.promote])
+            effects.put += await off_loop(chars, lambda: [self._statement(episode) for episode in sorted_.promote])
+            effects.put += [self._archived(episode) for episode in sorted_.promote]
+        else:
+            effects.put += [replace(episode, layer=Layer.L2) for episode in sorted_.promote]
         effects.put += [self._archived(e) for e in sorted_.archive]
         return self._moved(effects, job.scope, Layer.L1, sorted_)
 
@@ -199,7 +219,9 @@ class Metabolism:
         effects.put += [self._archived(e) for e in sorted_.archive]
         leaving = sorted(sorted_.archive, key=lambda e: (e.session_id or "", e.id))
         for session, group in groupby(leaving, key=lambda e: e.session_id):
-            effects.put.append(self._summary(session, list(group)))
+            episodes = list(group)
+            chars = self._compressor.read([episode.text for episode in episodes])
+            effects.put.append(await off_loop(chars, partial(self._summary, session, episodes)))
             effects.counts["summaries"] += 1
         return self._moved(effects, job.scope, Layer.L2, sorted_)
 
@@ -225,7 +247,8 @@ class Metabolism:
     async def _sorted(self, scope: Scope, layer: Layer) -> Sorted:
         where = And(Eq("kind", "episode"), Eq("layer", int(layer)), Eq("archived_at", None))
         found = [record async for record in every(self._store, scope, where) if isinstance(record, Episode)]
-        return sort_layer(found, layer, self._config, now=self._clock.now())
+        chars = self._compressor.read([episode.text for episode in found])
+        return await off_loop(chars, partial(sort_layer, found, layer, self._config, now=self._clock.now()))
 
     def _moved(self, effects: _Effects, scope: Scope, layer: Layer, sorted_: Sorted) -> _Effects:
         effects.counts["promoted"] += len(sorted_.promote)
@@ -264,6 +287,10 @@ class Metabolism:
             importance=max(e.importance for e in episodes),
             sources=tuple(dict.fromkeys(s for e in episodes for s in (e.id, *e.sources))),
         )
+
+
+def _texts(episodes: Sequence[Episode]) -> list[tuple[str, str]]:
+    return [(episode.id, episode.text) for episode in episodes]
 
 
 def _reason(error: Exception) -> str:

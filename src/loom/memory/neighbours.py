@@ -6,13 +6,18 @@ from collections import OrderedDict
 from collections.abc import AsyncGenerator, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
 
+from loom.core import limits
 from loom.core.filter import Eq
 from loom.core.record import Episode, with_attributes
 from loom.core.scope import Scope
 from loom.memory.listing import every
 from loom.memory.locks import Locks
 from loom.memory.rank import REACH, questions_in
+from loom.memory.times import behind
+from loom.protocols.jobs import KeepsJobs
 from loom.protocols.memory_store import KeepsKeys, MemoryStore
 
 AROUND, ASKED = "around", "asked"
@@ -23,10 +28,18 @@ _SESSIONS = 1000
 Keys = dict[str, dict[str, str]]
 
 
-@dataclass(frozen=True, slots=True)
-class _End:
-    """How a conversation ends: the place of its next turn, and the last turns it has."""
+class Store(MemoryStore, KeepsJobs, Protocol):
+    """A memory store that keeps jobs."""
 
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How a conversation ends: the place of its next turn, and the last turns it has.
+
+    It holds while `epoch` is the user's: after that one of the turns may have been forgotten, by anybody.
+    """
+
+    epoch: str
     place: int
     turns: tuple[Episode, ...]
 
@@ -34,14 +47,14 @@ class _End:
 class Neighbours:
     """Remembers how each conversation ends, so that new turns and those before them become each other's keys."""
 
-    def __init__(self, store: MemoryStore) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
-        self._ends: OrderedDict[str, _End] = OrderedDict()
+        self._ends: OrderedDict[str, End] = OrderedDict()
         self._locks = Locks()
 
     @asynccontextmanager
     async def speaking(self, scope: Scope) -> AsyncGenerator[None]:
-        """One at a time adds turns to a conversation: from placed() until said()."""
+        """One at a time adds turns to a conversation: from end() until said()."""
         if scope.session_id is None:
             yield
             return
@@ -52,18 +65,30 @@ class Neighbours:
                 self._ends.pop(scope.key(), None)
                 raise
 
-    async def placed(self, scope: Scope, new: Sequence[Episode]) -> list[Episode]:
-        """New turns with their places in the session."""
-        if scope.session_id is None:
-            return list(new)
-        place = (await self._end(scope)).place
-        return [with_attributes(e, {POSITION: place + n}) for n, e in enumerate(new)]
+    async def end(self, scope: Scope, *, epoch: str | None = None) -> End:
+        """How a session ends; of another epoch than the one that is given, if that is over.
 
-    async def keys(self, scope: Scope, new: Sequence[Episode]) -> Keys:
+        A write that stands on it has to name its epoch.
+        """
+        known = self._ends.get(scope.key())
+        if known is None or epoch not in {None, known.epoch}:
+            epoch = await self._store.epoch(scope)
+            turns = await _turns(self._store, scope)
+            # Not how many there are: some may have been forgotten.
+            taken = [place for turn in turns if isinstance(place := turn.attributes.get(POSITION), int)]
+            known = End(epoch, max([len(turns) - 1, *taken]) + 1, tuple(turns[-2 * REACH :]))
+            self._ends[scope.key()] = known
+        return known
+
+    def drop(self, scope: Scope) -> None:
+        """What is remembered of this conversation is not so any more."""
+        self._ends.pop(scope.key(), None)
+
+    def keys(self, end: End, new: Sequence[Episode]) -> Keys:
         """The keys that new turns of a session bring: for themselves, and for the turns before them."""
-        if scope.session_id is None or not isinstance(self._store, KeepsKeys):
+        if not isinstance(self._store, KeepsKeys):
             return {}
-        turns = [*(await self._end(scope)).turns, *new]
+        turns = [*end.turns, *new]
         return _keys(turns, range(max(0, len(turns) - len(new) - REACH), len(turns)))
 
     async def keys_among(self, episodes: Iterable[Episode], *, user: Scope, without: Collection[str] = ()) -> Keys:
@@ -80,33 +105,34 @@ class Neighbours:
         known = self._ends.get(scope.key())
         if scope.session_id is None or known is None:
             return
-        self._ends[scope.key()] = _End(known.place + len(new), (*known.turns, *new)[-2 * REACH :])
+        self._ends[scope.key()] = End(known.epoch, known.place + len(new), (*known.turns, *new)[-2 * REACH :])
         self._ends.move_to_end(scope.key())
         while len(self._ends) > _SESSIONS:
             self._ends.popitem(last=False)
 
     def forget(self, scope: Scope) -> None:
-        """Something of a user was removed; what is remembered of his conversations may be wrong."""
+        """Something of a user was removed: none of it stays in this process."""
         start = scope.for_user().key().removesuffix("-")
         for key in [key for key in self._ends if key.startswith(start)]:
             del self._ends[key]
 
-    async def _end(self, scope: Scope) -> _End:
-        known = self._ends.get(scope.key())
-        if known is None:
-            turns = await _turns(self._store, scope)
-            # Not how many there are: some may have been forgotten.
-            taken = [place for turn in turns if isinstance(place := turn.attributes.get(POSITION), int)]
-            known = _End(max([len(turns) - 1, *taken]) + 1, tuple(turns[-2 * REACH :]))
-            self._ends[scope.key()] = known
-        return known
+
+def placed(end: End, new: Sequence[Episode]) -> list[Episode]:
+    """New turns with their places in the session."""
+    return [with_attributes(e, {POSITION: end.place + n}) for n, e in enumerate(behind(end.turns, new))]
 
 
 async def _turns(store: MemoryStore, session: Scope) -> list[Episode]:
     """The turns of a session as they were said, in order."""
     found = every(store, session, Eq("kind", "episode"))
     turns = [r async for r in found if isinstance(r, Episode) and not r.sources and r.session_id == session.session_id]
-    return sorted(turns, key=lambda turn: (turn.at, turn.id))
+    return sorted(turns, key=_order)
+
+
+def _order(turn: Episode) -> tuple[datetime, int, str]:
+    """Turns of one exchange have one time, and ids that say nothing where they were made from a key."""
+    place = turn.attributes.get(POSITION)
+    return (turn.at, place if isinstance(place, int) else -1, turn.id)
 
 
 def _keys(turns: Sequence[Episode], places: Iterable[int]) -> Keys:
@@ -114,6 +140,6 @@ def _keys(turns: Sequence[Episode], places: Iterable[int]) -> Keys:
     keys: Keys = {}
     for at in places:
         window = turns[max(0, at - REACH) : at + REACH + 1]
-        before = turns[at - 1].text if at else ""
-        keys[turns[at].id] = {AROUND: "\n".join(e.text for e in window), ASKED: questions_in(before)}
+        before = turns[at - 1].text[: limits.AROUND] if at else ""
+        keys[turns[at].id] = {AROUND: "\n".join(e.text[: limits.AROUND] for e in window), ASKED: questions_in(before)}
     return keys

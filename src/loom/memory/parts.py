@@ -7,22 +7,24 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from copy import copy
 from typing import Self
 
-from loom.core.clock import Clock, SystemClock
+from loom.core.clock import Clock, RisingClock, SystemClock
 from loom.core.ids import RecordIds
 from loom.core.message import Usage
 from loom.core.record import Episode
 from loom.core.scope import Scope
 from loom.memory.binding import Adopt, Binding
+from loom.memory.blocks import Blocks
 from loom.memory.config import MemoryConfig
 from loom.memory.extract.rules import RuleExtractor
 from loom.memory.keep import Keeper
 from loom.memory.learn import Learner
 from loom.memory.learning import Facts, Learning
 from loom.memory.locks import Locks
-from loom.memory.metabolism import Metabolism, Store
-from loom.memory.neighbours import Neighbours
+from loom.memory.metabolism import Metabolism
+from loom.memory.neighbours import Neighbours, Store
 from loom.memory.reading import Reader
 from loom.memory.recall import Recall
+from loom.memory.times import Times
 from loom.memory.values import Learned
 from loom.protocols.embedder import Embedder
 from loom.protocols.extractor import Extractor
@@ -73,12 +75,14 @@ class MemoryParts:
         self.facts_mode: Facts = facts
         self.place = place
         self._extractor, self._reader, self._reranker = extractor, reader, reranker
-        self._clock = clock or SystemClock()
+        self._clock = RisingClock(clock or SystemClock())
         self._ids = ids or RecordIds(self._clock)
         self._embedder = embedder
         self._binding = Binding(store, embedder, note=embedder_note, adopt=adopt)
         self._locks = Locks()  # of users: one at a time decides what is believed of them, or removes it
+        self._times = Times(store, self._clock)
         self._neighbours = Neighbours(store)
+        self._blocks = Blocks(store, clock=self._clock)
         self._learnings: list[Learning] = []  # of this memory and of all its views
         self._owns_store = True
         self._assemble()

@@ -12,8 +12,8 @@ from loom.core.filter import In
 from loom.core.record import Episode, Record, WorkingBlock
 from loom.core.scope import Scope
 from loom.errors import UsageError
-from loom.memory.metabolism import Store
-from loom.memory.neighbours import Neighbours
+from loom.memory.guarded import guarded
+from loom.memory.neighbours import Neighbours, Store
 from loom.memory.values import Skip
 
 _PAGE = 500
@@ -63,13 +63,23 @@ async def put_records(
     Returns the episodes, and what was there already under its id.
     """
     newest = {record.id: record for record in records}
-    known = await _known(store, user, list(newest))
-    written = [record for id, given in newest.items() if (record := _following(known.get(id), given)) is not None]
-    episodes = [record for record in written if isinstance(record, Episode)]
-    await store.write(user, put=written)
+    there = await _known(store, user, list(newest))
+
+    async def put(epoch: str) -> list[Episode]:
+        known = await _known(store, user, list(newest))
+        # What was there at the first look and is not now was forgotten meanwhile, and stays so.
+        wanted = {id: given for id, given in newest.items() if id in known or id not in there}
+        written = [record for id, given in wanted.items() if (record := _following(known.get(id), given)) is not None]
+        await store.write(user, put=written, since=epoch)
+        return [record for record in written if isinstance(record, Episode)]
+
+    async def put_keys(epoch: str) -> None:
+        await store.write(user, keys=await neighbours.keys_among(episodes, user=user), since=epoch)
+
+    episodes = await guarded(store, user, put)
     neighbours.forget(user)
-    await store.write(user, keys=await neighbours.keys_among(episodes, user=user))
-    return episodes, tuple(Skip(given.text[:80], _THERE) for id, given in newest.items() if id in known)
+    await guarded(store, user, put_keys)
+    return episodes, tuple(Skip(given.text[:80], _THERE) for id, given in newest.items() if id in there)
 
 
 async def _known(store: Store, user: Scope, ids: Sequence[str]) -> dict[str, Record]:

@@ -6,13 +6,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from loom.core.fence import fenced
-from loom.core.record import Fact, WorkingBlock
+from loom.core.plain import in_brackets, one_line, plain_text
+from loom.core.record import Episode, Fact, WorkingBlock
 from loom.memory.entities import Aliases, predicate_key
 from loom.memory.standing import Standing, is_standing
 
 STANDING = "Standing preferences and instructions of the user"
 FACTS = "Known facts"
 PINNED = "Pinned"
+_NAME = 120
+"""Characters of a speaker, a subject, a predicate or the name of a block that are shown."""
 Grouped = Mapping[str, Mapping[str, tuple[Fact, ...]]]
 
 
@@ -35,21 +38,33 @@ class Profile:
 
     def groups(self) -> dict[str, list[str]]:
         """The lines of the text under their titles; a title without lines is left out."""
-        pinned = {f"{PINNED}: {_one_line(b.name)}": _indented(b.text) for b in self.blocks if b.text.strip()}
+        pinned: dict[str, list[str]] = {}
+        for block in self.blocks:
+            pinned.setdefault(_title(block), []).extend(_indented(block.text))
         found = {STANDING: self._standing_lines(), FACTS: self._fact_lines(), **pinned}
         return {title: lines for title, lines in found.items() if lines}
 
     def _standing_lines(self) -> list[str]:
-        return [f"- {_one_line(item.text)}" for item in self.standing.items]
+        return [f"- {text}" for item in self.standing.items if (text := one_line(item.text))]
 
     def _fact_lines(self) -> list[str]:
         lines: list[str] = []
         for subject, predicates in self.facts.items():
             for predicate, facts in predicates.items():
-                objects = [_one_line(fact.object) for fact in facts if not is_standing(fact)]
+                said = (one_line(fact.object) for fact in facts if not is_standing(fact))
+                objects = [object for object in said if object]
                 if objects:
-                    lines.append(f"- {_one_line(subject)} {predicate.replace('_', ' ')}: {', '.join(objects)}")
+                    about = f"{one_line(subject, _NAME)} {one_line(predicate.replace('_', ' '), _NAME)}"
+                    lines.append(f"- {about}: {', '.join(objects)}")
         return lines
+
+
+def said_by(episode: Episode) -> str:
+    """Who said it, as a prompt names them; nothing for the user, and for what was made of several."""
+    if episode.speaker is None:
+        origin = episode.provenance.origin
+        return origin if origin in ("tool", "file", "web") else ""
+    return "" if episode.speaker == "user" else in_brackets(episode.speaker, _NAME) or "someone"
 
 
 def grouped(facts: Iterable[Fact]) -> dict[str, dict[str, tuple[Fact, ...]]]:
@@ -66,9 +81,13 @@ def grouped(facts: Iterable[Fact]) -> dict[str, dict[str, tuple[Fact, ...]]]:
     return found
 
 
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
+def _title(block: WorkingBlock) -> str:
+    """The title of a pinned text; who wrote it is said where it was not the user or the operator."""
+    origin = block.provenance.origin
+    writer = "" if origin in ("user", "operator") else f" by {'the assistant' if origin == 'assistant' else origin}"
+    return f"{PINNED}{writer}: {one_line(block.name, _NAME)}"
 
 
 def _indented(text: str) -> list[str]:
-    return [f"  {line}" for line in text.splitlines()]
+    plain = plain_text(text)
+    return [f"  {line}" for line in plain.splitlines()] if plain.strip() else []

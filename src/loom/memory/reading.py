@@ -16,9 +16,10 @@ from loom.core.record import Episode, Fact
 from loom.core.scope import Scope
 from loom.errors import BadResponse, LoomError, ProviderUnavailable, RateLimited, StoreConflict
 from loom.memory.extract.worth import worth_reading
+from loom.memory.guarded import guarded
 from loom.memory.learn import Learnt
 from loom.memory.locks import Locks
-from loom.memory.metabolism import Store
+from loom.memory.neighbours import Store
 from loom.memory.values import Learned
 from loom.protocols.extractor import Claim, Extraction, Extractor
 from loom.protocols.jobs import Lease
@@ -151,7 +152,7 @@ class Reader:
             if learnt is None:
                 return Lot((replace(told, turns=0, bill=ledger.bill),), left=len(leases))
             self._unread = 0
-            notes = (*learnt.notes, *_unused(found))
+            notes = (*learnt.notes, *learnt.heard, *_unused(found))
             return Lot((replace(told, facts=len(learnt.facts), notes=notes, bill=ledger.bill),))
         except Exception as error:  # noqa: BLE001 - an extractor may be anybody's; the jobs must not stay as they were
             self._unread += isinstance(error, BadResponse)
@@ -189,13 +190,20 @@ class Reader:
         What a model read may have found its way into each of its claims, so what is left is put back to be read again.
         """
         user = leases[0].job.scope
-        async with self._locks.of(user):
+
+        async def attempt(epoch: str) -> Learnt | None:
             now_there = [e for lease in leases for e in await self._episodes(lease)]
             if [(e.id, e.text) for e in now_there] != [(e.id, e.text) for e in episodes]:
-                await self._release(leases)
                 return None
             learnt = await self._learner.learn(user, episodes, claims)
-            await self._store.finish(leases[0], put=learnt.facts)
+            await self._store.finish(leases[0], put=[*learnt.facts, *learnt.waiting], since=epoch)
+            return learnt
+
+        async with self._locks.of(user):
+            learnt = await guarded(self._store, user, attempt)
+            if learnt is None:
+                await self._release(leases)
+                return None
             await self._close(leases[1:])
             with suppress(LoomError):  # the next claim about the same finds and corrects it
                 await self._learner.settle(user, learnt.facts)

@@ -13,16 +13,23 @@ from itertools import groupby
 from typing import Final
 
 from loom.core.record import Episode, Fact, Provenance
+from loom.errors import UsageError
+from loom.memory.candidates import (
+    PREFERENCES,
+    UNCONFIRMED,
+    Unconfirmed,
+    is_candidate,
+    is_instruction_claim,
+    unconfirmed_items,
+)
 from loom.memory.entities import USER, normalise, predicate_key
-from loom.memory.extract.instructions import INSTRUCTION
 from loom.memory.facts import statements_of
 from loom.memory.timeline import Segment, Statement, moment, timeline
+from loom.memory.times import after, latest_of
 from loom.memory.topics import PREFIX, are_reversed, contradict, topic_of
 from loom.protocols.extractor import Claim
 from loom.tokens import EstimateCounter
 
-PREFERENCES: Final = frozenset({"diet", "allergic_to", "prefers", "pronouns"})
-"""Facts about the user that are worth a place in every turn."""
 _OWN: Final = "user"
 """The origin of the user's own words."""
 _TICK: Final = timedelta(microseconds=1)
@@ -46,13 +53,15 @@ class StandingItem:
 class Standing:
     """What stands, the newest first, and what was left out to keep within a number of tokens.
 
-    `version` rises with every statement and every retirement.
+    `version` rises with every statement and every retirement. `unconfirmed` are wishes that wait for the user, the
+    newest first; no prompt shows them.
     """
 
     items: tuple[StandingItem, ...]
     left_out: tuple[StandingItem, ...] = ()
     tokens: int = 0
     version: int = 0
+    unconfirmed: tuple[Unconfirmed, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,23 +77,26 @@ class Instructed:
 
 def is_standing(fact: Fact | Claim) -> bool:
     """Whether a fact or a claim is about a standing matter of the user."""
-    predicate = predicate_key(fact.predicate)
-    is_about = predicate in PREFERENCES or predicate == INSTRUCTION or predicate.startswith(PREFIX)
+    is_about = predicate_key(fact.predicate) in PREFERENCES or is_instruction_claim(fact)
     return is_about and normalise(fact.subject) == USER
 
 
 def own_words(episodes: Iterable[Episode]) -> Provenance:
-    """Where a statement comes from that these episodes make: the user, only if all of them are his own words."""
+    """Where a statement comes from that these episodes make: the user, only if all of them are the user's own words.
+
+    Only the role itself speaks for the user: a speaker called `me` or `The User` is somebody with that name.
+    """
     parts = list(episodes)
-    is_own = all(e.provenance.origin == _OWN and normalise(e.speaker or USER) == USER for e in parts)
+    is_own = all(e.provenance.origin == _OWN and (e.speaker or USER).casefold() == USER for e in parts)
     made = Provenance.derived([e.provenance for e in parts])
     return replace(made, origin=_OWN) if is_own else made
 
 
 def placed(claim: Claim, provenance: Provenance) -> Claim | None:
     """A claim under the predicate it competes in; None for an instruction that is not the user's to give."""
-    predicate = predicate_key(claim.predicate)
-    if predicate == INSTRUCTION or predicate.startswith(PREFIX):
+    if predicate_key(claim.predicate) == UNCONFIRMED:
+        raise UsageError(f"the predicate {UNCONFIRMED!r} is for wishes that wait to be confirmed; use another one")
+    if is_instruction_claim(claim):
         topic = topic_of(claim.object)
         if provenance.origin != _OWN or normalise(claim.subject) != USER or topic is None:
             return None
@@ -117,6 +129,7 @@ def settled(claim: Claim, facts: Iterable[Fact], *, now: datetime) -> list[Claim
 def standing_items(facts: Iterable[Fact], *, now: datetime) -> tuple[StandingItem, ...]:
     """What stands now, the newest first."""
     said = list(facts)
+    now = after(latest_of(said), now)
     rounds = {id: number for _, own in _slots(said) for number, id in enumerate(_in_order(own), 1)}
     items = [_item(segment, rounds) for segment in _segments(said, now=now)]
     return tuple(sorted(items, key=lambda i: (i.since is not None, i.since, i.id), reverse=True))
@@ -134,7 +147,21 @@ def within(facts: Sequence[Fact], budget: int, *, now: datetime) -> Standing:
         (kept if fits else left).append(item)
         used += cost if fits else 0
     version = sum(1 + (f.superseded_at is not None) for f in facts if is_standing(f))
-    return Standing(items=tuple(kept), left_out=tuple(left), tokens=used, version=version)
+    return Standing(
+        items=tuple(kept),
+        left_out=tuple(left),
+        tokens=used,
+        version=version,
+        unconfirmed=unconfirmed_items(facts),
+    )
+
+
+def behind_wish(facts: Sequence[Fact], id: str) -> list[str]:
+    """The ids of all statements of a wish that stands or waits, given the id of one; none where there is none."""
+    if any(fact.id == id and is_candidate(fact) for fact in facts):
+        return [id]
+    said = ([statement.fact.id for statement in segment.by] for segment in _segments(facts, now=None))
+    return next((ids for ids in said if id in ids), list[str]())
 
 
 def _conflict(claim: Claim, fact: Fact) -> bool:

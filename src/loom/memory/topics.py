@@ -19,7 +19,7 @@ PREFIX: Final = "instruction_"
 """How the predicates of instructions begin; what follows is the topic."""
 
 _LEAD: Final = re.compile(
-    r"^(?:(?P<no>never|do not|don['\u2019]t|stop|no longer|no more|avoid|not|refrain from"
+    r"(?:(?P<no>never|do not|don['\u2019]t|stop|no longer|no more|avoid|not|refrain from"
     r"|(?:you )?(?:must not|mustn['\u2019]t|should not|shouldn['\u2019]t))"
     r"|please|always|ever|kindly|just|so|and|but|also|from now on|going forward|from here on|in (?:the )?future"
     r"|remember(?: to| that)?|note that|make sure (?:to|that you|you)|be sure to"
@@ -27,8 +27,9 @@ _LEAD: Final = re.compile(
     re.IGNORECASE,
 )
 _TRAIL: Final = re.compile(
-    r"[,\s]+(?:please|any ?more|again|ever|at all|from now on|going forward|in (?:the )?future)$", re.IGNORECASE
+    r"[,\s](?:please|any ?more|again|ever|at all|from now on|going forward|in (?:the )?future)$", re.IGNORECASE
 )
+_LONGEST_TRAIL: Final = len(" in the future")
 _SAYS: Final = r"(?:answer|reply|respond|speak|talk|write|communicate)(?:ing)?"
 _SAID: Final = r"(?:it|them|(?:your |the |all )*(?:answers|replies|responses|messages|explanations))"
 _MAKES: Final = rf"(?:be|keep {_SAID}|make {_SAID}|give me|give|write|use|{_SAYS})"
@@ -45,9 +46,9 @@ _VALUED: Final = tuple(
         ("name", r"(?:call|address) me (?:as )?(?-i:(?P<value>[A-Z][\w'-]*(?: [A-Z][\w'-]*)*))"),
     )
 )
-_BOUND: Final = re.compile(r"(?P<what>.+ (?:before|after|until|later than|earlier than)) \d.*", re.IGNORECASE)
+_BOUND: Final = re.compile(r"^(?=.+\Z)(?P<what>.+ (?:before|after|until|later than|earlier than)) \d.*", re.IGNORECASE)
 """What is bounded by an hour or a number: another bound replaces it."""
-_CHOICE: Final = re.compile(r"(?P<this>.+?) (?:over|to|rather than|instead of) (?P<that>.+)", re.IGNORECASE)
+_CHOICE: Final = re.compile(r"^(?=.+\Z)(?P<this>.+?) (?:over|to|rather than|instead of) (?P<that>.+)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +68,15 @@ class Topic:
 def topic_of(text: str) -> Topic | None:
     """The topic of an instruction; None where it has no words."""
     action, is_forbidden = " ".join(text.split()).strip(" .!,;:"), False
-    while lead := _LEAD.match(action):
+    start, end = 0, len(action)
+    while lead := _LEAD.match(action, start):
         is_forbidden ^= lead["no"] is not None
-        action = action[lead.end() :]
-    while trail := _TRAIL.search(action):
-        action = action[: trail.start()]
+        start = lead.end()
+    while trail := _TRAIL.search(action, max(start, end - _LONGEST_TRAIL), end):
+        end = trail.start()
+        while end > start and action[end - 1] in " ,":
+            end -= 1
+    action = action[start:end]
     for name, pattern in _VALUED:
         if found := pattern.fullmatch(action):
             groups = {key: value for key, value in found.groupdict().items() if value}

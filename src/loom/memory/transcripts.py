@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from loom.errors import UsageError
-from loom.memory.ingest import Turn
+from loom.memory.ingest import Turn, named
 from loom.memory.values import Skip
 
 FORMS = (
@@ -22,6 +22,7 @@ FORMS = (
 _SYSTEM = "system: instructions are no part of what was said"
 _TOOL = "tool: the answers of tools are not kept"
 _NOT_SAID = {"system": _SYSTEM, "developer": _SYSTEM, "tool": _TOOL, "function": _TOOL}
+_PEOPLE = ("user", "human")
 _NO_ROLE = "no role: nobody is named who said it"
 _EMPTY = "empty: it has no text"
 _TIMES = ("timestamp", "create_time", "created_at", "at")
@@ -135,7 +136,9 @@ def _turn(message: Mapping[str, Any], around: Mapping[str, Any]) -> Turn | Skip:
     if role in _NOT_SAID or not text.strip():
         return Skip(text[:80], _NOT_SAID.get(role, _EMPTY))
     when = next((place[key] for place in (message, around) for key in _TIMES if place.get(key)), None)
-    return Turn(text=text, speaker=role, origin="assistant" if role == "assistant" else "import", at=_time(when))
+    name = author.get("name") or message.get("name")
+    speaker = named(name) if role.casefold() in _PEOPLE and isinstance(name, str) and name.strip() else role
+    return Turn(text=text, speaker=speaker, origin="assistant" if role == "assistant" else "import", at=_time(when))
 
 
 def _text(content: Any) -> str:

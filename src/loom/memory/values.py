@@ -68,7 +68,7 @@ class Metabolized:
     jobs: int = 0
     counts: Mapping[str, int] = field(default_factory=dict[str, int], hash=False)
     notes: tuple[str, ...] = ()
-    """What no longer stands, because something newer contradicts it."""
+    """Which instructions were learnt or wait to be confirmed, and what no longer stands because of something newer."""
     failed: tuple[str, ...] = ()
     """Reasons of jobs that did not work; they are tried again, or stand among the dead letters."""
     bill: Bill = field(default_factory=Bill)

@@ -64,8 +64,15 @@ class KeepsJobs(Protocol):
     - finish() applies the effects and closes the job in one transaction, and only while the lease is the newest:
       a holder that comes late raises StoreConflict and changes nothing;
     - fail() puts the job back for `retry_at`, or with None makes it a dead letter, which stays until it is dropped;
+    - epoch() changes whenever text of the user goes: a record is deleted or forgotten, or gets another text. Given
+      `since`, write() and finish() raise StaleWrite and change nothing if the epoch is another one by now, in the
+      transaction that would have written: what was prepared from a read never brings back what was removed after it;
     - forget() of a user removes his jobs and dead letters, and a lease on one of them can no longer be finished.
     """
+
+    async def epoch(self, scope: Scope) -> str:
+        """A token that changes whenever text of the scope's user is removed; read it before what a write stands on."""
+        ...
 
     async def write(
         self,
@@ -75,6 +82,7 @@ class KeepsJobs(Protocol):
         delete: Sequence[str] = (),
         keys: Mapping[str, Mapping[str, str]] | None = None,
         jobs: Sequence[Job] = (),
+        since: str | None = None,
     ) -> int:
         """Change records, index keys and queue jobs, all in one transaction; returns how many jobs are new."""
         ...
@@ -99,6 +107,7 @@ class KeepsJobs(Protocol):
         delete: Sequence[str] = (),
         keys: Mapping[str, Mapping[str, str]] | None = None,
         jobs: Sequence[Job] = (),
+        since: str | None = None,
     ) -> None:
         """Apply what the job did and close it."""
         ...

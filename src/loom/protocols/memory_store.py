@@ -202,6 +202,24 @@ class Scrubs(Protocol):
 
 
 @runtime_checkable
+class Sweeps(Protocol):
+    """A store on a server that can be told to write its files anew, which takes longer than anybody waits for."""
+
+    async def sweep(self) -> tuple[str, ...]:
+        """Leave no bytes of what was deleted in the files of the server; returns what is pending, in words."""
+        ...
+
+
+@runtime_checkable
+class SeesSessions(Protocol):
+    """A store that can tell whether conversations are saved in the same place, in tables that are not its own."""
+
+    async def saved_sessions(self, scope: Scope) -> int:
+        """How many conversations of the scope's user, or whether the one it names, are saved beside the records."""
+        ...
+
+
+@runtime_checkable
 class KeepsKeys(Protocol):
     """A store that finds a record by more than its own text.
 

@@ -27,9 +27,22 @@ class Saver:
         self.scope = scope
         self.last: Checkpoint | None = None
         self.head: str | None = None
+        self.is_discarded = False
         self._unsure: tuple[Checkpoint, tuple[LogEntry, ...], str | None] | None = None
         self._clock = clock
         self._ids = ids
+
+    def discard(self) -> None:
+        """The session was forgotten: nothing more of it is ever saved."""
+        self.is_discarded = True
+
+    def check_wanted(self) -> None:
+        """Refuse to keep anything of a session that was forgotten."""
+        if self.is_discarded:
+            raise NotFound(
+                f"session {self.scope.session_id!r} of user {self.scope.user_id!r} was forgotten, and with it the turn "
+                "that was running; begin another one"
+            )
 
     def is_saved(self, history: History, *, usage: Usage, pins: Sequence[str]) -> bool:
         """Whether everything of a history is durable, its view included."""
@@ -70,11 +83,15 @@ class Saver:
         return checkpoint
 
     async def _write(self, checkpoint: Checkpoint, entries: tuple[LogEntry, ...], head: str | None) -> None:
+        self.check_wanted()
         self._unsure = (checkpoint, entries, head)
         try:
             await self.store.save(self.scope, checkpoint, entries=entries, head=head)
         except StoreConflict as error:
             self._unsure = None
+            if head is not None and await self.store.load(self.scope) is None:
+                self.discard()
+                self.check_wanted()
             raise StoreConflict(
                 f"session {self.scope.session_id!r} was continued somewhere else; call restore() to go on from "
                 f"there, or fork() to go on from here ({error})"

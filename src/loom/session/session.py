@@ -205,6 +205,8 @@ class Session:
             raise
         finally:
             self._busy = False
+            if self._state.saver.is_discarded:
+                self._state.clear()
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
         """Call a function with every event from now on, the moment it happens; the returned function stops that."""
@@ -359,10 +361,21 @@ class Session:
         """What the next request would hold, what of it is cached, and what was compacted."""
         return explain_session(self._state)
 
+    def discard(self) -> None:
+        """Let go of the conversation without saving it, for good: it was forgotten.
+
+        A turn that is running ends with NotFound before anything of it is kept.
+        """
+        self._closed = True
+        self._state.saver.discard()
+        if not self._busy:
+            self._state.clear()
+
     async def aclose(self) -> None:
         """Save what is not saved, and end. Model, memory and store stay open: they belong to the caller."""
         if not self._closed and self._started:
-            await self._durable()
+            with suppress(NotFound):  # it was forgotten, and nothing of it is to be saved
+                await self._durable()
             self._state.emitter.emit(SessionEnd, turns=self.turn, usage=self.usage)
         self._closed = True
 
@@ -375,6 +388,7 @@ class Session:
     # -- inside -------------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
+        self._state.saver.check_wanted()
         if self._closed:
             raise UsageError(f"session {self.id!r} is closed; make another one and call restore()")
         if self._busy:

@@ -73,6 +73,12 @@ class State:
         self.compacting.forget()
         self.caller.meter.forget()
 
+    def clear(self) -> None:
+        """Hold nothing of the conversation any more."""
+        self.history.load((), ())
+        self.compacting.forget()
+        self.caller.meter.forget()
+
     def follow(self, other: State) -> None:
         """Take on what another session holds, which began with the same log."""
         self.history.load(other.history.log, other.history.applied)

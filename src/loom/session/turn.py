@@ -11,6 +11,7 @@ from loom.core.event import CheckpointSaved, CompactionEnd, Event, Recovery, Tur
 from loom.core.message import Message
 from loom.core.window import Window
 from loom.errors import ContextOverflow, LoomError
+from loom.memory.ingest import said_in
 from loom.memory.values import Recalled, Remembered
 from loom.protocols.model import ModelResponse
 from loom.session.history import is_sayable
@@ -112,6 +113,7 @@ class TurnRun:
     async def _answer(self) -> AsyncGenerator[Event]:
         """One answer of the model, after a compaction where it is time for one."""
         state = self._state
+        state.saver.check_wanted()
         async for event in state.compacting.if_needed():
             self._heard(event)
             yield event
@@ -201,8 +203,10 @@ class TurnRun:
             assert self._request is not None
             key = f"turn:{self._request.id}"
             try:
+                state.saver.check_wanted()
                 answer = self.text if state.config.remember_answers else ""
-                self.remembered = await state.memory.remember(key, self._message.text, answer)
+                said = said_in(self._message)
+                self.remembered = await state.memory.remember(key, said, answer, known=self._known)
             except LoomError as error:
                 yield self._degraded("this turn was not remembered", error)
 

@@ -12,7 +12,7 @@ from loom.core.record import Layer, Receipt, Record
 from loom.core.scope import Scope
 from loom.protocols.embedder import Vector
 from loom.protocols.jobs import DeadLetter, Job, Lease
-from loom.protocols.memory_store import FoundBy, Prunes, Query, Reembeds, Scrubs, Touches
+from loom.protocols.memory_store import FoundBy, Prunes, Query, Reembeds, Scrubs, SeesSessions, Touches
 from loom.protocols.whole_store import WholeStore
 
 Keys: TypeAlias = Mapping[str, Mapping[str, str]]
@@ -68,6 +68,10 @@ class DelegatingStore:
     async def scrub(self) -> tuple[str, ...]:
         """Leave no bytes of what was deleted; returns what is pending, in words."""
         return await self._truth.scrub() if isinstance(self._truth, Scrubs) else ()
+
+    async def saved_sessions(self, scope: Scope) -> int:
+        """How many conversations of the user are saved in the same place as the records."""
+        return await self._truth.saved_sessions(scope) if isinstance(self._truth, SeesSessions) else 0
 
     async def aclose(self) -> None:
         """Finish writing and release the store. Closing twice is allowed."""
@@ -125,6 +129,10 @@ class DelegatingStore:
         """Users of whom something was written, by namespace and user, from behind `after`."""
         return await self._truth.users(after=after, limit=limit)
 
+    async def epoch(self, scope: Scope) -> str:
+        """A token that changes whenever text of the scope's user is removed."""
+        return await self._truth.epoch(scope)
+
     async def write(
         self,
         scope: Scope,
@@ -133,9 +141,10 @@ class DelegatingStore:
         delete: Sequence[str] = (),
         keys: Keys | None = None,
         jobs: Sequence[Job] = (),
+        since: str | None = None,
     ) -> int:
         """Delete, put, set keys and queue jobs, in this order, all or none; returns how many jobs are new."""
-        return await self._truth.write(scope, put=put, delete=delete, keys=keys, jobs=jobs)
+        return await self._truth.write(scope, put=put, delete=delete, keys=keys, jobs=jobs, since=since)
 
     async def lease(
         self,
@@ -157,9 +166,10 @@ class DelegatingStore:
         delete: Sequence[str] = (),
         keys: Keys | None = None,
         jobs: Sequence[Job] = (),
+        since: str | None = None,
     ) -> None:
         """Apply what the job did and close it; a job it queues may have the same key."""
-        await self._truth.finish(lease, put=put, delete=delete, keys=keys, jobs=jobs)
+        await self._truth.finish(lease, put=put, delete=delete, keys=keys, jobs=jobs, since=since)
 
     async def fail(self, lease: Lease, *, reason: str, now: datetime, retry_at: datetime | None) -> None:
         """Put the job back for `retry_at`, or make it a dead letter."""

@@ -115,10 +115,11 @@ class IndexedStore(DelegatingStore):
         delete: Sequence[str] = (),
         keys: Keys | None = None,
         jobs: Sequence[Job] = (),
+        since: str | None = None,
     ) -> int:
         """Delete, put, set keys and queue jobs, in this order, all or none; returns how many jobs are new."""
         async with self._changing(scope, [*delete, *await self._rewritten(scope, put)]):
-            return await self._truth.write(scope, put=put, delete=delete, keys=keys, jobs=jobs)
+            return await self._truth.write(scope, put=put, delete=delete, keys=keys, jobs=jobs, since=since)
 
     async def finish(
         self,
@@ -128,22 +129,30 @@ class IndexedStore(DelegatingStore):
         delete: Sequence[str] = (),
         keys: Keys | None = None,
         jobs: Sequence[Job] = (),
+        since: str | None = None,
     ) -> None:
         """Apply what the job did and close it; a job it queues may have the same key."""
         scope = lease.job.scope
         async with self._changing(scope, [*delete, *await self._rewritten(scope, put)]):
-            await self._truth.finish(lease, put=put, delete=delete, keys=keys, jobs=jobs)
+            await self._truth.finish(lease, put=put, delete=delete, keys=keys, jobs=jobs, since=since)
 
     async def forget(self, scope: Scope) -> Receipt:
         """Remove everything of a user, or the episodes and jobs of a session; vectors too."""
         ids = None if scope.session_id is None else await self._episodes(scope)
         async with self._changing(scope, ids):
             receipt = await self._truth.forget(scope)
-        left = [] if self.failure is None else [_STILL_INDEXED.format(why=self.failure)]
+        return replace(receipt, pending=(*receipt.pending, *await self._in_index()))
+
+    async def scrub(self) -> tuple[str, ...]:
+        """Leave no bytes of what was deleted; returns what is pending, in words."""
+        return (*await super().scrub(), *await self._in_index())
+
+    async def _in_index(self) -> tuple[str, ...]:
+        """What of removed records is left in the index and its outbox, in words."""
+        left = () if self.failure is None else (_STILL_INDEXED.format(why=self.failure),)
         if not left:
             await self._outbox.flush()  # a mark names the user
-        residue = [self._index.residue] if self._index.residue else []
-        return replace(receipt, pending=(*receipt.pending, *left, *residue))
+        return (*left, *((self._index.residue,) if self._index.residue else ()))
 
     async def _rewritten(self, scope: Scope, records: Sequence[Record]) -> list[str]:
         """Those of these records that are there and say something else: the vector of the old text goes with it."""

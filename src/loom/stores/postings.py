@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loom.core.words import terms
+from loom.stores.damage import DamagedData
 
 OWN = "bm25"
 """The signal of a record's own text; that of a key is `bm25.KIND`."""
@@ -232,6 +233,13 @@ def _parts(entries: Sequence[tuple[Key, bytes]], lengths: Mapping[str, tuple[int
     numbers = found["number"].astype(np.int64)
     bounds = pairwise(accumulate(holding, initial=0))
     return [Part(signal, numbers[a:b], scores[a:b]) for signal, (a, b) in zip(signals, bounds, strict=True)]
+
+
+def check_numbers(parts: Sequence[Part], size: int) -> None:
+    """Refuse a number that no record has, before scores for so many are made room for."""
+    for part in parts:
+        if part.numbers.size and part.numbers.max() >= size:
+            raise DamagedData(f"it has a record {part.numbers.max():,}, and only {size:,} were written")
 
 
 def total(parts: Sequence[Part], size: int) -> Floats:

@@ -9,8 +9,8 @@ _GOOGLE = re.compile(r"(?:Args|Arguments|Parameters|Params):")
 _SECTION = re.compile(
     r"(?:Args|Arguments|Parameters|Params|Returns?|Raises|Yields?|Examples?|Notes?|Attributes|Warnings?|See Also):?"
 )
-_REST = re.compile(r":(?:param|parameter|arg|argument)\s+(?:[^:]*\s)?(\w+)\s*:\s*(.*)")
-_ENTRY = re.compile(r"\*{0,2}(\w+)\s*(?:\([^)]*\))?\s*:\s*(.*)")
+_REST = re.compile(r":(?:param|parameter|arg|argument)\s(?:[^:]*\s)?(\w+)\s*:\s*(.*)")
+_ENTRY = re.compile(r"\*{0,2}(\w+)\s*(?:\([^)]*\)\s*)?:\s*(.*)")
 _NUMPY_ENTRY = re.compile(r"(\w+)\s*(?::.*)?")
 
 
@@ -29,7 +29,7 @@ def read_docstring(text: str | None) -> tuple[str, dict[str, str]]:
 def _is_section(lines: list[str], n: int) -> bool:
     line = lines[n]
     if line.startswith(":"):
-        return re.match(r":\w+[^:]*:", line) is not None
+        return re.match(r":\w[^:]*:", line) is not None
     return _SECTION.fullmatch(line.rstrip()) is not None and (line.rstrip().endswith(":") or _is_underlined(lines, n))
 
 

@@ -6,17 +6,21 @@ from typing import Annotated
 
 from pydantic import Field
 
-from loom.core.hit import Hit
+from loom.core.hit import Hit, Passage
+from loom.core.plain import in_brackets, one_line, plain_text
 from loom.core.record import Episode, Layer
 from loom.errors import NotFound
 from loom.memory.listing import FILE
 from loom.memory.memory import Memory
+from loom.memory.profile import said_by
 from loom.tools.function import FunctionTool, ToolError, tool
 from loom.tools.run_context import get_run_context
 
 Query = Annotated[str, Field(description="What to look for, in plain words.", min_length=1)]
 Limit = Annotated[int, Field(description="Results at the most.", ge=1, le=50)]
 
+_NAME = 200
+"""Characters of a name that are shown."""
 _LAYERS = {
     Layer.L2: "Search this user's session memory: important events of the last day.",
     Layer.L3: "Search this user's episodic memory: events of earlier conversations.",
@@ -68,8 +72,9 @@ def _blocks(memory: Memory) -> tuple[FunctionTool, ...]:
         """Read a named working block of this user."""
         blocks = {block.name: block.text for block in await memory.blocks(user_id=get_run_context().user_id)}
         if name not in blocks:
-            raise ToolError(f"there is no block {name!r}; the blocks are: {', '.join(blocks) or 'none'}")
-        return blocks[name]
+            names = ", ".join(one_line(other, _NAME) for other in blocks)
+            raise ToolError(f"there is no block {name!r}; the blocks are: {names or 'none'}")
+        return plain_text(blocks[name])
 
     @tool
     async def write_block(
@@ -79,12 +84,17 @@ def _blocks(memory: Memory) -> tuple[FunctionTool, ...]:
         """Write a named working block of this user; it is shown in every turn."""
         if name.startswith(FILE):
             raise ToolError(f"a block cannot be called {name!r}; use another name")
-        block = await memory.set_block(name, text, user_id=get_run_context().user_id)
+        block = await memory.set_block(name, text, user_id=get_run_context().user_id, origin="assistant")
         return f"Block {name} has version {block.version} now."
 
     return read_block, write_block
 
 
 def _line(hit: Hit) -> str:
-    when = f"{hit.item.at:%Y-%m-%d}, " if isinstance(hit.item, Episode) else ""
-    return f"- ({when}[{hit.item.id}]) {' '.join(hit.item.text.split())}"
+    item, about = hit.item, list[str]()
+    if isinstance(item, Episode):
+        about = [f"{item.at:%Y-%m-%d}", said_by(item)]
+    elif isinstance(item, Passage):
+        about = [in_brackets(item.source, _NAME)]
+    named = "".join(f"{name}, " for name in about if name)
+    return f"- ({named}[{one_line(item.id)}]) {one_line(item.text)}"

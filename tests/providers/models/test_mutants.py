@@ -178,6 +178,6 @@ async def keeps(made, law):
 
 @pytest.mark.parametrize("mutant", CAUGHT_BY, ids=lambda mutant: mutant.__name__)
 async def test_a_planted_fault_breaks_its_law(mutant, monkeypatch):
-    monkeypatch.setattr(laws, "_PATIENCE", 1.0)
     assert await keeps(AnthropicModel, CAUGHT_BY[mutant])
+    monkeypatch.setattr(laws, "_PATIENCE", 1.0)  # of those who would wait in vain
     assert not await keeps(mutant, CAUGHT_BY[mutant])

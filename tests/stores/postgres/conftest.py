@@ -61,6 +61,14 @@ def check_installed():
         pytest.skip(said)
 
 
+async def waits_for_a_lock(server):
+    """Until the server says that one of its clients waits for another."""
+    from anyio import lowlevel
+
+    while server.execute("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'") == [(0,)]:
+        await lowlevel.checkpoint()
+
+
 @contextmanager
 def new_server(**settings):
     """A server for a test that hurts it, or looks into its files."""

@@ -15,14 +15,12 @@ from loom.stores.postgres import PostgresStore
 from loom.testing.clock import START
 from loom.testing.conformance.samples import ALICE, HOUR, a_job, an_episode, listed
 from loom.testing.servers.proxy import proxy
-from tests.stores.postgres.conftest import new_server
+from tests.stores.postgres.conftest import new_server, waits_for_a_lock
+from tests.timing import LONG, pass_time, time_flies, until
 
 pytestmark = pytest.mark.anyio
 
 WRITERS = 4
-TIMEOUT = 2.0
-FOR_EVER = 60
-"""Seconds after which a call counts as one that never comes back: far past its deadline, on any machine."""
 
 
 class Load:
@@ -40,8 +38,7 @@ class Load:
         while not self.is_over:
             id = f"e{number}.{place}"
             try:
-                with anyio.fail_after(FOR_EVER):
-                    await self.store.write(user(number), put=[an_episode(id)], jobs=[a_job(id, scope=user(number))])
+                await self.store.write(user(number), put=[an_episode(id)], jobs=[a_job(id, scope=user(number))])
                 self.acknowledged.setdefault(number, []).append(id)
                 place += 1
                 self._grown.set()
@@ -51,25 +48,25 @@ class Load:
     async def after(self, amount):
         """Wait until each writer has had so many more acknowledged."""
         due = {number: len(self.acknowledged.get(number, ())) + amount for number in range(WRITERS)}
-        with anyio.fail_after(2 * FOR_EVER):
-            while any(len(self.acknowledged.get(number, ())) < enough for number, enough in due.items()):
-                self._grown = anyio.Event()
-                await self._grown.wait()
+        while any(len(self.acknowledged.get(number, ())) < enough for number, enough in due.items()):
+            self._grown = anyio.Event()
+            await self._grown.wait()
 
 
 def user(number):
     return Scope(user_id=f"user {number}")
 
 
-async def under_load(store, fault, *, rounds=3):
-    """Let the fault happen again and again while others write, and look at what is there afterwards."""
+async def under_load(store, fault, *, rounds=3, is_hit=lambda load: True):
+    """Let the fault happen again and again while others write, at least until it hit something."""
     load = Load(store)
     async with anyio.create_task_group() as tasks:
         for number in range(WRITERS):
             tasks.start_soon(load.write, number)
-        for _ in range(rounds):
+        while rounds > 0 or not is_hit(load):
             await load.after(5)
             await fault()
+            rounds -= 1
         await load.after(5)
         load.is_over = True
     return load
@@ -101,7 +98,7 @@ async def test_connections_that_are_killed_cost_nothing(own):
         with psycopg.connect(own.url(), autocommit=True) as db:
             db.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'loom_app'")
 
-    async with PostgresStore(own.url("loom_app"), pool_size=3, timeout=TIMEOUT) as store:
+    async with PostgresStore(own.url("loom_app"), pool_size=3) as store:
         load = await under_load(store, kill, rounds=8)
     await check(load, own.url("loom_app"))
 
@@ -113,9 +110,8 @@ async def crash(own):
 
 
 async def test_a_server_that_crashes_and_comes_back_has_what_it_acknowledged(own):
-    async with PostgresStore(own.url("loom_app"), pool_size=3, timeout=TIMEOUT) as store:
-        load = await under_load(store, partial(crash, own))
-    assert load.refused > 0
+    async with PostgresStore(own.url("loom_app"), pool_size=3) as store:
+        load = await under_load(store, partial(crash, own), is_hit=lambda load: load.refused)
     assert "automatic recovery in progress" in (own.folder / "log").read_text()
     await check(load, own.url("loom_app"))
 
@@ -123,16 +119,19 @@ async def test_a_server_that_crashes_and_comes_back_has_what_it_acknowledged(own
 class Careless(PostgresStore):
     """Acknowledges what was refused."""
 
+    lies = 0
+
     async def write(self, scope, **changes):
         try:
             return await super().write(scope, **changes)
         except StoreUnavailable:
+            self.lies += 1
             return 0
 
 
 async def test_a_store_that_acknowledges_what_it_did_not_write_is_found_out(own):
-    async with Careless(own.url("loom_app"), pool_size=3, timeout=TIMEOUT) as store:
-        load = await under_load(store, partial(crash, own), rounds=1)
+    async with Careless(own.url("loom_app"), pool_size=3) as store:
+        load = await under_load(store, partial(crash, own), rounds=1, is_hit=lambda _: store.lies)
     with pytest.raises(AssertionError):
         await check(load, own.url("loom_app"))
 
@@ -144,7 +143,7 @@ async def test_a_dropped_network_costs_nothing(own):
         async def drop():
             way.drop()
 
-        async with PostgresStore(url, pool_size=3, timeout=TIMEOUT) as store:
+        async with PostgresStore(url, pool_size=3) as store:
             load = await under_load(store, drop, rounds=8)
     await check(load, own.url("loom_app"))
 
@@ -153,7 +152,7 @@ async def test_a_silent_network_is_given_up_in_time(server):
     """Half-open: nothing says that the other side is gone. The first call after it speaks again works."""
     async with proxy("127.0.0.1", server.server.port) as way:
         url = server.app.replace(str(server.server.port), str(way.port))
-        async with PostgresStore(url, pool_size=1, timeout=0.3) as store:
+        async with PostgresStore(url, pool_size=1, timeout=LONG) as store:
             await store.put(ALICE, an_episode())
             way.freeze()
             for call in (
@@ -161,42 +160,45 @@ async def test_a_silent_network_is_given_up_in_time(server):
                 store.put(ALICE, an_episode("e2")),
                 store.lease(now=START, until=START + HOUR),
             ):
-                with anyio.fail_after(FOR_EVER), pytest.raises(StoreUnavailable, match="try again"):
-                    await call
+                async with time_flies():
+                    with pytest.raises(StoreUnavailable, match="try again"):
+                        await call
             way.thaw()
-            with anyio.fail_after(FOR_EVER):
-                while await listed_or_none(store) is None:
-                    pass
+            while await listed_or_none(store) is None:
+                pass
             assert "e1" in await listed(store, ALICE)
 
 
 async def test_a_silent_server_is_given_up_at_the_first_call(server):
     async with proxy("127.0.0.1", server.server.port) as way:
         way.freeze()
-        store = PostgresStore(server.app.replace(str(server.server.port), str(way.port)), timeout=0.3)
-        with anyio.fail_after(FOR_EVER), pytest.raises(StoreUnavailable, match="too long"):
-            await store.get(ALICE, "e1")
+        store = PostgresStore(server.app.replace(str(server.server.port), str(way.port)), timeout=LONG)
+        async with time_flies():
+            with pytest.raises(StoreUnavailable, match="too long"):
+                await store.get(ALICE, "e1")
         way.thaw()
         assert await store.get(ALICE, "e1") is None
         await store.aclose()
 
 
 async def test_nobody_waits_for_the_deadlines_of_others(server):
-    """Three hundred first calls one after another would take longer than for ever."""
-    refused = []
+    """One hour is enough for three hundred first calls; one after another they would take three hundred."""
+    begun, refused = [], []
 
     async def get(store):
+        begun.append(store)
         with pytest.raises(StoreUnavailable):
             await store.get(ALICE, "e1")
         refused.append(store)
 
     async with proxy("127.0.0.1", server.server.port) as way:
         way.freeze()
-        store = PostgresStore(server.app.replace(str(server.server.port), str(way.port)), timeout=0.3)
-        with anyio.fail_after(FOR_EVER):
-            async with anyio.create_task_group() as tasks:
-                for _ in range(300):
-                    tasks.start_soon(get, store)
+        store = PostgresStore(server.app.replace(str(server.server.port), str(way.port)), timeout=LONG)
+        async with anyio.create_task_group() as tasks:
+            for _ in range(300):
+                tasks.start_soon(get, store)
+            await until(lambda: len(begun) == 300)
+            pass_time()
         assert len(refused) == 300
         await store.aclose()
 
@@ -209,7 +211,7 @@ async def listed_or_none(store):
 
 
 async def test_more_callers_than_connections_all_get_their_turn(server):
-    async with PostgresStore(server.app, pool_size=2, timeout=60) as store, anyio.create_task_group() as tasks:
+    async with PostgresStore(server.app, pool_size=2, timeout=LONG) as store, anyio.create_task_group() as tasks:
         for number in range(60):
             tasks.start_soon(store.put, user(number % 7), an_episode(f"e{number}"))
     async with PostgresStore(server.app) as store:
@@ -217,7 +219,7 @@ async def test_more_callers_than_connections_all_get_their_turn(server):
 
 
 async def test_when_all_connections_are_held_callers_are_refused_in_time_and_then_served(server):
-    async with PostgresStore(server.app, pool_size=2, timeout=0.3) as store:
+    async with PostgresStore(server.app, pool_size=2, timeout=LONG) as store:
         pool = await store._server.open()
         refused = []
 
@@ -227,11 +229,11 @@ async def test_when_all_connections_are_held_callers_are_refused_in_time_and_the
             except StoreUnavailable as error:
                 refused.append(str(error))
 
-        async with pool.connection(), pool.connection():
-            with anyio.fail_after(FOR_EVER):
-                async with anyio.create_task_group() as tasks:
-                    for number in range(10):
-                        tasks.start_soon(put, number)
+        async with pool.connection(), pool.connection(), anyio.create_task_group() as tasks:
+            for number in range(10):
+                tasks.start_soon(put, number)
+            await until(lambda: pool.get_stats()["requests_waiting"] == 10)
+            pass_time()
         assert len(refused) == 10
         assert all("larger pool" in words for words in refused)
         await put(11)
@@ -239,11 +241,11 @@ async def test_when_all_connections_are_held_callers_are_refused_in_time_and_the
 
 
 async def test_a_call_that_is_cancelled_leaves_its_connection_usable(server):
-    async with PostgresStore(server.app, pool_size=1, timeout=30) as store, PostgresStore(server.app) as other:
+    async with PostgresStore(server.app, pool_size=1) as store, PostgresStore(server.app) as other:
         for _ in range(5):
-            async with other._server.transaction(ALICE, writes=True):
-                with anyio.move_on_after(0.05):
-                    await store.put(ALICE, an_episode())
-        with anyio.fail_after(FOR_EVER):
-            await store.put(ALICE, an_episode("e2"))
+            async with other._server.transaction(ALICE, writes=True), anyio.create_task_group() as tasks:
+                tasks.start_soon(store.put, ALICE, an_episode())
+                await waits_for_a_lock(server)
+                tasks.cancel_scope.cancel()
+        await store.put(ALICE, an_episode("e2"))
         assert await listed(store, ALICE) == ["e2"]

@@ -25,12 +25,14 @@ from loom.protocols.memory_store import (
 from loom.stores import postings
 from loom.stores.inmemory import InMemoryStore
 from loom.stores.postgres import PostgresStore, search
+from loom.stores.postgres.connection import one
 from loom.testing.clock import START, FakeClock
 from loom.testing.conformance import MemoryStoreMachine, MemoryStoreSuite
 from loom.testing.conformance.machine import FILTERS, RECORDS
 from loom.testing.conformance.samples import ALICE, BOB, DAY, HOUR, a_block, a_job, an_episode, ids_of, listed
 from loom.testing.conformance.traces import observe, random_trace
-from tests.stores.postgres.conftest import started
+from tests.stores.postgres.conftest import started, waits_for_a_lock
+from tests.timing import LONG, pass_time, time_flies
 
 pytestmark = pytest.mark.anyio
 
@@ -265,9 +267,9 @@ async def test_a_connection_killed_inside_a_call_is_spoken_and_writes_nothing(se
 
 
 async def test_a_pool_without_a_free_connection_gives_up_in_time(server):
-    async with PostgresStore(server.app, pool_size=1, timeout=0.2) as store:
+    async with PostgresStore(server.app, pool_size=1, timeout=LONG) as store:
         pool = await store._server.open()
-        async with pool.connection():
+        async with pool.connection(), time_flies():
             with pytest.raises(StoreUnavailable, match="larger pool"):
                 await store.get(ALICE, "e1")
         assert await store.get(ALICE, "e1") is None
@@ -275,12 +277,33 @@ async def test_a_pool_without_a_free_connection_gives_up_in_time(server):
 
 async def test_a_statement_that_takes_too_long_is_stopped(server):
     """Also one that waits for another writer of the same user."""
-    async with PostgresStore(server.app, timeout=0.3) as store, PostgresStore(server.app) as other:
-        async with other._server.transaction(ALICE, writes=True):
-            with pytest.raises(StoreUnavailable, match="too long"):
-                await store.put(ALICE, an_episode())
+
+    async def put(store):
+        with pytest.raises(StoreUnavailable, match="too long"):
+            await store.put(ALICE, an_episode())
+
+    async with PostgresStore(server.app, timeout=LONG) as store, PostgresStore(server.app, timeout=2 * LONG) as other:
+        async with other._server.transaction(ALICE, writes=True), anyio.create_task_group() as tasks:
+            tasks.start_soon(put, store)
+            await waits_for_a_lock(server)
+            pass_time()
         await store.put(ALICE, an_episode())
         assert await store.count(ALICE) == 1
+
+
+async def test_the_server_too_stops_a_statement_that_takes_too_long(server):
+    """A client that is gone cannot; each transaction tells the server how long it may take."""
+    async with PostgresStore(server.app, timeout=30) as store:
+
+        async def sleep():
+            async with store._server.transaction(ALICE) as db:
+                for limit in ("statement_timeout", "idle_in_transaction_session_timeout"):
+                    assert await one(db, f"SHOW {limit}") == ("30s",)
+                await db.execute("SET LOCAL statement_timeout = 1")
+                await db.execute("SELECT pg_sleep(3600)")
+
+        with pytest.raises(StoreUnavailable, match="too long"):
+            await sleep()
 
 
 async def test_ids_that_cannot_be_stored_are_refused_in_words(server):

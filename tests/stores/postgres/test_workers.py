@@ -6,7 +6,6 @@ import sys
 from contextlib import contextmanager
 from pathlib import Path
 
-import anyio
 import pytest
 
 from loom.errors import StoreConflict
@@ -14,6 +13,7 @@ from loom.stores.postgres import PostgresStore
 from loom.testing.clock import START
 from loom.testing.conformance.samples import ALICE, HOUR, a_job, listed
 from tests.stores.postgres.worker_child import effect_of
+from tests.timing import LONG
 
 pytestmark = pytest.mark.anyio
 
@@ -22,9 +22,9 @@ LATER = START + 2 * HOUR
 
 
 @contextmanager
-def worker(server, phase, *, seconds=30):
+def worker(server, phase):
     """A worker that has come to this point of its job and waits there; it is killed afterwards."""
-    command = [sys.executable, str(CHILD), server.app, phase, START.isoformat(), str(seconds)]
+    command = [sys.executable, str(CHILD), server.app, phase, START.isoformat()]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout.readline() == f"at {phase}\n"
@@ -41,16 +41,15 @@ def kill(process):
 
 @pytest.fixture
 async def store(server):
-    async with PostgresStore(server.app, timeout=60) as store:
+    async with PostgresStore(server.app, timeout=LONG) as store:
         await store.write(ALICE, jobs=[a_job("j1")])
         yield store
 
 
 async def take_over(store):
     """Take the job as soon as the server lets go of it; it does when it notices that the other is gone."""
-    with anyio.fail_after(60):
-        while not (leases := await store.lease(now=LATER, until=LATER + HOUR)):
-            pass
+    while not (leases := await store.lease(now=LATER, until=LATER + HOUR)):
+        pass
     (lease,) = leases
     return lease
 
@@ -92,7 +91,7 @@ async def test_a_worker_that_wakes_up_late_is_rejected(store, server):
 
 async def test_a_worker_that_sleeps_in_its_transaction_is_thrown_out_by_the_server(store, server):
     """It holds the job and the user's lock, and is not dead: nobody would ever get past it."""
-    with worker(server, "written", seconds=0.5) as process:
+    with worker(server, "asleep") as process:
         process.send_signal(signal.SIGSTOP)
         await finish(store, await take_over(store))
         process.send_signal(signal.SIGCONT)

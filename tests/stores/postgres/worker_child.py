@@ -26,26 +26,28 @@ def effect_of(job_id: str, worker: str, at: datetime) -> Episode:
     )
 
 
-def stop_before_commit() -> None:
-    """The next commit is announced, and waits."""
+def stop_before_commit(phase: str) -> None:
+    """The next commit is announced, and waits; asleep, it has used up the time that the server gives it."""
     commit = psycopg.AsyncConnection.commit
 
     async def announced(db: psycopg.AsyncConnection) -> None:
-        say("at", "written")
+        if phase == "asleep":
+            await db.execute("SET LOCAL idle_in_transaction_session_timeout = 1")
+        say("at", phase)
         wait_for_parent()
         await commit(db)
 
     psycopg.AsyncConnection.commit = announced  # pyright: ignore[reportAttributeAccessIssue]
 
 
-async def work(url: str, phase: str, now: datetime, seconds: float) -> None:
-    async with PostgresStore(url, timeout=seconds) as store:
+async def work(url: str, phase: str, now: datetime) -> None:
+    async with PostgresStore(url, timeout=3600) as store:
         (lease,) = await store.lease(now=now, until=now + timedelta(hours=1))
         if phase == "claimed":
             say("at", "claimed")
             wait_for_parent()
-        elif phase == "written":
-            stop_before_commit()
+        elif phase in ("written", "asleep"):
+            stop_before_commit(phase)
         try:
             await store.finish(lease, put=[effect_of(lease.job.id, "child", now)])
         except StoreConflict:
@@ -56,4 +58,4 @@ async def work(url: str, phase: str, now: datetime, seconds: float) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(work(sys.argv[1], sys.argv[2], datetime.fromisoformat(sys.argv[3]), float(sys.argv[4])))
+    asyncio.run(work(sys.argv[1], sys.argv[2], datetime.fromisoformat(sys.argv[3])))

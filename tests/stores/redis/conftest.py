@@ -49,6 +49,28 @@ def twin_of(store, **options):
     return RedisStore(store._link._url, prefix=store._names.prefix, **options)
 
 
+class Span:
+    """The milliseconds of the server's clock in which the block ran."""
+
+    def __init__(self, link):
+        self._link = link
+
+    async def __aenter__(self):
+        self.start = await self._now()
+        return self
+
+    async def __aexit__(self, *error):
+        self.end = await self._now()
+
+    async def _now(self):
+        seconds, micros = await self._link.call("TIME")
+        return seconds * 1000 + micros // 1000
+
+    def is_followed(self, moments, *, after):
+        """Whether there are moments, and all of them come so many milliseconds after one of the block."""
+        return bool(moments) and all(self.start + after <= moment <= self.end + after for moment in moments)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _stopped():
     yield

@@ -82,8 +82,8 @@ LEAKS = {
 """Each fault: what is replaced where by what, and the law that breaks."""
 
 LEFT_BEHIND = {
-    "records and more": said(forgetting, "FORGET", "for place = 4, 12 do", "for place = 4, 5 do"),
-    "dead letters": said(forgetting, "FORGET", "for place = 4, 12 do", "for place = 4, 10 do"),
+    "records and more": said(forgetting, "FORGET", "for place = 5, 13 do", "for place = 5, 6 do"),
+    "dead letters": said(forgetting, "FORGET", "for place = 5, 13 do", "for place = 5, 11 do"),
     "jobs that nobody holds": said(forgetting, "FORGET", "redis.call('ZREM', KEYS[2],", "redis.call('ZREM', 'x',"),
     "jobs that somebody holds": said(forgetting, "FORGET", "redis.call('ZREM', KEYS[3],", "redis.call('ZREM', 'x',"),
     "the user's name": said(forgetting, "FORGET", "redis.call('HDEL', KEYS[1], ARGV[1])", ""),
@@ -160,7 +160,7 @@ async def everything(store):
     found = {}
     for key in sorted(await store._link.call("KEYS", f"{store._names.prefix}:*")):
         name = key.decode().removeprefix(f"{store._names.prefix}:")
-        if name not in ("format", "version", "embedder"):
+        if name not in ("format", "version", "embedder", "forgotten"):
             found[name] = await store._link.call("DUMP", key)
     return found
 

@@ -16,7 +16,7 @@ from loom.stores.redis import RedisStore
 from loom.testing.clock import FakeClock
 from loom.testing.conformance import MemoryStoreSuite
 from loom.testing.conformance.samples import ALICE, BOB, HOUR, START, a_block, a_fact, a_job, an_episode, ids_of, listed
-from tests.stores.redis.conftest import new_store, twin_of
+from tests.stores.redis.conftest import Span, new_store, twin_of
 
 pytestmark = pytest.mark.anyio
 
@@ -56,6 +56,11 @@ async def lefts(store, scope=ALICE):
     """In how many milliseconds each key of a user that is there goes; -1: never."""
     found = [await store._link.call("PTTL", key) for key in keys_of(store, scope)]
     return {left for left in found if left != -2}
+
+
+async def ends(store, scope=ALICE):
+    """When each key of a user that is there goes, by the server's clock."""
+    return {await store._link.call("PEXPIRETIME", key) for key in keys_of(store, scope)} - {-2}
 
 
 async def test_no_call_sees_what_is_over(store, clock):
@@ -110,18 +115,19 @@ async def test_what_is_over_can_come_back_and_has_nothing_of_its_first_life(stor
 
 
 async def test_the_server_drops_a_user_when_the_last_of_him_is_over(store, clock):
-    await store.put(ALICE, hot(), hot("e2", layer=Layer.L2))
-    await store.put_keys(ALICE, {"e2": {"around": "zeppelin"}})
-    day = 86_400_000
-    assert len({await store._link.call("PEXPIRETIME", key) for key in keys_of(store)} - {-2}) <= 2
-    assert all(day - 10_000 < left <= day for left in await lefts(store))
+    async with Span(store._link) as written:
+        await store.put(ALICE, hot(), hot("e2", layer=Layer.L2))
+        await store.put_keys(ALICE, {"e2": {"around": "zeppelin"}})
+    assert len(await ends(store)) <= 2
+    assert written.is_followed(await ends(store), after=86_400_000)
     digest = store._names.user(ALICE).digest
-    (name_left,) = await store._link.call("HPTTL", store._names.users, "FIELDS", 1, digest)
-    assert day - 10_000 < name_left <= day
+    name_ends = await store._link.call("HPEXPIRETIME", store._names.users, "FIELDS", 1, digest)
+    assert written.is_followed(name_ends, after=86_400_000)
     clock.advance(3600)
-    await store.delete(ALICE, "e2")
-    await store.put(ALICE, hot("e3", recorded_at=clock.now()))
-    assert all(3_590_000 < left <= 3_600_000 for left in await lefts(store))
+    async with Span(store._link) as written:
+        await store.delete(ALICE, "e2")
+        await store.put(ALICE, hot("e3", recorded_at=clock.now()))
+    assert written.is_followed(await ends(store), after=3_600_000)
 
 
 async def test_what_the_server_dropped_is_gone_from_copies_too(store):
@@ -195,8 +201,9 @@ async def test_beside_a_truth_what_was_archived_in_time_outlives_the_layer(store
     composite = CompositeStore(InMemoryStore(clock=clock), {Layer.L2: store})
     await composite.put(ALICE, hot("e1", "old tea", layer=Layer.L2), hot("e2", "green tea", layer=Layer.L2), a_fact())
     assert await listed(store, ALICE) == ["e1", "e2"]
-    assert await composite.prune(ALICE, layer=Layer.L2, keep=1) == ("e1",)
-    assert all(0 < left <= 86_400_000 for left in await lefts(store))
+    async with Span(store._link) as pruned:
+        assert await composite.prune(ALICE, layer=Layer.L2, keep=1) == ("e1",)
+    assert pruned.is_followed(await ends(store), after=86_400_000)
     clock.advance(86_400)
     for key in keys_of(store):
         await store._link.call("PEXPIRE", key, 0)

@@ -109,7 +109,7 @@ async def test_a_newer_format_is_refused():
 async def test_an_answer_that_does_not_come_is_not_waited_for(own_server):
     server = own_server()
     async with RedisStore(server.url(), timeout=0.2) as store, RedisStore(server.url()) as other:
-        await other._link.call("CLIENT", "PAUSE", 1500, "ALL")
+        await other._link.call("CLIENT", "PAUSE", 3_600_000, "ALL")
         with pytest.raises(StoreUnavailable, match="does not answer"):
             await store.put(ALICE, an_episode())
 

@@ -65,7 +65,7 @@ class TestRedis(MemoryStoreSuite):
         await store.put_vectors(ALICE, {"e1": [1.0, 0.0]})
         await store.delete(ALICE, "e1")
         assert await store.search(ALICE, Query(text="tea")) == ()
-        assert await kept_keys(store) == {"format", "version", "embedder"}
+        assert await kept_keys(store) == {"format", "version", "embedder", "forgotten"}
         assert len(store._replicas._held) == 0
 
     async def test_the_files_on_disk_are_named_as_pending(self, store):
@@ -263,4 +263,4 @@ async def test_a_memory_on_redis_remembers_learns_and_forgets():
         assert "Lisbon" in found.hits[0].item.text
         assert len(await memory.recall("Where does Ann live?", user_id="bob")) == 0
         await memory.forget(user_id="ann")
-        assert await kept_keys(store) == {"format", "version", "embedder"}
+        assert await kept_keys(store) == {"format", "version", "embedder", "forgotten"}

@@ -2,7 +2,8 @@
 
 A sentence is read only if it is a plain statement: no question, no supposition, no report of what somebody said,
 no quotation, no text that is to be translated or rewritten. A clause then has to fit a rule from its first word.
-What the assistant is told to do always or never is found by loom.memory.extract.instructions.
+A message that looks pasted states nothing: `I` in it may be anybody. What the assistant is told to do always or never
+is found by loom.memory.extract.instructions, in any message; whether it holds is decided where claims become facts.
 """
 
 from __future__ import annotations
@@ -11,18 +12,24 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from itertools import islice
 from typing import Final
 
+from loom.core.heavy import off_loop
+from loom.core.limits import RULES_FIND, RULES_READ
 from loom.core.record import Cardinality, Episode, Fact
 from loom.memory.entities import USER, normalise
 from loom.memory.extract.dates import PAST, SOON, interval_of
 from loom.memory.extract.instructions import INSTRUCTION, instructions_in
+from loom.memory.extract.plain_wish import looks_pasted
 from loom.protocols.extractor import Claim, Extraction
 
+_SLOWER: Final = 10
+"""How many times longer rules take for a text than cutting it into words."""
 _LONGEST: Final = 300
 """Characters of a sentence that is read: what is longer is no plain statement."""
 _SPEAKS_FOR_ITSELF: Final = frozenset({"user", "import"})
-_NOBODY: Final = frozenset({"assistant", "ai", "bot", "model", "system", "tool", "agent"})
+_NOBODY: Final = frozenset({"assistant", "ai", "bot", "model", "system", "tool", "agent", "developer", "function"})
 _I: Final = r"(?:I|i)"
 _AM: Final = r"(?:(?:I|i)(?:['\u2019]m| am))"
 _HAVE: Final = r"(?:(?:I|i)(?:['\u2019]ve(?: got)?| have(?: got)?))"
@@ -61,7 +68,7 @@ _ASIDE: Final = (
 _TAIL: Final = rf"(?:,? (?P<when>{PAST}))?{_ASIDE}$"
 _WHEN_FIRST: Final = re.compile(rf"^(?P<when>{PAST}) (?P<rest>(?:I|i)(?:['\u2019]\w+)? .*)$")
 _WHEN_APART: Final = re.compile(rf"^(?P<when>{PAST}), (?=[Ii]\b)")
-_OF_LATE: Final = re.compile(r"(?i:since\b|yesterday|today|(?:last|this) (?:week|month)|\w+ (?:day|week|month)s? ago)")
+_OF_LATE: Final = re.compile(r"^(?i:since\b|yesterday|today|(?:last|this) (?:week|month)|\w+ (?:day|week|month)s? ago)")
 """A time from which what began then still holds when it is said. A date tells of the past, in whatever order."""
 
 _NOT_A_STATEMENT: Final = re.compile(
@@ -84,7 +91,7 @@ _TEXT_WORK: Final = re.compile(
 )
 _SENTENCE: Final = re.compile(r"(?<=[.!?])(?<!\b[A-Z]\.)(?<!\bDr\.)(?<!\bMr\.)(?<!\bSt\.)(?<!\bMrs\.)\s+|\n+")
 _CLAUSE: Final = re.compile(
-    r"\s*(?:[;\u2014\u2013]|,(?: and| but| so)?| and| but| so)\s+(?=(?:I|i|my|My)(?:['\u2019]\w+)?\s)"
+    r"(?<!\s)\s*(?:[;\u2014\u2013]|,(?: and| but| so)?| and| but| so)\s+(?=(?:I|i|my|My)(?:['\u2019]\w+)?\s)"
 )
 _OPENING: Final = re.compile(
     r"^(?:(?:hi|hello|hey|well|so|and|but|oh|ok|okay|yes|yeah|actually|also|btw|by the way|fyi|just so you know|"
@@ -110,7 +117,7 @@ _NOT_IN_THINGS: Final = frozenset(
     }
 )
 _NOT_A_NAME: Final = re.compile(
-    r"(?:.*(?:ish|ese|ian|ean|ican|ist)|French|German|Greek|Dutch|Czech|Swiss|Thai|Turk|Pole|Dane|Jew|Muslim|Hindu|"
+    r"^(?:.*(?:ish|ese|ian|ean|ican|ist)|French|German|Greek|Dutch|Czech|Swiss|Thai|Turk|Pole|Dane|Jew|Muslim|Hindu|"
     r"Sorry|Busy|Back|Ok|Okay|Fine|Good|Done|Ready|Sure|Home|Here|Late|Sick|Happy|Tired|Single|Married|Vegan)",
     re.IGNORECASE,
 )
@@ -157,8 +164,8 @@ _RULES: Final = (
     _rule("works_at", rf"{_I}{_NOW} work as an? {_JOB} (?:at|for) (?P<object>{_NAME})"),
     _rule("age", rf"{_AM}{_NOW} (?P<object>\d{{1,3}})(?: years old)", tail=f"{_ASIDE}$"),
     _rule("age", rf"{_I}{_NOW} turned (?P<object>\d{{1,3}})"),
-    _rule("birthday", r"[Mm]y birthday(?:['\u2019]s| is)(?: on)? (?P<object>[\w ,-]*\d[\w ,-]*|\d+)", tail="$"),
-    _rule("birthday", r"(?:I|i) was born on (?P<object>[\w ,-]*\d[\w ,-]*)", tail="$"),
+    _rule("birthday", r"[Mm]y birthday(?:['\u2019]s| is)(?: on)? (?P<object>(?=\D*\d)[\w ,-]+)", tail="$"),
+    _rule("birthday", r"(?:I|i) was born on (?P<object>(?=\D*\d)[\w ,-]+)", tail="$"),
     _rule("born_in", rf"{_I} was born in (?P<object>{_PLACE})"),
     _rule("diet", rf"{_AM}{_NOW} (?:an? )?{_DIET}"),
     _rule("diet", rf"{_AM} no longer (?:an? )?{_DIET}", ends=True),
@@ -210,11 +217,26 @@ class RuleExtractor:
 
     async def extract(self, episodes: Sequence[Episode], *, known: Sequence[Fact] = ()) -> Extraction:  # noqa: ARG002
         """The claims that these episodes make, in the order they are made."""
-        claims = [claim for episode in episodes for claim in _claims(episode)]
-        return Extraction(claims=tuple(dict.fromkeys(claims)))
+        short = [episode for episode in episodes if len(episode.text) <= RULES_READ]
+        chars = _SLOWER * sum(len(episode.text) for episode in short)
+        claims = await off_loop(chars, lambda: [c for episode in short for c in islice(_claims(episode), RULES_FIND)])
+        skipped = tuple(
+            f"episode {episode.id} has {len(episode.text):,} characters; rules read messages of at most {RULES_READ:,}"
+            for episode in episodes
+            if len(episode.text) > RULES_READ
+        )
+        return Extraction(claims=tuple(dict.fromkeys(claims)), skipped=skipped)
 
 
-def _claims(episode: Episode) -> Iterator[Claim]:
+def _claims(episode: Episode) -> Sequence[Claim]:
+    """The claims of an episode. Whether it looks pasted is only asked where it states something."""
+    found = list(_stated(episode))
+    if any(claim.predicate != INSTRUCTION for claim in found) and looks_pasted(episode.text):
+        return [claim for claim in found if claim.predicate == INSTRUCTION]
+    return found
+
+
+def _stated(episode: Episode) -> Iterator[Claim]:
     speaker = normalise(episode.speaker or USER)
     if episode.provenance.origin not in _SPEAKS_FOR_ITSELF or speaker in _NOBODY:
         return
@@ -233,7 +255,7 @@ def _claims(episode: Episode) -> Iterator[Claim]:
                 if is_of_late:
                     slot = (claim.subject, claim.predicate)
                     still[slot] = max(still.get(slot, claim), claim, key=_start)
-    # "I moved to Berlin last week" also says where he lives now, whatever else was said since last week.
+    # "I moved to Berlin last week" also says where they live now, whatever else was said since last week.
     yield from (replace(claim, valid_from=episode.at) for claim in still.values() if _start(claim) < episode.at)
 
 

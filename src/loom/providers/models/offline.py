@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import AsyncIterator
 
 from loom.core.message import TextPart, Usage
@@ -10,7 +9,7 @@ from loom.core.words import query_terms, terms
 from loom.protocols.model import Chunk, ModelRequest, ModelResponse, TextChunk
 from loom.tokens import EstimateCounter, count_request
 
-_FOUND = re.compile(r"<memory>\n(.*?)\n</memory>", re.DOTALL)
+_OPEN, _CLOSE = "<memory>\n", "\n</memory>"
 _LINES = 5
 """Lines of the conversation that are quoted at the most."""
 _HOW = "no language model is connected; set LOOM_MODEL, or give model='anthropic:...'"
@@ -25,7 +24,7 @@ class OfflineModel:
     async def complete(self, request: ModelRequest) -> ModelResponse:
         """What was recalled for the last message, and what was said before in this conversation about the same."""
         asked = request.messages[-1].text if request.messages else ""
-        shown: list[str] = _FOUND.findall(asked)
+        shown = _recalled(asked)
         found = "\n\n".join([*shown, *_said_before(request)])
         text = f"From memory ({_HOW}):\n{found}" if found else f"Noted ({_HOW})."
         counter = EstimateCounter()
@@ -42,10 +41,20 @@ class OfflineModel:
         """Nothing to release."""
 
 
+def _recalled(text: str) -> list[str]:
+    """What stands between the tags of memory. A tag that is never closed is looked at once."""
+    found: list[str] = []
+    start = text.find(_OPEN)
+    while start >= 0 and (end := text.find(_CLOSE, start + len(_OPEN))) >= 0:
+        found.append(text[start + len(_OPEN) : end])
+        start = text.find(_OPEN, end)
+    return found
+
+
 def _said_before(request: ModelRequest) -> list[str]:
     """The lines of earlier user messages that share a word with a question, under a title: a model would see them."""
     parts = [part.text for part in request.messages[-1].parts if isinstance(part, TextPart)] if request.messages else []
-    asked = " ".join(text for text in parts if not _FOUND.search(text) and text.rstrip().endswith("?"))
+    asked = " ".join(text for text in parts if not _recalled(text) and text.rstrip().endswith("?"))
     wanted = set(query_terms(asked))
     earlier = [message.text for message in request.messages[:-1] if message.role == "user"]
     said = [line for text in earlier for line in text.splitlines() if wanted & set(terms(line))]

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from loom.core.checkpoint import Shown
+from loom.core.fence import without_tag
 from loom.core.message import Message, TextPart
 from loom.protocols.token_counter import TokenCounter
 
@@ -31,8 +32,9 @@ _FORM: Final = re.compile(
     + rf"\n{_OPEN}\n(?P<body>.*){_CLOSE}",
     re.DOTALL,
 )
-_PART: Final = re.compile(r'<loom-part name="(\w+)">\n(.*?)\n</loom-part>\n', re.DOTALL)
-_TAG: Final = re.compile(r"<(?=\s*/?\s*loom-)", re.IGNORECASE)
+_PART: Final = re.compile(r'<loom-part name="(\w+)">\n([^<]*(?:<(?!/?loom-)[^<]*)*)\n</loom-part>\n')
+_TAGS: Final = ("loom-record", "loom-part")
+_TAG: Final = re.compile(r"<(?=\s*(?:/\s*)?loom-)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,8 @@ class Record:
 
 def fenced(text: str) -> str:
     """Text that can neither open nor close a tag of a record. Fencing twice changes nothing."""
+    for tag in _TAGS:
+        text = without_tag(tag, text)
     return _TAG.sub("&lt;", text)
 
 

@@ -9,6 +9,7 @@ from typing import Final
 
 from loom.core.checkpoint import Shown
 from loom.core.message import Message, TextPart, ToolCallPart, ToolResultPart, plain
+from loom.core.plain import one_line as whole_line
 from loom.protocols.token_counter import TokenCounter
 
 MIN_RESULT: Final = 48
@@ -17,7 +18,7 @@ MIN_RESULT: Final = 48
 
 def one_line(text: str, limit: int) -> str:
     """The beginning of a text on one line."""
-    line = " ".join(text[: 4 * limit].split())
+    line = whole_line(text[: 4 * limit])
     return line if len(line) <= limit and len(text) <= 4 * limit else f"{line[: limit - 1].rstrip()}…"
 
 

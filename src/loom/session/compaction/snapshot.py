@@ -19,7 +19,7 @@ from loom.session.compaction.record import Record, fit, originals_in, read_recor
 from loom.session.compaction.shorten import describe, one_line
 from loom.session.rounds import is_request
 
-_TIMES: Final = re.compile(r"(.+) x(\d{1,9})")
+_TIMES: Final = re.compile(r"^(.+) x(\d{1,9})")
 
 
 class Snapshot(Cutting):

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 from threading import Lock
 from typing import TextIO
 
+from loom.core.forks import renew_lock_after_fork
 from loom.stores.folder_lock import locked
 
 _NAME = "loom.lock"
 _lock = Lock()
-_held: dict[str, tuple[TextIO, int]] = {}
+renew_lock_after_fork(sys.modules[__name__], "_lock")
+_held: dict[tuple[int, str], tuple[TextIO, int]] = {}
+"""By process and folder: what the parent holds, a forked child does not hold as well."""
 
 
 def hold(folder: str) -> str:
@@ -19,17 +24,19 @@ def hold(folder: str) -> str:
     path.mkdir(parents=True, exist_ok=True)
     key = str(path)
     with _lock:
-        file, holders = _held.get(key) or (locked(path / _NAME, f"the Chroma folder {key}", _instead(key)), 0)
-        _held[key] = (file, holders + 1)
+        mine = (os.getpid(), key)
+        file, holders = _held.get(mine) or (locked(path / _NAME, f"the Chroma folder {key}", _instead(key)), 0)
+        _held[mine] = (file, holders + 1)
     return key
 
 
 def release(key: str) -> None:
     """Let the folder go; other processes may have it when nobody of this one holds it any longer."""
     with _lock:
-        file, holders = _held.pop(key)
+        mine = (os.getpid(), key)
+        file, holders = _held.pop(mine)
         if holders > 1:
-            _held[key] = (file, holders - 1)
+            _held[mine] = (file, holders - 1)
         else:
             file.close()
 

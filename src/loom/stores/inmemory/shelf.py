@@ -40,6 +40,12 @@ class Change:
     keys: Keys
     anew: frozenset[str] = frozenset()
 
+    @property
+    def chars(self) -> int:
+        """How many characters of text it brings."""
+        records = sum(len(record.text) for record in self.records.values() if record is not None)
+        return records + sum(len(text) for texts in self.keys.values() for text in texts.values())
+
 
 @dataclass(slots=True)
 class Shelf:
@@ -50,6 +56,10 @@ class Shelf:
     numbering: Numbering = field(init=False, default_factory=Numbering)
     vectors: VectorTable = field(init=False)
     indexes: dict[str, WordIndex] = field(init=False, default_factory=dict[str, WordIndex])
+    life: int = field(init=False, default=0)
+    """Tells the user from the one who had this name before they were forgotten."""
+    removed: int = field(init=False, default=0)
+    """How often text of the user was removed."""
 
     def __post_init__(self) -> None:
         self.vectors = VectorTable(self.numbering)
@@ -95,6 +105,7 @@ class Shelf:
         if old is None or old.text != record.text:
             # The vector of another text would find the record for words it no longer says.
             self.vectors.discard(record.id)
+            self.removed += old is not None
             self._index(OWN).set(self.numbering.give(record.id), terms(record.text))
 
     def _set_keys(self, id: str, texts: Mapping[str, str]) -> None:
@@ -110,6 +121,7 @@ class Shelf:
 
     def _remove(self, id: str) -> None:
         del self.records[id]
+        self.removed += 1
         self.keys.pop(id, None)
         self.vectors.discard(id)
         number = self.numbering.give(id)
@@ -122,9 +134,10 @@ class Shelf:
         record = self.records.get(id)
         return copied(record) if record is not None and sees(scope, record) else None
 
-    def select(self, scope: Scope, where: Filter | None) -> list[Record]:
-        """The records that the scope sees and the filter fits, by id; not copied."""
-        found = [r for r in self.records.values() if sees(scope, r) and (where is None or where.matches(r))]
+    def select(self, scope: Scope, where: Filter | None, *, after: str = "") -> list[Record]:
+        """The records behind the id `after` that the scope sees and the filter fits, by id; not copied."""
+        later = [r for r in self.records.values() if r.id > after]
+        found = [r for r in later if sees(scope, r) and (where is None or where.matches(r))]
         return sorted(found, key=lambda record: record.id)
 
     def count(self, scope: Scope, where: Filter | None) -> int:

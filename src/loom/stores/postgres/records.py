@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from uuid import UUID
 
@@ -15,7 +16,7 @@ from loom.core.checks import check_text
 from loom.core.filter import Filter
 from loom.core.record import Layer, Record, WorkingBlock
 from loom.core.scope import Scope
-from loom.errors import NotFound
+from loom.errors import NotFound, StaleWrite
 from loom.stores.postgres import index
 from loom.stores.postgres.connection import Row, fetch, one, rows, run, run_many
 from loom.stores.postgres.owners import owner_of, seen
@@ -47,18 +48,38 @@ class _Write(NamedTuple):
     owner: UUID
     words: TextChange
     new: dict[str, int]
+    replaced: set[int]
+    """The numbers of the records that got another text."""
+
+
+async def epoch(db: Database, scope: Scope) -> str:
+    """What changes whenever text of the user goes: a count of removals, or for no user that of forgotten users."""
+    found = await one(db, "SELECT life, removed FROM users WHERE owner = %s", owner_of(scope))
+    if found is not None:
+        return f"{found[0]}.{found[1]}"
+    # A user who came and went while somebody prepared a write is not the user who was never there.
+    gone = await one(db, "SELECT users FROM forgotten")
+    return f"-{gone[0] if gone else 0}"
+
+
+async def check_epoch(db: Database, scope: Scope, since: str | None) -> None:
+    """Refuse a write that was prepared before text of its user was removed."""
+    if since is not None and await epoch(db, scope) != since:
+        raise StaleWrite(scope.user_id)
 
 
 async def change(
     db: Database, scope: Scope, *, put: Sequence[Record] = (), delete: Sequence[str] = (), keys: Keys | None = None
 ) -> int:
     """Delete, put and set keys, in this order; returns how many records were deleted."""
-    write = _Write(db, scope, owner_of(scope), TextChange(), {})
+    write = _Write(db, scope, owner_of(scope), TextChange(), {}, set())
     deleted = await _delete(write, delete) if delete else 0
     if put:
         await _put(write, put)
     if keys:
         await _set_keys(write, keys)
+    if deleted or write.replaced:
+        await run(db, "UPDATE users SET removed = removed + 1 WHERE owner = %s", write.owner)
     if put or deleted or keys:
         size = max(write.new.values()) + 1 if write.new else await next_number(db, write.owner)
         await index.write(db, write.owner, write.words, before=size - len(write.new), size=size)
@@ -76,8 +97,9 @@ async def take_numbers(db: Database, scope: Scope, amount: int, *counters: str) 
     sums = ", ".join(f"{name} = users.{name} + excluded.{name}" for name in counters)
     found = await one(
         db,
-        f"INSERT INTO users (owner, namespace, user_id, {', '.join(counters)}) "
-        f"VALUES (%s, %s, %s{', %s' * len(counters)}) ON CONFLICT (owner) DO UPDATE SET {sums} RETURNING {counters[0]}",
+        f"INSERT INTO users (owner, namespace, user_id, life, {', '.join(counters)}) "
+        f"VALUES (%s, %s, %s, (SELECT users FROM forgotten){', %s' * len(counters)}) "
+        f"ON CONFLICT (owner) DO UPDATE SET {sums} RETURNING {counters[0]}",
         *(owner_of(scope), scope.namespace, scope.user_id, *([amount] * len(counters))),
     )
     assert found is not None
@@ -85,7 +107,7 @@ async def take_numbers(db: Database, scope: Scope, amount: int, *counters: str) 
 
 
 async def _put(write: _Write, records: Sequence[Record]) -> None:
-    db, scope, owner, words, _ = write
+    db, scope, owner, words, *_ = write
     for record in records:
         check_record(scope, record)
     stored: dict[str, tuple[Record, int]] = {}
@@ -98,18 +120,21 @@ async def _put(write: _Write, records: Sequence[Record]) -> None:
     write.new.update((record.id, first + place) for place, record in enumerate(new))
     if new:
         await run(db, _INSERT, json.dumps([_fields(owner, write.new[record.id], record) for record in new]))
-    for record in new:
-        words.add(OWN, write.new[record.id], record.text)
+    await index.read(lambda: [words.add(OWN, write.new[r.id], r.text) for r in new], *(r.text for r in new))
     old = [(record, *stored[id]) for id, record in wanted.items() if id in stored]
     await run_many(db, _UPDATE, [(*to_row(record), owner, number) for record, _, number in old])
     changed = [(record, before, number) for record, before, number in old if record.text != before.text]
+    if changed:
+        await index.read(partial(_reindex, words, changed), *(r.text for pair in changed for r in pair[:2]))
+        # The vector of another text would find the record for words it no longer says.
+        write.replaced.update(number for _, _, number in changed)
+        await run(db, "DELETE FROM vectors WHERE owner = %s AND number = ANY(%s)", owner, list(write.replaced))
+
+
+def _reindex(words: TextChange, changed: Sequence[tuple[Record, Record, int]]) -> None:
     for record, before, number in changed:
         words.remove(OWN, number, before.text)
         words.add(OWN, number, record.text)
-    if changed:
-        # The vector of another text would find the record for words it no longer says.
-        numbers = [number for _, _, number in changed]
-        await run(db, "DELETE FROM vectors WHERE owner = %s AND number = ANY(%s)", owner, numbers)
 
 
 def _fields(owner: UUID, number: int, record: Record) -> dict[str, Any]:
@@ -145,15 +170,16 @@ async def _of_ids(db: Database, scope: Scope, ids: Iterable[str], columns: str) 
 
 
 async def _delete(write: _Write, ids: Iterable[str]) -> int:
-    db, scope, owner, words, _ = write
+    db, scope, owner, words, *_ = write
     found = await _of_ids(db, scope, ids, f"{SELECTED}, r.number")
     texts = {row[-1]: from_row(row).text for row in found}
     if not texts:
         return 0
-    for number, text in texts.items():
-        words.remove(OWN, number, text)
-    for (number, kind), text in (await _keys_of(write, texts)).items():
-        words.remove(f"{OWN}.{kind}", number, text)
+    gone = {(number, OWN): text for number, text in texts.items()}
+    gone |= {(number, f"{OWN}.{kind}"): text for (number, kind), text in (await _keys_of(write, texts)).items()}
+    await index.read(
+        lambda: [words.remove(kind, number, text) for (number, kind), text in gone.items()], *gone.values()
+    )
     await run(db, "UPDATE users SET records = records - %s WHERE owner = %s", len(texts), owner)
     for table in ("keys", "vectors", "records"):
         await run(db, f"DELETE FROM {table} WHERE owner = %s AND number = ANY(%s)", owner, list(texts))
@@ -167,11 +193,12 @@ async def _keys_of(write: _Write, numbers: Iterable[int]) -> dict[tuple[int, str
 
 
 async def _set_keys(write: _Write, keys: Keys) -> None:
-    db, scope, owner, words, new = write
+    db, scope, owner, words, new, _ = write
     old = await numbers_of(db, scope, keys.keys() - new.keys()) if keys.keys() - new.keys() else {}
     held = await _keys_of(write, old.values()) if old else {}
     kept: dict[tuple[int, str], str] = {}
     gone: list[tuple[UUID, int, str]] = []
+    changes: list[tuple[Callable[[str, int, str], None], str, int, str]] = []
     for id, of_record in keys.items():
         number = new[id] if id in new else old.get(id)
         if number is None:
@@ -181,12 +208,13 @@ async def _set_keys(write: _Write, keys: Keys) -> None:
             check_text(text, f"the key {kind} of {id}", may_be_empty=True)
             before = held.get((number, kind))
             if before is not None:
-                words.remove(f"{OWN}.{kind}", number, before)
+                changes.append((words.remove, f"{OWN}.{kind}", number, before))
             if text.strip():
-                words.add(f"{OWN}.{kind}", number, text)
+                changes.append((words.add, f"{OWN}.{kind}", number, text))
                 kept[number, kind] = text
             elif before is not None:
                 gone.append((owner, number, kind))
+    await index.read(lambda: [do(kind, number, text) for do, kind, number, text in changes], *(c[-1] for c in changes))
     if kept:
         numbers, kinds = zip(*kept, strict=True)
         await run(db, _KEYS, owner, list(numbers), list(kinds), list(kept.values()))
@@ -288,6 +316,14 @@ async def prune(
     return tuple(id for _, id in gone)
 
 
+async def count_sessions(db: Database, scope: Scope) -> int:
+    """How many conversations of the scope the schema holds."""
+    session, values = ("IS NOT NULL", ()) if scope.session_id is None else ("= %s", (scope.session_id,))
+    sql = f"SELECT count(DISTINCT session_id) FROM checkpoint_nodes WHERE owner = %s AND session_id {session}"
+    found = await one(db, sql, owner_of(scope), *values)
+    return int(found[0]) if found else 0
+
+
 async def forget_session(db: Database, scope: Scope) -> dict[str, int]:
     """Remove the episodes of a session; returns how many."""
     found = await rows(
@@ -302,4 +338,5 @@ async def forget_user(db: Database, scope: Scope) -> dict[str, int]:
     removed = dict(await rows(db, "SELECT kind, count(*) FROM records WHERE owner = %s GROUP BY kind", owner))
     for table in ("postings", "keys", "vectors", "records", "lengths", "users"):
         await run(db, f"DELETE FROM {table} WHERE owner = %s", owner)
+    await run(db, "UPDATE forgotten SET users = users + 1")
     return removed

@@ -159,7 +159,14 @@ CREATE TABLE checkpoint_parts (
 );
 """
 
-MIGRATIONS: tuple[str, ...] = (_FIRST,)
+_SECOND = """
+ALTER TABLE users ADD COLUMN life bigint NOT NULL DEFAULT 0, ADD COLUMN removed bigint NOT NULL DEFAULT 0;
+
+CREATE TABLE forgotten (is_only boolean PRIMARY KEY DEFAULT true CHECK (is_only), users bigint NOT NULL);
+INSERT INTO forgotten (users) VALUES (1);
+"""
+
+MIGRATIONS: tuple[str, ...] = (_FIRST, _SECOND)
 """Step n leads from version n to n + 1. A step that was released is never changed."""
 VERSION = len(MIGRATIONS)
 
@@ -286,6 +293,7 @@ async def _make_tables(db: Database, where: str, schema: str, app_role: str, own
     await say("GRANT USAGE ON SCHEMA {schema} TO {app}")
     await say("GRANT SELECT ON meta TO {app}")
     await say(f"GRANT SELECT, INSERT, UPDATE, DELETE ON embedder, {', '.join(TABLES)} TO {{app}}")
+    await say("GRANT SELECT, UPDATE ON forgotten TO {app}")
 
 
 async def _secure(db: Database, table: str) -> None:

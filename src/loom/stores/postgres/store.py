@@ -110,6 +110,15 @@ class PostgresStore:
         removed = {kind: count for kind, count in removed.items() if count}
         return Receipt(removed=removed, pending=(UNSWEPT,) if removed else ())
 
+    async def scrub(self) -> tuple[str, ...]:
+        """What only an administrator can do: no bytes of removed rows in the files of the server."""
+        return (UNSWEPT,)
+
+    async def saved_sessions(self, scope: Scope) -> int:
+        """How many conversations of the user are saved in the same schema."""
+        async with self._server.transaction(scope) as db:
+            return await records.count_sessions(db, scope)
+
     async def describe(self) -> dict[str, str]:
         """What the server is and guarantees: server, schema, durability, isolation, index and embedder, in words."""
         async with self._server.transaction(None) as db:
@@ -187,6 +196,11 @@ class PostgresStore:
         async with self._server.transaction(scope) as db:
             return await vector_rows.found_by(db, scope, ids)
 
+    async def epoch(self, scope: Scope) -> str:
+        """A token that changes whenever text of the scope's user is removed."""
+        async with self._server.transaction(scope) as db:
+            return await records.epoch(db, scope)
+
     async def write(
         self,
         scope: Scope,
@@ -195,9 +209,11 @@ class PostgresStore:
         delete: Sequence[str] = (),
         keys: Keys | None = None,
         jobs: Sequence[Job] = (),
+        since: str | None = None,
     ) -> int:
         """Delete, put, set keys and queue jobs, in this order, all or none; returns how many jobs are new."""
         async with self._server.transaction(scope, writes=True) as db:
+            await records.check_epoch(db, scope, since)
             await records.change(db, scope, put=put, delete=delete, keys=keys)
             return await job_rows.enqueue(db, scope, jobs)
 
@@ -224,11 +240,13 @@ class PostgresStore:
         delete: Sequence[str] = (),
         keys: Keys | None = None,
         jobs: Sequence[Job] = (),
+        since: str | None = None,
     ) -> None:
         """Apply what the job did and close it; a job it queues may have the same key."""
         scope = lease.job.scope
         async with self._server.transaction(scope, writes=True) as db:
             await job_rows.close(db, lease)
+            await records.check_epoch(db, scope, since)
             await records.change(db, scope, put=put, delete=delete, keys=keys)
             await job_rows.enqueue(db, scope, jobs)
 

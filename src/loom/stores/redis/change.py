@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from loom.core.record import Record
 from loom.core.scope import Scope
+from loom.errors import StaleWrite
 from loom.protocols.embedder import Vector
 from loom.stores.inmemory.shelf import Change, Shelf
 from loom.stores.redis.codec import (
@@ -26,6 +27,9 @@ from loom.stores.redis.names import StoreNames
 from loom.stores.redis.retention import Retention
 from loom.stores.redis.scripts import COMMIT
 
+DELETED, REPLACED, FORGOTTEN = "deleted", "replaced", "users"
+_OF_USER = (DELETED, REPLACED)
+"""Fields of a user that change when text is removed; where there is no user, those who were forgotten are counted."""
 TRIES = 1000
 """How often a change is planned again before it is given up."""
 
@@ -64,6 +68,20 @@ class Transaction:
             keys={id: unpack_keys(data) for id, data in keys.items() if id not in over},
         )
 
+    async def epoch(self) -> str:
+        """What changes whenever text of the user goes; the change depends on it."""
+        user, others = await self.read((self.user.meta, _OF_USER), (self.store.forgotten, [FORGOTTEN]))
+        if DELETED in user:
+            del self._checks[self.store.forgotten, id_bytes(FORGOTTEN)]
+            return ".".join(user.get(name, b"0").decode() for name in _OF_USER)
+        # A user who came and went while somebody prepared a write is not the user who was never there.
+        return f"-{others.get(FORGOTTEN, b'0').decode()}"
+
+    async def check_epoch(self, since: str | None) -> None:
+        """Refuse a change that was prepared before text of its user was removed."""
+        if since is not None and await self.epoch() != since:
+            raise StaleWrite(self._scope.user_id)
+
     def depends_on(self, key: str, field: str, value: bytes | None) -> None:
         """Make the change only if the field has this value; None: only if it is not there."""
         self._checks[key, id_bytes(field)] = value
@@ -78,6 +96,7 @@ class Transaction:
             if id in change.anew:
                 self.do("HDEL", self.user.keys, id)
                 self.do("HDEL", self.user.vectors, id)
+                self.do("HINCRBY", self.user.meta, REPLACED, 1)
         for id, texts in change.keys.items():
             before = {} if id in change.anew else shelf.keys.get(id, {})
             kept = {kind: text for kind, text in {**before, **texts}.items() if text.strip()}
@@ -95,6 +114,7 @@ class Transaction:
         self.do(*(("ZREM", self.user.ends) if end is None else ("ZADD", self.user.ends, end)), record.id)
         if old is not None and old.text != record.text:
             self.do("HDEL", self.user.vectors, record.id)
+            self.do("HINCRBY", self.user.meta, REPLACED, 1)
 
     def set_vectors(self, vectors: Mapping[str, Vector]) -> None:
         """Write vectors."""
@@ -119,7 +139,7 @@ class Transaction:
             arguments += [len(ids), *ids]
         for command in self._commands:
             arguments += [len(command), *command]
-        return bool(await self._link.run(COMMIT, (store.version, store.users, *user.all), arguments))
+        return bool(await self._link.run(COMMIT, (store.version, store.users, store.forgotten, *user.all), arguments))
 
     def _remove(self, id: str) -> None:
         self._removed[id_bytes(id)] = None

@@ -5,25 +5,43 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+import anyio
+
 from loom.core.record import Episode, Receipt
 from loom.core.scope import Scope
 from loom.stores.redis import jobs
 from loom.stores.redis.change import Transaction
 from loom.stores.redis.link import Link
-from loom.stores.redis.names import StoreNames
+from loom.stores.redis.names import USER_KEYS, CheckpointNames, StoreNames, session_name
 from loom.stores.redis.scripts import FORGET
 
 _COUNTED = ("episode", "fact", "block", "job", "dead_letter")
 FILES = (
-    "Redis no longer holds any of it, but its files on disk do until they are written anew: run BGREWRITEAOF for the "
-    "append-only file; snapshots and copies on other servers follow in their own time"
+    "Redis no longer holds any of it, but its files on disk do until they are written anew: run "
+    "`loom store sweep URL`, or BGREWRITEAOF; snapshots and copies on other servers follow in their own time"
 )
+COPIES = "a snapshot or a copy on another server may hold it until the next one is taken; run BGSAVE, or let it run out"
+_LOOK_AGAIN = 0.05
+
+
+async def sweep(link: Link) -> tuple[str, ...]:
+    """Have the server write its append-only file anew, and wait for it; returns what is pending, in words."""
+    await link.call("BGREWRITEAOF")
+    while True:
+        state: dict[str, object] = await link.call("INFO", "persistence")
+        if not state.get("aof_rewrite_in_progress") and not state.get("aof_rewrite_scheduled"):
+            break
+        await anyio.sleep(_LOOK_AGAIN)  # the server tells nobody when it is done
+    if state.get("aof_last_bgrewrite_status", "ok") != "ok":
+        return (FILES,)
+    copies = (await link.call("INFO", "replication")).get("connected_slaves") or state.get("rdb_saves")
+    return (COPIES,) if copies else ()
 
 
 async def forget_user(link: Link, names: StoreNames, scope: Scope) -> Receipt:
     """Remove every key of a user, in one step."""
     user = names.user(scope)
-    keys = (names.users, names.due, names.held, *user.all)
+    keys = (names.users, names.due, names.held, names.forgotten, *user.all)
     counts: list[int] = await link.run(FORGET, keys, (user.digest,))
     return _receipt(Counter(dict(zip(_COUNTED, counts, strict=True))))
 
@@ -42,6 +60,14 @@ async def forget_session(link: Link, change: Transaction, scope: Scope, ids: Seq
         change.do("LREM", change.user.dead, 1, data)
         removed["dead_letter"] += 1
     return _receipt(removed) if await change.commit() else None
+
+
+async def count_sessions(link: Link, prefix: str, scope: Scope) -> int:
+    """How many conversations of the scope are saved under this prefix."""
+    sessions = CheckpointNames(prefix).user(scope)[USER_KEYS.index("sessions")]
+    if scope.session_id is None:
+        return int(await link.call("ZCARD", sessions))
+    return int(await link.call("ZSCORE", sessions, session_name(scope)) is not None)
 
 
 def _receipt(removed: Counter[str]) -> Receipt:

@@ -51,6 +51,11 @@ class StoreNames:
         """Jobs that somebody holds, by the end of the lease."""
         return f"{self.prefix}:held"
 
+    @property
+    def forgotten(self) -> str:
+        """How many users were removed, under the field `users`."""
+        return f"{self.prefix}:forgotten"
+
     def user(self, scope: Scope) -> UserNames:
         """The keys of the user of a scope."""
         return UserNames(self.prefix, sha256(scope.for_user().key().encode()).hexdigest())

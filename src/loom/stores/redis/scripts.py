@@ -4,9 +4,9 @@ No script ever holds a value: ids and texts come as arguments and are only compa
 """
 
 COMMIT = """
--- KEYS: version, users, then all keys of the user. ARGV: the user's digest and name, the time, then checks,
+-- KEYS: version, users, forgotten, then all keys of the user. ARGV: the user's digest and name, the time, then checks,
 -- ids that change, ids that go, commands. Returns 0, and does nothing, if a field is not what the caller read.
-local _, users, meta, changed, records, keys, vectors, jobs, _, dead, ends = unpack(KEYS)
+local _, users, forgotten, meta, changed, records, keys, vectors, jobs, _, dead, ends = unpack(KEYS)
 local digest, now, at = ARGV[1], ARGV[3], 3
 local function take()
   at = at + 1
@@ -37,6 +37,7 @@ end
 if redis.call('EXISTS', changed, jobs, dead) == 0 then
   redis.call('DEL', meta)
   redis.call('HDEL', users, digest)
+  redis.call('HINCRBY', forgotten, 'users', 1)
   return 1
 end
 redis.call('HSET', users, digest, ARGV[2])
@@ -44,11 +45,11 @@ local last = redis.call('ZREVRANGE', ends, 0, 0, 'WITHSCORES')[2]
 local all_end = last and redis.call('ZCARD', ends) == redis.call('HLEN', records)
 if all_end and redis.call('EXISTS', jobs, dead) == 0 then
   local left = string.format('%.0f', math.max(0, math.ceil((last - now) / 1000)))
-  for place = 3, #KEYS do redis.call('PEXPIRE', KEYS[place], left) end
+  for place = 4, #KEYS do redis.call('PEXPIRE', KEYS[place], left) end
   -- A server before Redis 7.4 cannot end one field; there the user's name stays until he is forgotten.
   redis.pcall('HPEXPIRE', users, left, 'FIELDS', 1, digest)
 elseif redis.call('PTTL', meta) ~= -1 then
-  for place = 3, #KEYS do redis.call('PERSIST', KEYS[place]) end
+  for place = 4, #KEYS do redis.call('PERSIST', KEYS[place]) end
 end
 return 1
 """
@@ -79,20 +80,21 @@ return {run, redis.call('HGET', KEYS[1], 'bound'), meta[1], meta[2], rows, more 
 """
 
 FORGET = """
--- KEYS: users, due, held, then all keys of the user: meta, changed, records, keys, vectors, jobs, job_keys, dead,
--- ends. ARGV: the user's digest. Returns how many episodes, facts, blocks, jobs and dead letters there were.
+-- KEYS: users, due, held, forgotten, then all keys of the user: meta, changed, records, keys, vectors, jobs, job_keys,
+-- dead, ends. ARGV: the user's digest. Returns how many episodes, facts, blocks, jobs and dead letters there were.
 local count = {episode = 0, fact = 0, block = 0}
-for _, record in ipairs(redis.call('HVALS', KEYS[6])) do
+for _, record in ipairs(redis.call('HVALS', KEYS[7])) do
   local kind = string.match(record, '^{"kind":"(%l+)"')
   count[kind] = count[kind] + 1
 end
-local jobs = redis.call('HKEYS', KEYS[9])
+local jobs = redis.call('HKEYS', KEYS[10])
 for _, id in ipairs(jobs) do
   redis.call('ZREM', KEYS[2], id .. '\\0' .. ARGV[1])
   redis.call('ZREM', KEYS[3], id .. '\\0' .. ARGV[1])
 end
-local dead = redis.call('LLEN', KEYS[11])
-for place = 4, 12 do redis.call('DEL', KEYS[place]) end
+local dead = redis.call('LLEN', KEYS[12])
+for place = 5, 13 do redis.call('DEL', KEYS[place]) end
+redis.call('HINCRBY', KEYS[4], 'users', 1)
 redis.call('HDEL', KEYS[1], ARGV[1])
 return {count.episode, count.fact, count.block, #jobs, dead}
 """

@@ -119,8 +119,7 @@ class RedisStore:
         check_limit(limit)
 
         def found(replica: Replica) -> tuple[Record, ...]:
-            fits = [r for r in replica.shelf.select(scope, where) if after is None or r.id > after]
-            return tuple(copied(record) for record in fits[:limit])
+            return tuple(copied(record) for record in replica.shelf.select(scope, where, after=after or "")[:limit])
 
         return await self._replicas.ask(scope, found)
 
@@ -152,6 +151,18 @@ class RedisStore:
             receipt = await forgetting.forget_session(self._link, next(tries), scope, episodes)
             if receipt is not None:
                 return receipt
+
+    async def scrub(self) -> tuple[str, ...]:
+        """What the server does in its own time: no bytes of removed records in its files."""
+        return (forgetting.FILES,)
+
+    async def sweep(self) -> tuple[str, ...]:
+        """Have the server write its files anew, without what was removed; returns what is pending, in words."""
+        return await forgetting.sweep(self._link)
+
+    async def saved_sessions(self, scope: Scope) -> int:
+        """How many conversations of the user are saved under the same prefix."""
+        return await forgetting.count_sessions(self._link, self._names.prefix, scope)
 
     async def aclose(self) -> None:
         """Close the connections. Closing twice is allowed."""
@@ -276,6 +287,10 @@ class RedisStore:
             if record is not None and self._shows(scope, unpack_record(record))
         }
 
+    async def epoch(self, scope: Scope) -> str:
+        """A token that changes whenever text of the scope's user is removed."""
+        return await Transaction(self._link, self._names, scope, self._retention).epoch()
+
     async def write(
         self,
         scope: Scope,
@@ -284,11 +299,13 @@ class RedisStore:
         delete: Sequence[str] = (),
         keys: Keys | None = None,
         jobs: Sequence[Job] = (),
+        since: str | None = None,
     ) -> int:
         """Delete, put, set keys and queue jobs, in this order, all or none; returns how many jobs are new."""
         tries = self._tries(scope)
         while True:
             change = next(tries)
+            await change.check_epoch(since)
             await _plan(change, scope, put, delete, keys or {})
             new = await job_rows.enqueue(change, scope, jobs)
             if await change.commit():
@@ -318,6 +335,7 @@ class RedisStore:
         delete: Sequence[str] = (),
         keys: Keys | None = None,
         jobs: Sequence[Job] = (),
+        since: str | None = None,
     ) -> None:
         """Apply what the job did and close it; a job it queues may have the same key."""
         scope = lease.job.scope
@@ -325,6 +343,7 @@ class RedisStore:
         while True:
             change = next(tries)
             job_rows.close(change, (await job_rows.held(change, lease)).job)
+            await change.check_epoch(since)
             await _plan(change, scope, put, delete, keys or {})
             await job_rows.enqueue(change, scope, jobs, closing=lease)
             if await change.commit():

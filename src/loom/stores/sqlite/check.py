@@ -10,14 +10,18 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from itertools import pairwise
+from typing import Any
 
 from loom.core.scope import Scope
+from loom.stores.damage import reading
 from loom.stores.index_difference import IndexDifference, UserDifference, summed
 from loom.stores.postings import OWN, Posting, expected_postings, runs_of, unpacked
-from loom.stores.record_rows import SELECTED, from_row
+from loom.stores.sqlite import checkpoint_rows
+from loom.stores.sqlite.checked_rows import SELECTED, from_row
 from loom.stores.sqlite.connection import Database, one, rows
+from loom.stores.sqlite.damaged import Damage, find, remove
 from loom.stores.sqlite.index import IndexChange
-from loom.stores.sqlite.users import number_of, row_of
+from loom.stores.sqlite.users import MOST_NUMBERS, number_of, row_of
 from loom.stores.sqlite.vectors import binding, drop_vector
 
 _PAGE = 4096
@@ -27,30 +31,56 @@ _BAD_VECTORS = "SELECT row FROM vectors WHERE user = ? AND (length(data) != ? OR
 
 
 def check(db: Database, *, repair: bool) -> IndexDifference:
-    """How the indexes of all users differ from their records; with `repair` they do not any longer."""
+    """How the indexes of all users differ from their records; with `repair` they do not any longer.
+
+    What cannot be read is left out of the comparison, and removed by a repair.
+    """
     problems = [str(said) for (said,) in rows(db, "PRAGMA integrity_check") if said != "ok"]
     problems += [f"{table}: a row points to nothing" for table, *_ in rows(db, "PRAGMA foreign_key_check")]
+    problems += checkpoint_rows.damaged(db)
     found: list[UserDifference] = []
-    users = rows(db, "SELECT user, namespace, user_id, next_number, records FROM users ORDER BY namespace, user_id")
-    for user, namespace, user_id, size, held in users:
-        scope = Scope(namespace, user_id)
-        words = _words(db, user, scope, size, held)
+    damaged: list[str] = []
+    users = rows(db, "SELECT user, namespace, user_id, next_number FROM users ORDER BY namespace, user_id")
+    for user, namespace, user_id, stored in users:
+        with reading("the name of a user"):
+            scope = Scope(namespace, user_id)
+        damage = find(db, user, scope)
+        damaged += damage.words
+        if repair:
+            remove(db, user, damage)
+        size = _size(db, user, stored)
+        words = _words(db, scope, user, size, damage, wrong=(size != stored) + _is_miscounted(db, user))
         vectors, bad = _vectors(db, user, scope)
         found += [words, vectors]
         if repair and not words.is_equal:
+            db.execute("UPDATE users SET next_number = ? WHERE user = ?", (size, user))
             _build(db, user, size)
         for row in bad if repair else ():
             drop_vector(db, row)
     total = one(db, "SELECT count(*) FROM vectors") or (0,)
-    return summed(found, users=len(users), vectors=int(total[0]), repair=repair, problems=problems)
+    counts = {"users": len(users), "vectors": int(total[0])}
+    return summed(found, **counts, repair=repair, problems=problems, damaged=damaged)
 
 
-def _words(db: Database, user: int, scope: Scope, size: int, held: int) -> UserDifference:
-    counted: Counter[str] = Counter()
+def _size(db: Database, user: int, stored: Any) -> int:
+    """How many numbers the user's records have; what is stored, unless that cannot be."""
+    last = one(db, "SELECT max(row) FROM records WHERE row >= ? AND row < ?", row_of(user, 0), row_of(user + 1, 0))
+    least = 0 if last is None or last[0] is None else number_of(last[0]) + 1
+    return stored if isinstance(stored, int) and least <= stored <= MOST_NUMBERS else least
+
+
+def _is_miscounted(db: Database, user: int) -> bool:
+    """Whether the user has another number of records than is stored."""
+    there = "SELECT count(*) FROM records AS r WHERE r.user = u.user"
+    return one(db, f"SELECT 1 FROM users AS u WHERE user = ? AND records != ({there})", user) is not None
+
+
+def _words(db: Database, scope: Scope, user: int, size: int, damage: Damage, *, wrong: int) -> UserDifference:
+    counted: Counter[str] = Counter(wrong=wrong)
     lengths: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0])
     for start, end in pairwise([*runs_of(size), size]):
         due: dict[Posting, tuple[int, int]] = {}
-        for signal, number, text in _texts(db, user, start, end):
+        for signal, number, text in _texts(db, user, start, end, damage):
             postings, words = expected_postings(signal, number, text)
             due |= postings
             if words:
@@ -65,8 +95,6 @@ def _words(db: Database, user: int, scope: Scope, size: int, held: int) -> UserD
         for signal, texts, words in rows(db, "SELECT signal, texts, words FROM lengths WHERE user = ?", user)
     }
     counted["wrong"] += sum(stored.get(signal) != lengths.get(signal) for signal in {*stored, *lengths})
-    there = one(db, "SELECT count(*) FROM records WHERE user = ?", user) or (0,)
-    counted["wrong"] += int(there[0]) != held
     return UserDifference(
         user=scope, what="words", missing=counted["missing"], extra=counted["extra"], wrong=counted["wrong"]
     )
@@ -79,7 +107,7 @@ def _compared(db: Database, user: int, run: int, due: dict[Posting, tuple[int, i
     for signal, term, entries in rows(
         db, "SELECT signal, term, entries FROM postings WHERE user = ? AND run = ?", user, run
     ):
-        read = unpacked(entries)
+        read = unpacked(entries) if isinstance(entries, bytes) else []
         found |= {Posting(signal, term, number): (times, length) for number, times, length in read}
         # What is there twice, or is no whole entry, would be read by a search as well.
         counted["extra"] += len(read) - len({number for number, _, _ in read}) + (len(read) * 8 != len(entries))
@@ -103,16 +131,26 @@ def _build(db: Database, user: int, size: int) -> None:
         db.execute(f"DELETE FROM {table} WHERE user = ?", (user,))
     for start in range(0, size, _PAGE):
         change = IndexChange(user)
-        for signal, number, text in _texts(db, user, start, min(start + _PAGE, size)):
+        for signal, number, text in _texts(db, user, start, min(start + _PAGE, size), Damage()):
             change.add(signal, number, text)
         change.flush(db, size, size)
     db.execute("UPDATE users SET records = (SELECT count(*) FROM records WHERE user = ?) WHERE user = ?", (user, user))
 
 
-def _texts(db: Database, user: int, start: int, end: int) -> Iterator[tuple[str, int, str]]:
-    """Everything that the numbers from `start` to `end` are found by: the signal, the number and the text."""
+def _texts(db: Database, user: int, start: int, end: int, damage: Damage) -> Iterator[tuple[str, int, str]]:
+    """Everything readable that the numbers from `start` to `end` are found by: the signal, the number and the text."""
     bounds = (row_of(user, start), row_of(user, end))
-    for *stored, row in rows(db, f"SELECT {SELECTED}, r.row FROM records AS r WHERE r.row >= ? AND r.row < ?", *bounds):
-        yield OWN, number_of(row), from_row(tuple(stored)).text
-    for row, kind, text in rows(db, "SELECT row, kind, text FROM keys WHERE row >= ? AND row < ?", *bounds):
-        yield f"{OWN}.{kind}", number_of(row), text
+    # One query stops at what cannot be read; so where something is, the rows are read one by one.
+    sql = f"SELECT {SELECTED}, r.row FROM records AS r WHERE r.row >= ? AND r.row < ?"
+    pages = [bounds]
+    if damage.records:
+        there = rows(db, "SELECT row FROM records WHERE row >= ? AND row < ?", *bounds)
+        pages = [(row, row + 1) for (row,) in there if row not in damage.records]
+    for page in pages:
+        for stored in rows(db, sql, *page):
+            yield OWN, number_of(stored[-1]), from_row(stored).text
+    for row, kind, text in rows(
+        db, "SELECT row, CAST(kind AS BLOB), CAST(text AS BLOB) FROM keys WHERE row >= ? AND row < ?", *bounds
+    ):
+        if (row, kind) not in damage.keys:
+            yield f"{OWN}.{kind.decode()}", number_of(row), text.decode()

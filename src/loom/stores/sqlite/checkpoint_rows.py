@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
+import apsw
+
 from loom.core.checkpoint import Checkpoint, LogEntry
 from loom.core.message import JSON, Part
 from loom.core.message_codec import (
@@ -27,6 +29,7 @@ from loom.core.message_codec import (
     to_bytes,
 )
 from loom.core.scope import Scope
+from loom.stores.damage import UNREADABLE, described, reading
 from loom.stores.record_rows import from_micros, to_micros
 from loom.stores.sqlite.connection import Database, Row, one, rows
 
@@ -116,7 +119,7 @@ def entries_of(db: Database, node: int) -> list[LogEntry]:
 def history(db: Database, node: int) -> list[LogEntry]:
     """The entries from the beginning of the log to a node, through forks."""
     sql = (
-        "WITH RECURSIVE chain (node) AS (VALUES (?) UNION ALL SELECT parent FROM checkpoint_nodes JOIN chain "
+        "WITH RECURSIVE chain (node) AS (VALUES (?) UNION SELECT parent FROM checkpoint_nodes JOIN chain "
         "USING (node) WHERE parent IS NOT NULL) SELECT entries FROM checkpoint_nodes JOIN chain USING (node) "
         "ORDER BY node"  # a parent is always older
     )
@@ -200,9 +203,10 @@ def _sweep(db: Database, start: int) -> int:
             break
         user, parent, size, entries = found
         db.execute("DELETE FROM checkpoint_nodes WHERE node = ?", (node,))
-        for entry in from_bytes(entries):
-            for part in _references(entry):
-                _release(db, user, part)
+        with reading("the log of a session"):
+            parts = [part for entry in from_bytes(entries) for part in _references(entry)]
+        for part in parts:
+            _release(db, user, part)
         removed += size
         node = parent
     return removed
@@ -269,10 +273,25 @@ def _values(checkpoint: Checkpoint) -> tuple[Any, ...]:
 def _checkpoint(row: Row) -> Checkpoint:
     """The checkpoint of a session's id and the values of _COLUMNS."""
     session_id, id, version, at, position, turn, parent, more = row
-    data: Data = {} if more is None else from_bytes(more)
-    data |= {"id": id, "format_version": version, "position": position, "turn": turn}
-    data |= {"session_id": session_id, "at": from_micros(at).isoformat()}
-    return checkpoint_from_dict(data if parent is None else data | {"parent": parent})
+    with reading(f"checkpoint {id!r} of session {session_id!r}"):
+        data: Data = {} if more is None else from_bytes(more)
+        data |= {"id": id, "format_version": version, "position": position, "turn": turn}
+        data |= {"session_id": session_id, "at": from_micros(at).isoformat()}
+        return checkpoint_from_dict(data if parent is None else data | {"parent": parent})
+
+
+def damaged(db: Database) -> list[str]:
+    """What cannot be read of the conversations of a file, in words; nothing where there are none."""
+    if one(db, "SELECT 1 FROM sqlite_master WHERE name = 'checkpoint_nodes'") is None:
+        return []
+    found: list[str] = []
+    for (node,) in rows(db, "SELECT node FROM checkpoint_nodes ORDER BY node"):
+        try:
+            checkpoints(db, [node])
+            entries_of(db, node)
+        except UNREADABLE as error:
+            found.append(f"save number {node} of the conversations: {described(error)}")
+    return found
 
 
 def _hash(body: bytes) -> int:
@@ -285,7 +304,8 @@ def _unpacked(db: Database, found: Sequence[tuple[bytes]]) -> list[LogEntry]:
         body = rows(db, "SELECT body FROM checkpoint_parts WHERE part = ?", number)[0][0]
         return part_from_dict(from_bytes(body))
 
-    return [entry_from_dict(entry, get) for (data,) in found for entry in from_bytes(data)]
+    with reading("the log of a session", but=(apsw.Error,)):
+        return [entry_from_dict(entry, get) for (data,) in found for entry in from_bytes(data)]
 
 
 def _references(entry: Data) -> list[int]:

@@ -8,6 +8,7 @@ from typing import cast
 import apsw
 
 from loom.core.message_codec import check_format
+from loom.core.scope import Scope
 from loom.stores.sqlite.connection import Database, one, patiently, spoken_errors
 from loom.stores.sqlite.schema import check_file
 
@@ -84,6 +85,22 @@ def has_checkpoints(path: str) -> bool:
         finally:
             db.close()
     return found is not None
+
+
+def count_sessions(db: Database, scope: Scope) -> int:
+    """How many conversations of the scope the file holds; none where it has no tables for them."""
+    if one(db, "SELECT 1 FROM meta WHERE name = ?", _NAME) is None:
+        return 0
+    session, values = ("", ()) if scope.session_id is None else (" AND session_id = ?", (scope.session_id,))
+    found = one(
+        db,
+        "SELECT count(*) FROM checkpoint_users JOIN checkpoint_sessions USING (user) "  # noqa: S608 - values are bound
+        f"WHERE namespace = ? AND user_id = ?{session}",
+        scope.namespace,
+        scope.user_id,
+        *values,
+    )
+    return int(found[0]) if found else 0
 
 
 def setup(db: Database) -> None:

@@ -9,7 +9,8 @@ from typing import Any, Literal, Protocol, TypeAlias, TypeVar, cast
 
 import apsw
 
-from loom.errors import StoreError, StoreUnavailable, UsageError
+from loom.errors import LoomError, StoreError, StoreUnavailable, UsageError
+from loom.stores.damage import UNREADABLE, damage_error
 
 Durability: TypeAlias = Literal["full", "fast"]
 SYNCHRONOUS: dict[str, str] = {"full": "FULL", "fast": "NORMAL"}
@@ -105,9 +106,11 @@ def patiently(action: Callable[[], _T], *, seconds: float = DEADLINE_SECONDS) ->
 
 @contextmanager
 def spoken_errors(path: str) -> Generator[None]:
-    """Errors of SQLite as errors of Loom."""
+    """Errors of SQLite, and of reading what is damaged, as errors of Loom."""
     try:
         yield
+    except LoomError:
+        raise
     except (apsw.BusyError, apsw.LockedError) as error:
         raise StoreUnavailable(
             f"{path} was held by another process for {DEADLINE_SECONDS:.0f} s; try again, or look who holds it"
@@ -120,6 +123,8 @@ def spoken_errors(path: str) -> Generator[None]:
         raise StoreError(f"{path} is no sound SQLite file ({error}); restore it from a copy") from error
     except apsw.Error as error:
         raise StoreError(f"{path} refused what was asked ({error}); nothing was changed") from error
+    except UNREADABLE as error:
+        raise damage_error(path, error, verify=f"sqlite:{path}") from error
     except OverflowError as error:
         raise UsageError(f"a number is too large to be stored ({error}); keep it within 64 bits") from error
 

@@ -13,6 +13,7 @@ from typing import TypeVar
 import anyio.to_thread
 
 from loom.core.checks import check_text
+from loom.core.forks import renew_lock_after_fork
 from loom.errors import UsageError
 from loom.stores.sqlite.connection import SYNCHRONOUS, Database, Durability
 from loom.stores.sqlite.readers import Readers
@@ -48,6 +49,7 @@ class SqliteFile:
         self.durability: Durability = durability
         self._prepare, self._setup, self._make_folder = prepare, setup, make_folder
         self._opening = Lock()
+        renew_lock_after_fork(self, "_opening")
         self._writer: Writer | None = None
         self._readers = Readers(self.path)
         self._is_closed = False
@@ -118,6 +120,8 @@ class SqliteFile:
     def _close(self) -> None:
         with self._opening:
             self._is_closed = True
+            if self._writer is not None and not self._writer.is_of_this_process:
+                return  # its connections are the parent's; closing them here could change the file
             writer, self._writer = self._writer, None
             self._readers.close()
             if writer is not None:

@@ -12,6 +12,7 @@ import numpy as np
 
 from loom.core.scope import Scope
 from loom.protocols.memory_store import FoundBy
+from loom.stores.damage import reading
 from loom.stores.sqlite.connection import Database, rows
 from loom.stores.sqlite.users import seen
 
@@ -33,4 +34,7 @@ def found_by(db: Database, user: int, scope: Scope, ids: Iterable[str]) -> dict[
         db, "SELECT k.row, kind, text FROM json_each(?) AS given CROSS JOIN keys AS k ON k.row = given.value", given
     ):
         keys[row][kind] = text
-    return {id: FoundBy(keys[row], None if data is None else np.frombuffer(data, "<f4")) for id, row, data in records}
+    with reading("a vector"):
+        return {
+            id: FoundBy(keys[row], None if data is None else np.frombuffer(data, "<f4")) for id, row, data in records
+        }

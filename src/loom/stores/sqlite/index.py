@@ -13,18 +13,27 @@ from collections import defaultdict
 from collections.abc import Mapping
 
 from loom.core.words import query_terms
-from loom.stores.postings import Part, Place, TextChange, joined_run, parts_of, runs_of, without
+from loom.stores.damage import DamagedData, reading
+from loom.stores.postings import Part, Place, TextChange, check_numbers, joined_run, parts_of, runs_of, without
 from loom.stores.sqlite.connection import Database, one, rows
 
 
 class IndexChange(TextChange):
     """Texts that come to and go from the index of one user; written by flush() in one go."""
 
-    __slots__ = ("_user",)
+    __slots__ = ("_user", "has_replaced")
 
     def __init__(self, user: int) -> None:
         super().__init__()
         self._user = user
+        self.has_replaced = False
+        """Whether a record got another text."""
+
+    def remove(self, signal: str, number: int, text: str) -> None:
+        """Take a text out that was indexed like this."""
+        if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance] - the file says what it is
+            raise DamagedData(f"a text of record number {number} is {text!r}")
+        super().remove(signal, number, text)
 
     def flush(self, db: Database, before: int, size: int) -> None:
         """Write the change, where the user had `before` numbers and now has `size`."""
@@ -70,7 +79,9 @@ def _take_out(db: Database, user: int, gone: Mapping[Place, set[int]], added: di
         found = one(db, f"SELECT entries FROM postings WHERE {_PLACE}", user, *place)
         if found is not None:
             held[place] = found[0]
-    for place, left in without(held, gone).items():
+    with reading("the word index"):
+        left_over = without(held, gone)
+    for place, left in left_over.items():
         kept = left + added.pop(place, b"")
         if kept:
             db.execute(f"UPDATE postings SET entries = ? WHERE {_PLACE}", (kept, user, *place))
@@ -84,7 +95,10 @@ def parts(db: Database, user: int, text: str, size: int) -> list[Part]:
     held: defaultdict[tuple[str, str], list[bytes]] = defaultdict(list)
     for term, signal, entries in db.execute(_TERMS, (str(list(runs_of(size))), json.dumps(query_terms(text)), user)):
         held[term, signal].append(entries)
-    return parts_of(held, lengths)
+    with reading("the word index"):
+        found = parts_of(held, lengths)
+        check_numbers(found, size)
+    return found
 
 
 _LENGTHS = "SELECT signal, texts, words FROM lengths WHERE user = ?"

@@ -16,6 +16,7 @@ from typing import Any
 from loom.core.scope import Scope
 from loom.errors import StoreConflict, UsageError
 from loom.protocols.jobs import DeadLetter, Job, Lease
+from loom.stores.damage import UNREADABLE, described, reading
 from loom.stores.record_rows import from_micros, to_micros
 from loom.stores.sqlite.connection import Database, Row, one, rows
 from loom.stores.sqlite.users import find_user, make_user
@@ -69,13 +70,14 @@ def lease(
     )
     leases: list[Lease] = []
     for row in due:
-        number, leased = row[-2], row[-1] + 1
+        with reading("how often a job was leased"):
+            number, leased, attempts = row[-2], row[-1] + 1, row[8] + 1
         token = f"{number}.{leased}"
         db.execute(
             "UPDATE jobs SET attempts = attempts + 1, leased = ?, token = ?, until = ? WHERE number = ?",
             (leased, token, to_micros(until), number),
         )
-        leases.append(Lease(job=_job(row, attempts=row[8] + 1), token=token, until=until))
+        leases.append(Lease(job=_job(row, attempts=attempts), token=token, until=until))
     return tuple(leases)
 
 
@@ -124,6 +126,18 @@ def open_jobs(db: Database, scope: Scope) -> tuple[Job, ...]:
     return tuple(_job(row) for row in found)
 
 
+def unreadable(db: Database, user: int) -> list[tuple[int, str]]:
+    """The numbers of the jobs of a user that cannot be read, and why."""
+    found: list[tuple[int, str]] = []
+    for (number,) in rows(db, "SELECT number FROM jobs WHERE user = ?", user):
+        try:
+            for row in rows(db, f"SELECT {_JOB}, j.leased {_FROM} WHERE j.number = ?", number):
+                _job(row, attempts=row[8] + row[-1])
+        except (*UNREADABLE, TypeError) as error:
+            found.append((number, f"job number {number}: {described(error)}"))
+    return found
+
+
 def forget(db: Database, user: int, scope: Scope) -> dict[str, int]:
     """Remove the jobs and dead letters of the scope; returns how many of each."""
     session, values = ("", ()) if scope.session_id is None else (" AND session_id = ?", (scope.session_id,))
@@ -152,15 +166,16 @@ def _covered(scope: Scope) -> tuple[str, tuple[Any, ...]]:
 
 def _job(row: Row, *, attempts: int | None = None) -> Job:
     namespace, user_id, session_id, id, kind, key, run_at, payload, stored, *_ = row
-    return Job(
-        id=id,
-        scope=Scope(namespace, user_id, session_id),
-        kind=kind,
-        key=key,
-        run_at=from_micros(run_at),
-        payload=json.loads(payload),
-        attempts=stored if attempts is None else attempts,
-    )
+    with reading(f"job {id!r}"):
+        return Job(
+            id=id,
+            scope=Scope(namespace, user_id, session_id),
+            kind=kind,
+            key=key,
+            run_at=from_micros(run_at),
+            payload=json.loads(payload),
+            attempts=stored if attempts is None else attempts,
+        )
 
 
 def _payload(job: Job) -> str:

@@ -30,9 +30,12 @@ class Readers:
         db = db or connect(self._path)
         try:
             with spoken_errors(self._path), snapshot(db):
-                return action(db)
-        finally:
-            self._give_back(db)
+                outcome = action(db)
+        except BaseException:
+            db.close()  # whatever it was, a cursor or a transaction may still be open
+            raise
+        self._give_back(db)
+        return outcome
 
     def _give_back(self, db: Database) -> None:
         with self._lock:

@@ -15,23 +15,35 @@ from loom.core.filter import Eq, Filter
 from loom.core.record import Layer, Record, WorkingBlock
 from loom.core.scope import Scope
 from loom.errors import NotFound
+from loom.stores.damage import DamagedData
 from loom.stores.postings import OWN
-from loom.stores.record_rows import COLUMNS, SELECTED, from_row, to_micros, to_row
+from loom.stores.record_rows import to_micros
 from loom.stores.record_rules import check_record, check_version
+from loom.stores.sqlite.checked_rows import SELECTED, WRITTEN, from_row, to_row
 from loom.stores.sqlite.connection import Database, one, rows
 from loom.stores.sqlite.index import IndexChange
-from loom.stores.sqlite.users import find_row, find_rows, make_user, next_number, number_of, row_of, seen
+from loom.stores.sqlite.users import (
+    count_removal,
+    find_row,
+    find_rows,
+    make_user,
+    next_number,
+    number_of,
+    row_of,
+    seen,
+    user_of,
+)
 from loom.stores.sqlite.vectors import drop_vector
 from loom.stores.sqlite.where import condition
 
 Keys: TypeAlias = Mapping[str, Mapping[str, str]]
 
-_INSERT = f"INSERT INTO records (row, user, {', '.join(COLUMNS)}) VALUES (?, ?{', ?' * len(COLUMNS)})"
+_INSERT = f"INSERT INTO records (row, user, {', '.join(WRITTEN)}) VALUES (?, ?{', ?' * len(WRITTEN)})"
 _SESSION_ROWS = "SELECT row FROM records WHERE user = ? AND session_id = ? LIMIT ?"
 _OTHER_ROWS = "SELECT row FROM records WHERE user = ? AND layer IS NULL LIMIT ?"
 _FEW = 1000
 _EPISODES = Eq("kind", "episode")
-_UPDATE = f"UPDATE records SET {', '.join(f'{name} = ?' for name in COLUMNS)} WHERE row = ?"
+_UPDATE = f"UPDATE records SET {', '.join(f'{name} = ?' for name in WRITTEN)} WHERE row = ?"
 
 
 def change(
@@ -50,6 +62,8 @@ def change(
     new = _put(db, user, scope, put, index)
     _set_keys(db, user, scope, keys or {}, index, new=new)
     index.flush(db, before, before + len(new))
+    if deleted or index.has_replaced:
+        count_removal(db, user)
     return deleted
 
 
@@ -68,7 +82,7 @@ def _put(db: Database, user: int, scope: Scope, records: Sequence[Record], index
         if row is None or old is None:
             number = first + len(new)
             known[record.id] = new[record.id] = row_of(user, number)
-            db.execute(_INSERT, (new[record.id], user, *to_row(record)))
+            db.execute(_INSERT, (new[record.id], user, *to_row(record, user)))
             index.add(OWN, number, record.text)
         else:
             _replace(db, record, row, from_row(old), index)
@@ -78,10 +92,11 @@ def _put(db: Database, user: int, scope: Scope, records: Sequence[Record], index
 
 
 def _replace(db: Database, record: Record, row: int, old: Record, index: IndexChange) -> None:
-    db.execute(_UPDATE, (*to_row(record), row))
+    db.execute(_UPDATE, (*to_row(record, user_of(row)), row))
     if old.text != record.text:
         # The vector of another text would find the record for words it no longer says.
         drop_vector(db, row)
+        index.has_replaced = True
         index.remove(OWN, number_of(row), old.text)
         index.add(OWN, number_of(row), record.text)
 
@@ -145,8 +160,12 @@ def select(
         f"SELECT {SELECTED} FROM records AS r WHERE {sql}{start} AND {fits.sql} ORDER BY r.id", (*values, *fits.values)
     )
     found: list[Record] = []
+    last = after or ""
     for row in cursor:
         record = from_row(row)
+        if record.id <= last:  # pages would go round in circles
+            raise DamagedData(f"the index of records has {record.id!r} behind {last!r}")
+        last = record.id
         if where is None or fits.exact or where.matches(record):
             found.append(record)
             if len(found) == limit:
@@ -233,6 +252,8 @@ def forget_session(db: Database, user: int, scope: Scope) -> dict[str, int]:
     deleted = _delete(db, user, scope, [id for (id,) in ids], index)
     size = next_number(db, user)
     index.flush(db, size, size)
+    if deleted:
+        count_removal(db, user)
     return {"episode": deleted}
 
 

@@ -11,7 +11,7 @@ from itertools import islice
 from loom.core.filter import Filter
 from loom.core.record import Record
 from loom.core.scope import Scope
-from loom.stores.record_rows import SELECTED, from_row
+from loom.stores.sqlite.checked_rows import SELECTED, from_row
 from loom.stores.sqlite.connection import Database
 from loom.stores.sqlite.vectors import bind, binding
 from loom.stores.sqlite.where import condition

@@ -125,7 +125,11 @@ CREATE INDEX open_jobs ON jobs (run_at, id) WHERE dead_at IS NULL;
 CREATE INDEX dead_jobs ON jobs (user, number) WHERE dead_at IS NOT NULL;
 """
 
-MIGRATIONS: tuple[str, ...] = (_FIRST,)
+_SECOND = "ALTER TABLE users ADD COLUMN removed INTEGER NOT NULL DEFAULT 0;"
+
+_THIRD = "ALTER TABLE records ADD COLUMN checksum INTEGER;"
+
+MIGRATIONS: tuple[str, ...] = (_FIRST, _SECOND, _THIRD)
 """Step n leads from version n to n + 1. A step that was released is never changed."""
 VERSION = len(MIGRATIONS)
 

@@ -17,8 +17,9 @@ from loom.core.scope import Scope
 from loom.protocols.memory_store import Query
 from loom.stores.by_score import by_score
 from loom.stores.postings import Floats, Numbers, Part, Scores, total, why_of
-from loom.stores.record_rows import SELECTED, from_row, to_micros
+from loom.stores.record_rows import to_micros
 from loom.stores.sqlite import index
+from loom.stores.sqlite.checked_rows import SELECTED, from_row
 from loom.stores.sqlite.connection import Database, rows
 from loom.stores.sqlite.users import find_rows, next_number, number_of, row_of, seen
 from loom.stores.sqlite.vectors import Near, VectorCache, compared, dimension, unit_vector

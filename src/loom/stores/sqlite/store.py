@@ -22,11 +22,12 @@ from loom.stores.index_difference import IndexDifference
 from loom.stores.record_rules import check_embedder, check_keep, check_limit, lease_times, vector_apart
 from loom.stores.sqlite import check, describing, handover, records, reembed, search, vectors
 from loom.stores.sqlite import jobs as job_rows
+from loom.stores.sqlite.checkpoint_schema import count_sessions
 from loom.stores.sqlite.connection import Database, Durability
 from loom.stores.sqlite.file import SqliteFile
 from loom.stores.sqlite.records import Keys
 from loom.stores.sqlite.touches import Touches
-from loom.stores.sqlite.users import all_users, find_user
+from loom.stores.sqlite.users import all_users, check_epoch, epoch_of, find_user, forget_name
 
 _T = TypeVar("_T")
 
@@ -144,6 +145,10 @@ class SqliteStore:
             self._cache.drop(user)
         return Receipt(removed={kind: count for kind, count in removed.items() if count}, pending=pending)
 
+    async def saved_sessions(self, scope: Scope) -> int:
+        """How many conversations of the user are saved in the same file."""
+        return await self._view(lambda db: count_sessions(db, scope))
+
     async def scrub(self) -> tuple[str, ...]:
         """Empty the write-ahead log, where deleted text may still stand; returns what is pending, in words."""
         return await self._file.scrub()
@@ -239,6 +244,10 @@ class SqliteStore:
         """The keys and the vector of each of these records that is there."""
         return await self._read(scope, lambda db, user: handover.found_by(db, user, scope, ids), {})
 
+    async def epoch(self, scope: Scope) -> str:
+        """A token that changes whenever text of the scope's user is removed."""
+        return await self._view(lambda db: epoch_of(db, scope))
+
     async def write(
         self,
         scope: Scope,
@@ -247,10 +256,12 @@ class SqliteStore:
         delete: Sequence[str] = (),
         keys: Keys | None = None,
         jobs: Sequence[Job] = (),
+        since: str | None = None,
     ) -> int:
         """Delete, put, set keys and queue jobs, in this order, all or none; returns how many jobs are new."""
 
         def change(db: Database) -> int:
+            check_epoch(db, scope, since)
             records.change(db, scope, put=put, delete=delete, keys=keys)
             return job_rows.enqueue(db, scope, jobs)
 
@@ -278,12 +289,14 @@ class SqliteStore:
         delete: Sequence[str] = (),
         keys: Keys | None = None,
         jobs: Sequence[Job] = (),
+        since: str | None = None,
     ) -> None:
         """Apply what the job did and close it; a job it queues may have the same key."""
         scope = lease.job.scope
 
         def change(db: Database) -> None:
             job_rows.close(db, lease)
+            check_epoch(db, scope, since)
             records.change(db, scope, put=put, delete=delete, keys=keys)
             job_rows.enqueue(db, scope, jobs)
 
@@ -341,7 +354,7 @@ def _forget(db: Database, user: int, scope: Scope) -> dict[str, int]:
     if scope.session_id is not None:
         return removed | records.forget_session(db, user, scope)
     removed |= records.forget_user(db, user)
-    db.execute("DELETE FROM users WHERE user = ?", (user,))
+    forget_name(db, user)
     return removed
 
 

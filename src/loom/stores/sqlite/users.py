@@ -9,10 +9,17 @@ from collections.abc import Iterable
 from typing import Any
 
 from loom.core.scope import Scope
+from loom.errors import StaleWrite
+from loom.stores.damage import DamagedData, reading
 from loom.stores.sqlite.connection import Database, one, rows
 
 NUMBER_BITS = 32
 """A row is the user's number, then the record's number among his, so that one user's rows lie together."""
+
+
+_GONE = "forgotten users"
+MOST_NUMBERS = 1 << 27
+"""More than a file can hold of one user; scores for so many would take a gigabyte."""
 
 
 def find_user(db: Database, scope: Scope) -> int | None:
@@ -30,7 +37,12 @@ def all_users(db: Database, after: Scope | None, limit: int) -> tuple[Scope, ...
         *last,
         limit,
     )
-    return tuple(Scope(namespace, user_id) for namespace, user_id in found)
+    for name in found:
+        if name <= last:  # pages would go round in circles
+            raise DamagedData(f"the index of users has {name!r} behind {last!r}")
+        last = name
+    with reading("the name of a user"):
+        return tuple(Scope(namespace, user_id) for namespace, user_id in found)
 
 
 def make_user(db: Database, scope: Scope) -> int:
@@ -42,10 +54,44 @@ def make_user(db: Database, scope: Scope) -> int:
     return found
 
 
+def epoch_of(db: Database, scope: Scope) -> str:
+    """What changes whenever text of the user goes: a count of removals, or for no user that of forgotten users."""
+    found = one(
+        db, "SELECT user, removed FROM users WHERE namespace = ? AND user_id = ?", scope.namespace, scope.user_id
+    )
+    if found is not None:
+        return f"{found[0]}.{found[1]}"
+    # A user who came and went while somebody prepared a write is not the user who was never there.
+    gone = one(db, "SELECT value FROM meta WHERE name = ?", _GONE)
+    return f"-{gone[0] if gone else 0}"
+
+
+def check_epoch(db: Database, scope: Scope, since: str | None) -> None:
+    """Refuse a write that was prepared before text of its user was removed."""
+    if since is not None and epoch_of(db, scope) != since:
+        raise StaleWrite(scope.user_id)
+
+
+def count_removal(db: Database, user: int) -> None:
+    """Text of the user was removed."""
+    db.execute("UPDATE users SET removed = removed + 1 WHERE user = ?", (user,))
+
+
+def forget_name(db: Database, user: int) -> None:
+    """Remove the user; that users were forgotten is counted, not who."""
+    db.execute("DELETE FROM users WHERE user = ?", (user,))
+    db.execute(
+        "INSERT INTO meta VALUES (?, '1') ON CONFLICT (name) DO UPDATE SET value = CAST(value AS INTEGER) + 1", (_GONE,)
+    )
+
+
 def next_number(db: Database, user: int) -> int:
     """The number that the user's next record gets: all of his are below it."""
     found = one(db, "SELECT next_number FROM users WHERE user = ?", user)
-    return int(found[0]) if found else 0
+    size = 0 if found is None else found[0]
+    if not isinstance(size, int) or not 0 <= size <= MOST_NUMBERS:
+        raise DamagedData(f"user number {user} has {size!r} records")
+    return size
 
 
 def row_of(user: int, number: int) -> int:
@@ -56,6 +102,11 @@ def row_of(user: int, number: int) -> int:
 def number_of(row: int) -> int:
     """The number of a record among those of its user."""
     return row & (1 << NUMBER_BITS) - 1
+
+
+def user_of(row: int) -> int:
+    """The number of the user whose record it is."""
+    return row >> NUMBER_BITS
 
 
 def seen(user: int, scope: Scope) -> tuple[str, tuple[Any, ...]]:

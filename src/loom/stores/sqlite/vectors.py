@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from math import isfinite, sqrt
 from threading import Lock
@@ -15,11 +15,16 @@ import numpy as np
 from loom.core.scope import Scope
 from loom.errors import EmbedderMismatch, NotFound, UsageError
 from loom.protocols.embedder import Vector
+from loom.stores.damage import DamagedData, reading
 from loom.stores.nearest import EXACT_NUMBERS, Floats, Numbers, Vectors, cosines
 from loom.stores.sqlite.connection import Database, Row, one, rows
 from loom.stores.sqlite.users import find_rows, number_of, row_of
 
 _PAGE = 4096
+_BYTES = 4
+"""Of a number of a vector."""
+_OFF = 0.01
+"""How far the square of a vector's length may be off: it was 1 but for rounding when it was written."""
 _MOST_GONE = 1 / 8
 """The share of sketches that may be of vectors that are gone."""
 
@@ -36,7 +41,8 @@ def bind(db: Database, identity: str, dimension: int) -> None:
 def binding(db: Database) -> tuple[str, int] | None:
     """The embedder and dimension of the file, None before bind()."""
     found = dict(db.execute("SELECT name, value FROM meta WHERE name IN ('embedder', 'dimension')").fetchall())
-    return (found["embedder"], int(found["dimension"])) if found else None
+    with reading("the embedder of the file"):
+        return (found["embedder"], int(found["dimension"])) if found else None
 
 
 def check_bound(db: Database, expected: tuple[str, int] | None) -> None:
@@ -102,7 +108,7 @@ def compared(db: Database, user: int, numbers: Numbers, vector: Vector) -> tuple
     """Those of the records that have a vector, and their exact cosines, read from the file."""
     size = dimension(db)
     found = _held(db, [row_of(user, number) for number in numbers.tolist()])
-    matrix = np.frombuffer(b"".join(data for _, data in found), "<f4").reshape(len(found), size)
+    matrix = _matrix([data for _, data in found], size)
     query = unit_vector(vector, size, "the vector of a query")
     return np.asarray([number_of(row) for row, _ in found], np.int64), cosines(matrix, query)
 
@@ -132,7 +138,7 @@ class _Held:
             "SELECT number, row, data FROM vectors WHERE user = ? AND number > ? ORDER BY number", (user, self.last)
         )
         while page := list(islice(found, _PAGE)):
-            block = np.frombuffer(b"".join(data for _, _, data in page), "<f4").reshape(len(page), -1)
+            block = _matrix([data for _, _, data in page], dimension(db))
             self.vectors.append([number_of(row) for _, row, _ in page], block)
             self.last = page[-1][0]
 
@@ -186,9 +192,23 @@ def _held(db: Database, given: Iterable[int]) -> list[Row]:
     )
 
 
+def _matrix(vectors: Sequence[bytes], size: int) -> Floats:
+    """The vectors as rows; refuses what no vector of this size is, before room is made for it."""
+    with reading("a vector"):
+        if any(len(data) != size * _BYTES for data in vectors):
+            raise DamagedData(f"a vector is not of {size} numbers")
+        matrix = np.frombuffer(b"".join(vectors), "<f4").reshape(len(vectors), size)
+        with np.errstate(all="ignore"):
+            lengths = np.einsum("ij,ij->i", matrix, matrix)
+        if not (np.abs(lengths - 1) < _OFF).all():
+            raise DamagedData("a vector is not of length 1")
+    return matrix
+
+
 def _gone(db: Database, user: int) -> int:
     found = one(db, "SELECT vectors_gone FROM users WHERE user = ?", user)
-    return int(found[0]) if found else 0
+    with reading("the count of vectors"):
+        return int(found[0]) if found else 0
 
 
 def _spoken(identity: str, size: int) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import queue
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -12,6 +13,7 @@ from typing import Any, TypeVar
 
 import apsw
 
+from loom.core.forks import renew_lock_after_fork
 from loom.errors import LoomError, StoreError, UsageError
 from loom.stores.sqlite.connection import BUSY_MILLISECONDS, SYNCHRONOUS, Database, connect, patiently, spoken_errors
 from loom.stores.sqlite.schema import check_file, migrate
@@ -65,9 +67,14 @@ class Writer:
             self._tasks.put(task)
         return task.future
 
+    @property
+    def is_of_this_process(self) -> bool:
+        """Whether the process was not forked since the file was opened."""
+        return os.getpid() == self._pid
+
     def check_process(self) -> None:
         """Refuse to be used in a forked process, where neither the thread nor the connections work."""
-        if os.getpid() != self._pid:
+        if not self.is_of_this_process:
             raise UsageError(f"{self.path} was opened before this process was forked; open it again here")
 
     def scrub(self, db: Database) -> bool:
@@ -168,6 +175,7 @@ def _truncated(db: Database, milliseconds: int) -> bool:
 
 _WRITERS: dict[tuple[int, str], Writer] = {}
 _LOCK = threading.Lock()
+renew_lock_after_fork(sys.modules[__name__], "_LOCK")
 
 
 def acquire(path: str, durability: str) -> Writer:

@@ -5,14 +5,15 @@ import pytest
 # Shipped asserts say as much as a test's own when they fail.
 _ASSERTING = (
     "checkpoint_machine", "checkpoint_powers", "checkpoint_samples", "checkpoint_store",
-    "embedder", "handover", "jobs", "knowledge_base", "knowledge_machine", "machine", "model", "powers", "records",
-    "reembeds", "scopes", "searches", "traces", "vector_store",
+    "embedder", "epochs", "erasure", "handover", "jobs", "knowledge_base", "knowledge_machine", "machine", "model",
+    "powers", "records", "reembeds", "scopes", "searches", "traces", "vector_store",
 )  # fmt: skip
 pytest.register_assert_rewrite(*(f"{__name__}.{name}" for name in _ASSERTING))
 
 from loom.testing.conformance.checkpoint_machine import CheckpointStoreMachine  # noqa: E402
 from loom.testing.conformance.checkpoint_store import CheckpointStoreSuite  # noqa: E402
 from loom.testing.conformance.embedder import EmbedderSuite  # noqa: E402
+from loom.testing.conformance.erasure import ErasureSuite  # noqa: E402
 from loom.testing.conformance.knowledge_base import KnowledgeBaseSuite  # noqa: E402
 from loom.testing.conformance.knowledge_machine import KnowledgeBaseMachine  # noqa: E402
 from loom.testing.conformance.machine import MemoryStoreMachine  # noqa: E402
@@ -26,6 +27,7 @@ __all__ = [
     "CheckpointStoreMachine",
     "CheckpointStoreSuite",
     "EmbedderSuite",
+    "ErasureSuite",
     "KnowledgeBaseMachine",
     "KnowledgeBaseSuite",
     "MemoryStoreMachine",

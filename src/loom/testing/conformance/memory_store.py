@@ -7,6 +7,7 @@ import pytest
 from loom.protocols.memory_store import MemoryStore
 from loom.testing.clock import FakeClock
 from loom.testing.conformance.apart import ApartLaws
+from loom.testing.conformance.epochs import EpochLaws
 from loom.testing.conformance.handover import HandoverLaws
 from loom.testing.conformance.jobs import JobLaws
 from loom.testing.conformance.powers import KeyLaws, PruneLaws, TouchLaws, VectorLaws
@@ -29,6 +30,7 @@ class MemoryStoreSuite(
     HandoverLaws,
     ApartLaws,
     JobLaws,
+    EpochLaws,
     Suite,
 ):
     """Subclass it, override the fixture `store`, and every law runs; powers that a store lacks are skipped."""

@@ -26,7 +26,7 @@ class ChromaServer(RestartableServer):
 
     def _answers(self) -> bool:
         try:
-            with urlopen(f"{self.url}/api/v2/heartbeat", timeout=1) as answer:  # noqa: S310 - our own loopback address
+            with urlopen(f"{self.url}/api/v2/heartbeat", timeout=10) as answer:  # noqa: S310 - our own loopback address
                 return bool(answer.status == 200)
         except (URLError, OSError):
             return False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import random
 import shutil
 import signal
 import socket
@@ -11,12 +12,13 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Generator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-_START_SECONDS = 30
-_STOP_SECONDS = 20
+_PORTS = range(20_000, 32_000)
+"""Below those that systems hand out to outgoing connections, which could take the port of a server that restarts."""
+_STOP_SECONDS = 60
 _NOBODY = "nobody"
 
 
@@ -26,9 +28,11 @@ class ServerFailed(RuntimeError):
 
 def free_port() -> int:
     """A port of the loopback address that nobody uses at this moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    while True:
+        port = random.choice(_PORTS)  # noqa: S311 - others choose at the same time; it guards nothing
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 @contextmanager
@@ -64,6 +68,7 @@ def running(
 ) -> Generator[subprocess.Popen[Any]]:
     """A server process from the moment it answers; it is interrupted afterwards, and killed if it does not listen.
 
+    It is waited for as long as it lives: on a busy machine a server may take minutes to start.
     With `as_self` it keeps the rights of this process: a script needs the Python that others may not read.
     """
     log = folder / "log"
@@ -113,8 +118,7 @@ class RestartableServer:
 
 
 def _wait(process: subprocess.Popen[Any], is_ready: Callable[[], bool], log: Path) -> None:
-    end = time.monotonic() + _START_SECONDS
     while not is_ready():
-        if process.poll() is not None or time.monotonic() > end:
+        if process.poll() is not None:
             raise ServerFailed(f"the server {process.args!r} did not start:\n{log.read_text(errors='replace')}")
         time.sleep(0.02)

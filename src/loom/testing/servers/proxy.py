@@ -21,10 +21,17 @@ class Proxy:
         self._open: set[anyio.CancelScope] = set()
         self._flowing = anyio.Event()
         self._flowing.set()
+        self._held = anyio.Event()
 
     def freeze(self) -> None:
         """Carry nothing more, and close nothing: each side sees a connection that is open and silent."""
         self._flowing = anyio.Event()
+        if self._held.is_set():
+            self._held = anyio.Event()
+
+    async def held(self) -> None:
+        """Wait until something came that is not carried: whoever sent it gets no answer."""
+        await self._held.wait()
 
     def thaw(self) -> None:
         """Carry again, what came in the meantime first."""
@@ -52,6 +59,8 @@ class Proxy:
         try:
             while True:
                 data = await source.receive()
+                if not self._flowing.is_set():
+                    self._held.set()
                 await self._flowing.wait()
                 await target.send(data)
         except (anyio.EndOfStream, anyio.BrokenResourceError):

@@ -29,7 +29,7 @@ class RedisServer(RestartableServer):
 
     def _answers(self) -> bool:
         try:
-            with socket.create_connection(("127.0.0.1", self.port), timeout=1) as probe:
+            with socket.create_connection(("127.0.0.1", self.port), timeout=10) as probe:
                 probe.sendall(b"PING\r\n")
                 # A server that wants a password is ready to ask for it.
                 return probe.recv(64).startswith((b"+PONG", b"-NOAUTH"))

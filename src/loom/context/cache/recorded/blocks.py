@@ -39,7 +39,7 @@ Made: TypeAlias = dict[tuple[str, ...], Block]
 """Blocks made before, by everything that makes them."""
 
 _PAYLOAD = re.compile(r"(?:data:[^,]{0,200},)?[A-Za-z0-9+/_-]{256,}={0,2}")
-_DATA_URL = re.compile(r"data:([^;,]*)[^,]*;base64,")
+_DATA_URL = re.compile(r"data:([^;,]*+)[^,]*+(?<=;base64),")
 
 
 @dataclass(frozen=True, slots=True)

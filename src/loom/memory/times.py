@@ -1,0 +1,105 @@
+"""When things happen of which nobody says when: now, and after what is stored of the user already.
+
+The clock of this process may be set back, or be behind that of another process that wrote for the same user. Neither
+may make an older statement win.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from loom.core.clock import TICK, Clock
+from loom.core.ids import last_id_at
+from loom.core.record import Episode, Fact, Record
+from loom.core.scope import Scope
+from loom.errors import LoomError
+from loom.memory.listing import PAGE
+from loom.protocols.memory_store import MemoryStore
+
+_USERS = 10_000
+_LOOK_AGAIN = 1.0
+"""Seconds. Within them two writers speak at the same time, as far as a user can tell."""
+_BEHIND_TIMED_IDS = "8"
+"""Ids of RecordIds begin with a digit up to 7, and sort before all others."""
+_LAST = datetime.max.replace(tzinfo=UTC) - TICK
+
+
+class Times:
+    """Tells the time for what is written of a user."""
+
+    def __init__(self, store: MemoryStore, clock: Clock) -> None:
+        self._store, self._clock = store, clock
+        self._looked: OrderedDict[str, float] = OrderedDict()
+        self._ahead: dict[str, datetime] = {}
+
+    async def now(self, scope: Scope) -> datetime:
+        """Now; or just after the last that another process with a clock ahead of this one wrote for the user.
+
+        Never the same twice, unless the clock stands still.
+        """
+        user = scope.for_user()
+        await self._look(user)
+        key, now = user.key(), self._clock.now()
+        latest = self._ahead.get(key)
+        if latest is None or latest <= now:
+            self._ahead.pop(key, None)
+            return now
+        self._ahead[key] = after(latest, now)
+        return self._ahead[key]
+
+    def saw(self, scope: Scope, records: Iterable[Record]) -> None:
+        """Note how far the clocks are ahead that wrote these records of a user."""
+        latest = latest_of(records)
+        if latest is not None and latest > self._clock.now():
+            key = scope.for_user().key()
+            if len(self._ahead) >= _USERS:
+                self._ahead.clear()  # they are seen again when they are needed
+            self._ahead[key] = max(latest, self._ahead.get(key, latest))
+
+    async def _look(self, user: Scope) -> None:
+        """Look for records whose ids were made later than now, by another clock; once in a while."""
+        key, measured = user.key(), self._clock.monotonic()
+        if measured - self._looked.get(key, measured - _LOOK_AGAIN) < _LOOK_AGAIN:
+            return
+        self._looked[key] = measured
+        self._looked.move_to_end(key)
+        if len(self._looked) > _USERS:
+            self._looked.popitem(last=False)
+        id = last_id_at(max(self._clock.now(), self._ahead.get(key, self._clock.now())))
+        try:
+            while id < _BEHIND_TIMED_IDS and (page := await self._store.list(user, after=id, limit=PAGE)):
+                self.saw(user, page)
+                id = page[-1].id
+        except LoomError:
+            return  # whatever it is, it does not keep a text from being written
+
+
+def latest_of(records: Iterable[Record]) -> datetime | None:
+    """When the last of these episodes and facts was recorded or retired."""
+    return max((_written(r) for r in records if isinstance(r, Episode | Fact)), default=None)
+
+
+def _written(record: Episode | Fact) -> datetime:
+    retired = record.superseded_at if isinstance(record, Fact) else None
+    return max(record.recorded_at, retired or record.recorded_at)
+
+
+def after(latest: datetime | None, now: datetime) -> datetime:
+    """Now; or the moment after `latest`, where the clock is behind it."""
+    return now if latest is None or now >= latest else min(latest, _LAST) + TICK
+
+
+def behind(turns: Sequence[Episode], new: Sequence[Episode]) -> list[Episode]:
+    """New turns of a session, recorded after those that stand there; a time that somebody gave is left alone."""
+    latest = latest_of(turns)
+    return [_recorded(e, after(latest, e.recorded_at)) for e in new]
+
+
+def _recorded(episode: Episode, now: datetime) -> Episode:
+    if now == episode.recorded_at:
+        return episode
+    at = now if episode.at == episode.recorded_at else episode.at
+    return replace(episode, at=at, recorded_at=now)

@@ -1,0 +1,242 @@
+"""Laws of forgetting beside other calls: at whatever step it happens, nothing that was forgotten comes back.
+
+A memory is stopped at each call of its store, before and after it, and there a record, its session or its user is
+forgotten: by another memory on the same place, as another process would, or by a task that uses the same memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
+
+import anyio
+import anyio.to_thread
+import pytest
+
+from loom.core.record import Fact, Record
+from loom.core.scope import Scope
+from loom.errors import LoomError, NotFound
+from loom.protocols.memory_store import Query
+from loom.testing.conformance.suite import Suite
+from loom.testing.interrupting import Interrupter
+
+WORD = "Zebra4711"
+_SESSION = "talk"
+_TURNS = 60  # of the event loop that a forgetting task gets before the interrupted call goes on
+
+
+class Memories(NamedTuple):
+    """Two memories on one place. They share nothing in this process but that place."""
+
+    one: Any
+    other: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """A user of whom something is to be forgotten: the id of what was said, and the memory that is at work."""
+
+    memory: Any
+    user: str
+    said: str
+    other: str
+    """The id of another turn, which says where the user lives, too."""
+
+    async def records(self) -> list[Record]:
+        """Everything that is stored of the user."""
+        return list(await self.memory.store.list(Scope(self.memory.namespace, self.user), limit=10_000))
+
+
+_Call: TypeAlias = Callable[[Scene], Awaitable[Any]]
+_Forget: TypeAlias = Callable[[Any, Scene], Awaitable[Any]]
+
+
+async def _forget_record(memory: Any, scene: Scene) -> None:
+    await memory.forget(scene.said, user_id=scene.user)
+
+
+async def _forget_facts(memory: Any, scene: Scene) -> None:
+    ids = [r.id for r in await scene.records() if isinstance(r, Fact) and WORD in r.text and "~" not in r.id]
+    await memory.forget(scene.said, *ids, user_id=scene.user)
+
+
+async def _forget_session(memory: Any, scene: Scene) -> None:
+    await memory.forget(user_id=scene.user, session_id=_SESSION)
+
+
+async def _forget_user(memory: Any, scene: Scene) -> None:
+    await memory.forget(user_id=scene.user)
+
+
+async def _remember(scene: Scene) -> None:
+    done = await scene.memory.remember("Shall we go on?", user_id=scene.user, session_id=_SESSION)
+    assert done.kept, "the turn was lost"
+
+
+async def _promote(scene: Scene) -> None:
+    try:
+        await scene.memory.promote(scene.said, user_id=scene.user)
+    except NotFound:
+        return
+
+
+async def _import(scene: Scene) -> None:
+    """Read back an export that holds the turns around the forgotten one, and not that one itself."""
+    lines = [line async for line in scene.memory.export(user_id=scene.user)]
+    await scene.memory.import_([line for line in lines if WORD not in line], user_id=scene.user)
+
+
+_CALLS: dict[str, tuple[_Call, _Forget]] = {
+    "remember": (_remember, _forget_record),
+    "metabolize": (lambda scene: scene.memory.metabolize(user_id=scene.user), _forget_record),
+    "promote": (_promote, _forget_record),
+    "import": (_import, _forget_record),
+    "instruct": (lambda s: s.memory.instruct("Always answer in French.", user_id=s.user), _forget_facts),
+    "assert a fact": (lambda s: s.memory.state("user", "lives_in", "Paris", user_id=s.user), _forget_facts),
+    "forget another": (lambda s: s.memory.forget(s.other, user_id=s.user), _forget_facts),
+}
+
+
+_OF_FACTS = ("assert a fact", "forget another", "instruct")
+"""Calls that rewrite facts which are known already."""
+
+
+class ErasureSuite(Suite):
+    """Subclass it and override the fixture `memories`; `stride` leaves out steps where a store is slow."""
+
+    stride = 1
+
+    @pytest.fixture
+    async def memories(self) -> Memories:
+        """Two memories on one place with nothing in it; closed afterwards."""
+        raise NotImplementedError(f"{type(self).__name__} has to override the fixture `memories`")
+
+    @pytest.mark.parametrize("call", _CALLS)
+    async def test_what_another_forgets_at_any_step_stays_forgotten(self, memories: Memories, call: str) -> None:
+        """By another memory, which the first one cannot know of."""
+        act, forget = _CALLS[call]
+        await _at_every_step(
+            memories.one, act, lambda scene: forget(memories.other, scene), stride=self.stride, learnt=call in _OF_FACTS
+        )
+
+    @pytest.mark.parametrize("call", _CALLS)
+    async def test_what_is_forgotten_at_any_step_stays_forgotten(self, memories: Memories, call: str) -> None:
+        """By a task that uses the same memory; where it has to wait for the call, it waits."""
+        act, forget = _CALLS[call]
+        await _at_every_step(
+            memories.one,
+            act,
+            lambda scene: forget(memories.one, scene),
+            stride=2 * self.stride,
+            beside=True,
+            learnt=call in _OF_FACTS,
+        )
+
+    @pytest.mark.parametrize("call", ["remember", "metabolize", "import"])
+    @pytest.mark.parametrize("forget", [_forget_session, _forget_user], ids=["session", "user"])
+    async def test_a_session_and_a_user_stay_forgotten(self, memories: Memories, call: str, forget: _Forget) -> None:
+        """At any step; a turn that is remembered beside it is kept or forgotten, and never an error."""
+        await _at_every_step(
+            memories.one, _CALLS[call][0], lambda scene: forget(memories.other, scene), stride=2 * self.stride
+        )
+
+    async def test_the_next_turn_does_not_bring_back_what_another_forgot(self, memories: Memories) -> None:
+        """Nothing happens at the same time: the first memory simply does not know."""
+        for number, place in enumerate(range(4)):
+            scene = await _scene(memories.one, f"next{number}", before=place)
+            await memories.other.forget(scene.said, user_id=scene.user)
+            await _remember(scene)
+            assert await _left(scene) == []
+
+    async def test_a_receipt_of_one_record_says_what_is_pending(self, memories: Memories) -> None:
+        """What the store cannot remove at once is named for a record as it is for a user."""
+        one = await _scene(memories.one, "single")
+        whole = await _scene(memories.one, "whole")
+        by_id = await memories.one.forget(one.said, user_id=one.user)
+        by_user = await memories.one.forget(user_id=whole.user)
+        assert by_id.removed["episode"] >= 1
+        assert set(by_id.pending) == set(by_user.pending)
+
+
+async def _at_every_step(
+    memory: Any,
+    act: _Call,
+    forget: Callable[[Scene], Awaitable[Any]],
+    *,
+    stride: int,
+    beside: bool = False,
+    learnt: bool = False,
+) -> None:
+    """Do the call again and again, with a forget at one step of it after the other, until it has no more steps.
+
+    With `learnt`, facts of what is to be forgotten are known before.
+    """
+    steps = Interrupter()
+    steps.watch(memory.store)
+    step = 0
+    while True:
+        scene = await _scene(memory, f"user{step}")
+        if learnt:
+            await memory.metabolize(user_id=scene.user)
+        async with anyio.create_task_group() as tasks:
+
+            async def interrupt(scene: Scene = scene, tasks: Any = tasks) -> None:
+                if not beside:
+                    await forget(scene)
+                    return
+                done = anyio.Event()
+                tasks.start_soon(_and_set, lambda: forget(scene), done)
+                for _ in range(_TURNS):
+                    if done.is_set():
+                        break
+                    await anyio.to_thread.run_sync(_nothing)
+
+            async with steps.counting(step, interrupt):
+                await act(scene)
+        if not steps.reached:
+            assert step, "the call made no step at all"
+            return
+        assert await _left(scene) == [], f"after a forget at step {step}"
+        await memory.metabolize(user_id=scene.user)
+        assert await _left(scene) == [], f"after a forget at step {step}, and metabolism"
+        step += stride
+
+
+async def _scene(memory: Any, user: str, *, before: int = 2) -> Scene:
+    """A user who said the word, and so many turns after it; what was said before is learnt already."""
+    other = (await memory.remember("I live in Oslo.", user_id=user, session_id="earlier")).kept[0].id
+    await memory.remember("Never mention cats.", user_id=user, session_id="earlier")
+    await memory.metabolize(user_id=user)
+    said = (await memory.remember(f"I live in {WORD}.", user_id=user, session_id=_SESSION)).kept[0].id
+    for number in range(before):
+        await memory.remember(f"It rains, I said {number}.", user_id=user, session_id=_SESSION)
+    return Scene(memory, user, said, other)
+
+
+async def _left(scene: Scene) -> list[str]:
+    """What still holds the word: records, the keys that find them, and what a search finds."""
+    store: Any = scene.memory.store
+    user = Scope(scene.memory.namespace, scene.user)
+    records = await scene.records()
+    left = [f"record {record.id}: {record.text}" for record in records if WORD in record.text]
+    if hasattr(store, "found_by"):
+        found = await store.found_by(user, *(record.id for record in records))
+        left += [f"key {kind} of {id}" for id, how in found.items() for kind, text in how.keys.items() if WORD in text]
+    hits = await store.search(user, Query(text=WORD, limit=100, history=True, archived=True))
+    left += [f"hit {hit.item.id}" for hit in hits]
+    jobs = await store.open_jobs(user) if hasattr(store, "open_jobs") else ()
+    return [*left, *(f"job {job.id}" for job in jobs if WORD in repr(job))]
+
+
+async def _and_set(call: Callable[[], Awaitable[Any]], done: anyio.Event) -> None:
+    try:
+        await call()
+    except LoomError as error:  # a task that fails would only cancel the others
+        raise AssertionError(f"forgetting failed: {error}") from error
+    finally:
+        done.set()
+
+
+def _nothing() -> None:
+    """A moment for threads."""
