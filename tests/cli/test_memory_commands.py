@@ -158,9 +158,11 @@ def test_what_is_retired_is_said(loom):
 
 def test_another_embedder_is_mended_by_the_command_that_is_named(loom):
     loom("add", "the boat is red", "--embedder", "hash")
-    done = loom("add", "the boat is blue", "--json")
+    assert json.loads(loom("search", "boat", "--json").stdout)["notes"] == [], "it opens with what it was made with"
+    assert "because this store was made with it" in " ".join(loom("stats").stdout.split())
+    done = loom("add", "the boat is blue", "--json", "--embedder", "wordllama")
     assert "loom memory reembed" in json.loads(done.stdout)["notes"][0]
-    assert "loom memory reembed" in " ".join(loom("search", "boat").stdout.split())
+    assert "loom memory reembed" in " ".join(loom("search", "boat", "--embedder", "wordllama").stdout.split())
     mended = json.loads(loom("reembed", "--json").stdout)
     assert (mended["records"], mended["exchanged"]) == (2, True)
     assert json.loads(loom("search", "boat", "--json").stdout)["notes"] == []

@@ -69,6 +69,11 @@ class Learning:
         """What has been spent so far."""
         return self.reader.bill if self.reader else Bill()
 
+    @property
+    def waits(self) -> bool:
+        """Whether turns of this process wait to be read."""
+        return bool(self._waiting)
+
     # -- what waits ---------------------------------------------------------------------------------------
 
     def jobs(self, scope: Scope, episodes: Sequence[Episode]) -> list[Job]:
@@ -224,16 +229,21 @@ class Learning:
                     self._freed = None
 
     async def _read(self, user: Scope) -> float | None:
-        """Read all that is due of a user; returns in how many seconds to look again, None if not at all."""
+        """Read what waits of a user now; returns in how many seconds what failed is tried again, None if nothing did.
+
+        What comes meanwhile waits for more, as what came before did.
+        """
         assert self.reader is not None
         while not (self._closed or self._answers or self.reader.has_given_up):
             seen = self._waiting.get(user, 0)
             lot = await self.reader.read(user)
-            if lot is None and self._waiting.get(user, 0) == seen:
-                self._waiting.pop(user, None)
+            left = self._waiting.pop(user, 0) - seen + (lot.left if lot else 0)
+            if left > 0:
+                self._waiting[user] = left
+            if lot is None:
                 return None
-            self._report(user, lot or Lot())
-            if lot is not None and lot.again is not None:
+            self._report(user, lot)
+            if lot.again is not None or not lot.is_full:
                 return lot.again
         return None
 

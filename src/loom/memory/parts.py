@@ -158,6 +158,11 @@ class MemoryParts:
         return self._reader is not None
 
     @property
+    def waits_to_learn(self) -> bool:
+        """Whether turns that were remembered here wait for a model to read them."""
+        return self._learning is not None and self._learning.waits
+
+    @property
     def bill(self) -> Bill:
         """What learning by a model has cost so far: requests, tokens, US dollars."""
         return self._learning.bill if self._learning else Bill()

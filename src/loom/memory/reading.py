@@ -69,6 +69,10 @@ class Lot:
     reports: tuple[Learned, ...] = ()
     again: float | None = None
     """In how many seconds the first of those that failed may be tried again."""
+    left: int = 0
+    """How many were put back as they were, because reading them was broken off."""
+    is_full: bool = False
+    """Whether there may be more of them."""
 
 
 class Reader:
@@ -124,8 +128,12 @@ class Reader:
             with CancelScope(shield=True), suppress(LoomError):
                 await self._release(left.values())
             raise
-        waits = [lot.again for lot in lots if lot.again is not None]
-        return Lot(tuple(report for lot in lots for report in lot.reports), min(waits, default=None))
+        return Lot(
+            tuple(report for lot in lots for report in lot.reports),
+            min((lot.again for lot in lots if lot.again is not None), default=None),
+            sum(lot.left for lot in lots),
+            is_full=len(leases) == BATCH,
+        )
 
     async def _group(self, leases: Sequence[Lease], episodes: Sequence[Episode]) -> Lot:
         """Read the episodes of some jobs with one call, and close the jobs or put them back."""
@@ -139,10 +147,10 @@ class Reader:
             if found is None:
                 await self._release(leases)
                 async with self._locks.of(user):  # whoever broke it off is done then
-                    return Lot()
+                    return Lot(left=len(leases))
             learnt = await self._applied(leases, episodes, found.claims)
             if learnt is None:
-                return Lot((replace(told, turns=0, bill=ledger.bill),))
+                return Lot((replace(told, turns=0, bill=ledger.bill),), left=len(leases))
             self._unread = 0
             notes = (*learnt.notes, *learnt.heard, *_unused(found))
             return Lot((replace(told, facts=len(learnt.facts), notes=notes, bill=ledger.bill),))
