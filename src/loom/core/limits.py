@@ -6,22 +6,25 @@ shortened(). docs/reference/limits.md is the same list for people; a test compar
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Final, cast
 
 from loom.errors import UsageError
 
 # -- what comes in -------------------------------------------------------------------------------------------
 
 MAX_TEXT: Final = 1_000_000
-"""One text that is remembered, sent, answered, returned by a tool or added to a corpus: a book of 170,000 words, more
-than the windows of most models hold."""
+"""One text that is remembered, sent, answered or returned by a tool: a book of 170,000 words, more than the windows of
+most models hold."""
 
 MAX_ENTRY: Final = 4_000_000
 """One text of a context, instructions included: about a million tokens, the largest window there is."""
 
 MAX_MEDIA: Final = 50_000_000
 """The base64 text of one picture or document: the largest request that a provider takes."""
+
+MAX_DOCUMENT: Final = 10_000_000
+"""One document of a knowledge base: the longest novels there are. It is cut into passages, and shown by them."""
 
 MAX_QUERY: Final = 2_000
 """A question to memory or to a corpus. What is asked stands in a few sentences; of a longer message the beginning is
@@ -100,6 +103,22 @@ def check_attributes(attributes: Mapping[str, object], what: str) -> None:
             check_name(name, f"the name of an attribute of {what}")
         if isinstance(value, str):
             check_length(value, f"the attribute {name!r} of {what}", MAX_VALUE, "put long text into the text itself")
+
+
+def chars_in(value: object, most: int) -> int:
+    """How many characters the texts of a JSON value have, names included; counting ends above `most`."""
+    total, open_ = 0, [value]
+    while open_ and total <= most:
+        one = open_.pop()
+        if isinstance(one, str):
+            total += len(one)
+        elif isinstance(one, Mapping):
+            open_ += [*cast("Mapping[str, object]", one), *cast("Mapping[str, object]", one).values()]
+        elif isinstance(one, list | tuple):
+            open_ += cast("Sequence[object]", one)
+        else:
+            total += 1
+    return total
 
 
 def shortened(text: str, most: int) -> str:

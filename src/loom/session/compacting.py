@@ -122,6 +122,7 @@ class Compacting:
     async def if_needed(self) -> AsyncGenerator[Event]:
         """Compact if it is time. Where that cannot be done the turn goes on: the provider has the last word."""
         window = self._context.compile(clear_volatile=False)
+        await self._caller.meter.read(window)
         load, decision = self.load(window)
         if decision.pressure > self._pressure:
             yield self._emitter.emit(ContextPressure, tokens=load.tokens, window=load.window, trigger=decision.trigger)
@@ -198,12 +199,14 @@ class Compacting:
     async def on_demand(self) -> AsyncGenerator[Event]:
         """Compact now."""
         window = self._context.compile(clear_volatile=False)
+        await self._caller.meter.read(window)
         async for event in self.run("asked for", window, self._target_now(window)):
             yield event
 
     async def plan(self) -> CompactionPlan:
         """What a compaction now would do. No model is asked: summaries are taken to be as long as they may be."""
         window = self._context.compile(clear_volatile=False)
+        await self._caller.meter.read(window)
         asked: list[int] = []
         beside = self._caller.meter.tokens(window) - self._count(self._history.shown)
 

@@ -169,7 +169,7 @@ class TurnRun:
                 yield event
             logged = state.history.append(results)
             if state.spilling is not None:
-                state.spilling.shorten(logged)
+                await state.spilling.shorten(logged)
         yield await self._saved()
 
     def _refused(self, response: ModelResponse) -> dict[str, str]:

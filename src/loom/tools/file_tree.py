@@ -30,6 +30,8 @@ def path_of(path: str) -> str:
 
     Nothing is decoded, folded or resolved: a path that another reader could take for another one is no path.
     """
+    if len(path) > _MAX_PATH + 1:
+        raise ToolError(f"Path is too long: {len(path):,} characters; at most {_MAX_PATH} are allowed")
     plain = path.removesuffix("/")
     if plain != ROOT and not plain.startswith(f"{ROOT}/"):
         raise ToolError(f"Path must start with {ROOT}, got: {path}")
