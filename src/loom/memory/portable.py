@@ -12,6 +12,7 @@ from loom.core.filter import In
 from loom.core.record import Episode, Record, WorkingBlock
 from loom.core.scope import Scope
 from loom.errors import UsageError
+from loom.memory.checked import checked_record
 from loom.memory.metabolism import Store
 from loom.memory.neighbours import Neighbours
 from loom.memory.values import Skip
@@ -46,7 +47,7 @@ def _record_of(number: int, line: str) -> Record | None:
         raise UsageError(f"line {number} is no JSON object; nothing was imported")
     if "loom" not in data:
         try:
-            return record_from_dict(data)  # pyright: ignore[reportUnknownArgumentType]
+            return checked_record(record_from_dict(data))  # pyright: ignore[reportUnknownArgumentType]
         except UsageError as error:
             raise UsageError(f"line {number}: {error}; nothing was imported") from error
     version: Any = data.get("format", 0)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
