@@ -174,6 +174,8 @@ _LOOKS = str.maketrans(
 
 def faults(prompt: Sequence[Message], usual: Sequence[Message]) -> list[str]:
     """What is wrong with a prompt, compared with that of a harmless record of the same kind."""
+    if len(prompt) < len(usual):  # what shows nothing is not shown
+        usual = [m for m in usual if "<memory>" not in m.text]
     if [m.role for m in prompt] != [m.role for m in usual]:
         return [f"the roles are {[m.role for m in prompt]}"]
     pairs = [(m.text, n.text) for m, n in zip(prompt, usual, strict=True)]
@@ -186,7 +188,7 @@ def faults(prompt: Sequence[Message], usual: Sequence[Message]) -> list[str]:
         if not end or behind.strip() not in ("", QUESTION) or "\n" in head:
             found.append("the fence is not where it was")
         seen = _seen(body)
-        if re.search(r"<\s*/?\s*memory", seen):
+        if re.search(r"<\s*/?\s*memory(?!\w)", seen):
             found.append("something in the fence reads like its tag")
         if _MARKS.search(body):
             found.append("a mark of another turn is left")
@@ -203,7 +205,9 @@ def faults(prompt: Sequence[Message], usual: Sequence[Message]) -> list[str]:
 def _seen(text: str) -> str:
     """A text as a reader sees it, by another way than the fence's own."""
     shown = (
-        c for c in unicodedata.normalize("NFKD", text) if unicodedata.category(c) not in ("Mn", "Me", "Cf", "Cc", "Co")
+        c
+        for c in unicodedata.normalize("NFKD", text)
+        if c.isspace() or unicodedata.category(c) not in ("Mn", "Me", "Cf", "Cc", "Co")
     )
     return "".join(c for c in shown if c not in "\u3164\u115f\u1160\uffa0\u2800").translate(_LOOKS).casefold()
 

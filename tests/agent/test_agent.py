@@ -213,22 +213,28 @@ async def test_a_second_user_sees_nothing_of_the_first(two_users: tuple[Agent, S
     memory = agent.memory
     assert memory
     questions = ("Where do I live?", "What is my secret? A swordfish?", "Who is Ann?", "What is the plan?")
+    await agent.run("I live in Porto. My secret is the plan to see a swordfish with Ann.", user_id="bob")
     for session in (None, "s"):
         for question in questions:
             before = len(model.requests)
             result = await agent.run(question, user_id="bob", session_id=session)
-            assert result.recalled is None or all("Lisbon" not in h.item.text for h in result.recalled.hits)
+            assert result.recalled
+            assert any("Porto" in hit.item.text for hit in result.recalled.hits)
+            assert not any("Lisbon" in hit.item.text for hit in result.recalled.hits)
+            assert model.requests[before:]
             for request in model.requests[before:]:
                 said = " ".join(m.text for m in request.messages)
-                for private in ("Lisbon", "Portuguese", "swordfish plan", "My secret is"):
+                for private in ("Lisbon", "Portuguese", "swordfish plan", "is a swordfish"):
                     assert private not in said
     assert "Lisbon" not in str(await memory.facts(user_id="bob"))
     assert await memory.blocks(user_id="bob") == ()
     assert "Portuguese" not in str(await memory.profile(user_id="bob"))
     exported = "".join([line async for line in memory.export(user_id="bob")])
+    assert "Porto" in exported
     assert "Lisbon" not in exported
     assert "swordfish plan" not in exported
     session = await agent.session(user_id="bob", session_id="s")
+    assert session.messages
     assert not any("Lisbon" in m.text for m in session.messages)
     assert not any("Lisbon" in m.text for m in await agent.build_context("Where?", user_id="bob", session_id="s"))
 

@@ -1,8 +1,8 @@
 """Forked processes: what was opened before the fork refuses in words there, and goes on in the parent."""
 
-import faulthandler
 import multiprocessing
 import os
+import signal
 import warnings
 from threading import Thread
 
@@ -21,13 +21,15 @@ PLACES = ["inmemory", "sqlite:{}/bot.db"]
 
 
 def said_in_a_fork(action):
-    """What `action` returns in a forked process, or what it was refused with; a hang ends with a stack."""
+    """What `action` returns in a forked process, or what it was refused with; nothing where it hangs."""
     reading, writing = os.pipe()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # newer Pythons warn of a fork with threads: we test it
         pid = os.fork()
     if pid == 0:
-        faulthandler.dump_traceback_later(100, exit=True)
+        # Not faulthandler: to set its timer anew it waits for a thread that is not there in a fork.
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(200)
         os.write(writing, outcome(action).encode())
         os._exit(0)
     os.close(writing)

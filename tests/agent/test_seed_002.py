@@ -85,6 +85,7 @@ async def test_on_the_wire_the_context_costs_no_prefix() -> None:
     for n in range(4):
         await agent.run(f"How does API authentication work? {n}", user_id="ann", session_id="s")
     bodies = [r.rendered.body for r in model.requests[1:] if r.rendered]
+    assert len(bodies) >= 4
     for before, after in pairwise(bodies):
         assert after["system"] == before["system"]
         assert [t["name"] for t in after["tools"]] == [t["name"] for t in before["tools"]]

@@ -61,8 +61,11 @@ async def test_chroma_as_a_mapping(tmp_path: Any) -> None:
 
 
 async def test_chroma_as_an_instance(tmp_path: Any) -> None:
-    await two_users_never_meet(ChromaMemory.local(str(tmp_path / "chroma-db"), with_facts=True, embedder="wordllama"))
-    await two_users_never_meet(ChromaMemory.ephemeral())
+    place = str(tmp_path / "chroma-db")
+    async with ChromaMemory.local(place, with_facts=True, embedder="wordllama") as memory:
+        await two_users_never_meet(memory)
+    async with ChromaMemory.ephemeral() as memory:
+        await two_users_never_meet(memory)
 
 
 async def test_redis_by_its_url() -> None:

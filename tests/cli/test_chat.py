@@ -71,6 +71,35 @@ def test_what_stands_in_memory_can_be_seen_and_forgotten(chat):
     assert "Anna" not in again, "what was made from it goes with it"
 
 
+MAIL = "I got this mail, what do you think of it? Always be brief."
+
+
+def test_a_wish_that_was_learnt_is_said_and_can_be_rejected(chat):
+    said = chat("Please always answer in German.").stdout
+    row = next(line for line in said.splitlines() if "stands from now on" in line)
+    id = row.split()[-1]
+    shown = chat(lines=["/standing", f"/reject {id}", "/standing"]).stdout
+    assert f"{id}  Please always answer in German" in shown
+    assert shown.splitlines()[-1] == "nothing stands"
+
+
+def test_a_wish_that_waits_is_said_listed_and_confirmed(chat):
+    said = " ".join(chat(MAIL).stdout.split())
+    assert "! Always be brief: waits; /confirm" in said
+    listed = events(chat("--json", lines=["/standing"]))[-1]["standing"]
+    (waiting,) = [one for one in listed if one["unconfirmed"]]
+    assert waiting["wish"] == "Always be brief"
+    done = events(chat("--json", lines=[f"/confirm {waiting['id']}", "/standing"]))[-2:]
+    assert done[0] == {"kept": ["Always be brief"], "retired": []}
+    assert [one["unconfirmed"] for one in done[1]["standing"]] == [False]
+
+
+def test_what_was_learnt_is_told_once_as_a_line_of_json(chat):
+    found = events(chat("--json", lines=["Always be brief.", "Thanks!"]))
+    news = [one for one in found if one.get("type") == "standing"]
+    assert [(one["wish"], one["unconfirmed"]) for one in news] == [("Always be brief", False)]
+
+
 def test_compact_and_undo(chat):
     done = chat(lines=[*(f"Say {n}. " + "word " * 40 for n in range(6)), "/compact", "/undo", "/undo"])
     assert "/undo takes it back" in done.stdout
@@ -80,7 +109,18 @@ def test_compact_and_undo(chat):
 
 def test_help_lists_the_commands(chat):
     shown = chat(lines=["/help"]).stdout.splitlines()[-1]
-    for command in ("/context", "/memory", "/forget", "/compact", "/undo", "/help", "/quit"):
+    for command in (
+        "/context",
+        "/memory",
+        "/forget",
+        "/standing",
+        "/confirm",
+        "/reject",
+        "/compact",
+        "/undo",
+        "/help",
+        "/quit",
+    ):
         assert command in shown
 
 
@@ -115,6 +155,10 @@ def test_commands_as_lines_of_json(chat):
         ("/nope", "there is no /nope; /context"),
         ("/forget", "name what to forget"),
         ("/forget nothing", "there is nothing with the id 'nothing'"),
+        ("/confirm", "name what to confirm"),
+        ("/confirm nothing", "no unconfirmed wish 'nothing'"),
+        ("/reject", "name what to reject"),
+        ("/reject nothing", "no wish 'nothing'"),
         ("/undo", "nothing was compacted"),
     ],
 )

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import apsw
@@ -81,16 +82,164 @@ def test_a_refusal_names_the_forms_that_are_read(loom, tmp_path):
         assert form in helped
 
 
-def test_an_interrupt_ends_in_one_line_that_says_what_is_kept(loom, talk, tmp_path):
-    loom("import", talk)
+TELLING = """
+import sys
+from loom.cli import main
+
+def tell(event, args):
+    if event == "open" and str(args[0]) == "pipe":
+        print("opening", flush=True)
+
+sys.addaudithook(tell)
+main()
+"""
+"""`loom`, which says when it is about to open a pipe."""
+STOPPED = "loom: stopped; 1 records of me are kept; run it again to go on, nothing is added twice\n"
+
+
+@pytest.fixture
+def child(tmp_path):
+    """Starts `loom memory import` of something and lets it run; it is killed afterwards."""
+    with ExitStack() as stack:
+
+        def start(*args, program=(LOOM,), stdin=None, pass_fds=()):
+            command, pipe = [*program, "memory", "import", *args], subprocess.PIPE
+            found = stack.enter_context(
+                subprocess.Popen(
+                    command, stdin=stdin, stdout=pipe, stderr=pipe, text=True, cwd=tmp_path, pass_fds=pass_fds
+                )
+            )
+            stack.callback(found.kill)
+            return found
+
+        yield start
+
+
+@pytest.fixture
+def pipe(tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    command = [LOOM, "memory", "import", "pipe"]
-    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path)
-    with (tmp_path / "pipe").open("w"):  # opens when the command reads it, which then waits for the first line
-        child.send_signal(signal.SIGINT)
-    out, said = child.communicate()
-    assert (child.returncode, out) == (130, "")
-    assert said == "loom: stopped; 1 records of me are kept; run it again to go on, nothing is added twice\n"
+    return tmp_path / "pipe"
+
+
+def test_an_interrupt_ends_in_one_line_that_says_what_is_kept(loom, talk, child, pipe):
+    loom("import", talk)
+    reading = child("pipe")
+    with pipe.open("w"):  # opens when the command reads it, which then waits for the first line
+        reading.send_signal(signal.SIGINT)
+        out, said = reading.communicate()
+    assert (reading.returncode, out, said) == (130, "", STOPPED)
+
+
+def test_an_interrupt_is_heard_while_nobody_opens_the_other_end_of_a_pipe(loom, talk, child, pipe):
+    loom("import", talk)
+    opening = child("pipe", program=(sys.executable, "-c", TELLING))
+    assert opening.stdout.readline() == "opening\n"
+    opening.send_signal(signal.SIGINT)
+    out, said = opening.communicate()
+    assert (opening.returncode, out, said) == (130, "", STOPPED)
+
+
+def test_an_interrupt_in_the_middle_keeps_what_came_before(loom, child, pipe, tmp_path):
+    reading = child("pipe", "--db", "sqlite:m.db")
+    with pipe.open("w") as file:
+        for number in range(1500):  # a part of a conversation is written when it has a thousand
+            file.write(json.dumps({"role": "user", "content": f"note {number}"}) + "\n")
+        file.flush()
+        while records_in(tmp_path / "m.db") < 1000:
+            assert reading.poll() is None
+        reading.send_signal(signal.SIGINT)
+        _, said = reading.communicate()
+    assert said == "loom: stopped; 1,000 records of me are kept; run it again to go on, nothing is added twice\n"
+
+
+def records_in(path):
+    """How many records a file has, as another process sees it."""
+    if not path.exists():
+        return 0
+    db = apsw.Connection(str(path))
+    try:
+        return db.execute("SELECT count(*) FROM records").fetchone()[0]
+    except apsw.Error:
+        return 0  # it is being made
+    finally:
+        db.close()
+
+
+@pytest.mark.parametrize("way", ["-", "/dev/stdin", "/dev/fd", "pipe", "file"])
+def test_it_reads_files_pipes_and_standard_input(loom, child, pipe, tmp_path, way):
+    """More than a pipe holds, so that it has to be read while it is written."""
+    talks = [
+        {"id": f"c{n}", "messages": [{"role": "user", "content": f"boat {n}"}], "x": "y" * 1000} for n in range(200)
+    ]
+    text = "\n".join(map(json.dumps, talks))
+    if way == "file":
+        (tmp_path / "talk.jsonl").write_text(text)
+        out = loom("import", tmp_path / "talk.jsonl").stdout
+    elif way == "pipe":
+        reading = child("pipe")
+        pipe.write_text(text)
+        out, _ = reading.communicate()
+    elif way == "/dev/fd":
+        ours, theirs = os.pipe()
+        reading = child(f"/dev/fd/{ours}", pass_fds=[ours])
+        os.close(ours)
+        with os.fdopen(theirs, "w") as file:
+            file.write(text)
+        out, _ = reading.communicate()
+    else:
+        out, _ = child(way, stdin=subprocess.PIPE).communicate(text)
+    assert out == "imported for me: 200 new\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{"messages": ' + "[" * 100_000 + "]" * 100_000 + "}", "line 1: this is nested too deeply to be read"),
+        (
+            '{"loom": "memory"}\n{"kind": ' + "[" * 100_000 + "]" * 100_000 + "}",
+            "line 2 is nested too deeply to be read",
+        ),
+        ('{"loom": "memory"}\n{"kind": "dream"}', "line 2: kind='dream'"),
+        (b'{"role": "user", "content": "hi"}\n\xff', "line 2: this is not UTF-8 text"),
+        ('[{"role": "user"', "line 1: the array that begins here or before does not end"),
+    ],
+    ids=["nested", "nested export", "no record", "not UTF-8", "cut off"],
+)
+def test_what_cannot_be_read_is_named_with_its_file_and_line(loom, tmp_path, text, said):
+    (tmp_path / "x.json").write_bytes(text if isinstance(text, bytes) else text.encode())
+    error = loom("import", "x.json", code=2).stderr
+    assert error.startswith(f"loom: x.json: {said}")
+    assert error.endswith("; nothing was imported\n")
+
+
+@pytest.mark.parametrize("path", ["nowhere.json", "."])
+def test_what_cannot_be_opened_is_said_so(loom, path):
+    assert "cannot be read" in loom("import", path, code=2).stderr
+
+
+def test_a_line_in_the_middle_that_cannot_be_read_leaves_what_came_before(loom, tmp_path):
+    talks = [json.dumps({"messages": [{"role": "user", "content": f"boat {n}"}]}) for n in range(4)]
+    (tmp_path / "x.jsonl").write_text("\n".join([*talks[:3], "{", talks[3]]))
+    said = loom("import", "x.jsonl", code=2).stderr
+    assert "x.jsonl: line 4: this is not JSON" in said
+    assert "; 3 records before it are kept; correct it and import all of it again" in said
+    (tmp_path / "x.jsonl").write_text("\n".join(talks))
+    assert loom("import", "x.jsonl").stdout == "imported for me: 1 new, 3 there already\n"
+
+
+@pytest.mark.parametrize("form", ["jq -c", "byte order mark", "piped"])
+def test_an_export_that_went_through_other_programs_is_read(loom, child, tmp_path, form):
+    loom("add", "I live in Oslo.", "My sister Anna has a boat.")
+    lines = loom("export").stdout.splitlines()
+    if form == "jq -c":
+        lines = [json.dumps(json.loads(line), separators=(",", ":")) for line in lines]
+    text = ("\ufeff" if form == "byte order mark" else "") + "\n".join(lines)
+    if form == "piped":
+        out, _ = child("-", "--user", "you", stdin=subprocess.PIPE).communicate(text)
+    else:
+        (tmp_path / "me.jsonl").write_text(text, encoding="utf-8")
+        out = loom("import", "me.jsonl", "--user", "you").stdout
+    assert out == "imported for you: 4 new\n"
 
 
 class Interrupting(HashEmbedder):
@@ -124,4 +273,5 @@ def test_an_interrupt_waits_for_the_conversation_and_the_rest_follows_later(tmp_
     assert (rows("records"), rows("vectors"), seen) == (1, 1, [])
     assert signal.getsignal(signal.SIGINT) is before
     done = import_with(HashEmbedder())
-    assert (done.new, done.there, rows("vectors"), seen) == (2, 1, 3, [(1, 3), (2, 3), (3, 3)])
+    size = path.stat().st_size
+    assert (done.new, done.there, rows("vectors"), seen) == (2, 1, 3, [(size, size)])

@@ -80,6 +80,7 @@ def test_the_prefix_is_stable_while_the_date_changes(provider, turns, files, sec
         assert all(mark < common(before, after) for mark in marks), "what was marked can be read"
         volatile = len(ctx.attention.entries)
         before, marks = after, marked(body, provider)
+        assert marks
         assert all(mark < len(after) - volatile for mark in marks)
 
 

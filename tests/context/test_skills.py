@@ -137,7 +137,7 @@ def test_a_bad_file_is_named_with_its_line(tmp_path, text, message):
 def test_bytes_that_are_no_text_and_files_that_are_too_long(tmp_path):
     (tmp_path / "a").mkdir()
     (tmp_path / "a/SKILL.md").write_bytes(b"---\nname: a\n\xff\n")
-    write(tmp_path, "b", standard("b") + "x" * home.MAX_BYTES)
+    write(tmp_path, "b", standard("b") + "x" * home.MAX_SKILL)
     problems = []
     assert load_skills(tmp_path, problems=problems) == ()
     assert "SKILL.md:3: it is not UTF-8: byte 0xff" in problems[0]

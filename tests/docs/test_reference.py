@@ -25,7 +25,10 @@ from tests.docs.pages import REWRITE, ROOT, run_loom, shown
 REFERENCE = ROOT / "docs/reference"
 GROUPS = {
     "cache": ("plan", "explain", "simulate"),
-    "memory": ("add", "search", "facts", "show", "stats", "forget", "export", "import", "reembed", "work"),
+    "memory": (
+        *("add", "search", "facts", "show", "standing", "confirm", "reject", "stats", "forget", "export", "import"),
+        *("reembed", "work"),
+    ),
     "store": ("init", "sweep", "verify", "copy"),
     "session": ("list", "show", "restore", "fork", "export", "compact"),
 }

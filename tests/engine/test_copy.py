@@ -34,7 +34,7 @@ from loom.testing.conformance.samples import (
     an_episode,
     one_of_each,
 )
-from loom.testing.steps import Steps
+from loom.testing.interrupting import Interrupter
 from tests.engine.breaking import Breaking, Broken
 
 pytestmark = pytest.mark.anyio
@@ -113,7 +113,7 @@ async def test_a_composed_store_is_a_source_and_a_target(tmp_path, redis_url):
     middle, last = store_at(where, Opening()), InMemoryStore()
     await copied(first, middle)
     assert await middle.parts["l1+l2"].count(ALICE) == 2
-    assert all(one.is_right for one in await verify_store(middle))
+    assert [one.is_right for one in await verify_store(middle)] == [True, True, True]
     assert (await copied(middle, last)).users == 2 + len(ODD)
     await are_equal(first, last)
     await middle.aclose()
@@ -244,7 +244,7 @@ async def test_a_memory_goes_on_where_the_other_stopped(tmp_path, postgres_url):
 
 async def forgotten_while_copied(step):
     """What the copy holds where something is forgotten at one of its steps; None where it has fewer."""
-    source, target, steps = InMemoryStore(), InMemoryStore(), Steps()
+    source, target, steps = InMemoryStore(), InMemoryStore(), Interrupter()
     await source.put(ALICE, an_episode("e1", "zeppelin"), an_episode("e2"))
     await source.put_keys(ALICE, {"e2": {"around": "zeppelin and tea"}})
 

@@ -67,7 +67,8 @@ def used(module: ModuleType, tree: ast.AST) -> Iterator[tuple[re.Pattern[Any], s
             if isinstance(pattern := vars(module).get(node.value.id), re.Pattern):
                 yield pattern, node.attr
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node not in called:
-            if isinstance(pattern := vars(module).get(node.id), re.Pattern):
+            pattern = vars(module).get(node.id)
+            if isinstance(pattern, re.Pattern):
                 yield pattern, ""
 
 

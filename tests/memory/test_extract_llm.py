@@ -1,8 +1,11 @@
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
 
+from benchmarks.injection_data import hostile
+from loom.core.fence import without_tag
 from loom.core.message import TextPart, Usage
 from loom.core.record import Episode, Fact, Provenance
 from loom.errors import ProviderUnavailable, UsageError
@@ -196,6 +199,22 @@ async def test_the_text_is_fenced_as_data_and_cannot_close_the_fence():
     assert json.loads(line)["text"] == attack
 
 
+@pytest.mark.parametrize("string", [string for string in hostile() if "\0" not in string])
+async def test_no_field_leaves_its_line_or_its_fence(string: str):
+    model = Scripted('{"facts": []}')
+    told = string.replace("memory", "episodes").replace("MEMORY", "KNOWN")
+    episode = replace(said("e1", f"x {told}"), speaker=told)
+    fact = Fact(id="f", subject=told, predicate=told, object=told, recorded_at=AT, provenance=Provenance("user"))
+    await LlmExtractor(model).extract([episode], known=[fact])
+    text = model.requests[0].messages[-1].text
+    lines = text.split("\n")
+    assert [line for line in lines if not line.startswith("{")] == ["<known>", "</known>", "<episodes>", "</episodes>"]
+    assert text.splitlines() == lines
+    body = "\n".join(line for line in lines if line.startswith("{"))
+    assert without_tag("episodes", without_tag("known", body)) == body
+    assert "<" not in body
+
+
 async def test_a_model_sees_short_ids_and_claims_get_the_real_ones():
     model = Scripted(json.dumps([ROME, TEA]))
     long = [said("01M7F8EHQSZ602D1HYVXGCBB6J"), said("01M7F8EHQSZ602D1HYVXGCBB6K", "Anna likes tea", LATER)]
@@ -214,6 +233,7 @@ async def test_the_example_is_a_right_answer_whose_facts_cannot_be_taken_for_the
     lines = [json.loads(line) for line in asked.text.splitlines()[1:-1]]
     form = SCHEMA["properties"]["facts"]["items"]
     assert request.settings.output_schema == SCHEMA
+    assert items
     assert all(set(form["required"]) <= item.keys() <= form["properties"].keys() for item in items)
     assert {id for item in items for id in item["sources"]} == {line["id"] for line in lines}
     claims, skipped = await read(answered.text)

@@ -199,6 +199,7 @@ async def test_stated_facts(memory):
     written = await memory.state(
         "user", "lives_in", "Rome", user_id="alice", valid_from=datetime(2024, 1, 1, tzinfo=UTC)
     )
+    assert written
     assert all(isinstance(f, Fact) for f in written)
     at = datetime(2022, 6, 1, tzinfo=UTC)
     assert [f.object for f in await memory.facts(user_id="alice", at=at)] == ["Oslo"]

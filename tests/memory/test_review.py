@@ -13,6 +13,7 @@ from loom import open_memory, open_memory_sync
 from loom.core.record import Layer, Provenance
 from loom.errors import UsageError
 from loom.memory.extract.rules import RuleExtractor
+from loom.memory.json_stream import JsonStream
 from loom.memory.reading import MAX_ATTEMPTS
 from loom.memory.transcripts import read_transcripts
 from loom.protocols.extractor import Extraction
@@ -244,6 +245,7 @@ async def test_importing_again_changes_nothing_and_keeps_where_things_come_from(
     await memory.set_block("persona", "Alice sails well.", trusted=True, **ALICE)
     lines = [line async for line in memory.export(**ALICE)]
     keys = await keys_of(memory, *[e.record.id for e in await memory.timeline(**ALICE)])
+    assert len(keys) == 3
     assert all(keys.values())
     await memory.import_(lines, **ALICE)
     assert [line async for line in memory.export(**ALICE)] == lines
@@ -336,18 +338,15 @@ def test_a_line_with_a_value_of_the_wrong_kind_is_refused(field, value):
         '{"message": {"role": 5, "content": "x"}}',
     ],
 )
-def test_a_transcript_of_another_shape_is_refused_in_words(tmp_path, text):
-    path = tmp_path / "export.json"
-    path.write_text(text, encoding="utf-8")
+def test_a_transcript_of_another_shape_is_refused_in_words(text):
     with pytest.raises(UsageError, match="holds no conversation"):
-        read_transcripts(path)
+        list(read_transcripts(JsonStream([text.encode()]), "export"))
 
 
 @pytest.mark.parametrize("time", ["1e400", "1e20", "NaN", '"soon"', "null", "[]"])
-def test_a_transcript_with_an_impossible_time_is_read_without_it(tmp_path, time):
-    path = tmp_path / "talk.jsonl"
-    path.write_text(f'{{"role": "user", "content": "hello", "timestamp": {time}}}', encoding="utf-8")
-    ((turn,),) = [found.turns for found in read_transcripts(path)]
+def test_a_transcript_with_an_impossible_time_is_read_without_it(time):
+    line = f'{{"role": "user", "content": "hello", "timestamp": {time}}}'
+    ((turn,),) = [found.turns for found in read_transcripts(JsonStream([line.encode()]), "talk")]
     assert (turn.text, turn.at) == ("hello", None)
 
 

@@ -92,6 +92,7 @@ def test_exported_names():
 
 
 def test_every_name_can_be_had_and_is_listed():
+    assert loom.__all__
     assert all(getattr(loom, name) is not None for name in loom.__all__)
     assert set(loom.__all__) <= set(dir(loom))
     assert set(loom._HOME_OF) == set(loom.__all__)

@@ -67,6 +67,7 @@ def test_a_protocol_says_its_laws(module: str):
 
 @pytest.mark.parametrize("module", MODULES)
 def test_every_method_of_a_protocol_says_what_it_does(module: str):
+    assert the_protocols(module)
     for protocol in the_protocols(module):
         for name, member in vars(protocol).items():
             if not name.startswith("_") and (inspect.isfunction(member) or isinstance(member, property)):

@@ -90,6 +90,7 @@ def test_bad_values_are_refused_in_words(value, message):
 
 
 def test_every_strategy_has_one_door():
+    assert compaction.__all__
     assert all(getattr(compaction, name).__name__ == name for name in compaction.__all__)
     assert sorted(compaction.__all__) == sorted(dir(compaction))
 

@@ -4,6 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.injection_data import hostile
+from loom.core.fence import without_tag
 from loom.core.message import Message, TextPart, ToolCallPart, ToolResultPart
 from loom.session.compaction.config import Retain
 from loom.session.compaction.coverage import coverage, facts_lines
@@ -161,3 +163,17 @@ def test_only_what_is_not_told_is_listed():
         "paths": ("c/d.py",),
         "numbers": ("a/b.py, c/d.py, 1234 and 5,678",),
     }
+
+
+@pytest.mark.parametrize("string", hostile())
+def test_no_text_leaves_its_part_of_a_record(string):
+    told = string.replace("memory", "loom-part").replace("MEMORY", "LOOM-RECORD")
+    text = Record(
+        "snapshot", 3, {"requests": (one_line(told, 400) or "x",), "summary": tuple(told.split("\n"))}
+    ).message.text
+    body = text.partition("<loom-record>\n")[2].removesuffix("</loom-record>")
+    assert body.count("<loom-part name=") == body.count("</loom-part>") == 2
+    assert "loom-record>" not in body
+    inside = body.replace('<loom-part name="requests">', "").replace('<loom-part name="summary">', "")
+    inside = inside.replace("</loom-part>", "")
+    assert without_tag("loom-part", without_tag("loom-record", inside)) == inside

@@ -128,6 +128,7 @@ async def test_16_what_is_shown_for_one_turn_only_never_stands_before_a_marker()
     session.context.attention.add("Remember: be kind.")
     for n in range(3):
         await session.send(f"What is the dog called? {n}")
+    assert len(model.requests) == 3
     for request in model.requests:
         assert request.rendered
         blocks = [block for message in request.rendered.body["messages"] for block in message["content"]]

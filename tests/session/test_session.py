@@ -217,6 +217,7 @@ async def test_the_prefix_does_not_move_over_a_conversation() -> None:
     for n in range(6):
         await session.send(f"question {n}")
     bodies = [r.rendered.body for r in model.requests if r.rendered]
+    assert len(bodies) == 6
     for before, after in pairwise(bodies):
         assert after["system"] == before["system"]
         assert after["tools"] == before["tools"]

@@ -105,6 +105,7 @@ async def test_undo_is_byte_identical_and_expand_shows_what_is_behind(strategy: 
     assert rendered(session) != before
     assert compaction.tokens_after < compaction.tokens_before
     originals = [m.message for m in session.expand(compaction.id)]
+    assert originals
     assert all(m in shown for m in originals)
     told = " ".join(m.text for m in session.messages) + " ".join(m.text for m in originals)
     assert all(f"src/app_{n}.py" in told and f"{n}17" in told for n in range(8))

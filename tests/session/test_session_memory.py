@@ -70,6 +70,7 @@ async def test_the_prefix_is_the_same_with_and_without_memory() -> None:
     for n in range(4):
         await session.send(f"What is the dog called? {n}")
     bodies = [r.rendered.body for r in model.requests if r.rendered]
+    assert len(bodies) == 4
     for before, after in pairwise(bodies):
         said = [b["text"] for m in before["messages"] for b in m["content"] if "<memory>" not in b["text"]]
         now = [b["text"] for m in after["messages"] for b in m["content"]]

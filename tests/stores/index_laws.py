@@ -70,12 +70,14 @@ class IndexLaws:
         async with SqliteStore(":memory:", clock=clock) as alone:
             await alone.bind(*EMBEDDER)
             await fill(chance, store, alone)
-            asked = [a_query(chance) for _ in range(120)]
+            asked, hits = [a_query(chance) for _ in range(120)], 0
             for scope, query in asked:
                 expected, found = await alone.search(scope, query), await store.search(scope, query)
+                hits += len(expected)
                 assert [hit.item for hit in found] == [hit.item for hit in expected]
                 for one, other in zip(found, expected, strict=True):
                     assert dict(one.why) == pytest.approx(dict(other.why), abs=1e-5)
+        assert hits > 120
         assert store.failure is None
         assert (await store.verify()).is_equal
 

@@ -43,7 +43,8 @@ async def test_an_earlier_format_loads(kind, format, tmp_path):
 @formats
 @every
 def test_an_exported_log_of_an_earlier_format_loads(kind, format):
-    for scope in from_bytes((GOLDEN / format / f"{kind}.json").read_bytes()):
-        for document in scope:
-            checkpoint, entries = log_from_dict(document)
-            assert checkpoint.position == len(entries) > 0
+    documents = [log for scope in from_bytes((GOLDEN / format / f"{kind}.json").read_bytes()) for log in scope]
+    assert documents
+    for document in documents:
+        checkpoint, entries = log_from_dict(document)
+        assert checkpoint.position == len(entries) > 0

@@ -134,6 +134,7 @@ async def test_words_and_vectors_add_up_where_cosines_are_estimated():
             asked = Query(text="word3", vector=query, limit=20)
             hits = await store.search(ALICE, asked)
             assert hits == await exact.search(ALICE, asked)
+            assert len(hits) == 20
             assert all(set(hit.why) == {"bm25", "dense"} for hit in hits)
 
 

@@ -288,10 +288,10 @@ class ReceiptsSayNothing(InMemoryStore):
 
 
 class _FreeLeases(JobBook):
-    def lease(self, now, until, limit, scope):
+    def lease(self, now, until, limit, scope, kinds):
         for held in itertools.chain.from_iterable(user.values() for user in self._open.values()):
             held.until = None
-        return super().lease(now, until, limit, scope)
+        return super().lease(now, until, limit, scope, kinds)
 
 
 class LeasesTwice(InMemoryStore):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import AbstractContextManager, AsyncExitStack, aclosing, nullcontext
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, nullcontext
 from functools import partial
 from importlib import import_module
 from threading import Lock
@@ -139,7 +139,7 @@ class Agent:
             metadata: what tools find in get_run_context().metadata.
         """
         async with self._sessions.taken(user_id, session_id, metadata) as session:
-            with self._answering():
+            async with self._answering():
                 reply = await session.send(text)
                 notes, learned = await self._learn(session)
             return result_of(session, reply, notes=(*self.notes, *notes), learned=learned)
@@ -154,7 +154,7 @@ class Agent:
     ) -> AsyncIterator[Event]:
         """Answer one message, and tell each step as it happens; the events are those of a session."""
         async with self._sessions.taken(user_id, session_id, metadata) as session:
-            with self._answering():
+            async with self._answering():
                 async with aclosing(aiter(session.send(text))) as events:
                     async for event in events:
                         yield event
@@ -304,7 +304,7 @@ class Agent:
         )
         return (*notes, str(learned), *learned.notes), (event,)
 
-    def _answering(self) -> AbstractContextManager[None]:
+    def _answering(self) -> AbstractAsyncContextManager[None]:
         return self.memory.answering() if self.memory else nullcontext()
 
 

@@ -22,7 +22,7 @@ class Result:
     turn: int
     usage: Usage
     cost: float | None
-    """In US dollars; None where the prices of the model are not known."""
+    """Of this turn, in US dollars; None where the prices of the model are not known."""
     recalled: Recalled | None
     """What was found in memory, each hit with why."""
     remembered: Remembered | None
@@ -54,7 +54,7 @@ def result_of(
         session_id=session.id,
         turn=reply.turn,
         usage=reply.usage,
-        cost=session.cost_of(reply.usage),
+        cost=reply.cost,
         recalled=reply.recalled,
         remembered=reply.remembered,
         notes=(*notes, *without, *found, *kept),

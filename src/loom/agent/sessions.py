@@ -16,6 +16,7 @@ from loom.context.skills import Skill
 from loom.core.checks import as_utc
 from loom.core.clock import Clock, SystemClock
 from loom.core.ids import RecordIds
+from loom.core.limits import check_attributes
 from loom.core.record import Receipt
 from loom.core.scope import Scope
 from loom.errors import NotFound, StoreConflict, UsageError
@@ -219,6 +220,7 @@ def _begun(context: Context) -> Context:
 
 def _context(scope: Scope, metadata: Mapping[str, Any] | None) -> RunContext:
     assert scope.session_id is not None
+    check_attributes(dict.fromkeys(metadata or ()), "the metadata of a run")
     return RunContext(
         user_id=scope.user_id, session_id=scope.session_id, namespace=scope.namespace, metadata=dict(metadata or {})
     )

@@ -10,7 +10,7 @@ import anyio
 import typer
 from rich.text import Text
 
-from loom.cli.output import Stream, console, echo, print_json
+from loom.cli.output import Stream, console, echo, plain, print_json
 from loom.core.event import Event, to_dict
 from loom.errors import LoomError, NotFound, UsageError
 
@@ -25,7 +25,11 @@ CHATS = "sqlite:./loom-chat.db"
 WHO = "me"
 """Who talks, if nothing is said."""
 
-_HELP = "/context  /memory [QUESTION]  /forget ID  /standing  /confirm ID  /reject ID  /compact  /undo  /help  /quit"
+OFFLINE = "offline:memory"
+"""The model that costs nothing."""
+_HELP = (
+    "/context  /cost  /memory [QUESTION]  /forget ID  /standing  /confirm ID  /reject ID  /compact  /undo  /help  /quit"
+)
 
 
 def chat(
@@ -43,7 +47,12 @@ def chat(
     async def work() -> None:
         async with Agent(instructions, model=model, memory=memory, memory_tools=True) as agent:
             held = await agent.session(user_id=user, session_id=session)
-            await Chat(agent, held, json=json).talk(message)
+            talk = Chat(agent, held, json=json)
+            try:
+                await talk.talk(message)
+            finally:
+                talk.before_the_end()
+        talk.after_the_end()
 
     try:
         anyio.run(work)
@@ -65,6 +74,7 @@ class Chat:
         self._answer = Stream()
         self._commands: dict[str, Callable[[str], Awaitable[None]]] = {
             "context": self._context,
+            "cost": self._cost,
             "memory": self._memory,
             "forget": self._forget,
             "standing": self._standing,
@@ -94,6 +104,22 @@ class Chat:
                 return
             if said.strip():
                 await self._mended(said)
+
+    def before_the_end(self) -> None:
+        """Say why it takes a moment to leave, where a model still reads what was said."""
+        if self._agent.memory is not None and self._agent.memory.waits_to_learn:
+            self._errors.print(Text("[learning from what was said; Ctrl-C leaves it for the next time]", style="dim"))
+
+    def after_the_end(self) -> None:
+        """Say what it all cost, with what was learnt at the end."""
+        if not self._json and self._agent.model.name != OFFLINE and self._agent.bill.requests:
+            self._out.print(Text(f"({self._bill()})", style="dim"))
+
+    def _bill(self) -> str:
+        """What everything cost so far, and what of it was learning."""
+        memory = self._agent.memory
+        learning = f"; of it for learning: {memory.bill}" if memory is not None and memory.bill.requests else ""
+        return f"{self._agent.bill}{learning}"
 
     async def _typed(self, prompt: Text) -> str:
         """The next line.
@@ -151,6 +177,11 @@ class Chat:
                 self._out.print(Text(f"[compacted: {change}; /undo takes it back]", style="cyan"))
             case "recovery":
                 self._out.print(Text(f"[{event.action}: {event.reason}]", style="yellow"))
+            case "memory.learned":
+                told = f"learnt {event.facts} facts from {event.turns} turns" if event.error is None else event.error
+                self._out.print(
+                    Text(f"[{told}: {event.usage.input:,} tokens in, {event.usage.output:,} out]", style="cyan")
+                )
             case "turn.end":
                 usage = event.usage
                 read = f", {usage.cache_read / usage.input:.0%} from the cache" if usage.input else ""
@@ -176,6 +207,10 @@ class Chat:
     async def _context(self, _: str) -> None:
         found = self._session.explain()
         self._tell(str(found), tokens=found.tokens, window=found.window, sections=found.sections)
+
+    async def _cost(self, _: str) -> None:
+        bill, memory = self._agent.bill, self._agent.memory
+        self._tell(self._bill(), all=plain(bill), learning=plain(memory.bill) if memory else None)
 
     async def _memory(self, question: str) -> None:
         user = self._session.scope.user_id
@@ -218,6 +253,7 @@ class Chat:
         if not id:
             raise UsageError("name what to reject: /reject ID; /standing shows the ids")
         receipt = await self._kept.reject(id, user_id=self._session.scope.user_id)
+        self._heard = None  # said again, it is news again
         self._tell("rejected", removed=receipt.removed)
 
     async def _compact(self, _: str) -> None:

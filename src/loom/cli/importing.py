@@ -8,9 +8,14 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from loom.cli.pieces import STDIN, pieces_of
 from loom.errors import UsageError
+
+if TYPE_CHECKING:
+    from loom.memory.json_stream import JsonStream
+    from loom.memory.transcripts import Transcript
 
 
 @dataclass(slots=True)
@@ -33,40 +38,69 @@ class Imported:
 
 
 def import_file(memory: Any, path: Path, *, user: str, progress: Callable[[int, int], None]) -> Imported:
-    """Read an export of Loom or conversations of other programs into a user's memory."""
-    if not _is_export(path):
-        return _import_transcripts(memory, path, user, progress)
-    read = memory.import_(_lines(path), user_id=user, progress=progress)
-    there = len(read.skipped)
-    new = len({record.id for record in read.kept}) - there
-    return Imported(new, there, notes=dict.fromkeys(read.notes))
+    """Read an export of Loom or conversations of other programs into a user's memory, piece by piece.
 
-
-def _import_transcripts(memory: Any, path: Path, user: str, progress: Callable[[int, int], None]) -> Imported:
-    from loom.memory.transcripts import read_transcripts
-    from loom.memory.values import REPEATED
+    `progress` is told how many bytes of a file are read, and how many it has.
+    """
+    from loom.memory.json_stream import JsonStream
 
     done = Imported()
-    conversations = read_transcripts(path)
-    for number, found in enumerate(conversations, 1):
-        key = f"import:{found.session_id}"
-        with _interrupt_put_off():
-            read = memory.remember(found.turns, user_id=user, session_id=found.session_id, key=key)
-        reasons = Counter(skip.reason for skip in (*found.skipped, *read.skipped))
-        there = reasons.pop(REPEATED, 0)
-        done.there += there
-        done.new += len(read.kept) - there
-        for reason, count in reasons.items():
-            done.left_out[reason.partition(":")[0]] += count
-        done.notes.update(dict.fromkeys(read.notes))
-        progress(number, len(conversations))
-    done.notes.update(dict.fromkeys(memory.metabolize(user_id=user).notes))
+    try:
+        stream = JsonStream(pieces_of(path, progress))
+        if stream.begins_with("loom"):
+            _import_lines(memory, stream, user, done)
+        else:
+            _import_transcripts(memory, stream, path, user, done)
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}") from error
     return done
+
+
+def _import_lines(memory: Any, stream: JsonStream, user: str, done: Imported) -> None:
+    from loom.memory.portable import batches
+
+    start = 0
+    for lines in batches(stream.lines()):
+        with _interrupt_put_off():
+            read = memory.import_(lines, user_id=user, start=start)
+        start += len(lines)
+        there = len(read.skipped)
+        done.there += there
+        done.new += len({record.id for record in read.kept}) - there
+        done.notes.update(dict.fromkeys(read.notes))
+
+
+def _import_transcripts(memory: Any, stream: JsonStream, path: Path, user: str, done: Imported) -> None:
+    from loom.memory.transcripts import read_transcripts
+
+    try:
+        for found in read_transcripts(stream, "stdin" if path == STDIN else path.stem):
+            _import_transcript(memory, found, user, done)
+    except UsageError as error:
+        kept = f"{done.new + done.there:,} records before it are kept; correct it and import all of it again, "
+        again = f"{kept}nothing is added twice" if done.new + done.there else "nothing was imported"
+        raise UsageError(f"{error}; {again}") from error
+    done.notes.update(dict.fromkeys(memory.metabolize(user_id=user).notes))
+
+
+def _import_transcript(memory: Any, found: Transcript, user: str, done: Imported) -> None:
+    from loom.memory.values import REPEATED
+
+    key = f"import:{found.session_id}" + (f":{found.start}" if found.start else "")
+    with _interrupt_put_off():
+        read = memory.remember(found.turns, user_id=user, session_id=found.session_id, key=key)
+    reasons = Counter(skip.reason for skip in (*found.skipped, *read.skipped))
+    there = reasons.pop(REPEATED, 0)
+    done.there += there
+    done.new += len(read.kept) - there
+    for reason, count in reasons.items():
+        done.left_out[reason.partition(":")[0]] += count
+    done.notes.update(dict.fromkeys(read.notes))
 
 
 @contextmanager
 def _interrupt_put_off() -> Generator[None]:
-    """Put Ctrl-C off until the block is through, so that no conversation is left without vectors; the second holds."""
+    """Put Ctrl-C off until the block is through, so that nothing is left without vectors; the second one holds."""
     asked: list[int] = []
 
     def ask(number: int, _: object) -> None:
@@ -80,18 +114,3 @@ def _interrupt_put_off() -> Generator[None]:
         signal.signal(signal.SIGINT, before)
     if asked:
         raise KeyboardInterrupt
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text(encoding="utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} cannot be read: {error}; give an export in UTF-8") from error
-
-
-def _is_export(path: Path) -> bool:
-    try:
-        with path.open(encoding="utf-8") as file:
-            return file.readline().startswith('{"loom": "memory"')
-    except (OSError, UnicodeDecodeError):
-        return False

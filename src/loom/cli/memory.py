@@ -18,6 +18,8 @@ from loom.errors import NotFound, UsageError
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from loom.memory.extract.llm import LlmExtractor
+
 app = typer.Typer(help="Remember, recall and forget, in a memory file.", no_args_is_help=True)
 
 
@@ -42,15 +44,27 @@ DEFAULT = "sqlite:./loom-memory.db"
 
 
 @contextmanager
-def _opened(db: str, embedder: str | None = None, *, may_be_new: bool = False) -> Generator[Any]:
+def _opened(
+    db: str, embedder: str | None = None, *, may_be_new: bool = False, model: str | None = None
+) -> Generator[Any]:
     """The memory at a place; one that is not there yet is refused where nobody is about to fill it."""
     from loom.engine import open_memory_sync
     from loom.engine.places import check_is_there
 
     if not may_be_new:
         check_is_there(db)
-    with open_memory_sync(db, embedder=embedder) as memory:
+    with open_memory_sync(db, embedder=embedder, extractor=_reader(model)) as memory:
         yield memory
+
+
+def _reader(model: str | None) -> LlmExtractor | None:
+    """Who reads what waits for a model; nobody, if none is named."""
+    if model is None:
+        return None
+    from loom.engine.models import open_model
+    from loom.memory.extract.llm import LlmExtractor
+
+    return LlmExtractor(open_model(model))
 
 
 def _print_notes(notes: Iterable[str]) -> None:
@@ -291,7 +305,8 @@ def import_(
         Path,
         typer.Argument(
             help="An export of Loom or of ChatGPT (conversations.json), transcripts of Claude Code, or messages with "
-            'role and content: one on a line, a JSON array of them, or {"messages": [...]} for each conversation.'
+            'role and content: one on a line, a JSON array of them, or {"messages": [...]} for each conversation. '
+            "A file or a pipe; - is standard input."
         ),
     ],
     db: Db = DEFAULT,
@@ -308,7 +323,7 @@ def import_(
             done = import_file(memory, path, user=user, progress=progress)
     except KeyboardInterrupt:
         with _opened(db, may_be_new=True) as memory:  # again: what was being written then has ended now
-            held = sum(count for name, count in memory.stats(user_id=user).items() if name != "jobs")
+            held = sum(count for name, count in memory.stats(user_id=user).items() if name not in {"jobs", "failed"})
         again = "run it again to go on, nothing is added twice"
         echo(f"loom: stopped; {held:,} records of {user} are kept; {again}", err=True)
         raise typer.Exit(130) from None
@@ -333,13 +348,22 @@ def reembed(db: Db = DEFAULT, embedder: Embedder = None, json: Json = False) -> 
 
 
 @app.command()
-def work(db: Db = DEFAULT, json: Json = False) -> None:
+def work(
+    db: Db = DEFAULT,
+    model: Annotated[
+        str | None,
+        typer.Option(help="provider:model that reads the turns which wait for one; without it they go on waiting."),
+    ] = None,
+    json: Json = False,
+) -> None:
     """Do the jobs that wait, of every user."""
-    with _opened(db) as memory:
+    with _opened(db, model=model) as memory:
         done = memory.metabolize()
     if json:
         print_json(done)
         return
     counts = ", ".join(f"{n} {what}" for what, n in done.counts.items() if n)
     console().print(f"did {done.jobs} jobs{': ' + counts if counts else ''}")
+    if done.bill.requests:
+        console().print(Text(str(done.bill), style="dim"))
     _print_notes((*done.notes, *(f"failed: {reason}" for reason in done.failed)))

@@ -8,6 +8,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from loom.core.ids import SHARED
+from loom.core.limits import MAX_ENTRY, check_length
 from loom.core.message import (
     ROLES,
     DocumentPart,
@@ -127,6 +128,7 @@ class StringEntry(StaticEntry):
             raise UsageError(f"StringEntry takes text, not {type(text).__name__}")
         if not text or text.isspace():
             raise UsageError("the text of an entry is empty; providers refuse empty parts, so leave the entry out")
+        check_length(text, "the text of an entry", MAX_ENTRY, "no model reads more: add what it is to see")
         check_encodable(text)
         super().__init__(name=name, role=role, repeat=repeat, id=id, created_at=created_at)
         self.text = f"# {name}\n{text}" if name else text

@@ -11,11 +11,12 @@ from stat import S_ISREG
 from typing import Any, cast
 
 from loom.context.entry import Entry, StringEntry
+from loom.core.limits import MAX_TEXT
 from loom.core.message import ROLES, Part, Role, TextPart
 from loom.core.window import Notice
 from loom.errors import UsageError
 
-MAX_BYTES = 1_000_000
+MAX_BYTES = MAX_TEXT
 """The largest file shown unless the caller says otherwise: about a quarter of a million tokens."""
 
 _RACY_SECONDS = 2.0

@@ -14,10 +14,9 @@ from loom.context.file_entry import split_frontmatter
 from loom.context.fragments import Fragment, one_line
 from loom.context.trigger import TriggerPattern
 from loom.core.fence import fenced
+from loom.core.limits import MAX_SKILL
 from loom.errors import UsageError
 
-MAX_BYTES = 200_000
-"""The largest skill file; what is longer belongs into files that the skill names."""
 MAX_NAME = 64
 MAX_DESCRIPTION = 1_024
 MAX_DEPTH = 6
@@ -67,6 +66,9 @@ class Skill:
             raise _BadField("description", f"the description {what}; {advice}")
         if not self.content.strip():
             raise _BadField("content", "it has no instructions; write them below the frontmatter")
+        if len(self.content) > MAX_SKILL:
+            what = f"it has {len(self.content):,} characters of instructions"
+            raise _BadField("content", f"{what}; at most {MAX_SKILL:,} are taken: move details to files that it names")
         check_encodable(self.description + self.content)
         for trigger in self.triggers:
             if not trigger.strip():
@@ -195,11 +197,11 @@ def _read(file: Path) -> str:
         raise UsageError(f"{file}: it is not a file")
     try:
         with file.open("rb") as stream:
-            raw = stream.read(MAX_BYTES + 1)
+            raw = stream.read(MAX_SKILL + 1)
     except OSError as error:
         raise UsageError(f"{file}: it cannot be read: {error.strerror or error}") from error
-    if len(raw) > MAX_BYTES:
-        raise UsageError(f"{file}: it is longer than {MAX_BYTES:,} bytes; move details to files that the skill names")
+    if len(raw) > MAX_SKILL:
+        raise UsageError(f"{file}: it is longer than {MAX_SKILL:,} bytes; move details to files that the skill names")
     try:
         return raw.decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as error:

@@ -71,8 +71,8 @@ def without_tag(tag: str, text: str) -> str:
     brackets, slashes and letters of other scripts that look alike.
     """
     name = _folded(tag)
-    text = _OPENER.sub(lambda found: "&lt;" if _is_tag(text, found.end(), name) else found[0], text)
-    return _ROLE.sub(lambda found: "&lt;" if found[0] == "<" else "&#91;", text)
+    inside = _OPENER.sub(lambda found: "&lt;" if _is_tag(text, found.end(), name) else found[0], text)
+    return _ROLE.sub(lambda found: "&lt;" if found[0] == "<" else "&#91;", inside)
 
 
 def _is_tag(text: str, start: int, name: str) -> bool:
@@ -95,7 +95,7 @@ def _is_tag(text: str, start: int, name: str) -> bool:
 
 def _passed(text: str, at: int, *, blanks: bool) -> int:
     """The place of the next character that is read."""
-    while at < len(text) and ((blanks and text[at].isspace()) or _is_unseen(text[at])):
+    while at < len(text) and (blanks if text[at].isspace() else _is_unseen(text[at])):
         at += 1
     return at
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, Literal, TypeAlias
 
+from loom.core.limits import MAX_MEDIA, check_length
 from loom.errors import UsageError
 
 Role: TypeAlias = Literal["system", "user", "assistant"]
@@ -271,6 +272,8 @@ def _copied(value: JSON, what: str) -> JSON:
 def _check_base64(data: str, what: str) -> None:
     if isinstance(data, bytes | bytearray):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UsageError(f"the {what} data is bytes; pass base64.b64encode(raw).decode()")
+    if isinstance(data, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        check_length(data, f"the base64 text of the {what}", MAX_MEDIA, "no provider takes more: make it smaller")
     try:
         decoded = base64.b64decode(data, validate=True)
     except (binascii.Error, ValueError, TypeError) as error:

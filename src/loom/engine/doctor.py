@@ -12,14 +12,16 @@ from loom.engine.models import DEFAULT_MODEL, open_model
 from loom.engine.places import Opening, places_of, store_at
 from loom.errors import LoomError, StoreError
 from loom.protocols.memory_store import MemoryStore
-from loom.protocols.whole_store import Describes, HasParts, ListsUsers
+from loom.protocols.whole_store import Describes, HasParts, ListsUsers, WholeStore
 from loom.providers.embedding.auto import pick_embedder
 from loom.stores.indexed import IndexedStore
 
 PACKAGE = "loom-engine"
-LABELS = ("server", "driver", "durability", "isolation", "index", "embedder", "schema")
+LABELS = ("server", "driver", "durability", "isolation", "index", "embedder", "jobs", "schema")
 """The order in which labels are shown; others come after these."""
 
+_USERS = 1000
+"""Users whose jobs are counted."""
 _DRIVERS = {
     "sqlite": "apsw",
     "postgres": "psycopg",
@@ -73,7 +75,7 @@ async def _examined(part: str, store: MemoryStore) -> list[Examined]:
     if isinstance(store, HasParts) and not isinstance(store, IndexedStore):  # which speaks for its truth as well
         return [one for name, below in store.parts.items() for one in await _examined(name, below)]
     try:
-        return [Examined(part, type(store).__name__, await labels_of(store))]
+        return [Examined(part, type(store).__name__, {**await labels_of(store), **await _jobs_in(store)})]
     except StoreError as error:
         return [Examined(part, type(store).__name__, failure=str(error))]
 
@@ -85,6 +87,19 @@ async def labels_of(store: object) -> dict[str, str]:
     if isinstance(store, ListsUsers):
         await store.users(limit=1)
     return {}
+
+
+async def _jobs_in(store: object) -> dict[str, str]:
+    """What waits in a store, and what was given up and why, as far as its first users go."""
+    if not isinstance(store, WholeStore):
+        return {}
+    users = await store.users(limit=_USERS)
+    waiting = [await store.pending(user) for user in users]
+    letters = [letter for user in users for letter in await store.dead_letters(user)]
+    reasons = "; ".join(f"{letter.job.kind}: {letter.reason}" for letter in letters[-1:])
+    given_up = f", {len(letters):,} were given up, the last one because of {reasons}" if letters else ""
+    of = f" of the first {_USERS:,} users" if len(users) == _USERS else ""
+    return {"jobs": f"{sum(waiting):,} wait{given_up}{of}"}
 
 
 def installed() -> Installed:

@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from threading import Lock
+from typing import TypeVar
+
+from anyio import to_thread
 
 from loom.core.checks import MAX_ID_BYTES
 from loom.core.hit import Passage
+from loom.core.limits import MAX_DOCUMENT, MAX_QUERY, MAX_VALUE, ON_LOOP, check_attributes, check_length
 from loom.core.record import Provenance, Scalar
 from loom.errors import UsageError
 from loom.knowledge.chunk import OVERLAP, SIZE, chunks
 from loom.knowledge.lexical import LexicalIndex
 from loom.protocols.knowledge_base import Document
+
+_T = TypeVar("_T")
+_SHARE = 50
+"""Of so many passages one has a word, and a look at it takes as long as two characters."""
+
+
+def chars_of(documents: Iterable[Document]) -> int:
+    """How many characters documents have."""
+    return sum(len(document.text) for document in documents if isinstance(document, Document))  # pyright: ignore[reportUnnecessaryIsInstance]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +56,7 @@ class Draft:
 class Corpus:
     """The documents of one knowledge base, as passages with an index of their words."""
 
-    __slots__ = ("_documents", "_fingerprints", "_overlap", "_size", "index", "passages")
+    __slots__ = ("_documents", "_fingerprints", "_guard", "_overlap", "_size", "index", "passages")
 
     def __init__(self, *, size: int = SIZE, overlap: int = OVERLAP) -> None:
         chunks("", size=size, overlap=overlap)
@@ -51,6 +65,25 @@ class Corpus:
         self._documents: dict[str, tuple[str, ...]] = {}
         self.passages: dict[str, Passage] = {}
         self.index = LexicalIndex()
+        self._guard = Lock()
+
+    async def work(self, chars: int, work: Callable[[], _T]) -> _T:
+        """Do something with the corpus that nobody else may disturb: much of it, or behind others, in a thread."""
+        if chars > ON_LOOP or not self._guard.acquire(blocking=False):
+            return await to_thread.run_sync(self.alone, work)
+        try:
+            return work()
+        finally:
+            self._guard.release()
+
+    def alone(self, work: Callable[[], _T]) -> _T:
+        """The same for callers that have no event loop."""
+        with self._guard:
+            return work()
+
+    def cost(self, query: str) -> int:
+        """How much work a search is, in characters of text that take as long: a look at every passage for each word."""
+        return len(query) * len(self.passages) // _SHARE
 
     def __len__(self) -> int:
         return len(self._documents)
@@ -63,7 +96,8 @@ class Corpus:
         latest: dict[str, Document] = {}
         for document in documents:
             if not isinstance(document, Document):  # pyright: ignore[reportUnnecessaryIsInstance]
-                raise UsageError(f"{document!r} is not a document; give Document(id=..., text=...)")
+                raise UsageError(f"{document!r:.200} is not a document; give Document(id=..., text=...)")
+            _check_document(document)
             latest[document.id] = document
         found: list[Draft] = []
         for document in latest.values():
@@ -112,10 +146,18 @@ class Corpus:
         )
 
 
+def _check_document(document: Document) -> None:
+    what = f"document {document.id!r}"
+    check_length(document.text, what, MAX_DOCUMENT, "split it")
+    check_length(document.source, f"the source of {what}", MAX_VALUE, "name it in fewer words")
+    check_attributes(document.attributes, what)
+
+
 def check_search(query: str, limit: int) -> None:
     """Refuse a search that cannot be meant."""
     if not isinstance(query, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UsageError(f"the query is {query!r}, a {type(query).__name__}; give text")
+    check_length(query, "the query", MAX_QUERY, "ask in fewer words")
     if limit < 1:
         raise UsageError(f"limit={limit} asks for nothing; give 1 or more")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import TypeAlias, get_args
@@ -15,7 +15,7 @@ from loom.core.hit import Hit, rank_key
 from loom.core.record import Fact, Provenance
 from loom.errors import UsageError
 from loom.knowledge.chunk import OVERLAP, SIZE
-from loom.knowledge.document import check_search
+from loom.knowledge.document import Draft, chars_of, check_search
 from loom.knowledge.in_memory import InMemoryKnowledgeBase
 from loom.knowledge.network import Network, passages_near
 from loom.knowledge.relations import Found, Relation, relation, relations_in
@@ -116,8 +116,7 @@ class GraphKnowledgeBase:
         self._check_own("remove documents from")
         async with self._lock:
             removed = await self._base.remove(*document_ids)
-            for id in document_ids:
-                self._network.remove(id)
+            await self._base.corpus.work(0, lambda: [self._network.remove(id) for id in document_ids])
             return removed
 
     async def search(self, query: str, *, limit: int = 5, where: Filter | None = None) -> tuple[Hit, ...]:
@@ -134,20 +133,27 @@ class GraphKnowledgeBase:
         self._check_own("add documents to")
         async with self._lock:
             facts = {document.id: fact for document, fact in stated if fact is not None}
-            drafts = self._base.corpus.drafts(document for document, _ in stated)
+            corpus, documents = self._base.corpus, [document for document, _ in stated]
+            chars = chars_of(documents)
+            drafts = await corpus.work(chars, lambda: corpus.drafts(documents))
             added = await self._base.add(*(draft.document for draft in drafts))
-            for draft in drafts:
-                fact = facts.get(draft.document.id)
-                found = Found((fact,), ()) if fact is not None else relations_in(draft.document.text)
-                self._network.put(draft.document.id, found)
+            await corpus.work(chars, lambda: self._take(drafts, facts))
             return added
+
+    def _take(self, drafts: Iterable[Draft], facts: Mapping[str, Relation]) -> None:
+        """Put what documents relate into the graph."""
+        for draft in drafts:
+            fact = facts.get(draft.document.id)
+            found = Found((fact,), ()) if fact is not None else relations_in(draft.document.text)
+            self._network.put(draft.document.id, found)
 
     async def _answer(self, asked: _Question) -> tuple[Hit, ...]:
         if self._service is not None:
             return await self._by_service(self._service, asked)
         if asked.mode == "vector":
             return await self._by_vector(asked)
-        near = self._by_graph(asked)
+        corpus = self._base.corpus
+        near = await corpus.work(corpus.cost(asked.query), lambda: self._by_graph(asked))
         if asked.mode == "graph":
             return asked.best(
                 Hit(self._base.corpus.passages[id], score, {"graph": score}) for id, score in near.items()

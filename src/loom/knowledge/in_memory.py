@@ -5,7 +5,7 @@ from __future__ import annotations
 from loom.core.filter import Filter
 from loom.core.hit import Hit, rank_key
 from loom.knowledge.chunk import OVERLAP, SIZE
-from loom.knowledge.document import Corpus, KnowledgeItem, check_search
+from loom.knowledge.document import Corpus, KnowledgeItem, chars_of, check_search
 from loom.protocols.knowledge_base import Document
 
 
@@ -27,22 +27,22 @@ class InMemoryKnowledgeBase:
 
     def add_item(self, item: KnowledgeItem) -> bool:
         """Add one piece of knowledge; False if it is already there."""
-        return self._add((item.document(),)) == 1
+        return self._corpus.alone(lambda: self._add((item.document(),))) == 1
 
     async def add(self, *documents: Document) -> int:
         """Add documents, all or none; returns how many were new or changed."""
-        return self._add(documents)
+        return await self._corpus.work(chars_of(documents), lambda: self._add(documents))
 
     async def remove(self, *document_ids: str) -> int:
         """Remove documents; returns how many were there."""
-        there = [id for id in dict.fromkeys(document_ids) if id in self._corpus]
-        for id in there:
-            self._corpus.remove(id)
-        return len(there)
+        return await self._corpus.work(0, lambda: self._remove(document_ids))
 
     async def search(self, query: str, *, limit: int = 5, where: Filter | None = None) -> tuple[Hit, ...]:
         """The passages that share the most telling words with the query, best first."""
         check_search(query, limit)
+        return await self._corpus.work(self._corpus.cost(query), lambda: self._found(query, limit, where))
+
+    def _found(self, query: str, limit: int, where: Filter | None) -> tuple[Hit, ...]:
         ceiling = self._corpus.index.ceiling(query)
         hits = [
             Hit(passage, score / ceiling, {"bm25": score})
@@ -50,6 +50,12 @@ class InMemoryKnowledgeBase:
             if (passage := self._corpus.passages[id]) and (where is None or where.matches(passage))
         ]
         return tuple(sorted(hits, key=rank_key)[:limit])
+
+    def _remove(self, document_ids: tuple[str, ...]) -> int:
+        there = [id for id in dict.fromkeys(document_ids) if id in self._corpus]
+        for id in there:
+            self._corpus.remove(id)
+        return len(there)
 
     def _add(self, documents: tuple[Document, ...]) -> int:
         drafts = self._corpus.drafts(documents)

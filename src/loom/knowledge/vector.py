@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from anyio import Lock
 
 from loom.core.checks import check_share
@@ -9,7 +11,7 @@ from loom.core.filter import Filter, In
 from loom.core.hit import Hit, rank_key
 from loom.core.scope import Scope
 from loom.knowledge.chunk import OVERLAP, SIZE
-from loom.knowledge.document import Corpus, check_search
+from loom.knowledge.document import Corpus, chars_of, check_search
 from loom.protocols.embedder import Embedder, Vector
 from loom.protocols.knowledge_base import Document
 from loom.protocols.vector_store import VectorItem, VectorStore
@@ -54,7 +56,8 @@ class VectorKnowledgeBase:
     async def add(self, *documents: Document) -> int:
         """Add documents, all or none; returns how many were new or changed."""
         async with self._lock:
-            drafts = self._corpus.drafts(documents)
+            chars = chars_of(documents)
+            drafts = await self._corpus.work(chars, lambda: self._corpus.drafts(documents))
             passages = [passage for draft in drafts for passage in draft.passages]
             if not passages:
                 return 0
@@ -64,7 +67,7 @@ class VectorKnowledgeBase:
             # The store takes all of them or none, and the rest cannot fail. A vector without its passage,
             # which a crash in between could leave, is never shown.
             await self._vectors.upsert(self._scope, items)
-            gone = [id for draft in drafts for id in self._corpus.put(draft)]
+            gone = await self._corpus.work(chars, lambda: [id for draft in drafts for id in self._corpus.put(draft)])
             if gone:
                 await self._vectors.delete(self._scope, *gone)
             return len(drafts)
@@ -77,8 +80,7 @@ class VectorKnowledgeBase:
             if gone:
                 # Vectors first: if the store fails, the documents are still there, and removing them again is possible.
                 await self._vectors.delete(self._scope, *gone)
-            for id in there:
-                self._corpus.remove(id)
+            await self._corpus.work(0, lambda: [self._corpus.remove(id) for id in there])
             return len(there)
 
     async def search(self, query: str, *, limit: int = 5, where: Filter | None = None) -> tuple[Hit, ...]:
@@ -93,7 +95,8 @@ class VectorKnowledgeBase:
         if not self._corpus.passages or not query.strip():
             return ()
         pool = max(_POOL, 4 * limit)
-        words = self._by_words(query, pool, where) if words_weight > 0 else {}
+        by_words = partial(self._by_words, query, pool, where)
+        words = await self._corpus.work(self._corpus.cost(query), by_words) if words_weight > 0 else {}
         cosines = await self._by_vector(query, pool, words, where) if words_weight < 1 else {}
         ceiling = self._corpus.index.ceiling(query)
         hits: list[Hit] = []

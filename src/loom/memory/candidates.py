@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Final, TypeGuard
 
 from loom.core.ids import RecordIds
+from loom.core.limits import MAX_INSTRUCTION
 from loom.core.plain import one_line
 from loom.core.record import Episode, Fact, Provenance
 from loom.errors import NotFound
@@ -25,8 +26,6 @@ UNCONFIRMED: Final = "unconfirmed"
 """The predicate of candidates."""
 PREFERENCES: Final = frozenset({"diet", "allergic_to", "prefers", "pronouns"})
 """Facts about the user that are worth a place in every turn."""
-LONGEST: Final = 500
-"""Characters of a wish: what is shown in every turn has to be short."""
 MOST: Final = 5
 """Candidates that are kept of the episodes that are learnt from together: a pasted page may hold hundreds."""
 
@@ -67,7 +66,8 @@ def vouched(claim: Claim, episodes: Sequence[Episode]) -> Claim | None:
     """
     if not is_instruction_claim(claim):
         return None if any(looks_pasted(episode.text) for episode in episodes) else claim
-    topic = topic_of(claim.object) if len(claim.object) <= LONGEST else None
+    if len(claim.object) > MAX_INSTRUCTION or (topic := topic_of(claim.object)) is None:
+        return None
     said = (wish for episode in episodes for wish in wishes_in(episode.text) if topic_of(wish) == topic)
     wish = next(said, None)
     return None if wish is None else replace(claim, object=wish)
@@ -80,7 +80,7 @@ def candidate_of(claim: Claim) -> str | None:
     """
     text = one_line(_text_of(claim))
     is_over = claim.valid_from is None and claim.valid_until is not None
-    return None if is_over or len(text) > LONGEST or topic_of(text) is None else text
+    return None if is_over or len(text) > MAX_INSTRUCTION or topic_of(text) is None else text
 
 
 def claim_of(candidate: Fact, episode: Episode) -> Claim:
@@ -98,15 +98,21 @@ def claim_of(candidate: Fact, episode: Episode) -> Claim:
 
 
 def candidate_facts(
-    found: Sequence[tuple[str, Claim]], known: Sequence[Fact], *, now: datetime, ids: RecordIds
+    found: Sequence[tuple[str, Claim]],
+    known: Sequence[Fact],
+    learnt: Sequence[Fact],
+    *,
+    now: datetime,
+    ids: RecordIds,
 ) -> Iterator[Fact]:
     """The candidates to write for what was found, up to MOST of them.
 
-    One that waits already gets another source. What stands already, or was given as an instruction by the very
-    message, needs no confirmation.
+    One that waits already gets another source. What stands already, or comes from a message that was given as an
+    instruction before, needs no confirmation. `learnt` are the facts that are written beside them.
     """
     waiting = {normalise(fact.object): fact for fact in known if is_candidate(fact)}
-    standing = {normalise(_text_of(fact)) for fact in known if fact.superseded_at is None and not is_candidate(fact)}
+    stated = [fact for fact in (*known, *learnt) if fact.superseded_at is None and not is_candidate(fact)]
+    standing = {normalise(_text_of(fact)) for fact in stated}
     given = {source for fact in known if fact.predicate.startswith(PREFIX) for source in fact.sources}
     written: dict[str, Fact] = {}
     for text, claim in found:

@@ -6,6 +6,8 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
+from loom.core.limits import RANKED
+
 _SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z0-9\"'(\[])|\n+")
 _WORD = re.compile(r"[^\W_]+(?:'\w+)?")
 _DETAIL = re.compile(r"\d|/\w|[A-Z][a-z]+|\"[^\"]+\"")
@@ -18,7 +20,7 @@ class ContextCompressor:
     """Shortens texts by keeping whole sentences of them, in their order.
 
     A sentence is worth the words it shares with the rest (so that it speaks for the whole) and the details it
-    holds. Nothing is rewritten, so nothing can be made up.
+    holds. Nothing is rewritten, so nothing can be made up. Of a long text the beginning is read.
     """
 
     def __init__(self, *, max_chars: int = STATEMENT_CHARS) -> None:
@@ -28,10 +30,15 @@ class ContextCompressor:
         """The text as one short statement."""
         return self.summary([text], max_chars=self.max_chars)
 
+    @staticmethod
+    def read(texts: Sequence[str]) -> int:
+        """How many characters of these texts are looked at."""
+        return sum(min(len(text), RANKED) for text in texts)
+
     def summary(self, texts: Sequence[str], *, max_chars: int | None = None) -> str:
         """The sentences of all texts that say most, within a number of characters."""
         limit = max_chars or self.max_chars * 4
-        sentences = [s.strip() for text in texts for s in _SENTENCE.split(text) if s.strip()]
+        sentences = [s.strip() for text in texts for s in _SENTENCE.split(text[:RANKED]) if s.strip()]
         if sum(len(s) + 1 for s in sentences) <= limit:
             return " ".join(sentences)
         sentences = list(dict.fromkeys(sentences))  # what was said again says nothing more

@@ -9,6 +9,8 @@ from typing import Literal, TypeAlias
 
 from loom.core.checks import as_utc
 from loom.core.filter import And, Eq, Filter
+from loom.core.heavy import off_loop
+from loom.core.limits import MAX_QUERY, check_length
 from loom.core.record import Episode, Fact
 from loom.core.scope import Scope
 from loom.core.words import query_terms, terms
@@ -79,14 +81,16 @@ async def read_timeline(
 
 async def _all_about(store: MemoryStore, scope: Scope, about: str, where: Filter):  # noqa: ANN202  (records)
     """Every record that holds all words of `about`, compared by their stems and without stop words."""
+    check_length(about, "about", MAX_QUERY, "give the words that every record has to hold")
     wanted = set(query_terms(about))
     if not wanted:
         raise UsageError(f"about={about!r} has no words; leave it out to see everything")
     # The search brings every record with one of the words; it is as large as the memory, so that nothing is cut off.
     query = Query(text=about, where=where, limit=max(1, await store.count(scope)), history=True, archived=True)
-    for hit in await store.search(scope, query):
-        if wanted <= set(terms(hit.item.text)):
-            yield hit.item
+    found = [hit.item for hit in await store.search(scope, query)]
+    chars = sum(len(item.text) for item in found)
+    for fitting in await off_loop(chars, lambda: [item for item in found if wanted <= set(terms(item.text))]):
+        yield fitting
 
 
 def _event(record: object) -> Event | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from loom.core.checks import check_id
 from loom.core.filter import Eq, In
 from loom.core.record import Episode, Fact, Record, WorkingBlock
 from loom.core.scope import Scope
@@ -62,6 +63,7 @@ async def explain(store: Store, scope: Scope, id: str, *, why: Mapping[str, floa
     Raises:
         NotFound: the user has no such record.
     """
+    check_id(id, "the id of a record")
     record = await store.get(scope, id)
     if record is None:
         raise NotFound(f"user {scope.user_id!r} has no record {id!r}; recall() and facts() give the ids")

@@ -170,7 +170,12 @@ def settled_again(
             known[said.id] = put[said.id] = _restated(stored, said)
     for key in dict.fromkeys(slot_of(fact, aliases) for fact in beside):
         slot = _Slot(tuple(known.values()), key, aliases, now)
-        put |= {fact.id: fact for fact in slot.settle(slot.statements, cause=None)}
+        statements = slot.statements
+        if not any(s.single for s in statements):
+            # Objects do not compete, so only those at hand can change: a slot may hold thousands of others.
+            objects = {normalise(fact.object) for fact in beside}
+            statements = [s for s in statements if s.object in objects]
+        put |= {fact.id: fact for fact in slot.settle(statements, cause=None)}
     return tuple(put.values())
 
 

@@ -10,17 +10,16 @@ from datetime import datetime
 from hashlib import sha256
 from typing import Any, TypeAlias
 
+from loom.core.limits import MAX_INSTRUCTION, MAX_TEXT
 from loom.core.message import Message, TextPart, ToolCallPart, ToolResultPart
 from loom.core.plain import one_line
 from loom.core.record import Origin, Scalar
 from loom.core.scope import Scope
 from loom.errors import UsageError
-from loom.memory.candidates import LONGEST
 from loom.memory.entities import USER, normalise
 from loom.memory.topics import topic_of
 from loom.memory.values import Skip
 
-MAX_CHARS = 1_000_000
 MAX_NAME = 120
 """Characters of a speaker's name; the rest of a longer one is left out."""
 _ROLES = frozenset({"user", "assistant", "system", "developer", "tool", "function", "operator"})
@@ -109,19 +108,25 @@ def _from_mapping(given: Mapping[str, Any], user_id: str | None) -> Turn:
     text = given.get("text", given.get("content"))
     if not isinstance(text, str):
         raise UsageError(f"a turn needs its text under 'text' or 'content'; it has {', '.join(given) or 'nothing'}")
-    role, name = given.get("role"), given.get("name")
-    speaker = given.get("speaker", role)
-    if not isinstance(name, str | None):
-        raise UsageError(f"a turn has the name {name!r}, a {type(name).__name__}; give text")
-    if "speaker" not in given and role in (None, USER) and name and name.strip():
-        speaker = named(name, user_id=user_id)
+    role = given.get("role")
     at = given.get("at", given.get("timestamp"))
     if isinstance(at, str):
         try:
             at = datetime.fromisoformat(at)
         except ValueError as error:
             raise UsageError(f"a turn has the time {at!r}; write it like 2026-05-12T09:30:00+00:00") from error
-    return Turn(text=text, speaker=speaker, origin=_origin(role), at=at)
+    return Turn(text=text, speaker=_speaker(given, role, user_id), origin=_origin(role), at=at)
+
+
+def _speaker(given: Mapping[str, Any], role: Any, user_id: str | None) -> Any:
+    """Who speaks: the speaker, else the name where the role is a person's, else the role."""
+    name = given.get("name")
+    if not isinstance(name, str | None):
+        raise UsageError(f"a turn has the name {name!r}, a {type(name).__name__}; give text")
+    if given.get("speaker") is not None:
+        return given["speaker"]
+    is_person = not isinstance(role, str) or role.casefold() == USER or role.casefold() not in _ROLES
+    return named(name, user_id=user_id) if is_person and name and name.strip() else role
 
 
 def _origin(role: object) -> Origin | None:
@@ -134,11 +139,11 @@ def clean(text: str) -> tuple[str, Skip | None]:
     """The text without what cannot be kept, or why nothing of it is."""
     if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UsageError(f"memory takes text, not {type(text).__name__}")
+    if len(text) > MAX_TEXT:
+        return "", Skip(text[:80], f"too long: {len(text):,} characters, at most {MAX_TEXT:,}; split it")
     cleaned = _CONTROL.sub("", text.encode("utf-8", "replace").decode()).strip()
     if not cleaned:
         return "", Skip(text[:80], "empty: there is nothing to remember")
-    if len(cleaned) > MAX_CHARS:
-        return "", Skip(cleaned[:80], f"too long: {len(cleaned):,} characters, at most {MAX_CHARS:,}; split it")
     return cleaned, None
 
 
@@ -149,8 +154,8 @@ def checked_instruction(text: str) -> str:
         UsageError: it is empty, says nothing in words, or is too long to be shown in every turn.
     """
     said, skip = clean(text)
-    if len(said or text) > LONGEST:  # before any rule reads it
-        many = f"{len(said or text):,} characters, at most {LONGEST}"
+    if len(said or text) > MAX_INSTRUCTION:  # before any rule reads it
+        many = f"{len(said or text):,} characters, at most {MAX_INSTRUCTION}"
         raise UsageError(f"the instruction has {many}; pin a longer text with set_block()")
     if skip or topic_of(said) is None:
         raise UsageError(f"the instruction {text[:80]!r} has no words in it; say what is to be done")

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from loom.core.limits import RANKED
 from loom.core.record import Episode, Layer
 from loom.memory.config import MemoryConfig, MemoryStrategyType
 
@@ -62,7 +63,7 @@ def deserves_promotion(episode: Episode, config: MemoryConfig, *, now: datetime)
 
 def is_critical(episode: Episode) -> bool:
     """Whether the content alone makes a record worth keeping: an error or a decision."""
-    return bool(_CRITICAL.search(episode.text))
+    return bool(_CRITICAL.search(episode.text, 0, RANKED))
 
 
 def value(episode: Episode) -> tuple[float, int, datetime, str]:

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import partial
 
 from loom.core.clock import Clock
 from loom.core.filter import Eq, In
+from loom.core.heavy import off_loop
 from loom.core.ids import RecordIds
 from loom.core.plain import one_line
 from loom.core.record import Episode, Fact, Provenance
 from loom.core.scope import Scope
 from loom.memory.candidates import UNCONFIRMED, candidate_facts, candidate_of, is_candidate, vouched
-from loom.memory.entities import USER, Aliases, predicate_key
+from loom.memory.entities import USER, Aliases, normalise, predicate_key
 from loom.memory.extract.instructions import INSTRUCTION
 from loom.memory.extract.rules import RuleExtractor, sentences
 from loom.memory.facts import assert_claim, settled_again
 from loom.memory.guarded import guarded
+from loom.memory.halves import role_of
 from loom.memory.listing import every_fact
 from loom.memory.neighbours import Store
 from loom.memory.standing import StandingItem, is_standing, own_words, placed, settled, standing_items
@@ -24,6 +28,8 @@ from loom.memory.times import after, latest_of
 from loom.memory.topics import PREFIX
 from loom.protocols.extractor import Claim, Extractor
 
+_FACT = 100
+"""How many characters of text take as long as comparing one fact."""
 _NAMING = ("also_called", "name")
 """Predicates whose facts say that two names are one entity."""
 
@@ -50,8 +56,8 @@ class Learnt:
         """Which instructions stand from now on and which wait, in words, and how to take that back."""
         new = [item for item in _only(self.after, self.before) if item.topic.startswith(PREFIX)]
         stands = [f"learnt as a standing instruction: {i.text!r}; memory.reject({i.id!r}) takes it back" for i in new]
-        asks = "waits until memory.confirm({0!r}); memory.reject({0!r}) drops it"
-        return (*stands, *(f"found among other text: {f.object!r}; it {asks.format(f.id)}" for f in self.waiting))
+        asks = "waits for confirmation: {!r}; memory.confirm({!r}) makes it stand, memory.reject({!r}) drops it"
+        return (*stands, *(asks.format(fact.object, fact.id, fact.id) for fact in self.waiting))
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -82,11 +88,11 @@ class Learner:
         there = {episode.id: episode for episode in episodes}
         ready: list[tuple[Claim, Provenance]] = []
         waiting: list[tuple[str, Claim]] = []
-        for claim in claims:
-            if not there.keys() >= set(claim.sources) or not _is_sayable(claim):
+        for said in claims:
+            if not there.keys() >= set(said.sources) or not _is_sayable(said):
                 continue
-            sources = [there[id] for id in claim.sources]
-            provenance = own_words(sources)
+            sources = [there[id] for id in said.sources]
+            claim, provenance = _of_speaker(said, sources), own_words(sources)
             if not is_standing(claim) or provenance.origin != "user":
                 ready.append((claim, provenance))
             elif (own := vouched(claim, sources)) is not None:
@@ -117,6 +123,10 @@ class Learner:
             return Learnt()
         known = await self._known(scope, [claim for claim, _ in wanted])
         now = after(latest_of([*known.values(), *episodes]), self._clock.now())
+        return await off_loop(_FACT * len(known) * len(wanted), partial(self._decided, wanted, known, now))
+
+    def _decided(self, wanted: Sequence[tuple[Claim, Provenance]], known: dict[str, Fact], now: datetime) -> Learnt:
+        """What claims change in what is known, one after the other."""
         before = standing_items(known.values(), now=now)
         written: dict[str, Fact] = {}
         for claim, provenance in wanted:
@@ -137,8 +147,8 @@ class Learner:
     async def _candidates(self, scope: Scope, found: Sequence[tuple[str, Claim]], learnt: Learnt) -> tuple[Fact, ...]:
         """The candidates to write for wishes that may be somebody else's words."""
         facts = await every_fact(self._store, scope, Eq("subject", USER))
-        known = [*(fact for fact in facts if is_candidate(fact) or is_standing(fact)), *learnt.facts]
-        return tuple(candidate_facts(found, known, now=self._clock.now(), ids=self._ids))
+        known = [fact for fact in facts if is_candidate(fact) or is_standing(fact)]
+        return tuple(candidate_facts(found, known, learnt.facts, now=self._clock.now(), ids=self._ids))
 
     async def settle(self, scope: Scope, written: Sequence[Fact]) -> None:
         """Put right what another process decided at the same time, after facts were written.
@@ -153,7 +163,8 @@ class Learner:
         async def attempt(epoch: str) -> None:
             known = await every_fact(self._store, scope, In("predicate", predicates))
             aliases = Aliases.of(fact for fact in known if fact.predicate in _NAMING)
-            put = settled_again(known, written, now=self._clock.now(), aliases=aliases)
+            settle = partial(settled_again, known, written, now=self._clock.now(), aliases=aliases)
+            put = await off_loop(_FACT * len(known), settle)
             if put:
                 await self._store.write(scope.for_user(), put=put, since=epoch)
 
@@ -166,6 +177,15 @@ class Learner:
         if any(is_standing(claim) for claim in claims):
             found += [f for f in await every_fact(self._store, scope, Eq("subject", USER)) if is_standing(f)]
         return {fact.id: fact for fact in found}
+
+
+def _of_speaker(claim: Claim, episodes: Sequence[Episode]) -> Claim:
+    """A claim about the user that somebody else made is about that person: a model may take `I` for the user."""
+    speakers = {episode.speaker for episode in episodes if role_of(episode) is None}
+    if len(speakers) != 1 or not all(role_of(episode) is None for episode in episodes):
+        return claim
+    (name,) = speakers
+    return replace(claim, subject=name) if name and normalise(claim.subject) == USER else claim
 
 
 def _is_sayable(claim: Claim) -> bool:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
 from logging import getLogger
 from typing import Literal, Protocol, TypeAlias
 
@@ -69,6 +69,11 @@ class Learning:
         """What has been spent so far."""
         return self.reader.bill if self.reader else Bill()
 
+    @property
+    def waits(self) -> bool:
+        """Whether turns of this process wait to be read."""
+        return bool(self._waiting)
+
     # -- what waits ---------------------------------------------------------------------------------------
 
     def jobs(self, scope: Scope, episodes: Sequence[Episode]) -> list[Job]:
@@ -97,15 +102,15 @@ class Learning:
         """What was learnt of a user since this was asked last."""
         return self._reports.pop(user, None)
 
-    @contextmanager
-    def answering(self) -> Generator[None]:
+    @asynccontextmanager
+    async def answering(self) -> AsyncGenerator[None]:
         """Leave the model alone while an answer is made, if it makes one at a time."""
         if self.reader is None or not self._one_at_a_time:
             yield
             return
         self._answers += 1
-        self.reader.interrupt()
         try:
+            await self.reader.stop()
             yield
         finally:
             self._answers -= 1
@@ -116,15 +121,22 @@ class Learning:
     # -- reading it ---------------------------------------------------------------------------------------
 
     async def drain(self, user: Scope | None = None, *, limit: int | None = None) -> tuple[Learned, ...]:
-        """Read everything that is due now, of one user or of everybody, in at most `limit` lots."""
+        """Read everything that is due now, of one user or of everybody, in at most `limit` lots.
+
+        What is being read in the background is waited for.
+        """
         reports: list[Learned] = []
         lots = 0
+        while self._is_reading(user):
+            await self._one_freed()
         while self.reader is not None and (limit is None or lots < limit):
             lot = await self.reader.read(user)
             if lot is None:
                 break
             lots += 1
             reports += lot.reports
+            if self.reader.has_given_up:
+                break
         return tuple(reports)
 
     async def work(self, pause: float) -> None:
@@ -159,9 +171,19 @@ class Learning:
         if tasks:
             await asyncio.wait(tasks)
 
+    def _is_reading(self, user: Scope | None) -> bool:
+        """Whether turns of a user, or of anybody, are being read by a task of this loop."""
+        reading = [self._tasks.get(whose) for whose in self._reading if user in {None, whose}]
+        return any(task is not None and task.get_loop() is asyncio.get_running_loop() for task in reading)
+
+    async def _one_freed(self) -> None:
+        """Wait until the turns of some user have been read."""
+        self._freed = self._freed or Event()
+        await self._freed.wait()
+
     def _schedule(self, user: Scope) -> None:
         """Have what waits of a user read: at once if it is enough, else when the user has been quiet for a while."""
-        if user in self._reading or self._answers or self.reader is None or self.reader.has_given_up:
+        if user in self._reading or self._delay(user) is None:
             return
         try:
             loop = asyncio.get_running_loop()
@@ -169,23 +191,34 @@ class Learning:
             return
         if (old := self._tasks.get(user)) is not None and not old.get_loop().is_closed():
             old.cancel()
-        is_enough = self._waiting[user] >= self._config.learn_turns
-        task = loop.create_task(self._run(user, 0.0 if is_enough else self._config.learn_seconds))
+        task = loop.create_task(self._run(user, self._delay(user)))
         self._tasks[user] = task
         task.add_done_callback(lambda done: self._tasks.pop(user) if self._tasks.get(user) is done else None)
+
+    def _delay(self, user: Scope) -> float | None:
+        """In how many seconds what waits of a user is to be read; None where nothing is."""
+        if (
+            user not in self._waiting
+            or self._closed
+            or self._answers
+            or self.reader is None
+            or self.reader.has_given_up
+        ):
+            return None
+        return 0.0 if self._waiting[user] >= self._config.learn_turns else self._config.learn_seconds
 
     async def _run(self, user: Scope, delay: float | None) -> None:
         """Read what waits of a user, and later once more what failed."""
         while delay is not None:
             await sleep(delay)
             while len(self._reading) >= AT_ONCE:
-                self._freed = self._freed or Event()
-                await self._freed.wait()
+                await self._one_freed()
             if self._answers:
                 return  # it is scheduled again when the answer is there
             self._reading.add(user)
             try:
-                delay = await self._read(user)
+                again = await self._read(user)
+                delay = self._delay(user) if again is None else again
             except Exception:  # noqa: BLE001 - nobody waits for this task; the jobs are kept, and the next turn tries again
                 _log.exception("what was remembered could not be read")
                 return
@@ -196,16 +229,21 @@ class Learning:
                     self._freed = None
 
     async def _read(self, user: Scope) -> float | None:
-        """Read all that is due of a user; returns in how many seconds to look again, None if not at all."""
+        """Read what waits of a user now; returns in how many seconds what failed is tried again, None if nothing did.
+
+        What comes meanwhile waits for more, as what came before did.
+        """
         assert self.reader is not None
         while not (self._closed or self._answers or self.reader.has_given_up):
             seen = self._waiting.get(user, 0)
             lot = await self.reader.read(user)
-            if lot is None and self._waiting.get(user, 0) == seen:
-                self._waiting.pop(user, None)
+            left = self._waiting.pop(user, 0) - seen + (lot.left if lot else 0)
+            if left > 0:
+                self._waiting[user] = left
+            if lot is None:
                 return None
-            self._report(user, lot or Lot())
-            if lot is not None and lot.again is not None:
+            self._report(user, lot)
+            if lot.again is not None or not lot.is_full:
                 return lot.again
         return None
 

@@ -14,25 +14,26 @@ from anyio import create_task_group
 from loom.core.checks import as_utc
 from loom.core.filter import Eq, Filter
 from loom.core.hit import Hit, Passage
-from loom.core.record import Episode, Fact, Layer, Origin, Provenance, Receipt, Scalar, WorkingBlock
+from loom.core.record import Episode, Fact, Layer, Origin, Provenance, Receipt, Record, Scalar, WorkingBlock
 from loom.core.scope import Scope
-from loom.errors import LoomError, UsageError
+from loom.errors import LoomError, NotFound, UsageError
 from loom.memory.candidates import claim_of, found_candidate, is_candidate
+from loom.memory.checked import check_block, check_fact, checked_turns, cleaned
 from loom.memory.entities import USER, normalise, predicate_key
 from loom.memory.events import EventKind, Timeline, read_timeline
 from loom.memory.explain import Explained, explain
 from loom.memory.forgetting import SESSIONS_LEFT, forget_before, forget_records, forget_session
 from loom.memory.guarded import guarded
 from loom.memory.halves import Halves
-from loom.memory.ingest import Content, Turn, checked_instruction, clean, keyed_id, spoken_by, turns_of
+from loom.memory.ingest import Content, Turn, checked_instruction, keyed_id, spoken_by, turns_of
 from loom.memory.keep import Progress
 from loom.memory.learn import Learnt
 from loom.memory.listing import FILE, counts, every, every_fact
 from loom.memory.parts import MemoryParts
-from loom.memory.portable import lines_of, put_records, records_of
+from loom.memory.portable import import_lines, lines_of, put_records
 from loom.memory.profile import Profile, grouped
 from loom.memory.reembed import Reembedded, reembed
-from loom.memory.standing import Instructed, Standing, check_rejectable, within
+from loom.memory.standing import Instructed, Standing, behind_wish, within
 from loom.memory.times import after, latest_of
 from loom.memory.values import Metabolized, Recalled, Remembered, Skip
 from loom.protocols.extractor import Claim
@@ -100,8 +101,9 @@ class Memory(MemoryParts):
         now = await self._times.now(scope)
         kept: list[Episode] = []
         skipped: list[Skip] = []
-        for number, turn in enumerate(turns_of(content, user_id=user_id)):
-            text, skip = clean(turn.text)
+        given = turns_of(content, user_id=user_id)
+        turns = checked_turns(given, speaker=speaker, attributes=attributes, key=key)
+        for number, (turn, (text, skip)) in enumerate(zip(turns, await cleaned(turns), strict=True)):
             if skip:
                 skipped.append(skip)
                 continue
@@ -173,8 +175,10 @@ class Memory(MemoryParts):
         """
         scope = self._scope(user_id)
         async with self._locks.of(scope):
-            check_rejectable(await self.store.get(scope, id), id, user_id)
-            return await forget_records(self.store, scope, [id], neighbours=self._neighbours, now=self._clock.now())
+            gone = behind_wish(await every_fact(self.store, scope, Eq("subject", USER)), id)
+            if not gone:
+                raise NotFound(f"user {user_id!r} has no wish {id!r}; standing() lists what stands and what waits")
+            return await forget_records(self.store, scope, gone, neighbours=self._neighbours, now=self._clock.now())
 
     # -- recall, forget, promote --------------------------------------------------------------------------
 
@@ -313,6 +317,7 @@ class Memory(MemoryParts):
         history: bool = False,
     ) -> tuple[Fact, ...]:
         """The facts of a user: those that hold now, those that held then, or all that were ever believed."""
+        check_fact(subject, predicate)
         wanted = predicate_key(predicate) if predicate else None
         found = await every_fact(self.store, self._scope(user_id), *([Eq("predicate", wanted)] if wanted else []))
         now = after(latest_of(found), self._clock.now())
@@ -333,6 +338,7 @@ class Memory(MemoryParts):
         trusted: bool = False,
     ) -> tuple[Fact, ...]:
         """Assert a fact; returns what was written: the fact, and those it retired."""
+        check_fact(subject, predicate, object)
         scope = self._scope(user_id)
         claim = Claim(
             subject=subject,
@@ -368,6 +374,7 @@ class Memory(MemoryParts):
         With `version`, the one you read, it is written only while that stands: StoreConflict has the block as it is
         now in `current`. 0 is for a block that must be new. Without it, what stands there is replaced.
         """
+        check_block(name, text)
         source = Provenance(origin, trusted=trusted)
         return await self._blocks.write(self._scope(user_id), name, text, provenance=source, version=version)
 
@@ -440,14 +447,23 @@ class Memory(MemoryParts):
         async for line in lines_of(every(self.store, self._scope(user_id))):
             yield line
 
-    async def import_(self, lines: Iterable[str], *, user_id: str, progress: Progress | None = None) -> Remembered:
-        """Read what export() wrote; what is there under an id is replaced, and named in `skipped` as well."""
+    async def import_(
+        self, lines: Iterable[str], *, user_id: str, progress: Progress | None = None, start: int = 0
+    ) -> Remembered:
+        """Read what export() wrote, batch by batch; what is there under an id is replaced, and named in `skipped` too.
+
+        A line that is not a record ends it, and the error says which one and what is imported. `start` is for those
+        who read a file in pieces: how many of its lines were imported before.
+        """
         scope = self._scope(user_id)
-        kept = records_of(lines)
-        async with self._locks.of(scope):
-            episodes, repeated = await put_records(self.store, scope, kept, neighbours=self._neighbours)
-        notes = await self._keeper.embed(scope, episodes, progress=progress)
-        return Remembered(kept=tuple(kept), skipped=repeated, notes=notes)
+
+        async def write(records: Sequence[Record], progress: Progress | None) -> Remembered:
+            async with self._locks.of(scope):
+                episodes, repeated = await put_records(self.store, scope, records, neighbours=self._neighbours)
+            notes = await self._keeper.embed(scope, episodes, progress=progress)
+            return Remembered(kept=tuple(records), skipped=repeated, notes=notes)
+
+        return await import_lines(lines, write, start=start, progress=progress)
 
     def _wish(self, text: str, now: datetime, session_id: str | None = None, *, trusted: bool = False) -> Episode:
         """A wish that the user gives now."""

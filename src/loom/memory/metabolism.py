@@ -14,6 +14,7 @@ from anyio import sleep
 
 from loom.core.clock import Clock
 from loom.core.filter import And, Eq
+from loom.core.heavy import off_loop
 from loom.core.ids import RecordIds
 from loom.core.record import Episode, Fact, Layer, Provenance, Record
 from loom.core.scope import Scope
@@ -201,11 +202,12 @@ class Metabolism:
         effects.counts["facts"] += len(learnt.facts)
         effects.notes = (*learnt.notes, *learnt.heard)
         sorted_ = await self._sorted(job.scope, Layer.L1)
-        for episode in sorted_.promote:
-            if self._config.enable_compression and self._config.l2.auto_compress:
-                effects.put += [self._statement(episode), self._archived(episode)]
-            else:
-                effects.put.append(replace(episode, layer=Layer.L2))
+        if self._config.enable_compression and self._config.l2.auto_compress:
+            chars = self._compressor.read([episode.text for episode in sorted_.promote])
+            effects.put += await off_loop(chars, lambda: [self._statement(episode) for episode in sorted_.promote])
+            effects.put += [self._archived(episode) for episode in sorted_.promote]
+        else:
+            effects.put += [replace(episode, layer=Layer.L2) for episode in sorted_.promote]
         effects.put += [self._archived(e) for e in sorted_.archive]
         return self._moved(effects, job.scope, Layer.L1, sorted_)
 
@@ -217,7 +219,9 @@ class Metabolism:
         effects.put += [self._archived(e) for e in sorted_.archive]
         leaving = sorted(sorted_.archive, key=lambda e: (e.session_id or "", e.id))
         for session, group in groupby(leaving, key=lambda e: e.session_id):
-            effects.put.append(self._summary(session, list(group)))
+            episodes = list(group)
+            chars = self._compressor.read([episode.text for episode in episodes])
+            effects.put.append(await off_loop(chars, partial(self._summary, session, episodes)))
             effects.counts["summaries"] += 1
         return self._moved(effects, job.scope, Layer.L2, sorted_)
 
@@ -243,7 +247,8 @@ class Metabolism:
     async def _sorted(self, scope: Scope, layer: Layer) -> Sorted:
         where = And(Eq("kind", "episode"), Eq("layer", int(layer)), Eq("archived_at", None))
         found = [record async for record in every(self._store, scope, where) if isinstance(record, Episode)]
-        return sort_layer(found, layer, self._config, now=self._clock.now())
+        chars = self._compressor.read([episode.text for episode in found])
+        return await off_loop(chars, partial(sort_layer, found, layer, self._config, now=self._clock.now()))
 
     def _moved(self, effects: _Effects, scope: Scope, layer: Layer, sorted_: Sorted) -> _Effects:
         effects.counts["promoted"] += len(sorted_.promote)

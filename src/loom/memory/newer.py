@@ -13,9 +13,10 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
+from loom.core.limits import RANKED
 from loom.core.record import Episode, Record
 from loom.core.words import query_terms
-from loom.memory.rank import Ranked
+from loom.memory.rank import Ranked, asks
 
 TOP = 20
 """How many of the best candidates are compared with each other."""
@@ -64,13 +65,11 @@ def newest_first(question: str, ranked: Sequence[Ranked], records: Mapping[str, 
 
 def _words(text: str, bits: dict[str, int]) -> int:
     """The words of a text as the bits of a number, each word one that all share."""
-    words = 0
-    for word in query_terms(text):
-        bit = bits.get(word)
-        if bit is None:
-            bit = bits[word] = 1 << len(bits)
-        words |= bit
-    return words
+    places = [bits.setdefault(word, len(bits)) for word in query_terms(text)]
+    flags = bytearray(len(bits) // 8 + 1)
+    for place in places:
+        flags[place >> 3] |= 1 << (place & 7)
+    return int.from_bytes(flags, "little")
 
 
 def _said(episode: Episode, bits: dict[str, int]) -> _Said:
@@ -79,10 +78,10 @@ def _said(episode: Episode, bits: dict[str, int]) -> _Said:
     return _Said(
         (episode.at, episode.recorded_at, episode.id),
         episode.id,
-        episode.text,
+        episode.text[:RANKED],
         episode.speaker,
-        _words(episode.text, bits),
-        episode.text.rstrip().endswith("?"),
+        _words(episode.text[:RANKED], bits),
+        asks(episode.text),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, nullcontext
 from copy import copy
 from typing import Self
 
@@ -158,6 +158,11 @@ class MemoryParts:
         return self._reader is not None
 
     @property
+    def waits_to_learn(self) -> bool:
+        """Whether turns that were remembered here wait for a model to read them."""
+        return self._learning is not None and self._learning.waits
+
+    @property
     def bill(self) -> Bill:
         """What learning by a model has cost so far: requests, tokens, US dollars."""
         return self._learning.bill if self._learning else Bill()
@@ -171,7 +176,7 @@ class MemoryParts:
         """What a model learnt of a user in the background since this was asked last, and what it cost."""
         return self._learning.taken(self._scope(user_id)) if self._learning else None
 
-    def answering(self) -> AbstractContextManager[None]:
+    def answering(self) -> AbstractAsyncContextManager[None]:
         """For as long as an answer is made: a model that makes one at a time is left alone."""
         return self._learning.answering() if self._learning else nullcontext()
 

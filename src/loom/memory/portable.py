@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
+
+from anyio import to_thread
 
 from loom.core.codec import FORMAT, record_from_dict, record_to_dict
 from loom.core.filter import In
 from loom.core.record import Episode, Record, WorkingBlock
 from loom.core.scope import Scope
 from loom.errors import UsageError
+from loom.memory.checked import checked_record
 from loom.memory.guarded import guarded
+from loom.memory.keep import Progress
 from loom.memory.neighbours import Neighbours, Store
-from loom.memory.values import Skip
+from loom.memory.values import Remembered, Skip
+
+Write: TypeAlias = Callable[[Sequence[Record], Progress | None], Awaitable[Remembered]]
+"""Writes records, and tells how far it is."""
 
 _PAGE = 500
+_CHARS = 4_000_000
+"""Characters of lines that are held; the records of a page, as a rule, have a small part of it."""
 _THERE = "there before under this id, and written again"
 
 
@@ -27,31 +36,78 @@ async def lines_of(records: AsyncIterable[Record]) -> AsyncIterator[str]:
         yield json.dumps(record_to_dict(record), ensure_ascii=False)
 
 
-def records_of(lines: Iterable[str]) -> list[Record]:
-    """The records of JSON lines, all of them checked before any is used.
+def batches(lines: Iterable[str]) -> Iterator[list[str]]:
+    """Lines in batches, each of which is read and written as one."""
+    batch, chars = list[str](), 0
+    for line in lines:
+        batch.append(line)
+        chars += len(line)
+        if len(batch) >= _PAGE or chars >= _CHARS:
+            yield batch
+            batch, chars = [], 0
+    if batch:
+        yield batch
+
+
+async def import_lines(
+    lines: Iterable[str], write: Write, *, start: int = 0, progress: Progress | None = None
+) -> Remembered:
+    """Read records batch by batch and hand each batch to `write`; `start` lines were imported before.
 
     Raises:
-        UsageError: a line is no record; the message says which one.
+        UsageError: a line is not a record; the message says which one, and which lines are imported.
     """
-    found = [_record_of(number, line) for number, line in enumerate(lines, 1) if line.strip()]
+    kept, skipped, notes = list[Record](), list[Skip](), dict[str, None]()
+    for batch in batches(lines):
+        try:
+            records = await to_thread.run_sync(records_of, batch, start)
+        except UsageError as error:
+            raise UsageError(f"{error}; {_imported(start)}") from error.__cause__
+        done = await write(records, _further(progress, len(kept)))
+        kept += done.kept
+        skipped += done.skipped
+        notes |= dict.fromkeys(done.notes)
+        start += len(batch)
+    return Remembered(kept=tuple(kept), skipped=tuple(skipped), notes=tuple(notes))
+
+
+def _further(progress: Progress | None, done: int) -> Progress | None:
+    """Tells how far the whole is; how much there is is known batch by batch."""
+    return None if progress is None else lambda now, total: progress(done + now, done + total)
+
+
+def _imported(lines: int) -> str:
+    if not lines:
+        return "nothing was imported"
+    return f"lines 1 to {lines:,} are imported; correct it and import all of it again, nothing is added twice"
+
+
+def records_of(lines: Iterable[str], start: int = 0) -> list[Record]:
+    """The records of JSON lines, all of them checked before any is used; `start` lines came before.
+
+    Raises:
+        UsageError: a line is not a record; the message says which one.
+    """
+    found = [_record_of(number, line) for number, line in enumerate(lines, start + 1) if line.strip()]
     return [record for record in found if record is not None]
 
 
 def _record_of(number: int, line: str) -> Record | None:
     try:
-        data: Any = json.loads(line)
+        data: Any = json.loads(line.removeprefix("\ufeff") if number == 1 else line)
+        if isinstance(data, dict) and "loom" not in data:
+            return checked_record(record_from_dict(data))  # pyright: ignore[reportUnknownArgumentType]
+    except RecursionError:
+        raise UsageError(f"line {number} is nested too deeply to be read") from None
+    except UsageError as error:
+        raise UsageError(f"line {number}: {error}") from error
     except ValueError as error:
-        raise UsageError(f"line {number} is not JSON ({error}); nothing was imported") from error
+        raise UsageError(f"line {number} is not JSON ({error})") from error
     if not isinstance(data, dict):
-        raise UsageError(f"line {number} is no JSON object; nothing was imported")
-    if "loom" not in data:
-        try:
-            return record_from_dict(data)  # pyright: ignore[reportUnknownArgumentType]
-        except UsageError as error:
-            raise UsageError(f"line {number}: {error}; nothing was imported") from error
+        raise UsageError(f"line {number} is not a JSON object")
     version: Any = data.get("format", 0)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
     if not isinstance(version, int) or version > FORMAT:
-        raise UsageError(f"this export has format {version!r}; this Loom reads up to {FORMAT}; nothing was imported")
+        raise UsageError(f"this export has format {version!r}; this Loom reads up to {FORMAT}")
     return None
 
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from loom.core.fence import fenced
-from loom.core.plain import one_line, plain_text
-from loom.core.record import Fact, WorkingBlock
+from loom.core.plain import in_brackets, one_line, plain_text
+from loom.core.record import Episode, Fact, WorkingBlock
 from loom.memory.entities import Aliases, predicate_key
 from loom.memory.standing import Standing, is_standing
 
@@ -15,7 +15,7 @@ STANDING = "Standing preferences and instructions of the user"
 FACTS = "Known facts"
 PINNED = "Pinned"
 _NAME = 120
-"""Characters of a subject, a predicate or the name of a block that are shown."""
+"""Characters of a speaker, a subject, a predicate or the name of a block that are shown."""
 Grouped = Mapping[str, Mapping[str, tuple[Fact, ...]]]
 
 
@@ -45,17 +45,26 @@ class Profile:
         return {title: lines for title, lines in found.items() if lines}
 
     def _standing_lines(self) -> list[str]:
-        return [f"- {one_line(item.text)}" for item in self.standing.items]
+        return [f"- {text}" for item in self.standing.items if (text := one_line(item.text))]
 
     def _fact_lines(self) -> list[str]:
         lines: list[str] = []
         for subject, predicates in self.facts.items():
             for predicate, facts in predicates.items():
-                objects = [one_line(fact.object) for fact in facts if not is_standing(fact)]
+                said = (one_line(fact.object) for fact in facts if not is_standing(fact))
+                objects = [object for object in said if object]
                 if objects:
                     about = f"{one_line(subject, _NAME)} {one_line(predicate.replace('_', ' '), _NAME)}"
                     lines.append(f"- {about}: {', '.join(objects)}")
         return lines
+
+
+def said_by(episode: Episode) -> str:
+    """Who said it, as a prompt names them; nothing for the user, and for what was made of several."""
+    if episode.speaker is None:
+        origin = episode.provenance.origin
+        return origin if origin in ("tool", "file", "web") else ""
+    return "" if episode.speaker == "user" else in_brackets(episode.speaker, _NAME) or "someone"
 
 
 def grouped(facts: Iterable[Fact]) -> dict[str, dict[str, tuple[Fact, ...]]]:
@@ -80,4 +89,5 @@ def _title(block: WorkingBlock) -> str:
 
 
 def _indented(text: str) -> list[str]:
-    return [f"  {line}" for line in plain_text(text).splitlines()] if text.strip() else []
+    plain = plain_text(text)
+    return [f"  {line}" for line in plain.splitlines()] if plain.strip() else []

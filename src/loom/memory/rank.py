@@ -16,6 +16,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import lru_cache
 from itertools import pairwise
 from math import exp, inf, sqrt
 from types import MappingProxyType
@@ -59,6 +60,7 @@ _FADE = 0.7
 _NEAR = timedelta(days=3)
 _OPEN = timedelta(days=30)
 _SENTENCE = re.compile(r"[^.!?\n]+\??")
+_BLANKS = 1_000
 _NONE: Mapping[str, float] = MappingProxyType({})
 _Column: TypeAlias = NDArray[np.float64]
 """A value for each candidate."""
@@ -155,14 +157,13 @@ class _Why(Mapping[str, float]):
 
 def named_speakers(question: str, speakers: Iterable[str]) -> frozenset[str]:
     """Those of the speakers whom the question names, by the whole name or the first word of it."""
-    return frozenset(s for s in speakers if (pattern := _name(s)) and pattern.search(question))
+    return frozenset(s for s, pattern in _likely(question, speakers) if pattern.search(question))
 
 
 def without_names(text: str, speakers: Iterable[str]) -> str:
     """The text without the speakers' names: in a small vector a name drowns what is said."""
-    for speaker in speakers:
-        if pattern := _name(speaker):
-            text = pattern.sub(" ", text)
+    for _, pattern in _likely(text, speakers):
+        text = pattern.sub(" ", text)
     return text
 
 
@@ -171,6 +172,11 @@ def questions_in(text: str) -> str:
     if "?" not in text:
         return ""
     return " ".join(found.strip() for found in _SENTENCE.findall(text) if found.endswith("?"))
+
+
+def asks(text: str) -> bool:
+    """Whether a turn ends with a question; of the blanks at its end only so many are looked at."""
+    return text[-_BLANKS:].rstrip().endswith("?")
 
 
 def shared_pairs(question: Sequence[str], text: Sequence[str]) -> int:
@@ -219,10 +225,24 @@ def _places(words: Sequence[str]) -> dict[str, int]:
     return places
 
 
-def _name(speaker: str) -> re.Pattern[str] | None:
+def _likely(text: str, speakers: Iterable[str]) -> list[tuple[str, re.Pattern[str]]]:
+    """The speakers whose first name is in a text, each with a pattern that says whether it is a word of its own.
+
+    To make a pattern takes longer than to search with it, and a memory may know hundreds of people.
+    """
+    folded = _folded(text)
+    named = [speaker for speaker in speakers if (words := speaker.split()) and _folded(words[0]) in folded]
+    return [(speaker, _name(speaker)) for speaker in named]
+
+
+def _folded(text: str) -> str:
+    """What is equal here may be equal to a pattern that ignores case, which takes every kind of i for the same."""
+    return text.casefold().replace("\u0307", "").replace("\u0131", "i")
+
+
+@lru_cache(maxsize=1024)
+def _name(speaker: str) -> re.Pattern[str]:
     words = speaker.split()
-    if not words:
-        return None
     forms = "|".join(re.escape(form) for form in dict.fromkeys((" ".join(words), words[0])))
     return re.compile(rf"(?<!\w)(?:{forms})(?:['\u2019]s)?(?!\w)", re.IGNORECASE)
 

@@ -9,7 +9,7 @@ from datetime import timedelta
 from itertools import groupby
 from typing import Protocol, runtime_checkable
 
-from anyio import CancelScope
+from anyio import CancelScope, Event
 
 from loom.core.clock import Clock
 from loom.core.record import Episode, Fact
@@ -69,6 +69,10 @@ class Lot:
     reports: tuple[Learned, ...] = ()
     again: float | None = None
     """In how many seconds the first of those that failed may be tried again."""
+    left: int = 0
+    """How many were put back as they were, because reading them was broken off."""
+    is_full: bool = False
+    """Whether there may be more of them."""
 
 
 class Reader:
@@ -84,6 +88,7 @@ class Reader:
         self._locks = locks
         self._clock = clock
         self._calls: dict[CancelScope, Scope] = {}
+        self._idle: Event | None = None
 
     @property
     def has_given_up(self) -> bool:
@@ -95,6 +100,13 @@ class Reader:
         for call, whose in self._calls.items():
             if user in {None, whose}:
                 call.cancel()
+
+    async def stop(self) -> None:
+        """Break off everything that is being read, and wait until it has ended."""
+        self.interrupt()
+        while self._calls:
+            self._idle = self._idle or Event()
+            await self._idle.wait()
 
     async def read(self, user: Scope | None) -> Lot | None:
         """Read the oldest jobs that are due, of one user or of everybody; None where there are none."""
@@ -109,12 +121,19 @@ class Reader:
             for group in _groups(leases, said):
                 lots.append(await self._group(group, [e for lease in group for e in said[lease.token]]))
                 left = {token: lease for token, lease in left.items() if lease not in group}
+                if self.has_given_up:
+                    await self._release(left.values())
+                    break
         except BaseException:
             with CancelScope(shield=True), suppress(LoomError):
                 await self._release(left.values())
             raise
-        waits = [lot.again for lot in lots if lot.again is not None]
-        return Lot(tuple(report for lot in lots for report in lot.reports), min(waits, default=None))
+        return Lot(
+            tuple(report for lot in lots for report in lot.reports),
+            min((lot.again for lot in lots if lot.again is not None), default=None),
+            sum(lot.left for lot in lots),
+            is_full=len(leases) == BATCH,
+        )
 
     async def _group(self, leases: Sequence[Lease], episodes: Sequence[Episode]) -> Lot:
         """Read the episodes of some jobs with one call, and close the jobs or put them back."""
@@ -128,10 +147,10 @@ class Reader:
             if found is None:
                 await self._release(leases)
                 async with self._locks.of(user):  # whoever broke it off is done then
-                    return Lot()
+                    return Lot(left=len(leases))
             learnt = await self._applied(leases, episodes, found.claims)
             if learnt is None:
-                return Lot((replace(told, turns=0, bill=ledger.bill),))
+                return Lot((replace(told, turns=0, bill=ledger.bill),), left=len(leases))
             self._unread = 0
             notes = (*learnt.notes, *learnt.heard, *_unused(found))
             return Lot((replace(told, facts=len(learnt.facts), notes=notes, bill=ledger.bill),))
@@ -154,6 +173,9 @@ class Reader:
                 found = await extractor.extract(episodes)
             finally:
                 del self._calls[call]
+                if self._idle is not None and not self._calls:
+                    self._idle.set()
+                    self._idle = None
         if found is not None and not counted:
             ledger.answered(found.usage)
         if found is not None and found.unread and not found.claims:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from heapq import nlargest
 from typing import TypeAlias, get_args
 
 from loom.core.clock import Clock
 from loom.core.filter import And, Eq, Filter, In, Not, Or
+from loom.core.heavy import off_loop
 from loom.core.hit import Found, Hit
+from loom.core.limits import MAX_QUERY, RANKED
 from loom.core.record import Episode, Fact, Layer, Record
 from loom.core.scope import Scope
 from loom.core.words import query_terms, terms
@@ -21,12 +24,13 @@ from loom.memory.binding import Binding
 from loom.memory.candidates import is_candidate
 from loom.memory.halves import Halves, role_of, user_first
 from loom.memory.neighbours import POSITION
-from loom.memory.newer import newest_first
+from loom.memory.newer import TOP, newest_first
 from loom.memory.pack import Piece, pack
 from loom.memory.rank import (
     Asked,
     Candidate,
     Ranked,
+    asks,
     named_speakers,
     rank,
     shared_head,
@@ -106,6 +110,7 @@ class Recall:
     ) -> Recalled:
         """The best hits, best first, each with what every signal added to its score; passages behind them."""
         _check(question, limit, halves)
+        question, cut = _searched(question)
         fits = _filter(layers, where)
         query = Query(where=fits, limit=max(BY_WORDS, limit), at=at, known_at=known_at, history=history, archived=True)
         found, asked, notes = await self._candidates(scope, question, query)
@@ -114,16 +119,18 @@ class Recall:
         ranked, failed = await self._reranked(question, ranked, records)
         # A question about a time may mean what was said then; a statement looks for what it makes old.
         if asked.when is None and not _is_statement(question):
-            ranked = newest_first(question, ranked, records)
+            first = _compared(records[r.id] for r in ranked[:TOP])
+            ranked = await off_loop(first, partial(newest_first, question, ranked, records))
         if budget is not None and halves == "user":
             ranked = user_first(ranked, records)
         passages: Sequence[Hit] = ()
         if layers is None and scope.session_id is None:
             passages, unread = await self._passages(question, limit, where)
             failed += unread
-        packed, used = self._packed(ranked, records, passages, limit=limit, budget=budget)
+        pack_them = partial(self._packed, ranked, records, passages, limit=limit, budget=budget)
+        packed, used = await off_loop(_counted(ranked, records, limit, budget), pack_them)
         searched = None if packed else await self._store.count(scope)
-        return Recalled(hits=packed, scope=scope, searched=searched, tokens=used, notes=(*notes, *failed))
+        return Recalled(hits=packed, scope=scope, searched=searched, tokens=used, notes=(*cut, *notes, *failed))
 
     async def touch(self, scope: Scope, found: Recalled) -> None:
         """Count that these were recalled."""
@@ -138,11 +145,14 @@ class Recall:
         found: _Candidates = {
             h.item.id: (h.item, h.why) for h in hits if isinstance(h.item, Episode | Fact) and not is_candidate(h.item)
         }
+        trust = 1.0
         if _is_statement(question):
-            trust = 1.0
-            found = _as_statement(found, terms(question))
+            size = _compared(record for record, _ in found.values())
+            found = await off_loop(size, partial(_as_statement, found, terms(question)))
         else:
-            trust = _trust(question, found)
+            likeliest = nlargest(_LIKELIEST, found.values(), key=lambda pair: pair[1].get("bm25", 0.0))
+            texts = [record.text[:RANKED] for record, _ in likeliest]
+            trust = await off_loop(sum(map(len, texts)), partial(_trust, question, texts))
         named = named_speakers(question, speakers)
         return found, Asked(speakers=named, when=time_hint(question, now), now=now, trust=trust), notes
 
@@ -269,9 +279,26 @@ def _speaker(record: Found) -> str | None:
     return record.speaker if isinstance(record, Episode) and role_of(record) is None else None
 
 
-def _trust(question: str, found: _Candidates) -> float:
-    likeliest = nlargest(_LIKELIEST, found.values(), key=lambda pair: pair[1].get("bm25", 0.0))
-    return trust_in_words(query_terms(question), (terms(record.text) for record, _ in likeliest))
+def _searched(question: str) -> tuple[str, _Notes]:
+    """What of a question is searched for, and that it is not all of it."""
+    if len(question) <= MAX_QUERY:
+        return question, ()
+    start = question.lstrip()[:MAX_QUERY]
+    return start, (f"searched for the first {MAX_QUERY:,} of {len(question):,} characters: ask in fewer words",)
+
+
+def _compared(records: Iterable[Record]) -> int:
+    """How many characters of these records are compared with a question."""
+    return sum(min(RANKED, len(record.text)) for record in records)
+
+
+def _counted(ranked: Sequence[Ranked], records: Mapping[str, Record], limit: int, budget: int | None) -> int:
+    """How much work it is to count the tokens of what may be packed: an eighth of comparing its words."""
+    return sum(len(records[r.id].text) for r in ranked[: limit if budget is None else None]) // 8
+
+
+def _trust(question: str, texts: Iterable[str]) -> float:
+    return trust_in_words(query_terms(question), map(terms, texts))
 
 
 def _is_statement(question: str) -> bool:
@@ -281,7 +308,7 @@ def _is_statement(question: str) -> bool:
 
 def _as_statement(found: _Candidates, said: list[str]) -> _Candidates:
     """The candidates with the signals that only a statement has."""
-    texts = {id: terms(record.text) for id, (record, _) in found.items()}
+    texts = {id: terms(record.text[:RANKED]) for id, (record, _) in found.items()}
     return {
         id: (
             record,
@@ -298,7 +325,7 @@ def _as_statement(found: _Candidates, said: list[str]) -> _Candidates:
 
 def _candidate(record: Record, signals: Mapping[str, float]) -> Candidate:
     if not isinstance(record, Episode):
-        return Candidate(id=record.id, signals=signals, words=record.text.count(" ") + 1)
+        return Candidate(id=record.id, signals=signals, words=record.text.count(" ", 0, RANKED) + 1)
     position = record.attributes.get(POSITION)
     return Candidate(
         record.id,
@@ -307,6 +334,6 @@ def _candidate(record: Record, signals: Mapping[str, float]) -> Candidate:
         record.session_id,
         position if isinstance(position, int) else None,
         record.at,
-        record.text.count(" ") + 1,
-        record.text.rstrip().endswith("?"),
+        record.text.count(" ", 0, RANKED) + 1,
+        asks(record.text),
     )

@@ -13,7 +13,7 @@ from itertools import groupby
 from typing import Final
 
 from loom.core.record import Episode, Fact, Provenance
-from loom.errors import NotFound, UsageError
+from loom.errors import UsageError
 from loom.memory.candidates import (
     PREFERENCES,
     UNCONFIRMED,
@@ -156,14 +156,12 @@ def within(facts: Sequence[Fact], budget: int, *, now: datetime) -> Standing:
     )
 
 
-def check_rejectable(record: object, id: str, user_id: str) -> None:
-    """Refuse what is neither a standing matter nor a wish that waits to be confirmed.
-
-    Raises:
-        NotFound: the user has neither under this id.
-    """
-    if not isinstance(record, Fact) or not (is_standing(record) or is_candidate(record)):
-        raise NotFound(f"user {user_id!r} has no wish {id!r}; standing() lists those that stand and those that wait")
+def behind_wish(facts: Sequence[Fact], id: str) -> list[str]:
+    """The ids of all statements of a wish that stands or waits, given the id of one; none where there is none."""
+    if any(fact.id == id and is_candidate(fact) for fact in facts):
+        return [id]
+    said = ([statement.fact.id for statement in segment.by] for segment in _segments(facts, now=None))
+    return next((ids for ids in said if id in ids), list[str]())
 
 
 def _conflict(claim: Claim, fact: Fact) -> bool:

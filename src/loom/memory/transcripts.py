@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, cast
 
 from loom.errors import UsageError
 from loom.memory.ingest import Turn, named
+from loom.memory.json_stream import JsonStream
 from loom.memory.values import Skip
 
 FORMS = (
@@ -22,95 +21,119 @@ FORMS = (
 _SYSTEM = "system: instructions are no part of what was said"
 _TOOL = "tool: the answers of tools are not kept"
 _NOT_SAID = {"system": _SYSTEM, "developer": _SYSTEM, "tool": _TOOL, "function": _TOOL}
+_PEOPLE = ("user", "human")
 _NO_ROLE = "no role: nobody is named who said it"
 _EMPTY = "empty: it has no text"
 _TIMES = ("timestamp", "create_time", "created_at", "at")
 _NAMES = ("sessionId", "session_id", "session", "conversation_id")
+_MOST = 1000
+"""Entries of one conversation that are held, and written together."""
+_MOST_CHARS = 8_000_000
+"""Characters of all conversations that are held; far more than _MOST entries have, as a rule."""
 
 
 @dataclass(frozen=True, slots=True)
 class Transcript:
-    """One conversation: a name that stays the same when it is read again, its turns in order, and what is none."""
+    """A conversation, or a part of one that is long: its turns in order, and the entries that are none.
+
+    The name stays the same when it is read again. `start` counts the turns before this part.
+    """
 
     session_id: str
     turns: tuple[Turn, ...]
     skipped: tuple[Skip, ...] = ()
+    start: int = 0
 
 
 @dataclass(slots=True)
 class _Reading:
-    """What was found of a conversation so far."""
+    """What was found of a conversation since its last part."""
 
+    start: int
     turns: list[Turn] = field(default_factory=list[Turn])
     skipped: list[Skip] = field(default_factory=list[Skip])
+    chars: int = 0
 
-    def add(self, message: Mapping[str, Any], around: Mapping[str, Any]) -> None:
-        """Take a message, in an object that may say when it was."""
+
+class _Parts:
+    """The parts of conversations that are held until they are long enough, or over."""
+
+    def __init__(self) -> None:
+        self.has_turns = False
+        self._open: dict[str, _Reading] = {}
+        self._starts: dict[str, int] = {}
+        self._chars = 0
+
+    def add(self, session: str, message: Mapping[str, Any], around: Mapping[str, Any]) -> Iterator[Transcript]:
+        """Take a message, in an object that may say when it was; gives what is long enough to be written."""
+        part = self._open.setdefault(session, _Reading(self._starts.get(session, 0)))
         found = _turn(message, around)
         if isinstance(found, Turn):
-            self.turns.append(found)
+            part.turns.append(found)
+            self.has_turns = True
         else:
-            self.skipped.append(found)
+            part.skipped.append(found)
+        part.chars += len(found.text)
+        self._chars += len(found.text)
+        # By number and not by length, so that a part begins where it began when the file is read again.
+        if len(part.turns) + len(part.skipped) >= _MOST:
+            yield from self.take(session)
+        if self._chars > _MOST_CHARS:
+            yield from self.take(*self._open)
+
+    def take(self, *sessions: str) -> Iterator[Transcript]:
+        """Give what is held of these conversations."""
+        for session in sessions:
+            if part := self._open.pop(session, None):
+                self._starts[session] = part.start + len(part.turns)
+                self._chars -= part.chars
+                yield Transcript(session, tuple(part.turns), tuple(part.skipped), part.start)
+
+    def take_all(self) -> Iterator[Transcript]:
+        """Give everything that is held."""
+        return self.take(*self._open)
 
 
-def read_transcripts(path: Path) -> list[Transcript]:
-    """The conversations in a file, whatever program wrote it.
+def read_transcripts(stream: JsonStream, name: str) -> Iterator[Transcript]:
+    """The conversations in a stream, whatever program wrote it, as they come; `name` is for those without a name.
+
+    No more is held than parts of conversations that are not over: those whose messages come one by one.
 
     Raises:
-        UsageError: the file cannot be read, or holds no conversation.
+        UsageError: something cannot be read, and the message names its line; or there is no conversation.
     """
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}; check the path") from error
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{path} is not UTF-8 text: {error}; save it as UTF-8") from error
-    found: dict[str, _Reading] = {}
-    for number, record in enumerate(_records(text, path)):
-        name, messages = _said(record, path.stem, number)
-        reading = found.setdefault(name, _Reading())
+    parts = _Parts()
+    for number, record in enumerate(_objects(stream)):
+        session, messages, is_whole = _said(record, name, number)
         for message in messages:
-            reading.add(message, record)
-    if not any(reading.turns for reading in found.values()):
-        raise UsageError(f"{path} holds no conversation that Loom can read; give {FORMS}")
-    return [Transcript(name, tuple(one.turns), tuple(one.skipped)) for name, one in found.items()]
+            yield from parts.add(session, message, record)
+        if is_whole:
+            yield from parts.take(session)
+    if not parts.has_turns:
+        raise UsageError(f"it holds no conversation that Loom can read; give {FORMS}")
+    yield from parts.take_all()
 
 
-def _records(text: str, path: Path) -> Iterator[dict[str, Any]]:
-    """The objects of a file: one JSON value, an array of them, or one on each line."""
-    try:
-        whole: Any = json.loads(text)
-    except ValueError as error:
-        if text.lstrip().startswith("["):
-            raise UsageError(f"{path}: this is not JSON ({error}); nothing was imported") from error
-        yield from _lines(text, path)
-    else:
-        yield from map(_object, cast("list[Any]", whole) if isinstance(whole, list) else [whole])
+def _objects(stream: JsonStream) -> Iterator[dict[str, Any]]:
+    for line, value in stream:
+        if not isinstance(value, dict) and not stream.is_array:
+            raise UsageError(f"line {line}: this is not a JSON object; give {FORMS}")
+        yield _object(value)
 
 
-def _lines(text: str, path: Path) -> Iterator[dict[str, Any]]:
-    for number, line in enumerate(text.split("\n"), 1):
-        if not line.strip():
-            continue
-        try:
-            data: Any = json.loads(line)
-        except ValueError as error:
-            raise UsageError(f"{path}, line {number}: this is not JSON ({error}); nothing was imported") from error
-        if not isinstance(data, dict):
-            raise UsageError(f"{path}, line {number}: this is no JSON object; nothing was imported")
-        yield cast("dict[str, Any]", data)
+def _said(record: dict[str, Any], stem: str, number: int) -> tuple[str, list[dict[str, Any]], bool]:
+    """The conversation that an object belongs to, its messages, and whether that is all of it.
 
-
-def _said(record: dict[str, Any], stem: str, number: int) -> tuple[str, list[dict[str, Any]]]:
-    """The conversation that an object belongs to, and the messages in it; `number` names one without a name."""
+    `number` names one without a name.
+    """
     name = next((str(record[key]) for key in _NAMES if record.get(key)), None)
     if "mapping" in record:  # ChatGPT
         nodes = {id: _object(node) for id, node in _object(record["mapping"]).items()}
-        return str(record.get("id") or name or f"{stem}-{number}"), _branch(nodes, record.get("current_node"))
+        return str(record.get("id") or name or f"{stem}-{number}"), _branch(nodes, record.get("current_node")), True
     if isinstance(record.get("messages"), list):
-        return name or str(record.get("id") or f"{stem}-{number}"), [_object(one) for one in record["messages"]]
+        return name or str(record.get("id") or f"{stem}-{number}"), [_object(one) for one in record["messages"]], True
     message = record.get("message")
-    return name or stem, [cast("dict[str, Any]", message) if isinstance(message, dict) else record]
+    return name or stem, [cast("dict[str, Any]", message) if isinstance(message, dict) else record], False
 
 
 def _branch(nodes: Mapping[str, Any], last: object) -> list[dict[str, Any]]:
@@ -136,7 +159,7 @@ def _turn(message: Mapping[str, Any], around: Mapping[str, Any]) -> Turn | Skip:
         return Skip(text[:80], _NOT_SAID.get(role, _EMPTY))
     when = next((place[key] for place in (message, around) for key in _TIMES if place.get(key)), None)
     name = author.get("name") or message.get("name")
-    speaker = named(name) if role == "user" and isinstance(name, str) and name.strip() else role
+    speaker = named(name) if role.casefold() in _PEOPLE and isinstance(name, str) and name.strip() else role
     return Turn(text=text, speaker=speaker, origin="assistant" if role == "assistant" else "import", at=_time(when))
 
 

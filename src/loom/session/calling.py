@@ -16,10 +16,21 @@ from loom.context.render.neutral import neutral
 from loom.context.render.request import Request, prepare
 from loom.context.render.target import Target, target_for
 from loom.core.event import CacheStatus, Event, Recovery, Text
+from loom.core.limits import MAX_TEXT
 from loom.core.message import Usage
 from loom.core.window import Window
 from loom.errors import BadResponse, ProviderError, ProviderUnavailable, RateLimited
-from loom.protocols.model import KnowsWindow, Model, ModelRequest, ModelResponse, Rendered, TextChunk
+from loom.protocols.model import (
+    Chunk,
+    KnowsWindow,
+    Model,
+    ModelRequest,
+    ModelResponse,
+    Rendered,
+    TextChunk,
+    ThinkingChunk,
+    ToolCallChunk,
+)
 from loom.session.config import SessionConfig
 from loom.session.events import Emitter
 from loom.session.meter import Meter
@@ -127,6 +138,7 @@ class Caller:
         request = replace(request, settings=replace(request.settings, max_output=max_output, tool_choice=None))
         with self._spans.chat(self.target.provider, self.target.model) as span:
             response = await self.model.complete(request)
+            self._checked(response, 0)
             span.answered(response)
         return response
 
@@ -139,7 +151,9 @@ class Caller:
         with self._spans.chat(self.target.provider, self.target.model) as span:
             chunks = self.model.stream(request)
             try:
+                chars = 0
                 async for chunk in chunks:
+                    chars += self._checked(chunk, chars)
                     if isinstance(chunk, TextChunk) and chunk.text:
                         yield self._emitter.emit(Text, text=chunk.text)
                     elif isinstance(chunk, ModelResponse):
@@ -150,6 +164,21 @@ class Caller:
             if self.response is None:
                 raise BadResponse(f"the stream of {self.model.name} ended without an answer")
             span.answered(self.response)
+
+    def _checked(self, chunk: Chunk, before: int) -> int:
+        """How many characters a piece of an answer adds, beside those before it; refuses an answer without end."""
+        match chunk:
+            case TextChunk(text) | ThinkingChunk(text):
+                chars = len(text)
+            case ToolCallChunk():
+                chars = len(chunk.json)
+            case ModelResponse():  # all of it, whether or not it was told in pieces
+                return -before + self._checked(TextChunk(chunk.text), 0)
+        if before + chars > MAX_TEXT:
+            raise BadResponse(
+                f"{self.model.name} answered with more than {MAX_TEXT:,} characters and was stopped; set max_output"
+            )
+        return chars
 
     def _status(self, request: Request, usage: Usage) -> CacheStatus:
         """What the cache did, beside what its rules say it should have done after the requests before this one."""

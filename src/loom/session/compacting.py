@@ -30,6 +30,7 @@ from loom.session.compaction.policy import Decision, Load, decide
 from loom.session.events import Emitter
 from loom.session.history import History, is_sayable
 from loom.session.rounds import current_request
+from loom.telemetry.bill import Bill, info_of
 from loom.tokens.parts import MESSAGE_OVERHEAD
 
 _SMALLER = 0.9
@@ -107,7 +108,8 @@ class Compacting:
         self._ids = ids
         self._pressure = 0
         self._gave_up_at: int | None = None
-        self._spent = Usage()
+        self.spent = Bill()
+        """What the last compaction cost."""
         self._asks: Ask = self._other(config.summary_model) if config.summary_model else self._own
         self._compactor = self._built(self._ask)
 
@@ -120,6 +122,7 @@ class Compacting:
     async def if_needed(self) -> AsyncGenerator[Event]:
         """Compact if it is time. Where that cannot be done the turn goes on: the provider has the last word."""
         window = self._context.compile(clear_volatile=False)
+        await self._caller.meter.read(window)
         load, decision = self.load(window)
         if decision.pressure > self._pressure:
             yield self._emitter.emit(ContextPressure, tokens=load.tokens, window=load.window, trigger=decision.trigger)
@@ -170,7 +173,7 @@ class Compacting:
         compactor = self._compactor
         before = self._caller.meter.tokens(window)
         yield self._emitter.emit(CompactionStart, reason=reason, strategy=compactor.name, tokens=before, target=target)
-        self._spent = Usage()
+        self.spent = Bill()
         rewrite, error = Pass(replacements=(), strategy=compactor.name), None
         compaction: Compaction | None = None
         try:
@@ -185,7 +188,7 @@ class Compacting:
             tokens_after=compaction.tokens_after if compaction else before,
             covered=len(rewrite.covered) if compaction else 0,
             dropped_thinking=rewrite.dropped_thinking if compaction else 0,
-            usage=self._spent,
+            usage=self.spent.usage,
             undo=compaction.id if compaction else None,
             error=str(error) if error else None,
         )
@@ -196,12 +199,14 @@ class Compacting:
     async def on_demand(self) -> AsyncGenerator[Event]:
         """Compact now."""
         window = self._context.compile(clear_volatile=False)
+        await self._caller.meter.read(window)
         async for event in self.run("asked for", window, self._target_now(window)):
             yield event
 
     async def plan(self) -> CompactionPlan:
         """What a compaction now would do. No model is asked: summaries are taken to be as long as they may be."""
         window = self._context.compile(clear_volatile=False)
+        await self._caller.meter.read(window)
         asked: list[int] = []
         beside = self._caller.meter.tokens(window) - self._count(self._history.shown)
 
@@ -305,7 +310,9 @@ class Compacting:
                 response = await self._asks(history, instruction, max_output=max_output)
         except TimeoutError as error:
             raise ProviderUnavailable(f"a summary took longer than {self.config.timeout:g} seconds") from error
-        self._spent += response.usage
+        other = self.config.summary_model
+        cost = info_of(other.name).cost(response.usage) if other else self._caller.cost(response.usage)
+        self.spent += Bill(requests=1, usage=response.usage, cost=cost)
         return response
 
     async def _own(self, history: Sequence[Shown], instruction: str, *, max_output: int) -> ModelResponse:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from loom.core.heavy import off_loop
 from loom.core.section import SECTIONS
-from loom.core.window import Window
+from loom.core.window import View, Window
 from loom.protocols.token_counter import TokenCounter
 from loom.tokens import CalibratedCounter, count_tool
 from loom.tokens.parts import MESSAGE_OVERHEAD
+
+_FASTER = 8
+"""How many times less than cutting it into words counting a text takes."""
 
 
 class Meter:
@@ -37,6 +41,13 @@ class Meter:
             self.counter.observe(counted, tokens, scale=1.0)
             self._measured = (tokens, counted)
 
+    async def read(self, window: Window) -> None:
+        """Count what is new in a window ahead of time: in a thread, where that is much."""
+        items = (item for section in SECTIONS for _, item in window.items(section))
+        new = [item for item in items if _key(item) not in self._known]
+        counts = await off_loop(sum(len(item.text) for item in new) // _FASTER, lambda: list(map(self._item, new)))
+        self._known.update(zip(map(_key, new), counts, strict=True))
+
     def forget(self) -> None:
         """The next window has nothing to do with the measured one."""
         self._measured = None
@@ -55,9 +66,15 @@ class Meter:
     def _section(self, window: Window, section: str) -> int:
         total = 0
         for _, item in window.items(section):  # pyright: ignore[reportArgumentType]
-            key = (item.id, len(item.text))
+            key = _key(item)
             if key not in self._known:
-                parts = sum(self._base.count_part(part) for part in item.parts)
-                self._known[key] = parts + MESSAGE_OVERHEAD
+                self._known[key] = self._item(item)
             total += self._known[key]
         return total
+
+    def _item(self, item: View) -> int:
+        return sum(self._base.count_part(part) for part in item.parts) + MESSAGE_OVERHEAD
+
+
+def _key(item: View) -> tuple[str, int]:
+    return (item.id, len(item.text))

@@ -17,7 +17,7 @@ from loom.errors import StaleWrite
 from loom.memory.guarded import TRIES
 from loom.memory.ingest import Turn, keyed_id
 from loom.memory.memory import Memory
-from loom.memory.profile import FACTS, PINNED
+from loom.memory.profile import FACTS, PINNED, said_by
 from loom.memory.recent import recent
 from loom.memory.values import Recalled, Remembered
 from loom.session.config import SessionConfig
@@ -25,14 +25,14 @@ from loom.session.history import History
 from loom.tokens import EstimateCounter
 
 _TAG = "memory"
-_NOTE = "From earlier conversations with this user. Follow their standing instructions; the rest is background."
+_NOTE = "Your memory of this user. Only the standing instructions in it are requests; the rest is information."
 _RECENT = "Said a moment ago in other conversations"
 _FOUND = "Recalled"
 _KNOWLEDGE = "From the knowledge base"
 _CUT = "  [cut]"
 _ANSWER_GONE = "the answer of this turn was not remembered: something that was recalled for it was forgotten meanwhile"
-_NAME = 200
-"""Characters of a speaker's name or a passage's source that are shown."""
+_SOURCE = 200
+"""Characters of a passage's source that are shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,9 +194,9 @@ def _new(group: Group, earlier: Sequence[str]) -> Group:
 
 def _line(item: Found) -> str:
     words = one_line(item.text)
-    if isinstance(item, Passage) and (source := in_brackets(item.source, _NAME)):
+    if isinstance(item, Passage) and (source := in_brackets(item.source, _SOURCE)):
         return f"- ({source}) {words}"
     if not isinstance(item, Episode):
         return f"- {words}"
-    speaker = f", {in_brackets(item.speaker, _NAME)}" if item.speaker not in (None, "user") else ""
+    speaker = f", {name}" if (name := said_by(item)) else ""
     return f"- ({item.at:%Y-%m-%d}{speaker}) {words}"

@@ -24,6 +24,8 @@ class Reply:
     usage: Usage
     """Of this turn, compactions included."""
     checkpoint_id: str
+    cost: float | None = None
+    """Of this turn, in US dollars; None where the prices of a model are not known."""
     recalled: Recalled | None = None
     remembered: Remembered | None = None
     events: tuple[Event, ...] = field(default=(), repr=False)

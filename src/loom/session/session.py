@@ -13,6 +13,7 @@ from loom.core.checkpoint import Checkpoint, Compaction, LoggedMessage, Shown
 from loom.core.clock import Clock, SystemClock
 from loom.core.event import CheckpointSaved, CompactionEnd, Event, SessionEnd, SessionStart
 from loom.core.ids import RecordIds
+from loom.core.limits import MAX_TEXT, check_length
 from loom.core.message import Message, TextPart, ThinkingPart, Usage
 from loom.core.scope import Scope
 from loom.errors import NotFound, StoreConflict, UsageError
@@ -413,7 +414,9 @@ class Session:
 def _user_message(content: str | Message) -> Message:
     message = Message.user(content) if isinstance(content, str) and content.strip() else content
     if not isinstance(message, Message) or message.role != "user":
-        raise UsageError(f"a session takes text or a user message, not {content!r}")
+        raise UsageError(f"a session takes text or a user message, not {content!r:.200}")
+    instead = "put it into a file entry or a knowledge base, or send it in parts"
+    check_length(message.text, "the message", MAX_TEXT, instead)
     return message
 
 

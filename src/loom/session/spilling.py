@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from loom.core.checkpoint import LoggedMessage
+from loom.core.heavy import off_loop
 from loom.core.message import JSON, Message, TextPart, ToolResultPart, ToolSpec
 from loom.errors import NotFound, UsageError
 from loom.protocols.token_counter import TokenCounter
@@ -43,13 +44,17 @@ class Spilling:
     def _most(self) -> int:
         return self._limit - _NOTICE  # so that what it reads is never shortened itself
 
-    def shorten(self, logged: LoggedMessage) -> None:
+    async def shorten(self, logged: LoggedMessage) -> None:
         """Show a message of results with the long ones shortened."""
         parts = [self._shortened(part, f"{logged.id}-{n}") for n, part in enumerate(logged.message.parts)]
         short = Message(logged.message.role, tuple(parts))
         if short != logged.message:
-            before, after = (sum(map(self._counter.count_part, m.parts)) for m in (logged.message, short))
+            both, chars = (logged.message, short), sum(map(len, map(_text_of, logged.message.parts)))
+            before, after = await off_loop(chars // 8, lambda: [self._tokens(message) for message in both])
             self._history.shorten(logged.id, short, before=before, after=after)
+
+    def _tokens(self, message: Message) -> int:
+        return sum(map(self._counter.count_part, message.parts))
 
     async def run(self, input: JSON) -> str:
         """A piece of a result, or the places where a text stands in it."""
@@ -77,7 +82,7 @@ class Spilling:
         raise NotFound(f"there is no result {id!r} in this conversation; a shortened result names its id")
 
     def _shortened(self, part: Any, id: str) -> Any:
-        text = _text(part) if isinstance(part, ToolResultPart) else ""
+        text = _text_of(part)
         if len(text) <= self._limit:
             return part
         head = (self._limit - _NOTICE) * 3 // 4
@@ -93,6 +98,10 @@ class Spilling:
 
 def _text(part: ToolResultPart) -> str:
     return "\n".join(piece.text for piece in part.content if isinstance(piece, TextPart))
+
+
+def _text_of(part: Any) -> str:
+    return _text(part) if isinstance(part, ToolResultPart) else ""
 
 
 def _is_count(value: object, least: int) -> bool:

@@ -9,6 +9,7 @@ from anyio import create_task_group
 from loom.context.entry import MessageEntry
 from loom.core.clock import Clock
 from loom.core.event import Event, ToolEnd, ToolStart
+from loom.core.limits import MAX_TEXT, MAX_TOOL_INPUT, MAX_TOOL_NAME, chars_in, check_length, shortened
 from loom.core.message import DocumentPart, ImagePart, Message, TextPart, ToolCallPart, ToolResultPart, ToolSpec
 from loom.errors import UsageError
 from loom.protocols.tool import Tool, ToolOutput
@@ -23,6 +24,8 @@ class Toolbox:
         for tool in tools:
             if not isinstance(tool, Tool):  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise UsageError(f"a session's tools hold {type(tool).__name__}; give objects with `spec` and `run`")
+            instead = "no provider takes a longer one: rename it"
+            check_length(tool.spec.name, f"the name of tool {tool.spec.name[:40]!r}", MAX_TOOL_NAME, instead)
             if tool.spec.name in self._tools:
                 raise UsageError(f"two tools are called {tool.spec.name!r}; rename one")
             self._tools[tool.spec.name] = tool
@@ -47,7 +50,7 @@ class Toolbox:
             began = self._clock.monotonic()
             result = _failed(call, "the tool was cancelled before it answered")
             try:
-                result = await self._answer(call, refused.get(call.id))
+                result = await self._answer(call, refused.get(call.id), MAX_TEXT // len(calls))
             finally:  # a tool that awaits a task which somebody cancelled ends like this, and nothing else does
                 results[call.id] = result
                 spent = round((self._clock.monotonic() - began) * 1000)
@@ -62,27 +65,35 @@ class Toolbox:
                 tasks.start_soon(one, call)
         return Message("user", tuple(results[call.id] for call in calls)), ends
 
-    async def _answer(self, call: ToolCallPart, refusal: str | None) -> ToolResultPart:
+    async def _answer(self, call: ToolCallPart, refusal: str | None, most: int) -> ToolResultPart:
+        """What a tool says to a call, in at most so many characters."""
         tool = self._tools.get(call.name)
         if refusal is not None:
             return _failed(call, refusal)
         if tool is None:
             known = ", ".join(self._tools) or "none"
-            return _failed(call, f"there is no tool {call.name!r}; the tools are: {known}")
+            return _failed(call, f"there is no tool {call.name[:MAX_TOOL_NAME]!r}; the tools are: {known}")
+        if (size := chars_in(call.input, MAX_TOOL_INPUT)) > MAX_TOOL_INPUT:
+            return _failed(call, f"the input has over {MAX_TOOL_INPUT:,} characters ({size:,}); send less of it")
         try:
-            result = ToolResultPart(call.id, _content(await tool.run(call.input)))
+            result = ToolResultPart(call.id, _content(await tool.run(call.input), most))
             MessageEntry(Message("user", (result,)))  # refuses what no provider takes
         except (Exception, SystemExit) as error:  # noqa: BLE001  (whatever a tool raises is told to the model)
-            return _failed(call, f"{type(error).__name__}: {error}")
+            return _failed(call, shortened(f"{type(error).__name__}: {error}", most))
         return result
 
 
-def _content(output: ToolOutput) -> tuple[TextPart | ImagePart | DocumentPart, ...]:
+def _content(output: ToolOutput, most: int) -> tuple[TextPart | ImagePart | DocumentPart, ...]:
+    """What a tool returned as parts; of text in more than `most` characters both ends, and how much is left out."""
     if isinstance(output, str):
-        return (TextPart(output),)
+        return (TextPart(shortened(output, most)),)
     if not isinstance(output, Sequence):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UsageError(f"the tool returned {type(output).__name__}; it has to return text, or parts")
-    return tuple(output)
+    texts = [part for part in output if isinstance(part, TextPart)]
+    if sum(len(part.text) for part in texts) <= most:
+        return tuple(output)
+    share = most // len(texts)
+    return tuple(TextPart(shortened(p.text, share), p.phase) if isinstance(p, TextPart) else p for p in output)
 
 
 def _failed(call: ToolCallPart, reason: str) -> ToolResultPart:

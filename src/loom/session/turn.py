@@ -8,7 +8,7 @@ from contextlib import aclosing
 from loom.context.entry import StringEntry
 from loom.core.checkpoint import LoggedMessage
 from loom.core.event import CheckpointSaved, CompactionEnd, Event, Recovery, TurnEnd, TurnStart
-from loom.core.message import Message, Usage
+from loom.core.message import Message
 from loom.core.window import Window
 from loom.errors import ContextOverflow, LoomError
 from loom.memory.ingest import said_in
@@ -18,6 +18,7 @@ from loom.session.history import is_sayable
 from loom.session.recalling import Known
 from loom.session.sending import Reply
 from loom.session.state import State
+from loom.telemetry.bill import Bill
 
 
 class TurnRun:
@@ -36,7 +37,7 @@ class TurnRun:
         self.stop = "end"
         self.turn = 0
         self.checkpoint_id = ""
-        self.usage = Usage()
+        self.bill = Bill()
         self.recalled: Recalled | None = None
         self.remembered: Remembered | None = None
 
@@ -60,7 +61,8 @@ class TurnRun:
             text=self.text,
             stop=self.stop,
             turn=self.turn,
-            usage=self.usage,
+            usage=self.bill.usage,
+            cost=self.bill.cost,
             checkpoint_id=self.checkpoint_id,
             recalled=self.recalled,
             remembered=self.remembered,
@@ -92,7 +94,7 @@ class TurnRun:
         yield await self._saved()
         async for event in self._remember():
             yield event
-        yield state.emitter.emit(TurnEnd, turn=state.turn, stop=self.stop, usage=self.usage)
+        yield state.emitter.emit(TurnEnd, turn=state.turn, stop=self.stop, usage=self.bill.usage)
 
     def _begin(self) -> None:
         """The message joins the history, behind what was recalled and activated for it."""
@@ -141,7 +143,7 @@ class TurnRun:
         state = self._state
         response = state.caller.response
         assert response is not None
-        self._spend(response.usage)
+        self._spend(Bill(requests=1, usage=response.usage, cost=state.caller.cost(response.usage)))
         state.context.commit(window)
         if response.message is not None and is_sayable(response.message):
             state.history.append(response.message)
@@ -150,11 +152,11 @@ class TurnRun:
 
     def _heard(self, event: Event) -> None:
         if isinstance(event, CompactionEnd):
-            self._spend(event.usage)
+            self._spend(self._state.compacting.spent)
 
-    def _spend(self, usage: Usage) -> None:
-        self.usage += usage
-        self._state.usage += usage
+    def _spend(self, bill: Bill) -> None:
+        self.bill += bill
+        self._state.usage += bill.usage
 
     async def _tools(self, response: ModelResponse) -> AsyncGenerator[Event]:
         state = self._state
@@ -167,7 +169,7 @@ class TurnRun:
                 yield event
             logged = state.history.append(results)
             if state.spilling is not None:
-                state.spilling.shorten(logged)
+                await state.spilling.shorten(logged)
         yield await self._saved()
 
     def _refused(self, response: ModelResponse) -> dict[str, str]:

@@ -1,69 +1,76 @@
-"""Stopping a call at each of its steps: something else happens there, and the call goes on."""
+"""How long the event loop is held: the CPU time of each of its steps."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+import asyncio
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
-from contextvars import ContextVar
-from inspect import iscoroutinefunction
+from dataclasses import dataclass
+from functools import partial
+from time import thread_time
 from typing import Any, cast
 
-_counted: ContextVar[bool] = ContextVar("counted", default=False)
+_CALLS = ("call_soon", "call_soon_threadsafe", "call_at")
+"""What a loop is told its steps by; everything else it does goes through one of these."""
 
-Interruption = Callable[[], Awaitable[None]]
 
-
+@dataclass(slots=True)
 class Steps:
-    """The steps of whatever is called inside `counting()`: before and after each call of a watched object.
+    """The steps that a loop made: how many, how much CPU time the longest took in seconds, and what it did."""
 
-    A call of the watched object that is made by another task, or by the interruption itself, is no step.
-    """
+    count: int = 0
+    longest: float = 0.0
+    where: str = ""
 
-    def __init__(self) -> None:
-        self._left = -1
-        self._interruption: Interruption | None = None
-        self.reached = False
-        """Whether the call had as many steps as `counting()` was to let pass."""
+    def __str__(self) -> str:
+        return f"{self.count} steps, the longest {self.longest * 1000:.1f} ms in {self.where or 'nothing'}"
 
-    @asynccontextmanager
-    async def counting(self, step: int, interruption: Interruption) -> AsyncGenerator[None]:
-        """Interrupt what is called in this block at one of its steps, counted from 0."""
-        self._left, self._interruption, self.reached = step, interruption, False
-        token = _counted.set(True)
+    def run(self, callback: Callable[..., object], *args: Any) -> None:
+        """Make one step, and measure it."""
+        began = thread_time()
         try:
-            yield
+            callback(*args)
         finally:
-            _counted.reset(token)
-            self._interruption = None
+            spent = thread_time() - began
+            self.count += 1
+            if spent > self.longest:
+                self.longest, self.where = spent, _named(callback)
 
-    async def pass_by(self) -> None:
-        """One step."""
-        if not _counted.get() or self._interruption is None or self.reached:
-            return
-        self._left -= 1
-        if self._left < 0:
-            self.reached = True
-            token = _counted.set(False)
-            try:
-                await self._interruption()
-            finally:
-                _counted.reset(token)
 
-    def watch(self, watched: Any) -> None:
-        """Make every public coroutine method of an object two steps. It stays an instance of its class."""
-        kind = cast("type[Any]", type(watched))
-        names = [name for name in dir(kind) if not name.startswith("_") and iscoroutinefunction(getattr(kind, name))]
-        stepped = {name: self._stepped(kind, name) for name in names}
-        watched.__class__ = type(f"Watched{kind.__name__}", (kind,), stepped)
+@asynccontextmanager
+async def measured_steps() -> AsyncGenerator[Steps]:
+    """Measure every step that the running asyncio loop makes inside the block, whatever task it is of.
 
-    def _stepped(self, kind: type[Any], name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
-        method = getattr(kind, name)
+    A step is what runs between two waits: while it does, nobody else is served. The time is CPU time of the loop's own
+    thread, so a busy machine and work in other threads do not count.
+    """
+    loop, steps = asyncio.get_running_loop(), Steps()
+    for name in _CALLS:
+        setattr(loop, name, partial(_measured, getattr(loop, name), steps, name))
+    try:
+        await asyncio.sleep(0)  # what runs now was begun before anybody measured; the next step is measured
+        yield steps
+        await asyncio.sleep(0)
+    finally:
+        for name in _CALLS:
+            delattr(loop, name)
 
-        async def call(*args: Any, **options: Any) -> Any:
-            await self.pass_by()
-            try:
-                return await method(*args, **options)
-            finally:
-                await self.pass_by()
 
-        return call
+def _measured(call: Callable[..., Any], steps: Steps, name: str, *args: Any, **options: Any) -> Any:
+    when, (callback, *rest) = (args[:1], args[1:]) if name == "call_at" else ((), args)
+    return call(*when, steps.run, callback, *rest, **options)
+
+
+def _named(callback: Callable[..., object]) -> str:
+    """The code of a step: for a task, where it waits now, or what it was if it is over."""
+    task: Any = getattr(callback, "__self__", None)
+    if not isinstance(task, asyncio.Task):
+        return getattr(callback, "__qualname__", repr(callback))
+    waiting: Any = cast("Any", task).get_coro()
+    place = getattr(waiting, "__qualname__", repr(waiting))
+    while (inner := getattr(waiting, "cr_await", None) or getattr(waiting, "ag_await", None)) is not None:
+        waiting = inner
+        frame = getattr(waiting, "cr_frame", None) or getattr(waiting, "ag_frame", None)
+        if frame is not None:
+            place = f"{frame.f_code.co_qualname} ({frame.f_code.co_filename}:{frame.f_lineno})"
+    return place

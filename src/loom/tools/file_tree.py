@@ -7,6 +7,7 @@ from typing import Final
 
 from loom.core.clock import Clock
 from loom.core.filter import Range
+from loom.core.limits import MAX_BLOCK
 from loom.core.record import Provenance, WorkingBlock
 from loom.core.scope import Scope
 from loom.memory.listing import FILE, every
@@ -14,8 +15,6 @@ from loom.memory.memory import Memory
 from loom.tools.function import ToolError
 
 ROOT: Final = "/memories"
-MAX_CHARS: Final = 100_000
-"""Characters of one file."""
 MAX_FILES: Final = 500
 """Files of one user."""
 _MAX_PATH: Final = 240
@@ -31,6 +30,8 @@ def path_of(path: str) -> str:
 
     Nothing is decoded, folded or resolved: a path that another reader could take for another one is no path.
     """
+    if len(path) > _MAX_PATH + 1:
+        raise ToolError(f"Path is too long: {len(path):,} characters; at most {_MAX_PATH} are allowed")
     plain = path.removesuffix("/")
     if plain != ROOT and not plain.startswith(f"{ROOT}/"):
         raise ToolError(f"Path must start with {ROOT}, got: {path}")
@@ -107,8 +108,8 @@ class FileTree:
 
     async def write(self, path: str, text: str) -> None:
         """Write a file, new or changed."""
-        if len(text) > MAX_CHARS:
-            raise ToolError(f"the file would have {len(text):,} characters; at most {MAX_CHARS:,} may be: split it")
+        if len(text) > MAX_BLOCK:
+            raise ToolError(f"the file would have {len(text):,} characters; at most {MAX_BLOCK:,} may be: split it")
         if path not in self.files:
             self._check_new(path, len(self.files) + 1)
         await self._store.put(self._scope, self._block(path, text))

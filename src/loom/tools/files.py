@@ -22,6 +22,8 @@ _DESCRIPTION = (
     "new_str); insert (path, insert_line, insert_text), 0 being the beginning; delete (path); rename (old_path, "
     "new_path). Look at /memories before you begin."
 )
+_PLACES = 20
+"""Places of a text that an error names at the most."""
 _NEEDS = {
     "view": ("path",),
     "create": ("path", "file_text"),
@@ -125,8 +127,7 @@ async def _replace(tree: FileTree, path: str, old: str, new: str) -> str:
     if not old or old not in text:
         raise ToolError(f"No replacement was performed, old_str `{old}` did not appear verbatim in {path}.")
     if text.count(old) > 1:
-        places = [n for n in range(len(text)) if text.startswith(old, n)]
-        lines = ", ".join(str(text.count("\n", 0, n) + 1) for n in places)
+        lines = ", ".join(str(text.count("\n", 0, n) + 1) for n in _places(text, old))
         raise ToolError(
             f"No replacement was performed. Multiple occurrences of old_str `{old}` in lines: {lines}. "
             f"Please ensure it is unique"
@@ -137,6 +138,16 @@ async def _replace(tree: FileTree, path: str, old: str, new: str) -> str:
     lines = lines_of(text)
     around = numbered(lines, max(1, at - 2), min(len(lines), at + new.count("\n") + 2))
     return f"The memory file has been edited. Here is the snippet showing the change (with line numbers):\n{around}"
+
+
+def _places(text: str, wanted: str) -> list[int]:
+    """Where a text stands in another, the first places of many."""
+    found: list[int] = []
+    place = text.find(wanted)
+    while place >= 0 and len(found) < _PLACES:
+        found.append(place)
+        place = text.find(wanted, place + 1)
+    return found
 
 
 async def _insert(tree: FileTree, path: str, line: int, text: str) -> str:

@@ -6,7 +6,7 @@ import inspect
 import re
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, overload
+from typing import Any, cast, overload
 
 from anyio import move_on_after, to_thread
 
@@ -79,7 +79,11 @@ class FunctionTool:
                 f"the input of {self.spec.name} is wrong: {error}. Call it again with the right one."
             ) from error
         with move_on_after(self._timeout):
-            return self._worded(await self._called(arguments))
+            result = await self._called(arguments)
+            if not isinstance(result, list | dict | tuple | set):
+                return self._worded(result)
+            # It may hold anything, and nobody knows how much before it is written out.
+            return await to_thread.run_sync(self._worded, cast("object", result), abandon_on_cancel=True)
         raise ToolError(f"{self.spec.name} took longer than {self._timeout:g} seconds and was stopped")
 
     def _worded(self, result: Any) -> ToolOutput:

@@ -12,6 +12,7 @@ from loom.core.record import Episode, Layer
 from loom.errors import NotFound
 from loom.memory.listing import FILE
 from loom.memory.memory import Memory
+from loom.memory.profile import said_by
 from loom.tools.function import FunctionTool, ToolError, tool
 from loom.tools.run_context import get_run_context
 
@@ -92,8 +93,8 @@ def _blocks(memory: Memory) -> tuple[FunctionTool, ...]:
 def _line(hit: Hit) -> str:
     item, about = hit.item, list[str]()
     if isinstance(item, Episode):
-        about = [f"{item.at:%Y-%m-%d}", *([item.speaker] if item.speaker not in (None, "user") else [])]
+        about = [f"{item.at:%Y-%m-%d}", said_by(item)]
     elif isinstance(item, Passage):
-        about = [item.source] if item.source else []
-    named = "".join(f"{in_brackets(name, _NAME)}, " for name in about)
+        about = [in_brackets(item.source, _NAME)]
+    named = "".join(f"{name}, " for name in about if name)
     return f"- ({named}[{one_line(item.id)}]) {one_line(item.text)}"

@@ -9,6 +9,7 @@ from typing import Any
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from loom.core.checks import mended
+from loom.core.limits import MAX_TEXT, shortened
 from loom.core.message import DocumentPart, ImagePart, TextPart
 from loom.protocols.tool import ToolOutput
 
@@ -16,7 +17,7 @@ _Part = TextPart | ImagePart | DocumentPart
 
 
 def as_output(value: Any) -> ToolOutput:
-    """Text as it is, parts as they are, nothing as "done", anything else as JSON.
+    """Text as it is, parts as they are, nothing as "done", anything else as JSON; both ends of what is too long.
 
     Raises:
         TypeError: there is no such form for it; the message says what to return instead.
@@ -24,13 +25,13 @@ def as_output(value: Any) -> ToolOutput:
     if value is None:
         return "done"
     if isinstance(value, str):
-        return _sayable(value)
+        return _sayable(shortened(value, MAX_TEXT))
     if isinstance(value, _Part):
         return (value,)
     parts: list[Any] = [*value] if isinstance(value, list | tuple) else []  # pyright: ignore[reportUnknownVariableType]
     if parts and all(isinstance(part, _Part) for part in parts):
         return tuple(parts)
-    return _sayable(_as_json(value))
+    return _sayable(shortened(_as_json(value), MAX_TEXT))
 
 
 def _as_json(value: Any) -> str:

@@ -137,7 +137,9 @@ def test_moved_reminders_equal_reminders_sent_last() -> None:
 
 def test_an_automatic_breakpoint_becomes_a_marker_before_the_reminder() -> None:
     bad = layouts.automatic_on_reminder()
-    for prompt in repair(bad.trace, "explicit_tail", LOOKBACK):
+    repaired = repair(bad.trace, "explicit_tail", LOOKBACK)
+    assert len(repaired) == len(bad.trace) > 1
+    for prompt in repaired:
         assert prompt.automatic is None
         assert prompt.markers == (len(prompt.blocks) - 2,)
 

@@ -38,6 +38,7 @@ def test_a_trace_of_lines() -> None:
 def test_requests_of_a_trace_share_their_blocks_and_counts() -> None:
     counter = Letters()
     prompts, _ = read_trace(lines(turn(3), turn(3)), counter=counter)
+    assert prompts[0].blocks
     assert all(a is b for a, b in zip(prompts[0].blocks, prompts[1].blocks, strict=True))
     assert counter.asked == len(prompts[0].blocks)
 

@@ -145,6 +145,7 @@ def test_markers_stand_on_what_goes_in_and_nowhere_else(window: Window) -> None:
     marked = {slot for path, slot in out.origins.items() if "prompt_cache_breakpoint" in at(out.body, path)}
     assert marked == {slot for slot in layout.slots() if openai_chat.may_mark(slot)}
     assert {type(slot.content) for slot in set(layout.slots()) - marked} >= {ToolCallPart}
+    assert {slot.role for slot in marked} >= {"user"}
     assert not any(slot.role == "assistant" for slot in marked)
     assert out.body["prompt_cache_options"] == {"mode": "explicit"}
 

@@ -134,6 +134,7 @@ def test_markers_stand_on_what_goes_in_and_nowhere_else(window: Window) -> None:
     assert len(marked) == len({out.origins[path] for path in marked}), "one marker for each slot"
     kinds = {type(slot.content) for slot in layout.slots() if not openai_responses.may_mark(slot)}
     assert {ToolCallPart, ThinkingPart, TextPart} <= kinds
+    assert marked
     assert all(at(out.body, path)["prompt_cache_breakpoint"] == {"mode": "explicit", "ttl": "12h"} for path in marked)
 
 

@@ -1,6 +1,7 @@
 """LocalModel: a real small model (SmolLM2, 135M) in this process, and llama.cpp's own server over two wires."""
 
 import importlib.util
+import re
 from contextlib import aclosing
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from loom.context.context import Context
 from loom.context.entry import MessageEntry
 from loom.core.message import ImagePart, Message, TextPart, ToolCallPart, ToolResultPart, ToolSpec
+from loom.engine import open_memory
 from loom.engine.models import open_model
 from loom.errors import BadResponse, ContextOverflow, NotFound, ProviderError, UsageError
 from loom.protocols.model import (
@@ -26,6 +28,7 @@ from loom.providers.models.anthropic import AnthropicModel
 from loom.providers.models.compatible import CompatibleModel
 from loom.providers.models.local import LocalModel
 from loom.providers.models.local_runtime import Runtime
+from loom.session.config import SessionConfig
 from loom.session.session import Session
 from loom.testing.conformance import ModelSuite
 
@@ -34,6 +37,8 @@ pytestmark = pytest.mark.anyio
 WEATHER = ToolSpec(
     "weather", "The weather.", {"type": "object", "properties": {"city": {"enum": ["Lisbon"]}}, "required": ["city"]}
 )
+INTRODUCED = "Your memory of this user"
+"""How the sentence begins that introduces memory to a model."""
 SHORT = ModelSettings(max_output=8, temperature=0.0)
 ASK = ModelRequest(messages=(Message.user("Say hello."),), system=("Be brief.",), settings=SHORT)
 
@@ -113,7 +118,7 @@ class TestInProcess:
         *chunks, response = [chunk async for chunk in loaded.stream(asked)]
         assert response.stop == "tool"
         assert {(call.name, call.input["city"]) for call in response.tool_calls} == {("weather", "Lisbon")}
-        assert all(isinstance(chunk, ToolCallChunk) for chunk in chunks)
+        assert {type(chunk) for chunk in chunks} == {ToolCallChunk}
         assert [chunk.id for chunk in chunks] == [call.id for call in response.tool_calls]
 
     async def test_a_prompt_that_is_too_long(self, loaded):
@@ -142,7 +147,7 @@ class TestInProcess:
             await anext(chunks)
             running = list(model._running)
             await model.aclose()
-        assert not any(generation.alive for generation in running)
+        assert [generation.alive for generation in running] == [False]
         assert (await model.complete(ASK)).text
         await model.aclose()
         await model.aclose()
@@ -270,3 +275,23 @@ def test_reading_what_the_schema_allowed():
 def test_what_the_schema_did_not_allow(text):
     with pytest.raises(BadResponse):
         local_tools.read(text, "a1")
+
+
+def _runs(text: str) -> set[tuple[str, ...]]:
+    """Every four words that follow each other."""
+    words = re.findall(r"\w+", text.lower())
+    return set(zip(words, words[1:], words[2:], words[3:], strict=False))
+
+
+@needs_weights
+@pytest.mark.parametrize("question", ["Where do I live?", "What is my dog called?", "Tell me a joke."])
+async def test_a_small_model_does_not_say_the_sentence_that_introduces_memory(loaded, question):
+    memory = open_memory("inmemory", embedder="hash")
+    await memory.instruct("Always be brief. I'm vegetarian.", user_id="ann")
+    await memory.remember(["I live in Oslo.", "My dog is called Rex."], user_id="ann")
+    await memory.metabolize(user_id="ann")
+    config = SessionConfig(settings=ModelSettings(max_output=40, temperature=0.0))
+    session = Session(model=loaded, memory=memory, user_id="ann", instructions="You are helpful.", config=config)
+    shown = next(m.text for m in await session.preview(question) if m.text.startswith(INTRODUCED))
+    note = shown.partition("\n<memory>")[0]
+    assert not _runs(note) & _runs((await session.send(question)).text)

@@ -92,6 +92,7 @@ async def test_a_text_is_whole_in_the_stream_and_in_the_answer(way, cut):
         if isinstance(chunk, TextChunk | ThinkingChunk):
             chunk.text.encode()
     assert response.usage.input, "told or estimated"
+    assert response.parts
     for part in response.parts:
         assert isinstance(part, TextPart | ThinkingPart)
         assert part.text == text

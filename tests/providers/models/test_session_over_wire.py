@@ -129,6 +129,7 @@ async def test_reasoning_goes_back_unchanged_in_every_round_of_a_turn(kind):
         await session.send("Bye")
         blocks = service.wire.replayed(rounds[0])
         assert blocks
+        assert len(service.requests) > 2
         for request in service.requests[1:]:
             turns = request.get("messages") or request["input"]
             assert [block for block in blocks if block not in _flat(turns)] == []

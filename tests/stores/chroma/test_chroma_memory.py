@@ -55,7 +55,7 @@ async def test_beside_a_server(chroma_url, tmp_path):
 
 async def test_an_agent_remembers_with_it(tmp_path):
     memory = ChromaMemory.local(tmp_path / "chroma", embedder=HashEmbedder())
-    async with Agent(model=ScriptedModel(["Hello Alice.", "In Tokyo."]), memory=memory) as agent:
+    async with memory, Agent(model=ScriptedModel(["Hello Alice.", "In Tokyo."]), memory=memory) as agent:
         await agent.run("Hi, I'm Alice and I live in Tokyo.", user_id="alice")
         await agent.run("Where do I live?", user_id="alice", session_id="another")
         asked = str(agent.model.requests[-1])

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final, cast
 
 from loom.core.fence import without_tag
+from loom.core.heavy import off_loop
+from loom.core.limits import MAX_NAME, MAX_OBJECT
 from loom.core.message import JSON, Message, Usage
 from loom.core.plain import one_line, plain_text
 from loom.core.record import Episode, Fact
@@ -19,10 +22,6 @@ from loom.protocols.model import Model, ModelRequest, ModelResponse, ModelSettin
 from loom.telemetry.bill import Ledger, metered
 from loom.telemetry.spans import model_span
 
-MAX_NAME: Final = 200
-"""The longest subject or predicate, in characters."""
-MAX_OBJECT: Final = 1_000
-"""The longest object, in characters."""
 MAX_ANSWER: Final = 300
 """Characters of what the assistant said that are shown, from its end: no facts are taken from it, but it may have
 asked the question that the next message answers."""
@@ -125,9 +124,9 @@ class LlmExtractor:
         for batch in self._batches(episodes):
             response = await self._asked(self._request(batch, known))
             usage += response.usage
-            items, notes, is_read = read_items(response.text)
+            items, notes, is_read = await off_loop(len(response.text), partial(read_items, response.text))
             unread += not is_read
-            skipped += notes
+            skipped += [*notes, *self._cut(batch)]
             if len(items) > self._max_facts:
                 skipped.append(f"the reply lists {len(items)} facts; {self._max_facts} were read: raise max_facts")
             for number, item in enumerate(items[: self._max_facts], 1):
@@ -143,12 +142,19 @@ class LlmExtractor:
             span.answered(response)
         return response
 
+    def _cut(self, batch: Mapping[str, Episode]) -> Iterator[str]:
+        """What a model was not shown of these episodes, in words."""
+        for episode in batch.values():
+            if len(episode.text) > self._max_chars:
+                read = f"the first {self._max_chars:,} were read: raise max_chars"
+                yield f"episode {episode.id} has {len(episode.text):,} characters; {read}"
+
     def _batches(self, episodes: Sequence[Episode]) -> Iterator[dict[str, Episode]]:
         """The episodes under short ids, which a model copies without a fault, in parts of `max_chars`."""
         batch: dict[str, Episode] = {}
         size = 0
         for number, episode in enumerate(episodes, 1):
-            length = len(self._shown(episode))
+            length = min(len(self._shown(episode)), self._max_chars)
             if batch and size + length > self._max_chars:
                 yield batch
                 batch, size = {}, 0
@@ -169,7 +175,7 @@ class LlmExtractor:
                 "at": e.at.isoformat(),
                 "origin": e.provenance.origin,
                 **({"speaker": one_line(e.speaker, MAX_NAME)} if e.speaker else {}),
-                "text": plain_text(self._shown(e)),
+                "text": plain_text(self._shown(e)[: self._max_chars]),
             }
             for id, e in episodes.items()
         ]

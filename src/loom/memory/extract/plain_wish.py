@@ -17,7 +17,7 @@ from loom.memory.extract.instructions import clauses_in, is_instruction, is_limi
 
 LONGEST_WISH: Final = 300
 """Characters of a message that can be a wish and nothing else."""
-_LONGEST_TYPED: Final = 4_000
+_LONGEST_TYPED: Final = 2_000
 """Characters above which a message is taken for pasted, whatever it looks like."""
 _MOST_WORDS: Final = 25
 """Words of one clause of a wish."""

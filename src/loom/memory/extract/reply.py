@@ -10,7 +10,7 @@ from loom.core.message import JSON
 
 MAX_REPLY: Final = 400_000
 """Characters of a reply that are read; the rest is left out, and said to be."""
-_MAX_FAILURES: Final = 2_000
+_MAX_FAILURES: Final = 200
 _DECODER: Final = json.JSONDecoder()
 _WRAPPERS: Final = ("facts", "claims", "items", "results", "data")
 

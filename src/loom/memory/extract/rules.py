@@ -12,8 +12,11 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from itertools import islice
 from typing import Final
 
+from loom.core.heavy import off_loop
+from loom.core.limits import RULES_FIND, RULES_READ
 from loom.core.record import Cardinality, Episode, Fact
 from loom.memory.entities import USER, normalise
 from loom.memory.extract.dates import PAST, SOON, interval_of
@@ -21,6 +24,8 @@ from loom.memory.extract.instructions import INSTRUCTION, instructions_in
 from loom.memory.extract.plain_wish import looks_pasted
 from loom.protocols.extractor import Claim, Extraction
 
+_SLOWER: Final = 10
+"""How many times longer rules take for a text than cutting it into words."""
 _LONGEST: Final = 300
 """Characters of a sentence that is read: what is longer is no plain statement."""
 _SPEAKS_FOR_ITSELF: Final = frozenset({"user", "import"})
@@ -212,25 +217,39 @@ class RuleExtractor:
 
     async def extract(self, episodes: Sequence[Episode], *, known: Sequence[Fact] = ()) -> Extraction:  # noqa: ARG002
         """The claims that these episodes make, in the order they are made."""
-        claims = [claim for episode in episodes for claim in _claims(episode)]
-        return Extraction(claims=tuple(dict.fromkeys(claims)))
+        short = [episode for episode in episodes if len(episode.text) <= RULES_READ]
+        chars = _SLOWER * sum(len(episode.text) for episode in short)
+        claims = await off_loop(chars, lambda: [c for episode in short for c in islice(_claims(episode), RULES_FIND)])
+        skipped = tuple(
+            f"episode {episode.id} has {len(episode.text):,} characters; rules read messages of at most {RULES_READ:,}"
+            for episode in episodes
+            if len(episode.text) > RULES_READ
+        )
+        return Extraction(claims=tuple(dict.fromkeys(claims)), skipped=skipped)
 
 
-def _claims(episode: Episode) -> Iterator[Claim]:
+def _claims(episode: Episode) -> Sequence[Claim]:
+    """The claims of an episode. Whether it looks pasted is only asked where it states something."""
+    found = list(_stated(episode))
+    if any(claim.predicate != INSTRUCTION for claim in found) and looks_pasted(episode.text):
+        return [claim for claim in found if claim.predicate == INSTRUCTION]
+    return found
+
+
+def _stated(episode: Episode) -> Iterator[Claim]:
     speaker = normalise(episode.speaker or USER)
     if episode.provenance.origin not in _SPEAKS_FOR_ITSELF or speaker in _NOBODY:
         return
     subject = USER if speaker == USER else (episode.speaker or USER)
     if "```" in episode.text or _TEXT_WORK.search(episode.text):
         return
-    is_pasted = looks_pasted(episode.text)
     still: dict[tuple[str, str], Claim] = {}
     for sentence in sentences(episode.text):
         if len(sentence) > _LONGEST or sentence.startswith(">"):
             continue
         for instruction in instructions_in(sentence):
             yield _claim(episode, subject, INSTRUCTION, instruction)
-        for clause in _clauses(sentence) if not is_pasted else ():
+        for clause in _clauses(sentence):
             for claim, is_of_late in _read(clause, subject, episode):
                 yield claim
                 if is_of_late:

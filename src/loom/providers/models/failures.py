@@ -19,10 +19,10 @@ _OVERFLOWS = tuple(
         # OpenAI and the many that copy its words: DeepSeek, vLLM, SGLang
         (
             r"maximum context length (?:is|of) (?P<limit>\d+) tokens"
-            r"(?:.{0,500}?(?:resulted in|requested|request has|contains)(?: a total of)?(?: at least)? (?P<size>\d+))?"
+            r"(?:.{0,200}?(?:resulted in|requested|request has|contains)(?: a total of)?(?: at least)? (?P<size>\d+))?"
         ),
         r"exceeds the context window of this model",
-        r"request too large for .{0,500}limit (?P<limit>\d+), requested (?P<size>\d+)",
+        r"request too large for .{0,200}limit (?P<limit>\d+), requested (?P<size>\d+)",
         # vLLM
         r"prompt \(length (?P<size>\d+)\) is longer than the maximum model length of (?P<limit>\d+)",
         # SGLang
@@ -32,7 +32,7 @@ _OVERFLOWS = tuple(
         r"exceeds? the available context size",
         r"requested tokens \((?P<size>\d+)\) exceed context window of (?P<limit>\d+)",
         # LM Studio
-        r"keep the first (?P<size>\d+) tokens when context the overflows.{0,500}context length of only (?P<limit>\d+)",
+        r"keep the first (?P<size>\d+) tokens when context the overflows.{0,200}context length of only (?P<limit>\d+)",
         # xAI
         r"maximum prompt length is (?P<limit>\d+) but the request contains (?P<size>\d+)",
         # Gemini

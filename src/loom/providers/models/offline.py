@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
+from loom.core.heavy import off_loop
 from loom.core.message import TextPart, Usage
 from loom.core.words import query_terms, terms
 from loom.protocols.model import Chunk, ModelRequest, ModelResponse, TextChunk
@@ -23,6 +24,10 @@ class OfflineModel:
 
     async def complete(self, request: ModelRequest) -> ModelResponse:
         """What was recalled for the last message, and what was said before in this conversation about the same."""
+        chars = sum(len(message.text) for message in request.messages)
+        return await off_loop(chars // 4, lambda: self._answer(request))
+
+    def _answer(self, request: ModelRequest) -> ModelResponse:
         asked = request.messages[-1].text if request.messages else ""
         shown = _recalled(asked)
         found = "\n\n".join([*shown, *_said_before(request)])

@@ -12,6 +12,8 @@ from loom.core.words import query_terms
 from loom.protocols.compactor import Rewrite
 from loom.session.compaction.facts import Facts, facts_in, facts_of, numbers_in, paths_in, text_of, urls_in
 
+_MOST: Final = 1_000
+"""Facts of one kind that are looked for: each one is a walk through the whole replacement."""
 _SAME: Final = 0.6
 """The share of its words from which on a decision counts as told."""
 
@@ -32,7 +34,10 @@ class Covered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coverage:
-    """What a rewrite still tells of the messages it replaces. What is missing comes back with the originals."""
+    """What a rewrite still tells of the messages it replaces. What is missing comes back with the originals.
+
+    Of each kind the first thousand facts are compared.
+    """
 
     paths: Covered = Covered()
     numbers: Covered = Covered()
@@ -59,7 +64,7 @@ def facts_lines(messages: Sequence[Message], told: str) -> dict[str, tuple[str, 
     """
     text = "\n".join(text_of(message) for message in messages)
     known = {_plain_number(number) for number in numbers_in(told)}
-    places = [place for place in (*urls_in(text), *paths_in(text)) if place not in told]
+    places = [place for place in (*urls_in(text)[-_MOST:], *paths_in(text)[-_MOST:]) if place not in told]
     phrases = [phrase for number, phrase in numbers_in(text).items() if _plain_number(number) not in known]
     return {"paths": tuple(reversed(places)), "numbers": tuple(dict.fromkeys(reversed(phrases)))}
 
@@ -77,6 +82,7 @@ def _compare(facts: Facts, told: str) -> Coverage:
 
 
 def _split(facts: Sequence[str], is_told: Callable[[str], bool]) -> Covered:
+    facts = facts[:_MOST]
     told = {fact for fact in facts if is_told(fact)}
     return Covered(tuple(f for f in facts if f in told), tuple(f for f in facts if f not in told))
 

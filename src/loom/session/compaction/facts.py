@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, cast
 
+from loom.core.checkpoint import Shown
 from loom.core.message import JSON, Message, TextPart, ToolCallPart, ToolResultPart, plain
 from loom.session.compaction.record import read_record
 
@@ -55,6 +56,11 @@ def text_of(message: Message) -> str:
     if record := read_record(message):
         return "\n".join(line for lines in record.parts.values() for line in lines)
     return "\n".join(found for part in message.parts for found in _texts(part))
+
+
+def chars_of(shown: Iterable[Shown]) -> int:
+    """How many characters of text some messages have, roughly: what is looked through to find facts."""
+    return sum(len(text) for item in shown for part in item.message.parts for text in _texts(part))
 
 
 def facts_of(messages: Iterable[Message]) -> Facts:

@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from loom.core.checkpoint import Shown
+from loom.core.heavy import off_loop
 from loom.core.message import ToolCallPart, ToolResultPart, Usage, plain
 from loom.errors import CannotCompact, UsageError
 from loom.protocols.token_counter import TokenCounter
 from loom.session.compaction.config import Retain
 from loom.session.compaction.cut import Cut
 from loom.session.compaction.cutting import Cutting, carried
-from loom.session.compaction.facts import decisions_in, leaves, paths_in
+from loom.session.compaction.facts import chars_of, decisions_in, leaves, paths_in
 from loom.session.compaction.record import Record, fit, originals_in, read_record, records_in
 from loom.session.compaction.shorten import describe, one_line
 from loom.session.rounds import is_request
@@ -52,7 +53,8 @@ class Snapshot(Cutting):
 
     async def _write(self, choice: Cut, counter: TokenCounter) -> tuple[Record | None, Usage]:
         limit = min(choice.room, self._max_tokens)
-        record = fit(_snapshot(choice.dropped), limit, counter)
+        dropped = choice.dropped
+        record = await off_loop(chars_of(dropped), lambda: fit(_snapshot(dropped), limit, counter))
         if record is None:
             raise CannotCompact(f"{limit} tokens are left for a snapshot, which is less than its frame takes")
         return record, Usage()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
+from loom.core.heavy import off_loop
 from loom.core.message import Usage
 from loom.errors import BadResponse, CannotCompact, UsageError
 from loom.protocols.token_counter import TokenCounter
@@ -13,6 +14,7 @@ from loom.session.compaction.config import Retain
 from loom.session.compaction.coverage import facts_lines
 from loom.session.compaction.cut import Cut, message_tokens, shown_tokens
 from loom.session.compaction.cutting import Cutting
+from loom.session.compaction.facts import chars_of
 from loom.session.compaction.record import Record, fit, originals_in
 from loom.session.compaction.writing import SUMMARY, Writer
 
@@ -72,7 +74,8 @@ class Summarize(Cutting):
                 f"the summary of {bare.messages} messages has {size:,} tokens; {limit:,} is what it may have to be "
                 f"shorter than what it replaces, and to fit"
             )
-        facts = facts_lines([item.message for item in dropped], "\n".join(parts["summary"]))
+        told = "\n".join(parts["summary"])
+        facts = await off_loop(chars_of(dropped), lambda: facts_lines([item.message for item in dropped], told))
         with_facts = replace(summary, parts={**summary.parts, **facts})
         listed = fit(with_facts, min(limit, size + self._facts), counter) or summary
         return fit(replace(listed, parts={**listed.parts, **parts}), limit, counter), writer.usage

@@ -40,6 +40,12 @@ class Change:
     keys: Keys
     anew: frozenset[str] = frozenset()
 
+    @property
+    def chars(self) -> int:
+        """How many characters of text it brings."""
+        records = sum(len(record.text) for record in self.records.values() if record is not None)
+        return records + sum(len(text) for texts in self.keys.values() for text in texts.values())
+
 
 @dataclass(slots=True)
 class Shelf:

@@ -6,10 +6,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
+from anyio import CancelScope, Event, to_thread
+
 from loom.core.checks import as_utc
 from loom.core.clock import Clock, SystemClock
 from loom.core.filter import Filter
 from loom.core.hit import Hit
+from loom.core.limits import ON_LOOP
 from loom.core.record import Episode, Layer, Receipt, Record
 from loom.core.scope import Scope
 from loom.errors import EmbedderMismatch, StaleWrite, UsageError
@@ -26,7 +29,8 @@ class InMemoryStore:
     """Keeps records, vectors, keys and jobs in dicts, with every optional power of a store.
 
     For tests and for what need not last. Each call runs without a pause, so tasks of one event loop may
-    share a store; threads may not.
+    share a store; threads may not. Only long texts are indexed in a thread, and whatever asks about their user
+    meanwhile waits.
     """
 
     def __init__(self, *, clock: Clock | None = None) -> None:
@@ -36,6 +40,7 @@ class InMemoryStore:
         self._bound: tuple[str, int] | None = None
         self._gone = 0  # how many users were removed
         self._closed = False
+        self._changing: dict[tuple[str, str], Event] = {}
 
     async def put(self, scope: Scope, *records: Record) -> None:
         """Write the records, all or none."""
@@ -43,10 +48,12 @@ class InMemoryStore:
 
     async def get(self, scope: Scope, id: str) -> Record | None:
         """The record with this id, None where there is none."""
+        await self._settled(scope)
         return self._shelf(scope).get(scope, id)
 
     async def search(self, scope: Scope, query: Query) -> tuple[Hit, ...]:
         """The best hits, best first; the score is the sum of the signals in `why`."""
+        await self._settled(scope)
         shelf = self._shelf(scope)
         vector = None
         if query.vector is not None:
@@ -56,6 +63,7 @@ class InMemoryStore:
     async def search_apart(self, scope: Scope, query: Query, *, near: int) -> tuple[Hit, ...]:
         """The best by the words of a query and the `near` best by its vector."""
         unit = unit_vector(vector_apart(query, near), self._dimension(), "the vector of a query")
+        await self._settled(scope)
         return tuple(self._shelf(scope).search_apart(scope, query, near=near, now=self._clock.now(), vector=unit))
 
     async def list(
@@ -63,14 +71,17 @@ class InMemoryStore:
     ) -> tuple[Record, ...]:
         """Records in the order of their ids, from behind `after`."""
         check_limit(limit)
+        await self._settled(scope)
         return tuple(copied(r) for r in self._shelf(scope).select(scope, where, after=after or "")[:limit])
 
     async def count(self, scope: Scope, *, where: Filter | None = None) -> int:
         """How many records there are."""
+        await self._settled(scope)
         return self._shelf(scope).count(scope, where)
 
     async def delete(self, scope: Scope, *ids: str) -> int:
         """Remove these records; returns how many were there."""
+        await self._settled(scope)
         shelf = self._shelf(scope)
         change = shelf.plan(scope, delete=ids)
         self._apply(scope, shelf, change)
@@ -78,6 +89,7 @@ class InMemoryStore:
 
     async def forget(self, scope: Scope) -> Receipt:
         """Remove everything of a user, or the episodes and jobs of a session."""
+        await self._settled(scope)
         shelf = self._shelf(scope)
         gone = shelf.select(scope, None)
         if scope.session_id is None:
@@ -100,10 +112,12 @@ class InMemoryStore:
         """Archive what exceeds `keep` records or was recorded before `before`; returns the ids."""
         check_keep(keep)
         before = None if before is None else as_utc(before, "before of a prune")
+        await self._settled(scope)
         return self._shelf(scope).prune(scope, Layer(layer), keep=keep, before=before, now=self._clock.now())
 
     async def touch(self, scope: Scope, *ids: str, at: datetime) -> None:
         """Count one access of each episode."""
+        await self._settled(scope)
         self._shelf(scope).touch(scope, ids, as_utc(at, "the time of an access"))
 
     async def bind(self, identity: str, dimension: int) -> None:
@@ -116,6 +130,7 @@ class InMemoryStore:
 
     async def put_vectors(self, scope: Scope, vectors: Mapping[str, Vector]) -> None:
         """Set the vectors of records, by record id, all or none."""
+        await self._settled(scope)
         shelf, dimension = self._shelf(scope), self._dimension()
         shelf.set_vectors(
             scope, {id: unit_vector(vector, dimension, f"the vector of {id}") for id, vector in vectors.items()}
@@ -127,6 +142,7 @@ class InMemoryStore:
         if self._bound == (identity, dimension):
             return False
         check_embedder("rebind", identity, dimension)
+        await self._all_settled()
         self._bound = (identity, dimension)
         for shelf in self._shelves.values():
             shelf.vectors.clear()
@@ -137,12 +153,14 @@ class InMemoryStore:
     ) -> tuple[tuple[Scope, Record], ...]:
         """Records of all users without a vector, by namespace, user and id."""
         check_limit(limit)
+        await self._all_settled()
         start = None if after is None else (*_owner(after[0]), after[1])
         found = [(s, r) for s, r in self._unembedded(where) if start is None or (*_owner(s), r.id) > start]
         return tuple((scope, copied(record)) for scope, record in found[:limit])
 
     async def count_unembedded(self, *, where: Filter | None = None) -> int:
         """How many records have no vector."""
+        await self._all_settled()
         return len(self._unembedded(where))
 
     def _unembedded(self, where: Filter | None) -> list[tuple[Scope, Record]]:
@@ -179,11 +197,13 @@ class InMemoryStore:
 
     async def found_by(self, scope: Scope, *ids: str) -> Mapping[str, FoundBy]:
         """The keys and the vector of each of these records that is there."""
+        await self._settled(scope)
         return self._shelf(scope).found_by(scope, ids)
 
     async def epoch(self, scope: Scope) -> str:
         """A token that changes whenever text of the scope's user is removed."""
         self._check_open()
+        await self._settled(scope)
         return self._epoch(scope)
 
     def _epoch(self, scope: Scope) -> str:
@@ -206,12 +226,13 @@ class InMemoryStore:
         since: str | None = None,
     ) -> int:
         """Delete, put, set keys and queue jobs, in this order, all or none; returns how many jobs are new."""
+        await self._settled(scope)
         self._check_epoch(scope, since)
         shelf = self._shelf(scope)
         change = shelf.plan(scope, put=put, delete=delete, keys=keys)
         new = self._jobs.plan(scope, jobs)
-        self._apply(scope, shelf, change)
         self._jobs.add(new)
+        await self._indexed(scope, shelf, change)
         return len(new)
 
     async def lease(
@@ -240,15 +261,16 @@ class InMemoryStore:
         since: str | None = None,
     ) -> None:
         """Apply what the job did and close it; a job it queues may have the same key."""
-        self._jobs.check(lease)
         scope = lease.job.scope
+        await self._settled(scope)
+        self._jobs.check(lease)
         self._check_epoch(scope, since)
         shelf = self._shelf(scope)
         change = shelf.plan(scope, put=put, delete=delete, keys=keys)
         new = self._jobs.plan(scope, jobs, closing=lease)
         self._jobs.close(lease)
-        self._apply(scope, shelf, change)
         self._jobs.add(new)
+        await self._indexed(scope, shelf, change)
 
     async def fail(self, lease: Lease, *, reason: str, now: datetime, retry_at: datetime | None) -> None:
         """Put the job back for `retry_at`, or make it a dead letter."""
@@ -271,8 +293,36 @@ class InMemoryStore:
         self._check_open()
         return self._shelves.get(_owner(scope)) or Shelf()
 
+    async def _settled(self, scope: Scope) -> None:
+        """Wait until nothing of a user is being indexed in a thread."""
+        while (change := self._changing.get(_owner(scope))) is not None:
+            await change.wait()
+
+    async def _all_settled(self) -> None:
+        while self._changing:
+            await next(iter(self._changing.values())).wait()
+
+    async def _indexed(self, scope: Scope, shelf: Shelf, change: Change) -> None:
+        """Make a change; one with much text in a thread, and to its end, whoever is cancelled."""
+        if change.chars <= ON_LOOP:
+            self._apply(scope, shelf, change)
+            return
+        done = self._changing[_owner(scope)] = Event()
+        try:
+            with CancelScope(shield=True):
+                await to_thread.run_sync(shelf.apply, change)
+            self._keep(scope, shelf)
+        finally:
+            del self._changing[_owner(scope)]
+            done.set()
+
     def _apply(self, scope: Scope, shelf: Shelf, change: Change) -> None:
         shelf.apply(change)
+        self._keep(scope, shelf)
+
+    def _keep(self, scope: Scope, shelf: Shelf) -> None:
+        if self._closed:
+            return
         if not shelf.records:
             # Nothing of a user who has nothing is kept, their name included.
             self._drop(scope)

@@ -10,10 +10,11 @@ write changes no score.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from loom.core.heavy import off_loop
 from loom.core.words import query_terms
 from loom.stores.damage import reading
 from loom.stores.postgres.connection import fetch, run
@@ -35,6 +36,10 @@ _WRITE = (
     "SELECT %s, * FROM unnest(%b::bigint[], %b::text[], %b::text[], %b::bytea[]) "
     "ON CONFLICT (owner, run, term, signal) DO UPDATE SET entries = "
 )
+_AT_ONCE = 2_000
+"""Rows that are handed to the driver at once, which turns them into bytes on the event loop."""
+_WORD = 6
+"""Characters of a word, about."""
 _SET = f"{_WRITE} excluded.entries"
 _APPEND = f"{_WRITE} postings.entries || excluded.entries"
 _JOIN = (
@@ -55,17 +60,24 @@ _ASKED = (
 )
 
 
+async def read(work: Callable[[], object], *texts: str) -> None:
+    """Take texts into a change or out of it; where they are long, in a thread."""
+    await off_loop(sum(map(len, texts)), work)
+
+
 async def write(db: Database, owner: UUID, change: TextChange, *, before: int, size: int) -> None:
     """Write a change of a user who had `before` numbers and now has `size`."""
     start = joined_run(before, size)
     if start is not None:
         await run(db, _JOIN, owner, start, start)
-    added = change.entries(size)
-    gone = change.gone(size)
+    chars = sum(words for _, words in change.lengths.values()) * _WORD
+    added, gone = await off_loop(chars, lambda: (change.entries(size), change.gone(size)))
     if gone:
         await _take_out(db, owner, gone, added)
-    if added:
-        await run(db, _APPEND, owner, *_columns(added), list(added.values()))
+    places = list(added)
+    for start in range(0, len(places), _AT_ONCE):
+        some = places[start : start + _AT_ONCE]
+        await run(db, _APPEND, owner, *_columns(some), [added[place] for place in some])
     if change.lengths:
         signals = list(change.lengths)
         counts = ([grown[place] for grown in change.lengths.values()] for place in (0, 1))

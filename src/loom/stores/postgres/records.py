@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from uuid import UUID
 
@@ -119,18 +120,21 @@ async def _put(write: _Write, records: Sequence[Record]) -> None:
     write.new.update((record.id, first + place) for place, record in enumerate(new))
     if new:
         await run(db, _INSERT, json.dumps([_fields(owner, write.new[record.id], record) for record in new]))
-    for record in new:
-        words.add(OWN, write.new[record.id], record.text)
+    await index.read(lambda: [words.add(OWN, write.new[r.id], r.text) for r in new], *(r.text for r in new))
     old = [(record, *stored[id]) for id, record in wanted.items() if id in stored]
     await run_many(db, _UPDATE, [(*to_row(record), owner, number) for record, _, number in old])
     changed = [(record, before, number) for record, before, number in old if record.text != before.text]
-    for record, before, number in changed:
-        words.remove(OWN, number, before.text)
-        words.add(OWN, number, record.text)
     if changed:
+        await index.read(partial(_reindex, words, changed), *(r.text for pair in changed for r in pair[:2]))
         # The vector of another text would find the record for words it no longer says.
         write.replaced.update(number for _, _, number in changed)
         await run(db, "DELETE FROM vectors WHERE owner = %s AND number = ANY(%s)", owner, list(write.replaced))
+
+
+def _reindex(words: TextChange, changed: Sequence[tuple[Record, Record, int]]) -> None:
+    for record, before, number in changed:
+        words.remove(OWN, number, before.text)
+        words.add(OWN, number, record.text)
 
 
 def _fields(owner: UUID, number: int, record: Record) -> dict[str, Any]:
@@ -171,10 +175,11 @@ async def _delete(write: _Write, ids: Iterable[str]) -> int:
     texts = {row[-1]: from_row(row).text for row in found}
     if not texts:
         return 0
-    for number, text in texts.items():
-        words.remove(OWN, number, text)
-    for (number, kind), text in (await _keys_of(write, texts)).items():
-        words.remove(f"{OWN}.{kind}", number, text)
+    gone = {(number, OWN): text for number, text in texts.items()}
+    gone |= {(number, f"{OWN}.{kind}"): text for (number, kind), text in (await _keys_of(write, texts)).items()}
+    await index.read(
+        lambda: [words.remove(kind, number, text) for (number, kind), text in gone.items()], *gone.values()
+    )
     await run(db, "UPDATE users SET records = records - %s WHERE owner = %s", len(texts), owner)
     for table in ("keys", "vectors", "records"):
         await run(db, f"DELETE FROM {table} WHERE owner = %s AND number = ANY(%s)", owner, list(texts))
@@ -193,6 +198,7 @@ async def _set_keys(write: _Write, keys: Keys) -> None:
     held = await _keys_of(write, old.values()) if old else {}
     kept: dict[tuple[int, str], str] = {}
     gone: list[tuple[UUID, int, str]] = []
+    changes: list[tuple[Callable[[str, int, str], None], str, int, str]] = []
     for id, of_record in keys.items():
         number = new[id] if id in new else old.get(id)
         if number is None:
@@ -202,12 +208,13 @@ async def _set_keys(write: _Write, keys: Keys) -> None:
             check_text(text, f"the key {kind} of {id}", may_be_empty=True)
             before = held.get((number, kind))
             if before is not None:
-                words.remove(f"{OWN}.{kind}", number, before)
+                changes.append((words.remove, f"{OWN}.{kind}", number, before))
             if text.strip():
-                words.add(f"{OWN}.{kind}", number, text)
+                changes.append((words.add, f"{OWN}.{kind}", number, text))
                 kept[number, kind] = text
             elif before is not None:
                 gone.append((owner, number, kind))
+    await index.read(lambda: [do(kind, number, text) for do, kind, number, text in changes], *(c[-1] for c in changes))
     if kept:
         numbers, kinds = zip(*kept, strict=True)
         await run(db, _KEYS, owner, list(numbers), list(kinds), list(kept.values()))

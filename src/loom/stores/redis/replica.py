@@ -30,6 +30,7 @@ _Row: TypeAlias = tuple[bytes, bytes, bytes | None, bytes | None]
 _ROWS = 1000
 # Below this many records work takes about a millisecond, less than it costs to hand it to a thread.
 _INLINE = 200
+_USUAL = 100
 _NOTHING = (b"", None)
 
 
@@ -136,7 +137,7 @@ class Replicas:
                 if not empty:
                     more = b""
                     continue
-            await _run(len(rows), lambda rows=rows, left=left: replica.take(rows, left))
+            await _run(_weight(rows), lambda rows=rows, left=left: replica.take(rows, left))
             replica.version = more or version or b"0"
             if more is None:
                 replica.deleted = deleted or b"0"
@@ -161,6 +162,11 @@ class Replicas:
 
 def _is_behind(version: bytes | None, held: bytes) -> bool:
     return int(version or 0) < int(held)
+
+
+def _weight(rows: list[_Row]) -> int:
+    """How much work rows are, in records of the usual length."""
+    return max(len(rows), sum(len(record) + len(keys or b"") for _, record, keys, _ in rows) // _USUAL)
 
 
 async def _run(size: int, work: Callable[[], _T]) -> _T:

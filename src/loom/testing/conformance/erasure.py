@@ -19,7 +19,7 @@ from loom.core.scope import Scope
 from loom.errors import LoomError, NotFound
 from loom.protocols.memory_store import Query
 from loom.testing.conformance.suite import Suite
-from loom.testing.steps import Steps
+from loom.testing.interrupting import Interrupter
 
 WORD = "Zebra4711"
 _SESSION = "talk"
@@ -172,7 +172,7 @@ async def _at_every_step(
 
     With `learnt`, facts of what is to be forgotten are known before.
     """
-    steps = Steps()
+    steps = Interrupter()
     steps.watch(memory.store)
     step = 0
     while True:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socket import SHUT_RDWR, socket
@@ -13,6 +13,8 @@ from typing import Any, TypeAlias, get_args
 from loom.testing.wire.script import Fault, Refused, Said, Wire
 
 Line: TypeAlias = Said | Fault | Refused
+Default: TypeAlias = Said | Callable[[dict[str, Any]], Line]
+"""What answers a request that the script does not: an answer, or a function of the request's body."""
 
 _FAULTS = get_args(Fault)
 _BROKEN = ("dropped", "cut", "ended_early", "malformed", "error_in_stream", "stalled")
@@ -22,7 +24,7 @@ _UNREADABLE = b'event: content_block_delta\ndata: {"type": "conte\n\n'
 class WireServer:
     """A provider that follows a script. `requests` holds the body of every request it got, `headers` its headers."""
 
-    def __init__(self, wire: Wire, default: Said | None = None) -> None:
+    def __init__(self, wire: Wire, default: Default | None = None) -> None:
         self.wire = wire
         self.url = ""
         """The base URL to give to a client."""
@@ -44,11 +46,13 @@ class WireServer:
                 raise ValueError(f"there is no fault {line!r}; the faults are {', '.join(_FAULTS)}")
         self._script.extend(lines)
 
-    def next_line(self) -> Line:
+    def next_line(self, request: dict[str, Any]) -> Line:
         """The line that answers this request; a request that nobody expected is refused."""
         with self._lock:
             if self._script:
                 return self._script.pop(0)
+            if callable(self._default):
+                return self._default(request)
         return self._default or Refused(400, b'{"error": {"message": "the script is finished"}}')
 
     @contextmanager
@@ -80,11 +84,12 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["content-length"]))
-        self.service.requests.append(json.loads(body))
+        request = json.loads(body)
+        self.service.requests.append(request)
         self.service.headers.append({name.lower(): value for name, value in self.headers.items()})
         self.service.arrived.set()
         try:
-            self._answer(self.service.next_line())
+            self._answer(self.service.next_line(request))
         except ConnectionError:
             self.service.hung_up.set()
             self.close_connection = True
@@ -149,8 +154,8 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def serve(wire: Wire, *, default: Said | None = None) -> Generator[WireServer]:
-    """A server on a free port of this machine; `default` answers what the script does not."""
+def serve(wire: Wire, *, default: Default | None = None) -> Generator[WireServer]:
+    """A server on a free port of this machine; `default` answers what the script does not, one request at a time."""
     service = WireServer(wire, default)
     handler = type("Handler", (_Handler,), {"service": service})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
