@@ -31,8 +31,11 @@ MAX_QUERY: Final = 2_000
 searched for, because every word costs a look into the index."""
 
 MAX_NAME: Final = 200
-"""A name: of a speaker, of the subject or predicate of a fact, of a block, an attribute, a source or a topic. Names are
-compared with all others, shown on one line and kept in caches."""
+"""A name: of a speaker, of the subject of a fact, of a block or an attribute. Names are compared with all others, shown
+on one line and kept in caches."""
+
+MAX_PREDICATE: Final = 600
+"""The predicate of a fact; that of a standing instruction holds the words of the instruction."""
 
 MAX_OBJECT: Final = 1_000
 """What a fact says of its subject: a statement of a few sentences, shown in every turn."""

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from loom.core.checks import check_id
 from loom.core.heavy import off_loop
-from loom.core.limits import MAX_BLOCK, MAX_OBJECT, check_attributes, check_length, check_name
-from loom.core.record import Scalar
+from loom.core.limits import MAX_BLOCK, MAX_OBJECT, MAX_PREDICATE, MAX_TEXT, check_attributes, check_length, check_name
+from loom.core.record import Episode, Fact, Record, Scalar
 from loom.memory.ingest import Turn, clean
 from loom.memory.values import Skip
 
@@ -39,10 +39,11 @@ async def cleaned(turns: Sequence[Turn]) -> list[tuple[str, Skip | None]]:
 
 
 def check_fact(subject: str | None = None, predicate: str | None = None, object: str | None = None) -> None:
-    """Refuse a subject, a predicate or an object that is too long for a fact."""
-    for what, name in (("subject", subject), ("predicate", predicate)):
-        if isinstance(name, str):
-            check_name(name, f"the {what} of a fact")
+    """Refuse a subject, a predicate or an object that is too long for a fact; what is no text others refuse."""
+    if isinstance(subject, str):
+        check_name(subject, "the subject of a fact")
+    if isinstance(predicate, str):
+        check_length(predicate, "the predicate of a fact", MAX_PREDICATE, "say in a few words how the two are related")
     if isinstance(object, str):
         check_length(object, "the object of a fact", MAX_OBJECT, "remember() a longer text, or pin it with set_block()")
 
@@ -53,3 +54,16 @@ def check_block(name: str, text: str) -> None:
         check_name(name, "the name of a block")
     if isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         check_length(text, f"the text of block {name!r}", MAX_BLOCK, "remember() it, or add it to a knowledge base")
+
+
+def checked_record(record: Record) -> Record:
+    """A record that somebody else wrote down, if it is within the limits of what could be remembered here."""
+    if isinstance(record, Episode):
+        check_length(record.text, f"the text of episode {record.id}", MAX_TEXT, "split it")
+        check_name(record.speaker or "", f"the speaker of episode {record.id}")
+        check_attributes(record.attributes, f"episode {record.id}")
+    elif isinstance(record, Fact):
+        check_fact(record.subject, record.predicate, record.object)
+    else:
+        check_length(record.text, f"the text of block {record.name!r}", MAX_BLOCK, "split it")
+    return record

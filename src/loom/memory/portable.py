@@ -14,6 +14,7 @@ from loom.core.filter import In
 from loom.core.record import Episode, Record, WorkingBlock
 from loom.core.scope import Scope
 from loom.errors import UsageError
+from loom.memory.checked import checked_record
 from loom.memory.guarded import guarded
 from loom.memory.keep import Progress
 from loom.memory.neighbours import Neighbours, Store
@@ -95,7 +96,7 @@ def _record_of(number: int, line: str) -> Record | None:
     try:
         data: Any = json.loads(line.removeprefix("\ufeff") if number == 1 else line)
         if isinstance(data, dict) and "loom" not in data:
-            return record_from_dict(data)  # pyright: ignore[reportUnknownArgumentType]
+            return checked_record(record_from_dict(data))  # pyright: ignore[reportUnknownArgumentType]
     except RecursionError:
         raise UsageError(f"line {number} is nested too deeply to be read") from None
     except UsageError as error:
