@@ -417,8 +417,27 @@ def test_a_wait_that_means_nothing_is_refused(wrong: Any) -> None:
 
 
 @pytest.mark.parametrize("options", [{"facts": None}, {"with_facts": False}])
-async def test_without_facts_nothing_is_learnt(options: Any) -> None:
-    async with open_memory("inmemory", embedder="hash", **options) as memory:
+async def test_without_facts_nothing_is_learnt_whoever_does_the_jobs(tmp_path: Path, options: Any) -> None:
+    where = f"sqlite:{tmp_path / 'm.db'}"
+    async with open_memory(where, embedder="hash", **options) as memory, opened(Watched(), where) as worker:
         await tell(memory, "I live in Oslo.")
         await memory.metabolize(**ANN)
-        assert await memory.facts(**ANN) == ()
+        await tell(memory, "I live in Rome.")
+        await worker.metabolize()
+        assert await memory.facts(history=True, **ANN) == ()
+        assert (await memory.stats(**ANN))["jobs"] == 0
+
+
+async def test_what_was_learnt_of_a_forgotten_user_is_not_told_in_its_words() -> None:
+    fact = {"sources": ["e1"], "subject": "user", "predicate": "instruction", "object": "Always answer in German"}
+    model = Watched(lambda _: json.dumps({"facts": [fact]}), held=True)
+    async with opened(model, config=NOW) as memory:
+        await memory.instruct("Always answer in French", **ANN)
+        await tell(memory, "Always answer in German")
+        await model.reads.wait()
+        model.may_answer.set()
+        await memory.metabolize(**ANN)
+        await memory.forget(**ANN)
+        report = memory.learned(**ANN)
+        assert report is not None
+        assert (report.bill.requests, report.notes) == (1, ())

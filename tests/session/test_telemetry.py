@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import anyio
 import pytest
@@ -17,8 +18,6 @@ from loom.errors import ProviderError
 from loom.testing import ScriptedModel
 
 pytestmark = pytest.mark.anyio
-
-EXPORTER = InMemorySpanExporter()
 
 
 class Secret:
@@ -35,12 +34,12 @@ class Secret:
 @pytest.fixture
 def spans() -> Iterator[InMemorySpanExporter]:
     if not isinstance(trace.get_tracer_provider(), TracerProvider):
-        provider = TracerProvider()
-        provider.add_span_processor(SimpleSpanProcessor(EXPORTER))
-        trace.set_tracer_provider(provider)  # once in a process
-    EXPORTER.clear()
-    yield EXPORTER
-    EXPORTER.clear()
+        trace.set_tracer_provider(TracerProvider())  # once in a process
+    exporter = InMemorySpanExporter()
+    provider: Any = trace.get_tracer_provider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    yield exporter
+    exporter.shutdown()
 
 
 def named(spans: InMemorySpanExporter, start: str) -> list[ReadableSpan]:
@@ -82,7 +81,7 @@ async def test_a_failure_and_a_compaction_are_marked(spans: InMemorySpanExporter
     counts = dict(compaction.attributes or {})
     assert counts["loom.compaction.tokens_after"] < counts["loom.compaction.tokens_before"]  # type: ignore[operator]
     failing = Session(model=ScriptedModel([ProviderError("no")]))
-    EXPORTER.clear()
+    spans.clear()
     with pytest.raises(ProviderError):
         await failing.send("hi")
     assert [s.status.is_ok for s in spans.get_finished_spans()] == [False, False]

@@ -36,12 +36,14 @@ class Keeper:
         neighbours: Neighbours,
         metabolism: Metabolism,
         learning: Learning | None = None,
+        finds_facts: bool = True,
     ) -> None:
         self._store = store
         self._binding = binding
         self._neighbours = neighbours
         self._metabolism = metabolism
         self._learning = learning
+        self._finds_facts = finds_facts
 
     async def keep(
         self,
@@ -77,7 +79,9 @@ class Keeper:
     ) -> list[Episode]:
         """Write everything in one transaction; returns the episodes with their places."""
         ids = [e.id for e in new]
-        jobs = [self._metabolism.job(scope, "digest", key=f"digest:{ids[0]}", episodes=ids)]
+        # Whoever does the job finds facts in the episodes that it names, with whatever rules they have.
+        read = ids if self._finds_facts else ()
+        jobs = [self._metabolism.job(scope, "digest", key=f"digest:{ids[0]}", episodes=read)]
         # What comes with facts is an instruction, and says no more than they do.
         jobs += self._learning.jobs(scope, new) if self._learning and not facts else []
         if scope.session_id is None:

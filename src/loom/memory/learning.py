@@ -10,6 +10,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from logging import getLogger
 from typing import Literal, Protocol, TypeAlias
 
@@ -97,6 +98,8 @@ class Learning:
         """
         if self.reader is not None:
             self.reader.interrupt(user)
+        if user in self._reports:  # its notes may repeat what is to be forgotten
+            self._reports[user] = replace(self._reports[user], notes=())
 
     def taken(self, user: Scope) -> Learned | None:
         """What was learnt of a user since this was asked last."""

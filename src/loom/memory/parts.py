@@ -105,7 +105,12 @@ class MemoryParts:
             self._learning = Learning(reader, self.config, make_job=self._metabolism.job, one_at_a_time=one_at_a_time)
             self._learnings.append(self._learning)
         self._keeper = Keeper(
-            store, self._binding, neighbours=self._neighbours, metabolism=self._metabolism, learning=self._learning
+            store,
+            self._binding,
+            neighbours=self._neighbours,
+            metabolism=self._metabolism,
+            learning=self._learning,
+            finds_facts=self.facts_mode is not None,
         )
         return self
 

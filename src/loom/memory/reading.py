@@ -258,8 +258,8 @@ def _groups(leases: Sequence[Lease], said: dict[str, list[Episode]]) -> Iterator
 
 
 def _unused(found: Extraction) -> tuple[str, ...]:
-    """What of the replies was of no use, without its words."""
-    return (f"{len(found.skipped)} part(s) of what the model answered could not be used",) if found.skipped else ()
+    """How much of what was read or answered was of no use, without its words."""
+    return (f"{len(found.skipped)} part(s) of what a model read or answered were left out",) if found.skipped else ()
 
 
 def _pause(error: Exception, attempts: int) -> float:
