@@ -46,6 +46,9 @@ A command ends with exit code 0, or with 2 and a message that says what is wrong
 `doctor` end with 1 where a store does not hold what it should, or does not answer, or LOOM_MODEL names a model that
 cannot be used.
 Progress and errors go to the error stream, so the output can be piped.
+
+Stored text, names and answers are printed as plain text: what a terminal would obey, and what hides or reorders text, is
+left out. `--json` writes such characters as escapes, and an export to a file has them as they are.
 """
 
 
