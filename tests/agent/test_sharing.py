@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from asyncio import create_task
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from typing import Any
 
 import anyio
@@ -151,15 +151,27 @@ def test_threads_that_begin_at_the_same_time_share_one_loop(monkeypatch: pytest.
     agent = Agent(model=ScriptedModel(echo))
     other = Thread(target=lambda: agent.run_sync("Hi.", session_id="s"))
     made: list[Portal] = []
+    has_come, lock = Event(), agent._portal_lock
 
     class Watched(Portal):
         def __init__(self, what: str) -> None:
             made.append(self)
             if len(made) == 1:
                 other.start()
-                other.join(0.2)  # it waits for this one to be made; without that it would make its own
+                has_come.wait()  # to wait for this one to be made; or, if nothing keeps it from that, to make its own
+            has_come.set()
             super().__init__(what)
 
+    class WatchedLock:
+        def __enter__(self) -> None:
+            if made:
+                has_come.set()
+            lock.acquire()
+
+        def __exit__(self, *error: object) -> None:
+            lock.release()
+
+    monkeypatch.setattr(agent, "_portal_lock", WatchedLock())
     monkeypatch.setattr("loom.agent.agent.Portal", Watched)
     agent.run_sync("Hi.", session_id="s")
     other.join()

@@ -1,42 +1,48 @@
 """A file with memory and conversations, ways to damage copies of it, and everything that is then asked of them."""
 
 import random
-import shutil
 
 from loom.agent.agent import Agent
+from loom.core.ids import RecordIds
 from loom.core.scope import Scope
 from loom.engine import open_memory
 from loom.engine.doctor import examine
 from loom.engine.verify import verify_store
 from loom.errors import LoomError
 from loom.memory.extract.rules import RuleExtractor
+from loom.memory.memory import Memory
 from loom.providers.embedding.hashing import HashEmbedder
 from loom.stores.sqlite import SqliteStore
-from loom.testing import ScriptedModel
+from loom.testing import FakeClock, ScriptedModel
 
 USERS = ("ann", "ben")
 TOWNS = ("Oslo", "Berlin", "Rome", "Athens")
 
 
 async def make(path):
-    """Fill a file with all that one can hold: turns, facts, blocks, keys, vectors, jobs, and a conversation."""
-    url = f"sqlite:{path}"
-    async with open_memory(url, embedder=HashEmbedder(), extractor=RuleExtractor()) as memory:
+    """Fill a file with all that one can hold: turns, facts, blocks, keys, vectors, jobs, and a conversation.
+
+    It is the same file each time, but for the ids in the conversation.
+    """
+    url, clock = f"sqlite:{path}", FakeClock()
+    ids = RecordIds(clock, random.Random(7).randbytes)
+    given = {"embedder": HashEmbedder(), "extractor": RuleExtractor(), "clock": clock, "ids": ids}
+    async with Memory(SqliteStore(path, clock=clock), **given) as memory:
         for user in USERS:
-            for number in range(40):
+            for number in range(16):
                 said = f"I moved to {TOWNS[number % 4]}. My boat number {number} is called Wind {number}."
                 await memory.remember(said, user_id=user, session_id=f"s{number % 3}", attributes={"n": number})
             await memory.metabolize(user_id=user)
             await memory.set_block("plan", f"{user} sails to Rome in spring.", user_id=user)
             await memory.instruct("Always answer in short sentences.", user_id=user)
-    async with agent_on(url) as agent:
+    async with agent_on(url, clock=clock) as agent:
         for number in range(4):
             await agent.run(f"Tell me about boat number {number}.", user_id="ann", session_id="talk")
 
 
-def agent_on(url):
+def agent_on(url, **options):
     model = ScriptedModel(["It is a good boat."] * 9)
-    return Agent("Be brief.", model=model, memory={"url": url, "embedder": HashEmbedder()}, facts="rules")
+    return Agent("Be brief.", model=model, memory={"url": url, "embedder": HashEmbedder()}, facts="rules", **options)
 
 
 def flip_bits(source, target, seed, bits=30):
@@ -62,46 +68,26 @@ def replace_page(source, target, seed):
     target.write_bytes(data)
 
 
-def copy_of(source, target):
-    shutil.copyfile(source, target)
-
-
 async def ask_everything(path):
-    """Do everything with a file; returns the raw errors, and how many calls were answered and refused."""
-    url, raw, counted = f"sqlite:{path}", [], {"answered": 0, "refused": 0}
+    """Do everything with a file; returns the raw errors, and what each call came to: an outcome, or a LoomError."""
+    url, raw, outcomes = f"sqlite:{path}", [], []
 
     async def call(name, action):
         try:
             outcome = await action()
-        except LoomError:
-            counted["refused"] += 1
-        except Exception as error:
+        except LoomError as error:
+            outcomes.append((name, error))
+        except Exception as error:  # noqa: BLE001 - this is what is looked for
             raw.append((name, error))
         else:
-            counted["answered"] += 1
+            outcomes.append((name, outcome))
             return outcome
         return None
 
     memory = open_memory(url, embedder=HashEmbedder(), extractor=RuleExtractor())
     for user in USERS:
-        who = {"user_id": user}
-        await call("recall", lambda: memory.recall("Where is boat number 7?", **who))
-        await call("recall statement", lambda: memory.recall("I moved to Oslo.", **who))
-        await call("facts", lambda: memory.facts(history=True, **who))
-        await call("profile", lambda: memory.profile(**who))
-        await call("timeline", lambda: memory.timeline(about="boat", **who))
-        await call("blocks", lambda: memory.blocks(**who))
-        await call("stats", lambda: memory.stats(**who))
-        await call("export", lambda: exported(memory, user))
-        await call("remember", lambda: memory.remember("I live in Lima.", session_id="s1", **who))
-        await call("metabolize", lambda: memory.metabolize(**who))
-        await call("set_block", lambda: memory.set_block("plan", "new", **who))
-        await call("state", lambda: memory.state("user", "likes", "tea", **who))
-        records = await call("list", lambda: memory.store.list(Scope(user_id=user), limit=5)) or ()
-        for record in records[:2]:
-            await call("explain", lambda id=record.id: memory.explain(id, **who))
-            await call("forget one", lambda id=record.id: memory.forget(id, **who))
-    await call("reembed", lambda: memory.reembed())
+        await ask_of_user(call, memory, user)
+    await call("reembed", memory.reembed)
     await call("close", memory.aclose)
 
     async def turn(session):
@@ -117,7 +103,27 @@ async def ask_everything(path):
     await call("recall after repair", lambda: memory.recall("Where is boat number 7?", user_id="ben"))
     await call("forget user", lambda: memory.forget(user_id="ann"))
     await call("close", memory.aclose)
-    return raw, counted
+    return raw, outcomes
+
+
+async def ask_of_user(call, memory, user):
+    who = {"user_id": user}
+    await call("recall", lambda: memory.recall("Where is boat number 7?", **who))
+    await call("recall statement", lambda: memory.recall("I moved to Oslo.", **who))
+    await call("facts", lambda: memory.facts(history=True, **who))
+    await call("profile", lambda: memory.profile(**who))
+    await call("timeline", lambda: memory.timeline(about="boat", **who))
+    await call("blocks", lambda: memory.blocks(**who))
+    await call("stats", lambda: memory.stats(**who))
+    await call("export", lambda: exported(memory, user))
+    await call("remember", lambda: memory.remember("I live in Lima.", session_id="s1", **who))
+    await call("metabolize", lambda: memory.metabolize(**who))
+    await call("set_block", lambda: memory.set_block("plan", "new", **who))
+    await call("state", lambda: memory.state("user", "likes", "tea", **who))
+    records = await call("list", lambda: memory.store.list(Scope(user_id=user), limit=5)) or ()
+    for record in records[:2]:
+        await call("explain", lambda id=record.id: memory.explain(id, **who))
+        await call("forget one", lambda id=record.id: memory.forget(id, **who))
 
 
 async def exported(memory, user):

@@ -59,6 +59,7 @@ async def test_a_file_opens_with_the_local_embedder_it_was_made_with(tmp_path: P
             assert memory.embedder_note == "embedding with hash:1:64, because this store was made with it"
         found = await memory.recall("boat", **ALICE)
         assert (*notes, *found.notes) == ()
+        assert found.hits
         assert all("dense" in hit.why for hit in found)
         assert memory.embedder_note == "embedding with hash:1:64, because this store was made with it"
 

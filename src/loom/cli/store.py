@@ -112,10 +112,10 @@ def sweep(
 @app.command()
 def verify(
     url: Url,
-    repair: Annotated[bool, typer.Option("--repair", help="Build what differs again from the records.")] = False,
+    repair: Annotated[bool, typer.Option("--repair", help="Build what differs again from the records; remove what is damaged.")] = False,
     json: Json = False,
 ) -> None:
-    """Compare every index with the records it is of; exit code 1 where a difference is left."""
+    """Read every record, and compare every index with the records; exit code 1 where damage or a difference is left."""
     from loom.engine.verify import verify_store
 
     with progress_bar("verifying"):

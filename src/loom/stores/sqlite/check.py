@@ -8,12 +8,15 @@ The records and their keys are the truth. The index is read run by run, so that 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
+
+import apsw
 
 from loom.core.scope import Scope
-from loom.stores.damage import reading
+from loom.stores.damage import DamagedData, reading
 from loom.stores.index_difference import IndexDifference, UserDifference, summed
 from loom.stores.postings import OWN, Posting, expected_postings, runs_of, unpacked
 from loom.stores.sqlite import checkpoint_rows
@@ -33,33 +36,64 @@ _BAD_VECTORS = "SELECT row FROM vectors WHERE user = ? AND (length(data) != ? OR
 def check(db: Database, *, repair: bool) -> IndexDifference:
     """How the indexes of all users differ from their records; with `repair` they do not any longer.
 
-    What cannot be read is left out of the comparison, and removed by a repair.
+    What cannot be read is left out of the comparison, and removed by a repair. Where the file itself is broken, that
+    is said of each user whom it concerns; nothing is repaired then.
     """
     problems = [str(said) for (said,) in rows(db, "PRAGMA integrity_check") if said != "ok"]
     problems += [f"{table}: a row points to nothing" for table, *_ in rows(db, "PRAGMA foreign_key_check")]
-    problems += checkpoint_rows.damaged(db)
     found: list[UserDifference] = []
     damaged: list[str] = []
     users = rows(db, "SELECT user, namespace, user_id, next_number FROM users ORDER BY namespace, user_id")
-    for user, namespace, user_id, stored in users:
+    for user, namespace, user_id, size in users:
         with reading("the name of a user"):
             scope = Scope(namespace, user_id)
-        damage = find(db, user, scope)
-        damaged += damage.words
-        if repair:
-            remove(db, user, damage)
-        size = _size(db, user, stored)
-        words = _words(db, scope, user, size, damage, wrong=(size != stored) + _is_miscounted(db, user))
-        vectors, bad = _vectors(db, user, scope)
-        found += [words, vectors]
-        if repair and not words.is_equal:
-            db.execute("UPDATE users SET next_number = ? WHERE user = ?", (size, user))
-            _build(db, user, size)
-        for row in bad if repair else ():
-            drop_vector(db, row)
-    total = one(db, "SELECT count(*) FROM vectors") or (0,)
-    counts = {"users": len(users), "vectors": int(total[0])}
+        with _broken(problems, f"the records of user {user_id!r}", repair=repair):
+            damage = find(db, user, scope)
+            damaged += damage.words
+            found += _compare(db, scope, _User(user, size, damage), repair=repair)
+    with _broken(problems, "the conversations", repair=repair):
+        problems += checkpoint_rows.damaged(db)
+    total = None
+    with _broken(problems, "the vectors", repair=repair):
+        total = one(db, "SELECT count(*) FROM vectors")
+    counts = {"users": len(users), "vectors": int(total[0]) if total else 0}
     return summed(found, **counts, repair=repair, problems=problems, damaged=damaged)
+
+
+@contextmanager
+def _broken(problems: list[str], what: str, *, repair: bool) -> Generator[None]:
+    """Add to the problems that the file is broken where `what` is; a repair cannot go on there."""
+    try:
+        with reading(what, but=(apsw.Error,)):
+            yield
+    except (apsw.CorruptError, DamagedData) as error:
+        if repair:
+            raise
+        problems.append(error.what if isinstance(error, DamagedData) else f"{what}: {error}")
+
+
+class _User(NamedTuple):
+    """A user's number, how many numbers his records are said to have, and what of them cannot be read."""
+
+    number: int
+    size: Any
+    damage: Damage
+
+
+def _compare(db: Database, scope: Scope, user: _User, *, repair: bool) -> list[UserDifference]:
+    """How the indexes of one user differ."""
+    if repair:
+        remove(db, user.number, user.damage)
+    size = _size(db, user.number, user.size)
+    wrong = (size != user.size) + _is_miscounted(db, user.number)
+    words = _words(db, scope, user._replace(size=size), wrong=wrong)
+    vectors, bad = _vectors(db, user.number, scope)
+    if repair and not words.is_equal:
+        db.execute("UPDATE users SET next_number = ? WHERE user = ?", (size, user.number))
+        _build(db, user.number, size)
+    for row in bad if repair else ():
+        drop_vector(db, row)
+    return [words, vectors]
 
 
 def _size(db: Database, user: int, stored: Any) -> int:
@@ -75,7 +109,8 @@ def _is_miscounted(db: Database, user: int) -> bool:
     return one(db, f"SELECT 1 FROM users AS u WHERE user = ? AND records != ({there})", user) is not None
 
 
-def _words(db: Database, scope: Scope, user: int, size: int, damage: Damage, *, wrong: int) -> UserDifference:
+def _words(db: Database, scope: Scope, whose: _User, *, wrong: int) -> UserDifference:
+    user, size, damage = whose
     counted: Counter[str] = Counter(wrong=wrong)
     lengths: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0])
     for start, end in pairwise([*runs_of(size), size]):
@@ -110,7 +145,8 @@ def _compared(db: Database, user: int, run: int, due: dict[Posting, tuple[int, i
         read = unpacked(entries) if isinstance(entries, bytes) else []
         found |= {Posting(signal, term, number): (times, length) for number, times, length in read}
         # What is there twice, or is no whole entry, would be read by a search as well.
-        counted["extra"] += len(read) - len({number for number, _, _ in read}) + (len(read) * 8 != len(entries))
+        is_whole = isinstance(entries, bytes) and len(read) * 8 == len(entries)
+        counted["extra"] += len(read) - len({number for number, _, _ in read}) + (not is_whole)
     counted["missing"] += sum(1 for posting in due if posting not in found)
     counted["extra"] += sum(1 for posting in found if posting not in due)
     counted["wrong"] += sum(1 for posting, says in due.items() if found.get(posting, says) != says)
