@@ -35,7 +35,7 @@ Embedder = Annotated[
     str | None,
     typer.Option(
         "--embedder",
-        help="The embedder: wordllama, minilm, openai, openai-large, hash; picked by itself if not given.",
+        help="The embedder: wordllama, minilm, openai, openai-large, hash; one on this machine if not given.",
         envvar="LOOM_EMBEDDER",
     ),
 ]
