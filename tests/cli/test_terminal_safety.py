@@ -125,7 +125,7 @@ async def fill(folder):
         turn = Episode(id=f"turn {NAME}", text=f"{EVIL} {WORD}", at=now, recorded_at=now, provenance=said, speaker=NAME)
         # As they are: what is cleaned today on its way in may have been stored by another program or an older Loom.
         await memory.store.put(Scope(user_id=NAME), fact, block, turn)
-        await memory.state(f"{EVIL} {WORD}", f"likes {NAME}", EVIL, user_id=NAME)
+        await memory.state(f"{NAME} {WORD}", f"likes {NAME}", EVIL, user_id=NAME)
         await memory.set_block(f"other {NAME}", f"{EVIL} {WORD}", user_id=NAME)
         await memory.instruct(f"Always say {NAME} {WORD}.", user_id=NAME)
         await memory.remember(f"{EVIL} {WORD}", user_id=NAME, session_id=NAME, speaker=NAME, attributes={NAME: NAME})
