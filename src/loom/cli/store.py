@@ -112,7 +112,9 @@ def sweep(
 @app.command()
 def verify(
     url: Url,
-    repair: Annotated[bool, typer.Option("--repair", help="Build what differs again from the records; remove what is damaged.")] = False,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Build what differs again from the records; remove what is damaged.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Read every record, and compare every index with the records; exit code 1 where damage or a difference is left."""
