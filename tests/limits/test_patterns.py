@@ -14,7 +14,6 @@ import pytest
 
 from loom.context.skill_match import SkillMatcher
 from loom.context.skills import Skill
-from loom.core import fence
 from loom.memory.rank import _name
 from tests.limits.patterns import METHODS, Found, compiled_in_functions, every_module, held, used
 from tests.limits.pumps import UNITS, pumps_of
@@ -37,29 +36,12 @@ def _made_of_skills() -> list[re.Pattern[Any]]:
     return [pattern for _, pattern in (*rules._commands, *rules._phrases)]
 
 
-def _made_of_tags() -> list[re.Pattern[Any]]:
-    # The fence writes its tag into a pattern: caught on its way through.
-    caught: list[re.Pattern[Any]] = []
-    plain = re.sub
-
-    def catching(pattern: Any, *args: Any, **options: Any) -> Any:
-        caught.append(re.compile(pattern, options.get("flags", 0)))
-        return plain(pattern, *args, **options)
-
-    re.sub = catching
-    try:
-        fence.fenced("memory", "text")
-    finally:
-        re.sub = plain
-    return caught
-
-
 MADE: dict[str, Callable[[], list[re.Pattern[Any]]]] = {
     "loom.memory.rank._name": _made_of_names,
     "loom.context.skill_match.__init__": _made_of_skills,
     "loom.context.skill_match._phrase": _made_of_skills,
-    "loom.core.fence.fenced": _made_of_tags,
     "loom.memory.extract.rules._rule": list,  # called while the module is made; what it gives is held by the module
+    "loom.memory.extract.plain_wish._any": list,  # the same
     "loom.context.trigger._reads": list,  # one character, at one place
 }
 """Functions that make a pattern of their arguments, and patterns that they made."""
