@@ -89,13 +89,18 @@ async def _forget(
     async def attempt(epoch: str) -> _Loss:
         records = [record async for record in every(store, user)]
         loss = _loss(records, chosen(records), now)
-        if loss.gone:
+        if loss.gone or loss.facts:
             episodes = [record for record in loss.gone.values() if isinstance(record, Episode)]
             keys = await neighbours.keys_among(episodes, user=user, without=loss.gone)
             await store.write(user, put=loss.facts, delete=list(loss.gone), keys=keys, since=epoch)
         return loss
 
     loss = await guarded(store, user, attempt)
+    if first := set(loss.gone):
+        # What another process made of them between the read and the write is not among them; no more can follow.
+        chosen = lambda _: first  # noqa: E731
+        late = await guarded(store, user, attempt)
+        loss = _Loss({**loss.gone, **late.gone}, loss.facts)
     pending = await store.scrub() if loss.gone and isinstance(store, Scrubs) else ()
     return Receipt(removed=dict(Counter(record.kind for record in loss.gone.values())), pending=pending)
 
