@@ -20,6 +20,7 @@ from loom.context.fragments import (
     check_slot,
 )
 from loom.context.section import Section
+from loom.core.limits import MAX_ENTRY, check_length
 from loom.errors import UsageError
 
 END = "\n\n"
@@ -140,6 +141,7 @@ class PromptBuilder:
             if content:
                 heading = f"# {fragment.label}\n" if fragment.label else ""
                 text = f"{heading}{content}{END}"
+                check_length(text, f"a {fragment.slot} fragment", MAX_ENTRY, "no model reads more: say less")
                 check_encodable(text)
                 blocks.setdefault(text, PromptBlock(fragment, text))
         return Prompt(tuple(blocks.values()))

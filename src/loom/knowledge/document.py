@@ -81,6 +81,10 @@ class Corpus:
         with self._guard:
             return work()
 
+    def size(self, document_ids: Iterable[str]) -> int:
+        """How many characters documents have at the most."""
+        return self._size * sum(len(self.ids_of(id)) for id in document_ids)
+
     def cost(self, query: str) -> int:
         """How much work a search is, in characters of text that take as long: a look at every passage for each word."""
         return len(query) * len(self.passages) // _SHARE

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from hashlib import blake2b
 from typing import TypeAlias, get_args
 
@@ -28,6 +29,8 @@ from loom.protocols.vector_store import VectorStore
 Triple: TypeAlias = tuple[str, str, str]
 _MODES = get_args(SearchMode)
 _POOL = 50
+_MOST_NAMED = 16
+"""Entities of a query that are followed: a question names a few, and each one leads through the whole graph."""
 # Each relation on the way halves what a passage is worth.
 _DECAY = 0.5
 
@@ -115,8 +118,9 @@ class GraphKnowledgeBase:
         """Remove documents and the relations that only they stated; returns how many were there."""
         self._check_own("remove documents from")
         async with self._lock:
+            corpus, size = self._base.corpus, self._base.corpus.size(document_ids)
             removed = await self._base.remove(*document_ids)
-            await self._base.corpus.work(0, lambda: [self._network.remove(id) for id in document_ids])
+            await corpus.work(size, lambda: [self._network.remove(id) for id in document_ids])
             return removed
 
     async def search(self, query: str, *, limit: int = 5, where: Filter | None = None) -> tuple[Hit, ...]:
@@ -174,15 +178,15 @@ class GraphKnowledgeBase:
 
     def _by_graph(self, asked: _Question) -> dict[str, float]:
         """How near each passage is to what the query names, from 0 to 1; those out of reach are left out."""
-        return passages_near(
-            self._passages_around(entity, asked.max_hops) for entity in self._network.named_in(asked.query)
-        )
+        having = cache(self._base.corpus.index.having)  # what is near one entity is often near the next
+        named = self._network.named_in(asked.query)[:_MOST_NAMED]
+        return passages_near(self._passages_around(entity, asked.max_hops, having) for entity in named)
 
-    def _passages_around(self, entity: str, max_hops: int) -> dict[str, float]:
+    def _passages_around(self, entity: str, max_hops: int, having: Callable[[str], list[str]]) -> dict[str, float]:
         near: dict[str, float] = {}
         for other, hops in sorted(self._network.reach(entity, max_hops).items(), key=lambda pair: -pair[1]):
             # The nearest come last, so that a passage is worth what its nearest entity makes it.
-            near.update(dict.fromkeys(self._base.corpus.index.having(other), _DECAY**hops))
+            near.update(dict.fromkeys(having(other), _DECAY**hops))
         return near
 
     async def _by_both(self, asked: _Question, near: dict[str, float]) -> tuple[Hit, ...]:

@@ -35,7 +35,7 @@ class InMemoryKnowledgeBase:
 
     async def remove(self, *document_ids: str) -> int:
         """Remove documents; returns how many were there."""
-        return await self._corpus.work(0, lambda: self._remove(document_ids))
+        return await self._corpus.work(self._corpus.size(document_ids), lambda: self._remove(document_ids))
 
     async def search(self, query: str, *, limit: int = 5, where: Filter | None = None) -> tuple[Hit, ...]:
         """The passages that share the most telling words with the query, best first."""

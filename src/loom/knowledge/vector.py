@@ -80,7 +80,7 @@ class VectorKnowledgeBase:
             if gone:
                 # Vectors first: if the store fails, the documents are still there, and removing them again is possible.
                 await self._vectors.delete(self._scope, *gone)
-            await self._corpus.work(0, lambda: [self._corpus.remove(id) for id in there])
+            await self._corpus.work(self._corpus.size(there), lambda: [self._corpus.remove(id) for id in there])
             return len(there)
 
     async def search(self, query: str, *, limit: int = 5, where: Filter | None = None) -> tuple[Hit, ...]:

@@ -123,7 +123,8 @@ class Learner:
             return Learnt()
         known = await self._known(scope, [claim for claim, _ in wanted])
         now = after(latest_of([*known.values(), *episodes]), self._clock.now())
-        return await off_loop(_FACT * len(known) * len(wanted), partial(self._decided, wanted, known, now))
+        size = _FACT * (len(known) + len(wanted)) * len(wanted)
+        return await off_loop(size, partial(self._decided, wanted, known, now))
 
     def _decided(self, wanted: Sequence[tuple[Claim, Provenance]], known: dict[str, Fact], now: datetime) -> Learnt:
         """What claims change in what is known, one after the other."""
@@ -164,7 +165,7 @@ class Learner:
             known = await every_fact(self._store, scope, In("predicate", predicates))
             aliases = Aliases.of(fact for fact in known if fact.predicate in _NAMING)
             settle = partial(settled_again, known, written, now=self._clock.now(), aliases=aliases)
-            put = await off_loop(_FACT * len(known), settle)
+            put = await off_loop(_FACT * len(known) * len(written), settle)
             if put:
                 await self._store.write(scope.for_user(), put=put, since=epoch)
 

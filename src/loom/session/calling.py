@@ -7,6 +7,8 @@ from contextlib import AbstractContextManager, aclosing
 from dataclasses import replace
 from typing import TypeAlias
 
+from anyio.lowlevel import checkpoint
+
 from loom.context.cache.explain import compare
 from loom.context.cache.plan import CachePlan, plan
 from loom.context.cache.prompt import Prompt
@@ -43,6 +45,8 @@ _USUAL_ANSWER = 4096
 """Tokens set aside for an answer where nobody says how long one may be."""
 _REMEMBERED = 4
 """How many earlier requests a prediction looks at."""
+_AT_ONCE = 100
+"""Pieces of an answer after which others get their turn, where the model gives them without a wait."""
 _LONGEST_WAIT = 60.0
 """Seconds; a provider that asks for more is not waited for."""
 
@@ -151,9 +155,12 @@ class Caller:
         with self._spans.chat(self.target.provider, self.target.model) as span:
             chunks = self.model.stream(request)
             try:
-                chars = 0
+                chars = pieces = 0
                 async for chunk in chunks:
                     chars += self._checked(chunk, chars)
+                    pieces += 1
+                    if pieces % _AT_ONCE == 0:
+                        await checkpoint()
                     if isinstance(chunk, TextChunk) and chunk.text:
                         yield self._emitter.emit(Text, text=chunk.text)
                     elif isinstance(chunk, ModelResponse):

@@ -21,6 +21,8 @@ class Steps:
     count: int = 0
     longest: float = 0.0
     where: str = ""
+    is_over: bool = False
+    """Whether the block ended: the step that goes on behind it does not count."""
 
     def __str__(self) -> str:
         return f"{self.count} steps, the longest {self.longest * 1000:.1f} ms in {self.where or 'nothing'}"
@@ -32,8 +34,8 @@ class Steps:
             callback(*args)
         finally:
             spent = thread_time() - began
-            self.count += 1
-            if spent > self.longest:
+            self.count += not self.is_over
+            if not self.is_over and spent > self.longest:
                 self.longest, self.where = spent, _named(callback)
 
 
@@ -52,6 +54,7 @@ async def measured_steps() -> AsyncGenerator[Steps]:
         yield steps
         await asyncio.sleep(0)
     finally:
+        steps.is_over = True
         for name in _CALLS:
             delattr(loop, name)
 

@@ -40,12 +40,6 @@ class Change:
     keys: Keys
     anew: frozenset[str] = frozenset()
 
-    @property
-    def chars(self) -> int:
-        """How many characters of text it brings."""
-        records = sum(len(record.text) for record in self.records.values() if record is not None)
-        return records + sum(len(text) for texts in self.keys.values() for text in texts.values())
-
 
 @dataclass(slots=True)
 class Shelf:
@@ -88,6 +82,13 @@ class Shelf:
                 check_text(kind, f"the kind of a key of {id}")
                 check_text(text, f"the key {kind} of {id}", may_be_empty=True)
         return {id: dict(texts) for id, texts in keys.items()}
+
+    def chars(self, change: Change) -> int:
+        """How many characters of text a change brings and takes away."""
+        records = (record for id, new in change.records.items() for record in (new, self.records.get(id)))
+        texts = (texts for id in {*change.records, *change.keys} for texts in (change.keys.get(id), self.keys.get(id)))
+        whole = sum(len(record.text) for record in records if record is not None)
+        return whole + sum(len(text) for found in texts if found is not None for text in found.values())
 
     def apply(self, change: Change) -> None:
         """Do what was planned."""

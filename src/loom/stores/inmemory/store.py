@@ -84,7 +84,7 @@ class InMemoryStore:
         await self._settled(scope)
         shelf = self._shelf(scope)
         change = shelf.plan(scope, delete=ids)
-        self._apply(scope, shelf, change)
+        await self._indexed(scope, shelf, change)
         return len(change.records)
 
     async def forget(self, scope: Scope) -> Receipt:
@@ -96,7 +96,7 @@ class InMemoryStore:
             self._drop(scope)
         else:
             gone = [record for record in gone if isinstance(record, Episode)]
-            self._apply(scope, shelf, shelf.plan(scope, delete=[record.id for record in gone]))
+            await self._indexed(scope, shelf, shelf.plan(scope, delete=[record.id for record in gone]))
         removed = Counter(record.kind for record in gone)
         removed["job"], removed["dead_letter"] = self._jobs.forget(scope)
         return Receipt(removed={kind: count for kind, count in removed.items() if count})
@@ -304,8 +304,9 @@ class InMemoryStore:
 
     async def _indexed(self, scope: Scope, shelf: Shelf, change: Change) -> None:
         """Make a change; one with much text in a thread, and to its end, whoever is cancelled."""
-        if change.chars <= ON_LOOP:
-            self._apply(scope, shelf, change)
+        if shelf.chars(change) <= ON_LOOP:
+            shelf.apply(change)
+            self._keep(scope, shelf)
             return
         done = self._changing[_owner(scope)] = Event()
         try:
@@ -315,10 +316,6 @@ class InMemoryStore:
         finally:
             del self._changing[_owner(scope)]
             done.set()
-
-    def _apply(self, scope: Scope, shelf: Shelf, change: Change) -> None:
-        shelf.apply(change)
-        self._keep(scope, shelf)
 
     def _keep(self, scope: Scope, shelf: Shelf) -> None:
         if self._closed:
