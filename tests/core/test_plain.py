@@ -3,7 +3,7 @@
 import unicodedata
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from loom.core.plain import in_brackets, one_line, plain_text
@@ -75,6 +75,7 @@ def test_the_law_of_one_line(text):
 
 
 @given(TEXTS)
+@example("\u0300\u200c\u2028")
 def test_the_law_of_plain_text(text):
     plain = plain_text(text)
     assert plain_text(plain) == plain

@@ -19,7 +19,7 @@ _HIDDEN: Final = (
 )
 """What Unicode calls default ignorable: soft hyphen, zero-width, bidi, tags, selectors; and non-characters."""
 _JOINERS: Final = "\u200c\u200d"
-_WRITTEN: Final = rf"[^\x00-\u02ff{_JOINERS}{_HIDDEN}]"
+_WRITTEN: Final = rf"[^\x00-\u02ff\u2028\u2029{_JOINERS}{_HIDDEN}]"
 """What a joiner can stand between: letters of scripts that need it, and pictures."""
 _PICTURE: Final = r"[\u00a9\u00ae\u203c-\u3299\U0001f000-\U0001faff]"
 _UNSEEN: Final = re.compile(

@@ -1,13 +1,14 @@
 """Laws of forgetting beside other calls: at whatever step it happens, nothing that was forgotten comes back.
 
 A memory is stopped at each call of its store, before and after it, and there a record, its session or its user is
-forgotten: by another memory on the same place, as another process would, or by a task that uses the same memory.
+forgotten: by another memory on the same place, as another process would, or by a task that uses the same memory. And
+a memory that forgets is stopped in the same way, and there another one makes something of what is to go.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeAlias
 
 import anyio
@@ -141,6 +142,21 @@ class ErasureSuite(Suite):
             memories.one, _CALLS[call][0], lambda scene: forget(memories.other, scene), stride=2 * self.stride
         )
 
+    @pytest.mark.parametrize("call", ["remember", "metabolize", "import"])
+    @pytest.mark.parametrize(
+        "forget", [_forget_record, _forget_session, _forget_user], ids=["record", "session", "user"]
+    )
+    async def test_what_another_makes_at_any_step_of_forgetting_goes_too(
+        self, memories: Memories, call: str, forget: _Forget
+    ) -> None:
+        """The other way round: a second memory does its work between the reads and the writes of a forget."""
+        await _at_every_step(
+            memories.one,
+            lambda scene: forget(memories.one, scene),
+            lambda scene: _CALLS[call][0](replace(scene, memory=memories.other)),
+            stride=self.stride,
+        )
+
     async def test_the_next_turn_does_not_bring_back_what_another_forgot(self, memories: Memories) -> None:
         """Nothing happens at the same time: the first memory simply does not know."""
         for number, place in enumerate(range(4)):
@@ -162,13 +178,13 @@ class ErasureSuite(Suite):
 async def _at_every_step(
     memory: Any,
     act: _Call,
-    forget: Callable[[Scene], Awaitable[Any]],
+    interrupting: Callable[[Scene], Awaitable[Any]],
     *,
     stride: int,
     beside: bool = False,
     learnt: bool = False,
 ) -> None:
-    """Do the call again and again, with a forget at one step of it after the other, until it has no more steps.
+    """Do the call again and again, interrupted at one step of it after the other, until it has no more steps.
 
     With `learnt`, facts of what is to be forgotten are known before.
     """
@@ -183,10 +199,10 @@ async def _at_every_step(
 
             async def interrupt(scene: Scene = scene, tasks: Any = tasks) -> None:
                 if not beside:
-                    await forget(scene)
+                    await interrupting(scene)
                     return
                 done = anyio.Event()
-                tasks.start_soon(_and_set, lambda: forget(scene), done)
+                tasks.start_soon(_and_set, lambda: interrupting(scene), done)
                 for _ in range(_TURNS):
                     if done.is_set():
                         break
@@ -197,9 +213,9 @@ async def _at_every_step(
         if not steps.reached:
             assert step, "the call made no step at all"
             return
-        assert await _left(scene) == [], f"after a forget at step {step}"
+        assert await _left(scene) == [], f"interrupted at step {step}"
         await memory.metabolize(user_id=scene.user)
-        assert await _left(scene) == [], f"after a forget at step {step}, and metabolism"
+        assert await _left(scene) == [], f"interrupted at step {step}, and after metabolism"
         step += stride
 
 
