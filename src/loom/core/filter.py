@@ -10,6 +10,7 @@ A field is one of FIELDS, or `meta.NAME` for an attribute of a record. What they
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeAlias, cast
@@ -49,6 +50,7 @@ class In:
 
     field: str
     values: tuple[Scalar, ...]
+    _wanted: frozenset[tuple[type, Scalar]] = dataclasses.field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         _check_field(self.field)
@@ -56,10 +58,11 @@ class In:
             raise UsageError(f"In({self.field!r}, {self.values!r}) was given one text; give a tuple of values")
         values = tuple(checked_scalar(value, f"a value for {self.field}") for value in self.values)
         object.__setattr__(self, "values", values)
+        object.__setattr__(self, "_wanted", frozenset((_sort(value), value) for value in values))
 
     def matches(self, record: object) -> bool:
         """Whether `record` fits."""
-        return any(_same(wanted, value) for value in _values(record, self.field) for wanted in self.values)
+        return any((_sort(value), value) in self._wanted for value in _values(record, self.field))
 
 
 @dataclass(frozen=True, slots=True)

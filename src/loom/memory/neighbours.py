@@ -92,12 +92,14 @@ class Neighbours:
         return _keys(turns, range(max(0, len(turns) - len(new) - REACH), len(turns)))
 
     async def keys_among(self, episodes: Iterable[Episode], *, user: Scope, without: Collection[str] = ()) -> Keys:
-        """The keys of all turns in the sessions of these episodes, as if those `without` had never been said."""
+        """The keys of these episodes and of the turns around them, as if those `without` had never been said."""
         keys: Keys = {}
+        named = {e.id: e.session_id for e in episodes if e.session_id is not None}
         if isinstance(self._store, KeepsKeys):
-            for session in dict.fromkeys(e.session_id for e in episodes if e.session_id is not None):
-                turns = [t for t in await _turns(self._store, user.for_session(session)) if t.id not in without]
-                keys |= _keys(turns, range(len(turns)))
+            for session in dict.fromkeys(named.values()):
+                turns = await _turns(self._store, user.for_session(session))
+                left = [turn for turn in turns if turn.id not in without]
+                keys |= _keys(left, _around(turns, named, without))
         return keys
 
     def said(self, scope: Scope, new: Sequence[Episode]) -> None:
@@ -127,6 +129,16 @@ async def _turns(store: MemoryStore, session: Scope) -> list[Episode]:
     found = every(store, session, Eq("kind", "episode"))
     turns = [r async for r in found if isinstance(r, Episode) and not r.sources and r.session_id == session.session_id]
     return sorted(turns, key=_order)
+
+
+def _around(turns: Sequence[Episode], named: Collection[str], without: Collection[str]) -> list[int]:
+    """The places, among the turns that are left, of the named ones and of all whose keys hold words of them."""
+    places, place = set[int](), 0
+    for turn in turns:
+        if turn.id in named:
+            places.update(range(place - REACH, place + REACH + 1))
+        place += turn.id not in without
+    return sorted(at for at in places if 0 <= at < place)
 
 
 def _order(turn: Episode) -> tuple[datetime, int, str]:

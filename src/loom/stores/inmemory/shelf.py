@@ -9,7 +9,7 @@ from datetime import datetime
 from heapq import nsmallest
 
 from loom.core.checks import check_text
-from loom.core.filter import Filter
+from loom.core.filter import Filter, In
 from loom.core.hit import Hit, rank_key, scored
 from loom.core.record import Episode, Fact, Layer, Record, WorkingBlock, changed
 from loom.core.scope import Scope
@@ -137,9 +137,15 @@ class Shelf:
 
     def select(self, scope: Scope, where: Filter | None, *, after: str = "") -> list[Record]:
         """The records behind the id `after` that the scope sees and the filter fits, by id; not copied."""
-        later = [r for r in self.records.values() if r.id > after]
+        later = [r for r in self._named(where) if r.id > after]
         found = [r for r in later if sees(scope, r) and (where is None or where.matches(r))]
         return sorted(found, key=lambda record: record.id)
+
+    def _named(self, where: Filter | None) -> Iterable[Record]:
+        """The records among which those that fit are: a few where the filter names their ids."""
+        if not isinstance(where, In) or where.field != "id":
+            return self.records.values()
+        return [record for id in dict.fromkeys(where.values) if (record := self.records.get(str(id))) is not None]
 
     def count(self, scope: Scope, where: Filter | None) -> int:
         """How many records the scope sees and the filter fits."""

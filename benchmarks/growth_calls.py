@@ -24,6 +24,15 @@ from loom import (
 )
 from loom.core.codec import record_to_dict
 from loom.core.fence import fenced
+from loom.core.limits import (
+    MAX_BLOCK,
+    MAX_INSTRUCTION,
+    MAX_NAME,
+    MAX_OBJECT,
+    MAX_PREDICATE,
+    MAX_QUERY,
+    MAX_TEXT,
+)
 from loom.core.message import TextPart, ToolCallPart
 from loom.core.record import Episode, Provenance
 from loom.core.words import tokens
@@ -44,7 +53,7 @@ Prepare = Callable[[str], Awaitable[Call]]
 """Makes everything ready for a call with a text; what it returns is measured."""
 
 NOW = FakeClock().now()
-USER = {"user_id": "ann"}
+USER: dict[str, Any] = {"user_id": "ann"}
 
 
 class Lengths:
@@ -138,7 +147,7 @@ async def extracted(text: str) -> Call:
     memory = Memory.open("inmemory")
     kept = (await memory.remember(text, **USER)).kept
     reply = json.dumps({"facts": [{"sources": ["e1"], "subject": "user", "predicate": "says", "object": text[:500]}]})
-    return lambda: LlmExtractor(model(reply + text)).extract(list(kept))
+    return lambda: LlmExtractor(model(reply + text)).extract([record for record in kept if isinstance(record, Episode)])
 
 
 def sent(**options: Any) -> Prepare:
@@ -311,3 +320,33 @@ CALLS: dict[str, Prepare] = {
     "time_hint": now(lambda text: time_hint(text, NOW)),
     "read_items": now(read_items),
 }
+
+CAPS: dict[str, int] = {
+    "Memory.remember": MAX_TEXT,
+    "Memory.remember with names": MAX_NAME,
+    "Memory.remember and metabolize": MAX_TEXT,
+    "Memory on a long text": MAX_TEXT,
+    "Memory.recall": MAX_TEXT,
+    "Memory.recall of a statement": MAX_QUERY,
+    "Memory.instruct": MAX_INSTRUCTION,
+    "Memory.state an instruction": MAX_OBJECT,
+    "Memory.state a subject": MAX_NAME,
+    "Memory.state a predicate": MAX_PREDICATE,
+    "Memory.facts": MAX_NAME,
+    "Memory.set_block": MAX_BLOCK,
+    "Memory.set_block by name": MAX_NAME,
+    "Memory.timeline": MAX_QUERY,
+    "Memory.explain": MAX_NAME,
+    "Memory.import_": MAX_TEXT - 10,
+    "LlmExtractor.extract": MAX_TEXT,
+    "Session.send": MAX_TEXT,
+    "Session.send with a skill": MAX_TEXT,
+    "Session.send an answer": MAX_TEXT,
+    "Session.send with a tool": MAX_TEXT,
+    "Session.compact": MAX_TEXT,
+    "Agent.run": MAX_TEXT,
+    "Agent.run offline": MAX_TEXT,
+    "InMemoryKnowledgeBase": 3 * MAX_TEXT,
+    "GraphKnowledgeBase": MAX_TEXT,
+}
+"""Characters of the longest text that each call takes; documents may be longer, and take long to prepare here."""
