@@ -65,6 +65,7 @@ def test_a_name_cannot_close_its_brackets():
 
 
 @given(TEXTS)
+@example("\u2066\ufe0f")
 def test_the_law_of_one_line(text):
     line = one_line(text)
     assert one_line(line) == line

@@ -21,13 +21,11 @@ _HIDDEN: Final = (
 _JOINERS: Final = "\u200c\u200d"
 _WRITTEN: Final = rf"[^\x00-\u02ff\u2028\u2029{_JOINERS}{_HIDDEN}]"
 """What a joiner can stand between: letters of scripts that need it, and pictures."""
-_PICTURE: Final = r"[\u00a9\u00ae\u203c-\u3299\U0001f000-\U0001faff]"
-_UNSEEN: Final = re.compile(
-    rf"[{_HIDDEN}]"
-    rf"|[{_JOINERS}](?:(?<!{_WRITTEN}.)|(?!{_WRITTEN}))"
-    rf"|[\ufe0e\ufe0f](?<!{_PICTURE}.)(?!\u20e3)",
-    re.DOTALL,
-)
+_PICTURE: Final = r"[\u00a9\u00ae\u203c-\u205f\u2070-\u3163\u3165-\u3299\U0001f000-\U0001faff]"
+"""What a selector can stand behind: none of the hidden ones, which go first."""
+_UNSEEN: Final = re.compile(rf"[{_HIDDEN}]|[\ufe0e\ufe0f](?<!{_PICTURE}.)(?!\u20e3)", re.DOTALL)
+_LOOSE_JOINER: Final = re.compile(rf"[{_JOINERS}](?:(?<!{_WRITTEN}.)|(?!{_WRITTEN}))", re.DOTALL)
+"""A joiner that joins nothing; looked for when all else is gone, so that what it seems to join is there."""
 _BREAKS: Final = re.compile("\r\n|[\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
 _CONTROLS: Final = re.compile(f"[{_CONTROL}]")
 _NOT_IN_LINES: Final = re.compile(rf"(?![\t\n])[{_CONTROL}]")
@@ -65,4 +63,6 @@ def plain_text(text: str) -> str:
 
 def _visible(text: str) -> str:
     """`text` without characters that have no shape. Half a surrogate pair, which has no UTF-8 form, is replaced."""
-    return text if text.isascii() else _HALF_PAIR.sub("\N{REPLACEMENT CHARACTER}", _UNSEEN.sub("", text))
+    if text.isascii():
+        return text
+    return _HALF_PAIR.sub("\N{REPLACEMENT CHARACTER}", _LOOSE_JOINER.sub("", _UNSEEN.sub("", text)))
