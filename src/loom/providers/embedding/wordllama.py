@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import logging
-import os
+import json
 import sys
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import cache, lru_cache
 from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from struct import unpack
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -83,7 +84,8 @@ def _embed(texts: Sequence[str]) -> Sequence[Vector]:
     for place, text in enumerate(texts):
         # Each text is averaged by itself: padding a batch to its longest text would take gigabytes.
         pieces = _pieces(cut_bytes(text, _MAX_BYTES))
-        mean = np.add.reduce(rows.take(pieces, axis=0)) / np.float32(len(pieces))
+        found = rows.take(pieces, axis=0).astype(np.float32)
+        mean = np.add.reduce(found) / np.float32(len(pieces))
         vectors[place] = mean / np.sqrt(mean.dot(mean))
     return list(vectors)
 
@@ -111,28 +113,36 @@ def _shared_model() -> _Model:
 
 @lru_cache(maxsize=1)
 def _load() -> _Model:
-    with _root_logger_kept():
-        import wordllama  # noqa: PLC0415  # pyright: ignore[reportMissingTypeStubs]
+    """Read the vectors and the tokenizer that lie in the package.
 
-    home = os.path.dirname(wordllama.__file__)  # noqa: PTH120  (the package takes a text)
+    The package itself is not imported: that takes longer than all the rest, looks for the files in a misspelt folder,
+    may ask the network for them, and changes the logging of the whole process.
+    """
+    from tokenizers import Tokenizer  # noqa: PLC0415
+
+    spec = find_spec("wordllama")
+    home = Path(spec.origin).parent if spec is not None and spec.origin else Path("wordllama")
     try:
-        # Its own search looks in a misspelt folder and then asks the network; naming the folder avoids both.
-        loaded: Any = wordllama.WordLlama.load(cache_dir=home, disable_download=True)
-    except (OSError, ValueError) as error:
+        rows = _rows(home / "weights" / f"l2_supercat_{_DIMENSION}.safetensors")
+        tokenizer = Tokenizer.from_str((home / "tokenizers/l2_supercat_tokenizer_config.json").read_text("utf-8"))
+    except Exception as error:  # the tokenizer raises Exception itself
         raise ProviderUnavailable(
             f"the vectors of wordllama could not be read from {home} ({error}); reinstall the package wordllama"
         ) from error
-    loaded.tokenizer.no_padding()
-    return _Model(rows=loaded.embedding, tokenizer=loaded.tokenizer)
+    return _Model(rows=rows, tokenizer=tokenizer)
 
 
-@contextmanager
-def _root_logger_kept() -> Generator[None]:
-    """Undo what importing the package does to the logging of the whole process."""
-    root = logging.getLogger()
-    level, handlers = root.level, list(root.handlers)
-    try:
-        yield
-    finally:
-        root.setLevel(level)
-        root.handlers[:] = handlers
+def _rows(path: Path) -> Any:
+    """The table in a file of the safetensors format: the length of a header, the header as JSON, and the numbers.
+
+    It is mapped, not read: processes share it, and the pages that no word needs are never loaded.
+    """
+    import numpy as np  # noqa: PLC0415
+
+    with path.open("rb") as file:
+        (length,) = unpack("<Q", file.read(8))
+        table = json.loads(file.read(length))["embedding.weight"]
+    if table["dtype"] != "F16" or table["shape"][1] != _DIMENSION:
+        raise ValueError(f"it holds {table['dtype']} of shape {table['shape']}")
+    start = 8 + length + table["data_offsets"][0]
+    return np.memmap(path, dtype="<f2", mode="r", offset=start, shape=tuple(table["shape"]))
