@@ -197,7 +197,8 @@ class ChromaVectorStore:
             collection.upsert(
                 ids=[entry_id(scope, item.id) for item, _ in page],
                 embeddings=[row for _, row in page],
-                metadatas=[fields_of(scope, item) for item, _ in page],
+                # Chroma keeps the fields that are not given again; None takes one away.
+                metadatas=[{PAYLOAD: None, **fields_of(scope, item)} for item, _ in page],
             )
 
     def _nearest(self, client: Any, scope: Scope, asked: list[float], size: int, wanted: Sequence[Wanted]) -> Found:
