@@ -91,12 +91,23 @@ class Neighbours:
         turns = [*end.turns, *new]
         return _keys(turns, range(max(0, len(turns) - len(new) - REACH), len(turns)))
 
-    async def keys_among(self, episodes: Iterable[Episode], *, user: Scope, without: Collection[str] = ()) -> Keys:
-        """The keys of all turns in the sessions of these episodes, as if those `without` had never been said."""
+    async def keys_among(
+        self,
+        episodes: Iterable[Episode],
+        *,
+        user: Scope,
+        without: Collection[str] = (),
+        instead: Episode | None = None,
+    ) -> Keys:
+        """The keys of all turns in the sessions of these episodes, as if those `without` had never been said.
+
+        `instead` is what a turn of its id says from now on.
+        """
         keys: Keys = {}
         if isinstance(self._store, KeepsKeys):
             for session in dict.fromkeys(e.session_id for e in episodes if e.session_id is not None):
                 turns = [t for t in await _turns(self._store, user.for_session(session)) if t.id not in without]
+                turns = [instead if instead and t.id == instead.id else t for t in turns]
                 keys |= _keys(turns, range(len(turns)))
         return keys
 

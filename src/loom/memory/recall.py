@@ -107,6 +107,7 @@ class Recall:
         at: datetime | None = None,
         known_at: datetime | None = None,
         history: bool = False,
+        min_score: float | None = None,
     ) -> Recalled:
         """The best hits, best first, each with what every signal added to its score; passages behind them."""
         _check(question, limit, halves)
@@ -121,12 +122,15 @@ class Recall:
         if asked.when is None and not _is_statement(question):
             first = _compared(records[r.id] for r in ranked[:TOP])
             ranked = await off_loop(first, partial(newest_first, question, ranked, records))
+        if min_score is not None:
+            ranked = [r for r in ranked if r.score >= min_score]
         if budget is not None and halves == "user":
             ranked = user_first(ranked, records)
         passages: Sequence[Hit] = ()
         if layers is None and scope.session_id is None:
             passages, unread = await self._passages(question, limit, where)
             failed += unread
+            passages = [hit for hit in passages if min_score is None or hit.score >= min_score]
         pack_them = partial(self._packed, ranked, records, passages, limit=limit, budget=budget)
         packed, used = await off_loop(_counted(ranked, records, limit, budget), pack_them)
         searched = None if packed else await self._store.count(scope)
