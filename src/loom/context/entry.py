@@ -275,6 +275,4 @@ def as_entry(value: Addable) -> Entry:
         from loom.context.file_entry import FileEntry  # noqa: PLC0415  (a file is an entry, not the reverse)
 
         return FileEntry(value)
-    raise UsageError(
-        f"a section takes entries, messages, mappings, text and paths, not {type(value).__name__}"
-    )
+    raise UsageError(f"a section takes entries, messages, mappings, text and paths, not {type(value).__name__}")
