@@ -223,7 +223,7 @@ def test_a_mapping_is_a_filter(where, filter):
     assert as_filter(where) == filter
 
 
-@pytest.mark.parametrize("bad", ["topic", ["topic"], {"n": {"$gt": 1}}, {3: 1}, {"n": object()}, {"meta.": 1}], ids=str)
+@pytest.mark.parametrize("bad", ["topic", ["topic"], {"n": {"$gt": 1}}, {3: 1}, {"n": b"x"}, {"meta.": 1}], ids=str)
 def test_what_is_neither_a_filter_nor_a_mapping_is_refused(bad):
     with pytest.raises(UsageError):
         as_filter(bad)
