@@ -151,7 +151,7 @@ def test_items_that_were_never_added_are_named_when_the_base_goes_away():
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         del base
-    assert [str(one.message) for one in caught if one.category is ResourceWarning] == [
+    assert [str(one.message) for one in caught if one.category is RuntimeWarning] == [
         "1 item(s) of the knowledge base 'default' were never added; await kb.flush() before it goes away"
     ]
 

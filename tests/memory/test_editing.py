@@ -303,6 +303,9 @@ async def test_hits_below_the_least_score_are_left_out(memory):
     assert len(set(scores)) > 1
     best = await memory.recall("green tea", user_id="alice", min_score=scores[1])
     assert [hit.item.id for hit in best] == [hit.item.id for hit in every if hit.score >= scores[1]]
+    for bad in ("high", float("nan")):
+        with pytest.raises(UsageError, match="min_score"):
+            await memory.recall("green tea", user_id="alice", min_score=bad)
     none = await memory.recall("green tea", user_id="alice", min_score=1e9)
     assert (len(none), none.searched) == (0, 4)
 

@@ -112,7 +112,8 @@ def _anthropic_shown(block: _Body) -> TextPart | ImagePart | DocumentPart | None
 def from_openai(given: _Body) -> Message:
     """A message of OpenAI's Chat Completions, or an input or output item of its Responses API.
 
-    The result of a tool becomes a user message, as everywhere in Loom; `developer` becomes system.
+    The result of a tool becomes a user message, as everywhere in Loom; `developer` becomes system. A `name` has no
+    place in a message, and is left out.
     """
     if given.get("type") in _RESPONSES_ITEMS - {"message"}:
         return _openai_item(given)

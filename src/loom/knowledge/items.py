@@ -79,7 +79,7 @@ class Waiting:
     def __del__(self) -> None:
         if self._documents:
             what = f"{len(self._documents)} item(s) of {self._who} were never added"
-            warn(f"{what}; await kb.flush() before it goes away", ResourceWarning, stacklevel=2)
+            warn(f"{what}; await kb.flush() before it goes away", RuntimeWarning, stacklevel=2)
 
 
 class _Searches(Protocol):

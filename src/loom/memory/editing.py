@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from typing import Any, Literal, Protocol, TypeAlias, cast, get_args, overload
 
 from loom.core.filter import And, Eq, Filter, In, Where, as_filter
@@ -20,6 +22,7 @@ from loom.memory.ingest import Content, Turn, clean, keyed_id, spoken_by, turns_
 from loom.memory.listing import every
 from loom.memory.parts import MemoryParts
 from loom.memory.values import OTHER_TEXT, Remembered
+from loom.protocols.memory_store import Scrubs
 
 RecordKind: TypeAlias = Literal["episode", "fact", "block"]
 """What list() can be asked for."""
@@ -129,39 +132,34 @@ class MemoryEdits(MemoryParts):
         """
         scope = self._scope(user_id, session_id)
         turn, said = _one_turn(content, user_id=user_id, speaker=speaker, attributes=attributes, key=key)
-        id = keyed_id(scope, key, 0)
         fields: dict[str, Any] = {
             "session_id": session_id, "speaker": speaker, "at": at, "importance": importance, "origin": origin,
             "trusted": trusted, "attributes": attributes,
         }  # fmt: skip
         now = await self._times.now(scope)
-
-        def change(old: Episode) -> Episode:
-            return replace(
-                old,
-                text=said,
-                at=turn.at or at or (old.at if old.text == said else now),
-                recorded_at=old.recorded_at if old.text == said else now,
-                provenance=Provenance(turn.origin or origin, trusted=trusted),
-                speaker=spoken_by(turn.speaker or speaker, user_id=user_id),
-                importance=importance,
-                archived_at=None,
-                attributes={**old.attributes, **(attributes or {}), **turn.attributes},
-            )
-
+        said_now = Episode(
+            id=keyed_id(scope, key, 0),
+            text=said,
+            at=turn.at or at or now,
+            recorded_at=now,
+            provenance=Provenance(turn.origin or origin, trusted=trusted),
+            session_id=session_id,
+            speaker=spoken_by(turn.speaker or speaker, user_id=user_id),
+            importance=importance,
+            attributes={**(attributes or {}), **turn.attributes},
+        )
+        change = partial(_restated, new=said_now, is_dated=bool(turn.at or at))
         for _ in range(TRIES):
             epoch, raced = await self.store.epoch(scope), False
-            if await self.store.get(scope.for_user(), id) is None:
+            if await self.store.get(scope.for_user(), said_now.id) is None:
                 done = await cast("_Remembers", self).remember(content, user_id=user_id, key=key, **fields)
                 is_new = not any(skip.reason == OTHER_TEXT for skip in done.skipped)
                 if is_new and await self.store.epoch(scope) == epoch:
                     return done
                 # Somebody else wrote under this key at the same moment: what was made from their text has to go.
                 raced = True
-            try:
-                return await self._edit(scope.for_user(), id, change, anew=raced)
-            except NotFound:  # it was forgotten meanwhile
-                continue
+            with suppress(NotFound):  # it may be forgotten meanwhile
+                return await self._edit(scope.for_user(), said_now.id, change, anew=raced)
         raise UsageError(f"what is kept under the key {key!r} is forgotten as fast as it is written; try again later")
 
     @overload
@@ -212,7 +210,8 @@ class MemoryEdits(MemoryParts):
             await guarded(self.store, user, look_again)
         if self._learning:
             self._learning.wake(user, [record])
-        return Remembered(kept=(record,), notes=await self._embed_current(user, record))
+        pending = await self.store.scrub() if isinstance(self.store, Scrubs) else ()
+        return Remembered(kept=(record,), notes=(*await self._embed_current(user, record), *pending))
 
     async def _rewrite(self, user: Scope, new: Episode, epoch: str, *, is_again: bool = False) -> None:
         for learning in self._learnings:
@@ -235,6 +234,22 @@ class MemoryEdits(MemoryParts):
             found = await self.store.get(user, record.id)
             record = found if isinstance(found, Episode) else record
         return ()
+
+
+def _restated(old: Episode, *, new: Episode, is_dated: bool) -> Episode:
+    """What is kept under a key as it is said now: in its place, layer and count of accesses."""
+    is_same = old.text == new.text
+    return replace(
+        old,
+        text=new.text,
+        at=old.at if is_same and not is_dated else new.at,
+        recorded_at=old.recorded_at if is_same else new.recorded_at,
+        provenance=new.provenance,
+        speaker=new.speaker,
+        importance=new.importance,
+        archived_at=None,
+        attributes={**old.attributes, **new.attributes},
+    )
 
 
 def _filter(

@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from heapq import nlargest
+from math import isnan
 from typing import TypeAlias, get_args
 
 from loom.core.clock import Clock
@@ -110,7 +111,7 @@ class Recall:
         min_score: float | None = None,
     ) -> Recalled:
         """The best hits, best first, each with what every signal added to its score; passages behind them."""
-        _check(question, limit, halves)
+        _check(question, limit, halves, min_score)
         question, cut = _searched(question)
         fits = _filter(layers, where)
         query = Query(where=fits, limit=max(BY_WORDS, limit), at=at, known_at=known_at, history=history, archived=True)
@@ -247,7 +248,7 @@ class Recall:
         return Piece(id=item.id, text=item.text, tokens=self._counter.count(item.text), sources=_sources(item))
 
 
-def _check(question: str, limit: int, halves: Halves) -> None:
+def _check(question: str, limit: int, halves: Halves, min_score: float | None) -> None:
     if not isinstance(question, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UsageError(f"recall was given {question!r} for a question; ask in words")
     if not question.strip():
@@ -256,6 +257,8 @@ def _check(question: str, limit: int, halves: Halves) -> None:
         raise UsageError(f"recall was given limit={limit!r}; give a whole number")
     if halves not in get_args(Halves):
         raise UsageError(f"halves={halves!r} is not known; use one of {', '.join(get_args(Halves))}")
+    if min_score is not None and (not isinstance(min_score, float | int) or isnan(min_score)):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise UsageError(f"recall was given min_score={min_score!r}; give a number")
 
 
 def _sources(item: Found) -> tuple[str, ...]:
