@@ -184,13 +184,12 @@ class GraphKnowledgeBase(AnswersInItems):
         await shared.refresh()
         if shared.changed:
             changed, shared.changed = shared.changed, {}
-            read = {id: shared.corpus.item(id) for id in changed}
-            chars = sum(len(item.content) for item in read.values() if item is not None)
-            await shared.corpus.work(chars, lambda: self._read_back(read, shared.memos))
+            chars = SIZE * sum(len(shared.corpus.ids_of(id)) for id in changed)
+            await shared.corpus.work(chars, lambda: self._read_back(changed, shared.corpus, shared.memos))
 
-    def _read_back(self, read: Mapping[str, KnowledgeItem | None], memos: Mapping[str, str]) -> None:
-        for id, item in read.items():
-            if item is None:
+    def _read_back(self, changed: Iterable[str], corpus: Corpus, memos: Mapping[str, str]) -> None:
+        for id in changed:
+            if (item := corpus.item(id)) is None:
                 self._network.remove(id)
             else:
                 memo = memos.get(id)

@@ -16,7 +16,8 @@ from loom.protocols.knowledge_base import Document
 class AddedItem:
     """What add_item() returns. It need not be awaited: what waits is added before the next search.
 
-    Awaited, it is whether the item was new or changed; then an error of the embedder is raised here.
+    Awaited, it is whether the item was new or changed, or True if a search has added it by then; an error of the
+    embedder is raised here.
     """
 
     __slots__ = ("_add", "_result")
@@ -111,7 +112,8 @@ class AnswersInItems:
 
     async def get_by_id(self: _Searches, id: str) -> KnowledgeItem | None:
         """The document, or the passage, with this id; None where there is none."""
-        return (await self._looked_up()).item(id)
+        corpus = await self._looked_up()
+        return await corpus.work(0, lambda: corpus.item(id))
 
 
 def _item(passage: Passage, relevance: float, corpus: Corpus) -> KnowledgeItem:

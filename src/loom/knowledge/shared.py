@@ -154,7 +154,8 @@ class SharedCorpus:
         ]
         items = [VectorItem(id, vector, payload=text) for (id, text), vector in zip(places, vectors, strict=True)]
         old = [id for key in news for id in self._known.get(key, ())]
-        # The store takes all of them or none, and the rest cannot fail.
+        # The store takes all of them or none. What fails after that is seen by the next look at the store: the new
+        # version is there whole, and counts.
         await self._store.upsert(self._scope, items)
         chars = sum(len(draft.document.text) for draft in drafts)
         await self.corpus.work(chars, lambda: self._took(news, memo))
