@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loom.core.filter import FIELDS, And, Eq, Filter, In, Not, Or, Range
+from loom.core.filter import FIELDS, And, Eq, Filter, In, Not, Or, Range, as_filter
 from loom.core.record import Episode, Fact, Layer, Provenance, WorkingBlock
 from loom.errors import UsageError
 
@@ -201,3 +201,29 @@ def test_every_field_exists_on_some_record():
         "source",
     }
     assert set(FIELDS) <= known
+
+
+@pytest.mark.parametrize(
+    ("where", "filter"),
+    [
+        ({"topic": "drinks"}, Eq("meta.topic", "drinks")),
+        ({"meta.topic": "drinks"}, Eq("meta.topic", "drinks")),
+        ({"layer": 2}, Eq("layer", 2)),
+        ({"n": [1, 2]}, In("meta.n", (1, 2))),
+        ({"n": (1,), "layer": 1}, And(In("meta.n", (1,)), Eq("layer", 1))),
+        ({"n": None}, Eq("meta.n", None)),
+        ({"n": {1}}, In("meta.n", (1,))),
+        ({}, And()),
+        (None, None),
+        (Not(Eq("layer", 1)), Not(Eq("layer", 1))),
+    ],
+    ids=str,
+)
+def test_a_mapping_is_a_filter(where, filter):
+    assert as_filter(where) == filter
+
+
+@pytest.mark.parametrize("bad", ["topic", ["topic"], {"n": {"$gt": 1}}, {3: 1}, {"n": b"x"}, {"meta.": 1}], ids=str)
+def test_what_is_neither_a_filter_nor_a_mapping_is_refused(bad):
+    with pytest.raises(UsageError):
+        as_filter(bad)

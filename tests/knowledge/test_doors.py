@@ -18,6 +18,7 @@ import pytest
         ("loom.providers.knowledge", "VectorKnowledgeBase", "loom.knowledge.vector"),
         ("loom.providers.knowledge", "GraphKnowledgeBase", "loom.knowledge.graph"),
         ("loom.providers.knowledge", "KnowledgeItem", "loom.knowledge.document"),
+        ("loom.providers.knowledge", "Document", "loom.protocols.knowledge_base"),
     ],
 )
 def test_a_door_leads_to_the_one_home(door, name, home):

@@ -11,7 +11,7 @@ from loom.knowledge.vector import VectorKnowledgeBase
 from loom.protocols.knowledge_base import Document, KnowledgeBase, SearchesGraph
 from loom.providers.embedding.hashing import HashEmbedder
 from loom.stores.inmemory.vectors import InMemoryVectorStore
-from loom.testing.conformance import KnowledgeBaseMachine, KnowledgeBaseSuite
+from loom.testing.conformance import KnowledgeBaseMachine, KnowledgeBaseSuite, SharedKnowledgeSuite
 
 pytestmark = pytest.mark.anyio
 
@@ -82,6 +82,17 @@ class TestGraphHybridWithoutVectors(KnowledgeBaseSuite):
     @pytest.fixture
     async def base(self):
         return graph("hybrid", 2, with_vectors=False)
+
+
+class TestShared(SharedKnowledgeSuite):
+    @pytest.fixture(params=[VectorKnowledgeBase, GraphKnowledgeBase])
+    async def another(self, request):
+        store = InMemoryVectorStore()
+
+        async def make():
+            return request.param(embedding_provider=HashEmbedder(), vector_store=store, **SMALL)
+
+        return make
 
 
 def model(make, examples=25):

@@ -6,11 +6,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 from loom.context.compile import Compiler, Contributor
-from loom.context.entry import Entry, MessageEntry, as_entry
+from loom.context.entry import Addable, Entry, MessageEntry, as_entry
 from loom.context.pairing import pair
 from loom.context.section import Section
 from loom.context.sent import thinking_in
@@ -111,7 +110,7 @@ class Context:
         """The entry of this context with this id, or None."""
         return next((e for name in SECTIONS if (e := self.section(name).get(id))), None)
 
-    def remember(self, entry: Entry | Message | Path | str) -> Entry:
+    def remember(self, entry: Addable) -> Entry:
         """Keep something in the conversation; an entry of `step` moves there."""
         made = as_entry(entry)
         if made in self.step:

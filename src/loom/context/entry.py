@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
+from typing import Any, TypeAlias
 
 from loom.core.ids import SHARED
 from loom.core.limits import MAX_ENTRY, check_length
@@ -23,6 +25,7 @@ from loom.core.message import (
     canonical,
     plain,
 )
+from loom.core.message_wire import from_mapping
 from loom.core.section import SectionName, default_role
 from loom.core.window import Notice, View
 from loom.errors import UsageError
@@ -254,10 +257,16 @@ def identity(view: View, section: SectionName) -> bytes:
     return sha256(f"{role}\1{view.name or ''}\1{body}".encode("utf-8", "surrogatepass")).digest()
 
 
-def as_entry(value: Entry | Message | Path | str) -> Entry:
+Addable: TypeAlias = Entry | Message | Mapping[str, Any] | Path | str
+"""What a section takes: an entry, a message, also as a provider writes it, text, or the path of a file."""
+
+
+def as_entry(value: Addable) -> Entry:
     """An entry of whatever a caller may hand over."""
     if isinstance(value, Entry):
         return value
+    if isinstance(value, Mapping):
+        return MessageEntry(from_mapping(value))
     if isinstance(value, Message):
         return MessageEntry(value)
     if isinstance(value, str):
@@ -266,4 +275,4 @@ def as_entry(value: Entry | Message | Path | str) -> Entry:
         from loom.context.file_entry import FileEntry  # noqa: PLC0415  (a file is an entry, not the reverse)
 
         return FileEntry(value)
-    raise UsageError(f"a section takes entries, messages, text and paths, not {type(value).__name__}")
+    raise UsageError(f"a section takes entries, messages, mappings, text and paths, not {type(value).__name__}")

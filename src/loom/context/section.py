@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Protocol
 
-from loom.context.entry import Entry, as_entry
-from loom.core.message import Message
+from loom.context.entry import Addable, Entry, as_entry
 from loom.core.section import STATIC, SectionName
 from loom.errors import EntryNotFound, UsageError
 
@@ -62,7 +60,7 @@ class Section:
         """The entries whose content may change by itself."""
         self._removed: dict[str, Entry | None] = {}
 
-    def add(self, entry: Entry | Message | Path | str) -> Entry:
+    def add(self, entry: Addable) -> Entry:
         """Add an entry at the end and return it; adding the same entry again changes nothing."""
         made = as_entry(entry)
         if made.has_tools and self.name in STATIC:

@@ -6,11 +6,15 @@ A field is one of FIELDS, or `meta.NAME` for an attribute of a record. What they
 - values of different types never fit: True is not 1, and text is not a number; 1 and 1.0 are the same;
 - Range is half-open: from `low`, up to but not including `high`;
 - And() of nothing fits everything, Or() of nothing fits nothing.
+
+Where a filter is taken, a mapping is taken too: as_filter() says what it means.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeAlias, cast
@@ -140,6 +144,35 @@ class Not:
 
 
 Filter: TypeAlias = Eq | In | Range | And | Or | Not
+
+Where: TypeAlias = Filter | Mapping[str, Scalar | Sequence[Scalar] | AbstractSet[Scalar]]
+"""A filter, or a mapping that as_filter() makes one of."""
+
+
+def as_filter(where: Where | None) -> Filter | None:
+    """A filter as it is; of a mapping, the filter that all of its values fit.
+
+    A name is one of FIELDS or `meta.NAME`; any other name is that of an attribute. A list, a tuple or a set means one
+    of its values. `{"topic": "drinks", "layer": [1, 2]}` is `And(Eq("meta.topic", "drinks"), In("layer", (1, 2)))`.
+    """
+    if where is None:
+        return None
+    if isinstance(where, Mapping):
+        parts = [_condition(name, value) for name, value in where.items()]
+        return parts[0] if len(parts) == 1 else And(*parts)
+    (checked,) = _checked((where,))
+    return checked
+
+
+def _condition(name: str, value: Scalar | Sequence[Scalar] | AbstractSet[Scalar]) -> Eq | In:
+    if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise UsageError(f"{name!r} is not the name of a field; give text")
+    if isinstance(value, Mapping):
+        raise UsageError(f"the value for {name!r} is a mapping; give a value or a list, or build Range, Or and Not")
+    field = name if name in FIELDS or name.startswith(ATTRIBUTE) else f"{ATTRIBUTE}{name}"
+    if isinstance(value, list | tuple | AbstractSet):
+        return In(field, tuple(cast("Sequence[Scalar]", value)))
+    return Eq(field, cast("Scalar", value))
 
 
 def _check_field(name: str) -> None:

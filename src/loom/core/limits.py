@@ -26,6 +26,12 @@ MAX_MEDIA: Final = 50_000_000
 MAX_DOCUMENT: Final = 10_000_000
 """One document of a knowledge base: the longest novels there are. It is cut into passages, and shown by them."""
 
+MAX_FILES: Final = 10_000
+"""Files that one call of load_folder() reads: the documentation of a large project has a few thousand."""
+
+MAX_FOLDER: Final = 100_000_000
+"""What the files of one call of load_folder() have together: they are held in memory until they are added."""
+
 MAX_QUERY: Final = 2_000
 """A question to memory or to a corpus. What is asked stands in a few sentences; of a longer message the beginning is
 searched for, because every word costs a look into the index."""

@@ -152,6 +152,20 @@ class Message:
         """An assistant message of plain text."""
         return cls("assistant", (TextPart(text),))
 
+    @classmethod
+    def from_anthropic(cls, given: Mapping[str, JSON]) -> Message:
+        """A message as Anthropic's Messages API writes it, with tool calls, results, pictures and thinking."""
+        from loom.core.message_wire import from_anthropic  # noqa: PLC0415  (what is read is a message, not the reverse)
+
+        return from_anthropic(given)
+
+    @classmethod
+    def from_openai(cls, given: Mapping[str, JSON]) -> Message:
+        """A message of OpenAI's Chat Completions, or an item of its Responses API; results of tools are the user's."""
+        from loom.core.message_wire import from_openai  # noqa: PLC0415  (what is read is a message, not the reverse)
+
+        return from_openai(given)
+
     @property
     def text(self) -> str:
         """The text parts, joined."""

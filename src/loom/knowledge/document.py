@@ -49,7 +49,7 @@ class Draft:
     """A document that is new or changed, and the passages it will have."""
 
     document: Document
-    fingerprint: bytes
+    fingerprint: str
     passages: tuple[Passage, ...]
 
 
@@ -61,7 +61,7 @@ class Corpus:
     def __init__(self, *, size: int = SIZE, overlap: int = OVERLAP) -> None:
         chunks("", size=size, overlap=overlap)
         self._size, self._overlap = size, overlap
-        self._fingerprints: dict[str, bytes] = {}
+        self._fingerprints: dict[str, str] = {}
         self._documents: dict[str, tuple[str, ...]] = {}
         self.passages: dict[str, Passage] = {}
         self.index = LexicalIndex()
@@ -101,24 +101,37 @@ class Corpus:
         for document in documents:
             if not isinstance(document, Document):  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise UsageError(f"{document!r:.200} is not a document; give Document(id=..., text=...)")
-            _check_document(document)
+            check_document(document)
             latest[document.id] = document
         found: list[Draft] = []
         for document in latest.values():
-            fingerprint = _fingerprint(document)
+            fingerprint = _fingerprint(document, self._size, self._overlap)
             if self._fingerprints.get(document.id) != fingerprint:
                 found.append(Draft(document, fingerprint, self._cut(document)))
         return found
 
     def put(self, draft: Draft) -> tuple[str, ...]:
         """Take a draft in; returns the ids of passages that are gone."""
-        old = self.remove(draft.document.id)
-        for passage in draft.passages:
+        return self.restore(draft.document.id, draft.fingerprint, draft.passages)
+
+    def restore(self, document_id: str, fingerprint: str, passages: Sequence[Passage]) -> tuple[str, ...]:
+        """Take the passages of a document in; returns the ids of passages that are gone."""
+        old = self.remove(document_id)
+        for passage in passages:
             self.passages[passage.id] = passage
             self.index.add(passage.id, passage.text)
-        self._fingerprints[draft.document.id] = draft.fingerprint
-        self._documents[draft.document.id] = tuple(passage.id for passage in draft.passages)
+        self._fingerprints[document_id] = fingerprint
+        self._documents[document_id] = tuple(passage.id for passage in passages)
         return tuple(id for id in old if id not in self.passages)
+
+    def item(self, id: str) -> KnowledgeItem | None:
+        """A document with all of its text, or a passage; between passages, blanks may differ from those given."""
+        ids = self._documents.get(id) or ((id,) if id in self.passages else ())
+        if not ids:
+            return None
+        first = self.passages[ids[0]]
+        content = _joined([self.passages[one] for one in ids])
+        return KnowledgeItem(id=id, content=content, source=first.source, metadata=first.attributes)
 
     def remove(self, document_id: str) -> tuple[str, ...]:
         """Take a document out; returns the ids its passages had."""
@@ -150,11 +163,23 @@ class Corpus:
         )
 
 
-def _check_document(document: Document) -> None:
+def check_document(document: Document) -> None:
+    """Refuse a document that is too long, or has a source or attributes that are."""
     what = f"document {document.id!r}"
     check_length(document.text, what, MAX_DOCUMENT, "split it")
     check_length(document.source, f"the source of {what}", MAX_VALUE, "name it in fewer words")
     check_attributes(document.attributes, what)
+
+
+def _joined(passages: Sequence[Passage]) -> str:
+    """The text of passages that follow each other, what two of them share once."""
+    pieces, end = [passages[0].text], passages[0].end
+    for passage in passages[1:]:
+        gap = passage.start - end
+        between = "" if gap <= 0 else " " if gap == 1 else "\n\n"
+        pieces += [between, passage.text[max(0, -gap) :]]
+        end = passage.end
+    return "".join(pieces)
 
 
 def check_search(query: str, limit: int) -> None:
@@ -173,8 +198,8 @@ def _passage_id(document_id: str, place: int) -> str:
     return id
 
 
-def _fingerprint(document: Document) -> bytes:
-    """A digest of all that a hit shows of a document."""
+def _fingerprint(document: Document, size: int, overlap: int) -> str:
+    """A digest of all that a hit shows of a document, and of how it is cut."""
     provenance: Provenance = document.provenance
     parts: Sequence[object] = (
         document.text,
@@ -182,5 +207,6 @@ def _fingerprint(document: Document) -> bytes:
         provenance.origin,
         provenance.trusted,
         sorted(document.attributes.items()),
+        (size, overlap),
     )
-    return blake2b(repr(parts).encode(), digest_size=32).digest()
+    return blake2b(repr(parts).encode(), digest_size=16).hexdigest()

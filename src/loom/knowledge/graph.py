@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -11,13 +12,14 @@ from typing import TypeAlias, get_args
 from anyio import Lock
 
 from loom.core.checks import check_share
-from loom.core.filter import Filter
+from loom.core.filter import Filter, Where, as_filter
 from loom.core.hit import Hit, rank_key
 from loom.core.record import Fact, Provenance
 from loom.errors import UsageError
 from loom.knowledge.chunk import OVERLAP, SIZE
-from loom.knowledge.document import Draft, chars_of, check_search
+from loom.knowledge.document import Corpus, Draft, KnowledgeItem, chars_of, check_search
 from loom.knowledge.in_memory import InMemoryKnowledgeBase
+from loom.knowledge.items import AddedItem, AnswersInItems, Waiting
 from loom.knowledge.network import Network, passages_near
 from loom.knowledge.relations import Found, Relation, relation, relations_in
 from loom.knowledge.service import GraphRagService, ask_service
@@ -55,18 +57,19 @@ class _Question:
         return tuple(sorted(fitting, key=rank_key)[: self.limit])
 
 
-class GraphKnowledgeBase:
+class GraphKnowledgeBase(AnswersInItems):
     """Keeps documents with the entities and relations they state, and finds passages along them.
 
     Documents are read by simple rules ("X uses Y", names in one sentence); facts are taken as they are.
     Mode `graph` finds the passages that mention what the query names, or something at most `max_hops`
     relations away; `vector` follows no relation; `hybrid` adds both up. Vectors need `embedding_provider`
-    and `vector_store`; without them `hybrid` compares words. Given a `graph_rag_service`, every search is
-    answered by it, and documents are added there.
+    and `vector_store`, where the documents are kept then; without them `hybrid` compares words, and
+    documents are kept in memory. Given a `graph_rag_service`, every search is answered by it, and
+    documents are added there.
     """
 
     __slots__ = ("_base", "_graph_weight", "_lock", "_max_hops", "_mode", "_network", "_service",
-                 "_vector_weight")  # fmt: skip
+                 "_vector_weight", "_waiting")  # fmt: skip
 
     def __init__(
         self,
@@ -99,12 +102,28 @@ class GraphKnowledgeBase:
                 chunk_size=chunk_size, chunk_overlap=chunk_overlap,
             )  # fmt: skip
         self._network = Network()
+        self._waiting = Waiting(f"the knowledge base {name!r}")
         self._lock = Lock()
 
     @property
+    def corpus(self) -> Corpus:
+        """The documents and passages it holds, as of its last call."""
+        return self._base.corpus
+
+    @property
     def relations(self) -> tuple[Relation, ...]:
-        """All relations between entities, in order."""
+        """All relations between entities, in order, as of the last call."""
         return self._network.relations()
+
+    def add_item(self, item: KnowledgeItem) -> AddedItem:
+        """Add one piece of knowledge: now if it is awaited, else before the next search, or with flush()."""
+        self._check_own("add documents to")
+        return self._waiting.take(item, self.add)
+
+    async def flush(self) -> int:
+        """Add the items that wait; returns how many were new or changed. If it fails, they wait on."""
+        async with self._lock:
+            return await self._flush()
 
     async def add(self, *documents: Document) -> int:
         """Add documents, all or none; returns how many were new or changed."""
@@ -118,14 +137,15 @@ class GraphKnowledgeBase:
         """Remove documents and the relations that only they stated; returns how many were there."""
         self._check_own("remove documents from")
         async with self._lock:
+            await self._flush()
             corpus, size = self._base.corpus, self._base.corpus.size(document_ids)
             removed = await self._base.remove(*document_ids)
             await corpus.work(size, lambda: [self._network.remove(id) for id in document_ids])
             return removed
 
-    async def search(self, query: str, *, limit: int = 5, where: Filter | None = None) -> tuple[Hit, ...]:
+    async def search(self, query: str, *, limit: int = 5, where: Where | None = None) -> tuple[Hit, ...]:
         """The best passages, best first, in the mode this knowledge base was made with."""
-        return await self._answer(_Question(query, self._mode, self._max_hops, limit, where))
+        return await self._answer(_Question(query, self._mode, self._max_hops, limit, as_filter(where)))
 
     async def search_graph(
         self, query: str, *, mode: SearchMode = "hybrid", max_hops: int = 2, limit: int = 5
@@ -136,13 +156,56 @@ class GraphKnowledgeBase:
     async def _add(self, stated: list[tuple[Document, Relation | None]]) -> int:
         self._check_own("add documents to")
         async with self._lock:
-            facts = {document.id: fact for document, fact in stated if fact is not None}
-            corpus, documents = self._base.corpus, [document for document, _ in stated]
-            chars = chars_of(documents)
-            drafts = await corpus.work(chars, lambda: corpus.drafts(documents))
-            added = await self._base.add(*(draft.document for draft in drafts))
-            await corpus.work(chars, lambda: self._take(drafts, facts))
-            return added
+            await self._flush()
+            return await self._write(stated)
+
+    async def _flush(self) -> int:
+        waiting = self._waiting.documents()
+        added = await self._write([(document, None) for document in waiting]) if waiting else 0
+        self._waiting.done(waiting)
+        return added
+
+    async def _write(self, stated: list[tuple[Document, Relation | None]]) -> int:
+        await self._follow()
+        facts = {document.id: fact for document, fact in stated if fact is not None}
+        corpus, documents = self._base.corpus, [document for document, _ in stated]
+        chars = chars_of(documents)
+        drafts = await corpus.work(chars, lambda: corpus.drafts(documents))
+        changed = [draft.document for draft in drafts]
+        if isinstance(self._base, VectorKnowledgeBase):
+            memos = {id: json.dumps(fact, ensure_ascii=False) for id, fact in facts.items()}
+            added = await self._base.add_noted(changed, memos)
+        else:
+            added = await self._base.add(*changed)
+        await corpus.work(chars, lambda: self._take(drafts, facts))
+        return added
+
+    async def _follow(self) -> None:
+        """Put what other bases wrote to the same store into the graph."""
+        if not isinstance(self._base, VectorKnowledgeBase):
+            return
+        shared = self._base.shared
+        await shared.refresh()
+        if shared.changed:
+            changed, shared.changed = shared.changed, {}
+            chars = SIZE * sum(len(shared.corpus.ids_of(id)) for id in changed)
+            await shared.corpus.work(chars, lambda: self._read_back(changed, shared.corpus, shared.memos))
+
+    def _read_back(self, changed: Iterable[str], corpus: Corpus, memos: Mapping[str, str]) -> None:
+        for id in changed:
+            if (item := corpus.item(id)) is None:
+                self._network.remove(id)
+            else:
+                memo = memos.get(id)
+                fact = Relation(*json.loads(memo)) if memo else None
+                self._network.put(id, Found((fact,), ()) if fact is not None else relations_in(item.content))
+
+    async def _looked_up(self) -> Corpus:
+        self._check_own("ask")
+        if self._waiting:
+            await self.flush()
+        await self._follow()
+        return self._base.corpus
 
     def _take(self, drafts: Iterable[Draft], facts: Mapping[str, Relation]) -> None:
         """Put what documents relate into the graph."""
@@ -154,13 +217,18 @@ class GraphKnowledgeBase:
     async def _answer(self, asked: _Question) -> tuple[Hit, ...]:
         if self._service is not None:
             return await self._by_service(self._service, asked)
+        if self._waiting:
+            await self.flush()
+        await self._follow()
         if asked.mode == "vector":
             return await self._by_vector(asked)
         corpus = self._base.corpus
         near = await corpus.work(corpus.cost(asked.query), lambda: self._by_graph(asked))
         if asked.mode == "graph":
             return asked.best(
-                Hit(self._base.corpus.passages[id], score, {"graph": score}) for id, score in near.items()
+                Hit(passage, score, {"graph": score})
+                for id, score in near.items()
+                if (passage := corpus.passages.get(id)) is not None
             )
         return await self._by_both(asked, near)
 

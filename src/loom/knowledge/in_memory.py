@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from loom.core.filter import Filter
+from loom.core.filter import Filter, Where, as_filter
 from loom.core.hit import Hit, rank_key
 from loom.knowledge.chunk import OVERLAP, SIZE
 from loom.knowledge.document import Corpus, KnowledgeItem, chars_of, check_search
+from loom.knowledge.items import AddedItem, AnswersInItems
 from loom.protocols.knowledge_base import Document
 
 
-class InMemoryKnowledgeBase:
+class InMemoryKnowledgeBase(AnswersInItems):
     """Keeps documents in memory and ranks their passages by BM25 over stems.
 
     A hit's score is the share, from 0 to 1, of what a perfect match would have; `why` holds the BM25 itself.
@@ -25,9 +26,9 @@ class InMemoryKnowledgeBase:
         """The documents and passages it holds."""
         return self._corpus
 
-    def add_item(self, item: KnowledgeItem) -> bool:
-        """Add one piece of knowledge; False if it is already there."""
-        return self._corpus.alone(lambda: self._add((item.document(),))) == 1
+    def add_item(self, item: KnowledgeItem) -> AddedItem:
+        """Add one piece of knowledge, at once; what is returned is true if it was new or changed, awaited or not."""
+        return AddedItem(result=self._corpus.alone(lambda: self._add((item.document(),))) == 1)
 
     async def add(self, *documents: Document) -> int:
         """Add documents, all or none; returns how many were new or changed."""
@@ -37,10 +38,11 @@ class InMemoryKnowledgeBase:
         """Remove documents; returns how many were there."""
         return await self._corpus.work(self._corpus.size(document_ids), lambda: self._remove(document_ids))
 
-    async def search(self, query: str, *, limit: int = 5, where: Filter | None = None) -> tuple[Hit, ...]:
+    async def search(self, query: str, *, limit: int = 5, where: Where | None = None) -> tuple[Hit, ...]:
         """The passages that share the most telling words with the query, best first."""
         check_search(query, limit)
-        return await self._corpus.work(self._corpus.cost(query), lambda: self._found(query, limit, where))
+        wanted = as_filter(where)
+        return await self._corpus.work(self._corpus.cost(query), lambda: self._found(query, limit, wanted))
 
     def _found(self, query: str, limit: int, where: Filter | None) -> tuple[Hit, ...]:
         ceiling = self._corpus.index.ceiling(query)
@@ -62,3 +64,6 @@ class InMemoryKnowledgeBase:
         for draft in drafts:
             self._corpus.put(draft)
         return len(drafts)
+
+    async def _looked_up(self) -> Corpus:
+        return self._corpus

@@ -2,34 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from anyio import Lock
 
 from loom.core.checks import check_share
-from loom.core.filter import Filter, In
+from loom.core.filter import Filter, In, Where, as_filter
 from loom.core.hit import Hit, rank_key
-from loom.core.scope import Scope
 from loom.knowledge.chunk import OVERLAP, SIZE
-from loom.knowledge.document import Corpus, chars_of, check_search
+from loom.knowledge.document import Corpus, KnowledgeItem, chars_of, check_search
+from loom.knowledge.items import AddedItem, AnswersInItems, Waiting
+from loom.knowledge.shared import SharedCorpus
 from loom.protocols.embedder import Embedder, Vector
 from loom.protocols.knowledge_base import Document
-from loom.protocols.vector_store import VectorItem, VectorStore
+from loom.protocols.vector_store import VectorStore
 
 _POOL = 50
 WORDS_WEIGHT = 0.4
 """How much of a score the words decide; the vectors decide the rest."""
 
 
-class VectorKnowledgeBase:
-    """Keeps passages in memory and their vectors in a VectorStore; ranks by cosine and BM25 together.
+class VectorKnowledgeBase(AnswersInItems):
+    """Keeps passages and their vectors in a VectorStore; ranks by cosine and BM25 together.
+
+    Whatever base of this `name` is over the same store, in whatever process, finds what any of them added: passages
+    are read back from the store, and an index of their words is kept in memory. Of a store of your own that has no
+    `payloads` (see KeepsPayloads), each base finds what it added itself.
 
     `name` tells apart the knowledge bases that share one vector store. `words_weight` says how much of a
     score the words decide, from 0 (vectors alone) to 1 (words alone). In `why`, `vector` is the cosine and
     `bm25` the BM25.
     """
 
-    __slots__ = ("_corpus", "_embedder", "_lock", "_scope", "_vectors", "_words_weight")
+    __slots__ = ("_embedder", "_lock", "_shared", "_vectors", "_waiting", "_words_weight")
 
     def __init__(
         self,
@@ -43,98 +49,147 @@ class VectorKnowledgeBase:
     ) -> None:
         check_share(words_weight, "words_weight")
         self._embedder, self._vectors = embedding_provider, vector_store
-        self._scope = Scope(namespace="knowledge", user_id=name)
         self._words_weight = words_weight
-        self._corpus = Corpus(size=chunk_size, overlap=chunk_overlap)
+        corpus = Corpus(size=chunk_size, overlap=chunk_overlap)
+        self._shared = SharedCorpus(vector_store, name, embedding_provider.dimension, corpus)
+        self._waiting = Waiting(f"the knowledge base {name!r}")
         self._lock = Lock()
 
     @property
     def corpus(self) -> Corpus:
-        """The documents and passages it holds."""
-        return self._corpus
+        """The documents and passages it holds, as of its last call."""
+        return self._shared.corpus
+
+    @property
+    def shared(self) -> SharedCorpus:
+        """The same, with what is known of them in the store."""
+        return self._shared
+
+    def add_item(self, item: KnowledgeItem) -> AddedItem:
+        """Add one piece of knowledge: now if it is awaited, else before the next search, or with flush()."""
+        return self._waiting.take(item, self.add)
+
+    async def flush(self) -> int:
+        """Add the items that wait; returns how many were new or changed. If it fails, they wait on."""
+        async with self._lock:
+            return await self._flush()
 
     async def add(self, *documents: Document) -> int:
         """Add documents, all or none; returns how many were new or changed."""
+        return await self.add_noted(documents, {})
+
+    async def add_noted(self, documents: Sequence[Document], memos: Mapping[str, str]) -> int:
+        """Add documents, each with a text that is kept beside it, by its id."""
         async with self._lock:
-            chars = chars_of(documents)
-            drafts = await self._corpus.work(chars, lambda: self._corpus.drafts(documents))
-            passages = [passage for draft in drafts for passage in draft.passages]
-            if not passages:
-                return 0
+            await self._flush()
+            return await self._add(documents, memos)
+
+    async def _flush(self) -> int:
+        waiting = self._waiting.documents()
+        added = await self._add(waiting, {}) if waiting else 0
+        self._waiting.done(waiting)
+        return added
+
+    async def _add(self, documents: Sequence[Document], memos: Mapping[str, str]) -> int:
+        await self._shared.refresh()
+        drafts = await self.corpus.work(chars_of(documents), lambda: self.corpus.drafts(documents))
+        passages = [passage for draft in drafts for passage in draft.passages]
+        if documents:
             await self._vectors.bind(self._embedder.identity, self._embedder.dimension)
-            vectors = await self._embedder.embed([passage.text for passage in passages], purpose="document")
-            items = [VectorItem(one.id, vector) for one, vector in zip(passages, vectors, strict=True)]
-            # The store takes all of them or none, and the rest cannot fail. A vector without its passage,
-            # which a crash in between could leave, is never shown.
-            await self._vectors.upsert(self._scope, items)
-            gone = await self._corpus.work(chars, lambda: [id for draft in drafts for id in self._corpus.put(draft)])
-            if gone:
-                await self._vectors.delete(self._scope, *gone)
-            return len(drafts)
+        if not passages:
+            return 0
+        vectors = await self._embedder.embed([passage.text for passage in passages], purpose="document")
+        await self._shared.put(drafts, vectors, memos)
+        return len(drafts)
 
     async def remove(self, *document_ids: str) -> int:
         """Remove documents; returns how many were there."""
         async with self._lock:
-            there = [id for id in dict.fromkeys(document_ids) if id in self._corpus]
-            gone = [passage_id for id in there for passage_id in self._corpus.ids_of(id)]
-            if gone:
-                # Vectors first: if the store fails, the documents are still there, and removing them again is possible.
-                await self._vectors.delete(self._scope, *gone)
-            await self._corpus.work(self._corpus.size(there), lambda: [self._corpus.remove(id) for id in there])
-            return len(there)
+            await self._flush()
+            return await self._shared.remove(document_ids) if document_ids else 0
 
-    async def search(self, query: str, *, limit: int = 5, where: Filter | None = None) -> tuple[Hit, ...]:
+    async def search(self, query: str, *, limit: int = 5, where: Where | None = None) -> tuple[Hit, ...]:
         """The best passages, best first."""
-        return await self.search_weighted(query, limit=limit, where=where, words_weight=self._words_weight)
+        return await self.search_weighted(query, limit=limit, where=as_filter(where), words_weight=self._words_weight)
 
     async def search_weighted(
         self, query: str, *, limit: int, where: Filter | None = None, words_weight: float
     ) -> tuple[Hit, ...]:
         """The best passages, with another say for the words than this knowledge base was made with."""
         check_search(query, limit)
-        if not self._corpus.passages or not query.strip():
+        await self._looked_up()
+        if not self.corpus.passages or not query.strip():
             return ()
         pool = max(_POOL, 4 * limit)
-        by_words = partial(self._by_words, query, pool, where)
-        words = await self._corpus.work(self._corpus.cost(query), by_words) if words_weight > 0 else {}
-        cosines = await self._by_vector(query, pool, words, where) if words_weight < 1 else {}
-        ceiling = self._corpus.index.ceiling(query)
+        vector = await self._vector(query) if words_weight < 1 else None
+        words, cosines = await self._found(query, vector, pool, where, words_weight)
+        ceiling = self.corpus.index.ceiling(query)
         hits: list[Hit] = []
         for id in words.keys() | cosines.keys():
-            if (passage := self._corpus.passages.get(id)) is None:
+            if (passage := self.corpus.passages.get(id)) is None:
                 continue
             why = {name: found[id] for name, found in (("bm25", words), ("vector", cosines)) if id in found}
             share = words[id] / ceiling if id in words else 0.0
             hits.append(Hit(passage, words_weight * share + (1 - words_weight) * max(0.0, cosines.get(id, 0.0)), why))
         return tuple(sorted(hits, key=rank_key)[:limit])
 
+    async def _looked_up(self) -> Corpus:
+        if self._waiting:
+            await self.flush()
+        await self._shared.refresh()
+        return self.corpus
+
+    async def _vector(self, query: str) -> Vector:
+        await self._vectors.bind(self._embedder.identity, self._embedder.dimension)
+        (vector,) = await self._embedder.embed([query], purpose="query")
+        return vector
+
+    async def _found(
+        self, query: str, vector: Vector | None, pool: int, where: Filter | None, words_weight: float
+    ) -> tuple[dict[str, float], dict[str, float]]:
+        """What the words and what the vector find, by passage; once more if others wrote meanwhile."""
+        for is_last in (False, True):
+            by_words = partial(self._by_words, query, pool, where)
+            words = await self.corpus.work(self.corpus.cost(query), by_words) if words_weight > 0 else {}
+            if vector is None:
+                return words, {}
+            cosines, is_current = await self._by_vector(vector, pool, words, where)
+            if is_current or is_last:
+                return words, cosines
+            await self._shared.refresh(anyway=True)
+        raise AssertionError("the last try returns")
+
     def _by_words(self, query: str, pool: int, where: Filter | None) -> dict[str, float]:
-        found = self._corpus.index.scores(query).items()
-        fitting = [(id, score) for id, score in found if where is None or where.matches(self._corpus.passages[id])]
+        found = self.corpus.index.scores(query).items()
+        fitting = [(id, score) for id, score in found if where is None or where.matches(self.corpus.passages[id])]
         return dict(sorted(fitting, key=lambda pair: (-pair[1], pair[0]))[:pool])
 
     async def _by_vector(
-        self, query: str, pool: int, words: dict[str, float], where: Filter | None
-    ) -> dict[str, float]:
-        await self._vectors.bind(self._embedder.identity, self._embedder.dimension)
-        (vector,) = await self._embedder.embed([query], purpose="query")
-        found = await self._nearest(vector, pool, where)
-        if missing := tuple(id for id in words if id not in found):
+        self, vector: Vector, pool: int, words: dict[str, float], where: Filter | None
+    ) -> tuple[dict[str, float], bool]:
+        """The cosine of each passage that is near or was found by its words, and whether nothing else was written."""
+        found, is_current = await self._nearest(vector, pool, where)
+        entries = [entry for id in words if id not in found and (entry := self._shared.entry_of(id)) is not None]
+        if entries:
             # A passage found by its words has a cosine too; without it the two lists could not be compared.
-            rest = await self._vectors.search(self._scope, vector, limit=len(missing), where=In("id", missing))
-            found |= {hit.id: hit.score for hit in rest}
-        return found
+            wanted = In("id", tuple(entries))
+            rest = await self._vectors.search(self._shared.scope, vector, limit=len(entries), where=wanted)
+            is_current &= len(rest) == len(entries)
+            found |= {id: hit.score for hit in rest if (id := self._shared.passage_of(hit.id)) is not None}
+        return found, is_current
 
-    async def _nearest(self, vector: Vector, pool: int, where: Filter | None) -> dict[str, float]:
+    async def _nearest(self, vector: Vector, pool: int, where: Filter | None) -> tuple[dict[str, float], bool]:
         """The nearest passages that fit; asks for more while the filter or foreign vectors take the places."""
         asked = pool
         while True:
-            hits = await self._vectors.search(self._scope, vector, limit=asked)
-            fitting = {hit.id: hit.score for hit in hits if self._fits(hit.id, where)}
+            hits = await self._vectors.search(self._shared.scope, vector, limit=asked)
+            fitting = {id: hit.score for hit in hits if (id := self._fitting(hit.id, where)) is not None}
             if len(fitting) >= pool or len(hits) < asked:
-                return fitting
+                return fitting, not any(self._shared.is_news(hit.id) for hit in hits)
             asked *= 4
 
-    def _fits(self, id: str, where: Filter | None) -> bool:
-        passage = self._corpus.passages.get(id)
-        return passage is not None and (where is None or where.matches(passage))
+    def _fitting(self, entry_id: str, where: Filter | None) -> str | None:
+        """The passage that an entry holds, if it fits."""
+        id = self._shared.passage_of(entry_id)
+        passage = None if id is None else self.corpus.passages.get(id)
+        return id if passage is not None and (where is None or where.matches(passage)) else None

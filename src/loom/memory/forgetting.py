@@ -15,6 +15,7 @@ from loom.memory.guarded import guarded
 from loom.memory.listing import every
 from loom.memory.neighbours import Neighbours, Store
 from loom.memory.standing import own_words
+from loom.protocols.jobs import Job
 from loom.protocols.memory_store import Scrubs
 
 SESSIONS_LEFT = (
@@ -103,6 +104,32 @@ async def _forget(
         loss = _Loss({**loss.gone, **late.gone}, loss.facts)
     pending = await store.scrub() if loss.gone and isinstance(store, Scrubs) else ()
     return Receipt(removed=dict(Counter(record.kind for record in loss.gone.values())), pending=pending)
+
+
+async def rewrite(
+    store: Store,
+    user: Scope,
+    new: Episode,
+    *,
+    neighbours: Neighbours,
+    now: datetime,
+    jobs: Sequence[Job],
+    epoch: str,
+    is_again: bool = False,
+) -> None:
+    """Write an episode in place of the one of its id, and remove what was made from that, in one step.
+
+    `epoch` is that of before the old one was read; StaleWrite if something was removed since. A second call, with
+    `is_again`, removes what another process made of the old text between the read and the write of the first, and does
+    nothing if there is none of it. If it was made from the new text already, the job that is queued makes it once more.
+    """
+    loss = _loss([record async for record in every(store, user)], {new.id}, now)
+    made = {id: record for id, record in loss.gone.items() if id != new.id}
+    if is_again and not made:
+        return
+    episodes = [new, *(record for record in made.values() if isinstance(record, Episode))]
+    keys = await neighbours.keys_among(episodes, user=user, without=made, instead=new)
+    await store.write(user, put=[new, *loss.facts], delete=list(made), keys=keys, jobs=jobs, since=epoch)
 
 
 def _loss(records: Sequence[Record], ids: Collection[str], now: datetime) -> _Loss:

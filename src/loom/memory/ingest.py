@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from hashlib import sha256
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from loom.core.limits import MAX_INSTRUCTION, MAX_TEXT
 from loom.core.message import Message, TextPart, ToolCallPart, ToolResultPart
@@ -25,6 +25,13 @@ MAX_NAME = 120
 _ROLES = frozenset({"user", "assistant", "system", "developer", "tool", "function", "operator"})
 _NOBODY = "someone"
 _NAMES_OF_ROLES = _ROLES | {"ai", "bot", "model", "agent"}
+_VERBS = frozenset(
+    """
+    add append ask build call check close copy create delete edit execute fetch find get install list load move open
+    post put query read remove rename run save search send set start stop submit test update upload write
+    """.split()  # noqa: SIM905
+)
+_ENDS = {"result": "Result", "error": "Error"}
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\u200b\u2060\ufeff]")
 """Characters that say nothing and break indexes; tabs and line ends stay."""
 
@@ -106,16 +113,63 @@ def _turn(content: Content, user_id: str | None) -> Turn:
 
 def _from_mapping(given: Mapping[str, Any], user_id: str | None) -> Turn:
     text = given.get("text", given.get("content"))
+    if text is None and "action" in given:
+        return _of_task(given)
     if not isinstance(text, str):
         raise UsageError(f"a turn needs its text under 'text' or 'content'; it has {', '.join(given) or 'nothing'}")
     role = given.get("role")
-    at = given.get("at", given.get("timestamp"))
-    if isinstance(at, str):
-        try:
-            at = datetime.fromisoformat(at)
-        except ValueError as error:
-            raise UsageError(f"a turn has the time {at!r}; write it like 2026-05-12T09:30:00+00:00") from error
+    at = _time(given.get("at", given.get("timestamp")))
     return Turn(text=text, speaker=_speaker(given, role, user_id), origin=_origin(role), at=at)
+
+
+def _of_task(given: Mapping[str, Any]) -> Turn:
+    """A task that was done: `task_id`, `action`, `parameters`, `result`, and where it failed `error`.
+
+    It is kept as text that can be read and searched; its id and action are attributes.
+    """
+    task_id, action = given.get("task_id", given.get("id")), given["action"]
+    for name, value in (("task_id", task_id), ("action", action)):
+        if not isinstance(value, str | None) or (name == "action" and not value):
+            raise UsageError(f"the {name} of a task is {value!r}; give text")
+    ends = [f"{label}: {_shown(given[name])}" for name, label in _ENDS.items() if given.get(name) not in (None, "")]
+    attributes: dict[str, Scalar] = {"action": action, **({"task_id": task_id} if task_id else {})}
+    return Turn(
+        text="\n".join([f"{_phrase(action)} {_inputs(given.get('parameters'))}".strip(), *ends]),
+        speaker="tool",
+        origin="tool",
+        at=_time(given.get("at", given.get("timestamp", given.get("created_at")))),
+        attributes=attributes,
+    )
+
+
+def _phrase(action: str) -> str:
+    """An action in words: `file_read` is "Read file"."""
+    words = action.replace("_", " ").replace(".", " ").replace("-", " ").split()
+    if len(words) > 1 and words[-1].casefold() in _VERBS:
+        words = [words[-1], *words[:-1]]
+    spoken = " ".join(words) or action
+    return spoken[:1].upper() + spoken[1:]
+
+
+def _inputs(parameters: Any) -> str:
+    """What a task was given: one value by itself, several by name."""
+    if isinstance(parameters, Mapping):
+        values = {str(name): _shown(value) for name, value in cast("Mapping[Any, Any]", parameters).items()}
+        return "".join(values.values()) if len(values) == 1 else ", ".join(f"{k}={v}" for k, v in values.items())
+    return "" if parameters is None else _shown(parameters)
+
+
+def _shown(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _time(at: Any) -> Any:
+    if not isinstance(at, str):
+        return at
+    try:
+        return datetime.fromisoformat(at)
+    except ValueError as error:
+        raise UsageError(f"a turn has the time {at!r}; write it like 2026-05-12T09:30:00+00:00") from error
 
 
 def _speaker(given: Mapping[str, Any], role: Any, user_id: str | None) -> Any:

@@ -14,8 +14,9 @@ from loom.memory.guarded import TRIES, guarded
 from loom.memory.learning import Learning
 from loom.memory.metabolism import Metabolism
 from loom.memory.neighbours import Neighbours, Store, placed
-from loom.memory.values import REPEATED, Remembered, Skip
+from loom.memory.values import OTHER_TEXT, REPEATED, Remembered, Skip
 from loom.protocols.embedder import Vector
+from loom.protocols.jobs import Job
 from loom.protocols.memory_store import KeepsVectors
 
 Progress: TypeAlias = Callable[[int, int], None]
@@ -62,7 +63,7 @@ class Keeper:
         user = scope.for_user()
         known = [await self._store.get(user, e.id) for e in episodes] if keyed else [None] * len(episodes)
         new = [e for e, old in zip(episodes, known, strict=True) if old is None]
-        again = [e for e, old in zip(episodes, known, strict=True) if old is not None]
+        again = [(e, old) for e, old in zip(episodes, known, strict=True) if old is not None]
         notes: tuple[str, ...] = ()
         if new:
             new = await self._write(scope, new, facts, since)
@@ -71,19 +72,23 @@ class Keeper:
             notes = await self.embed(scope, new)
         written = {e.id: e for e in new}
         kept: list[Record] = [old or written[e.id] for e, old in zip(episodes, known, strict=True)]
-        repeated = [Skip(e.text[:80], REPEATED) for e in again]
+        repeated = [Skip(e.text[:80], _why_not(e, old)) for e, old in again]
         return Remembered(kept=tuple(kept), skipped=(*skipped, *repeated), notes=notes)
 
-    async def _write(
-        self, scope: Scope, new: Sequence[Episode], facts: Sequence[Fact], since: str | None
-    ) -> list[Episode]:
-        """Write everything in one transaction; returns the episodes with their places."""
+    def jobs(self, scope: Scope, new: Sequence[Episode], facts: Sequence[Fact] = ()) -> list[Job]:
+        """The jobs that read what is new."""
         ids = [e.id for e in new]
         # Whoever does the job finds facts in the episodes that it names, with whatever rules they have.
         read = ids if self._finds_facts else ()
         jobs = [self._metabolism.job(scope, "digest", key=f"digest:{ids[0]}", episodes=read)]
         # What comes with facts is an instruction, and says no more than they do.
-        jobs += self._learning.jobs(scope, new) if self._learning and not facts else []
+        return jobs + (self._learning.jobs(scope, new) if self._learning and not facts else [])
+
+    async def _write(
+        self, scope: Scope, new: Sequence[Episode], facts: Sequence[Fact], since: str | None
+    ) -> list[Episode]:
+        """Write everything in one transaction; returns the episodes with their places."""
+        jobs = self.jobs(scope, new, facts)
         if scope.session_id is None:
             await self._store.write(scope.for_user(), put=[*new, *facts], jobs=jobs, since=since)
             return list(new)
@@ -152,6 +157,11 @@ class Keeper:
             if progress is not None:
                 progress(start + len(batch), len(episodes))
         return ()
+
+
+def _why_not(new: Episode, old: Record) -> str:
+    """Why something that came under a key is not kept: what is there says the same, or something else."""
+    return REPEATED if old.text == new.text else OTHER_TEXT
 
 
 async def put_vectors(store: KeepsVectors, scope: Scope, vectors: Mapping[str, Vector]) -> int:

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any, Self
 from anyio import create_task_group
 
 from loom.core.checks import as_utc
-from loom.core.filter import Eq, Filter
+from loom.core.filter import Eq, Where, as_filter
 from loom.core.hit import Hit, Passage
 from loom.core.record import Episode, Fact, Layer, Origin, Provenance, Receipt, Record, Scalar, WorkingBlock
 from loom.core.scope import Scope
 from loom.errors import LoomError, NotFound, UsageError
 from loom.memory.candidates import claim_of, found_candidate, is_candidate
 from loom.memory.checked import check_block, check_fact, checked_turns, cleaned
+from loom.memory.editing import MemoryEdits
 from loom.memory.entities import USER, normalise, predicate_key
 from loom.memory.events import EventKind, Timeline, read_timeline
 from loom.memory.explain import Explained, explain
@@ -29,7 +30,6 @@ from loom.memory.ingest import Content, Turn, checked_instruction, keyed_id, spo
 from loom.memory.keep import Progress
 from loom.memory.learn import Learnt
 from loom.memory.listing import FILE, counts, every, every_fact
-from loom.memory.parts import MemoryParts
 from loom.memory.portable import import_lines, lines_of, put_records
 from loom.memory.profile import Profile, grouped
 from loom.memory.reembed import Reembedded, reembed
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 
-class Memory(MemoryParts):
+class Memory(MemoryEdits):
     """What an agent should know next time, for many users, on one store.
 
     Every call names its user; there is no call that reaches everybody. What `remember` returned is durable, and
@@ -192,10 +192,11 @@ class Memory(MemoryParts):
         budget: int | None = None,
         halves: Halves = "user",
         layers: Sequence[Layer] | None = None,
-        where: Filter | None = None,
+        where: Where | None = None,
         at: datetime | None = None,
         known_at: datetime | None = None,
         history: bool = False,
+        min_score: float | None = None,
     ) -> Recalled:
         """What is known that answers a question, best first, each hit with the signals that spoke for it.
 
@@ -208,10 +209,11 @@ class Memory(MemoryParts):
             halves: which half of an exchange comes first within a budget: what the `user` said, the assistant's
                 answers only where room is left; or `both` as they rank.
             layers: only records of these layers; facts belong to L4.
-            where: a further filter.
+            where: a further filter, or a mapping: `{"topic": "drinks"}`.
             at: facts that were true then; now, if not given.
             known_at: facts as believed then; now, if not given.
             history: facts that are no longer believed, too.
+            min_score: hits with a lower score are left out. Scores compare the hits of one question with each other.
         """
         scope = self._scope(user_id, session_id)
         now = await self._times.now(scope)
@@ -222,10 +224,11 @@ class Memory(MemoryParts):
             budget=budget,
             halves=halves,
             layers=layers,
-            where=where,
+            where=as_filter(where),
             at=at or now,
             known_at=known_at or now,
             history=history,
+            min_score=min_score,
         )
         self._times.saw(scope, (hit.item for hit in found.hits if not isinstance(hit.item, Passage)))
         await self._recall.touch(scope, found)
@@ -272,10 +275,6 @@ class Memory(MemoryParts):
     async def epoch(self, *, user_id: str) -> str:
         """A token that changes whenever something of a user is forgotten; for `remember(since=)`."""
         return await self.store.epoch(self._scope(user_id))
-
-    async def promote(self, id: str, *, user_id: str, to: Layer | None = None) -> Episode:
-        """Move an episode up a layer, or into the layer named."""
-        return await self._keeper.promote(self._scope(user_id), id, to)
 
     async def metabolize(self, *, user_id: str | None = None, learn: bool = True) -> Metabolized:
         """Do the jobs that wait: of one user, after a look at all of their layers, or of everybody.
@@ -407,7 +406,7 @@ class Memory(MemoryParts):
         user_id: str,
         session_id: str | None = None,
         about: str | None = None,
-        where: Filter | None = None,
+        where: Where | None = None,
         kind: EventKind | None = "episode",
     ) -> Timeline:
         """What happened, in order, for exact answers: `first`, `last`, `count`, `between(start, end)`.
@@ -416,11 +415,12 @@ class Memory(MemoryParts):
             user_id: whose memory it is.
             session_id: one conversation only.
             about: records that hold all of these words, in any form (boat, boats), stop words left out.
-            where: a further filter.
+            where: a further filter, or a mapping: `{"topic": "drinks"}`.
             kind: `episode` for what was said, by its time; `fact` for facts that are believed, by when they became
                 true; None for both.
         """
-        return await read_timeline(self.store, self._scope(user_id, session_id), about=about, where=where, kind=kind)
+        scope, fits = self._scope(user_id, session_id), as_filter(where)
+        return await read_timeline(self.store, scope, about=about, where=fits, kind=kind)
 
     async def explain(self, what: str | Hit, *, user_id: str) -> Explained:
         """Where a record comes from, down to the turns as they were said, what came of it, and why it was found."""

@@ -91,14 +91,24 @@ class Neighbours:
         turns = [*end.turns, *new]
         return _keys(turns, range(max(0, len(turns) - len(new) - REACH), len(turns)))
 
-    async def keys_among(self, episodes: Iterable[Episode], *, user: Scope, without: Collection[str] = ()) -> Keys:
-        """The keys of these episodes and of the turns around them, as if those `without` had never been said."""
+    async def keys_among(
+        self,
+        episodes: Iterable[Episode],
+        *,
+        user: Scope,
+        without: Collection[str] = (),
+        instead: Episode | None = None,
+    ) -> Keys:
+        """The keys of these episodes and of the turns around them, as if those `without` had never been said.
+
+        `instead` is what a turn of its id says from now on.
+        """
         keys: Keys = {}
         named = {e.id: e.session_id for e in episodes if e.session_id is not None}
         if isinstance(self._store, KeepsKeys):
             for session in dict.fromkeys(named.values()):
                 turns = await _turns(self._store, user.for_session(session))
-                left = [turn for turn in turns if turn.id not in without]
+                left = [instead if instead and t.id == instead.id else t for t in turns if t.id not in without]
                 keys |= _keys(left, _around(turns, named, without))
         return keys
 

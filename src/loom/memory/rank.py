@@ -112,9 +112,12 @@ def rank(
     asked = asked or Asked()
     columns = _signals(candidates)
     parts: dict[str, _Column] = {}
+    measured = _alone if len(candidates) == 1 else _calibrated
+    if len(candidates) == 1:
+        columns.pop("length", None)  # it is long or short beside others only
     for name, column in columns.items():
         if weight := _weight(name, columns, weights, asked.trust):
-            parts[name] = _calibrated(column, weight)
+            parts[name] = measured(column, weight)
     for name, column in _priors(candidates, asked).items():
         parts[name] = weights.get(name, 0.0) * column
     score = np.zeros(len(candidates))
@@ -314,6 +317,12 @@ def _calibrated(column: _Column, weight: float) -> _Column:
     above = column - column.mean()
     spread = sqrt(above @ above / len(above))
     return above * (weight / spread) if spread >= 1e-9 else np.zeros(len(above))
+
+
+def _alone(column: _Column, weight: float) -> _Column:
+    """What a signal says of the only candidate, as there is no other to compare it with: from 0 to the weight."""
+    value = np.maximum(column, 0.0)
+    return weight * value / (1.0 + value)
 
 
 def _priors(candidates: Sequence[Candidate], asked: Asked) -> dict[str, _Column]:

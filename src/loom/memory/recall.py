@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from heapq import nlargest
+from math import isnan
 from typing import TypeAlias, get_args
 
 from loom.core.clock import Clock
@@ -107,9 +108,10 @@ class Recall:
         at: datetime | None = None,
         known_at: datetime | None = None,
         history: bool = False,
+        min_score: float | None = None,
     ) -> Recalled:
         """The best hits, best first, each with what every signal added to its score; passages behind them."""
-        _check(question, limit, halves)
+        _check(question, limit, halves, min_score)
         question, cut = _searched(question)
         fits = _filter(layers, where)
         query = Query(where=fits, limit=max(BY_WORDS, limit), at=at, known_at=known_at, history=history, archived=True)
@@ -121,12 +123,15 @@ class Recall:
         if asked.when is None and not _is_statement(question):
             first = _compared(records[r.id] for r in ranked[:TOP])
             ranked = await off_loop(first, partial(newest_first, question, ranked, records))
+        if min_score is not None:
+            ranked = [r for r in ranked if r.score >= min_score]
         if budget is not None and halves == "user":
             ranked = user_first(ranked, records)
         passages: Sequence[Hit] = ()
         if layers is None and scope.session_id is None:
             passages, unread = await self._passages(question, limit, where)
             failed += unread
+            passages = [hit for hit in passages if min_score is None or hit.score >= min_score]
         pack_them = partial(self._packed, ranked, records, passages, limit=limit, budget=budget)
         packed, used = await off_loop(_counted(ranked, records, limit, budget), pack_them)
         searched = None if packed else await self._store.count(scope)
@@ -243,7 +248,7 @@ class Recall:
         return Piece(id=item.id, text=item.text, tokens=self._counter.count(item.text), sources=_sources(item))
 
 
-def _check(question: str, limit: int, halves: Halves) -> None:
+def _check(question: str, limit: int, halves: Halves, min_score: float | None) -> None:
     if not isinstance(question, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UsageError(f"recall was given {question!r} for a question; ask in words")
     if not question.strip():
@@ -252,6 +257,8 @@ def _check(question: str, limit: int, halves: Halves) -> None:
         raise UsageError(f"recall was given limit={limit!r}; give a whole number")
     if halves not in get_args(Halves):
         raise UsageError(f"halves={halves!r} is not known; use one of {', '.join(get_args(Halves))}")
+    if min_score is not None and (not isinstance(min_score, float | int) or isnan(min_score)):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise UsageError(f"recall was given min_score={min_score!r}; give a number")
 
 
 def _sources(item: Found) -> tuple[str, ...]:

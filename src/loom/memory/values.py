@@ -17,6 +17,9 @@ _NOTES = 20
 REPEATED = "remembered before under this key"
 """Why what is kept already is not kept again."""
 
+OTHER_TEXT = "another text is kept under this key, and stays; upsert() replaces it"
+"""Why what comes under a key that holds something else is not kept."""
+
 
 @dataclass(frozen=True, slots=True)
 class Skip:

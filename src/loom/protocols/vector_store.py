@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
-from loom.core.checks import check_id
+from loom.core.checks import check_id, check_text
 from loom.core.filter import Filter
 from loom.core.record import Scalar, checked_attributes
 from loom.core.scope import Scope
@@ -15,14 +15,19 @@ from loom.protocols.embedder import Vector
 
 @dataclass(frozen=True, slots=True)
 class VectorItem:
-    """A vector under an id, with attributes to filter by (`meta.NAME`)."""
+    """A vector under an id, with attributes to filter by (`meta.NAME`).
+
+    `payload` is a text that is kept beside it and that no search looks at; see KeepsPayloads.
+    """
 
     id: str
     vector: Vector = field(repr=False, compare=False)
     attributes: Mapping[str, Scalar] = field(default_factory=dict[str, Scalar], hash=False)
+    payload: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
         check_id(self.id, "the id of a vector")
+        check_text(self.payload, f"the payload of vector {self.id}", may_be_empty=True)
         object.__setattr__(self, "attributes", checked_attributes(self.attributes))
 
 
@@ -77,4 +82,23 @@ class VectorStore(Protocol):
 
     async def aclose(self) -> None:
         """Release the store. Closing twice is allowed."""
+        ...
+
+
+@runtime_checkable
+class KeepsPayloads(Protocol):
+    """A vector store that gives back which vectors it holds, and the text beside each.
+
+    Laws:
+    - ids() names exactly the vectors that count() counts;
+    - payloads() gives the text of the newest upsert(), and nothing of a vector that has none or is not there;
+    - a payload lives and dies with its vector.
+    """
+
+    async def ids(self, scope: Scope) -> tuple[str, ...]:
+        """The ids of the scope's vectors."""
+        ...
+
+    async def payloads(self, scope: Scope, *ids: str) -> Mapping[str, str]:
+        """The payloads of those of these vectors that have one, by id."""
         ...

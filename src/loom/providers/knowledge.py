@@ -8,6 +8,7 @@ from __future__ import annotations
 from loom.core.doors import door
 
 _HOMES = {
+    "Document": "loom.protocols.knowledge_base",
     "GraphKnowledgeBase": "loom.knowledge.graph",
     "InMemoryKnowledgeBase": "loom.knowledge.in_memory",
     "KnowledgeItem": "loom.knowledge.document",

@@ -25,6 +25,7 @@ from loom.protocols.vector_store import VectorHit, VectorItem, VectorStore
 from loom.stores.inmemory.vectors import check_length, unit
 
 ID, SESSION, TENANT, NAMESPACE, USER = "id", "session", "tenant", "namespace", "user_id"
+PAYLOAD = "payload"
 _ATTRIBUTES, _NO_ATTRIBUTES = "attributes", "{}"
 # Engines compare 32-bit numbers: what differs past this digit is rounding.
 _DIGITS = 6
@@ -144,6 +145,8 @@ def fields_of(scope: Scope, item: VectorItem) -> dict[str, str]:
     found = {ID: item.id, _ATTRIBUTES: json.dumps(attributes_to_json(item.attributes))}
     if scope.session_id is not None:
         found[SESSION] = scope.session_id
+    if item.payload:
+        found[PAYLOAD] = item.payload
     tokens = {name: _token(value) for name, value in item.attributes.items()}
     return found | {_key(name): token for name, token in tokens.items() if token is not None}
 

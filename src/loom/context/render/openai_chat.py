@@ -23,10 +23,10 @@ from loom.core.message import (
     ToolResultPart,
     ToolSpec,
 )
+from loom.core.message_wire import FAILED
 
 SystemRole: TypeAlias = Literal["developer", "system"]
 DEFAULT_TTL = "30m"
-FAILED = "[The call failed.]"
 
 
 def dialect(*, binds_thinking: bool = True) -> Dialect:

@@ -14,6 +14,20 @@ if TYPE_CHECKING:
 _PURPOSES = get_args(Purpose)
 
 
+class EmbedsBatches:
+    """`embed_batch`, the other name that embed() has for many documents."""
+
+    __slots__ = ()
+
+    async def embed(self, texts: Sequence[str], *, purpose: Purpose = "document") -> Sequence[Vector]:
+        """One vector for each text."""
+        raise NotImplementedError(f"{type(self).__name__} has to say how it embeds")
+
+    async def embed_batch(self, texts: Sequence[str], *, purpose: Purpose = "document") -> Sequence[Vector]:
+        """One vector for each text: the same as embed()."""
+        return await self.embed(texts, purpose=purpose)
+
+
 def checked_texts(texts: Sequence[str], purpose: Purpose) -> list[str]:
     """The texts as a list; refuses what is not text, an empty one, and an unknown purpose."""
     if isinstance(texts, str):

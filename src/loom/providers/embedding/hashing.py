@@ -10,7 +10,7 @@ from math import sqrt
 from typing import TYPE_CHECKING
 
 from loom.errors import UsageError
-from loom.providers.embedding.checks import checked_texts
+from loom.providers.embedding.checks import EmbedsBatches, checked_texts
 
 if TYPE_CHECKING:
     from loom.protocols.embedder import Purpose, Vector
@@ -21,7 +21,7 @@ _WORD = re.compile(r"\w+")
 _TRIPLE_WEIGHT = 0.3
 
 
-class HashEmbedder:
+class HashEmbedder(EmbedsBatches):
     """Embeds by hashing words and letter triples. For tests: it knows spelling, not meaning.
 
     The same text gives the same vector in every process and on every machine.
@@ -44,7 +44,7 @@ class HashEmbedder:
         """As given."""
         return self._dimension
 
-    async def embed(self, texts: Sequence[str], *, purpose: Purpose) -> Sequence[Vector]:
+    async def embed(self, texts: Sequence[str], *, purpose: Purpose = "document") -> Sequence[Vector]:
         """One vector of length 1 for each text."""
         return [self._embed(text) for text in checked_texts(texts, purpose)]
 

@@ -15,7 +15,7 @@ from anyio import to_thread
 
 from loom.core.forks import renew_lock_after_fork
 from loom.errors import MissingExtra, ProviderUnavailable
-from loom.providers.embedding.checks import checked_texts, cut_bytes
+from loom.providers.embedding.checks import EmbedsBatches, checked_texts, cut_bytes
 
 if TYPE_CHECKING:
     from loom.protocols.embedder import Purpose, Vector
@@ -36,7 +36,7 @@ class _Model(NamedTuple):
     tokenizer: Any
 
 
-class MiniLmEmbedder:
+class MiniLmEmbedder(EmbedsBatches):
     """Embeds with all-MiniLM-L6-v2 on the CPU: slower than the default embedder, and closer to the meaning.
 
     Texts are cut after 256 word pieces. Queries and documents are embedded alike. Raises MissingExtra when
@@ -60,7 +60,7 @@ class MiniLmEmbedder:
         """384."""
         return _DIMENSION
 
-    async def embed(self, texts: Sequence[str], *, purpose: Purpose) -> Sequence[Vector]:
+    async def embed(self, texts: Sequence[str], *, purpose: Purpose = "document") -> Sequence[Vector]:
         """One vector of length 1 for each text."""
         checked = checked_texts(texts, purpose)
         if not checked:

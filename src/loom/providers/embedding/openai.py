@@ -13,7 +13,7 @@ from anyio import to_thread
 
 from loom.core.clock import Clock, SystemClock
 from loom.errors import BadResponse, MissingExtra, ProviderError, ProviderUnavailable, RateLimited, UsageError
-from loom.providers.embedding.checks import checked_texts, checked_vectors, cut_bytes
+from loom.providers.embedding.checks import EmbedsBatches, checked_texts, checked_vectors, cut_bytes
 from loom.providers.retry_after import retry_after
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ _MAX_REQUEST_TEXTS = 2_048
 _CUT_BY_NAME = "text-embedding-3"
 
 
-class OpenAIEmbeddingProvider:
+class OpenAIEmbeddingProvider(EmbedsBatches):
     """Embeds with OpenAI, or with any service that speaks its wire at `base_url`.
 
     `api_key` defaults to OPENAI_API_KEY, read at the first use; a service named by `base_url` gets only a
@@ -77,7 +77,7 @@ class OpenAIEmbeddingProvider:
         """That of the model, or as given."""
         return self._dimension
 
-    async def embed(self, texts: Sequence[str], *, purpose: Purpose) -> Sequence[Vector]:
+    async def embed(self, texts: Sequence[str], *, purpose: Purpose = "document") -> Sequence[Vector]:
         """One vector for each text; raises RateLimited, ProviderUnavailable, BadResponse or ProviderError."""
         checked = [cut_bytes(text, _MAX_TEXT_BYTES) for text in checked_texts(texts, purpose)]
         vectors: list[Vector] = []

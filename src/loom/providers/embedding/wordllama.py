@@ -17,7 +17,7 @@ from anyio import to_thread
 
 from loom.core.forks import renew_lock_after_fork
 from loom.errors import ProviderUnavailable
-from loom.providers.embedding.checks import checked_texts, cut_bytes
+from loom.providers.embedding.checks import EmbedsBatches, checked_texts, cut_bytes
 
 if TYPE_CHECKING:
     from loom.protocols.embedder import Purpose, Vector
@@ -47,7 +47,7 @@ class _Model(NamedTuple):
     tokenizer: Any
 
 
-class WordLlamaEmbedder:
+class WordLlamaEmbedder(EmbedsBatches):
     """Embeds with the static vectors inside the `wordllama` package: fast, deterministic, offline.
 
     Texts are cut after 16,384 bytes. Queries and documents are embedded alike. The vectors are loaded at
@@ -66,7 +66,7 @@ class WordLlamaEmbedder:
         """256."""
         return _DIMENSION
 
-    async def embed(self, texts: Sequence[str], *, purpose: Purpose) -> Sequence[Vector]:
+    async def embed(self, texts: Sequence[str], *, purpose: Purpose = "document") -> Sequence[Vector]:
         """One vector of length 1 for each text."""
         checked = checked_texts(texts, purpose)
         if not checked:

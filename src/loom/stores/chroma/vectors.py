@@ -18,6 +18,7 @@ from loom.stores.chroma.client import MEMORY, ChromaCalls
 from loom.stores.vector_entries import (
     ID,
     NAMESPACE,
+    PAYLOAD,
     USER,
     Binding,
     Entry,
@@ -157,6 +158,10 @@ class ChromaVectorStore:
         """The directions of those of these vectors that are there."""
         return await self._calls(self._vectors, scope, ids)
 
+    async def payloads(self, scope: Scope, *ids: str) -> Mapping[str, str]:
+        """The payloads of those of these vectors that have one, by id."""
+        return await self._calls(self._payloads, scope, ids)
+
     async def users(self) -> tuple[Scope, ...]:
         """Everybody who has vectors."""
         return await self._calls(self._users)
@@ -192,7 +197,8 @@ class ChromaVectorStore:
             collection.upsert(
                 ids=[entry_id(scope, item.id) for item, _ in page],
                 embeddings=[row for _, row in page],
-                metadatas=[fields_of(scope, item) for item, _ in page],
+                # Chroma keeps the fields that are not given again; None takes one away.
+                metadatas=[{PAYLOAD: None, **fields_of(scope, item)} for item, _ in page],
             )
 
     def _nearest(self, client: Any, scope: Scope, asked: list[float], size: int, wanted: Sequence[Wanted]) -> Found:
@@ -271,6 +277,11 @@ class ChromaVectorStore:
         found = _found(collection, ids, wanted_by(scope, None), include="embeddings")
         keys = {entry_id(scope, id): id for id in ids}
         return {keys[key]: vector.tolist() for key, vector in found if key in keys}
+
+    def _payloads(self, client: Any, scope: Scope, ids: Sequence[str]) -> dict[str, str]:
+        collection = _collection(client, self._name(scope))
+        found = () if collection is None else _found(collection, ids, wanted_by(scope, None))
+        return {fields[ID]: fields[PAYLOAD] for _, fields in found if fields.get(PAYLOAD)}
 
     def _users(self, client: Any) -> tuple[Scope, ...]:
         about = [one.metadata for one in self._collections(client) if one.count()]

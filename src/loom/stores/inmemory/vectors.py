@@ -34,6 +34,7 @@ class _Kept:
     id: str
     session_id: str | None
     attributes: Mapping[str, Scalar]
+    payload: str = ""
 
 
 class InMemoryVectorStore:
@@ -73,7 +74,7 @@ class InMemoryVectorStore:
             if scope.session_id is None:
                 # A scope without a session sees the sessions of its user, so it replaces there too.
                 table.remove([key for key in table.keys_of(item.id) if key[0] is not None])
-            table.set(_Kept(item.id, scope.session_id, item.attributes), row)
+            table.set(_Kept(item.id, scope.session_id, item.attributes, item.payload), row)
 
     async def search(
         self, scope: Scope, vector: Vector, *, limit: int = 10, where: Filter | None = None
@@ -116,6 +117,18 @@ class InMemoryVectorStore:
         if not table.snapshot()[1]:
             del self._users[scope.namespace, scope.user_id]
         return removed
+
+    async def ids(self, scope: Scope) -> tuple[str, ...]:
+        """The ids of the scope's vectors."""
+        table = self._table(scope)
+        return () if table is None else tuple(one.id for one in table.snapshot()[1] if _sees(scope, one.session_id))
+
+    async def payloads(self, scope: Scope, *ids: str) -> Mapping[str, str]:
+        """The payloads of those of these vectors that have one, by id."""
+        table = self._table(scope)
+        keys = [] if table is None else [key for id in ids for key in table.keys_of(id) if _sees(scope, key[0])]
+        held = [] if table is None else [table.at(key) for key in keys]
+        return {one.id: one.payload for one in held if one.payload}
 
     async def aclose(self) -> None:
         """Keep nothing any longer. Closing twice is allowed."""
@@ -194,6 +207,9 @@ class _Table:
 
     def keys_of(self, id: str) -> Iterator[_Key]:
         return ((session, id) for session in tuple(self._by_id.get(id, ())))
+
+    def at(self, key: _Key) -> _Kept:
+        return self._kept[self._place[key]]
 
     def snapshot(self) -> tuple[_Row, list[_Kept]]:
         return self._rows[: len(self._kept)], self._kept

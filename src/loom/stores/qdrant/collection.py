@@ -85,14 +85,17 @@ class ClientCollection:
         selected = models.FilterSelector(filter=_filter(fits))
         await self._calls("delete", collection_name=self._name, points_selector=selected, wait=True)
 
-    async def points(self, fits: Fits | None, *, with_vectors: bool = False) -> list[Point]:
+    async def points(
+        self, fits: Fits | None, *, with_vectors: bool = False, fields: Sequence[str] | None = None
+    ) -> list[Point]:
         """All points that fit, page by page."""
         found: list[Any] = []
         offset: Any = None
         while True:
             page, offset = await self._calls(
                 "scroll", collection_name=self._name, scroll_filter=None if fits is None else _filter(fits),
-                limit=_PAGE, offset=offset, with_vectors=with_vectors, with_payload=True,
+                limit=_PAGE, offset=offset, with_vectors=with_vectors,
+                with_payload=True if fields is None else list(fields),
             )  # fmt: skip
             found += page
             if offset is None:

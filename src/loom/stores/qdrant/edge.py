@@ -72,9 +72,11 @@ class EdgeCollection:
         """Remove the points that fit."""
         await self._calls(self._delete, fits)
 
-    async def points(self, fits: Fits | None, *, with_vectors: bool = False) -> list[Point]:
+    async def points(
+        self, fits: Fits | None, *, with_vectors: bool = False, fields: Sequence[str] | None = None
+    ) -> list[Point]:
         """All points that fit, page by page."""
-        return await self._calls(self._points, fits, with_vectors)
+        return await self._calls(self._points, fits, with_vectors, fields)
 
     async def aclose(self) -> None:
         """Write to disk what is in memory, and let the folder go. Closing twice is allowed."""
@@ -177,13 +179,14 @@ class EdgeCollection:
     def _delete(self, fits: Fits) -> None:
         self._opened().update(_engine().UpdateOperation.delete_points_by_filter(_filter(fits)))
 
-    def _points(self, fits: Fits | None, with_vectors: bool) -> list[Point]:
+    def _points(self, fits: Fits | None, with_vectors: bool, fields: Sequence[str] | None) -> list[Point]:
         found: list[Any] = []
         offset: Any = None
         while True:
             given = _engine().ScrollRequest(
-                offset, _PAGE, None if fits is None else _filter(fits), with_payload=True, with_vector=with_vectors
-            )
+                offset, _PAGE, None if fits is None else _filter(fits),
+                with_payload=True if fields is None else list(fields), with_vector=with_vectors,
+            )  # fmt: skip
             page, offset = self._opened().scroll(given)
             found += page
             if offset is None:

@@ -73,8 +73,10 @@ class Engine(Protocol):
         """Remove the points that fit."""
         ...
 
-    async def points(self, fits: Fits | None, *, with_vectors: bool = False) -> list[Point]:
-        """All points that fit; all there are without a condition."""
+    async def points(
+        self, fits: Fits | None, *, with_vectors: bool = False, fields: Sequence[str] | None = None
+    ) -> list[Point]:
+        """All points that fit, all there are without a condition; with these fields alone, if they are named."""
         ...
 
     async def aclose(self) -> None:

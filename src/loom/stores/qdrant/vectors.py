@@ -18,6 +18,7 @@ from loom.stores.qdrant.engine import Engine, Fits, Point
 from loom.stores.vector_entries import (
     ID,
     NAMESPACE,
+    PAYLOAD,
     TENANT,
     USER,
     Binding,
@@ -121,7 +122,7 @@ class QdrantVectorStore:
         about = {_DIMENSION: dimension} | ({_IDENTITY: identity} if identity is not None else {})
         try:
             await self._engine.create(about, dimension)
-        except StoreError:
+        except (StoreError, ValueError):  # the engine inside the client says ValueError
             if await self._binding() is None:  # nobody else made it at the same moment
                 raise
         known = await self._binding()
@@ -185,8 +186,16 @@ class QdrantVectorStore:
         """The ids of the scope's vectors."""
         if await self._binding() is None:
             return ()
-        found = await self._engine.points(Fits(_of(scope, wanted_by(scope, None))))
+        found = await self._engine.points(Fits(_of(scope, wanted_by(scope, None))), fields=(ID,))
         return tuple(point.fields[ID] for point in found)
+
+    async def payloads(self, scope: Scope, *ids: str) -> Mapping[str, str]:
+        """The payloads of those of these vectors that have one, by id."""
+        if not ids or await self._binding() is None:
+            return {}
+        fits = Fits(_of(scope, [*wanted_by(scope, None), Wanted(ID, ids)]))
+        found = await self._engine.points(fits, fields=(ID, PAYLOAD))
+        return {point.fields[ID]: point.fields[PAYLOAD] for point in found if PAYLOAD in point.fields}
 
     async def vectors(self, scope: Scope, *ids: str) -> Mapping[str, Vector]:
         """The directions of those of these vectors that are there."""

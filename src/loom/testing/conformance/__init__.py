@@ -5,8 +5,8 @@ import pytest
 # Shipped asserts say as much as a test's own when they fail.
 _ASSERTING = (
     "checkpoint_machine", "checkpoint_powers", "checkpoint_samples", "checkpoint_store",
-    "embedder", "epochs", "erasure", "handover", "jobs", "knowledge_base", "knowledge_machine", "machine", "model",
-    "powers", "records", "reembeds", "scopes", "searches", "traces", "vector_store",
+    "embedder", "epochs", "erasure", "handover", "jobs", "knowledge_base", "knowledge_machine", "knowledge_shared",
+    "machine", "model", "powers", "records", "reembeds", "scopes", "searches", "traces", "vector_store",
 )  # fmt: skip
 pytest.register_assert_rewrite(*(f"{__name__}.{name}" for name in _ASSERTING))
 
@@ -16,6 +16,7 @@ from loom.testing.conformance.embedder import EmbedderSuite  # noqa: E402
 from loom.testing.conformance.erasure import ErasureSuite  # noqa: E402
 from loom.testing.conformance.knowledge_base import KnowledgeBaseSuite  # noqa: E402
 from loom.testing.conformance.knowledge_machine import KnowledgeBaseMachine  # noqa: E402
+from loom.testing.conformance.knowledge_shared import SharedKnowledgeSuite  # noqa: E402
 from loom.testing.conformance.machine import MemoryStoreMachine  # noqa: E402
 from loom.testing.conformance.memory_store import MemoryStoreSuite  # noqa: E402
 from loom.testing.conformance.model import ModelSuite, WireModelSuite  # noqa: E402
@@ -33,6 +34,7 @@ __all__ = [
     "MemoryStoreMachine",
     "MemoryStoreSuite",
     "ModelSuite",
+    "SharedKnowledgeSuite",
     "Suite",
     "VectorStoreSuite",
     "WireModelSuite",

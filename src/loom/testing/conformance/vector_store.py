@@ -11,7 +11,7 @@ from loom.core.filter import Eq
 from loom.core.scope import Scope
 from loom.errors import EmbedderMismatch, UsageError
 from loom.protocols.embedder import Vector
-from loom.protocols.vector_store import VectorItem, VectorStore
+from loom.protocols.vector_store import KeepsPayloads, VectorItem, VectorStore
 from loom.testing.conformance.samples import ALICE, BOB, TWINS
 from loom.testing.conformance.suite import Suite
 
@@ -121,6 +121,22 @@ class VectorStoreSuite(Suite):
         assert [hit.id for hit in await store.search(ALICE.for_session("s2"), X)] == ["b"]
         assert await store.forget(ALICE.for_session("s1")) == 1
         assert (await store.count(ALICE), await store.count(BOB)) == (1, 0)
+
+    async def test_a_payload_lives_and_dies_with_its_vector(self, store: VectorStore) -> None:
+        """It comes back as it was given last, and a vector without one has none."""
+        if not isinstance(store, KeepsPayloads):
+            pytest.skip(f"{type(store).__name__} is not KeepsPayloads")
+        assert (await store.ids(ALICE), await store.payloads(ALICE, "a")) == ((), {})
+        given = 'text, "quoted" \u00e9\n' * 200
+        await store.upsert(ALICE, [VectorItem("a", X, payload="old"), VectorItem("b", Y), VectorItem("c", Y)])
+        await store.upsert(ALICE, [VectorItem("a", X, payload=given), VectorItem("c", Y, payload="later")])
+        await store.upsert(BOB, [VectorItem("a", X, payload="another user's")])
+        assert sorted(await store.ids(ALICE)) == ["a", "b", "c"]
+        assert await store.payloads(ALICE, "a", "b", "c", "unknown") == {"a": given, "c": "later"}
+        await store.upsert(ALICE, [VectorItem("c", Y)])
+        assert await store.payloads(ALICE, "c") == {}
+        await store.delete(ALICE, "a")
+        assert (await store.payloads(ALICE, "a"), sorted(await store.ids(ALICE))) == ({}, ["b", "c"])
 
     async def test_closing_twice_is_allowed(self, store: VectorStore) -> None:
         """aclose() may be called again."""

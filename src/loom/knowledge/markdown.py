@@ -1,0 +1,118 @@
+"""Markdown cut at its headings: each section with the headings that it stands under."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+_DEEPEST = 6
+_FENCES = ("```", "~~~")
+_FRONT = "---"
+_INDENTED = 4
+
+
+class Part(NamedTuple):
+    """A section of a text: the headings above it, outermost first, its own included, and its text with that heading."""
+
+    headings: tuple[str, ...]
+    text: str
+
+
+def parts_of(text: str) -> list[Part]:
+    """The sections of a Markdown text that hold something, in order; what stands before the first has no heading.
+
+    Lines in fenced code are no headings. A heading that has nothing but sections under it is named by those.
+    """
+    found: list[Part] = []
+    headings: list[str] = []
+    lines: list[str] = []
+    levels: list[int] = []
+    for line, level, title in _marked(text):
+        if level:
+            _close(found, headings, lines, is_leaf=not levels or level <= levels[-1])
+            while levels and levels[-1] >= level:
+                levels.pop()
+                headings.pop()
+            levels.append(level)
+            headings.append(title)
+            lines = []
+        lines.append(line)
+    _close(found, headings, lines, is_leaf=True)
+    return found
+
+
+def _close(found: list[Part], headings: list[str], lines: list[str], *, is_leaf: bool) -> None:
+    body = lines[1:] if headings and not is_leaf else lines
+    if any(line.strip() for line in body):
+        found.append(Part(tuple(headings), "\n".join(lines).strip()))
+
+
+def _marked(text: str) -> Iterator[tuple[str, int, str]]:
+    """Each line; of a heading the level, from 1, and the title."""
+    lines = text.splitlines()
+    at, fence = _front_matter(lines), ""
+    yield from ((line, 0, "") for line in lines[:at])
+    while at < len(lines):
+        line, below = lines[at], lines[at + 1] if at + 1 < len(lines) else ""
+        at += 1
+        mark = _fence(line)
+        if fence:
+            is_end = mark.startswith(fence) and line.strip() == mark
+            fence = "" if is_end else fence
+            yield line, 0, ""
+        elif mark:
+            fence = mark
+            yield line, 0, ""
+        elif heading := _heading(line):
+            yield line, *heading
+        elif (level := _underline(below)) and _is_text(line):
+            at += 1
+            yield f"{line}\n{below}", level, line.strip()
+        else:
+            yield line, 0, ""
+
+
+def _front_matter(lines: list[str]) -> int:
+    """How many lines the front matter has."""
+    if not lines or lines[0].rstrip() != _FRONT:
+        return 0
+    return next((at + 1 for at, line in enumerate(lines) if at and line.rstrip() == _FRONT), 0)
+
+
+def _fence(line: str) -> str:
+    """The signs that open or close a fenced block, if the line does."""
+    stripped = line.strip()
+    if not stripped.startswith(_FENCES) or _indent(line) >= _INDENTED:
+        return ""
+    return stripped[: len(stripped) - len(stripped.lstrip(stripped[0]))]
+
+
+def _heading(line: str) -> tuple[int, str] | None:
+    stripped = line.strip()
+    level = len(stripped) - len(stripped.lstrip("#"))
+    rest = stripped[level:]
+    if not 1 <= level <= _DEEPEST or (rest and not rest[0].isspace()) or _indent(line) >= _INDENTED:
+        return None
+    title = rest.strip()
+    shorter = title.rstrip("#")
+    closed = shorter.rstrip() if shorter != title and (not shorter or shorter[-1].isspace()) else title
+    return level, closed or stripped
+
+
+def _underline(line: str) -> int:
+    """1 or 2 for a line of = or - that makes a heading of the line above."""
+    signs = line.strip()
+    if _indent(line) >= _INDENTED or not signs or signs[0] not in "=-" or signs.strip(signs[0]):
+        return 0
+    return 1 if signs[0] == "=" else 2
+
+
+def _is_text(line: str) -> bool:
+    """Whether a line may be a heading that is underlined: plain text, no list, quote, table or rule."""
+    stripped = line.strip()
+    return bool(stripped) and stripped[0] not in "-*+>|=#" and _indent(line) < _INDENTED
+
+
+def _indent(line: str) -> int:
+    expanded = line.expandtabs(_INDENTED)
+    return len(expanded) - len(expanded.lstrip(" "))

@@ -1,0 +1,242 @@
+"""The corpus of a vector store: read back from it, kept current with what other bases write, written to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from uuid import uuid4
+
+from anyio import Lock
+
+from loom.core.scope import Scope
+from loom.knowledge.document import Corpus, Draft
+from loom.knowledge.stored import Listed, Place, Restored, Version, document_key, entry_ids, listed, payload, restored
+from loom.protocols.embedder import Vector
+from loom.protocols.vector_store import KeepsPayloads, VectorItem, VectorStore
+
+_PAGE = 500
+_MOST_WRITERS = 100
+"""Writers that a store remembers: each leaves one entry, also where it does not close."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """A document of this process, as it lies in the store."""
+
+    document_id: str
+    version: Version
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        return entry_ids(document_key(self.document_id), self.version)
+
+
+class SharedCorpus:
+    """The documents of one knowledge base in a vector store that others may write to as well.
+
+    Each writer has one entry beside the documents, whose id changes with every write: one call tells whether others
+    wrote. A store that keeps no payloads holds vectors alone, and the corpus is that of this process.
+    """
+
+    __slots__ = ("_changes", "_dimension", "_entry_of", "_held", "_known", "_lock", "_mark", "_others", "_passage_of",
+                 "_scope", "_store", "changed", "corpus", "memos")  # fmt: skip
+
+    def __init__(self, store: VectorStore, name: str, dimension: int, corpus: Corpus) -> None:
+        self._store = store
+        self._scope = Scope(namespace="knowledge", user_id=name)
+        self._changes = Scope(namespace="knowledge.changes", user_id=name)
+        self._dimension = dimension
+        self._held: dict[str, _Held] = {}  # by the key of the document
+        self._known: dict[str, frozenset[str]] = {}  # the ids of all entries of a document, by its key
+        self._passage_of: dict[str, str] = {}
+        self._entry_of: dict[str, str] = {}
+        self._others: frozenset[str] | None = None
+        self._mark = ""
+        self._lock = Lock()
+        self.corpus = corpus
+        self.memos: dict[str, str] = {}
+        """What else was noted about a document, by its id."""
+        self.changed: dict[str, None] = {}
+        """The ids of documents that somebody else added, changed or removed since the caller last looked."""
+
+    @property
+    def scope(self) -> Scope:
+        """Where the entries are."""
+        return self._scope
+
+    def passage_of(self, entry_id: str) -> str | None:
+        """The id of the passage that an entry holds."""
+        return self._passage_of.get(entry_id)
+
+    def entry_of(self, passage_id: str) -> str | None:
+        """The id of the entry that holds a passage."""
+        return self._entry_of.get(passage_id)
+
+    def is_news(self, entry_id: str) -> bool:
+        """Whether an entry was written by somebody else since the store was last read."""
+        place = Place.of(entry_id)
+        return place is not None and entry_id not in self._known.get(place.key, ())
+
+    # -- reading ------------------------------------------------------------------------------------------
+
+    async def refresh(self, *, anyway: bool = False) -> None:
+        """Read what others wrote, if they did; with `anyway`, look at every entry."""
+        async with self._lock:
+            await self._refresh(anyway=anyway)
+
+    async def _refresh(self, *, anyway: bool) -> None:
+        if not isinstance(self._store, KeepsPayloads):
+            return
+        # Who wrote is read before what they wrote: a write in between is seen by the next one who asks.
+        others = frozenset(await self._store.ids(self._changes)) - {self._mark}
+        if others == self._others and not anyway:
+            return
+        found = listed(await self._store.ids(self._scope))
+        is_all = await self._load(self._store, found)
+        await self._drop(found)
+        self._known = {key: frozenset(one.ids) for key, one in found.items()}
+        self._others = others if is_all else None
+
+    async def _load(self, store: KeepsPayloads, found: Mapping[str, Listed]) -> bool:
+        """Take in the versions that are not held yet; False if one of them was removed meanwhile."""
+        news = [key for key, one in found.items() if one.version is not None and not self._has(key, one.version)]
+        is_all = True
+        for keys in _pages(news, found):
+            ids = [id for key in keys for id in found[key].of_version(key)]
+            payloads: dict[str, str] = {}
+            for start in range(0, len(ids), _PAGE):
+                payloads |= await store.payloads(self._scope, *ids[start : start + _PAGE])
+            read = {key: restored(payloads, found[key].of_version(key)) for key in keys}
+            is_all &= all(one is not None for one in read.values())
+            whole = [(key, one) for key, one in read.items() if one is not None]
+            chars = sum(len(passage.text) for _, one in whole for passage in one.passages)
+            await self.corpus.work(chars, lambda whole=whole: self._restore(whole, found))
+        return is_all
+
+    def _restore(self, read: Iterable[tuple[str, Restored]], found: Mapping[str, Listed]) -> None:
+        for key, one in read:
+            version = found[key].version
+            assert version is not None
+            self.corpus.restore(one.document_id, version.fingerprint, one.passages)
+            self._hold(key, _Held(one.document_id, version), one.memo)
+            self.changed[one.document_id] = None
+
+    async def _drop(self, found: Mapping[str, Listed]) -> None:
+        gone = [key for key in self._held if (one := found.get(key)) is None or one.version is None]
+        if gone:
+            await self.corpus.work(0, lambda: self._release(gone))
+
+    def _release(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            document_id = self._held[key].document_id
+            self.corpus.remove(document_id)
+            self._let_go(key)
+            self.changed[document_id] = None
+
+    def _has(self, key: str, version: Version) -> bool:
+        held = self._held.get(key)
+        return held is not None and held.version == version
+
+    # -- writing ------------------------------------------------------------------------------------------
+
+    async def put(self, drafts: Sequence[Draft], vectors: Sequence[Vector], memos: Mapping[str, str]) -> None:
+        """Write documents, all or none, in place of the versions that are known here."""
+        async with self._lock:
+            await self._put(drafts, vectors, memos)
+
+    async def _put(self, drafts: Sequence[Draft], vectors: Sequence[Vector], memos: Mapping[str, str]) -> None:
+        news = {document_key(draft.document.id): (draft, self._next(draft)) for draft in drafts}
+        memo = {key: memos.get(draft.document.id, "") for key, (draft, _) in news.items()}
+        places = [
+            (id, payload(passage, memo[key]))
+            for key, (draft, held) in news.items()
+            for id, passage in zip(held.ids, draft.passages, strict=True)
+        ]
+        items = [VectorItem(id, vector, payload=text) for (id, text), vector in zip(places, vectors, strict=True)]
+        old = [id for key in news for id in self._known.get(key, ())]
+        # The store takes all of them or none. What fails after that is seen by the next look at the store: the new
+        # version is there whole, and counts.
+        await self._store.upsert(self._scope, items)
+        chars = sum(len(draft.document.text) for draft in drafts)
+        await self.corpus.work(chars, lambda: self._took(news, memo))
+        await self._announce()
+        if gone := [id for id in old if id not in self._passage_of]:
+            await self._store.delete(self._scope, *gone)
+            self._known |= {key: frozenset(held.ids) for key, (_, held) in news.items()}
+
+    def _next(self, draft: Draft) -> _Held:
+        """The version that a document gets: after every one that is known here."""
+        known = (Place.of(id) for id in self._known.get(document_key(draft.document.id), ()))
+        latest = max((place.version.number for place in known if place is not None), default=0)
+        return _Held(draft.document.id, Version(latest + 1, draft.fingerprint, len(draft.passages)))
+
+    def _took(self, news: Mapping[str, tuple[Draft, _Held]], memos: Mapping[str, str]) -> None:
+        for key, (draft, held) in news.items():
+            self.corpus.put(draft)
+            self._hold(key, held, memos[key])
+            self._known[key] = self._known.get(key, frozenset()) | {*held.ids}
+
+    async def remove(self, document_ids: Iterable[str]) -> int:
+        """Remove documents with every version of them; returns how many were there."""
+        async with self._lock:
+            await self._refresh(anyway=True)
+            return await self._remove(dict.fromkeys(map(document_key, document_ids)))
+
+    async def _remove(self, keys: Iterable[str]) -> int:
+        keys = list(keys)
+        there = [key for key in keys if key in self._held]
+        if gone := [id for key in keys for id in self._known.get(key, ())]:
+            # The store first: if it fails, the documents are still there, and removing them again is possible.
+            await self._store.delete(self._scope, *gone)
+            size = self.corpus.size(self._held[key].document_id for key in there)
+            await self.corpus.work(size, lambda: self._removed(there))
+            await self._announce()
+        for key in keys:
+            self._known.pop(key, None)
+        return len(there)
+
+    def _removed(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            self.corpus.remove(self._held[key].document_id)
+            self._let_go(key)
+
+    def _hold(self, key: str, held: _Held, memo: str) -> None:
+        self._let_go(key)
+        self._held[key] = held
+        for entry_id, passage_id in zip(held.ids, self.corpus.ids_of(held.document_id), strict=True):
+            self._passage_of[entry_id], self._entry_of[passage_id] = passage_id, entry_id
+        if memo:
+            self.memos[held.document_id] = memo
+
+    def _let_go(self, key: str) -> None:
+        if (held := self._held.pop(key, None)) is not None:
+            self.memos.pop(held.document_id, None)
+            for id in held.ids:
+                self._entry_of.pop(self._passage_of.pop(id, ""), None)
+
+    async def _announce(self) -> None:
+        """Tell other bases that something was written."""
+        if not isinstance(self._store, KeepsPayloads):
+            return
+        old, self._mark = self._mark, uuid4().hex
+        await self._store.upsert(self._changes, [VectorItem(self._mark, [1.0, *[0.0] * (self._dimension - 1)])])
+        stale = [old] if old else []
+        if self._others is not None and len(self._others) >= _MOST_WRITERS:
+            # Those that are still there write another entry with their next write.
+            stale += self._others
+            self._others = frozenset()
+        if stale:
+            await self._store.delete(self._changes, *stale)
+
+
+def _pages(keys: Sequence[str], found: Mapping[str, Listed]) -> Iterable[list[str]]:
+    """Documents that are read together: about a page of entries."""
+    page, size = list[str](), 0
+    for key in keys:
+        page.append(key)
+        size += len(found[key].of_version(key))
+        if size >= _PAGE:
+            yield page
+            page, size = [], 0
+    if page:
+        yield page
