@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from loom.core.clock import Clock
-from loom.engine.places import PLACE_OPTIONS, Opening, store_at
+from loom.engine.places import PLACE_OPTIONS, Opening, place_in, store_at
 from loom.errors import UsageError
 from loom.memory.config import MemoryConfig
 from loom.memory.extract.rules import RuleExtractor
@@ -44,6 +44,8 @@ def open_memory(
             backend `composite` puts stores together: `truth` keeps everything that no other part does, `vectors` is
             a vector engine for what the truth keeps, and `layers` gives layers stores of their own, such as
             `{"l2": "redis://..."}`; see CompositeMemory. As a URL: `composite:?truth=...&vectors=...&l2=...`.
+            For Redis, `durable` refuses a server that may lose what it acknowledged, and `ttl` says how long episodes
+            stay: seconds, `"7d"`, or `{"l1": "1h", "rest": "30d"}`. In its URL: `?durable=true&ttl=30d&ttl_l1=1h`.
             Of a memory that is open, another namespace, configuration or way to find facts gives a view: it shares
             the store, and closing it leaves the store open.
         namespace: keeps applications on one store apart; `default` if not given.
@@ -94,7 +96,8 @@ def place_of(where: object) -> str | None:
     """The URL of a place, or of its truth; None of a store that is open, of which nothing is known."""
     if isinstance(where, Mapping):
         given: Mapping[str, Any] = where  # pyright: ignore[reportUnknownVariableType]
-        where = given.get("truth") or given.get("url") or f"{given.get('backend')}:{given.get('path') or ''}"
+        where = given.get("truth") or (place_in(given) if given.get("url") else None)
+        where = where or f"{given.get('backend')}:{given.get('path') or ''}"
     return where if isinstance(where, str) else None
 
 

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 
 from loom.core.checks import check_text
 from loom.errors import StoreError, UsageError
-from loom.stores.postgres.connection import Server, one, rows, run
+from loom.stores.postgres import first_run, vector_type
+from loom.stores.postgres.connection import Access, Server, one, rows, run
+from loom.stores.postgres.first_run import ROLE, Role
 from loom.stores.postgres.schema import (
     EVERYBODY,
     FOR_EVERYBODY,
@@ -19,16 +21,11 @@ from loom.stores.postgres.schema import (
     VERSION,
     check_version,
     stored_version,
-    vector_schema,
 )
 
 if TYPE_CHECKING:
     from loom.stores.postgres.connection import Database
 
-ROLE = """
-SELECT r.rolname, r.rolsuper, r.rolbypassrls, pg_has_role(r.oid, n.nspowner, 'MEMBER'), quote_ident(n.nspname)
-FROM pg_roles AS r, pg_namespace AS n WHERE r.rolname = current_user AND n.nspname = %s
-"""
 SECURED = """
 SELECT c.relname FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
 WHERE n.nspname = %s AND c.relrowsecurity AND c.relforcerowsecurity
@@ -44,24 +41,39 @@ class Guard:
     schema: str
     allow_owner: bool
 
-    async def check(self, db: Database, where: str) -> str:
-        """Refuse a server that is not fit; returns the search path that names the schema and pgvector's."""
+    async def check(self, db: Database, where: str) -> Access:
+        """Refuse a server that is not fit; says how it is used. A database without the schema gets it, if it can."""
+        if await first_run.is_needed(db, self.schema):
+            await first_run.make(db, where, self.schema)
         await run(db, "SET TRANSACTION READ ONLY")
         found = await one(db, ROLE, self.schema)
         if found is None:
             raise StoreError(f"{where} has no schema {self.schema!r} of Loom; {_INIT}")
         *role, quoted = found
-        vectors = await one(db, "SELECT quote_ident(%s)", await vector_schema(db, where))
+        vectors = await one(db, "SELECT quote_ident(%s)", await vector_type.schema_of(db, self.schema, where))
         path = f"{quoted}, {vectors[0] if vectors else 'public'}"
         await one(db, "SELECT set_config('search_path', %s, true)", path)
         version = await stored_version(db, self.schema)
         check_version(version, where)
         if version < VERSION:
             raise StoreError(f"{where} has format {version}, and this Loom needs {VERSION}; {_INIT}")
-        if not self.allow_owner:
-            _check_role(where, *role)
+        plain = await vector_type.is_plain(db, self.schema)
+        used = await self._admitted(db, where, Role(*role))
+        if used.acts_as is not None:
+            await one(db, "SELECT set_config('role', %s, true)", used.acts_as)
         await self._check_tables(db, where)
-        return path
+        more = (vector_type.SLOWER,) if plain else ()
+        prepare = vector_type.take_plain if plain else None
+        return Access(path, used.acts_as, (*used.notes, *more), prepare)
+
+    async def _admitted(self, db: Database, where: str, role: Role) -> first_run.Use:
+        """How the role that is connected may use the schema."""
+        if self.allow_owner:
+            return first_run.Use()
+        use = await first_run.use_of(db, self.schema, role)
+        if use is None:
+            _check_role(where, role)
+        return use or first_run.Use()
 
     async def _check_tables(self, db: Database, where: str) -> None:
         secured = {name for (name,) in await rows(db, SECURED, self.schema)}
@@ -91,12 +103,11 @@ def guarded(dsn: str, *, pool_size: int, timeout: float, schema: str, allow_owne
     return Server(dsn, pool_size=pool_size, timeout=timeout, check=Guard(schema, allow_owner).check)
 
 
-def _check_role(where: str, name: str, is_super: bool, bypasses: bool, is_owner: bool) -> None:
-    kinds = (("a superuser", is_super), ("allowed to bypass row-level security", bypasses), ("an owner", is_owner))
-    if what := next((kind for kind, holds in kinds if holds), None):
+def _check_role(where: str, role: Role) -> None:
+    if role.power is not None:
         raise StoreError(
-            f"{where} is reached as {name!r}, which is {what} of Loom's tables and may see the rows of all users; "
-            "connect as the role that `loom store init` made, or say allow_owner=True"
+            f"{where} is reached as {role.name!r}, which is {role.power} of Loom's tables and may see the rows of all "
+            "users; connect as the role that `loom store init` made, or say allow_owner=True"
         )
 
 

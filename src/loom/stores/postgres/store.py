@@ -30,10 +30,11 @@ class PostgresStore:
     """Keeps records, vectors, keys and jobs in Postgres with pgvector, with every optional power of a store.
 
     Any number of stores and processes may share a schema, which `init_schema()` or `loom store init` makes. `dsn` is a
-    URL or a connection string of libpq, and names the role made for this. Connected at the first use, or by `async
-    with`; a role that could see the rows of all users is refused unless `allow_owner` says otherwise. A call gives up
-    with StoreUnavailable after `timeout` seconds, whatever it waits for; what it wrote may then be there or not, and
-    the same again is safe.
+    URL or a connection string of libpq, and names the role made for this. A database without the schema gets it at the
+    first use, if the role may create one: it then has tables of its own, and `notes` says how users are kept apart.
+    Connected at the first use, or by `async with`; where there are two roles, one that could see the rows of all users
+    is refused unless `allow_owner` says otherwise. A call gives up with StoreUnavailable after `timeout` seconds,
+    whatever it waits for; what it wrote may then be there or not, and the same again is safe.
     """
 
     def __init__(
@@ -55,6 +56,11 @@ class PostgresStore:
 
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a person should know of what the server guarantees; nothing before the first call."""
+        return self._server.notes
 
     async def put(self, scope: Scope, *records: Record) -> None:
         """Write the records, all or none."""

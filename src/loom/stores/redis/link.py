@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from anyio import Lock
 
 from loom.errors import FormatTooNew, MissingExtra, StoreError, StoreUnavailable, UsageError
+from loom.stores.redis.options import split
 
 Argument: TypeAlias = str | bytes | int | float
 _SCHEMES = ("redis", "rediss", "unix")
@@ -73,12 +74,16 @@ class _Client(Protocol):
 class Link:
     """One pool of connections, and the commands sent over it."""
 
-    def __init__(self, url: str, *, durable: bool, format_key: str, timeout: float) -> None:
+    def __init__(self, url: str, *, durable: bool | None, format_key: str, timeout: float) -> None:
         parts = urlsplit(url)
         if parts.scheme not in _SCHEMES or not url.startswith(f"{parts.scheme}://"):
             raise UsageError(f"{_hidden(url)!r} is no address of a Redis server; write redis://HOST:6379/0")
         self.address = _hidden(url)
-        self._url, self._durable, self._format_key, self._timeout = url, durable, format_key, timeout
+        self._url, self.said = split(url)
+        self._durable = self.said.durable if durable is None else durable
+        self._format_key, self._timeout = format_key, timeout
+        self.notes: tuple[str, ...] = ()
+        """What a person should know of what the server guarantees, as it was when it was connected."""
         self._opening = Lock()
         self._client: _Client | None = None
         self._failure: StoreUnavailable | None = None
@@ -169,11 +174,12 @@ class Link:
 
     async def _check(self, client: _Client) -> None:
         found = await self._ask(client)
-        if self._durable and not found.is_durable:
-            raise StoreError(
-                f"the Redis server at {self.address} is {found}; set `appendonly yes` and `maxmemory-policy "
-                f"noeviction`, or open the store with durable=False"
-            )
+        if not found.is_durable:
+            what = f"the Redis server at {self.address} is {found}"
+            remedy = "set `appendonly yes` and `maxmemory-policy noeviction` on it"
+            if self._durable:
+                raise StoreError(f"{what}; {remedy}, or leave durable=True out")
+            self.notes = (f"{what}; {remedy} to keep everything that is acknowledged",)
         with self._translated():
             await client.execute_command("SET", self._format_key, FORMAT, "NX")
             stored = int(await client.execute_command("GET", self._format_key))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Self
 
 from loom.core.checks import as_utc, check_text
@@ -25,6 +25,7 @@ from loom.stores.redis.change import TRIES, Transaction
 from loom.stores.redis.codec import Binding, id_bytes, unpack_keys, unpack_record, unpack_vector
 from loom.stores.redis.link import Guarantees, Link
 from loom.stores.redis.names import StoreNames
+from loom.stores.redis.options import Ttl
 from loom.stores.redis.replica import Replica, Replicas
 from loom.stores.redis.retention import Retention
 
@@ -37,14 +38,15 @@ class RedisStore:
     each use; they hold up to `cached_records` records together. All keys start with `prefix`, so that several stores
     can share a database. Redis Cluster is not supported.
 
-    Connected at the first use, or by `async with`. A server that forgets at a restart or drops records when it is full
-    is refused, unless `durable=False` says that this is known; guarantees() tells what holds. No call waits for an
-    answer longer than `timeout` seconds.
+    Connected at the first use, or by `async with`. Of a server that forgets at a restart or drops records when it is
+    full, `notes` says so after the first call; with `durable=True` it is refused. guarantees() tells what holds. No
+    call waits for an answer longer than `timeout` seconds.
 
-    With `ttl`, episodes of L1 or L2 do not stay for ever: `{Layer.L2: timedelta(hours=48)}` ends those of L2 so long
-    after they were recorded, as Retention says. That is for a store of hot layers beside a truth. Give more than the
-    layer's own retention, after which metabolism archives an episode and so moves it to the truth: an episode that
-    nobody has moved when its time is over is gone.
+    With `ttl`, episodes do not stay for ever: `timedelta(days=30)` ends all of them so long after they were recorded,
+    and `{Layer.L2: timedelta(hours=48)}` live ones of L2, as Retention says. Beside a truth, as a store of hot layers,
+    give more than the layer's own retention, after which metabolism archives an episode and so moves it to the truth:
+    an episode that nobody has moved when its time is over is gone. The URL may say both as well:
+    `redis://HOST:6379/0?durable=true&ttl=30d&ttl_l2=2d`.
     """
 
     def __init__(
@@ -53,16 +55,16 @@ class RedisStore:
         *,
         clock: Clock | None = None,
         prefix: str = "loom",
-        durable: bool = True,
+        durable: bool | None = None,
         timeout: float = 10.0,
         cached_records: int = 100_000,
-        ttl: Mapping[Layer, timedelta] | None = None,
+        ttl: Ttl | None = None,
     ) -> None:
         check_text(prefix, "the prefix of a Redis store")
         self._clock = clock or SystemClock()
         self._names = StoreNames(prefix)
         self._link = Link(url, durable=durable, format_key=self._names.format, timeout=timeout)
-        self._retention = Retention(ttl, self._clock)
+        self._retention = Retention(self._link.said.ttl if ttl is None else ttl, self._clock)
         self._replicas = Replicas(self._link, self._names, self._retention, max_records=cached_records)
 
     async def __aenter__(self) -> Self:
@@ -75,6 +77,11 @@ class RedisStore:
     async def guarantees(self) -> Guarantees:
         """What the server promises for what was acknowledged, as it is set up now."""
         return await self._link.guarantees()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a person should know of what the server guarantees; nothing before the first call."""
+        return self._link.notes
 
     async def describe(self) -> dict[str, str]:
         """What the store is and what it guarantees, by label: durability, isolation, index and more."""
