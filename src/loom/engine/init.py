@@ -53,7 +53,9 @@ async def _schema(place: str, roles: dict[str, Any]) -> str:
     )
     at = urlsplit(place)
     if given.get("one_role"):
-        return f"schema {schema!r} is at version {VERSION} and belongs to the role of this URL: open the store by it{told}"
+        return (
+            f"schema {schema!r} is at version {VERSION} and belongs to the role of this URL: open the store by it{told}"
+        )
     return (
         f"schema {schema!r} is at version {VERSION} and belongs to {owner!r}, which nobody connects as; open the store "
         f"as {app!r}: postgresql://{app}@{at.netloc.rpartition('@')[2]}{at.path}{told}"

@@ -20,6 +20,8 @@ from loom.providers.embedding.auto import local_embedder, pick_embedder
 from loom.stores.sqlite.connection import Durability
 
 _OPTIONS = ("namespace", "embedder", "facts", "with_facts", "config", "durability")
+_DEFAULTS: dict[str, Any] = {"namespace": None, "embedder": None, "facts": "auto", "with_facts": True}
+_DEFAULTS |= {"config": None, "reranker": None, "durability": "full"}
 
 
 def open_memory(
@@ -68,13 +70,29 @@ def open_memory(
         if changes == (None, "auto", None, None):
             return where
         return where.view(namespace=namespace, facts=changes[1], reader=extractor, config=config)
-    place = place_of(where)
     options: dict[str, Any] = {"namespace": namespace, "embedder": embedder, "facts": facts, "with_facts": with_facts}
     options |= {"config": config, "reranker": reranker, "durability": durability}
+    return Memory(**memory_parts(where, clock=clock, extractor=extractor, **options))
+
+
+def memory_parts(
+    where: str | Mapping[str, Any] | Store,
+    *,
+    clock: Clock | None = None,
+    extractor: Extractor | None = None,
+    **options: Any,
+) -> dict[str, Any]:
+    """The arguments of a Memory on the store that `where` names; the options are those of open_memory."""
+    unknown = set(options) - set(_DEFAULTS)
+    if unknown:
+        known = ", ".join((*_DEFAULTS, "extractor", "clock"))
+        raise UsageError(f"a memory has no option {', '.join(sorted(unknown))}; the options are {known}")
+    options = {**_DEFAULTS, **options}
+    place = place_of(where)
     if isinstance(where, Mapping):
         where, options = _from_mapping(where, options)
     store = store_at(where, Opening(clock, options.pop("durability")))
-    return _memory(store, place, extractor=extractor, clock=clock, **options)
+    return _parts(store, place, extractor=extractor, clock=clock, **options)
 
 
 def facts_mode(facts: Facts, extractor: Extractor | None, *, with_facts: bool = True) -> Facts:
@@ -101,7 +119,7 @@ def place_of(where: object) -> str | None:
     return where if isinstance(where, str) else None
 
 
-def _memory(
+def _parts(
     store: Store,
     place: str | None,
     *,
@@ -113,25 +131,25 @@ def _memory(
     config: MemoryConfig | None,
     reranker: Reranker | None,
     clock: Clock | None,
-) -> Memory:
+) -> dict[str, Any]:
     mode = facts_mode(facts, extractor, with_facts=with_facts)
     chosen, why = pick_embedder(embedder)
     by_rules = isinstance(extractor, RuleExtractor)
     rules = extractor if by_rules else RuleExtractor()
-    return Memory(
-        store,
-        embedder=chosen,
-        extractor=rules if mode is not None else None,
-        reader=None if by_rules else extractor,
-        facts=mode,
-        config=config,
-        namespace=namespace or "default",
-        clock=clock,
-        embedder_note=why,
-        adopt=local_embedder if embedder is None or embedder == "auto" else None,
-        reranker=reranker,
-        place=place,
-    )
+    return {
+        "store": store,
+        "embedder": chosen,
+        "extractor": rules if mode is not None else None,
+        "reader": None if by_rules else extractor,
+        "facts": mode,
+        "config": config,
+        "namespace": namespace or "default",
+        "clock": clock,
+        "embedder_note": why,
+        "adopt": local_embedder if embedder is None or embedder == "auto" else None,
+        "reranker": reranker,
+        "place": place,
+    }
 
 
 def _from_mapping(given: Mapping[str, Any], beside: Mapping[str, Any]) -> tuple[Mapping[str, Any], dict[str, Any]]:

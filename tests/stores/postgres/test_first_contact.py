@@ -1,6 +1,5 @@
 """The first contact with a server: the administrators that hosts give, an owner alone, a superuser, no pgvector."""
 
-import subprocess
 import sys
 from contextlib import aclosing
 
@@ -147,10 +146,13 @@ async def test_row_security_that_the_owner_switched_off_is_refused(bare, new):
 
 async def test_sessions_and_memories_share_what_the_first_of_them_made(bare, new):
     url = bare.url("owner", database=new("owner"))
-    async with aclosing(PostgresCheckpointStore(url)) as sessions, aclosing(PostgresStore(url)) as memories:
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(sessions.list, ALICE.for_session("s1"))
-            tasks.start_soon(memories.count, ALICE)
+    async with (
+        aclosing(PostgresCheckpointStore(url)) as sessions,
+        aclosing(PostgresStore(url)) as memories,
+        anyio.create_task_group() as tasks,
+    ):
+        tasks.start_soon(sessions.list, ALICE.for_session("s1"))
+        tasks.start_soon(memories.count, ALICE)
 
 
 async def test_two_processes_that_come_first_both_succeed(bare, new):
@@ -162,8 +164,9 @@ async def test_two_processes_that_come_first_both_succeed(bare, new):
         "        await memory.remember('tea', user_id=sys.argv[2])\n"
         "anyio.run(main)"
     )
-    both = [subprocess.Popen([sys.executable, "-c", code, url, user]) for user in ("ann", "bob")]
-    assert [process.wait() for process in both] == [0, 0]
+    async with anyio.create_task_group() as tasks:
+        for user in ("ann", "bob"):  # which raises where a process fails
+            tasks.start_soon(anyio.run_process, [sys.executable, "-c", code, url, user])
     async with PostgresStore(url) as store:
         assert [user.user_id for user in await store.users()] == ["ann", "bob"]
 
