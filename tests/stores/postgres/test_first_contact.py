@@ -68,7 +68,7 @@ def run(url, *statements):
 async def test_an_administrator_without_superuser_makes_both_roles(bare, new):
     name = new("hosted")
     for _ in range(2):
-        assert await init_schema(bare.url("hosted", database=name), password="pw") == ()
+        assert await init_schema(bare.url("hosted", database=name), password="pw") == (False, ())
     async with PostgresStore(bare.url("loom_app", database=name)) as store:
         await store.put(ALICE, an_episode())
         assert await listed(store, ALICE) == ["e1"]
@@ -80,7 +80,7 @@ async def test_an_administrator_without_superuser_makes_both_roles(bare, new):
 
 async def test_an_administrator_who_may_not_add_pgvector_is_told_what_that_costs(bare, new):
     name = new("hosted", vector=False)
-    assert await init_schema(bare.url("hosted", database=name)) == (SLOWER,)
+    assert await init_schema(bare.url("hosted", database=name)) == (False, (SLOWER,))
     async with PostgresStore(bare.url("loom_app", database=name)) as store:
         await store.bind("m:1:2", 2)
         await store.put(ALICE, an_episode())
@@ -94,7 +94,7 @@ async def test_an_owner_who_may_not_make_roles_is_told_of_one_role(bare, new):
     url = bare.url("owner", database=new("owner"))
     with pytest.raises(StoreError, match=r"CREATEROLE.*--one-role"):
         await init_schema(url)
-    assert await init_schema(url, one_role=True) == ()
+    assert await init_schema(url, one_role=True) == (True, ())
     async with PostgresStore(url) as store:
         await store.put(ALICE, an_episode())
 
@@ -225,7 +225,7 @@ async def test_plain_vectors_become_those_of_pgvector(bare, new):
         before = await store.search(ALICE, Query(vector=[0.0, 1.0]))
         assert store.notes[1:] == (SLOWER,)
     run(bare.url(database=name), "CREATE EXTENSION vector")
-    assert await init_schema(url) == ()
+    assert await init_schema(url) == (True, ())
     async with PostgresStore(url) as store:
         assert await store.search(ALICE, Query(vector=[0.0, 1.0])) == before
         assert len(store.notes) == 1

@@ -94,7 +94,7 @@ async def test_a_server_without_pgvector_is_taken_and_said_to_be_slower(server, 
     server.execute("CREATE DATABASE plain")
     monkeypatch.setattr("loom.stores.postgres.vector_type._AVAILABLE", "SELECT 1 WHERE false")
     try:
-        assert await init_schema(server.server.url(database="plain")) == (SLOWER,)
+        assert await init_schema(server.server.url(database="plain")) == (False, (SLOWER,))
         async with PostgresStore(server.server.url("loom_app", database="plain")) as store:
             await store.put(ALICE, an_episode())
             assert store.notes == (SLOWER,)

@@ -215,6 +215,13 @@ AND a.attstattarget IS DISTINCT FROM 0
 """
 
 
+class Initialised(NamedTuple):
+    """What init_schema() made: a schema for one role or for two, and what a person should know of it."""
+
+    one_role: bool
+    notes: tuple[str, ...] = ()
+
+
 async def init_schema(
     admin_dsn: str,
     *,
@@ -224,10 +231,8 @@ async def init_schema(
     password: str | None = None,
     one_role: bool = False,
     progress: Progress | None = None,
-) -> tuple[str, ...]:
+) -> Initialised:
     """Make the roles, the schema and its tables, or bring them to this version; what is there already stays.
-
-    Returns what a person should know, in words.
 
     `admin_dsn` names somebody who may create roles, schemas in this database and the extension `vector`; a superuser is
     not needed. Stores then connect as `app_role`, with `password` if one is given; nobody connects as `owner_role`.
@@ -245,14 +250,15 @@ async def init_schema(
             if one_role and alone is None and await one(db, "SELECT 1 FROM pg_namespace WHERE nspname = %s", schema):
                 raise UsageError(f"{where} has a schema {schema!r} for two roles; leave one_role out")
             await vector_type.make_extension(db)
-            if one_role or alone == ITSELF:
+            one_role = one_role or alone == ITSELF
+            if one_role:
                 await make_tables(db, where, schema, None)
             else:
                 await make_roles(db, app_role, owner_role, password)
                 await make_tables(db, where, schema, Roles(app_role, owner_role))
         async with as_owner(admin_dsn, schema, where) as db:
             await index_large_users(db, schema, progress=progress)
-            return (vector_type.SLOWER,) if await vector_type.is_plain(db, schema) else ()
+            return Initialised(one_role, (vector_type.SLOWER,) if await vector_type.is_plain(db, schema) else ())
 
 
 async def take_turns(db: Database) -> None:
