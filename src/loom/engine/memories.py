@@ -145,9 +145,9 @@ class CompositeMemory(Memory):
         if primary is None and not layers:
             raise UsageError("no layer was given a store; name `primary`, or at least the store of l4")
         place = {"backend": "composite", "truth": primary, "vectors": vectors, "layers": layers}
-        parts = memory_parts({name: value for name, value in place.items() if value}, **options)
+        super().__init__(**memory_parts({name: value for name, value in place.items() if value}, **options))
         top = primary if primary is not None else list(layers.values())[-1]
-        super().__init__(**{**parts, "place": top if isinstance(top, str) else None})
+        self.place = top if isinstance(top, str) else None
 
 
 def _check_scheme(url: str, schemes: tuple[str, ...], form: str) -> None:

@@ -20,8 +20,12 @@ from loom.providers.embedding.auto import local_embedder, pick_embedder
 from loom.stores.sqlite.connection import Durability
 
 _OPTIONS = ("namespace", "embedder", "facts", "with_facts", "config", "durability")
-_DEFAULTS: dict[str, Any] = {"namespace": None, "embedder": None, "facts": "auto", "with_facts": True}
-_DEFAULTS |= {"config": None, "reranker": None, "durability": "full"}
+_DEFAULTS: dict[str, Any] = {
+    **dict.fromkeys(("namespace", "embedder", "config", "reranker")),
+    "facts": "auto",
+    "with_facts": True,
+    "durability": "full",
+}
 
 
 def open_memory(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from loom.core.doors import door
 
-_HOMES = dict.fromkeys(
+_HOMES: dict[str, str] = dict.fromkeys(
     ("ChromaMemory", "CompositeMemory", "PostgresMemory", "QdrantMemory", "RedisMemory", "SqliteMemory"),
     "loom.engine.memories",
 )

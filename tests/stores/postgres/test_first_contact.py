@@ -57,8 +57,7 @@ def run(url, *statements):
     import psycopg
 
     with psycopg.connect(url, autocommit=True) as db:
-        for statement in statements:
-            found = db.execute(statement)
+        *_, found = [db.execute(statement) for statement in statements]
         return found.fetchall() if found.description else []
 
 
