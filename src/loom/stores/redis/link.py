@@ -82,6 +82,7 @@ class Link:
         self._url, self.said = split(url)
         self._durable = self.said.durable if durable is None else durable
         self._format_key, self._timeout = format_key, timeout
+        self._searches = False
         self.notes: tuple[str, ...] = ()
         """What a person should know of what the server guarantees, as it was when it was connected."""
         self._opening = Lock()
@@ -117,6 +118,21 @@ class Link:
                 return await client.execute_command("EVALSHA", name, *rest)
             except NoScriptError:
                 return await client.execute_command("EVAL", script, *rest)
+
+    @property
+    def milliseconds(self) -> int:
+        """How long an answer may take."""
+        return max(1, round(self._timeout * 1000))
+
+    @property
+    def has_search(self) -> bool:
+        """Whether the server has RediSearch, as far as is known: nothing is before the first call."""
+        return self._searches
+
+    async def searches(self) -> bool:
+        """Whether the server has RediSearch and lets this user in."""
+        await self._opened()
+        return self._searches
 
     async def guarantees(self) -> Guarantees:
         """What the server says of itself."""
@@ -180,6 +196,7 @@ class Link:
             if self._durable:
                 raise StoreError(f"{what}; {remedy}, or leave durable=True out")
             self.notes = (f"{what}; {remedy} to keep everything that is acknowledged",)
+        self._searches = await _has_search(client)
         with self._translated():
             await client.execute_command("SET", self._format_key, FORMAT, "NX")
             stored = int(await client.execute_command("GET", self._format_key))
@@ -225,6 +242,16 @@ class Link:
             ) from error
         except exceptions.ResponseError as error:
             raise StoreError(f"the Redis server at {self.address} refused a command: {error}") from error
+
+
+async def _has_search(client: _Client) -> bool:
+    from redis.exceptions import ResponseError  # noqa: PLC0415
+
+    try:
+        await client.execute_command("FT._LIST")
+    except ResponseError:  # the module is not there, or not for this user
+        return False
+    return True
 
 
 def _hidden(url: str) -> str:
