@@ -37,7 +37,7 @@ def with_store(url: str, work: Callable[[Any], Awaitable[_T]]) -> _T:
     from loom.engine.places import Opening, check_is_there, store_at
 
     check_is_there(url)
-    store = store_at(url, Opening())
+    store = store_at(url, Opening(makes=False))
 
     async def all_of_it() -> _T:
         try:

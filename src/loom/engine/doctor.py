@@ -61,7 +61,7 @@ class Installed:
 
 async def examine(where: str) -> tuple[Examined, ...]:
     """Ask every part of the store at `where`; a part that does not answer costs the others nothing."""
-    store = store_at(where, Opening())
+    store = store_at(where, Opening(makes=False))
     try:
         found = await _examined("store", store)
     finally:

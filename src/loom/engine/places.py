@@ -48,6 +48,8 @@ class Opening(NamedTuple):
 
     clock: Clock | None = None
     durability: Durability = "full"
+    makes: bool = True
+    """Whether a server gets what a store needs there, such as a schema; False for those who only look."""
 
 
 def store_at(where: object, how: Opening) -> Any:
@@ -66,7 +68,8 @@ def store_at(where: object, how: Opening) -> Any:
         return _sqlite(rest, how)
     if backend in _SERVERS:
         module, name = _SERVERS[backend]
-        return getattr(import_module(f"loom.stores.{module}"), name)(where, clock=how.clock)
+        more = {} if how.makes or module != "postgres" else {"make_schema": False}
+        return getattr(import_module(f"loom.stores.{module}"), name)(where, clock=how.clock, **more)
     if engine_of(where) is not None:
         return _indexed(where, how)
     if backend == "composite":

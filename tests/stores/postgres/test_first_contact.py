@@ -138,7 +138,7 @@ async def test_row_security_that_the_owner_switched_off_is_refused(bare, new):
     run(url, "ALTER TABLE loom.records NO FORCE ROW LEVEL SECURITY")
     with pytest.raises(StoreError, match="does not force row-level security on records"):
         await PostgresStore(url).count(ALICE)
-    await init_schema(url)  # which sees that there is one role
+    await init_schema(bare.url(database=url.rpartition("/")[2]))  # by an administrator, who sees that there is one role
     async with PostgresStore(url) as store:
         assert await listed(store, ALICE) == ["e1"]
 
@@ -186,6 +186,13 @@ async def test_a_role_that_may_not_create_is_told_what_to_run(bare, new):
     url = bare.url("guest", database=new("owner"))
     with pytest.raises(StoreError, match=r"'guest' may not make one; run `loom store init`.*GRANT CREATE ON DATABASE"):
         await PostgresStore(url).count(ALICE)
+
+
+async def test_a_database_is_left_alone_where_that_was_said(bare, new):
+    url = bare.url("owner", database=new("owner"))
+    with pytest.raises(StoreError, match="no schema 'loom' of Loom; run `loom store init`"):
+        await PostgresStore(url, make_schema=False).count(ALICE)
+    assert run(url, "SELECT 1 FROM pg_namespace WHERE nspname = 'loom'") == []
 
 
 # -- a role that sees everything --------------------------------------------------------------------------

@@ -54,7 +54,8 @@ async def _isolation(db: Database, schema: str) -> str:
     secured = {table for (table,) in await rows(db, SECURED, schema)}
     open_tables = sorted(set(TABLES) - secured)
     forced = "row-level security forced" if not open_tables else f"no row-level security on {', '.join(open_tables)}"
-    if await use_of(db, schema, role) is not None:
+    use = await use_of(db, schema, role)
+    if use is not None and use.acts_as is None:
         return f"{forced}, role {role.name} (one role: bound by it, but owns the tables and could switch it off)"
     kinds = (
         ("superuser", role.is_super),

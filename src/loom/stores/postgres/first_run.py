@@ -1,4 +1,4 @@
-"""One role for everything: whoever may create a schema in a database connects, and Loom makes its tables by itself.
+"""One role for everything: somebody who may create a schema in a database connects, and Loom makes its tables.
 
 A role that row-level security binds owns the tables, and is bound by it as everybody is. A superuser, and a role that
 bypasses row-level security, are never bound: Loom makes the two roles of `loom store init`, and each transaction of
@@ -41,7 +41,7 @@ FROM pg_roles WHERE rolname = current_user
 """
 _IS_OWNER = (
     "{name!r} owns the tables: row-level security keeps users apart for it too, but anybody with its password could "
-    "switch that off; `loom store init` as an administrator makes a role that cannot"
+    "switch that off; `loom store init` by an administrator, before the first use, makes a role that cannot"
 )
 _ACTS = (
     "{name!r} sees everything and acts as {role!r}, whom row-level security binds; anybody with its password sees all "

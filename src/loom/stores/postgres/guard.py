@@ -36,19 +36,27 @@ _INIT = "run `loom store init` as an administrator of the database"
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """What a store insists on; `allow_owner` lets it connect as a role that sees the rows of all users."""
+    """What a store insists on.
+
+    `allow_owner` lets it connect as a role that sees the rows of all users, `make_schema` gives a database the schema
+    that it does not have.
+    """
 
     schema: str
-    allow_owner: bool
+    allow_owner: bool = False
+    make_schema: bool = True
 
     async def check(self, db: Database, where: str) -> Access:
         """Refuse a server that is not fit; says how it is used. A database without the schema gets it, if it can."""
-        if await first_run.is_needed(db, self.schema):
+        if self.make_schema and await first_run.is_needed(db, self.schema):
             await first_run.make(db, where, self.schema)
         await run(db, "SET TRANSACTION READ ONLY")
         found = await one(db, ROLE, self.schema)
         if found is None:
-            raise StoreError(f"{where} has no schema {self.schema!r} of Loom; {_INIT}")
+            raise StoreError(
+                f"{where} has no schema {self.schema!r} of Loom; {_INIT}, or open a memory there as a role that may "
+                "create one"
+            )
         *role, quoted = found
         vectors = await one(db, "SELECT quote_ident(%s)", await vector_type.schema_of(db, self.schema, where))
         path = f"{quoted}, {vectors[0] if vectors else 'public'}"
@@ -92,15 +100,15 @@ class Guard:
                     raise StoreError(f"{where} shows rows of {table} to somebody who named no user; {_INIT}")
 
 
-def guarded(dsn: str, *, pool_size: int, timeout: float, schema: str, allow_owner: bool) -> Server:
+def guarded(dsn: str, insists: Guard, *, pool_size: int, timeout: float) -> Server:
     """A server that is looked at before its first use; refuses at once what can never work."""
     check_text(dsn, "the address of a Postgres server")
-    check_text(schema, "the schema of a store", max_bytes=63)
+    check_text(insists.schema, "the schema of a store", max_bytes=63)
     if pool_size < 1:
         raise UsageError(f"pool_size={pool_size} leaves no connection; give at least one")
     if not timeout > 0:
         raise UsageError(f"timeout={timeout} is over at once; give seconds above 0")
-    return Server(dsn, pool_size=pool_size, timeout=timeout, check=Guard(schema, allow_owner).check)
+    return Server(dsn, pool_size=pool_size, timeout=timeout, check=insists.check)
 
 
 def _check_role(where: str, role: Role) -> None:

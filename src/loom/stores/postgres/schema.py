@@ -347,8 +347,10 @@ async def make_tables(db: Database, where: str, schema: str, roles: Roles | None
         await db.execute(sql.SQL(text).format(**names))
 
     await say(f"CREATE SCHEMA IF NOT EXISTS {{schema}} AUTHORIZATION {'{owner}' if roles else 'CURRENT_USER'}")
-    if roles is not None:
-        await say("SET LOCAL ROLE {owner}")
+    if roles is None:  # an administrator may look after the schema of another
+        found = await one(db, "SELECT pg_get_userbyid(nspowner) FROM pg_namespace WHERE nspname = %s", schema)
+        names["owner"] = sql.Identifier(*found or ())
+    await say("SET LOCAL ROLE {owner}")
     await vector_type.settle(db, schema, where)
     version = await stored_version(db, schema)
     check_version(version, where)

@@ -37,7 +37,8 @@ class RedisStore:
 
     Redis holds the truth, and every change is one step there, made only if what it was planned on still holds: tasks,
     threads and processes may share a server. Searches run here, on copies of users that are brought up to date before
-    each use; they hold up to `cached_records` records together. All keys start with `prefix`, so that several stores
+    each use; they hold up to `cached_records` records together. Where the server has RediSearch, it keeps and searches
+    the vectors, unless there is a `ttl`. All keys start with `prefix`, so that several stores
     can share a database. Redis Cluster is not supported.
 
     Connected at the first use, or by `async with`. Of a server that forgets at a restart or drops records when it is
