@@ -181,6 +181,16 @@ async def test_where_episodes_end_by_themselves_it_is_not_used():
         assert await ids_of(store, ALICE, vector=[1.0, 0.0]) == []
 
 
+async def test_a_database_that_it_does_not_index_is_searched_here():
+    async with aclosing(RedisStore(started().url(database=1), prefix="first")) as store:
+        await store.bind("m:1:2", 2)
+        await store.put(ALICE, an_episode())
+        await store.put_vectors(ALICE, {"e1": [1.0, 0.0]})
+        assert await ids_of(store, ALICE, vector=[1.0, 0.0]) == ["e1"]
+        assert held(store) == 1
+        assert (await store.describe())["index"].startswith("exact")
+
+
 async def test_a_killed_server_has_its_index_again():
     check_installed()
     with redis(search=True, appendfsync="always") as server:

@@ -245,13 +245,15 @@ class Link:
 
 
 async def _has_search(client: _Client) -> bool:
+    """Whether the server has RediSearch for this user and this database: it indexes the first one alone."""
     from redis.exceptions import ResponseError  # noqa: PLC0415
 
     try:
         await client.execute_command("FT._LIST")
-    except ResponseError:  # the module is not there, or not for this user
+        connection: dict[str, Any] = await client.execute_command("CLIENT INFO")
+    except ResponseError:
         return False
-    return True
+    return int(connection.get("db", 0)) == 0
 
 
 def _hidden(url: str) -> str:
