@@ -203,7 +203,7 @@ def test_init_of_postgres_for_one_role(loom):
             db.execute("CREATE ROLE jeeves LOGIN")
             db.execute("CREATE DATABASE jeeves OWNER jeeves")
         url = server.url("jeeves", database="jeeves")
-        assert "--one-role" in loom("store", "init", url, code=1).stderr
+        assert "--one-role" in loom("store", "init", url, code=2).stderr
         assert "belongs to the role of this URL" in loom("store", "init", url, "--one-role").stdout
         fill(url)
         (found,) = json.loads(loom("doctor", url, "--json").stdout)
