@@ -1,7 +1,4 @@
-"""Seed 004: every example runs, `loomflow` spelled `loom`.
-
-Not here yet, because their databases are not: `chroma`, `chroma:PATH`, `ChromaMemory.local`, `postgres://`, `redis://`.
-"""
+"""Seed 004: every example runs, `loomflow` spelled `loom`; those with servers are in test_seed_004_servers.py."""
 
 from __future__ import annotations
 

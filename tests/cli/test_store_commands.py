@@ -195,6 +195,22 @@ def test_init_then_doctor_of_postgres(loom):
         assert "hunter2" not in loom("doctor", server.url("loom_app", password="hunter2"), code=1).stdout
 
 
+def test_init_of_postgres_for_one_role(loom):
+    import psycopg
+
+    with postgres() as server:
+        with psycopg.connect(server.url(), autocommit=True) as db:
+            db.execute("CREATE ROLE jeeves LOGIN")
+            db.execute("CREATE DATABASE jeeves OWNER jeeves")
+        url = server.url("jeeves", database="jeeves")
+        assert "--one-role" in loom("store", "init", url, code=2).stderr
+        assert "belongs to the role of this URL" in loom("store", "init", url, "--one-role").stdout
+        fill(url)
+        (found,) = json.loads(loom("doctor", url, "--json").stdout)
+        assert "could switch it off" in found["labels"]["isolation"]
+        assert "could switch that off" in found["labels"]["notes"]
+
+
 def test_doctor_of_a_file_and_of_nothing(loom, tmp_path):
     fill(f"sqlite:{tmp_path}/m.db")
     said = loom("doctor", "sqlite:m.db").stdout

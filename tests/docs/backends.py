@@ -69,6 +69,16 @@ def _postgres(_: Path, stack: ExitStack) -> str:
     return server.url("loom_app")
 
 
+def _owner(_: Path, stack: ExitStack) -> str:
+    import psycopg
+
+    server = stack.enter_context(postgres(fsync="on"))
+    with psycopg.connect(server.url(), autocommit=True) as db:
+        db.execute("CREATE ROLE jeeves LOGIN")
+        db.execute("CREATE DATABASE jeeves OWNER jeeves")
+    return server.url("jeeves", database="jeeves")
+
+
 def _chroma_server(place: Path, stack: ExitStack) -> str:
     return f"chroma+{stack.enter_context(chroma()).url}?truth=sqlite:{place}/memory.db"
 
@@ -108,12 +118,34 @@ BACKENDS = (
         ),
     ),
     Backend(
+        "Postgres, its owner alone",
+        "postgres://OWNER@HOST/DATABASE",
+        _owner,
+        (
+            "postgres.test_first_contact:TestOneRoleWithoutPgvector",
+            "postgres.test_first_contact:TestSessionsOfOneRole",
+        ),
+        ("yes", "postgres.test_first_contact:test_two_processes_that_come_first_both_succeed"),
+        ("as above", ""),
+    ),
+    Backend(
         "Redis",
         "redis://HOST:6379/0",
         lambda _, stack: stack.enter_context(redis()).url(),
         ("redis.test_store:TestRedis", "redis.test_checkpoints:TestRedis"),
         ("yes, stores that share only the server", "redis.test_store:TestTwoStores"),
         ("nothing acknowledged is lost", "redis.test_server:test_a_killed_server_keeps_what_it_acknowledged"),
+    ),
+    Backend(
+        "Redis, as it is installed",
+        "redis://HOST:6379/0",
+        lambda _, stack: stack.enter_context(redis(appendonly="no", appendfsync="everysec")).url(),
+        ("redis.test_store:TestRedis", "redis.test_checkpoints:TestRedis"),
+        ("as above", ""),
+        (
+            "what came after the last snapshot is lost",
+            "redis.test_server:test_a_server_without_a_file_loses_it_and_the_test_above_would_see_it",
+        ),
     ),
     Backend(
         "Qdrant, folder",

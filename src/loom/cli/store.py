@@ -37,7 +37,7 @@ def with_store(url: str, work: Callable[[Any], Awaitable[_T]]) -> _T:
     from loom.engine.places import Opening, check_is_there, store_at
 
     check_is_there(url)
-    store = store_at(url, Opening())
+    store = store_at(url, Opening(makes=False))
 
     async def all_of_it() -> _T:
         try:
@@ -60,12 +60,16 @@ def init(
     password: Annotated[
         str | None, typer.Option(help="The password of the app role.", envvar="LOOM_APP_PASSWORD", show_envvar=True)
     ] = None,
+    one_role: Annotated[
+        bool, typer.Option("--one-role", help="Make no role in Postgres: stores connect as the role of this URL.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Make the schema and the roles in Postgres, or the file or folder of another store; what is there stays."""
     from loom.engine.init import init_store
 
     roles = {"schema": schema, "app_role": app_role, "owner_role": owner_role, "password": password}
+    roles |= {"one_role": one_role or None}
 
     async def work() -> Any:
         return await init_store(url, **roles)

@@ -28,7 +28,7 @@ async def copy_places(
         raise UsageError("the source and the target are the same place; give two")
     check_is_there(source)
     async with AsyncExitStack() as stack:
-        stores = [store_at(place, Opening()) for place in (source, target)]
+        stores = [store_at(source, Opening(makes=False)), store_at(target, Opening())]
         for store in stores:
             stack.push_async_callback(store.aclose)
         here, place = _sessions(source), sessions_place(target)

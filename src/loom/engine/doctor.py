@@ -11,6 +11,7 @@ from importlib import metadata
 from loom.engine.models import DEFAULT_MODEL, open_model
 from loom.engine.places import Opening, places_of, store_at
 from loom.errors import LoomError, StoreError
+from loom.memory.store_notes import notes_of
 from loom.protocols.memory_store import MemoryStore
 from loom.protocols.whole_store import Describes, HasParts, ListsUsers, WholeStore
 from loom.providers.embedding.auto import pick_embedder
@@ -60,7 +61,7 @@ class Installed:
 
 async def examine(where: str) -> tuple[Examined, ...]:
     """Ask every part of the store at `where`; a part that does not answer costs the others nothing."""
-    store = store_at(where, Opening())
+    store = store_at(where, Opening(makes=False))
     try:
         found = await _examined("store", store)
     finally:
@@ -75,7 +76,9 @@ async def _examined(part: str, store: MemoryStore) -> list[Examined]:
     if isinstance(store, HasParts) and not isinstance(store, IndexedStore):  # which speaks for its truth as well
         return [one for name, below in store.parts.items() for one in await _examined(name, below)]
     try:
-        return [Examined(part, type(store).__name__, {**await labels_of(store), **await _jobs_in(store)})]
+        labels = {**await labels_of(store), **await _jobs_in(store)}
+        notes = notes_of(store)
+        return [Examined(part, type(store).__name__, labels | ({"notes": "; ".join(notes)} if notes else {}))]
     except StoreError as error:
         return [Examined(part, type(store).__name__, failure=str(error))]
 

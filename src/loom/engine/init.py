@@ -46,15 +46,18 @@ async def _schema(place: str, roles: dict[str, Any]) -> str:
     from loom.stores.postgres.schema import APP_ROLE, OWNER_ROLE, SCHEMA, VERSION  # noqa: PLC0415
 
     given = {name: value for name, value in roles.items() if value is not None}
-    await init_schema(place, **given)
+    made = await init_schema(place, **given)
+    told = "".join(f"; {note}" for note in made.notes)
     schema, app, owner = (
         given.get(name, usual)
         for name, usual in (("schema", SCHEMA), ("app_role", APP_ROLE), ("owner_role", OWNER_ROLE))
     )
     at = urlsplit(place)
+    if made.one_role:
+        return f"schema {schema!r} is at version {VERSION} and belongs to the role of this URL: connect as that{told}"
     return (
         f"schema {schema!r} is at version {VERSION} and belongs to {owner!r}, which nobody connects as; open the store "
-        f"as {app!r}: postgresql://{app}@{at.netloc.rpartition('@')[2]}{at.path}"
+        f"as {app!r}: postgresql://{app}@{at.netloc.rpartition('@')[2]}{at.path}{told}"
     )
 
 

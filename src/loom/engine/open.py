@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from loom.core.clock import Clock
-from loom.engine.places import PLACE_OPTIONS, Opening, store_at
+from loom.engine.places import PLACE_OPTIONS, Opening, place_in, store_at
 from loom.errors import UsageError
 from loom.memory.config import MemoryConfig
 from loom.memory.extract.rules import RuleExtractor
@@ -20,6 +20,12 @@ from loom.providers.embedding.auto import local_embedder, pick_embedder
 from loom.stores.sqlite.connection import Durability
 
 _OPTIONS = ("namespace", "embedder", "facts", "with_facts", "config", "durability")
+_DEFAULTS: dict[str, Any] = {
+    **dict.fromkeys(("namespace", "embedder", "config", "reranker")),
+    "facts": "auto",
+    "with_facts": True,
+    "durability": "full",
+}
 
 
 def open_memory(
@@ -44,6 +50,8 @@ def open_memory(
             backend `composite` puts stores together: `truth` keeps everything that no other part does, `vectors` is
             a vector engine for what the truth keeps, and `layers` gives layers stores of their own, such as
             `{"l2": "redis://..."}`; see CompositeMemory. As a URL: `composite:?truth=...&vectors=...&l2=...`.
+            For Redis, `durable` refuses a server that may lose what it acknowledged, and `ttl` says how long episodes
+            stay: seconds, `"7d"`, or `{"l1": "1h", "rest": "30d"}`. In its URL: `?durable=true&ttl=30d&ttl_l1=1h`.
             Of a memory that is open, another namespace, configuration or way to find facts gives a view: it shares
             the store, and closing it leaves the store open.
         namespace: keeps applications on one store apart; `default` if not given.
@@ -66,13 +74,29 @@ def open_memory(
         if changes == (None, "auto", None, None):
             return where
         return where.view(namespace=namespace, facts=changes[1], reader=extractor, config=config)
-    place = place_of(where)
     options: dict[str, Any] = {"namespace": namespace, "embedder": embedder, "facts": facts, "with_facts": with_facts}
     options |= {"config": config, "reranker": reranker, "durability": durability}
+    return Memory(**memory_parts(where, clock=clock, extractor=extractor, **options))
+
+
+def memory_parts(
+    where: str | Mapping[str, Any] | Store,
+    *,
+    clock: Clock | None = None,
+    extractor: Extractor | None = None,
+    **options: Any,
+) -> dict[str, Any]:
+    """The arguments of a Memory on the store that `where` names; the options are those of open_memory."""
+    unknown = set(options) - set(_DEFAULTS)
+    if unknown:
+        known = ", ".join((*_DEFAULTS, "extractor", "clock"))
+        raise UsageError(f"a memory has no option {', '.join(sorted(unknown))}; the options are {known}")
+    options = {**_DEFAULTS, **options}
+    place = place_of(where)
     if isinstance(where, Mapping):
         where, options = _from_mapping(where, options)
     store = store_at(where, Opening(clock, options.pop("durability")))
-    return _memory(store, place, extractor=extractor, clock=clock, **options)
+    return _parts(store, place, extractor=extractor, clock=clock, **options)
 
 
 def facts_mode(facts: Facts, extractor: Extractor | None, *, with_facts: bool = True) -> Facts:
@@ -94,11 +118,12 @@ def place_of(where: object) -> str | None:
     """The URL of a place, or of its truth; None of a store that is open, of which nothing is known."""
     if isinstance(where, Mapping):
         given: Mapping[str, Any] = where  # pyright: ignore[reportUnknownVariableType]
-        where = given.get("truth") or given.get("url") or f"{given.get('backend')}:{given.get('path') or ''}"
+        where = given.get("truth") or (place_in(given) if given.get("url") else None)
+        where = where or f"{given.get('backend')}:{given.get('path') or ''}"
     return where if isinstance(where, str) else None
 
 
-def _memory(
+def _parts(
     store: Store,
     place: str | None,
     *,
@@ -110,25 +135,25 @@ def _memory(
     config: MemoryConfig | None,
     reranker: Reranker | None,
     clock: Clock | None,
-) -> Memory:
+) -> dict[str, Any]:
     mode = facts_mode(facts, extractor, with_facts=with_facts)
     chosen, why = pick_embedder(embedder)
     by_rules = isinstance(extractor, RuleExtractor)
     rules = extractor if by_rules else RuleExtractor()
-    return Memory(
-        store,
-        embedder=chosen,
-        extractor=rules if mode is not None else None,
-        reader=None if by_rules else extractor,
-        facts=mode,
-        config=config,
-        namespace=namespace or "default",
-        clock=clock,
-        embedder_note=why,
-        adopt=local_embedder if embedder is None or embedder == "auto" else None,
-        reranker=reranker,
-        place=place,
-    )
+    return {
+        "store": store,
+        "embedder": chosen,
+        "extractor": rules if mode is not None else None,
+        "reader": None if by_rules else extractor,
+        "facts": mode,
+        "config": config,
+        "namespace": namespace or "default",
+        "clock": clock,
+        "embedder_note": why,
+        "adopt": local_embedder if embedder is None or embedder == "auto" else None,
+        "reranker": reranker,
+        "place": place,
+    }
 
 
 def _from_mapping(given: Mapping[str, Any], beside: Mapping[str, Any]) -> tuple[Mapping[str, Any], dict[str, Any]]:

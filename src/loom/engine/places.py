@@ -24,7 +24,7 @@ from loom.stores.sqlite import SqliteStore
 from loom.stores.sqlite.connection import Durability
 
 BACKENDS = ("inmemory", "sqlite", "postgres", "redis", "chroma", "qdrant", "composite")
-PLACE_OPTIONS = ("backend", "path", "url", "truth", "vectors", "layers")
+PLACE_OPTIONS = ("backend", "path", "url", "truth", "vectors", "layers", "durable", "ttl")
 """What a mapping says of where a memory is; see open_memory."""
 TRUTH = "memory.db"
 """The file beside the vectors in a folder of a vector engine: everything that is no vector, and the vectors too."""
@@ -48,6 +48,8 @@ class Opening(NamedTuple):
 
     clock: Clock | None = None
     durability: Durability = "full"
+    makes: bool = True
+    """Whether a server gets what a store needs there, such as a schema; False for those who only look."""
 
 
 def store_at(where: object, how: Opening) -> Any:
@@ -66,7 +68,8 @@ def store_at(where: object, how: Opening) -> Any:
         return _sqlite(rest, how)
     if backend in _SERVERS:
         module, name = _SERVERS[backend]
-        return getattr(import_module(f"loom.stores.{module}"), name)(where, clock=how.clock)
+        more = {} if how.makes or module != "postgres" else {"make_schema": False}
+        return getattr(import_module(f"loom.stores.{module}"), name)(where, clock=how.clock, **more)
     if engine_of(where) is not None:
         return _indexed(where, how)
     if backend == "composite":
@@ -151,6 +154,21 @@ def _queried(where: str, allowed: tuple[str, ...]) -> dict[str, str]:
     return found
 
 
+def place_in(given: Mapping[str, Any]) -> str:
+    """The URL that a mapping of one store stands for; what it says of durability and of ends is for Redis."""
+    url, path, backend = given.get("url"), given.get("path"), str(given.get("backend", "inmemory"))
+    place = str(url) if url is not None else backend if path is None else f"{backend}:{path}"
+    options = {name: given[name] for name in ("durable", "ttl") if given.get(name) is not None}
+    if not options:
+        return place
+    scheme = written_out(place).partition(":")[0]
+    if _SERVERS.get(scheme, ("",))[0] != "redis":
+        raise UsageError(f"`{'` and `'.join(options)}` is for Redis; {scheme} takes neither")
+    from loom.stores.redis.options import with_options  # noqa: PLC0415 - only who uses Redis needs it
+
+    return with_options(written_out(place), **options)
+
+
 def _mapped(given: Mapping[str, Any], how: Opening) -> Any:
     """The store that a mapping names."""
     backend, path, url, truth = str(given.get("backend", "inmemory")), *map(given.get, ("path", "url", "truth"))
@@ -167,9 +185,7 @@ def _mapped(given: Mapping[str, Any], how: Opening) -> Any:
         return _mapped_index(backend, path, url, truth, how)
     if truth is not None:
         raise UsageError(f"`truth` is for vector engines and the backend 'composite'; {backend} is its own")
-    if url is not None:
-        return store_at(str(url), how)
-    return store_at(backend if path is None else f"{backend}:{path}", how)
+    return store_at(place_in(given), how)
 
 
 def _mapped_index(engine: str, path: object, url: object, truth: object, how: Opening) -> Any:

@@ -5,32 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from loom.core.doors import door
 from loom.core.record import Layer
 from loom.errors import UsageError
 from loom.memory.composite_change import Part
 from loom.memory.composite_store import CompositeStore
-from loom.memory.memory import Memory
 
-
-class CompositeMemory(Memory):
-    """A memory whose layers live in different stores.
-
-    A layer without a store of its own lives with the next layer above that has one. The store of the highest layer
-    named is the truth: it also keeps facts, blocks, jobs and the archive, so it should be the durable one. Everything
-    else is a Memory: `ContextCompressor` shortens what goes from L1 to L2, and `recall` searches all layers together.
-    """
-
-    def __init__(
-        self,
-        *,
-        l1: Part | None = None,
-        l2: Part | None = None,
-        l3: Part | None = None,
-        l4: Part | None = None,
-        **options: Any,
-    ) -> None:
-        named = {Layer.L1: l1, Layer.L2: l2, Layer.L3: l3, Layer.L4: l4}
-        super().__init__(composed({layer: store for layer, store in named.items() if store is not None}), **options)
+# Put together by the engine, which knows what a URL names; loaded when it is first asked for.
+__getattr__, __dir__ = door(__name__, {"CompositeMemory": "loom.engine.memories"})
 
 
 def composed(named: Mapping[Layer, Part], *, truth: Any = None) -> CompositeStore:

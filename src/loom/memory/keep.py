@@ -14,6 +14,7 @@ from loom.memory.guarded import TRIES, guarded
 from loom.memory.learning import Learning
 from loom.memory.metabolism import Metabolism
 from loom.memory.neighbours import Neighbours, Store, placed
+from loom.memory.store_notes import StoreNotes
 from loom.memory.values import OTHER_TEXT, REPEATED, Remembered, Skip
 from loom.protocols.embedder import Vector
 from loom.protocols.jobs import Job
@@ -45,6 +46,7 @@ class Keeper:
         self._metabolism = metabolism
         self._learning = learning
         self._finds_facts = finds_facts
+        self._store_notes = StoreNotes(store)
 
     async def keep(
         self,
@@ -69,7 +71,7 @@ class Keeper:
             new = await self._write(scope, new, facts, since)
             if self._learning and not facts:
                 self._learning.wake(scope, new)
-            notes = await self.embed(scope, new)
+            notes = (*self._store_notes.new(), *await self.embed(scope, new))
         written = {e.id: e for e in new}
         kept: list[Record] = [old or written[e.id] for e, old in zip(episodes, known, strict=True)]
         repeated = [Skip(e.text[:80], _why_not(e, old)) for e, old in again]

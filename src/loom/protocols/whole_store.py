@@ -55,6 +55,16 @@ class Describes(Protocol):
 
 
 @runtime_checkable
+class HasNotes(Protocol):
+    """A store that knows, once it was used, what a person should know of what it guarantees."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences for people; empty where nothing is unusual, and before the first call."""
+        ...
+
+
+@runtime_checkable
 class HasParts(Protocol):
     """A store that is made of others."""
 

@@ -18,7 +18,7 @@ from loom.core.hit import Found, Hit, joined, rank_key, scored
 from loom.core.scope import Scope
 from loom.protocols.embedder import Vector
 from loom.protocols.memory_store import HandsOver, MemoryStore, Query
-from loom.protocols.vector_store import VectorStore
+from loom.protocols.vector_store import VectorHit
 from loom.stores.delegating import Truth
 
 DENSE = "dense"
@@ -38,7 +38,19 @@ class _Side:
     rest: float | None
 
 
-async def search(truth: MemoryStore, index: VectorStore, scope: Scope, query: Query, vector: Vector) -> tuple[Hit, ...]:
+class FindsNearest(Protocol):
+    """What an index is needed for here; every VectorStore does it."""
+
+    async def search(
+        self, scope: Scope, vector: Vector, *, limit: int = 10, where: Filter | None = None
+    ) -> tuple[VectorHit, ...]:
+        """The nearest vectors, nearest first."""
+        ...
+
+
+async def search(
+    truth: MemoryStore, index: FindsNearest, scope: Scope, query: Query, vector: Vector
+) -> tuple[Hit, ...]:
     """The hits that the truth would give by words and `vector`, with the index's cosines."""
     depth = max(_FIRST, 2 * query.limit)
     while True:
@@ -64,7 +76,7 @@ class SearchesBeside(Protocol):
 
 
 async def search_apart(
-    truth: Truth, index: VectorStore, scope: Scope, query: Query, vector: Vector, *, near: int
+    truth: Truth, index: FindsNearest, scope: Scope, query: Query, vector: Vector, *, near: int
 ) -> tuple[Hit, ...]:
     """The best by words, the `near` best by `vector` as the index knows them, and the cosine of each."""
     depth = near + _TO_SPARE
@@ -109,7 +121,7 @@ async def _by_words(truth: MemoryStore, scope: Scope, query: Query, depth: int) 
     return {hit.item.id: hit for hit in found}, _Side(scores, found[-1].score if len(found) == depth else None)
 
 
-async def _by_vector(index: VectorStore, scope: Scope, vector: Vector, depth: int) -> _Side:
+async def _by_vector(index: FindsNearest, scope: Scope, vector: Vector, depth: int) -> _Side:
     # Vectors are those of the user: which of them the scope sees, the truth says.
     found = await index.search(scope.for_user(), vector, limit=depth)
     return _Side({hit.id: hit.score for hit in found}, found[-1].score if len(found) == depth else None)
@@ -127,7 +139,7 @@ class _Completed:
     """What one side found, completed by the other."""
 
     truth: MemoryStore
-    index: VectorStore
+    index: FindsNearest
     scope: Scope
     query: Query
     vector: Vector

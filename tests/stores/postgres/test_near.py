@@ -11,7 +11,7 @@ from loom.protocols.memory_store import Query
 from loom.stores.postgres import PostgresStore, init_schema, near
 from loom.stores.postgres.near import index_large_users, index_name
 from loom.stores.postgres.owners import owner_of
-from loom.stores.postgres.schema import OWNER_ROLE, SCHEMA, as_owner
+from loom.stores.postgres.schema import SCHEMA, as_owner
 from loom.stores.postgres.search import Known, look
 from loom.stores.postgres.vectors import packed
 from loom.testing.conformance.samples import ALICE, BOB, an_episode
@@ -35,7 +35,7 @@ async def fill(store, scope, amount, size=16):
 
 
 async def index(server):
-    async with as_owner(server.admin, SCHEMA, OWNER_ROLE, "here") as db:
+    async with as_owner(server.admin, SCHEMA, "here") as db:
         await index_large_users(db, SCHEMA, at_least=LARGE)
     return [name for (name,) in server.execute(INDEXES)]
 

@@ -7,6 +7,7 @@ import pytest
 
 from loom.errors import FormatTooNew, MissingExtra, StoreError, StoreUnavailable, UsageError
 from loom.stores.postgres import PostgresStore, init_schema, schema
+from loom.stores.postgres.vector_type import SLOWER
 from loom.testing.conformance.samples import ALICE, an_episode
 from loom.testing.servers import ServerFailed, postgres
 from loom.testing.servers.process import free_port
@@ -74,14 +75,11 @@ async def test_a_database_without_loom_says_how_to_make_it(server):
         server.execute("DROP DATABASE bare")
 
 
-async def test_a_missing_extension_is_named(server, monkeypatch):
+async def test_an_extension_that_was_dropped_is_named(server):
     server.execute("CREATE DATABASE plain")
     url = server.server.url("loom_app", database="plain")
     try:
         await init_schema(server.server.url(database="plain"))
-        monkeypatch.setattr("loom.stores.postgres.schema._AVAILABLE", "SELECT 1 WHERE false")
-        with pytest.raises(StoreError, match="does not have the extension pgvector"):
-            await init_schema(server.server.url(database="plain"))
         import psycopg
 
         with psycopg.connect(server.server.url(database="plain"), autocommit=True) as db:
@@ -90,6 +88,18 @@ async def test_a_missing_extension_is_named(server, monkeypatch):
             await PostgresStore(url).count(ALICE)
     finally:
         server.execute("DROP DATABASE plain")
+
+
+async def test_a_server_without_pgvector_is_taken_and_said_to_be_slower(server, monkeypatch):
+    server.execute("CREATE DATABASE plain")
+    monkeypatch.setattr("loom.stores.postgres.vector_type._AVAILABLE", "SELECT 1 WHERE false")
+    try:
+        assert await init_schema(server.server.url(database="plain")) == (False, (SLOWER,))
+        async with PostgresStore(server.server.url("loom_app", database="plain")) as store:
+            await store.put(ALICE, an_episode())
+            assert store.notes == (SLOWER,)
+    finally:
+        server.execute("DROP DATABASE plain WITH (FORCE)")
 
 
 async def test_a_newer_schema_is_refused_with_both_versions(server):

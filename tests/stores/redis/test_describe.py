@@ -31,13 +31,13 @@ as_describing_sessions: Describes = RedisCheckpointStore("redis://localhost")
 @pytest.mark.parametrize("kind", [RedisStore, RedisCheckpointStore])
 async def test_the_durability_is_that_of_the_server(own_server, kind, settings, words):
     server = own_server(**settings)
-    async with aclosing(kind(server.url(), durable=False)) as store:
+    async with aclosing(kind(server.url())) as store:
         told = await store.describe()
     assert told["durability"].startswith(words)
     for name, value in settings.items():
         assert f"{name.replace('_', '-')}={value}" in told["durability"]
     if words.startswith("not"):
-        async with aclosing(kind(server.url())) as strict:
+        async with aclosing(kind(server.url(), durable=True)) as strict:
             with pytest.raises(StoreError, match="not durable"):
                 await strict.describe()
 
@@ -56,7 +56,7 @@ async def test_every_label_is_told(server):
     assert told["schema"] == "keys that start with told:, format 1"
     assert "2 users" in told["index"]
     assert (fresh["embedder"], told["embedder"]) == ("none yet: nothing was embedded", "m:1:2 (2 numbers)")
-    assert told["retention"] == "kept while live: L2 for 2 days, 0:00:00; all else for ever"
+    assert told["retention"] == "kept: L2 for 2 days, 0:00:00 while live; all else for ever"
     async with aclosing(RedisCheckpointStore(url, ttl=timedelta(hours=1))) as sessions:
         assert (await sessions.describe())["retention"] == "sessions are kept for 1:00:00 after their last save"
     async with aclosing(RedisStore(url)) as lasting:

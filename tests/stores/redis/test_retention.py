@@ -13,6 +13,7 @@ from loom.memory.composite_store import CompositeStore
 from loom.protocols.memory_store import Query
 from loom.stores.inmemory import InMemoryStore
 from loom.stores.redis import RedisStore
+from loom.stores.redis.options import Options, period, split, with_options
 from loom.testing.clock import FakeClock
 from loom.testing.conformance import MemoryStoreSuite
 from loom.testing.conformance.samples import ALICE, BOB, HOUR, START, a_block, a_fact, a_job, an_episode, ids_of, listed
@@ -212,10 +213,86 @@ async def test_beside_a_truth_what_was_archived_in_time_outlives_the_layer(store
     assert [hit.item.id for hit in hits if hit.item.kind == "episode"] == ["e1"]
 
 
-@pytest.mark.parametrize("ttl", [{Layer.L3: DAY}, {Layer.L1: timedelta(0)}, {Layer.L2: -DAY}])
+@pytest.mark.parametrize("ttl", [{Layer.L3: timedelta(0)}, {Layer.L1: timedelta(0)}, {Layer.L2: -DAY}, -DAY])
 def test_a_ttl_that_makes_no_sense_is_refused(ttl):
     with pytest.raises(UsageError, match="ttl"):
         RedisStore("redis://localhost", ttl=ttl)
+
+
+@pytest.mark.parametrize("layer", list(Layer))
+async def test_one_ttl_ends_every_episode_and_nothing_else(clock, layer):
+    """Whatever its layer, and in the archive too; facts and blocks are knowledge, and stay."""
+    async with aclosing(new_store(clock, ttl=DAY)) as store:
+        await store.put(ALICE, hot(layer=layer), hot("e2", "old tea", layer=layer, archived_at=START), a_fact())
+        assert sorted(await listed(store, ALICE)) == ["e1", "e2", "f1"]
+        clock.advance(DAY)
+        assert await listed(store, ALICE) == ["f1"]
+        assert await ids_of(store, ALICE, "drank old") == []
+        epoch = await store.epoch(ALICE)
+        await store.put(ALICE, hot("e3", recorded_at=clock.now()))  # with which what is over goes
+        assert await store.epoch(ALICE) != epoch
+        assert await store._link.call("HLEN", store._names.user(ALICE).records) == 2
+
+
+async def test_a_layer_has_a_ttl_of_its_own_beside_that_of_the_rest(clock):
+    async with aclosing(new_store(clock, ttl={None: DAY, Layer.L1: HOUR, Layer.L4: 3 * DAY})) as store:
+        await store.put(ALICE, *(hot(layer.label, layer=layer) for layer in Layer))
+        await store.put(ALICE, hot("archived", archived_at=START))
+        clock.advance(HOUR)
+        assert sorted(await listed(store, ALICE)) == ["L2", "L3", "L4", "archived"]
+        clock.advance(DAY)
+        assert await listed(store, ALICE) == ["L4"]
+        clock.advance(2 * DAY)
+        assert await listed(store, ALICE) == []
+
+
+async def test_the_url_says_it_as_well(clock, server):
+    url = f"{server.url()}?ttl=1d&ttl_l1=3600"
+    async with aclosing(RedisStore(url, clock=clock, prefix="said")) as store:
+        await store.put(ALICE, hot(), hot("e2", layer=Layer.L3))
+        clock.advance(HOUR)
+        assert await listed(store, ALICE) == ["e2"]
+        clock.advance(DAY)
+        assert await listed(store, ALICE) == []
+
+
+@pytest.mark.parametrize(
+    ("said", "meant"),
+    [
+        ("90", 90),
+        ("90s", 90),
+        ("2m", 120),
+        ("1.5h", 5400),
+        ("7d", 604_800),
+        ("2W", 1_209_600),
+        (3600, 3600),
+        (0.5, 0.5),
+    ],
+)
+def test_a_period_is_seconds_or_has_a_unit(said, meant):
+    assert period(said, "ttl") == timedelta(seconds=meant)
+
+
+@pytest.mark.parametrize("said", ["", "soon", "-7d", "7y", "1e3", "0", "7d7d", True, None, "9" * 400])
+def test_what_is_not_a_period_is_refused(said):
+    with pytest.raises(UsageError, match="ttl"):
+        period(said, "ttl")
+
+
+@pytest.mark.parametrize("query", ["durable=maybe", "ttl=soon", "ttl_l1=0"])
+def test_a_url_that_cannot_be_read_is_refused_at_once(query):
+    with pytest.raises(UsageError):
+        RedisStore(f"redis://localhost:6379/0?{query}")
+
+
+def test_what_a_url_says_and_what_stands_beside_it_are_one():
+    url = with_options("redis://u:p%26w@h:1/2?socket_timeout=3&ttl=1d", ttl={"l1": "1h"}, durable=True)
+    assert split(url) == (
+        "redis://u:p%26w@h:1/2?socket_timeout=3",
+        Options(durable=True, ttl={None: DAY, Layer.L1: HOUR}),
+    )
+    assert with_options("redis://h/0") == "redis://h/0"
+    assert with_options("redis://h/0?durable=true", durable=False) == "redis://h/0"
 
 
 async def test_a_ttl_beyond_the_calendar_is_long(clock):

@@ -67,15 +67,28 @@ async def test_a_wrong_password_is_said(own_server):
         ({"maxmemory_policy": "allkeys-lru"}, "allkeys-lru"),
     ],
 )
-async def test_a_server_that_forgets_is_refused_unless_it_is_known(own_server, settings, said):
+async def test_a_server_that_forgets_is_taken_with_a_note_and_refused_where_that_was_asked_for(
+    own_server, settings, said
+):
     url = own_server(**settings).url()
-    error = await failing(RedisStore(url), StoreError, said)
-    assert "durable=False" in str(error)
-    async with RedisStore(url, durable=False) as store:
-        await store.put(ALICE, an_episode())
+    for strict in (RedisStore(url, durable=True), RedisStore(f"{url}?durable=true")):
+        error = await failing(strict, StoreError, said)
+        assert "appendonly yes" in str(error)
+    async with RedisStore(url) as store:
+        assert await store.count(ALICE) == 0
+        (note,) = store.notes
+        assert said in note
         found = await store.guarantees()
         assert (found.is_durable, found.survives_power_cut) == (False, False)
         assert str(found).startswith("not durable")
+    async with RedisStore(f"{url}?durable=true", durable=False) as store:  # what is said beside the URL counts more
+        await store.put(ALICE, an_episode())
+
+
+async def test_a_durable_server_needs_no_note(server):
+    async with aclosing(RedisStore(f"{server.url()}?durable=yes", prefix="noted")) as store:
+        await store.put(ALICE, an_episode())
+        assert store.notes == ()
 
 
 @pytest.mark.parametrize(("fsync", "is_safe"), [("always", True), ("everysec", False), ("no", False)])
@@ -156,7 +169,7 @@ async def test_a_killed_server_keeps_what_it_acknowledged(own_server):
 
 async def test_a_server_without_a_file_loses_it_and_the_test_above_would_see_it(own_server):
     server = own_server(appendonly="no")
-    async with RedisStore(server.url(), durable=False) as store:
+    async with RedisStore(server.url()) as store:
         acknowledged = await acknowledged_before(server, store, "k", 20)
         server.start()
         assert len(acknowledged) >= 20
@@ -165,12 +178,12 @@ async def test_a_server_without_a_file_loses_it_and_the_test_above_would_see_it(
 
 async def test_a_copy_does_not_outlive_what_the_server_lost(own_server):
     server = own_server(appendonly="no")
-    async with RedisStore(server.url(), durable=False) as store:
+    async with RedisStore(server.url()) as store:
         await store.put(ALICE, an_episode("lost"))
         assert len(await store.search(ALICE, Query(text="tea"))) == 1
         server.kill()
         server.start()
-        async with RedisStore(server.url(), durable=False) as other:
+        async with RedisStore(server.url()) as other:
             # The first change of the new life has the number that the lost one had.
             await other.put(ALICE, an_episode("new"))
             assert [hit.item.id for hit in await other.search(ALICE, Query(text="tea"))] == ["new"]

@@ -193,6 +193,13 @@ class Shelf:
         near_too = self._why(list(by_words), {DENSE: dense})
         return self._hits(by_vector | {number: why | near_too[number] for number, why in by_words.items()})
 
+    def beside(self, scope: Scope, query: Query, ids: Iterable[str], *, now: datetime) -> tuple[list[Hit], list[Hit]]:
+        """The best by words alone, and those of these records that the query may show."""
+        fits = self._fitting(scope, query, now)
+        by_words = self._hits(self._ranked(self._words(query.text), query.limit, fits))
+        there = [record for id in ids if (record := self.records.get(id)) is not None]
+        return by_words, [Hit(copied(record), 0.0) for record in there if fits(record)]
+
     def _fitting(self, scope: Scope, query: Query, now: datetime) -> Callable[[Record], bool]:
         """Whether a query may return a record."""
         at, known_at, where = query.at or now, query.known_at or now, query.where

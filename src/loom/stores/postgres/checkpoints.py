@@ -12,7 +12,7 @@ from loom.core.record import Receipt
 from loom.core.scope import Scope
 from loom.stores import checkpoint_rules as rules
 from loom.stores.postgres import checkpoint_rows as table
-from loom.stores.postgres.guard import guarded
+from loom.stores.postgres.guard import Guard, guarded
 from loom.stores.postgres.schema import SCHEMA, UNSWEPT
 
 
@@ -31,10 +31,12 @@ class PostgresCheckpointStore:
         timeout: float = 30,
         schema: str = SCHEMA,
         allow_owner: bool = False,
+        make_schema: bool = True,
     ) -> None:
         self._clock = clock or SystemClock()
         self._ids = RecordIds(self._clock)
-        self._server = guarded(dsn, pool_size=pool_size, timeout=timeout, schema=schema, allow_owner=allow_owner)
+        insists = Guard(schema, allow_owner, make_schema)
+        self._server = guarded(dsn, insists, pool_size=pool_size, timeout=timeout)
 
     async def __aenter__(self) -> Self:
         await self._server.open()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Generator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import anyio
 
@@ -31,6 +31,8 @@ BEGIN = (
     "set_config('idle_in_transaction_session_timeout', '{timeout}', true), "
     "set_config('loom.owner', '{owner}', true), set_config('loom.everybody', '{everybody}', true)"
 )
+# As the last of them: what went before was said with the rights of the role that is connected.
+ACT = ", set_config('role', {role}, true)"
 LOCK = "; SELECT pg_advisory_xact_lock({})"
 # Who waited for a lock has to see what the one before wrote; who searches, the same in every statement.
 _NEWEST, _UNCHANGED = "READ COMMITTED", "REPEATABLE READ"
@@ -41,7 +43,21 @@ class Packed(bytes):
     """A value as the server receives it: its type is the one that the statement says."""
 
 
-async def _take_packed(db: Database) -> None:
+class PackedVector(Packed):
+    """A vector as pgvector receives it."""
+
+
+class Access(NamedTuple):
+    """How a server is used: the search path, whom each transaction acts as, and what a person should know of it."""
+
+    path: str
+    acts_as: str | None = None
+    notes: tuple[str, ...] = ()
+    prepare: Callable[[Database], Awaitable[None]] | None = None
+    """What a new connection has to learn; the usual if None."""
+
+
+async def take_packed(db: Database) -> None:
     """Teach a connection to send what is packed."""
     from psycopg import adapt, pq  # noqa: PLC0415
 
@@ -51,7 +67,8 @@ async def _take_packed(db: Database) -> None:
         def dump(self, obj: Packed) -> bytes:
             return obj
 
-    db.adapters.register_dumper(Packed, PackedDumper)
+    for kind in (Packed, PackedVector):
+        db.adapters.register_dumper(kind, PackedDumper)
 
 
 async def rows(db: Database, sql: str, *values: Any) -> list[Row]:
@@ -170,7 +187,7 @@ async def _begun(db: Database, begin: str) -> Cursor | None:
 
 
 class Server:
-    """A pool of connections. `check` looks at the first one and returns the search path for all of them.
+    """A pool of connections. `check` looks at the first one and says how all of them are used.
 
     A transaction has `timeout` seconds in all, whatever it waits for: a connection, a lock, or an answer from a server
     that is not there any more.
@@ -180,7 +197,9 @@ class Server:
         self._dsn, self._pool_size, self._timeout, self._check = dsn, pool_size, timeout, check
         self._opening = anyio.Lock()
         self._pool: AsyncConnectionPool[Database] | None = None
-        self._path = ""
+        self._path, self._act = "", ""
+        self.notes: tuple[str, ...] = ()
+        """What a person should know of what the server guarantees; nothing before it was opened."""
         self._is_closed = False
         self.name = "postgresql"
 
@@ -206,7 +225,10 @@ class Server:
         with spoken_errors(self.name):
             # Alone and first, because a pool would try again and again and never say what is wrong.
             async with await connect(self._dsn, timeout=self._timeout) as db:
-                self._path = sql.Literal(await self._check(db, self.name)).as_string(db)
+                access: Access = await self._check(db, self.name)
+                self._path = sql.Literal(access.path).as_string(db)
+                self._act = ACT.format(role=sql.Literal(access.acts_as).as_string(db)) if access.acts_as else ""
+        self.notes = access.notes
         pool: AsyncConnectionPool[Database] = AsyncConnectionPool(
             self._dsn,
             min_size=1,
@@ -215,7 +237,7 @@ class Server:
             # A transaction begins and ends with messages of its own.
             kwargs={"autocommit": True, "connect_timeout": max(2, round(self._timeout)), "keepalives_idle": 30,
                     "tcp_user_timeout": round(self._timeout * 1000)},
-            configure=_take_packed,
+            configure=access.prepare or take_packed,
             open=False,
         )  # fmt: skip
         await pool.open()
@@ -273,7 +295,8 @@ class Server:
     def _begin(self, scope: Scope | None, level: str) -> str:
         owner, everybody = ("", "on") if scope is None else (str(owner_of(scope)), "")
         timeout = round(self._timeout * 1000)
-        return BEGIN.format(level=level, path=self._path, timeout=timeout, owner=owner, everybody=everybody)
+        begin = BEGIN.format(level=level, path=self._path, timeout=timeout, owner=owner, everybody=everybody)
+        return begin + self._act
 
     async def close(self) -> None:
         """Give all connections back."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from loom.stores.postgres.connection import one, rows
-from loom.stores.postgres.guard import ROLE, SECURED
+from loom.stores.postgres.first_run import ROLE, Role, use_of
+from loom.stores.postgres.guard import SECURED
 from loom.stores.postgres.near import INDEXES, PREFIX
 from loom.stores.postgres.schema import TABLES, stored_version
 from loom.stores.postgres.vectors import binding
@@ -28,7 +29,7 @@ async def describe(db: Database, schema: str) -> dict[str, str]:
     version, vector = await one(db, _SERVER) or ("", "")
     bound = await binding(db)
     return {
-        "server": f"PostgreSQL {version}, pgvector {vector}",
+        "server": f"PostgreSQL {version}, {f'pgvector {vector}' if vector else 'without pgvector'}",
         "schema": f"{schema}, format {await stored_version(db, schema)}",
         "durability": await _durability(db),
         "isolation": await _isolation(db, schema),
@@ -48,13 +49,21 @@ async def _durability(db: Database) -> str:
 
 
 async def _isolation(db: Database, schema: str) -> str:
-    name, is_super, bypasses, is_owner, _ = await one(db, ROLE, schema) or ("", False, False, False, "")
+    found = await one(db, ROLE, schema)
+    role = Role("", is_super=False, bypasses=False, is_owner=False) if found is None else Role(*found[:4])
     secured = {table for (table,) in await rows(db, SECURED, schema)}
     open_tables = sorted(set(TABLES) - secured)
     forced = "row-level security forced" if not open_tables else f"no row-level security on {', '.join(open_tables)}"
-    kinds = (("superuser", is_super), ("bypasses row-level security", bypasses), ("owner of the tables", is_owner))
+    use = await use_of(db, schema, role)
+    if use is not None and use.acts_as is None:
+        return f"{forced}, role {role.name} (one role: bound by it, but owns the tables and could switch it off)"
+    kinds = (
+        ("superuser", role.is_super),
+        ("bypasses row-level security", role.bypasses),
+        ("owner of the tables", role.is_owner),
+    )
     powers = [kind for kind, holds in kinds if holds]
-    return f"{forced}, role {name} ({', '.join(powers) + ': not bound by it' if powers else 'bound by it'})"
+    return f"{forced}, role {role.name} ({', '.join(powers) + ': not bound by it' if powers else 'bound by it'})"
 
 
 async def _index(db: Database, schema: str) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 from uuid import UUID
 
-from loom.stores.postgres.connection import Packed, rows, run
+from loom.stores.postgres.connection import Packed, one, rows, run
 from loom.stores.postgres.vectors import SCALE, binding
 
 if TYPE_CHECKING:
@@ -85,6 +85,8 @@ async def index_large_users(
     db: Database, schema: str, *, at_least: int = INDEXED_FROM, progress: Progress | None = None
 ) -> None:
     """Make the indexes that are missing and drop those that nobody needs; the connection is in no transaction."""
+    if await one(db, "SELECT 1 FROM pg_type WHERE oid = to_regtype('vector') AND typtype = 'd'") is not None:
+        return  # plain arrays, which no index takes
     bound = await binding(db)
     dimension = bound[1] if bound else 0
     amounts = dict(await rows(db, _LARGE, at_least // 2))

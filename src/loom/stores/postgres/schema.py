@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from loom.core.checks import check_text
-from loom.errors import FormatTooNew, StoreError
+from loom.errors import FormatTooNew, StoreError, UsageError
+from loom.stores.postgres import vector_type
 from loom.stores.postgres.connection import connect, one, rows, run, spoken_errors, spoken_name
 from loom.stores.postgres.near import Progress, index_large_users
 
@@ -187,7 +188,19 @@ EVERYBODY = "everybody"
 FOR_EVERYBODY = {"users": "SELECT", "records": "SELECT", "vectors": "ALL", "jobs": "ALL"}
 """What a transaction may do that asks for everybody: lease jobs, exchange vectors and list what has none."""
 
-_AVAILABLE = "SELECT 1 FROM pg_available_extensions WHERE name = 'vector'"
+ONE_ROLE = "one_role"
+"""The name of the value that says that a schema was made for one role, and whom that acts as."""
+ITSELF = ""
+_SET_IS_A_RIGHT = 160000
+_ADMINISTRATOR = (
+    "an administrator: a role with CREATEROLE that may create schemas in this database (its owner may); as an owner "
+    "without CREATEROLE, say one_role=True or --one-role"
+)
+_HAS_META = (
+    "SELECT 1 FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace "
+    "WHERE c.relname = 'meta' AND n.nspname = %s"
+)
+_SET_META = "INSERT INTO meta VALUES (%s, %s) ON CONFLICT (name) DO UPDATE SET value = excluded.value"
 # As sub-selects, so that a setting is read once for a statement and not for each row.
 _OF_OWNER = "owner = (SELECT nullif(current_setting('loom.owner', true), '')::uuid)"
 _OF_EVERYBODY = "(SELECT current_setting('loom.everybody', true) = 'on')"
@@ -202,6 +215,13 @@ AND a.attstattarget IS DISTINCT FROM 0
 """
 
 
+class Initialised(NamedTuple):
+    """What init_schema() made: a schema for one role or for two, and what a person should know of it."""
+
+    one_role: bool
+    notes: tuple[str, ...] = ()
+
+
 async def init_schema(
     admin_dsn: str,
     *,
@@ -209,51 +229,84 @@ async def init_schema(
     app_role: str = APP_ROLE,
     owner_role: str = OWNER_ROLE,
     password: str | None = None,
+    one_role: bool = False,
     progress: Progress | None = None,
-) -> None:
+) -> Initialised:
     """Make the roles, the schema and its tables, or bring them to this version; what is there already stays.
 
-    `admin_dsn` names somebody who may create roles, schemas and the extension `vector`. Stores then connect as
-    `app_role`, with `password` if one is given; nobody connects as `owner_role`. Users with very many vectors then get
-    an index, which may take minutes; `progress` is told of each.
+    `admin_dsn` names somebody who may create roles, schemas in this database and the extension `vector`; a superuser is
+    not needed. Stores then connect as `app_role`, with `password` if one is given; nobody connects as `owner_role`.
+    With `one_role` no role is made: stores connect as the one that `admin_dsn` names, which owns the tables. Users with
+    very many vectors then get an index, which may take minutes; `progress` is told of each.
     """
     for what, name in (("schema", schema), ("app_role", app_role), ("owner_role", owner_role)):
         check_text(name, f"{what} of init_schema()", max_bytes=63)
     where = spoken_name(admin_dsn)
-    with spoken_errors(where, needed="an administrator of the server"):
+    with spoken_errors(where, needed=_ADMINISTRATOR):
         db = await connect(admin_dsn)
         async with db:
-            await run(db, "SELECT pg_advisory_xact_lock(hashtext('loom init'))")
-            await _make_extension(db, where)
-            await _make_roles(db, app_role, owner_role, password)
-            await _make_tables(db, where, schema, app_role, owner_role)
-        async with as_owner(admin_dsn, schema, owner_role, where) as db:
+            await take_turns(db)
+            alone = await one_role_of(db, schema)
+            if one_role and alone is None and await one(db, "SELECT 1 FROM pg_namespace WHERE nspname = %s", schema):
+                raise UsageError(f"{where} has a schema {schema!r} for two roles; leave one_role out")
+            await vector_type.make_extension(db)
+            one_role = one_role or alone == ITSELF
+            if one_role:
+                await make_tables(db, where, schema, None)
+            else:
+                await make_roles(db, app_role, owner_role, password)
+                await make_tables(db, where, schema, Roles(app_role, owner_role))
+        async with as_owner(admin_dsn, schema, where) as db:
             await index_large_users(db, schema, progress=progress)
+            return Initialised(one_role, (vector_type.SLOWER,) if await vector_type.is_plain(db, schema) else ())
+
+
+async def take_turns(db: Database) -> None:
+    """Wait until nobody else makes or changes a schema in this database; until the transaction ends nobody will."""
+    await run(db, "SELECT pg_advisory_xact_lock(hashtext('loom init'))")
+
+
+async def one_role_of(db: Database, schema: str) -> str | None:
+    """Whom a role that could see everything acts as, where a schema was made for one role; ITSELF: as it is."""
+    if not await one(db, _HAS_META, schema):
+        return None
+    from psycopg import sql  # noqa: PLC0415
+
+    asked = sql.SQL("SELECT value FROM {} WHERE name = {}").format(
+        sql.Identifier(schema, "meta"), sql.Literal(ONE_ROLE)
+    )
+    found = await (await db.execute(asked)).fetchone()
+    return None if found is None else str(found[0])
 
 
 @asynccontextmanager
-async def as_owner(admin_dsn: str, schema: str, owner_role: str, where: str) -> AsyncGenerator[Database]:
+async def as_owner(
+    admin_dsn: str, schema: str, where: str, *, owner_role: str | None = None
+) -> AsyncGenerator[Database]:
     """A connection that owns the schema, sees everybody's vectors and is in no transaction, so that nobody waits."""
     from psycopg import sql  # noqa: PLC0415
 
     db = await connect(admin_dsn, autocommit=True)
     async with db:
-        path = [sql.Identifier(schema), sql.Identifier(await vector_schema(db, where))]
-        await db.execute(sql.SQL("SET ROLE {}").format(sql.Identifier(owner_role)))
+        found = await one(db, "SELECT pg_get_userbyid(nspowner) FROM pg_namespace WHERE nspname = %s", schema)
+        if found is None:
+            raise StoreError(f"{where} has no schema {schema!r} of Loom; run `loom store init` first")
+        path = [sql.Identifier(schema), sql.Identifier(await vector_type.schema_of(db, schema, where))]
+        await db.execute(sql.SQL("SET ROLE {}").format(sql.Identifier(owner_role or found[0])))
         await db.execute(sql.SQL("SET search_path TO {}, {}").format(*path))
         await db.execute("SET loom.everybody TO 'on'")
         yield db
 
 
-async def _make_extension(db: Database, where: str) -> None:
-    if await one(db, _AVAILABLE) is None:
-        raise StoreError(
-            f"the server {where} does not have the extension pgvector; install its package on the server first"
-        )
-    await run(db, "CREATE EXTENSION IF NOT EXISTS vector")
+class Roles(NamedTuple):
+    """The two roles of a schema: the one that stores connect as, and the one that owns the tables."""
+
+    app: str
+    owner: str
 
 
-async def _make_roles(db: Database, app_role: str, owner_role: str, password: str | None) -> None:
+async def make_roles(db: Database, app_role: str, owner_role: str, password: str | None) -> None:
+    """Make the two roles of a schema, where they are not there."""
     from psycopg import sql  # noqa: PLC0415
 
     for role, may in ((owner_role, "NOLOGIN"), (app_role, "LOGIN")):
@@ -264,36 +317,62 @@ async def _make_roles(db: Database, app_role: str, owner_role: str, password: st
         # Encrypted here, so that no log of the server ever holds it.
         secret = db.pgconn.encrypt_password(password.encode(), app_role.encode(), b"scram-sha-256").decode()
         await db.execute(sql.SQL("ALTER ROLE {} PASSWORD {}").format(sql.Identifier(app_role), sql.Literal(secret)))
-    if await one(db, "SELECT 1 WHERE pg_has_role(current_user, %s, 'MEMBER')", owner_role) is None:
-        await db.execute(sql.SQL("GRANT {} TO CURRENT_USER").format(sql.Identifier(owner_role)))
+    await let_act(db, owner_role)
 
 
-async def _make_tables(db: Database, where: str, schema: str, app_role: str, owner_role: str) -> None:
+async def let_act(db: Database, role: str) -> None:
+    """Let the role that is connected act as another one.
+
+    From version 16 on, the creator of a role may hand it on, and still has to hand it to itself to act as it.
+    """
     from psycopg import sql  # noqa: PLC0415
 
-    names = {"schema": sql.Identifier(schema), "app": sql.Identifier(app_role), "owner": sql.Identifier(owner_role)}
+    is_new = db.info.server_version >= _SET_IS_A_RIGHT
+    rights = ["SET", "USAGE"] if is_new else ["MEMBER"]
+    has_all = "SELECT 1 WHERE (SELECT bool_and(pg_has_role(current_user, %s, r)) FROM unnest(%s::text[]) AS r)"
+    if await one(db, has_all, role, rights) is None:
+        how = sql.SQL(" WITH SET TRUE, INHERIT TRUE" if is_new else "")
+        await db.execute(sql.SQL("GRANT {} TO CURRENT_USER").format(sql.Identifier(role)) + how)
+
+
+async def make_tables(db: Database, where: str, schema: str, roles: Roles | None) -> None:
+    """Make the schema and its tables, or bring them to this version; without roles, for the one that is connected."""
+    from psycopg import sql  # noqa: PLC0415
+
+    names = {"schema": sql.Identifier(schema)}
+    if roles is not None:
+        names |= {"app": sql.Identifier(roles.app), "owner": sql.Identifier(roles.owner)}
 
     async def say(text: Any) -> None:
         await db.execute(sql.SQL(text).format(**names))
 
-    await say("CREATE SCHEMA IF NOT EXISTS {schema} AUTHORIZATION {owner}")
+    await say(f"CREATE SCHEMA IF NOT EXISTS {{schema}} AUTHORIZATION {'{owner}' if roles else 'CURRENT_USER'}")
+    if roles is None:  # an administrator may look after the schema of another
+        found = await one(db, "SELECT pg_get_userbyid(nspowner) FROM pg_namespace WHERE nspname = %s", schema)
+        names["owner"] = sql.Identifier(*found or ())
     await say("SET LOCAL ROLE {owner}")
-    path = sql.SQL("SET LOCAL search_path TO {}, {}")
-    await db.execute(path.format(names["schema"], sql.Identifier(await vector_schema(db, where))))
+    await vector_type.settle(db, schema, where)
     version = await stored_version(db, schema)
     check_version(version, where)
     for script in MIGRATIONS[version:]:
         await run(db, script)
-    await run(db, "INSERT INTO meta VALUES ('version', %s) ON CONFLICT (name) DO UPDATE SET value = excluded.value",
-              str(VERSION))  # fmt: skip
+    await run(db, _SET_META, "version", str(VERSION))
+    if roles is None:
+        await run(db, _SET_META, ONE_ROLE, ITSELF)
     for table in TABLES:
         await _secure(db, table)
     for table, column in await rows(db, _CONTENT, schema):
         await say(f"ALTER TABLE {table} ALTER COLUMN {column} SET STATISTICS 0")
-    await say("GRANT USAGE ON SCHEMA {schema} TO {app}")
-    await say("GRANT SELECT ON meta TO {app}")
-    await say(f"GRANT SELECT, INSERT, UPDATE, DELETE ON embedder, {', '.join(TABLES)} TO {{app}}")
-    await say("GRANT SELECT, UPDATE ON forgotten TO {app}")
+    if roles is not None:
+        await say("GRANT USAGE ON SCHEMA {schema} TO {app}")
+        await say("GRANT SELECT ON meta TO {app}")
+        await say(f"GRANT SELECT, INSERT, UPDATE, DELETE ON embedder, {', '.join(TABLES)} TO {{app}}")
+        await say("GRANT SELECT, UPDATE ON forgotten TO {app}")
+
+
+async def act_as(db: Database, role: str) -> None:
+    """Write down, as the owner of a schema, whom roles act as that could see everything."""
+    await run(db, _SET_META, ONE_ROLE, role)
 
 
 async def _secure(db: Database, table: str) -> None:
@@ -307,23 +386,9 @@ async def _secure(db: Database, table: str) -> None:
         await run(db, f"CREATE POLICY {EVERYBODY} ON {table} FOR {FOR_EVERYBODY[table]} USING ({_OF_EVERYBODY})")
 
 
-async def vector_schema(db: Database, where: str) -> str:
-    """The schema that the extension `vector` is in."""
-    found = await one(db, "SELECT n.nspname FROM pg_extension AS e JOIN pg_namespace AS n ON n.oid = e.extnamespace "
-                          "WHERE e.extname = 'vector'")  # fmt: skip
-    if found is None:
-        raise StoreError(f"{where} has no extension `vector`; run `loom store init` as somebody who may create it")
-    return str(found[0])
-
-
 async def stored_version(db: Database, schema: str) -> int:
     """The version of the schema, 0 where there is none."""
-    is_there = await one(
-        db,
-        "SELECT 1 FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace "
-        "WHERE c.relname = 'meta' AND n.nspname = %s",
-        schema,
-    )
+    is_there = await one(db, _HAS_META, schema)
     found = await one(db, "SELECT value FROM meta WHERE name = 'version'") if is_there else None
     return 0 if found is None else int(found[0])
 

@@ -19,7 +19,7 @@ from loom.stores.postgres import jobs as job_rows
 from loom.stores.postgres import records, search
 from loom.stores.postgres import vectors as vector_rows
 from loom.stores.postgres.describe import describe
-from loom.stores.postgres.guard import guarded
+from loom.stores.postgres.guard import Guard, guarded
 from loom.stores.postgres.owners import all_users
 from loom.stores.postgres.records import Keys
 from loom.stores.postgres.schema import SCHEMA, UNSWEPT
@@ -30,10 +30,12 @@ class PostgresStore:
     """Keeps records, vectors, keys and jobs in Postgres with pgvector, with every optional power of a store.
 
     Any number of stores and processes may share a schema, which `init_schema()` or `loom store init` makes. `dsn` is a
-    URL or a connection string of libpq, and names the role made for this. Connected at the first use, or by `async
-    with`; a role that could see the rows of all users is refused unless `allow_owner` says otherwise. A call gives up
-    with StoreUnavailable after `timeout` seconds, whatever it waits for; what it wrote may then be there or not, and
-    the same again is safe.
+    URL or a connection string of libpq, and names the role made for this. A database without the schema gets it at the
+    first use, if the role may create one: it then has tables of its own, and `notes` says how users are kept apart;
+    `make_schema=False` leaves such a database alone.
+    Connected at the first use, or by `async with`; where there are two roles, one that could see the rows of all users
+    is refused unless `allow_owner` says otherwise. A call gives up with StoreUnavailable after `timeout` seconds,
+    whatever it waits for; what it wrote may then be there or not, and the same again is safe.
     """
 
     def __init__(
@@ -45,9 +47,11 @@ class PostgresStore:
         timeout: float = 30,
         schema: str = SCHEMA,
         allow_owner: bool = False,
+        make_schema: bool = True,
     ) -> None:
         self._clock, self._schema = clock or SystemClock(), schema
-        self._server = guarded(dsn, pool_size=pool_size, timeout=timeout, schema=schema, allow_owner=allow_owner)
+        insists = Guard(schema, allow_owner, make_schema)
+        self._server = guarded(dsn, insists, pool_size=pool_size, timeout=timeout)
 
     async def __aenter__(self) -> Self:
         await self._server.open()
@@ -55,6 +59,11 @@ class PostgresStore:
 
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a person should know of what the server guarantees; nothing before the first call."""
+        return self._server.notes
 
     async def put(self, scope: Scope, *records: Record) -> None:
         """Write the records, all or none."""

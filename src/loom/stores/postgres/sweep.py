@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from loom.stores.postgres.connection import connect, one, rows, run, spoken_errors, spoken_name
 from loom.stores.postgres.near import index_large_users
-from loom.stores.postgres.schema import OWNER_ROLE, SCHEMA, TABLES, as_owner
+from loom.stores.postgres.schema import SCHEMA, TABLES, as_owner
 
 if TYPE_CHECKING:
     from loom.stores.postgres.connection import Database
@@ -20,15 +20,15 @@ _COPIED = (
 )
 
 
-async def sweep_schema(admin_dsn: str, *, schema: str = SCHEMA, owner_role: str = OWNER_ROLE) -> tuple[str, ...]:
+async def sweep_schema(admin_dsn: str, *, schema: str = SCHEMA, owner_role: str | None = None) -> tuple[str, ...]:
     """Leave no byte of what was removed in the tables and the write-ahead log; returns what is pending, in words.
 
-    `admin_dsn` names a superuser. Each table is locked while it is written anew, and the write-ahead log is filled with
-    zeros twice around, 16 MB for each of its files.
+    `admin_dsn` names a superuser; `owner_role` is the owner of the schema if not given. Each table is locked while it
+    is written anew, and the write-ahead log is filled with zeros twice around, 16 MB for each of its files.
     """
     where = spoken_name(admin_dsn)
     with spoken_errors(where, needed="an administrator of the server"):
-        async with as_owner(admin_dsn, schema, owner_role, where) as db:
+        async with as_owner(admin_dsn, schema, where, owner_role=owner_role) as db:
             await index_large_users(db, schema)
         db = await connect(admin_dsn, autocommit=True)
         async with db:

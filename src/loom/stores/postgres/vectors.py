@@ -19,7 +19,7 @@ from loom.errors import EmbedderMismatch, NotFound, UsageError
 from loom.protocols.embedder import Vector
 from loom.protocols.memory_store import FoundBy
 from loom.stores.inmemory.shelf import unit_vector
-from loom.stores.postgres.connection import Packed, Row, fetch, one, rows, run
+from loom.stores.postgres.connection import Packed, PackedVector, Row, fetch, one, rows, run
 from loom.stores.postgres.owners import owner_of, seen
 from loom.stores.postgres.records import fitting, numbers_of
 from loom.stores.postgres.where import condition
@@ -78,12 +78,12 @@ def direction(vector: Vector, dimension: int | None, what: str) -> Floats:
     return np.array(unit_vector(vector, dimension, what))
 
 
-def packed(unit: Floats) -> Packed:
+def packed(unit: Floats) -> PackedVector:
     """A vector as pgvector receives it."""
-    return Packed(_VECTOR_HEAD.pack(len(unit), 0) + unit.astype(">f4").tobytes())
+    return PackedVector(_VECTOR_HEAD.pack(len(unit), 0) + unit.astype(">f4").tobytes())
 
 
-def _packed_array(numbers: Floats) -> Packed:
+def packed_array(numbers: Floats) -> Packed:
     """Numbers as Postgres receives an array of type real."""
     reals = np.empty(numbers.size, _REALS)
     reals["bytes"] = 4
@@ -109,7 +109,7 @@ async def put_vectors(db: Database, scope: Scope, vectors: Mapping[str, Vector])
         if id not in numbers:
             raise NotFound(f"there is no record {id!r} to give a vector to; put it first")
     if units:
-        all_numbers = _packed_array(np.concatenate(list(units.values())))
+        all_numbers = packed_array(np.concatenate(list(units.values())))
         await run(db, _SET, owner_of(scope), size, size, [numbers[id] for id in units], all_numbers)
 
 

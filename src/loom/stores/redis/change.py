@@ -24,6 +24,7 @@ from loom.stores.redis.codec import (
 )
 from loom.stores.redis.link import Argument, Link
 from loom.stores.redis.names import StoreNames
+from loom.stores.redis.near import pack_near
 from loom.stores.redis.retention import Retention
 from loom.stores.redis.scripts import COMMIT
 
@@ -95,7 +96,7 @@ class Transaction:
             self.set_record(record, old=shelf.records.get(id))
             if id in change.anew:
                 self.do("HDEL", self.user.keys, id)
-                self.do("HDEL", self.user.vectors, id)
+                self._drop_vector(id)
                 self.do("HINCRBY", self.user.meta, REPLACED, 1)
         for id, texts in change.keys.items():
             before = {} if id in change.anew else shelf.keys.get(id, {})
@@ -113,7 +114,7 @@ class Transaction:
         end = self._retention.end_of(record)
         self.do(*(("ZREM", self.user.ends) if end is None else ("ZADD", self.user.ends, end)), record.id)
         if old is not None and old.text != record.text:
-            self.do("HDEL", self.user.vectors, record.id)
+            self._drop_vector(record.id)
             self.do("HINCRBY", self.user.meta, REPLACED, 1)
 
     def set_vectors(self, vectors: Mapping[str, Vector]) -> None:
@@ -121,6 +122,8 @@ class Transaction:
         for id, vector in vectors.items():
             self._note(id)
             self.do("HSET", self.user.vectors, id, pack_vector(vector))
+            if self._link.has_search and self._retention.is_unlimited:
+                self.do("HSET", self.user.near(id), "u", self.user.digest, "v", pack_near(vector))
 
     def do(self, *command: Argument) -> None:
         """Run this command with the change."""
@@ -132,7 +135,7 @@ class Transaction:
             return True
         user, store = self.user, self.store
         now = self._retention.now()
-        arguments: list[Argument] = [user.digest, pack_owner(self._scope), now, len(self._checks)]
+        arguments: list[Argument] = [user.digest, pack_owner(self._scope), now, user.near(""), len(self._checks)]
         for (key, field), value in self._checks.items():
             arguments += [key, field, b"-" if value is None else b"=" + value]
         for ids in (self._changed, self._removed):
@@ -143,9 +146,15 @@ class Transaction:
 
     def _remove(self, id: str) -> None:
         self._removed[id_bytes(id)] = None
-        for key in (self.user.records, self.user.keys, self.user.vectors):
+        for key in (self.user.records, self.user.keys):
             self.do("HDEL", key, id)
+        self._drop_vector(id)
         self.do("ZREM", self.user.ends, id)
+
+    def _drop_vector(self, id: str) -> None:
+        self.do("HDEL", self.user.vectors, id)
+        if self._link.has_search:
+            self.do("DEL", self.user.near(id))
 
     def _note(self, id: str) -> None:
         self._changed[id_bytes(id)] = None

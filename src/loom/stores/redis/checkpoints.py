@@ -29,7 +29,8 @@ class RedisCheckpointStore:
     the next change of its user, and Redis drops everything of a user by itself when his last session is over. A log
     that a fork begins with stays as long as the fork. A save with another `ttl`, or none, sets the end anew.
 
-    `prefix`, `durable` and `timeout` are those of a RedisStore, which may have the same prefix.
+    `prefix`, `durable` and `timeout` are those of a RedisStore, which may have the same prefix. The URL may say
+    `?durable=true&ttl=30d` as well; what it says of layers is for memories.
     """
 
     def __init__(
@@ -39,17 +40,18 @@ class RedisCheckpointStore:
         ttl: timedelta | None = None,
         clock: Clock | None = None,
         prefix: str = "loom",
-        durable: bool = True,
+        durable: bool | None = None,
         timeout: float = 10.0,
     ) -> None:
         check_text(prefix, "the prefix of a Redis store")
         if ttl is not None and ttl < timedelta(milliseconds=1):
             raise UsageError(f"sessions with ttl={ttl} are over at once; give at least a millisecond, or None")
         names = CheckpointNames(prefix)
+        self._link = Link(url, durable=durable, format_key=names.format, timeout=timeout)
+        ttl = self._link.said.ttl.get(None) if ttl is None else ttl
         self._prefix, self._ttl = prefix, ttl
         self._clock = clock or SystemClock()
         self._ids = RecordIds(self._clock)
-        self._link = Link(url, durable=durable, format_key=names.format, timeout=timeout)
         self._rows = CheckpointRows(self._link, names, self._clock, ttl)
 
     async def __aenter__(self) -> Self:

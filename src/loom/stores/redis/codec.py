@@ -61,18 +61,19 @@ def unpack_keys(data: bytes | None) -> dict[str, str]:
 
 def pack_vector(vector: Vector) -> bytes:
     """A vector, exactly: 8 bytes for each number, the lowest first."""
-    return _little_endian(array("d", vector)).tobytes()
+    return little_endian(array("d", vector)).tobytes()
 
 
 def unpack_vector(data: bytes) -> Vector:
     """The vector of pack_vector(), in a form that numpy takes as it is."""
     try:
-        return _little_endian(array("d", data))
+        return little_endian(array("d", data))
     except ValueError as error:
         raise unreadable("a vector", error) from error
 
 
-def _little_endian(numbers: array[float]) -> array[float]:
+def little_endian(numbers: array[float]) -> array[float]:
+    """Numbers with their lowest byte first, on any machine."""
     if sys.byteorder == "big":
         numbers.byteswap()
     return numbers

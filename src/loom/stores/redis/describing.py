@@ -6,6 +6,7 @@ from loom.stores.describing import spoken_embedder
 from loom.stores.redis import reembed
 from loom.stores.redis.link import FORMAT, Guarantees, Link
 from loom.stores.redis.names import StoreNames
+from loom.stores.redis.near import EXACT
 from loom.stores.redis.retention import Retention
 
 _ISOLATION = (
@@ -27,13 +28,16 @@ def server_labels(found: Guarantees, prefix: str) -> dict[str, str]:
     }
 
 
-async def labels(link: Link, names: StoreNames, retention: Retention) -> dict[str, str]:
+async def labels(link: Link, names: StoreNames, retention: Retention, *, is_near: bool) -> dict[str, str]:
     """Server, schema, durability, isolation, index, embedder, and what does not stay for ever."""
     users = await link.call("HLEN", names.users)
     bound = await reembed.binding(link, names)
+    how = "every text and vector of a user is compared, in this process"
+    if is_near:
+        how = f"texts in this process, vectors by RediSearch, which asks its HNSW graph beyond {EXACT:,} of a user"
     return {
         **server_labels(await link.guarantees(), names.prefix),
-        "index": f"exact: every text and vector of a user is compared, in this process; {users} users",
+        "index": f"{'RediSearch' if is_near else 'exact'}: {how}; {users} users",
         "embedder": spoken_embedder(None if bound is None else (bound.identity, bound.dimension)),
         "retention": str(retention),
     }

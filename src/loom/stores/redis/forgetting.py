@@ -42,7 +42,8 @@ async def forget_user(link: Link, names: StoreNames, scope: Scope) -> Receipt:
     """Remove every key of a user, in one step."""
     user = names.user(scope)
     keys = (names.users, names.due, names.held, names.forgotten, *user.all)
-    counts: list[int] = await link.run(FORGET, keys, (user.digest,))
+    near = user.near("") if await link.searches() else ""
+    counts: list[int] = await link.run(FORGET, keys, (user.digest, near))
     return _receipt(Counter(dict(zip(_COUNTED, counts, strict=True))))
 
 

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from anyio import Lock
 
 from loom.errors import FormatTooNew, MissingExtra, StoreError, StoreUnavailable, UsageError
+from loom.stores.redis.options import split
 
 Argument: TypeAlias = str | bytes | int | float
 _SCHEMES = ("redis", "rediss", "unix")
@@ -73,12 +74,17 @@ class _Client(Protocol):
 class Link:
     """One pool of connections, and the commands sent over it."""
 
-    def __init__(self, url: str, *, durable: bool, format_key: str, timeout: float) -> None:
+    def __init__(self, url: str, *, durable: bool | None, format_key: str, timeout: float) -> None:
         parts = urlsplit(url)
         if parts.scheme not in _SCHEMES or not url.startswith(f"{parts.scheme}://"):
             raise UsageError(f"{_hidden(url)!r} is no address of a Redis server; write redis://HOST:6379/0")
         self.address = _hidden(url)
-        self._url, self._durable, self._format_key, self._timeout = url, durable, format_key, timeout
+        self._url, self.said = split(url)
+        self._durable = self.said.durable if durable is None else durable
+        self._format_key, self._timeout = format_key, timeout
+        self._searches = False
+        self.notes: tuple[str, ...] = ()
+        """What a person should know of what the server guarantees, as it was when it was connected."""
         self._opening = Lock()
         self._client: _Client | None = None
         self._failure: StoreUnavailable | None = None
@@ -112,6 +118,21 @@ class Link:
                 return await client.execute_command("EVALSHA", name, *rest)
             except NoScriptError:
                 return await client.execute_command("EVAL", script, *rest)
+
+    @property
+    def milliseconds(self) -> int:
+        """How long an answer may take."""
+        return max(1, round(self._timeout * 1000))
+
+    @property
+    def has_search(self) -> bool:
+        """Whether the server has RediSearch, as far as is known: nothing is before the first call."""
+        return self._searches
+
+    async def searches(self) -> bool:
+        """Whether the server has RediSearch and lets this user in."""
+        await self._opened()
+        return self._searches
 
     async def guarantees(self) -> Guarantees:
         """What the server says of itself."""
@@ -169,11 +190,13 @@ class Link:
 
     async def _check(self, client: _Client) -> None:
         found = await self._ask(client)
-        if self._durable and not found.is_durable:
-            raise StoreError(
-                f"the Redis server at {self.address} is {found}; set `appendonly yes` and `maxmemory-policy "
-                f"noeviction`, or open the store with durable=False"
-            )
+        if not found.is_durable:
+            what = f"the Redis server at {self.address} is {found}"
+            remedy = "set `appendonly yes` and `maxmemory-policy noeviction` on it"
+            if self._durable:
+                raise StoreError(f"{what}; {remedy}, or leave durable=True out")
+            self.notes = (f"{what}; {remedy} to keep everything that is acknowledged",)
+        self._searches = await _has_search(client)
         with self._translated():
             await client.execute_command("SET", self._format_key, FORMAT, "NX")
             stored = int(await client.execute_command("GET", self._format_key))
@@ -219,6 +242,18 @@ class Link:
             ) from error
         except exceptions.ResponseError as error:
             raise StoreError(f"the Redis server at {self.address} refused a command: {error}") from error
+
+
+async def _has_search(client: _Client) -> bool:
+    """Whether the server has RediSearch for this user and this database: it indexes the first one alone."""
+    from redis.exceptions import ResponseError  # noqa: PLC0415
+
+    try:
+        await client.execute_command("FT._LIST")
+        connection: dict[str, Any] = await client.execute_command("CLIENT INFO")
+    except ResponseError:
+        return False
+    return int(connection.get("db", 0)) == 0
 
 
 def _hidden(url: str) -> str:

@@ -56,6 +56,11 @@ class StoreNames:
         """How many users were removed, under the field `users`."""
         return f"{self.prefix}:forgotten"
 
+    @property
+    def near(self) -> str:
+        """How the documents of all vectors start, where the server searches them."""
+        return f"{self.prefix}:near:"
+
     def user(self, scope: Scope) -> UserNames:
         """The keys of the user of a scope."""
         return UserNames(self.prefix, sha256(scope.for_user().key().encode()).hexdigest())
@@ -99,6 +104,10 @@ class UserNames:
     def vectors(self) -> str:
         """Vectors by the id of their record."""
         return self._of("vectors")
+
+    def near(self, id: str) -> str:
+        """The document of a vector, where the server searches them; there is none without a field in `vectors`."""
+        return f"{self._of('near')}:{id}"
 
     @property
     def jobs(self) -> str:

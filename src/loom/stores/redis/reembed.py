@@ -23,7 +23,7 @@ async def binding(link: Link, names: StoreNames) -> Binding | None:
 async def bind(link: Link, names: StoreNames, old: Binding | None, new: Binding) -> bool:
     """Bind the store, and let go of all vectors of the old embedder; False if it was not bound to that."""
     expected = b"-" if old is None else b"=" + old.packed()
-    arguments = (expected, new.packed(), names.of_digest("").vectors)
+    arguments = (expected, new.packed(), names.of_digest("").vectors, names.near if await link.searches() else "")
     return bool(await link.run(REBIND, (names.embedder, names.users), arguments))
 
 
@@ -42,7 +42,7 @@ async def unembedded(
         if after is not None and owner(scope) < owner(after[0]):
             continue
         start = after[1] if after is not None and owner(scope) == owner(after[0]) else None
-        of_user = await _of_user(replicas, scope, where)
+        of_user = await _of_user(link, names, replicas, scope, where)
         found += [(scope, record) for record in of_user if start is None or record.id > start]
         if len(found) >= limit:
             break
@@ -51,7 +51,7 @@ async def unembedded(
 
 async def count_unembedded(link: Link, names: StoreNames, replicas: Replicas, where: Filter | None) -> int:
     """How many records have no vector."""
-    return sum([len(await _of_user(replicas, scope, where)) for scope in await all_users(link, names)])
+    return sum([len(await _of_user(link, names, replicas, scope, where)) for scope in await all_users(link, names)])
 
 
 async def all_users(link: Link, names: StoreNames) -> list[Scope]:
@@ -59,10 +59,12 @@ async def all_users(link: Link, names: StoreNames) -> list[Scope]:
     return sorted((unpack_owner(data) for data in await link.call("HVALS", names.users)), key=owner)
 
 
-async def _of_user(replicas: Replicas, scope: Scope, where: Filter | None) -> list[Record]:
-    return await replicas.ask(
-        scope, lambda replica: [r for r in replica.shelf.select(scope, where) if r.id not in replica.shelf.vectors]
-    )
+async def _of_user(
+    link: Link, names: StoreNames, replicas: Replicas, scope: Scope, where: Filter | None
+) -> list[Record]:
+    has_vector = {id.decode() for id in await link.call("HKEYS", names.user(scope).vectors)}
+    found = await replicas.ask(scope, lambda replica: replica.shelf.select(scope, where))
+    return [record for record in found if record.id not in has_vector]
 
 
 def owner(scope: Scope) -> tuple[str, str]:

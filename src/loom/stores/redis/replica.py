@@ -127,8 +127,11 @@ class Replicas:
         names = self._names.user(scope)
         keys = (self._names.embedder, names.meta, names.changed, names.records, names.keys, names.vectors)
         more: bytes | None = b""
+        # Where the server searches vectors nobody needs them here.
+        with_vectors = int(not (self._retention.is_unlimited and await self._link.searches()))
         while more is not None:
-            page: list[Any] = await self._link.run(PAGE, keys, (replica.version, replica.deleted, _ROWS))
+            since = (replica.version, replica.deleted, _ROWS, with_vectors)
+            page: list[Any] = await self._link.run(PAGE, keys, since)
             run, bound, version, deleted, rows, more, left = page
             if (run, bound) != replica.life or _is_behind(version, replica.version):
                 # Another life of the server may have lost what this copy holds, and numbered something else like it.

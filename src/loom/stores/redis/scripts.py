@@ -4,10 +4,11 @@ No script ever holds a value: ids and texts come as arguments and are only compa
 """
 
 COMMIT = """
--- KEYS: version, users, forgotten, then all keys of the user. ARGV: the user's digest and name, the time, then checks,
--- ids that change, ids that go, commands. Returns 0, and does nothing, if a field is not what the caller read.
+-- KEYS: version, users, forgotten, then all keys of the user. ARGV: the user's digest and name, the time, how the
+-- documents of vectors start, then checks, ids that change, ids that go, commands. Returns 0, and does nothing, if a
+-- field is not what the caller read.
 local _, users, forgotten, meta, changed, records, keys, vectors, jobs, _, dead, ends = unpack(KEYS)
-local digest, now, at = ARGV[1], ARGV[3], 3
+local digest, now, at = ARGV[1], ARGV[3], 4
 local function take()
   at = at + 1
   return ARGV[at]
@@ -22,6 +23,7 @@ local over = redis.call('ZRANGEBYSCORE', ends, '-inf', now)
 for _, id in ipairs(over) do
   for _, key in ipairs({records, keys, vectors}) do redis.call('HDEL', key, id) end
   for _, key in ipairs({changed, ends}) do redis.call('ZREM', key, id) end
+  redis.call('DEL', ARGV[4] .. id)
 end
 if redis.call('EXISTS', meta) == 0 then redis.call('HSET', meta, 'deleted', version) end
 redis.call('HSET', meta, 'version', version)
@@ -55,7 +57,8 @@ return 1
 """
 
 PAGE = """
--- KEYS: embedder, meta, changed, records, keys, vectors. ARGV: since which change, since which removal, how many.
+-- KEYS: embedder, meta, changed, records, keys, vectors. ARGV: since which change, since which removal, how many, and
+-- whether vectors are wanted.
 -- Returns the server's run, the embedder, version, deleted, rows, whether more follow, and the ids that are left.
 local info = redis.pcall('INFO', 'server')
 local run = type(info) == 'string' and string.match(info, 'run_id:(%x+)') or ''
@@ -71,7 +74,8 @@ local rows = {}
 for place = 1, #found, 2 do
   local id = found[place]
   rows[#rows + 1] = {
-    id, redis.call('HGET', KEYS[4], id), redis.call('HGET', KEYS[5], id), redis.call('HGET', KEYS[6], id),
+    id, redis.call('HGET', KEYS[4], id), redis.call('HGET', KEYS[5], id),
+    ARGV[4] == '1' and redis.call('HGET', KEYS[6], id),
   }
 end
 local left = false
@@ -81,7 +85,8 @@ return {run, redis.call('HGET', KEYS[1], 'bound'), meta[1], meta[2], rows, more 
 
 FORGET = """
 -- KEYS: users, due, held, forgotten, then all keys of the user: meta, changed, records, keys, vectors, jobs, job_keys,
--- dead, ends. ARGV: the user's digest. Returns how many episodes, facts, blocks, jobs and dead letters there were.
+-- dead, ends. ARGV: the user's digest, and how the documents of vectors start ('' for none). Returns how many
+-- episodes, facts, blocks, jobs and dead letters there were.
 local count = {episode = 0, fact = 0, block = 0}
 for _, record in ipairs(redis.call('HVALS', KEYS[7])) do
   local kind = string.match(record, '^{"kind":"(%l+)"')
@@ -93,6 +98,9 @@ for _, id in ipairs(jobs) do
   redis.call('ZREM', KEYS[3], id .. '\\0' .. ARGV[1])
 end
 local dead = redis.call('LLEN', KEYS[12])
+if ARGV[2] ~= '' then
+  for _, id in ipairs(redis.call('HKEYS', KEYS[9])) do redis.call('DEL', ARGV[2] .. id) end
+end
 for place = 5, 13 do redis.call('DEL', KEYS[place]) end
 redis.call('HINCRBY', KEYS[4], 'users', 1)
 redis.call('HDEL', KEYS[1], ARGV[1])
@@ -100,12 +108,31 @@ return {count.episode, count.fact, count.block, #jobs, dead}
 """
 
 REBIND = """
--- KEYS: embedder, users. ARGV: what was bound ('-' for nothing), what is bound now, the start of the keys of vectors.
+-- KEYS: embedder, users. ARGV: what was bound ('-' for nothing), what is bound now, the start of the keys of vectors,
+-- and that of their documents ('' for none).
 local held = redis.call('HGET', KEYS[1], 'bound')
 if (held and '=' .. held or '-') ~= ARGV[1] then return 0 end
 redis.call('HSET', KEYS[1], 'bound', ARGV[2])
 if held then
-  for _, digest in ipairs(redis.call('HKEYS', KEYS[2])) do redis.call('DEL', ARGV[3] .. digest) end
+  for _, digest in ipairs(redis.call('HKEYS', KEYS[2])) do
+    local ids = ARGV[4] ~= '' and redis.call('HKEYS', ARGV[3] .. digest) or {}
+    for _, id in ipairs(ids) do redis.call('DEL', ARGV[4] .. digest .. ':' .. id) end
+    redis.call('DEL', ARGV[3] .. digest)
+  end
+end
+return 1
+"""
+
+NEAR = """
+-- KEYS: vectors. ARGV: how the documents of the user start, the user's digest, then id, vector and document of each as
+-- somebody read them. Writes or removes the documents of those that are still so.
+for place = 3, #ARGV, 3 do
+  local id, held = ARGV[place], redis.call('HGET', KEYS[1], ARGV[place])
+  if not held then
+    redis.call('DEL', ARGV[1] .. id)
+  elseif held == ARGV[place + 1] and redis.call('HGET', ARGV[1] .. id, 'v') ~= ARGV[place + 2] then
+    redis.call('HSET', ARGV[1] .. id, 'u', ARGV[2], 'v', ARGV[place + 2])
+  end
 end
 return 1
 """

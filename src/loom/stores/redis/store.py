@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Self
 
 from loom.core.checks import as_utc, check_text
 from loom.core.clock import Clock, SystemClock
-from loom.core.filter import Filter
-from loom.core.hit import Hit
+from loom.core.filter import Filter, In
+from loom.core.hit import Hit, joined
 from loom.core.record import Episode, Fact, Layer, Receipt, Record, WorkingBlock
 from loom.core.scope import Scope
 from loom.errors import EmbedderMismatch, StoreConflict, UsageError
 from loom.protocols.embedder import Vector
 from loom.protocols.jobs import DeadLetter, Job, Lease
 from loom.protocols.memory_store import FoundBy, Query
+from loom.stores import index_search
 from loom.stores.inmemory.shelf import Keys, Shelf, copied, sees, unit_vector
 from loom.stores.record_rules import check_embedder, check_keep, check_limit, lease_times, vector_apart
 from loom.stores.redis import describing, forgetting, reembed
@@ -25,6 +26,8 @@ from loom.stores.redis.change import TRIES, Transaction
 from loom.stores.redis.codec import Binding, id_bytes, unpack_keys, unpack_record, unpack_vector
 from loom.stores.redis.link import Guarantees, Link
 from loom.stores.redis.names import StoreNames
+from loom.stores.redis.near import Near
+from loom.stores.redis.options import Ttl
 from loom.stores.redis.replica import Replica, Replicas
 from loom.stores.redis.retention import Retention
 
@@ -34,17 +37,19 @@ class RedisStore:
 
     Redis holds the truth, and every change is one step there, made only if what it was planned on still holds: tasks,
     threads and processes may share a server. Searches run here, on copies of users that are brought up to date before
-    each use; they hold up to `cached_records` records together. All keys start with `prefix`, so that several stores
+    each use; they hold up to `cached_records` records together. Where the server has RediSearch, it keeps and searches
+    the vectors, unless there is a `ttl`. All keys start with `prefix`, so that several stores
     can share a database. Redis Cluster is not supported.
 
-    Connected at the first use, or by `async with`. A server that forgets at a restart or drops records when it is full
-    is refused, unless `durable=False` says that this is known; guarantees() tells what holds. No call waits for an
-    answer longer than `timeout` seconds.
+    Connected at the first use, or by `async with`. Of a server that forgets at a restart or drops records when it is
+    full, `notes` says so after the first call; with `durable=True` it is refused. guarantees() tells what holds. No
+    call waits for an answer longer than `timeout` seconds.
 
-    With `ttl`, episodes of L1 or L2 do not stay for ever: `{Layer.L2: timedelta(hours=48)}` ends those of L2 so long
-    after they were recorded, as Retention says. That is for a store of hot layers beside a truth. Give more than the
-    layer's own retention, after which metabolism archives an episode and so moves it to the truth: an episode that
-    nobody has moved when its time is over is gone.
+    With `ttl`, episodes do not stay for ever: `timedelta(days=30)` ends all of them so long after they were recorded,
+    and `{Layer.L2: timedelta(hours=48)}` live ones of L2, as Retention says. Beside a truth, as a store of hot layers,
+    give more than the layer's own retention, after which metabolism archives an episode and so moves it to the truth:
+    an episode that nobody has moved when its time is over is gone. The URL may say both as well:
+    `redis://HOST:6379/0?durable=true&ttl=30d&ttl_l2=2d`.
     """
 
     def __init__(
@@ -53,16 +58,17 @@ class RedisStore:
         *,
         clock: Clock | None = None,
         prefix: str = "loom",
-        durable: bool = True,
+        durable: bool | None = None,
         timeout: float = 10.0,
         cached_records: int = 100_000,
-        ttl: Mapping[Layer, timedelta] | None = None,
+        ttl: Ttl | None = None,
     ) -> None:
         check_text(prefix, "the prefix of a Redis store")
         self._clock = clock or SystemClock()
         self._names = StoreNames(prefix)
         self._link = Link(url, durable=durable, format_key=self._names.format, timeout=timeout)
-        self._retention = Retention(ttl, self._clock)
+        self._retention = Retention(self._link.said.ttl if ttl is None else ttl, self._clock)
+        self._near = Near(self._link, self._names, self._retention)
         self._replicas = Replicas(self._link, self._names, self._retention, max_records=cached_records)
 
     async def __aenter__(self) -> Self:
@@ -76,9 +82,15 @@ class RedisStore:
         """What the server promises for what was acknowledged, as it is set up now."""
         return await self._link.guarantees()
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a person should know of what the server guarantees; nothing before the first call."""
+        return self._link.notes
+
     async def describe(self) -> dict[str, str]:
         """What the store is and what it guarantees, by label: durability, isolation, index and more."""
-        return await describing.labels(self._link, self._names, self._retention)
+        is_near = await self._near.is_used()
+        return await describing.labels(self._link, self._names, self._retention, is_near=is_near)
 
     async def put(self, scope: Scope, *records: Record) -> None:
         """Write the records, all or none."""
@@ -92,6 +104,9 @@ class RedisStore:
 
     async def search(self, scope: Scope, query: Query) -> tuple[Hit, ...]:
         """The best hits, best first; the score is the sum of the signals in `why`."""
+        if query.vector is not None and await self._near.is_used():
+            unit = await self._unit(query.vector)
+            return await index_search.search(self, self._near, scope, query, unit)
         now = self._clock.now()
 
         def found(replica: Replica) -> tuple[Hit, ...]:
@@ -105,12 +120,31 @@ class RedisStore:
     async def search_apart(self, scope: Scope, query: Query, *, near: int) -> tuple[Hit, ...]:
         """The best by the words of a query and the `near` best by its vector."""
         vector, now = vector_apart(query, near), self._clock.now()
+        if await self._near.is_used():
+            unit = await self._unit(vector)
+            return await index_search.search_apart(self, self._near, scope, query, unit, near=near)
 
         def found(replica: Replica) -> tuple[Hit, ...]:
             unit = unit_vector(vector, _dimension(replica.binding), "the vector of a query")
             return tuple(replica.shelf.search_apart(scope, query, near=near, now=now, vector=unit))
 
         return await self._replicas.ask(scope, found)
+
+    async def search_beside(self, scope: Scope, query: Query, nearest: Mapping[str, float]) -> tuple[Hit, ...]:
+        """The best by the words of a query, and those of `nearest`, with their cosines, that it may show."""
+        now = self._clock.now()
+
+        def found(replica: Replica) -> tuple[Sequence[Hit], Sequence[Hit]]:
+            return replica.shelf.beside(scope, query, nearest, now=now)
+
+        by_words, by_vector = await self._replicas.ask(scope, found)
+        others = tuple(hit.item.id for hit in by_words if hit.item.id not in nearest)
+        cosines = dict(nearest)
+        if others and query.vector is not None:
+            near = await self._near.search(scope, query.vector, limit=len(others), where=In("id", others))
+            cosines |= {hit.id: hit.score for hit in near}
+        said = {hit.item.id for hit in by_words}
+        return tuple(joined(by_words, [hit for hit in by_vector if hit.item.id not in said], cosines))
 
     async def list(
         self, scope: Scope, *, where: Filter | None = None, after: str | None = None, limit: int = 100
@@ -219,6 +253,7 @@ class RedisStore:
         while bound is None:
             await reembed.bind(self._link, self._names, None, _new_binding(identity, dimension))
             bound = await reembed.binding(self._link, self._names)
+        await self._near.prepare(bound.dimension)
         if (bound.identity, bound.dimension) != (identity, dimension):
             pairs = ((bound.identity, bound.dimension), (identity, dimension))
             raise EmbedderMismatch(*(f"{name} ({size} numbers)" for name, size in pairs))
@@ -246,6 +281,8 @@ class RedisStore:
             if bound is not None and (bound.identity, bound.dimension) == (identity, dimension):
                 return False
             if await reembed.bind(self._link, self._names, bound, _new_binding(identity, dimension)):
+                if bound is not None and bound.dimension != dimension:
+                    await self._near.drop(bound.dimension)
                 return True
 
     async def unembedded(
@@ -376,6 +413,11 @@ class RedisStore:
     async def pending(self, scope: Scope) -> int:
         """How many jobs of a user are open."""
         return len(await job_rows.of_scope(self._link, self._names.user(scope), scope))
+
+    async def _unit(self, vector: Vector) -> tuple[float, ...]:
+        """The direction of the vector of a query."""
+        size = _dimension(await reembed.binding(self._link, self._names))
+        return unit_vector(vector, size, "the vector of a query")
 
     def _shows(self, scope: Scope, record: Record) -> bool:
         return sees(scope, record) and not self._retention.is_over(record)

