@@ -1,7 +1,8 @@
 """Sentences that the plain rules are measured on: what is to be learnt, taken back, and left alone.
 
 They were written before the rules that they measure. Those at an even place (0, 2, 4, ...) of each list were in sight
-while rules were written; those at an odd place were not. FRESH was written after both had been measured.
+while rules were written; those at an odd place were not. FRESH_* were written after both had been measured, and LAST_*
+after those.
 """
 
 from typing import NamedTuple
@@ -227,4 +228,132 @@ LEAVE = [
     "I almost moved to Canada once.",
     "Nobody lives in Chernobyl.",
     "Not everyone likes hiking.",
+]
+
+
+FRESH_LEARN = [
+    Learn("fyi I'm pescatarian", ("user diet pescatarian",)),
+    Learn("I'm a vegetarian and I live in Ghent.", ("user diet vegetarian", "user lives_in Ghent")),
+    Learn(
+        "I work for Spotify as a backend developer and live in Stockholm.",
+        ("user works_at Spotify", "user works_as backend developer", "user lives_in Stockholm"),
+    ),
+    Learn("Carol is a lawyer and lives in Boston.", ("Carol works_as lawyer", "Carol lives_in Boston")),
+    Learn("My boss Hannah is based in Zurich.", ("user boss Hannah", "Hannah lives_in Zurich")),
+    Learn("Our API is written in Go.", ("API written_in Go",)),
+    Learn("Northwind is located in Seattle.", ("Northwind lives_in Seattle",)),
+    Learn("We live in Antwerp with two dogs.", ("user lives_in Antwerp",)),
+    Learn("I'm 36 and I'm allergic to bees.", ("user age 36", "user allergic_to bees")),
+    Learn("Hello! I'm Marta, I work at Ikea.", ("user name Marta", "user works_at Ikea")),
+    Learn("I prefer metric units.", ("user prefers metric units",)),
+    Learn("I can't eat gluten.", ("user does_not_eat gluten",)),
+    Learn("Viktor speaks Czech and German.", ("Viktor speaks Czech", "Viktor speaks German")),
+    Learn("My partner Alex is vegan.", ("user partner Alex", "Alex diet vegan")),
+    Learn("I use Neovim.", ("user uses Neovim",)),
+]
+FRESH_TAKE_BACK = [
+    TakeBack(("I work at Ikea.",), "I got laid off from Ikea.", ("user works_at Ikea",)),
+    TakeBack(("I work at Ikea.",), "I don't work at Ikea any longer.", ("user works_at Ikea",)),
+    TakeBack(("I'm vegetarian.",), "I've stopped being vegetarian.", ("user diet vegetarian",)),
+    TakeBack(("I'm pescatarian.",), "Turns out I'm not pescatarian after all.", ("user diet pescatarian",)),
+    TakeBack(
+        ("I prefer window seats.",),
+        "On second thought, I prefer aisle seats.",
+        ("user prefers window seats",),
+        ("user prefers aisle seats",),
+    ),
+    TakeBack(
+        ("I prefer short answers.", "I prefer tea."),
+        "I now prefer detailed answers.",
+        ("user prefers short answers",),
+        ("user prefers detailed answers", "user prefers tea"),
+    ),
+    TakeBack(("I use Chrome.",), "I switched from Chrome to Firefox.", ("user uses Chrome",)),
+    TakeBack(("I own a canoe.",), "We got rid of our canoe.", ("user owns canoe",)),
+    TakeBack(("My partner is called Alex.",), "Alex and I broke up.", ("user partner Alex",)),
+    TakeBack(
+        ("Carol lives in Boston.",), "Carol moved to Denver.", ("Carol lives_in Boston",), ("Carol lives_in Denver",)
+    ),
+    TakeBack(("Our API is written in Go.",), "Our API isn't written in Go anymore.", ("API written_in Go",)),
+    TakeBack(("I speak Russian.",), "I don't speak Russian.", ("user speaks Russian",)),
+    TakeBack(("I don't eat pork.",), "I eat pork now.", ("user does_not_eat pork",)),
+]
+FRESH_LEAVE = [
+    "Would I like Berlin?",
+    "I'm not a doctor.",
+    "My colleague thinks Bob works at Apple.",
+    "Let's pretend I live in Tokyo.",
+    "Someone like me works at Google.",
+    "In the movie, Jack works at Initech.",
+    "I'd love to live in Kyoto.",
+    "Once I live in Rome I'll learn Italian.",
+    "When I work at Google, I'll buy a car.",
+    "Is it true that Alice uses Linux?",
+    "I never worked at Enron.",
+    "We should move to Postgres.",
+    "I'm not at work now.",
+    "Summarize: Maria lives in Lima and works at Bembos.",
+]
+
+LAST_LEARN = [
+    Learn(
+        "Quick intro: I'm Tomasz, a backend developer from Gdansk.",
+        ("user name Tomasz", "user works_as backend developer", "user from Gdansk"),
+    ),
+    Learn("I'm gluten-free, and I live in Leeds.", ("user diet gluten-free", "user lives_in Leeds")),
+    Learn("My mum lives in Cardiff.", ()),
+    Learn("I'm a dentist in Porto.", ("user works_as dentist",)),
+    Learn("We moved to Bergen last year.", ("user lives_in Bergen",)),
+    Learn("My best friend Ola is a pilot.", ("user best_friend Ola", "Ola works_as pilot")),
+    Learn("Globex uses Kubernetes.", ("Globex uses Kubernetes",)),
+    Learn("Our database is PostgreSQL.", ("database is PostgreSQL",)),
+    Learn("i'm allergic to latex", ("user allergic_to latex",)),
+    Learn("I really prefer window seats.", ("user prefers window seats",)),
+    Learn("My favourite season is autumn.", ("user favourite_season autumn",)),
+    Learn("I own a 2015 Ford Focus.", ("user owns 2015 Ford Focus",)),
+    Learn("Petra joined Volvo last month.", ("Petra works_at Volvo",)),
+    Learn("I speak fluent Polish and some German.", ("user speaks Polish", "user speaks German")),
+    Learn("I'm living in Split these days, working for Infobip.", ("user lives_in Split", "user works_at Infobip")),
+]
+LAST_TAKE_BACK = [
+    TakeBack(
+        ("I live in Leeds.",),
+        "I no longer live in Leeds, I live in York.",
+        ("user lives_in Leeds",),
+        ("user lives_in York",),
+    ),
+    TakeBack(
+        ("I'm allergic to latex.",), "The doctor confirmed I'm not allergic to latex.", ("user allergic_to latex",)
+    ),
+    TakeBack(("I'm a vegan.",), "Forget that I'm vegan.", ("user diet vegan",)),
+    TakeBack(("I'm a vegan.",), "I eat fish now.", ("user diet vegan",)),
+    TakeBack(("I like sushi.",), "I hate sushi now.", ("user likes sushi",), ("user dislikes sushi",)),
+    TakeBack(
+        ("I prefer tea.",),
+        "I prefer coffee over tea these days.",
+        ("user prefers tea",),
+        ("user prefers coffee over tea",),
+    ),
+    TakeBack(("I have a dog named Rex.",), "My dog Rex died.", ("user has_pet Rex",)),
+    TakeBack(("My boss is called Hannah.",), "Hannah isn't my boss anymore.", ("user boss Hannah",)),
+    TakeBack(("Globex uses Kubernetes.",), "Globex stopped using Kubernetes.", ("Globex uses Kubernetes",)),
+    TakeBack(("I work for Infobip.",), "I resigned from Infobip yesterday.", ("user works_at Infobip",)),
+    TakeBack(("I own a 2015 Ford Focus.",), "I sold my Ford.", ("user owns 2015 Ford Focus",)),
+    TakeBack(("I use Neovim.",), "I don't use Neovim anymore, I use Zed.", ("user uses Neovim",), ("user uses Zed",)),
+    TakeBack(("I'm learning Japanese.",), "I gave up learning Japanese.", ("user learning Japanese",)),
+]
+LAST_LEAVE = [
+    "Petra wants to live in Oslo.",
+    "Ask Alice whether she works at Acme.",
+    "Alice probably lives in Tokyo.",
+    "People say Bob works at Apple.",
+    "Can I be vegan and work at a steakhouse?",
+    "Pretend you live in Rome.",
+    "I was allergic to the idea.",
+    "The average user prefers dark mode.",
+    "Tell me about a man who lives in Oslo.",
+    "Next year I live in Vienna, hopefully.",
+    "Alice doesn't live here.",
+    "I live in hope.",
+    "A: I live in Rome. B: I live in Oslo.",
 ]

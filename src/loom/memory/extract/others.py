@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from loom.memory.extract.phrases import (
+    ASIDE,
     DIET,
     JOB,
     LANGUAGES,
@@ -33,11 +34,14 @@ _NOBODY: Final = (
     r"In|At|On|For|From|With|Also|Please|Only|Even|Never|Always|Imagine|Suppose|Let|Say|God|Bet|User|Assistant)\b"
 )
 _WORD: Final = r"[A-Z\u00c0-\u00de][\w\u2019'&-]*"
-_WHO: Final = rf"(?!{_NOBODY})(?:(?:Dr|Mr|Mrs|Ms|Prof)\.? )?{_WORD}(?: (?:(?:de|la|van|von|der) )?[A-Z\u00c0-\u00de0-9][\w\u2019'&-]*){{0,3}}"
+_WHO: Final = (
+    rf"(?!{_NOBODY})(?:(?:Dr|Mr|Mrs|Ms|Prof)\.? )?{_WORD}"
+    r"(?: (?:(?:de|la|van|von|der) )?[A-Z\u00c0-\u00de0-9][\w\u2019'&-]*){0,3}"
+)
 _SYSTEM: Final = (
-    r"(?:[Tt]he|[Oo]ur|[Mm]y) (?P<system>(?:[\w-]+ ){0,2}?(?:server|backend|frontend|project|app|application|website|site|"
+    r"(?:[Tt]he|[Oo]ur|[Mm]y) (?P<system>(?:[\w-]+ ){0,2}?(?i:server|backend|frontend|project|app|application|site|"
     r"service|api|database|cluster|pipeline|repo|repository|codebase|stack|laptop|team|company|bot|game|library|"
-    r"client|machine|website))"
+    r"client|machine|website)\b)"
 )
 _SUBJECT: Final = re.compile(
     rf"^(?:(?P<who>{_WHO})|{_SYSTEM})(?: (?:now|currently|still|also|recently|just|actually))? (?P<rest>[a-z].*)$"
@@ -51,8 +55,8 @@ _OF_SYSTEMS: Final = (
     rule("built_with", rf"is (?:now )?built (?:with|on|in) {_TOOL}"),
     rule("hosted_on", rf"is (?:now )?hosted (?:on|at|by) {_TOOL}"),
     rule("depends_on", rf"depends on {_TOOL}"),
-    rule("based_in", rf"is (?:now )?(?:based|headquartered|located) in (?P<object>{PLACE})"),
 )
+_PLACED: Final = rule("lives_in", rf"is (?:now )?(?:based|headquartered|located) in (?P<object>{PLACE})")
 _OF_PEOPLE: Final = (
     rule("lives_in", rf"(?:now )?(?:lives in|moved to|relocated to|is living in) (?P<object>{PLACE})"),
     rule("works_at", rf"(?:now )?(?:works at|works for|is working (?:at|for)) (?P<object>{NAME})(?: as an? {JOB})?"),
@@ -77,7 +81,7 @@ _OF_PEOPLE: Final = (
     rule("drives", rf"drives an? (?P<object>{THING})"),
 )
 _IS_MINE: Final = re.compile(
-    rf"^(?P<object>{_WHO}) is (?:my|our) (?:(?:older|younger|elder|new|twin|big|little) )?{RELATION}$"
+    rf"^(?P<object>{_WHO}) is (?:my|our) (?:(?:older|younger|elder|new|twin|big|little) )?{RELATION}{ASIDE}$"
 )
 _GOES_ON: Final = re.compile(
     r"(?:,? and|,? but)(?: also)? (?=(?:lives in|works (?:at|for|as)|speaks [A-Z]|is (?:an?|allergic|vegan|vegetarian|"
@@ -112,14 +116,13 @@ def told_in(clause: str) -> Iterator[Told]:
     found = _SUBJECT.match(clause)
     if found is None:
         return
-    if found["who"]:
-        yield from told_of(found["who"], found["rest"])
-    yield from _matches(found["who"] or found["system"], found["rest"], _OF_SYSTEMS)
+    rules = (*_OF_PEOPLE, *_OF_SYSTEMS) if found["who"] else _OF_SYSTEMS
+    yield from _matches(found["who"] or found["system"], found["rest"], (*rules, _PLACED))
 
 
 def told_of(person: str, rest: str) -> Iterator[Told]:
     """The statements about a person that the rest of a clause makes."""
-    return _matches(person, rest, _OF_PEOPLE)
+    return _matches(person, rest, (*_OF_PEOPLE, _PLACED))
 
 
 def relative_in(clause: str) -> tuple[str, str] | None:

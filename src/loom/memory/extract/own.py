@@ -28,8 +28,8 @@ from loom.memory.extract.phrases import (
 )
 
 _FOOD: Final = (
-    r"(?:(?:red |white |raw |processed )?(?:meat|pork|beef|lamb|chicken|poultry|fish|seafood|shellfish|dairy|milk|cheese|eggs|"
-    r"gluten|wheat|bread|sugar|nuts|peanuts|soy|mushrooms|onions|garlic|carbs))"
+    r"(?:(?:red |white |raw |processed )?(?:meat|pork|beef|lamb|chicken|poultry|fish|seafood|shellfish|dairy|milk|"
+    r"cheese|eggs|gluten|wheat|bread|sugar|nuts|peanuts|soy|mushrooms|onions|garlic|carbs))"
 )
 _MODEL: Final = rf"(?P<object>(?:(?:19|20)\d\d )?{THING})"
 RULES: Final = (
@@ -48,6 +48,7 @@ RULES: Final = (
     rule("lives_in", rf"{WE} used to live in (?P<object>{PLACE})", ends=True),
     rule("lives_in", rf"{WE} no longer live in (?P<object>{PLACE})", ends=True),
     rule("from", rf"{AM}(?: originally)? from (?P<object>{PLACE})"),
+    rule("from", rf"{AM} an? {JOB} from (?P<object>{PLACE})"),
     rule("grew_up_in", rf"{SELF} grew up in (?P<object>{PLACE})"),
     rule("works_at", rf"{SELF}{NOW} work (?:at|for) (?P<object>{NAME})(?: as an? {JOB})?"),
     rule("works_at", rf"(?:{AM}{NOW}|{HAVE} been) working (?:at|for) (?P<object>{NAME})(?: as an? {JOB})?"),
@@ -56,7 +57,7 @@ RULES: Final = (
     rule("works_at", rf"{SELF}{NOW} (?:left|quit) my job at (?P<object>{NAME})", ends=True),
     rule("works_as", rf"{SELF}{NOW} work as an? (?P<object>{JOB})(?: (?:at|for|in) {NAME})?"),
     rule("works_as", rf"(?:{SELF}{NOW} work|{AM}{NOW} working) (?:at|for) {NAME} as an? (?P<object>{JOB})"),
-    rule("works_as", rf"{AM}{NOW} (?:working as )?an? (?P<object>{JOB})(?: (?:at|for|in) {NAME})?"),
+    rule("works_as", rf"{AM}{NOW} (?:working as )?an? (?P<object>{JOB})(?: (?:at|for|in|from) {NAME})?"),
     rule("works_as", rf"{SELF} used to (?:be|work as) an? (?P<object>{JOB})", ends=True),
     rule("works_at", rf"{AM}{NOW} (?:working as )?an? {JOB} at (?P<object>{NAME})"),
     rule("works_at", rf"{SELF}{NOW} work as an? {JOB} (?:at|for) (?P<object>{NAME})"),
@@ -122,7 +123,8 @@ KINSHIP: Final = re.compile(
     rf"^[Mm]y (?:(?:older|younger|big|little|twin) )?{RELATION},? (?P<object>{PERSON}),? (?P<rest>[a-z].*)$"
 )
 COMPANY: Final = re.compile(
-    rf"^(?P<rest>[^,;]{{1,200}}?),? with my {RELATION},? (?P<object>{PERSON})(?:,? and (?:our|my|two|three)\b[\w ]{{1,60}})?$"
+    rf"^(?P<rest>[^,;]{{1,200}}?),? with my {RELATION},? (?P<object>{PERSON})"
+    r"(?:,? and (?:our|my|two|three)\b[\w ]{1,60})?$"
 )
 """Whom somebody does something with, at the end of a clause."""
 
@@ -132,9 +134,13 @@ _ADJECTIVES: Final = (
 )
 _VERBS: Final = (
     r"(?:(?:also|now|still|really) )?(?:live in |work (?:at|for|as) |speak [A-Z]|prefer |drive an? |own an? |"
-    rf"have an? (?:{PET}|{RELATION.replace('?P<relation>', '?:')})\b|moved to |was born in |use [A-Z]|don['\u2019]t |no longer )"
+    rf"have an? (?:{PET}|{RELATION.replace('?P<relation>', '?:')})\b|moved to |was born in |use [A-Z]|"
+    r"don['\u2019]t |no longer )"
 )
-_GOES_ON: Final = re.compile(rf"(?:,? and|,? but)(?: also)? (?:(?={_ADJECTIVES})|(?=(?P<does>{_VERBS})))")
+_GOES_ON: Final = re.compile(
+    rf"(?:,? and|,? but)(?: also)? (?:(?={_ADJECTIVES})|(?=(?P<does>{_VERBS})))"
+    rf"|, (?=working (?:at|for|as) |living in |based in |an? {JOB}\b)"
+)
 """Where a second statement about the same person begins, whose `I` or `I'm` is left out."""
 _OWN: Final = re.compile(rf"^{WE}(?:['\u2019]\w+)? ")
 

@@ -48,7 +48,8 @@ _KIN: Final = {"mom": "mother", "mum": "mother", "dad": "father", "wife": "marri
 
 ASIDE: Final = (
     r"(?:,? (?:now|currently|at the moment|right now|these days|nowadays|too|as well|again|by the way|anymore|any more|"
-    r"any longer|instead|actually|a lot|very much|so much|with my \w+|for (?:work|my job|school|university)|"
+    r"any longer|after all|instead|actually|a lot|very much|so much|with (?:my|our|two|three) \w+|"
+    r"for (?:work|my job|school|university)|"
     r"for (?:a few|many|several|some|two|three|four|five|six|ten|\d{1,2}) (?:years|months)))*"
 )
 TAIL: Final = rf"(?:,? (?P<when>{PAST}))?{ASIDE}$"

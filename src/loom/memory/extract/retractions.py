@@ -36,6 +36,7 @@ _STOPPED: Final = r"(?:(?:have |has |['\u2019](?:ve|s) )?(?:just |recently |now 
 _DENIALS: Final[tuple[tuple[re.Pattern[str], str], ...]] = (
     (re.compile(rf"^{AM}{NOW} {_NOT}(?P<rest>.+)$"), "I'm"),
     (re.compile(rf"^(?:I|i|We|we)(?: {_STOPPED}|['\u2019]ve stopped) being (?P<rest>.+)$"), "I'm"),
+    (re.compile(r"^(?:[Pp]lease )?(?:[Ff]orget|[Ii]gnore|[Dd]isregard) that (?P<rest>(?:I|my)\b.+)$"), ""),
     (re.compile(r"^(?:I|i|We|we)(?: really)? (?:don['\u2019]t|do not|no longer) (?P<rest>.+)$"), "I"),
 )
 _STOPS_DOING: Final = re.compile(
@@ -76,7 +77,7 @@ def denied(clause: str) -> Denied | None:
     is_firm = _FIRM.search(clause) is not None
     for pattern, head in _DENIALS:
         if found := pattern.match(clause):
-            return Denied(f"{head} {found['rest']}", is_firm)
+            return Denied(f"{head} {found['rest']}".strip(), is_firm)
     if found := _STOPS_DOING.match(clause):
         verb = _BASE[found["verb"]]
         is_own = found["subject"].casefold() in {"i", "we"}

@@ -44,9 +44,9 @@ _OF_LATE: Final = re.compile(r"^(?i:since\b|yesterday|today|(?:last|this) (?:wee
 
 _NOT_A_STATEMENT: Final = re.compile(
     r"\?|[\"\u201c\u201d\u00ab\u00bb]|(?<!\w)'[^']+'(?!\w)|\b(?:if|wish|imagine|imagining|suppose|supposing|pretend|unless|"
-    r"hypothetically|said|says|saying|told|tells|thinks|thought|believes|claims|claimed|asked|heard|dreamed|dreamt|"
-    r"dream|story|novel|character|role-?play|quote|for example|for instance|e\.g|lyrics|joke|joking|kidding|"
-    r"as though|as if|let's say|whether)\b",
+    r"hypothetically|said|says|saying|told|tells|thinks|(?<!second )thought|believes|claims|claimed|asked|heard|"
+    r"dreamed|dreamt|dream|story|novel|character|role-?play|quote|for example|for instance|e\.g|lyrics|joke|joking|"
+    r"kidding|as though|as if|let's say|whether)\b",
     re.IGNORECASE,
 )
 _NOT_SURE: Final = re.compile(
@@ -77,6 +77,7 @@ _CLAUSE: Final = re.compile(
 _OPENING: Final = re.compile(
     r"^(?:(?:hi|hello|hey|well|so|and|but|oh|ok|okay|yes|yeah|actually|also|btw|by the way|fyi|just so you know|"
     r"as of (?:today|now)|now|these days|nowadays|(?:it )?turns out(?: that)?|on second thoughts?|correction:?|sorry|"
+    r"(?:the|my) (?:doctor|tests?|results?) (?:confirmed|showed|found)(?: that)?|"
     r"remember that|please remember that|please note that|note that)[,!]? )+",
     re.IGNORECASE,
 )
