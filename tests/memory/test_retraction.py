@@ -71,6 +71,14 @@ async def test_what_is_said_again_after_it_was_taken_back_stands_again(memory, c
     assert await standing(memory) == ["diet: vegan"]
 
 
+@pytest.mark.parametrize("text", ["I'm not vegan anymore.", "I stopped being vegan.", "I eat meat now."])
+async def test_where_the_clock_stands_still_the_later_word_counts(memory, text):
+    for said in ("I'm a vegan.", text):
+        await memory.remember(said, user_id="ann", session_id="s")
+        await memory.metabolize(user_id="ann")
+    assert (await standing(memory), await facts(memory)) == ([], [])
+
+
 async def test_what_no_longer_stands_is_noted(memory, clock):
     await said(memory, clock, "I prefer dark mode.")
     clock.advance(MINUTE)
@@ -141,6 +149,14 @@ async def test_only_the_user_takes_back_what_the_user_said(memory, clock):
         await memory.metabolize(user_id="ann")
     assert await standing(memory) == ["diet: vegan"]
     assert "user works_at Siemens" in await facts(memory)
+
+
+async def test_an_instruction_takes_back_and_still_stands_in_its_own_words(memory, clock):
+    await said(memory, clock, "I prefer coffee.", "I'm a vegan.")
+    clock.advance(MINUTE)
+    await memory.instruct("I don't like coffee.", user_id="ann")
+    clock.advance(MINUTE)
+    assert await standing(memory) == ["I don't like coffee.", "diet: vegan"]
 
 
 class Scripted:

@@ -23,7 +23,7 @@ from loom.memory.guarded import guarded
 from loom.memory.halves import role_of
 from loom.memory.listing import every_fact
 from loom.memory.neighbours import Store
-from loom.memory.retraction import predicates_of, resolved
+from loom.memory.retraction import after_ending, predicates_of, resolved
 from loom.memory.standing import StandingItem, is_standing, own_words, placed, standing_items
 from loom.memory.times import after, latest_of
 from loom.memory.topics import PREFIX
@@ -111,7 +111,8 @@ class Learner:
             plain = Claim(
                 subject=USER, predicate=INSTRUCTION, object=sentence, sources=(episode.id,), valid_from=episode.at
             )
-            stands = [claim for claim in read.claims if is_standing(claim)] or [plain]
+            stands = [claim for claim in read.claims if is_standing(claim)]
+            stands += [plain] if all(claim.retracts for claim in stands) else []
             claims += [(claim, episode.provenance) for claim in stands]
         return await self.claimed(scope, claims, episodes=[episode])
 
@@ -134,6 +135,7 @@ class Learner:
             aliases = Aliases.of(f for f in known.values() if f.predicate in _NAMING)
             for made in resolved(claim, list(known.values()), now=now, provenance=provenance, aliases=aliases):
                 aliases = Aliases.of(f for f in known.values() if f.predicate in _NAMING)
+                now = after_ending(made, now)
                 change = assert_claim(
                     list(known.values()),
                     made,

@@ -49,6 +49,15 @@ def resolved(
     return [*closed, *(settled(claim, facts, now=now) if is_standing(claim) else [claim])]
 
 
+def after_ending(claim: Claim, now: datetime) -> datetime:
+    """When a claim is believed: now, or the moment after, where it closes what began just now.
+
+    Who reads later asks for a time behind all that is stored, and finds it closed, also where the clock stands still.
+    """
+    until = claim.valid_until if claim.valid_from is None else None
+    return until if until is not None and now < until <= now + TICK else now
+
+
 def _may_touch(fact: Fact, provenance: Provenance) -> bool:
     """Only the user takes back what the user said."""
     return provenance.origin == "user" or fact.provenance.origin != "user"
