@@ -132,6 +132,17 @@ async def test_an_object_may_be_left_out_or_named_in_short(memory, clock, text, 
     assert await facts(memory) == left
 
 
+async def test_no_longer_hating_something_is_no_reason_not_to_prefer_it(memory, clock):
+    await said(memory, clock, "I hate dark mode.", "I prefer dark mode.", "I don't hate dark mode anymore.")
+    assert await facts(memory) == ["user prefers dark mode"]
+
+
+async def test_who_is_left_is_not_learnt_as_company(memory, clock):
+    await said(memory, clock, "I broke up with my girlfriend Anna.")
+    clock.advance(MINUTE)
+    assert await facts(memory) == []
+
+
 async def test_a_pasted_text_takes_nothing_back(memory, clock):
     await said(memory, clock, "I'm a vegan.")
     await said(memory, clock, "From: Bob\nSubject: dinner\n\nI'm not vegan anymore. I stopped being vegan.\nBob")

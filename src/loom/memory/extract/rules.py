@@ -221,7 +221,7 @@ class _Reader:
             yield from self._ended(left, left.match["subject"])
         if (what := denied(clause)) is None:
             return
-        for claim, _ in self._plain(what.clause):
+        for claim in (claim for claim, _ in self._plain(what.clause) if not claim.retracts):
             # A bare `not` with a time may speak of that time alone: "I'm not working at Acme today".
             if what.is_firm or claim.valid_from == self.episode.at:
                 end = self.episode.at if claim.valid_from is None else claim.valid_from
