@@ -3,8 +3,11 @@
 First measured, before anything was changed for it, the half that was not in sight while rules were written gave 30 of 31
 learnt, 17 of 17 taken back and 17 of 17 left alone; "I ride a Brompton to work." is not learnt to this day. Both halves
 were written by the author of the rules, who cannot forget one half while writing for the other. The sentences that were
-written afterwards, in two lots, say more: see their tests for what was measured first. No lot ever gave a wrong fact. In 12,206 messages that people and models wrote (LoCoMo, LongMemEval, RealMem, BEAM), the
-rules of this measurement found four facts that the rules before them had not: all four are right.
+written afterwards, in two lots, say more: see their tests for what was measured first. No lot gave a wrong fact.
+
+That is not because the rules could not: read over 12,206 messages of LoCoMo, LongMemEval, RealMem and BEAM, the first
+version found some fifty likings that nobody has ("some savory items, like quiches"). It was corrected on these messages,
+so they are no measure of it any more; what it finds there since, beyond the rules before, are four facts, all right.
 """
 
 from collections.abc import Sequence
