@@ -40,8 +40,9 @@ MADE: dict[str, Callable[[], list[re.Pattern[Any]]]] = {
     "loom.memory.rank._name": _made_of_names,
     "loom.context.skill_match.__init__": _made_of_skills,
     "loom.context.skill_match._phrase": _made_of_skills,
-    "loom.memory.extract.rules._rule": list,  # called while the module is made; what it gives is held by the module
+    "loom.memory.extract.phrases.rule": list,  # called while the module is made; what it gives is held by the module
     "loom.memory.extract.plain_wish._any": list,  # the same
+    "loom.memory.extract.retractions._form": list,  # the same
     "loom.context.trigger._reads": list,  # one character, at one place
 }
 """Functions that make a pattern of their arguments, and patterns that they made."""

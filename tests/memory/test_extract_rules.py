@@ -18,7 +18,11 @@ def said(text: str, origin="user", speaker=None, id="e1") -> Episode:
 
 async def found(text: str, **changes) -> set[str]:
     result = await RuleExtractor().extract([said(text, **changes)])
-    return {f"{c.subject} {c.predicate} {c.object}{' (over)' if c.valid_from is None else ''}" for c in result.claims}
+    return {
+        f"{c.subject} {c.predicate} {c.object}{' (over)' if c.valid_from is None else ''}"
+        for c in result.claims
+        if not c.retracts
+    }
 
 
 POSITIVE = {

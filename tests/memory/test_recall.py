@@ -169,7 +169,7 @@ async def test_the_newest_statement_stands_above_the_one_it_changes(where):
 
 
 CHAT = [
-    {"role": "user", "content": "Which honey suits tea?"},
+    {"role": "user", "content": "Which honey suits tea? I like it mild."},
     {
         "role": "assistant",
         "content": "For tea a mild acacia honey suits, or lime honey; " + "and then there is more. " * 20,

@@ -8,7 +8,7 @@ from loom.core.message import Message, TextPart
 from loom.engine import open_memory
 from loom.errors import UsageError
 from loom.memory.config import MemoryConfig
-from loom.memory.topics import are_reversed, contradict, topic_of
+from loom.memory.topics import compete, contradict, topic_of
 from loom.protocols.extractor import Claim, Extraction
 from loom.testing import FakeClock
 
@@ -287,5 +287,6 @@ def test_topics():
     assert topic_of("...") is None
     assert contradict("speak German", "never speak German")
     assert not contradict("speak German", "always speak German")
-    assert are_reversed("tea to coffee", "coffee over tea")
-    assert not are_reversed("tea", "coffee over tea")
+    assert compete("tea to coffee", "coffee over tea")
+    assert compete("tea", "coffee over tea")
+    assert not compete("tea", "tea over coffee")

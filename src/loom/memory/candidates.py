@@ -24,7 +24,7 @@ from loom.protocols.extractor import Claim
 
 UNCONFIRMED: Final = "unconfirmed"
 """The predicate of candidates."""
-PREFERENCES: Final = frozenset({"diet", "allergic_to", "prefers", "pronouns"})
+PREFERENCES: Final = frozenset({"diet", "does_not_eat", "allergic_to", "intolerant_to", "prefers", "pronouns"})
 """Facts about the user that are worth a place in every turn."""
 MOST: Final = 5
 """Candidates that are kept of the episodes that are learnt from together: a pasted page may hold hundreds."""
@@ -79,7 +79,7 @@ def candidate_of(claim: Claim) -> str | None:
     What only says that something is over asks for nothing.
     """
     text = one_line(_text_of(claim))
-    is_over = claim.valid_from is None and claim.valid_until is not None
+    is_over = claim.retracts or (claim.valid_from is None and claim.valid_until is not None)
     return None if is_over or len(text) > MAX_INSTRUCTION or topic_of(text) is None else text
 
 

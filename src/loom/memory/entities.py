@@ -28,7 +28,8 @@ _PREDICATES: Final[dict[str, str]] = {
     alias: name
     for name, aliases in {
         "lives_in": "live_in living_in lived_in moved_to move_to relocated_to based_in resides_in reside_in "
-        "lives_at home_city hometown_now residence current_city city_of_residence is_living_in is_based_in",
+        "lives_at home_city hometown_now residence current_city city_of_residence is_living_in is_based_in "
+        "headquartered_in is_headquartered_in located_in is_located_in",
         "works_at": "work_at works_for work_for working_at working_for employed_at employed_by employer joined "
         "started_at company works_in_company is_employed_by",
         "works_as": "work_as working_as job job_title occupation profession role employed_as is_employed_as",
@@ -60,6 +61,7 @@ _SINGLE: Final = frozenset(
         *("lives_in", "works_at", "works_as", "name", "age", "birthday", "born_in", "married_to", "email", "phone"),
         *("address", "diet", "gender", "nationality", "marital_status", "time_zone", "native_language", "height"),
         *("weight", "pronouns", "engaged_to", "partner", "mother", "father", "current_project"),
+        *("written_in",),
     }
 )
 _MULTI: Final = frozenset(
@@ -67,6 +69,17 @@ _MULTI: Final = frozenset(
         *("likes", "dislikes", "knows", "owns", "speaks", "visited", "has_pet", "allergic_to", "also_called", "plans"),
         *("prefers", "sister", "brother", "son", "daughter", "child", "friend", "cousin", "aunt", "uncle", "niece"),
         *("nephew", "colleague", "hobby", "interested_in", "studied", "attended", "skill", "plays"),
+        *(
+            "uses",
+            "runs",
+            "runs_on",
+            "built_with",
+            "hosted_on",
+            "depends_on",
+            "does_not_eat",
+            "intolerant_to",
+            "learning",
+        ),
     }
 )
 

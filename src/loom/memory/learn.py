@@ -23,7 +23,8 @@ from loom.memory.guarded import guarded
 from loom.memory.halves import role_of
 from loom.memory.listing import every_fact
 from loom.memory.neighbours import Store
-from loom.memory.standing import StandingItem, is_standing, own_words, placed, settled, standing_items
+from loom.memory.retraction import after_ending, predicates_of, resolved
+from loom.memory.standing import StandingItem, is_standing, own_words, placed, standing_items
 from loom.memory.times import after, latest_of
 from loom.memory.topics import PREFIX
 from loom.protocols.extractor import Claim, Extractor
@@ -110,7 +111,8 @@ class Learner:
             plain = Claim(
                 subject=USER, predicate=INSTRUCTION, object=sentence, sources=(episode.id,), valid_from=episode.at
             )
-            stands = [claim for claim in read.claims if is_standing(claim)] or [plain]
+            stands = [claim for claim in read.claims if is_standing(claim)]
+            stands += [plain] if all(claim.retracts for claim in stands) else []
             claims += [(claim, episode.provenance) for claim in stands]
         return await self.claimed(scope, claims, episodes=[episode])
 
@@ -131,11 +133,13 @@ class Learner:
         before = standing_items(known.values(), now=now)
         written: dict[str, Fact] = {}
         for claim, provenance in wanted:
-            for settled_claim in settled(claim, known.values(), now=now) if is_standing(claim) else [claim]:
+            aliases = Aliases.of(f for f in known.values() if f.predicate in _NAMING)
+            for made in resolved(claim, list(known.values()), now=now, provenance=provenance, aliases=aliases):
                 aliases = Aliases.of(f for f in known.values() if f.predicate in _NAMING)
+                now = after_ending(made, now)
                 change = assert_claim(
                     list(known.values()),
-                    settled_claim,
+                    made,
                     now=now,
                     ids=self._ids,
                     provenance=provenance,
@@ -173,7 +177,7 @@ class Learner:
 
     async def _known(self, scope: Scope, claims: Sequence[Claim]) -> dict[str, Fact]:
         """The facts that claims may touch: those of their predicates, those that name things, and what stands."""
-        predicates = tuple(dict.fromkeys([*_NAMING, *(predicate_key(claim.predicate) for claim in claims)]))
+        predicates = tuple(dict.fromkeys([*_NAMING, *(key for claim in claims for key in predicates_of(claim))]))
         found = await every_fact(self._store, scope, In("predicate", predicates))
         if any(is_standing(claim) for claim in claims):
             found += [f for f in await every_fact(self._store, scope, Eq("subject", USER)) if is_standing(f)]
@@ -191,7 +195,8 @@ def _of_speaker(claim: Claim, episodes: Sequence[Episode]) -> Claim:
 
 def _is_sayable(claim: Claim) -> bool:
     """Whether a claim says something that can be shown, under a predicate that is free to use."""
-    is_shown = all(one_line(part) for part in (claim.subject, claim.predicate, claim.object))
+    parts = (claim.subject, claim.predicate, *((claim.object,) if claim.object or not claim.retracts else ()))
+    is_shown = all(one_line(part) for part in parts)
     return is_shown and predicate_key(claim.predicate) != UNCONFIRMED
 
 

@@ -21,9 +21,11 @@ from loom.core.scope import Scope
 from loom.core.words import query_terms, terms
 from loom.errors import LoomError, ProviderError, UsageError
 from loom.memory.apart import search_apart
+from loom.memory.asked import without_questions
 from loom.memory.binding import Binding
 from loom.memory.candidates import is_candidate
 from loom.memory.halves import Halves, role_of, user_first
+from loom.memory.hops import with_hops
 from loom.memory.neighbours import POSITION
 from loom.memory.newer import TOP, newest_first
 from loom.memory.pack import Piece, pack
@@ -118,7 +120,9 @@ class Recall:
         found, asked, notes = await self._candidates(scope, question, query)
         records = {id: record for id, (record, _) in found.items()}
         ranked = rank([_candidate(record, signals) for record, signals in found.values()], asked)
+        ranked = without_questions(question, ranked, records)
         ranked, failed = await self._reranked(question, ranked, records)
+        ranked = await with_hops(self._store, scope, ranked, records, question=question, query=query)
         # A question about a time may mean what was said then; a statement looks for what it makes old.
         if asked.when is None and not _is_statement(question):
             first = _compared(records[r.id] for r in ranked[:TOP])

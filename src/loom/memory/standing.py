@@ -26,7 +26,7 @@ from loom.memory.entities import USER, normalise, predicate_key
 from loom.memory.facts import statements_of
 from loom.memory.timeline import Segment, Statement, moment, timeline
 from loom.memory.times import after, latest_of
-from loom.memory.topics import PREFIX, are_reversed, contradict, topic_of
+from loom.memory.topics import PREFIX, compete, contradict, topic_of
 from loom.protocols.extractor import Claim
 from loom.tokens import EstimateCounter
 
@@ -168,7 +168,7 @@ def _conflict(claim: Claim, fact: Fact) -> bool:
     if fact.predicate.startswith(PREFIX):
         return claim.predicate.startswith(PREFIX) and contradict(claim.object, fact.object)
     both = predicate_key(claim.predicate) == predicate_key(fact.predicate) == "prefers"
-    return both and are_reversed(claim.object, fact.object)
+    return both and compete(claim.object, fact.object, changed=claim.changes)
 
 
 def _slots(facts: Iterable[Fact]) -> list[tuple[str, list[Statement]]]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from loom.core.words import query_terms
-from loom.memory.extract.rules import LANGUAGE
+from loom.memory.extract.phrases import LANGUAGE
 
 PREFIX: Final = "instruction_"
 """How the predicates of instructions begin; what follows is the topic."""
@@ -49,6 +49,35 @@ _VALUED: Final = tuple(
 _BOUND: Final = re.compile(r"^(?=.+\Z)(?P<what>.+ (?:before|after|until|later than|earlier than)) \d.*", re.IGNORECASE)
 """What is bounded by an hour or a number: another bound replaces it."""
 _CHOICE: Final = re.compile(r"^(?=.+\Z)(?P<this>.+?) (?:over|to|rather than|instead of) (?P<that>.+)", re.IGNORECASE)
+_ALTERNATIVES: Final = tuple(
+    frozenset(query_terms(group))
+    for group in (
+        "dark light",
+        "tea coffee espresso cappuccino latte matcha cocoa decaf",
+        "beer wine cider",
+        "red white rose",
+        "window aisle middle",
+        "email emails mail phone call calls text texts sms chat slack video letter",
+        "metric imperial",
+        "celsius fahrenheit",
+        "tabs spaces",
+        "vim neovim emacs nano vscode code pycharm intellij sublime zed",
+        "chrome firefox safari edge brave",
+        "mac macos windows linux",
+        "android iphone ios",
+        "morning mornings afternoon afternoons evening evenings night nights",
+        "train trains plane planes flying car driving bus buses bike cycling",
+        "short long brief detailed concise verbose",
+        "formal informal casual",
+        "summer winter spring autumn fall",
+        "hot cold iced warm",
+        "sweet savoury savory salty",
+        "cat cats dog dogs",
+        "paper digital ebook ebooks",
+        "card cash",
+    )
+)
+"""Of each of these people prefer one. Words that may stand beside each other are not here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +128,28 @@ def contradict(one: str, other: str) -> bool:
     )
 
 
-def are_reversed(one: str, other: str) -> bool:
-    """Whether two preferences are each other's reverse: tea over coffee, and coffee over tea."""
-    first, second = _CHOICE.fullmatch(one), _CHOICE.fullmatch(other)
-    if first is None or second is None:
+def compete(one: str, other: str, *, changed: bool = False) -> bool:
+    """Whether two preferences, or two things that are used, cannot both stand: the later one takes the place.
+
+    They are each other's alternative, or the same thing in another version. Where something is said to have changed, it
+    is enough that they are two of one kind: dark mode and sepia mode.
+    """
+    (first, beside), (second, besides) = _choice(one), _choice(other)
+    if first == second:
         return False
-    return (query_terms(first["this"]), query_terms(first["that"])) == (
-        query_terms(second["that"]),
-        query_terms(second["this"]),
-    )
+    if first == besides or beside == second:
+        return True
+    only, only_other = set(first) - set(second), set(second) - set(first)
+    if not only or not only_other:
+        return False
+    if any(only <= group and only_other <= group for group in _ALTERNATIVES):
+        return True
+    is_version = all(word.isdigit() for word in only | only_other)
+    is_kind = changed and first[-1:] == second[-1:] and max(len(only), len(only_other)) <= 2
+    return is_kind or (is_version and first[:1] == second[:1])
+
+
+def _choice(text: str) -> tuple[tuple[str, ...], tuple[str, ...] | None]:
+    """What is preferred, and to what, in words to compare."""
+    found = _CHOICE.fullmatch(text)
+    return (query_terms(found["this"]), query_terms(found["that"])) if found else (query_terms(text), None)

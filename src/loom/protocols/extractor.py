@@ -15,7 +15,12 @@ from loom.errors import UsageError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """A fact somebody stated, before memory decides what to do with it. `sources` are the episodes that say it."""
+    """A fact somebody stated, before memory decides what to do with it. `sources` are the episodes that say it.
+
+    With `retracts` it takes a fact back: what is known of the subject under the predicate with this object, or with any
+    where the object is empty, is over since `valid_until`; `valid_from` is when that was said. What is not known is not
+    retracted into anything. `changes` says that something else was so before, in the words of the claim.
+    """
 
     subject: str
     predicate: str
@@ -25,10 +30,13 @@ class Claim:
     valid_until: datetime | None = None
     confidence: float = 1.0
     cardinality: Cardinality = "inferred"
+    retracts: bool = False
+    changes: bool = False
 
     def __post_init__(self) -> None:
-        for name, value in (("subject", self.subject), ("predicate", self.predicate), ("object", self.object)):
+        for name, value in (("subject", self.subject), ("predicate", self.predicate)):
             check_text(value, f"the {name} of a claim")
+        check_text(self.object, "the object of a claim", may_be_empty=self.retracts)
         check_share(self.confidence, "the confidence of a claim")
         if not self.sources:
             raise UsageError(

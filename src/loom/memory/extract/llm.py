@@ -39,6 +39,7 @@ SCHEMA: Final[JSON] = {
                     "predicate": {"type": "string"},
                     "object": {"type": "string"},
                     "changed": {"type": "boolean"},
+                    "retracts": {"type": "boolean"},
                     "valid_until": {"type": "string"},
                     "valid_from": {"type": "string"},
                 },
@@ -64,6 +65,7 @@ Go through the messages one after the other; a message often states several fact
 - Leave out what stands between <known> and </known>, unless a message states it.
 Only where the message says so, add:
 - changed: true, if it replaces an earlier value (now, moved, switched).
+- retracts: true, if it says that this is not so or no longer so (not vegan anymore, quit Acme).
 - valid_until, valid_from: ISO 8601, such as 2025-12-31. What is over has valid_until.
 Where nothing is stated, answer {"facts": []}."""
 
@@ -211,10 +213,15 @@ def _claim(item: JSON, episodes: Mapping[str, Episode]) -> Claim:
     start, end = _time(table, "valid_from"), _time(table, "valid_until")
     if start is not None and end is not None and end < start:
         raise _Unusable(f"valid_until {end.isoformat()} lies before valid_from {start.isoformat()}")
-    if start is None and end is None:
-        start = max(e.at for e in sources)
+    said = max(e.at for e in sources)
+    retracts = table.get("retracts") is True
+    if retracts:
+        start, end = said, min(end or said, said)
+    elif start is None and end is None:
+        start = said
     # A model may call anything changed; where the table knows the predicate, the table decides.
     free = not (is_known_multi(predicate) or is_known_single(predicate))
+    changed = table.get("changed") is True and not retracts
     return Claim(
         subject=subject,
         predicate=predicate,
@@ -223,7 +230,9 @@ def _claim(item: JSON, episodes: Mapping[str, Episode]) -> Claim:
         valid_from=start,
         valid_until=end,
         confidence=_confidence(table),
-        cardinality="single" if free and table.get("changed") is True else "inferred",
+        cardinality="single" if free and changed else "inferred",
+        retracts=retracts,
+        changes=changed,
     )
 
 

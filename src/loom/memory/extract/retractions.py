@@ -1,0 +1,160 @@
+"""What a clause takes back: a negated clause is read as what it denies, and some say it in words of their own.
+
+A denial is turned into the plain statement that it denies ("I don't live in Rome anymore" into "I live in Rome"),
+so that whatever the rules can learn they can also take back.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from loom.memory.extract.phrases import AM, HAVE, NAME, NOW, PERSON, PET, PLACE, SELF, TAIL, THING, WE
+
+_NOT: Final = r"(?:not|no longer) (?!(?:only|just|yet|even|sure|really|necessarily|always|exactly|so|very|that)\b)"
+_BASE: Final = {
+    "working": "work",
+    "living": "live",
+    "driving": "drive",
+    "using": "use",
+    "speaking": "speak",
+    "liking": "like",
+    "loving": "love",
+    "preferring": "prefer",
+    "hating": "hate",
+    "enjoying": "enjoy",
+    "learning": "learn",
+}
+_THIRD: Final = {
+    **{verb: f"{verb}s" for verb in ("live", "work", "use", "like", "love", "prefer", "speak", "drive", "run", "hate")},
+    "depend": "depends",
+    "have": "has",
+}
+_STOPPED: Final = r"(?:(?:have |has |['\u2019](?:ve|s) )?(?:just |recently |now )?(?:stopped|quit|gave up|given up))"
+_DENIALS: Final[tuple[tuple[re.Pattern[str], str], ...]] = (
+    (re.compile(rf"^{AM}{NOW} {_NOT}(?P<rest>.+)$"), "I'm"),
+    (re.compile(rf"^(?:I|i|We|we)(?: {_STOPPED}|['\u2019]ve stopped) being (?P<rest>.+)$"), "I'm"),
+    (re.compile(r"^(?:[Pp]lease )?(?:[Ff]orget|[Ii]gnore|[Dd]isregard) that (?P<rest>(?:I|my)\b.+)$"), ""),
+    (re.compile(r"^(?:I|i|We|we)(?: really)? (?:don['\u2019]t|do not|no longer) (?P<rest>.+)$"), "I"),
+)
+_STOPS_DOING: Final = re.compile(
+    rf"^(?P<subject>(?:I|i|We|we)|{NAME}) {_STOPPED} (?P<verb>{'|'.join(_BASE)}) (?P<rest>.+)$"
+)
+_OTHER_IS_NOT: Final = re.compile(rf"^(?P<subject>[\w'\u2019 .-]{{1,60}}?) (?:isn['\u2019]t |is {_NOT})(?P<rest>.+)$")
+_OTHER_DOES_NOT: Final = re.compile(
+    rf"^(?P<subject>[\w'\u2019 .-]{{1,60}}?) (?:doesn['\u2019]t|does not) (?P<verb>{'|'.join(_THIRD)}) (?P<rest>.+)$"
+)
+_OTHER_NO_LONGER: Final = re.compile(
+    rf"^(?P<subject>[\w'\u2019 .-]{{1,60}}?) no longer (?P<verb>{'|'.join(_THIRD.values())}) (?P<rest>.+)$"
+)
+_FIRM: Final = re.compile(
+    r"\b(?:any ?more|any longer|no longer|stopped|quit|gave up|given up|after all|turns out)\b", re.IGNORECASE
+)
+"""Words that say that something was so; a bare `not` may only speak of today."""
+
+
+@dataclass(frozen=True, slots=True)
+class Denied:
+    """The plain statement that a clause denies. `is_firm` where it also says that it was so before."""
+
+    clause: str
+    is_firm: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Over:
+    """What a clause says is over: under each of these predicates, this object, or all where it is empty."""
+
+    predicates: tuple[str, ...]
+    object: str
+    match: re.Match[str]
+
+
+def denied(clause: str) -> Denied | None:
+    """What a clause denies, as the statement of it; None where it denies nothing."""
+    is_firm = _FIRM.search(clause) is not None
+    for pattern, head in _DENIALS:
+        if found := pattern.match(clause):
+            return Denied(f"{head} {found['rest']}".strip(), is_firm)
+    if found := _STOPS_DOING.match(clause):
+        verb = _BASE[found["verb"]]
+        is_own = found["subject"].casefold() in {"i", "we"}
+        return Denied(f"{found['subject']} {verb if is_own else _THIRD.get(verb, verb)} {found['rest']}", is_firm)
+    if found := _OTHER_IS_NOT.match(clause):
+        return Denied(f"{found['subject']} is {found['rest']}", is_firm)
+    if found := _OTHER_DOES_NOT.match(clause):
+        return Denied(f"{found['subject']} {_THIRD[found['verb']]} {found['rest']}", is_firm)
+    if found := _OTHER_NO_LONGER.match(clause):
+        return Denied(f"{found['subject']} {found['verb']} {found['rest']}", is_firm)
+    return None
+
+
+def _form(predicates: str, pattern: str, *, tail: str = TAIL) -> tuple[tuple[str, ...], re.Pattern[str]]:
+    return tuple(predicates.split()), re.compile(f"^{pattern}{tail}")
+
+
+_DID: Final = rf"(?:{WE}|{HAVE}){NOW}"
+_TASTE: Final = "likes prefers uses"
+_FORMS: Final = (
+    _form(
+        "works_at", rf"{_DID} (?:left|quit|resigned from) (?:my (?:job|position|role) (?:at|with) )?(?P<object>{NAME})"
+    ),
+    _form("works_at", rf"{SELF} (?:was|got|have been) (?:fired|laid off|let go)(?: (?:from|by) (?P<object>{NAME}))?"),
+    _form("works_at", rf"{_DID} (?:left|quit|lost) my job"),
+    _form("works_at", rf"{AM}{NOW} (?:unemployed|between jobs|out of work|jobless)"),
+    _form("works_at works_as", rf"(?:{AM}|{_DID}){NOW} retired"),
+    _form("lives_in", rf"{_DID} moved (?:away from|out of) (?P<object>{PLACE})"),
+    _form("lives_in", rf"{_DID} left (?P<object>{PLACE}) for good"),
+    _form(
+        "drives owns",
+        rf"{_DID} (?:sold|gave away|got rid of|traded in|scrapped|totall?ed) (?:my|our) (?P<object>{THING})",
+    ),
+    _form("has_pet", rf"(?:[Mm]y|[Oo]ur) {PET},? (?P<object>{PERSON}),? (?:died|passed away|is dead)"),
+    _form(
+        "married_to partner girlfriend boyfriend engaged_to",
+        rf"(?:{WE}|{PERSON} and I)(?: got| are|['\u2019]re)?(?: now)? "
+        rf"(?:divorced|broke up|broken up|split up|separated)(?: with (?P<object>{PERSON}))?",
+    ),
+    _form("married_to", rf"{AM}{NOW} (?:divorced|widowed)(?: from (?P<object>{PERSON}))?"),
+    _form(_TASTE, rf"{AM}{NOW} (?:done|through|finished) with (?P<object>{THING})"),
+    _form(_TASTE, rf"{_DID} (?:gone|went) off (?P<object>{THING})"),
+    _form(
+        _TASTE,
+        rf"{_DID} (?:quit|gave up|given up|stopped)"
+        rf"(?: on)?(?: (?:drinking|eating|using|wearing|playing|watching|reading|buying))? (?P<object>{THING})",
+    ),
+    _form(f"{_TASTE} drives", rf"{_DID} switched from (?P<object>{THING}) to {THING}"),
+)
+_THEY_LEFT: Final = re.compile(
+    rf"^(?P<subject>{NAME}) (?:has )?(?:just |recently )?(?:left|quit|resigned from) (?P<object>{NAME}){TAIL}"
+)
+_EATS: Final = re.compile(
+    rf"^{WE}(?: (?:now|actually|do|can))? eat "
+    rf"(?P<object>meat|beef|chicken|pork|fish|seafood|dairy|cheese|eggs|gluten|bread){TAIL}"
+)
+_MEAT: Final = ("vegan", "vegetarian", "pescatarian")
+_RULED_OUT: Final = {
+    **dict.fromkeys(("meat", "beef", "chicken", "pork"), _MEAT),
+    **dict.fromkeys(("fish", "seafood"), ("vegan", "vegetarian")),
+    **dict.fromkeys(("dairy", "cheese", "eggs"), ("vegan",)),
+    **dict.fromkeys(("gluten", "bread"), ("gluten-free", "gluten free")),
+}
+"""The diets that somebody who eats this does not keep."""
+
+
+def over_in(clause: str) -> Iterator[Over]:
+    """What a clause says of the speaker is over, in words of its own."""
+    for predicates, pattern in _FORMS:
+        if found := pattern.match(clause):
+            yield Over(predicates, found.groupdict().get("object") or "", found)
+    if found := _EATS.match(clause):
+        yield from (Over(("diet",), diet, found) for diet in _RULED_OUT[found["object"]])
+        yield Over(("does_not_eat",), found["object"], found)
+
+
+def left_by(clause: str) -> Over | None:
+    """The employer that somebody else left; the group `subject` of the match says who."""
+    found = _THEY_LEFT.match(clause)
+    return Over(("works_at",), found["object"], found) if found else None
