@@ -25,8 +25,8 @@ class AgentConfig:
 
     name: str
     system_prompt: str = ""
-    memory: MemoryConfig | str | Mapping[str, Any] | Memory | None = None
-    """The four layers of its memory, on the application's store; or whatever an Agent takes as its memory."""
+    memory: MemoryConfig | str | Mapping[str, Any] | Memory | None = field(default_factory=MemoryConfig)
+    """The four layers of its memory, on the application's store; or whatever an Agent takes as its memory. None is none."""
     model: str | Model | None = None
     """The application's model if not given."""
     tools: tuple[Tool, ...] = ()

@@ -302,7 +302,7 @@ def test_a_model_costs_the_same_by_every_name(name: str, known_as: str) -> None:
 
 async def test_facts_need_a_memory_and_a_model() -> None:
     with pytest.raises(UsageError, match="facts='model' needs a memory"):
-        Agent(model=ScriptedModel(), facts="model")
+        Agent(model=ScriptedModel(), memory=None, facts="model")
     with pytest.raises(UsageError, match="facts='model' needs a language model, and offline:memory is none"):
         Agent(model="offline:memory", memory="inmemory", facts="model")
     with pytest.raises(UsageError, match="facts='never' is not known"):

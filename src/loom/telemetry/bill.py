@@ -53,7 +53,7 @@ class MeteredModel:
 
     def __init__(self, model: Model, ledger: Ledger) -> None:
         self._model = model
-        self._ledger = ledger
+        self.ledger = ledger
 
     @property
     def name(self) -> str:
@@ -62,19 +62,19 @@ class MeteredModel:
 
     async def complete(self, request: ModelRequest) -> ModelResponse:
         """The whole answer."""
-        self._ledger.sent()
+        self.ledger.sent()
         response = await self._model.complete(request)
-        self._ledger.answered(response.usage, info_of(self.name))
+        self.ledger.answered(response.usage, info_of(self.name))
         return response
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[Chunk]:
         """The answer as it comes; the last item is the whole ModelResponse."""
-        self._ledger.sent()
+        self.ledger.sent()
         chunks = self._model.stream(request)
         try:
             async for chunk in chunks:
                 if isinstance(chunk, ModelResponse):
-                    self._ledger.answered(chunk.usage, info_of(self.name))
+                    self.ledger.answered(chunk.usage, info_of(self.name))
                 yield chunk
         finally:
             if isinstance(chunks, AsyncGenerator):  # closing it stops the request
