@@ -98,13 +98,16 @@ class EntryNotFound(NotFound):
 
 
 class CostExceeded(LoomError):
-    """A run has cost as much as it may, so no further request was made; in US dollars."""
+    """A run has cost as much as it may, so no further request was made; in US dollars.
 
-    def __init__(self, *, spent: float, ceiling: float) -> None:
-        super().__init__(
-            f"this run has cost ${spent:.4f} of at most ${ceiling:.4f}, so the model was not asked again; "
-            "raise max_cost to go on"
-        )
+    `spent` is None where a model was asked whose price is not known, so that the ceiling cannot be kept.
+    """
+
+    def __init__(self, *, spent: float | None, ceiling: float) -> None:
+        known = f"this run has cost ${spent or 0:.4f} of at most ${ceiling:.4f}"
+        unknown = f"what this run has cost is not known, and it may cost at most ${ceiling:.4f}"
+        self.reason = unknown if spent is None else known
+        super().__init__(f"{self.reason}, so the model was not asked again; raise max_cost to go on")
         self.spent, self.ceiling = spent, ceiling
 
 

@@ -72,6 +72,30 @@ async def test_what_it_spends_is_on_both_bills_and_counts_for_the_ceiling() -> N
     assert (await outer.run("Go.", max_cost=0.02)).stop == "cost"
 
 
+async def test_an_agent_inside_a_run_stops_at_the_ceiling_of_that_run() -> None:
+    @tool
+    def again() -> str:
+        """Go on."""
+        return "on"
+
+    inner_model = ScriptedModel(lambda _: ToolCallPart("a", "again", {}), name=PRICED)
+    inner = Agent("x " * 9_000, model=inner_model, tools=[again], name="expert", memory=None)
+    outer = Agent(model=ScriptedModel([ask("Go."), "Done."], name=PRICED), tools=[inner.as_tool()], memory=None)
+    result = await outer.run("Go.", max_cost=0.05)
+    assert result.stop == "cost"
+    assert result.cost
+    assert 0.05 <= result.cost < 0.1
+    assert len(inner_model.requests) < 5
+
+
+async def test_a_ceiling_that_nobody_could_keep_ends_the_run() -> None:
+    inner = Agent(model=ScriptedModel(lambda _: "ok"), name="expert", memory=None)
+    outer = Agent(model=ScriptedModel([ask("Go."), "Done."], name=PRICED), tools=[inner.as_tool()], memory=None)
+    result = await outer.run("Go.", max_cost=5)
+    assert (result.stop, result.cost) == ("cost", None)
+    assert any("what this run has cost is not known" in note for note in result.notes)
+
+
 async def test_it_shares_no_memory_unless_it_is_given_one() -> None:
     async def asked(**options: Any) -> str:
         inner_model = ScriptedModel(lambda _: "ok")

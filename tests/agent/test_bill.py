@@ -139,7 +139,10 @@ async def test_run_returns_while_learning_never_does() -> None:
         for n in range(4):
             done = await agent.run(f"I moved to Oslo {n}.", user_id="ann", session_id="s")
             assert done.text == "Noted."
-            assert [event async for event in agent.stream("Thanks!", user_id="ann")][-1].type in {"turn.end", "memory.promoted"}
+            assert [event async for event in agent.stream("Thanks!", user_id="ann")][-1].type in {
+                "turn.end",
+                "memory.promoted",
+            }
         assert agent.memory
         assert await agent.memory.facts(user_id="ann"), "what rules find is known to the next turn"
         assert not any(is_learning(request) for request in model.requests)

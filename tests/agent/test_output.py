@@ -148,6 +148,16 @@ async def test_an_answer_that_was_cut_off_is_none() -> None:
     assert (await Agent(model=model).run("Weather?", output_type=Weather)).output.city == "Rome"
 
 
+async def test_a_turn_that_ends_early_has_no_answer_and_stays_whole() -> None:
+    model = ScriptedModel([final(city="Oslo"), "Bye."])
+    async with Agent(model=model, config={"max_steps": 1}) as agent:
+        result = await agent.run("Weather?", session_id="s", output_type=Weather)
+        assert (result.stop, result.output) == ("steps", None)
+        assert (await agent.run("Bye.", session_id="s")).text == "Bye."
+        parts = [part for message in model.requests[1].messages for part in message.parts]
+        assert sum(isinstance(part, ToolResultPart) for part in parts) == 1
+
+
 async def test_a_session_takes_a_form_too() -> None:
     reply = await Session(model=ScriptedModel([final(x=1, y=2)])).send("Where?", output_type=Point)
     assert reply.output == Point(1, 2)

@@ -42,19 +42,11 @@ class TurnOptions:
     max_cost: float | None = None
     output: Output | None = None
 
-    def is_spent(self, bill: Bill) -> bool:
-        """Whether a turn has cost as much as it may."""
-        return self.max_cost is not None and bill.cost is not None and bill.cost >= self.max_cost
-
-    def told(self, bill: Bill) -> str:
-        """What a turn has cost of what it may."""
-        return f"this run has cost ${bill.cost or 0:.4f} of at most ${self.max_cost or 0:.4f}"
-
-    def check_cost(self, bill: Bill) -> None:
-        """Refuse another request of a turn that has cost as much as it may."""
-        if self.is_spent(bill):
-            assert self.max_cost is not None
-            raise CostExceeded(spent=bill.cost or 0.0, ceiling=self.max_cost)
+    def exceeded(self, bill: Bill) -> CostExceeded | None:
+        """The error to say that a turn has cost as much as it may; None where it has not."""
+        if self.max_cost is None or (bill.cost is not None and bill.cost < self.max_cost):
+            return None
+        return CostExceeded(spent=bill.cost, ceiling=self.max_cost)
 
 
 def turn_options(state: State, run_id: str, **asked: Unpack[Asked]) -> TurnOptions:

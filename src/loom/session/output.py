@@ -40,6 +40,7 @@ class Output:
         self.problem: str | None = None
         """What is wrong with the answer given last."""
         self.is_given = False
+        self.has_failed = False
 
     def is_over(self, response: ModelResponse) -> bool:
         """Whether nothing more is asked for after this response: the answer is there, or there were enough tries."""
@@ -53,7 +54,8 @@ class Output:
         except ValueError as error:
             self.problem = str(error)
             self._left -= 1
-            return self._left < 0
+            self.has_failed = self._left < 0
+            return self.has_failed
         self.text = json.dumps(call.input, ensure_ascii=False) if call else response.text
         self.is_given = True
         return True
@@ -79,9 +81,9 @@ class Output:
         return Message.user(text) if self.problem else None
 
     def check(self) -> None:
-        """Raise if the model never gave a usable answer."""
-        if self.problem is not None:
-            raise BadOutput(self._form.name, self._tries, self.problem)
+        """Raise if the model had all its tries, and never gave a usable answer."""
+        if self.has_failed:
+            raise BadOutput(self._form.name, self._tries, self.problem or "")
 
 
 def _answer_in(response: ModelResponse, call: ToolCallPart | None) -> JSON:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Iterable, Sequence
+from collections.abc import Collection, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TypeAlias
+from typing import Protocol
 
 from anyio import create_task_group
 
@@ -15,20 +15,30 @@ from loom.core.event import Event, ToolEnd, ToolStart
 from loom.core.limits import MAX_TEXT, MAX_TOOL_INPUT, MAX_TOOL_NAME, chars_in, check_length, shortened
 from loom.core.message import DocumentPart, ImagePart, Message, TextPart, ToolCallPart, ToolResultPart, ToolSpec
 from loom.core.run import RunContext, within_run
-from loom.errors import UsageError
+from loom.errors import CostExceeded, UsageError
 from loom.protocols.tool import Tool, ToolOutput
 from loom.session.events import Emitter
 from loom.telemetry.bill import Bill, Ledger
 
-Charged: TypeAlias = Callable[[Bill, Collection[Ledger]], None]
-"""Is told what was spent inside a tool, and on which ledgers it stands already."""
 
-_charged: ContextVar[Charged | None] = ContextVar("loom_charged", default=None)
+class Payer(Protocol):
+    """A turn that pays for what runs inside its tools."""
+
+    def spend(self, bill: Bill, counted: Collection[Ledger]) -> None:
+        """Something was spent, which stands on these ledgers already."""
+        ...
+
+    def exceeded(self) -> CostExceeded | None:
+        """The error to say that the turn, or one above it, has cost as much as it may; None where it has not."""
+        ...
 
 
-def charged_above() -> Charged | None:
-    """Who is told what is spent here: the turn whose tool this is inside of; None where there is none."""
-    return _charged.get()
+_payer: ContextVar[Payer | None] = ContextVar("loom_payer", default=None)
+
+
+def payer_above() -> Payer | None:
+    """The turn whose tool this is inside of; None where there is none."""
+    return _payer.get()
 
 
 class Toolbox:
@@ -62,11 +72,11 @@ class Toolbox:
         refused: dict[str, str],
         *,
         run: RunContext,
-        charged: Charged,
+        payer: Payer,
     ) -> tuple[Message, list[Event]]:
         """Run every call in a run; those in `refused` (by id) get the reason instead. Returns results and ends.
 
-        `charged` is told what runs inside the tools spend.
+        `payer` pays for what runs inside the tools.
         """
         results: dict[str, ToolResultPart] = {}
         ends: list[Event] = []
@@ -75,7 +85,7 @@ class Toolbox:
             began = self._clock.monotonic()
             result = _failed(call, "the tool was cancelled before it answered")
             try:
-                with within_run(run), _charging(charged):
+                with within_run(run), _paid_by(payer):
                     result = await self._answer(call, refused.get(call.id), MAX_TEXT // len(calls))
             finally:  # a tool that awaits a task which somebody cancelled ends like this, and nothing else does
                 results[call.id] = result
@@ -110,12 +120,12 @@ class Toolbox:
 
 
 @contextmanager
-def _charging(charged: Charged) -> Generator[None]:
-    token = _charged.set(charged)
+def _paid_by(payer: Payer) -> Generator[None]:
+    token = _payer.set(payer)
     try:
         yield
     finally:
-        _charged.reset(token)
+        _payer.reset(token)
 
 
 def _content(output: ToolOutput, most: int) -> tuple[TextPart | ImagePart | DocumentPart, ...]:

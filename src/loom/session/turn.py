@@ -19,7 +19,7 @@ from loom.core.event import (
 )
 from loom.core.message import Message
 from loom.core.window import Window
-from loom.errors import ContextOverflow, LoomError
+from loom.errors import ContextOverflow, CostExceeded, LoomError
 from loom.memory.ingest import said_in
 from loom.memory.values import Recalled, Remembered
 from loom.protocols.model import ModelResponse
@@ -29,7 +29,7 @@ from loom.session.recalling import Known
 from loom.session.resuming import interrupted
 from loom.session.sending import Reply
 from loom.session.state import State
-from loom.session.tools import charged_above
+from loom.session.tools import payer_above
 from loom.telemetry.bill import Bill, Ledger, MeteredModel
 
 
@@ -46,7 +46,7 @@ class TurnRun:
         self._message = message
         self._options = options
         self._resumed = resumed
-        self._above = charged_above()
+        self._above = payer_above()
         self._start = -1
         self._unfinished = False
         self._steps = 0
@@ -106,6 +106,7 @@ class TurnRun:
             response = state.caller.response
             assert response is not None
             if self._is_over(response):
+                self._settle_output(response)
                 break
             self.stop = self._ended_early() or self.stop
             async with aclosing(self._tools(response)) as events:
@@ -114,10 +115,8 @@ class TurnRun:
             if (ended := self._ended_early()) is not None:  # what tools spent counts, too
                 self.stop = ended
                 break
-        if self.stop == "cost":
-            told = f"the model was not asked again: {self._options.told(self.bill)}"
-            yield state.emitter.emit(Recovery, action="degrade", reason=told, attempt=1)
-        self._settle_output(response)
+        if self.stop == "cost" and (error := self.exceeded()) is not None:
+            yield state.emitter.emit(Recovery, action="degrade", reason=str(error), attempt=1)
         state.turn, state.unfinished = state.turn + 1, False
         self.turn = state.turn
         yield await self._saved()
@@ -137,12 +136,12 @@ class TurnRun:
         """Why the model is not asked again, where it is not."""
         if self._steps == self._state.config.max_steps:
             return "steps"
-        return "cost" if self._options.is_spent(self.bill) else None
+        return "cost" if self.exceeded() is not None else None
 
     def _settle_output(self, response: ModelResponse) -> None:
         """Close the calls of a turn whose answer has a form, and take the answer for its text."""
         output = self._options.output
-        if output is None or not (output.is_given or output.problem):
+        if output is None:
             return
         if (closing := output.closing(response.tool_calls)) is not None:
             self._state.history.append(closing)
@@ -179,7 +178,8 @@ class TurnRun:
         async for event in state.compacting.if_needed():
             self._heard(event)
             yield event
-        self._options.check_cost(self.bill)
+        if (error := self.exceeded()) is not None:
+            raise error
         retried = False
         while True:
             if self._tail is not None:
@@ -206,7 +206,7 @@ class TurnRun:
         state = self._state
         response = state.caller.response
         assert response is not None
-        self._spend(Bill(requests=1, usage=response.usage, cost=state.caller.cost(response.usage)))
+        self.spend(Bill(requests=1, usage=response.usage, cost=state.caller.cost(response.usage)))
         state.context.commit(window)
         if response.message is not None and is_sayable(response.message):
             state.history.append(response.message)
@@ -215,9 +215,13 @@ class TurnRun:
 
     def _heard(self, event: Event) -> None:
         if isinstance(event, CompactionEnd):
-            self._spend(self._state.compacting.spent)
+            self.spend(self._state.compacting.spent)
 
-    def _spend(self, bill: Bill, counted: Collection[Ledger] | None = None) -> None:
+    def exceeded(self) -> CostExceeded | None:
+        """The error to say that this turn, or one above it, has cost as much as it may; None where it has not."""
+        return self._options.exceeded(self.bill) or (self._above.exceeded() if self._above else None)
+
+    def spend(self, bill: Bill, counted: Collection[Ledger] | None = None) -> None:
         """Something was spent: by this turn, or, if it is `counted` somewhere, by a run inside one of its tools."""
         model = self._state.caller.model
         own = (model.ledger,) if isinstance(model, MeteredModel) else ()
@@ -227,7 +231,7 @@ class TurnRun:
         self.bill += bill
         self._state.usage += bill.usage
         if self._above is not None:
-            self._above(bill, {*(counted or ()), *own})
+            self._above.spend(bill, {*(counted or ()), *own})
 
     async def _tools(self, response: ModelResponse) -> AsyncGenerator[Event]:
         state = self._state
@@ -238,7 +242,7 @@ class TurnRun:
                 yield event
             for event in state.tools.started(calls):
                 yield event
-            results, ends = await state.tools.run(calls, refused, run=self._options.run, charged=self._spend)
+            results, ends = await state.tools.run(calls, refused, run=self._options.run, payer=self)
             for event in ends:
                 yield event
             logged = state.history.append(results)
@@ -254,8 +258,8 @@ class TurnRun:
             reason = "the answer was cut off before the call was complete; make it again, with less input"
         elif self.stop == "steps":
             reason = f"this turn has had its {self._state.config.max_steps} steps; the call was not made"
-        elif self.stop == "cost":
-            reason = f"{self._options.told(self.bill)}; the call was not made"
+        elif (error := self.exceeded()) is not None:
+            reason = f"{error.reason}; the call was not made"
         else:
             output = self._options.output
             answered = output.refused(response.tool_calls) if output else {}
