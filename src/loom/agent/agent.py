@@ -234,7 +234,7 @@ class Agent:
         Args:
             name: what the model calls it; the agent's name if not given.
             description: what it is good for; the beginning of its instructions if not given.
-            max_depth: how many agents may call each other in a row; the next one is refused.
+            max_depth: how many agents may stand below the first one; a call of the next is refused.
         """
         from loom.agent.as_tool import AgentTool  # noqa: PLC0415  (only where it is wanted)
 

@@ -45,7 +45,7 @@ async def _refusal(approve: Approve, request: ToolRequest) -> str | None:
     try:
         with within_run(request.run):
             answer = await _answer(approve, request)
-    except Exception as error:  # noqa: BLE001  (a guard that cannot decide must not let anything through)
+    except (Exception, SystemExit) as error:  # noqa: BLE001  (a guard that cannot decide must not let anything through)
         _log.exception("the approval of %s failed", request.name)
         return f"its approval failed ({type(error).__name__})"
     if answer is True:
