@@ -158,6 +158,20 @@ async def test_a_turn_that_ends_early_has_no_answer_and_stays_whole() -> None:
         assert sum(isinstance(part, ToolResultPart) for part in parts) == 1
 
 
+async def test_words_at_the_last_step_are_left_as_they_are() -> None:
+    model = ScriptedModel(["It is cold.", "Bye."])
+    async with Agent(model=model, config={"max_steps": 1}, memory=None) as agent:
+        assert (await agent.run("Weather?", session_id="s", output_type=Weather)).stop == "steps"
+        session = await agent.session(session_id="s")
+        assert [message.text for message in session.messages] == ["Weather?", "It is cold."]
+
+
+async def test_what_is_wrong_is_told_in_few_words() -> None:
+    model = ScriptedModel([final(value=["x"] * 5_000), final(value=[1])])
+    assert (await Agent(model=model).run("Go.", output_type=list[int])).output == [1]
+    assert len(str(model.requests[1].messages[-1])) < 4_000
+
+
 async def test_a_session_takes_a_form_too() -> None:
     reply = await Session(model=ScriptedModel([final(x=1, y=2)])).send("Where?", output_type=Point)
     assert reply.output == Point(1, 2)

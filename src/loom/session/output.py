@@ -9,7 +9,7 @@ from typing import Any, Final, cast, get_type_hints, is_typeddict
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
 from pydantic.errors import PydanticUserError
 
-from loom.core.limits import MAX_TOOL_INPUT, chars_in
+from loom.core.limits import MAX_TOOL_INPUT, MAX_VALUE, chars_in, shortened
 from loom.core.message import JSON, Message, ToolCallPart, ToolResultPart, ToolSpec
 from loom.errors import BadOutput, UsageError
 from loom.protocols.model import ModelResponse
@@ -52,7 +52,7 @@ class Output:
         try:
             self.value = self._form.read(_answer_in(response, call))
         except ValueError as error:
-            self.problem = str(error)
+            self.problem = shortened(str(error), MAX_VALUE)
             self._left -= 1
             self.has_failed = self._left < 0
             return self.has_failed
@@ -75,10 +75,10 @@ class Output:
         ]
         return Message("user", tuple(results)) if results else None
 
-    def again(self) -> Message | None:
+    def again(self) -> list[Message]:
         """What to say to a model that answered in words that are no answer."""
         text = f"{NOT_USABLE}{self.problem}. Give it by calling {FINAL_ANSWER}."
-        return Message.user(text) if self.problem else None
+        return [Message.user(text)] if self.problem else []
 
     def check(self) -> None:
         """Raise if the model had all its tries, and never gave a usable answer."""

@@ -178,10 +178,10 @@ class TurnRun:
         async for event in state.compacting.if_needed():
             self._heard(event)
             yield event
-        if (error := self.exceeded()) is not None:
-            raise error
         retried = False
         while True:
+            if (exceeded := self.exceeded()) is not None:
+                raise exceeded
             if self._tail is not None:
                 state.context.step.add(self._tail)
             window = state.context.compile(clear_volatile=False)
@@ -248,8 +248,9 @@ class TurnRun:
             logged = state.history.append(results)
             if state.spilling is not None:
                 await state.spilling.shorten(logged)
-        elif self._options.output is not None and (again := self._options.output.again()) is not None:
-            state.history.append(again)
+        elif self._options.output is not None and self._ended_early() is None:
+            for again in self._options.output.again():
+                state.history.append(again)
         yield await self._saved()
 
     def _refused(self, response: ModelResponse) -> dict[str, str]:
