@@ -26,15 +26,15 @@ STATES = ("as written", "as named", "differs")
 SHARE = 0.97
 """Of the rows that work, as written or as named."""
 
-_WAITING = {
+_WAITING: dict[str, tuple[int, ...]] = {
     "000": (33, 35, 47, 61, 64),
-    "001": (8, 19, 20, 30, 32, 35, 41, 44, 45, 49, 55, 63, 72, 73),
+    "001": (8, 19, 20, 30, 32, 35, 41, 44, 45, 49, 50, 55, 63, 72, 73),
     "002": (36, 37, 39, 49, 56, 81, 85, 89, 90, 91, 107, 117, 119),
-    "003": (12, 13, 20, 21, 25, 34, 43),
+    "003": (12, 13, 14, 20, 21, 25, 32, 33, 34, 37, 43),
     "004": (13, 15, 16, 46),
 }
 WAITING = frozenset(f"{seed}-{number:02d}" for seed, numbers in _WAITING.items() for number in numbers)
-"""Rows that have no test yet."""
+"""Rows whose test is not there yet; each leaves this list with the change that brings it."""
 
 HEADINGS = {
     "000": (
@@ -110,7 +110,8 @@ HOLDERS: dict[str, type] = {
 """What a name in the page's code stands for."""
 MODULES = (
     *("loom", "loom.api", "loom.config.memory", "loom.core.record", "loom.errors", "loom.providers.knowledge"),
-    *("loom.memory.chroma", "loom.memory.embedder", "loom.memory.composite", "loom.compactor"),
+    *("loom.memory", "loom.memory.chroma", "loom.memory.embedder", "loom.memory.composite", "loom.memory.compress"),
+    "loom.compactor",
 )
 """Where a name that stands alone may be had from."""
 
@@ -176,12 +177,14 @@ def test_every_row_has_a_number_a_state_and_a_test() -> None:
 
 
 def test_every_row_names_a_test_that_exists() -> None:
-    assert {row.id for row in rows() if row.test == "TODO"} == WAITING
+    missing: set[str] = set()
     for row in rows():
-        if row.id not in WAITING:
-            match = re.fullmatch(r"`(tests/[\w/]+\.py)::(test_\w+)`", row.test)
-            assert match, row
-            assert match[2] in names_in(match[1]), f"{row.id}: there is no {row.test}"
+        match = re.fullmatch(r"`(tests/[\w/]+\.py)::(test_\w+)`", row.test)
+        assert match, row
+        if not (ROOT / match[1]).exists() or match[2] not in names_in(match[1]):
+            missing.add(row.id)
+    assert missing - WAITING == set(), "these rows name a test that does not exist"
+    assert WAITING - missing == set(), "these rows have their test now; take them out of _WAITING"
 
 
 def test_enough_works() -> None:
