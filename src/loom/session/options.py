@@ -70,7 +70,8 @@ def _check_priced(state: State, ceiling: float) -> None:
     summaries = state.config.compaction.summary_model
     priced = {state.caller.model.name: state.caller.cost(_PRICED)}
     if summaries is not None:
-        priced[summaries.name] = info_of(summaries.name).cost(_PRICED)
+        name = str(getattr(summaries, "name", summaries))
+        priced[name] = info_of(name).cost(_PRICED)
     for name, cost in priced.items():
         if cost is None:
             raise UsageError(

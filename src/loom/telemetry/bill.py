@@ -53,7 +53,12 @@ class MeteredModel:
 
     def __init__(self, model: Model, ledger: Ledger) -> None:
         self._model = model
-        self.ledger = ledger
+        self._ledger = ledger
+
+    @property
+    def ledger(self) -> Ledger:
+        """Where its requests are counted."""
+        return self._ledger
 
     @property
     def name(self) -> str:
@@ -62,19 +67,19 @@ class MeteredModel:
 
     async def complete(self, request: ModelRequest) -> ModelResponse:
         """The whole answer."""
-        self.ledger.sent()
+        self._ledger.sent()
         response = await self._model.complete(request)
-        self.ledger.answered(response.usage, info_of(self.name))
+        self._ledger.answered(response.usage, info_of(self.name))
         return response
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[Chunk]:
         """The answer as it comes; the last item is the whole ModelResponse."""
-        self.ledger.sent()
+        self._ledger.sent()
         chunks = self._model.stream(request)
         try:
             async for chunk in chunks:
                 if isinstance(chunk, ModelResponse):
-                    self.ledger.answered(chunk.usage, info_of(self.name))
+                    self._ledger.answered(chunk.usage, info_of(self.name))
                 yield chunk
         finally:
             if isinstance(chunks, AsyncGenerator):  # closing it stops the request
