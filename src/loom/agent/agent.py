@@ -20,7 +20,7 @@ from loom.core.record import Erasure, StoreReceipt
 from loom.errors import LoomError, NotFound, UsageError
 from loom.memory.learning import Facts
 from loom.memory.memory import Memory
-from loom.protocols.approval import Approve
+from loom.protocols.approve import Approve
 from loom.protocols.checkpoint_store import CheckpointStore
 from loom.protocols.model import Model
 from loom.protocols.tool import Tool

@@ -20,7 +20,7 @@ from loom.core.record import Receipt
 from loom.core.scope import Scope
 from loom.errors import NotFound, StoreConflict, UsageError
 from loom.memory.memory import Memory
-from loom.protocols.approval import Approve
+from loom.protocols.approve import Approve
 from loom.protocols.checkpoint_store import CheckpointStore
 from loom.protocols.model import Model
 from loom.protocols.tool import Tool

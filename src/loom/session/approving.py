@@ -13,7 +13,7 @@ from loom.core.event import Event, ToolRefused
 from loom.core.limits import MAX_VALUE, shortened
 from loom.core.message import ToolCallPart
 from loom.core.run import RunContext, within_run
-from loom.protocols.approval import Approve, ToolRequest
+from loom.protocols.approve import Approve, ToolRequest
 from loom.session.events import Emitter
 
 _log = getLogger(__name__)

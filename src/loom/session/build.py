@@ -12,7 +12,7 @@ from loom.core.message import Message
 from loom.core.scope import Scope
 from loom.errors import UsageError
 from loom.memory.memory import Memory
-from loom.protocols.approval import Approve
+from loom.protocols.approve import Approve
 from loom.protocols.checkpoint_store import CheckpointStore
 from loom.protocols.model import Model
 from loom.protocols.tool import Tool

@@ -31,7 +31,7 @@ from loom.session.turn import TurnRun
 if TYPE_CHECKING:
     from loom.context.skills import Skill
     from loom.memory.memory import Memory
-    from loom.protocols.approval import Approve
+    from loom.protocols.approve import Approve
     from loom.protocols.checkpoint_store import CheckpointStore
     from loom.protocols.model import Model
     from loom.protocols.tool import Tool
