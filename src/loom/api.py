@@ -25,7 +25,7 @@ class AgentConfig:
 
     name: str
     system_prompt: str = ""
-    memory: MemoryConfig | str | Mapping[str, Any] | Memory | None = None
+    memory: MemoryConfig | str | Mapping[str, Any] | Memory | None = field(default_factory=MemoryConfig)
     """The four layers of its memory, on the application's store; or whatever an Agent takes as its memory."""
     model: str | Model | None = None
     """The application's model if not given."""

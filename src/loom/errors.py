@@ -10,6 +10,7 @@
     │  └─ MissingExtra       an optional package is needed; says how to install it
     ├─ NotFound              the thing named is not there
     │  └─ EntryNotFound      ... an entry of a context (never added, or removed since)
+    ├─ CostExceeded          a run has cost as much as it may
     ├─ StoreError
     │  ├─ StoreUnavailable*
     │  ├─ StoreConflict*
@@ -21,6 +22,7 @@
     │  ├─ ProviderUnavailable*
     │  ├─ ContextOverflow
     │  └─ BadResponse
+    │     └─ BadOutput       the answer has not the form that was asked for
     └─ CompactionError
        └─ CannotCompact                                   (* worth a retry)
 
@@ -93,6 +95,20 @@ class NotFound(LoomError, LookupError):
 
 class EntryNotFound(NotFound):
     """No such entry in this context: it was never added, or it was removed since."""
+
+
+class CostExceeded(LoomError):
+    """A run has cost as much as it may, so no further request was made; in US dollars.
+
+    `spent` is None where a model was asked whose price is not known, so that the ceiling cannot be kept.
+    """
+
+    def __init__(self, *, spent: float | None, ceiling: float) -> None:
+        known = f"this run has cost ${spent or 0:.4f} of at most ${ceiling:.4f}"
+        unknown = f"what this run has cost is not known, and it may cost at most ${ceiling:.4f}"
+        self.reason = unknown if spent is None else known
+        super().__init__(f"{self.reason}, so the model was not asked again; raise max_cost to go on")
+        self.spent, self.ceiling = spent, ceiling
 
 
 class StoreError(LoomError):
@@ -176,6 +192,18 @@ class ContextOverflow(ProviderError):
 
 class BadResponse(ProviderError):
     """The provider answered with something that is not an answer."""
+
+
+class BadOutput(BadResponse):
+    """The model did not give an answer of the form that was asked for; `reason` is what was wrong with the last one."""
+
+    def __init__(self, form: str, tries: int, reason: str) -> None:
+        times = "once" if tries == 1 else f"{tries} times"
+        super().__init__(
+            f"the model answered {times}, and never with a {form}: {reason}; raise output_retries, or ask for a "
+            "simpler form"
+        )
+        self.form, self.tries, self.reason = form, tries, reason
 
 
 class CompactionError(LoomError):

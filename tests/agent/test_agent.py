@@ -176,7 +176,7 @@ async def test_more_sessions_than_are_kept_warm() -> None:
 
 async def test_options_that_contradict_or_need_another() -> None:
     with pytest.raises(UsageError, match="memory_tools=True needs a memory"):
-        Agent(model=ScriptedModel(), memory_tools=True)
+        Agent(model=ScriptedModel(), memory=None, memory_tools=True)
     with pytest.raises(UsageError):
         Agent(model="nobody:nothing")
     with pytest.raises(UsageError):

@@ -36,8 +36,9 @@ def test_every_event_survives_json(event: Event):
 
 def test_the_types_are_the_documented_ones():
     assert list(EVENT_TYPES) == [
-        "session.start", "session.end", "turn.start", "turn.end", "text", "tool.start", "tool.end", "context.pressure",
-        "compaction.start", "compaction.end", "checkpoint.saved", "memory.learned", "cache.status", "recovery", "error",
+        "session.start", "session.end", "turn.start", "turn.end", "text", "tool.start", "tool.refused", "tool.end", "context.pressure",
+        "compaction.start", "compaction.end", "checkpoint.saved", "memory.recalled", "memory.remembered", "memory.learned",
+        "memory.promoted", "cache.status", "recovery", "error",
     ]  # fmt: skip
 
 

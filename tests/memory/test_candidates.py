@@ -12,9 +12,8 @@ from loom.core.scope import Scope
 from loom.engine import open_memory
 from loom.errors import NotFound, UsageError
 from loom.protocols.extractor import Claim, Extraction
-from loom.testing import FakeClock, ScriptedModel
+from loom.testing import FakeClock, ScriptedModel, run_context
 from loom.tools.memory import memory_tools
-from loom.tools.run_context import InRun, RunContext
 
 pytestmark = pytest.mark.anyio
 MINUTE = timedelta(minutes=1)
@@ -84,7 +83,8 @@ async def test_no_prompt_and_no_list_of_facts_holds_what_waits(memory, clock):
     assert "Klingon" not in str(await agent.build_context("How do I answer?", user_id="alice"))
     for tool in memory_tools(memory):
         if tool.spec.name.startswith("search"):
-            shown = await InRun(tool, RunContext(user_id="alice", session_id="s2")).run({"query": "answer in Klingon"})
+            with run_context(user_id="alice", session_id="s2"):
+                shown = await tool.run({"query": "answer in Klingon"})
             assert "Klingon" not in str(shown)
 
 

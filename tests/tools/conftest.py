@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from loom.protocols.tool import Tool
-from loom.tools.run_context import InRun, RunContext
+from loom.testing import run_context
 
 Call = Callable[..., Awaitable[Any]]
 
@@ -19,6 +19,7 @@ def call() -> Call:
 
     async def run(tools: Tool | tuple[Tool, ...], user: str, name: str, /, **input: Any) -> Any:
         found = {tool.spec.name: tool for tool in (tools if isinstance(tools, tuple) else (tools,))}
-        return await InRun(found[name], RunContext(user_id=user, session_id=f"{user}-session")).run(input)
+        with run_context(user_id=user, session_id=f"{user}-session"):
+            return await found[name].run(input)
 
     return run

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, nullcontext
 from functools import partial
 from importlib import import_module
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from loom.agent.result import Result, result_of
 from loom.agent.sessions import Sessions
 from loom.core.clock import Clock
-from loom.core.event import Event, MemoryLearned
+from loom.core.event import Event, MemoryLearned, MemoryPromoted
 from loom.core.forks import renew_lock_after_fork
 from loom.core.message import Message, Usage
 from loom.core.portal import Portal
@@ -20,10 +20,13 @@ from loom.core.record import Erasure, StoreReceipt
 from loom.errors import LoomError, NotFound, UsageError
 from loom.memory.learning import Facts
 from loom.memory.memory import Memory
+from loom.protocols.approve import Approve
 from loom.protocols.checkpoint_store import CheckpointStore
 from loom.protocols.model import Model
 from loom.protocols.tool import Tool
 from loom.session.config import SessionConfig
+from loom.session.options import Asked
+from loom.session.sending import Sending
 from loom.session.session import Session
 from loom.telemetry.bill import Bill, Ledger, metered
 from loom.tools.run_context import RunContext
@@ -35,9 +38,11 @@ if TYPE_CHECKING:
     from loom.context.context import Context
     from loom.context.skills import Skill
 
+_T = TypeVar("_T")
+
 
 class Agent:
-    """Answers users, each with a memory of his own.
+    """Answers users, each with a memory of their own.
 
     `await agent.run(text, user_id="alice")` is one turn. Without a `session_id` it is a conversation of its own; with
     one, the conversation goes on, from another process too if sessions are saved in a file. Nothing is opened or
@@ -49,13 +54,14 @@ class Agent:
         instructions: str | Context = "",
         *,
         model: str | Model | None = None,
-        memory: str | Mapping[str, Any] | Memory | None = None,
+        memory: str | Mapping[str, Any] | Memory | None = "inmemory",
         tools: Iterable[Tool] = (),
         skills: Iterable[Skill] = (),
         memory_tools: bool = False,
         checkpoint: str | CheckpointStore | None = None,
         config: SessionConfig | Mapping[str, Any] | None = None,
         compaction: Mapping[str, Any] | None = None,
+        approve: Approve | None = None,
         cache_ttl: float | None = None,
         tool_output_limit: int | None = 25_000,
         facts: Facts = "auto",
@@ -69,14 +75,17 @@ class Agent:
             instructions: what it is told first; or a context, whose sections every session begins with.
             model: `provider:model`, or a model. If not given: the one that LOOM_MODEL names, else one that needs no
                 key and answers with what it finds in memory.
-            memory: `inmemory`, `sqlite:PATH`, a mapping, or a memory; none if not given. One that is open already stays
-                so when the agent is closed, and a store or model that is given as an object does, too.
+            memory: `inmemory`, `sqlite:PATH`, a mapping, or a memory. If not given, it remembers in this process, and
+                that is lost when the process ends; None is no memory. One that is open already stays so when the agent
+                is closed, and a store or model that is given as an object does, too.
             tools: what it may call; see @tool.
             skills: what the user may activate by what he says.
             memory_tools: whether it may search and change the memory by itself, beside what is recalled anyway.
             checkpoint: where sessions are saved; beside the memory if that lasts, else in this process.
             config: how sessions behave.
             compaction: when and how histories are compacted, as in `config`.
+            approve: is asked before each call of a tool, with a ToolRequest; a function, sync or async, that returns
+                True, or False, or why not. The model is told of a refusal, and the run goes on.
             cache_ttl: how long the provider should keep the prefix, in seconds.
             tool_output_limit: characters of a tool result that are shown; the model sees both ends of a longer one,
                 and reads or searches the rest with the tool `read_output`. None shows every result whole.
@@ -113,6 +122,7 @@ class Agent:
                 tool_output_limit=tool_output_limit,
                 ledger=self._ledger,
             ),
+            approve=approve,
             namespace=namespace or (self.memory.namespace if self.memory else "default"),
             clock=clock,
         )
@@ -129,6 +139,9 @@ class Agent:
         user_id: str = "default",
         session_id: str | None = None,
         metadata: Mapping[str, Any] | None = None,
+        max_cost: float | None = None,
+        output_type: Any = None,
+        output_retries: int = 1,
     ) -> Result:
         """Answer one message.
 
@@ -137,25 +150,36 @@ class Agent:
             user_id: who says it; nobody else's memory is read or written.
             session_id: the conversation; a new one if not given.
             metadata: what tools find in get_run_context().metadata.
+            max_cost: US dollars that the run may cost. What is spent is compared with it before each request; then the
+                run ends with the stop `cost`. What the memory learns in the background is not part of the run.
+            output_type: the form of the answer: a pydantic model, a dataclass, a TypedDict or a plain type. The value
+                is `result.output`.
+            output_retries: how often an answer that does not fit is asked for again, with what was wrong with it.
+
+        Raises:
+            BadOutput: no answer had the form that was asked for.
+            CostExceeded: making room for the next request has cost what the run may cost.
         """
-        async with self._sessions.taken(user_id, session_id, metadata) as session:
-            async with self._answering():
-                reply = await session.send(text)
-                notes, learned = await self._learn(session)
-            return result_of(session, reply, notes=(*self.notes, *notes), learned=learned)
+        async with self._sessions.taken(user_id, session_id) as session:
+            sending = session.send(
+                text,
+                metadata=metadata,
+                max_cost=max_cost,
+                output_type=output_type,
+                output_retries=output_retries,
+            )
+            return await self._answered(session, sending)
 
     async def stream(
-        self,
-        text: str | Message,
-        *,
-        user_id: str = "default",
-        session_id: str | None = None,
-        metadata: Mapping[str, Any] | None = None,
+        self, text: str | Message, *, user_id: str = "default", session_id: str | None = None, **asked: Unpack[Asked]
     ) -> AsyncIterator[Event]:
-        """Answer one message, and tell each step as it happens; the events are those of a session."""
-        async with self._sessions.taken(user_id, session_id, metadata) as session:
+        """Answer one message, and tell each step as it happens; the events are those of a session.
+
+        `asked` is what run() takes beside it.
+        """
+        async with self._sessions.taken(user_id, session_id) as session:
             async with self._answering():
-                async with aclosing(aiter(session.send(text))) as events:
+                async with aclosing(aiter(session.send(text, **asked))) as events:
                     async for event in events:
                         yield event
                 _, learned = await self._learn(session)
@@ -164,24 +188,30 @@ class Agent:
 
     async def resume(
         self,
-        text: str | Message,
+        text: str | Message | None = None,
         *,
         session_id: str,
         user_id: str = "default",
         at: int | str | None = None,
-        metadata: Mapping[str, Any] | None = None,
+        **asked: Unpack[Asked],
     ) -> Result:
         """Go on with a saved conversation; from an earlier turn or checkpoint `at`, in a new conversation.
 
+        Without a text it goes on with a turn that was cut off, by a crash, say, or by a ceiling. `asked` is what run()
+        takes beside it.
+
         Raises:
             NotFound: there is no such conversation of this user.
+            UsageError: there is no text, and the last turn is complete.
         """
         if not await self._sessions.exists(user_id, session_id):
             raise NotFound(f"user {user_id!r} has no conversation {session_id!r}; run() begins one")
         if at is not None:
-            async with self._sessions.taken(user_id, session_id, metadata) as session:
+            async with self._sessions.taken(user_id, session_id) as session:
                 session_id = (await session.fork(at)).id
-        return await self.run(text, user_id=user_id, session_id=session_id, metadata=metadata)
+        async with self._sessions.taken(user_id, session_id) as session:
+            sending = session.resume(**asked) if text is None else session.send(text, **asked)
+            return await self._answered(session, sending)
 
     def run_sync(self, text: str | Message, **options: Any) -> Result:
         """run() for programs without an event loop, from any thread; works where a loop is running, too.
@@ -189,9 +219,27 @@ class Agent:
         Raises:
             UsageError: the process was forked after the agent ran in it; make another agent there.
         """
-        with self._portal_lock:
-            portal = self._portal = self._portal or Portal("this agent")
-        return portal.call(partial(self.run, text, **options))
+        return self._blocking(partial(self.run, text, **options))
+
+    def resume_sync(self, text: str | Message | None = None, **options: Any) -> Result:
+        """resume() for programs without an event loop; see run_sync()."""
+        return self._blocking(partial(self.resume, text, **options))
+
+    def as_tool(self, *, name: str | None = None, description: str | None = None, max_depth: int = 3) -> Tool:
+        """This agent as a tool of another one: it gets a task in words, and answers.
+
+        It works for the user of the run that calls it, in a conversation of its own, with its own memory and tools.
+        What it spends is on the bill of that run, too, and counts for its `max_cost`.
+
+        Args:
+            name: what the model calls it; the agent's name if not given.
+            description: what it is good for; the beginning of its instructions if not given.
+            max_depth: how many agents may stand below the first one; a call of the next is refused.
+        """
+        from loom.agent.as_tool import AgentTool  # noqa: PLC0415  (only where it is wanted)
+
+        about = description or self._sessions.description
+        return AgentTool(self, name=name or self.name, description=about, max_depth=max_depth)
 
     async def build_context(
         self, text: str | Message, *, user_id: str = "default", session_id: str | None = None
@@ -200,12 +248,12 @@ class Agent:
 
         Nothing is sent or kept. Tools travel beside the messages of a request, not among them.
         """
-        async with self._sessions.taken(user_id, session_id, None) as session:
+        async with self._sessions.taken(user_id, session_id) as session:
             return await session.preview(text)
 
     async def session(self, *, user_id: str = "default", session_id: str | None = None) -> Session:
         """The session behind a conversation, to look at, compact, rewind or fork."""
-        async with self._sessions.taken(user_id, session_id, None) as session:
+        async with self._sessions.taken(user_id, session_id) as session:
             return session
 
     async def forget(self, user_id: str, *, before: datetime | None = None) -> Erasure:
@@ -279,7 +327,18 @@ class Agent:
     ) -> None:
         await self.aclose()
 
-    async def _learn(self, session: Session) -> tuple[tuple[str, ...], tuple[MemoryLearned, ...]]:
+    async def _answered(self, session: Session, sending: Sending) -> Result:
+        async with self._answering():
+            reply = await sending
+            notes, learned = await self._learn(session)
+        return result_of(session, reply, notes=(*self.notes, *notes), learned=learned)
+
+    def _blocking(self, call: Callable[[], Awaitable[_T]]) -> _T:
+        with self._portal_lock:
+            portal = self._portal = self._portal or Portal("this agent")
+        return portal.call(call)
+
+    async def _learn(self, session: Session) -> tuple[tuple[str, ...], tuple[Event, ...]]:
         """Find facts in what was just remembered by rules, so that the next turn knows them; no model is asked.
 
         Returns what to say, also of what a model learnt in the background since the last turn.
@@ -292,9 +351,15 @@ class Agent:
         except LoomError as error:  # the answer is there, and what was not learnt waits
             return (f"nothing was learnt from this turn: {error}",), ()
         notes = (*done.notes, *(f"a job of the memory failed: {reason}" for reason in done.failed))
+        events: list[Event] = []
+        if facts := done.counts.get("facts", 0):
+            events.append(session.announce(MemoryLearned, turns=1, facts=facts, usage=Usage(), by="rules"))
+        if moved := done.counts.get("promoted", 0):
+            archived = done.counts.get("archived", 0)
+            events.append(session.announce(MemoryPromoted, count=moved, archived=archived))
         learned = self.memory.learned(user_id=user_id)
         if learned is None:
-            return notes, ()
+            return notes, tuple(events)
         event = session.announce(
             MemoryLearned,
             turns=learned.turns,
@@ -302,7 +367,7 @@ class Agent:
             usage=learned.bill.usage,
             error=learned.failed or None,
         )
-        return (*notes, str(learned), *learned.notes), (event,)
+        return (*notes, str(learned), *learned.notes), (*events, event)
 
     def _answering(self) -> AbstractAsyncContextManager[None]:
         return self.memory.answering() if self.memory else nullcontext()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
-from loom.core.event import Event, MemoryLearned, Recovery
+from loom.core.event import Event, Recovery
 from loom.core.message import Usage
 from loom.memory.values import Recalled, Remembered
 from loom.session.sending import Reply
@@ -23,6 +24,10 @@ class Result:
     usage: Usage
     cost: float | None
     """Of this turn, in US dollars; None where the prices of the model are not known."""
+    run_id: str = ""
+    """The name of this run, as tools see it in get_run_context().run_id."""
+    output: Any = None
+    """The answer as the `output_type` that was asked for."""
     recalled: Recalled | None
     """What was found in memory, each hit with why."""
     remembered: Remembered | None
@@ -40,9 +45,7 @@ class Result:
         return self.text
 
 
-def result_of(
-    session: Session, reply: Reply, *, notes: tuple[str, ...], learned: tuple[MemoryLearned, ...] = ()
-) -> Result:
+def result_of(session: Session, reply: Reply, *, notes: tuple[str, ...], learned: tuple[Event, ...] = ()) -> Result:
     """The result of a turn, with what was learnt in the background since the last one."""
     without = tuple(e.reason for e in reply.events if isinstance(e, Recovery) and e.action == "degrade")
     found = reply.recalled.notes if reply.recalled else ()
@@ -55,6 +58,8 @@ def result_of(
         turn=reply.turn,
         usage=reply.usage,
         cost=reply.cost,
+        run_id=reply.run_id,
+        output=reply.output,
         recalled=reply.recalled,
         remembered=reply.remembered,
         notes=(*notes, *without, *found, *kept),

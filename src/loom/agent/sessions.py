@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
 
 from anyio import Semaphore, fail_after, get_current_task
 
@@ -16,20 +15,24 @@ from loom.context.skills import Skill
 from loom.core.checks import as_utc
 from loom.core.clock import Clock, SystemClock
 from loom.core.ids import RecordIds
-from loom.core.limits import check_attributes
+from loom.core.plain import one_line
 from loom.core.record import Receipt
 from loom.core.scope import Scope
 from loom.errors import NotFound, StoreConflict, UsageError
 from loom.memory.memory import Memory
+from loom.protocols.approve import Approve
 from loom.protocols.checkpoint_store import CheckpointStore
 from loom.protocols.model import Model
 from loom.protocols.tool import Tool
 from loom.session.config import SessionConfig
 from loom.session.session import Session
-from loom.tools.run_context import InRun, RunContext
 
 _WARM = 64
 """Sessions that stay in memory; the others are restored when they are wanted."""
+
+
+_DESCRIBED = 300
+"""Characters of the instructions that describe an agent."""
 
 
 _LEAVING = 10.0
@@ -38,14 +41,13 @@ _LEAVING = 10.0
 
 @dataclass(slots=True)
 class _Place:
-    """Where one conversation is: its session, its tools, and who may use it now.
+    """Where one conversation is: its session, and who may use it now.
 
     A stream that is left in the middle is closed in another task than the one that began it, so `free` is a semaphore:
     a lock wants to be released by who took it.
     """
 
     session: Session
-    tools: tuple[InRun, ...]
     free: Semaphore = field(default_factory=lambda: Semaphore(1))
     user: int | None = None
     """The task that uses it now."""
@@ -83,6 +85,7 @@ class Sessions:
         store: CheckpointStore,
         closes_store: bool,
         config: SessionConfig,
+        approve: Approve | None,
         namespace: str,
         clock: Clock | None,
     ) -> None:
@@ -99,6 +102,7 @@ class Sessions:
         self._store = store
         self._closes_store = closes_store
         self._config = config
+        self._approve = approve
         self._namespace = namespace
         self._clock = clock or SystemClock()
         self._ids = RecordIds(self._clock)
@@ -106,9 +110,7 @@ class Sessions:
         self._closed = False
 
     @asynccontextmanager
-    async def taken(
-        self, user_id: str, session_id: str | None, metadata: Mapping[str, Any] | None
-    ) -> AsyncGenerator[Session]:
+    async def taken(self, user_id: str, session_id: str | None) -> AsyncGenerator[Session]:
         """The session of a conversation, for one turn; whoever comes meanwhile waits."""
         self._check_open()
         scope = Scope(self._namespace, user_id, self._ids.next_id() if session_id is None else session_id)
@@ -117,14 +119,18 @@ class Sessions:
         async with place.used():
             if session_id is not None:
                 await self._caught_up(place, scope)
-            for tool in place.tools:
-                tool.context = _context(scope, metadata)
             try:
                 yield place.session
             except StoreConflict:  # somebody else went on with it; the next turn begins where they are
                 with suppress(NotFound):  # or forgot it
                     await place.session.restore()
                 raise
+
+    @property
+    def description(self) -> str:
+        """The beginning of the instructions: what the agent is good for, in a line."""
+        text = self._instructions if isinstance(self._instructions, str) else ""
+        return one_line(text)[:_DESCRIBED]
 
     async def exists(self, user_id: str, session_id: str) -> bool:
         """Whether a conversation was saved."""
@@ -176,36 +182,35 @@ class Sessions:
             raise UsageError("this agent is closed; make another one")
 
     def _placed(self, scope: Scope) -> _Place:
-        place = self._places[scope] = _Place(*self._made(scope))
+        place = self._places[scope] = _Place(self._made(scope))
         idle = [key for key, other in self._places.items() if other is not place and other.free.value]
         for key in idle[: max(0, len(self._places) - _WARM)]:  # every turn is saved, so nothing is lost
             del self._places[key]
         return place
 
-    def _made(self, scope: Scope) -> tuple[Session, tuple[InRun, ...]]:
-        tools = tuple(InRun(tool, _context(scope, None)) for tool in self._tools)
+    def _made(self, scope: Scope) -> Session:
         shown = self._instructions
-        session = Session(
+        return Session(
             model=self._model,
             config=self._config,
             instructions=shown if isinstance(shown, str) else None,
             context=_begun(shown) if isinstance(shown, Context) else None,
-            tools=tools,
+            tools=self._tools,
             skills=self._skills,
             memory=self._memory,
+            approve=self._approve,
             checkpoint=self._store,
             session_id=scope.session_id,
             user_id=scope.user_id,
             namespace=scope.namespace,
             clock=self._clock,
         )
-        return session, tools
 
     async def _caught_up(self, place: _Place, scope: Scope) -> None:
         """Take on what others saved of this conversation meanwhile, perhaps in another process, or that it is gone."""
         newest = await self._store.load(scope)
         if newest is None and place.session.head is not None:
-            place.session, place.tools = self._made(scope)
+            place.session = self._made(scope)
         elif newest is not None and newest.id != place.session.head:
             await place.session.restore()
 
@@ -216,11 +221,3 @@ def _begun(context: Context) -> Context:
     for entry in context.convo:
         copied.convo.add(entry)
     return copied
-
-
-def _context(scope: Scope, metadata: Mapping[str, Any] | None) -> RunContext:
-    assert scope.session_id is not None
-    check_attributes(dict.fromkeys(metadata or ()), "the metadata of a run")
-    return RunContext(
-        user_id=scope.user_id, session_id=scope.session_id, namespace=scope.namespace, metadata=dict(metadata or {})
-    )

@@ -177,7 +177,7 @@ class Chat:
                 self._out.print(Text(f"[compacted: {change}; /undo takes it back]", style="cyan"))
             case "recovery":
                 self._out.print(Text(f"[{event.action}: {event.reason}]", style="yellow"))
-            case "memory.learned":
+            case "memory.learned" if event.by == "model":
                 told = f"learnt {event.facts} facts from {event.turns} turns" if event.error is None else event.error
                 self._out.print(
                     Text(f"[{told}: {event.usage.input:,} tokens in, {event.usage.output:,} out]", style="cyan")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from datetime import datetime
 from functools import cache
 from types import NoneType
-from typing import Any, ClassVar, Literal, TypeAlias, get_args, get_type_hints
+from typing import Any, ClassVar, Literal, TypeAlias, get_args, get_origin, get_type_hints
 
 from loom.core.checks import as_utc
 from loom.core.message import JSON, Usage
@@ -51,6 +51,7 @@ class TurnStart(_Base):
 
     type: ClassVar[Literal["turn.start"]] = "turn.start"
     turn: int
+    run_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +79,16 @@ class ToolStart(_Base):
     type: ClassVar[Literal["tool.start"]] = "tool.start"
     call_id: str
     name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolRefused(_Base):
+    """The approval hook refused a call; it is not made, and the model is told the reason."""
+
+    type: ClassVar[Literal["tool.refused"]] = "tool.refused"
+    call_id: str
+    name: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,14 +148,47 @@ class CheckpointSaved(_Base):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryRecalled(_Base):
+    """Something was found in memory for this message: the ids of the records, and of passages of knowledge bases."""
+
+    type: ClassVar[Literal["memory.recalled"]] = "memory.recalled"
+    ids: tuple[str, ...]
+    count: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryRemembered(_Base):
+    """This turn is kept in memory: the ids of its records, and how many of its texts were left out."""
+
+    type: ClassVar[Literal["memory.remembered"]] = "memory.remembered"
+    ids: tuple[str, ...]
+    count: int
+    skipped: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryLearned(_Base):
-    """A model read remembered turns in the background since the last turn: what it wrote and cost, or why it failed."""
+    """Facts were found in remembered turns: by `rules` in this one, or by a `model` in the background since the last.
+
+    It says what was written and what that cost, or why it failed.
+    """
 
     type: ClassVar[Literal["memory.learned"]] = "memory.learned"
     turns: int
     facts: int
     usage: Usage
     error: str | None = None
+    by: str = "model"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryPromoted(_Base):
+    """Records moved up a layer: how many, and how many left the layers for the archive in the same pass."""
+
+    type: ClassVar[Literal["memory.promoted"]] = "memory.promoted"
+    count: int
+    archived: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,12 +230,16 @@ Event: TypeAlias = (
     | TurnEnd
     | Text
     | ToolStart
+    | ToolRefused
     | ToolEnd
     | ContextPressure
     | CompactionStart
     | CompactionEnd
     | CheckpointSaved
+    | MemoryRecalled
+    | MemoryRemembered
     | MemoryLearned
+    | MemoryPromoted
     | CacheStatus
     | Recovery
     | Error
@@ -229,6 +277,8 @@ def _hints(cls: type[Event]) -> dict[str, Any]:
 
 
 def _encode(value: datetime | Usage | JSON) -> JSON:
+    if isinstance(value, tuple):
+        return list(value)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
     if isinstance(value, datetime):
         return value.isoformat()
     if isinstance(value, Usage):
@@ -240,6 +290,8 @@ def _decode(hint: Any, value: JSON) -> Any:
     options = get_args(hint)
     if NoneType in options:
         return None if value is None else _decode(options[0], value)
+    if get_origin(hint) is tuple:
+        return tuple(_decode(options[0], item) for item in list(value))
     if hint is datetime:
         return datetime.fromisoformat(value)
     if hint is Usage:

@@ -12,9 +12,11 @@ from loom.core.message import Message
 from loom.core.scope import Scope
 from loom.errors import UsageError
 from loom.memory.memory import Memory
+from loom.protocols.approve import Approve
 from loom.protocols.checkpoint_store import CheckpointStore
 from loom.protocols.model import Model
 from loom.protocols.tool import Tool
+from loom.session.approving import Approving
 from loom.session.calling import Caller, Sleep
 from loom.session.compacting import Compacting
 from loom.session.config import SessionConfig
@@ -57,6 +59,7 @@ def build_state(
     tools: Sequence[Tool],
     skills: Sequence[Skill],
     memory: Memory | None,
+    approve: Approve | None,
     clock: Clock,
     sleep: Sleep,
 ) -> State:
@@ -92,6 +95,7 @@ def build_state(
             ids=ids,
         ),
         tools=toolbox,
+        approving=Approving(approve, emitter=emitter),
         skills=ActiveSkills(skills),
         saver=Saver(store or _in_process(), scope, clock=clock, ids=ids),
         spilling=spilling,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from math import isfinite
 from typing import Any, Final, Literal
 
 from loom.errors import UsageError
@@ -27,6 +28,9 @@ class SessionConfig:
     tool_output_limit: int | None = None
     """Characters of a tool result that are shown; of a longer one the model sees both ends, and gets the tool
     `read_output` for the rest. None shows every result whole."""
+    max_cost: float | None = None
+    """US dollars that one turn may cost; before each request what is spent is compared with it, and then the turn ends
+    with the stop `cost`. None is no ceiling."""
     max_retries: int = 3
     """How often a call that failed for the moment is made again."""
     recall_limit: int = 8
@@ -51,6 +55,8 @@ class SessionConfig:
         limit = self.tool_output_limit
         if limit is not None and (not isinstance(limit, int) or limit < SMALLEST_OUTPUT):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UsageError(f"tool_output_limit={limit!r}; give {SMALLEST_OUTPUT:,} characters or more, or None")
+        if self.max_cost is not None:
+            check_ceiling(self.max_cost)
         if not isinstance(self.settings, ModelSettings):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UsageError(f"settings={self.settings!r}; give a mapping or ModelSettings")
         if self.recall_place not in ("auto", "tail", "kept"):
@@ -77,6 +83,12 @@ class SessionConfig:
         if isinstance(values.get("settings"), Mapping):
             values["settings"] = _settings(values["settings"])
         return cls(**values)
+
+
+def check_ceiling(value: object) -> None:
+    """Refuse a ceiling that is not an amount of money."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value) or value <= 0:
+        raise UsageError(f"max_cost={value!r}; give US dollars above 0, or None for no ceiling")
 
 
 def _settings(given: Mapping[str, Any]) -> ModelSettings:

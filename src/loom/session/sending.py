@@ -19,13 +19,17 @@ class Reply:
 
     text: str
     stop: str
-    """`end`, `length`, `refusal`, ... as the model said, or `steps` where the turn had its last step."""
+    """`end`, `length`, `refusal`, ... as the model said; `steps` where the turn had its last step, `cost` where it has
+    cost as much as it may."""
     turn: int
     usage: Usage
     """Of this turn, compactions included."""
     checkpoint_id: str
     cost: float | None = None
     """Of this turn, in US dollars; None where the prices of a model are not known."""
+    run_id: str = ""
+    output: Any = None
+    """The answer as the type that was asked for."""
     recalled: Recalled | None = None
     remembered: Remembered | None = None
     events: tuple[Event, ...] = field(default=(), repr=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import aclosing, suppress
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, overload
 
 from anyio import sleep as anyio_sleep
 
@@ -23,12 +23,15 @@ from loom.session.compaction.coverage import Coverage
 from loom.session.config import SessionConfig
 from loom.session.events import Listener
 from loom.session.explaining import SessionExplanation, explain_session
+from loom.session.options import Asked, turn_options
+from loom.session.resuming import cut_turn
 from loom.session.sending import Reply, Sending
 from loom.session.turn import TurnRun
 
 if TYPE_CHECKING:
     from loom.context.skills import Skill
     from loom.memory.memory import Memory
+    from loom.protocols.approve import Approve
     from loom.protocols.checkpoint_store import CheckpointStore
     from loom.protocols.model import Model
     from loom.protocols.tool import Tool
@@ -56,6 +59,7 @@ class Session:
         tools: Iterable[Tool] = (),
         skills: Iterable[Skill] = (),
         memory: Memory | None = None,
+        approve: Approve | None = None,
         checkpoint: CheckpointStore | None = None,
         session_id: str | None = None,
         user_id: str = "default",
@@ -75,6 +79,7 @@ class Session:
             tools: what the model may call.
             skills: what the user may activate by what he says.
             memory: what is recalled for a turn and what is kept of it; nothing if not given.
+            approve: is asked before each call of a tool, and says True, or False, or why not; see ToolRequest.
             checkpoint: where turns are saved; in this process only, if not given.
             session_id: the name of the conversation; a new one if not given. To go on with one that was saved,
                 call restore() first.
@@ -93,6 +98,7 @@ class Session:
             "tools": tuple(tools),
             "skills": tuple(skills),
             "memory": memory,
+            "approve": approve,
             "clock": clock,
             "sleep": sleep,
         }
@@ -170,12 +176,26 @@ class Session:
 
     # -- talking ------------------------------------------------------------------------------------------
 
-    def send(self, content: str | Message) -> Sending:
+    def send(self, content: str | Message, **asked: Unpack[Asked]) -> Sending:
         """Send a message. Await it for the reply, or read it with `async for` for the events as they happen.
 
-        If the model fails for good before it answered, the message is withdrawn: send it again when you like.
+        If the model fails for good before it answered, the message is withdrawn: send it again when you like. `Asked`
+        says what else may be asked of the turn: `metadata`, `max_cost`, `output_type` and `output_retries`.
         """
-        run = TurnRun(self._state, _user_message(content))
+        run = TurnRun(self._state, _user_message(content), turn_options(self._state, self._ids.next_id(), **asked))
+        return Sending(lambda: self._events(run), run.reply)
+
+    def resume(self, **asked: Unpack[Asked]) -> Sending:
+        """Go on with a turn that was cut off, without another message: after a crash, or where it ended early.
+
+        A call that was interrupted is not made again: the model is told, and decides.
+
+        Raises:
+            UsageError: the last turn is complete, or there is none.
+        """
+        began = cut_turn(self._state)
+        options = turn_options(self._state, self._ids.next_id(), **asked)
+        run = TurnRun(self._state, began.message, options, resumed=began)
         return Sending(lambda: self._events(run), run.reply)
 
     async def preview(self, content: str | Message) -> tuple[Message, ...]:

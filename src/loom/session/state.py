@@ -9,6 +9,7 @@ from loom.context.context import Context
 from loom.core.checkpoint import Checkpoint, LogEntry
 from loom.core.message import Usage
 from loom.core.scope import Scope
+from loom.session.approving import Approving
 from loom.session.calling import Caller
 from loom.session.compacting import Compacting
 from loom.session.config import SessionConfig
@@ -33,6 +34,7 @@ class State:
     caller: Caller
     compacting: Compacting
     tools: Toolbox
+    approving: Approving
     skills: ActiveSkills
     saver: Saver
     memory: Remembering | None

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Generator, Iterable, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Protocol
 
 from anyio import create_task_group
 
@@ -11,9 +14,31 @@ from loom.core.clock import Clock
 from loom.core.event import Event, ToolEnd, ToolStart
 from loom.core.limits import MAX_TEXT, MAX_TOOL_INPUT, MAX_TOOL_NAME, chars_in, check_length, shortened
 from loom.core.message import DocumentPart, ImagePart, Message, TextPart, ToolCallPart, ToolResultPart, ToolSpec
-from loom.errors import UsageError
+from loom.core.run import RunContext, within_run
+from loom.errors import CostExceeded, UsageError
 from loom.protocols.tool import Tool, ToolOutput
 from loom.session.events import Emitter
+from loom.telemetry.bill import Bill, Ledger
+
+
+class Payer(Protocol):
+    """A turn that pays for what runs inside its tools."""
+
+    def spend(self, bill: Bill, counted: Collection[Ledger]) -> None:
+        """Something was spent, which stands on these ledgers already."""
+        ...
+
+    def exceeded(self) -> CostExceeded | None:
+        """The error to say that the turn, or one above it, has cost as much as it may; None where it has not."""
+        ...
+
+
+_payer: ContextVar[Payer | None] = ContextVar("loom_payer", default=None)
+
+
+def payer_above() -> Payer | None:
+    """The turn whose tool this is inside of; None where there is none."""
+    return _payer.get()
 
 
 class Toolbox:
@@ -41,8 +66,18 @@ class Toolbox:
         """Say that the calls are about to run."""
         return [self._emitter.emit(ToolStart, call_id=call.id, name=call.name) for call in calls]
 
-    async def run(self, calls: Sequence[ToolCallPart], refused: dict[str, str]) -> tuple[Message, list[Event]]:
-        """Run every call; those in `refused` (by id) get the reason instead. Returns results and ends."""
+    async def run(
+        self,
+        calls: Sequence[ToolCallPart],
+        refused: dict[str, str],
+        *,
+        run: RunContext,
+        payer: Payer,
+    ) -> tuple[Message, list[Event]]:
+        """Run every call in a run; those in `refused` (by id) get the reason instead. Returns results and ends.
+
+        `payer` pays for what runs inside the tools.
+        """
         results: dict[str, ToolResultPart] = {}
         ends: list[Event] = []
 
@@ -50,7 +85,8 @@ class Toolbox:
             began = self._clock.monotonic()
             result = _failed(call, "the tool was cancelled before it answered")
             try:
-                result = await self._answer(call, refused.get(call.id), MAX_TEXT // len(calls))
+                with within_run(run), _paid_by(payer):
+                    result = await self._answer(call, refused.get(call.id), MAX_TEXT // len(calls))
             finally:  # a tool that awaits a task which somebody cancelled ends like this, and nothing else does
                 results[call.id] = result
                 spent = round((self._clock.monotonic() - began) * 1000)
@@ -81,6 +117,15 @@ class Toolbox:
         except (Exception, SystemExit) as error:  # noqa: BLE001  (whatever a tool raises is told to the model)
             return _failed(call, shortened(f"{type(error).__name__}: {error}", most))
         return result
+
+
+@contextmanager
+def _paid_by(payer: Payer) -> Generator[None]:
+    token = _payer.set(payer)
+    try:
+        yield
+    finally:
+        _payer.reset(token)
 
 
 def _content(output: ToolOutput, most: int) -> tuple[TextPart | ImagePart | DocumentPart, ...]:

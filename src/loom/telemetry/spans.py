@@ -49,7 +49,8 @@ class SessionSpans:
         match event:
             case TurnStart():
                 self._end_turn(Usage())  # one whose reader walked away
-                self._turn = self._start("invoke_agent", {"gen_ai.operation.name": "invoke_agent"})
+                run = {"loom.run.id": event.run_id} if event.run_id else {}
+                self._turn = self._start("invoke_agent", {"gen_ai.operation.name": "invoke_agent", **run})
             case SessionEnd():
                 self._end_turn(Usage())
             case TurnEnd():

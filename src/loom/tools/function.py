@@ -19,7 +19,7 @@ from loom.tools.parameters import Parameters
 
 DEFAULT_TIMEOUT = 60.0
 """Seconds a tool may take."""
-_CALLABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
+CALLABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 """The names that every provider takes."""
 
 
@@ -51,7 +51,7 @@ class FunctionTool:
         self._timeout = timeout
         summary, documented = read_docstring(_inner(function).__doc__)
         called = name or _name(function)
-        if not _CALLABLE.fullmatch(called):
+        if not CALLABLE.fullmatch(called):
             raise UsageError(f"a tool cannot be called {called!r}; give name=, of at most 64 letters, digits, _ and -")
         self._parameters = Parameters(function, called, documented)
         self.spec = ToolSpec(called, description or summary or called, self._parameters.schema, native=native or {})
