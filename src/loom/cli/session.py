@@ -296,7 +296,10 @@ def compact(
         return await session.compact(dry_run=True) if dry_run else await session.compact()
 
     done = _run(store, work)
-    if dry_run:
+    if done is None:
+        text = "nothing to compact: the conversation is no longer than what stays anyway"
+        _say(json, {"strategy": None, "undo": None}, text)
+    elif dry_run:
         _say(json, {**_counts(done), "calls": done.calls, "goes": [s.id for s in done.goes]}, str(done))
     else:
         text = f"{done.strategy}: {done.tokens_before:,} -> {done.tokens_after:,} tokens; its handle is {done.id}"

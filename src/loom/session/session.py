@@ -220,11 +220,14 @@ class Session:
     # -- compaction ---------------------------------------------------------------------------------------
 
     @overload
-    async def compact(self, *, dry_run: Literal[False] = False) -> Compaction: ...
+    async def compact(self, *, dry_run: Literal[False] = False) -> Compaction | None: ...
     @overload
     async def compact(self, *, dry_run: Literal[True]) -> CompactionPlan: ...
-    async def compact(self, *, dry_run: bool = False) -> Compaction | CompactionPlan:
+    async def compact(self, *, dry_run: bool = False) -> Compaction | CompactionPlan | None:
         """Compact now, whatever the trigger says; with `dry_run` only say what that would do.
+
+        What `retain` names stays as it is, and so does the newest answer. None where that is the whole conversation:
+        nothing was changed.
 
         Raises:
             CannotCompact: no rewrite makes the history small enough; it is unchanged.
@@ -239,8 +242,8 @@ class Session:
             async for event in compacting.on_demand():
                 if isinstance(event, CompactionEnd):
                     self._state.usage += event.usage
-            await self._save()
-            assert compacting.last is not None
+            if compacting.last is not None:
+                await self._save()
             return compacting.last
         finally:
             self._busy = False

@@ -46,12 +46,14 @@ class Retain:
     """How much of the end of a history stays as it is: so many messages or tokens, or a share of its tokens.
 
     It is rounded down to whole rounds; where one round alone is larger, to whole units of it. 0 keeps nothing
-    but the current request. It is a wish: the target of a pass comes first.
+    but the current request and its answer. It is a wish: the target of a pass comes first, and unless it is `firm`,
+    so does room for a record of what goes. compact() on demand takes it as firm and sets the target by it.
     """
 
     type: RetainType = "messages"
     count: int | None = None
     amount: float | None = None
+    firm: bool = False
 
     def __post_init__(self) -> None:
         _check_choice(self.type, ("messages", "tokens", "fraction"), "the type of retain")
