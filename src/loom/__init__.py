@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from loom.providers.models.openai_responses import OpenAIModel
     from loom.session.compaction.config import CompactionConfig, Retain, Trigger
     from loom.session.config import SessionConfig
+    from loom.session.restoring import SessionState
     from loom.session.sending import Reply
     from loom.session.session import Session
     from loom.stores.files import FileCheckpointStore
@@ -119,6 +120,7 @@ _HOMES = {
     "loom.providers.models.openai_responses": ("OpenAIModel",),
     "loom.session.compaction.config": ("CompactionConfig", "Retain", "Trigger"),
     "loom.session.config": ("SessionConfig",),
+    "loom.session.restoring": ("SessionState",),
     "loom.session.sending": ("Reply",),
     "loom.session.session": ("Session",),
     "loom.stores.files": ("FileCheckpointStore",),
@@ -171,6 +173,7 @@ __all__ = [
     "Section",
     "Session",
     "SessionConfig",
+    "SessionState",
     "Simulation",
     "Skill",
     "SkillMatch",

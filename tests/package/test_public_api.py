@@ -49,6 +49,7 @@ def test_exported_names():
         "Section",
         "Session",
         "SessionConfig",
+        "SessionState",
         "Simulation",
         "Skill",
         "SkillMatch",

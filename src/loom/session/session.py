@@ -23,6 +23,7 @@ from loom.session.compaction.coverage import Coverage
 from loom.session.config import SessionConfig
 from loom.session.events import Listener
 from loom.session.explaining import SessionExplanation, explain_session
+from loom.session.restoring import SessionState, take_on, which
 from loom.session.sending import Reply, Sending
 from loom.session.turn import TurnRun
 
@@ -297,15 +298,24 @@ class Session:
         """The saved points of this session, last saved first."""
         return await self._state.saver.store.list(self.scope)
 
-    async def restore(self, checkpoint: str | Checkpoint | None = None) -> Checkpoint:
+    async def restore(
+        self, checkpoint: str | Checkpoint | SessionState | Mapping[str, Any] | None = None
+    ) -> Checkpoint:
         """Become the session as it was saved: at a checkpoint, or as it was last.
+
+        A SessionState, the same as a mapping, or a checkpoint of another session that has its messages, is a
+        conversation from elsewhere: this session goes on with its messages, under its own name, and is saved at once.
 
         Raises:
             NotFound: there is no such checkpoint; the session is unchanged.
+            StoreConflict: this very session is saved with other messages.
         """
-        id = checkpoint.id if isinstance(checkpoint, Checkpoint) else checkpoint
+        id, elsewhere = which(checkpoint, self.id)
         self._begin()
         try:
+            if elsewhere is not None:
+                taken = await take_on(self._state, elsewhere, self._ids, self._given["clock"])
+                return taken or await self._save()
             found, log = await self._state.saver.load(id)
             self._state.become(found, log)
             self._opened(found.id)

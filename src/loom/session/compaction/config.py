@@ -46,8 +46,8 @@ class Retain:
     """How much of the end of a history stays as it is: so many messages or tokens, or a share of its tokens.
 
     It is rounded down to whole rounds; where one round alone is larger, to whole units of it. 0 keeps nothing
-    but the current request and its answer. It is a wish: the target of a pass comes first, and unless it is `firm`,
-    so does room for a record of what goes. compact() on demand takes it as firm and sets the target by it.
+    but the current request. It is a wish: the target of a pass comes first, and room for a record of what goes. A
+    `firm` one comes before the record, and keeps the newest answer too; that is how compact() on demand takes it.
     """
 
     type: RetainType = "messages"

@@ -72,11 +72,10 @@ def cut(
     """Choose what stays: what must, then the newest rounds that fit, then the newest units of the first that does not.
 
     What must stay is the opening system messages, the current request, everything in `keep`, and calls that
-    still wait for their results. The newest answer stays if it fits. `reserve` tokens are left for a record if they can
-    be spared; where `retain` is firm, it comes first.
+    still wait for their results. `reserve` tokens are left for a record if they can be spared.
 
-    A request that stays keeps the answer before it, or a glimpse of it, if there is room: what a user said at two
-    times never reads as one message.
+    Where `retain` is firm, it comes before the reserve, the newest answer stays if it fits, and a request that stays
+    keeps the answer before it, or a glimpse of it: what a user said at two times never reads as one message.
 
     Raises:
         CannotCompact: what must stay is larger than the target.
@@ -90,15 +89,16 @@ def cut(
     room = target - fixed
     spare = 0 if retain.firm else min(reserve, room // 2)
     tail = _Tail(units, sizes, must, room=room - spare, max_messages=max_messages)
-    tail.take_newest()
+    if retain.firm:
+        tail.take_newest()
     edited: dict[str, Message] = {}
     if not retain.nothing:
         edited = tail.take_fresh(counter)
         tail.take_rounds(*retain.limits(sum(sizes)))
-    bridges = tail.take_bridges()
+    bridges = tail.take_bridges() if retain.firm else frozenset[str]()
     tail.release_records()
     left = target - sum(size for n, size in enumerate(tail.sizes) if tail.stays[n])
-    glimpses = tail.glimpses(left // 2, counter)
+    glimpses = tail.glimpses(left // 2, counter) if retain.firm else {}
     left -= sum(message_tokens(message, counter) for message in glimpses.values())
     return Cut(tuple(shown), units, tuple(tail.stays), edited, left, bridges, glimpses)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from loom.core.checkpoint import Shown
@@ -44,7 +44,8 @@ def demand(
     `retain` names is larger than that, it gives way.
     """
     whole = shown_tokens(shown, counter)
-    choice = cut(shown, target=whole, counter=counter, keep=keep, retain=retain, reserve=0)
+    firm = replace(retain, firm=True)
+    choice = cut(shown, target=whole, counter=counter, keep=keep, retain=firm, reserve=0)
     gone = {item.id for item in choice.dropped} | choice.bridges
     goes = [item for item in choice.dropped if not is_left_over(item.message)]
     if not goes:
