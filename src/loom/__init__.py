@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from loom.session.session import Session
     from loom.stores.files import FileCheckpointStore
     from loom.stores.inmemory.checkpoints import MemoryCheckpointStore
+    from loom.stores.key_value.checkpoints import KeyValueCheckpointStore
     from loom.stores.sqlite.checkpoints import SqliteCheckpointStore
     from loom.tokens import counter_for
     from loom.tools.function import tool
@@ -125,6 +126,7 @@ _HOMES = {
     "loom.session.session": ("Session",),
     "loom.stores.files": ("FileCheckpointStore",),
     "loom.stores.inmemory.checkpoints": ("MemoryCheckpointStore",),
+    "loom.stores.key_value.checkpoints": ("KeyValueCheckpointStore",),
     "loom.stores.sqlite.checkpoints": ("SqliteCheckpointStore",),
     "loom.tokens": ("counter_for",),
     "loom.tools.function": ("tool",),
@@ -150,6 +152,7 @@ __all__ = [
     "Fragment",
     "ImageEntry",
     "ImagePart",
+    "KeyValueCheckpointStore",
     "LoomError",
     "Memory",
     "MemoryCheckpointStore",

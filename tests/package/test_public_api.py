@@ -26,6 +26,7 @@ def test_exported_names():
         "Fragment",
         "ImageEntry",
         "ImagePart",
+        "KeyValueCheckpointStore",
         "LoomError",
         "Memory",
         "MemoryCheckpointStore",
