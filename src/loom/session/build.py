@@ -22,7 +22,7 @@ from loom.session.events import Emitter
 from loom.session.history import History
 from loom.session.recalling import Remembering
 from loom.session.saving import Saver
-from loom.session.skills import ActiveSkills
+from loom.session.skills import LOAD, ActiveSkills, LoadSkill
 from loom.session.spilling import Spilling
 from loom.session.state import State
 from loom.session.tools import Toolbox
@@ -67,7 +67,11 @@ def build_state(
     history = History(context, clock=clock, ids=ids)
     limit = config.tool_output_limit if tools else None
     spilling = Spilling(history, limit, EstimateCounter()) if limit is not None else None
-    toolbox = Toolbox((*tools, *((spilling,) if spilling else ())), emitter=emitter, clock=clock)
+    active = ActiveSkills(skills)
+    loads = active.loadable and all(tool.spec.name != LOAD for tool in tools)
+    own = (*((spilling,) if spilling else ()), *((LoadSkill(active),) if loads else ()))
+    toolbox = Toolbox((*tools, *own), emitter=emitter, clock=clock)
+    active.show(context)
     context.tools += [spec for spec in toolbox.specs if spec not in context.tools]
     begun = [Message(entry.show().role or "user", entry.show().parts) for entry in context.convo]
     context.convo.clear()
@@ -92,7 +96,7 @@ def build_state(
             ids=ids,
         ),
         tools=toolbox,
-        skills=ActiveSkills(skills),
+        skills=active,
         saver=Saver(store or _in_process(), scope, clock=clock, ids=ids),
         spilling=spilling,
         memory=Remembering(memory, scope, config, clock) if memory else None,
