@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from loom.context.context import Context
+    from loom.context.prompt import Prompt
     from loom.context.skills import Skill
 
 
@@ -46,7 +47,7 @@ class Agent:
 
     def __init__(
         self,
-        instructions: str | Context = "",
+        instructions: str | Prompt | Context = "",
         *,
         model: str | Model | None = None,
         memory: str | Mapping[str, Any] | Memory | None = None,
@@ -66,7 +67,8 @@ class Agent:
         """Make an agent.
 
         Args:
-            instructions: what it is told first; or a context, whose sections every session begins with.
+            instructions: what it is told first: text, or what a PromptBuilder built; or a context, whose sections every
+                session begins with.
             model: `provider:model`, or a model. If not given: the one that LOOM_MODEL names, else one that needs no
                 key and answers with what it finds in memory.
             memory: `inmemory`, `sqlite:PATH`, a mapping, or a memory; none if not given. One that is open already stays

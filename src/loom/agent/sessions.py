@@ -12,6 +12,7 @@ from typing import Any
 from anyio import Semaphore, fail_after, get_current_task
 
 from loom.context.context import Context
+from loom.context.prompt import Prompt
 from loom.context.skills import Skill
 from loom.core.checks import as_utc
 from loom.core.clock import Clock, SystemClock
@@ -77,7 +78,7 @@ class Sessions:
         *,
         model: Model,
         memory: Memory | None,
-        instructions: str | Context,
+        instructions: str | Prompt | Context,
         tools: Sequence[Tool],
         skills: Sequence[Skill],
         store: CheckpointStore,
@@ -86,8 +87,10 @@ class Sessions:
         namespace: str,
         clock: Clock | None,
     ) -> None:
-        if not isinstance(instructions, str | Context):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise UsageError(f"instructions are text or a Context, not {instructions!r}")
+        if not isinstance(instructions, str | Prompt | Context):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise UsageError(
+                f"instructions are text, a Context, or what PromptBuilder.build() gave, not {instructions!r}"
+            )
         for tool in tools:
             if not isinstance(tool, Tool):  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise UsageError(f"{tool!r} is no tool; put @tool above the function")
@@ -189,6 +192,7 @@ class Sessions:
             model=self._model,
             config=self._config,
             instructions=shown if isinstance(shown, str) else None,
+            prompt=shown if isinstance(shown, Prompt) else None,
             context=_begun(shown) if isinstance(shown, Context) else None,
             tools=tools,
             skills=self._skills,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from loom.context.context import Context
+from loom.context.prompt import Prompt
 from loom.context.skills import Skill
 from loom.core.clock import Clock
 from loom.core.ids import RecordIds
@@ -44,6 +45,13 @@ def check_given(model: object, checkpoint: object, memory: object) -> None:
                 f"{name} is {value!r}, which is no {kind.__name__}; a session takes what is open already: give "
                 f"{name}={opener}(...), with `from loom import {opener}`"
             )
+
+
+def applied(prompt: object, context: Context) -> None:
+    """Make a context show a prompt that was built."""
+    if not isinstance(prompt, Prompt):
+        raise UsageError(f"prompt is {type(prompt).__name__}; give what PromptBuilder.build() returns")
+    prompt.apply(context)
 
 
 def build_state(

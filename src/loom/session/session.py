@@ -17,7 +17,7 @@ from loom.core.limits import MAX_TEXT, check_length
 from loom.core.message import Message, TextPart, ThinkingPart, Usage
 from loom.core.scope import Scope
 from loom.errors import NotFound, StoreConflict, UsageError
-from loom.session.build import build_state, check_given
+from loom.session.build import applied, build_state, check_given
 from loom.session.compacting import CompactionPlan
 from loom.session.compaction.coverage import Coverage
 from loom.session.config import SessionConfig
@@ -28,6 +28,7 @@ from loom.session.sending import Reply, Sending
 from loom.session.turn import TurnRun
 
 if TYPE_CHECKING:
+    from loom.context.prompt import Prompt
     from loom.context.skills import Skill
     from loom.memory.memory import Memory
     from loom.protocols.checkpoint_store import CheckpointStore
@@ -53,6 +54,7 @@ class Session:
         provider: Model | None = None,
         config: SessionConfig | Mapping[str, Any] | None = None,
         instructions: str | None = None,
+        prompt: Prompt | None = None,
         context: Context | None = None,
         tools: Iterable[Tool] = (),
         skills: Iterable[Skill] = (),
@@ -71,6 +73,7 @@ class Session:
             provider: another word for the model.
             config: how the session behaves, as SessionConfig or as a plain mapping with its names.
             instructions: the first text of the foundation.
+            prompt: what a PromptBuilder built, behind the instructions.
             context: what the model sees beside the conversation; a new one if not given. What its conversation
                 holds already becomes the beginning of the history.
             tools: what the model may call.
@@ -101,6 +104,8 @@ class Session:
         context = context or Context("session")
         if instructions:
             context.foundation.add(instructions)
+        if prompt is not None:
+            applied(prompt, context)
         self._state = build_state(
             scope=Scope(namespace, user_id, session_id or self._ids.next_id()),
             context=context,
