@@ -99,6 +99,14 @@ class Agent:
         self._closes_model = self.model is not model
         store, more = _engine("agents").agent_checkpoints(checkpoint, memory)
         self.notes: tuple[str, ...] = (*notes, *more)
+        session_config, self._opened = _engine("agents").agent_config(
+            config,
+            self.model,
+            compaction=compaction,
+            cache_ttl=cache_ttl,
+            tool_output_limit=tool_output_limit,
+            ledger=self._ledger,
+        )
         self._sessions = Sessions(
             model=metered(self.model, self._ledger),
             memory=self.memory,
@@ -107,14 +115,7 @@ class Agent:
             skills=tuple(skills),
             store=store,
             closes_store=store is not checkpoint,
-            config=_engine("agents").agent_config(
-                config,
-                self.model,
-                compaction=compaction,
-                cache_ttl=cache_ttl,
-                tool_output_limit=tool_output_limit,
-                ledger=self._ledger,
-            ),
+            config=session_config,
             namespace=namespace or (self.memory.namespace if self.memory else "default"),
             clock=clock,
         )
@@ -249,8 +250,8 @@ class Agent:
         Learning takes a few requests to the model at the most; what is left waits in the memory for the next time.
         """
         async with AsyncExitStack() as stack:
-            if self._closes_model:
-                stack.push_async_callback(self.model.aclose)
+            for model in (*((self.model,) if self._closes_model else ()), *self._opened):
+                stack.push_async_callback(model.aclose)
             if self.memory is not None and self._closes_memory:
                 stack.push_async_callback(self.memory.aclose)
             stack.push_async_callback(self._sessions.aclose)

@@ -107,7 +107,8 @@ def create_safety_fragment(label: str | None = "Acting with care") -> Fragment:
 def create_tools_fragment(tools: Iterable[Any], label: str | None = "Tools") -> Fragment:
     """The tools with their parameters, one line each: `ToolSpec`, a `Tool`, or anything with a name and a description.
 
-    A parameter that may be left out has a `?`. A list is read anew by every build. Tools are sorted, so a listing in another order moves nothing.
+    A parameter that may be left out has a `?`. A list is read anew by every build. Tools are sorted, so a listing in
+    another order moves nothing.
     """
     live: Iterable[Any] = tools if isinstance(tools, list) else tuple(tools)
     return Fragment("tools", lambda: _tool_lines(live), label=label)
@@ -131,8 +132,8 @@ def _named(tool: Any) -> tuple[str, str]:
     name, description = of("name"), of("description")
     if not isinstance(name, str) or not name:
         raise UsageError(f"{type(tool).__name__} is no tool: it has no name; give ToolSpec, or an object with a name")
-    schema = next((s for key in _SCHEMAS if isinstance(s := of(key), Mapping)), cast("Mapping[str, Any]", {}))
-    called = f"{one_line(name)}{_parameters(schema)}"
+    schemas = [cast("Mapping[str, Any]", found) for key in _SCHEMAS if isinstance(found := of(key), Mapping)]
+    called = f"{one_line(name)}{_parameters(schemas[0]) if schemas else ''}"
     text = one_line(description) if isinstance(description, str) else ""
     return one_line(name), f"{called}: {text}" if text else called
 

@@ -30,6 +30,7 @@ from loom.session.compaction.laws import after, broken_law
 from loom.session.compaction.policy import Decision, Load, decide
 from loom.session.events import Emitter
 from loom.session.history import History, is_sayable
+from loom.session.naming import named_model
 from loom.session.rounds import current_request
 from loom.telemetry.bill import Bill, info_of
 from loom.tokens.parts import MESSAGE_OVERHEAD
@@ -111,12 +112,18 @@ class Compacting:
         self._gave_up_at: int | None = None
         self.spent = Bill()
         """What the last compaction cost."""
-        self._asks: Ask = self._other(config.summary_model) if config.summary_model else self._own
+        self._summaries = named_model(config.summary_model) if config.summary_model else None
+        self._asks: Ask = self._other(self._summaries) if self._summaries else self._own
         self._compactor = self._built(self._ask)
 
     def forget(self) -> None:
         """The history has become another one: what was found out about it holds no more."""
         self._pressure, self._gave_up_at = 0, None
+
+    def rebuild(self) -> None:
+        """The model has become another one."""
+        self._compactor = self._built(self._ask)
+        self.forget()
 
     # -- when ---------------------------------------------------------------------------------------------
 
@@ -337,7 +344,7 @@ class Compacting:
                 response = await self._asks(history, instruction, max_output=max_output)
         except TimeoutError as error:
             raise ProviderUnavailable(f"a summary took longer than {self.config.timeout:g} seconds") from error
-        other = self.config.summary_model
+        other = self._summaries
         cost = info_of(other.name).cost(response.usage) if other else self._caller.cost(response.usage)
         self.spent += Bill(requests=1, usage=response.usage, cost=cost)
         return response

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
-from contextlib import aclosing, suppress
+from contextlib import AsyncExitStack, aclosing, suppress
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
 
 from anyio import sleep as anyio_sleep
@@ -23,6 +23,7 @@ from loom.session.compaction.coverage import Coverage
 from loom.session.config import SessionConfig
 from loom.session.events import Listener
 from loom.session.explaining import SessionExplanation, explain_session
+from loom.session.naming import named_model, same_bill, with_models
 from loom.session.restoring import SessionState, take_on, which
 from loom.session.sending import Reply, Sending
 from loom.session.turn import TurnRun
@@ -106,12 +107,14 @@ class Session:
             context.foundation.add(instructions)
         if prompt is not None:
             applied(prompt, context)
+        opened, self._own_models = with_models(self._given["config"])
+        given: dict[str, Any] = {**self._given, "config": opened}
         self._state = build_state(
             scope=Scope(namespace, user_id, session_id or self._ids.next_id()),
             context=context,
             store=checkpoint,
             ids=self._ids,
-            **self._given,
+            **given,
         )
         self._started = False
         self._busy = False
@@ -222,6 +225,20 @@ class Session:
     def announce(self, kind: type[_E], **values: Any) -> _E:
         """Tell of something that happened beside the turns, as the next event; its number and its time are added."""
         return self._state.emitter.emit(kind, **values)
+
+    def set_model(self, model: Model | str) -> None:
+        """Go on with another model, given as an object or by name; the conversation stays.
+
+        One that is given by name is closed with the session. Thinking that is bound to a prompt is not sent to it.
+        """
+        self._begin()
+        try:
+            found = named_model(model)
+            self._own_models = (*self._own_models, *((found,) if isinstance(model, str) else ()))
+            self._given["model"] = same_bill(found, self._given["model"])
+            self._state.use(self._given["model"])
+        finally:
+            self._busy = False
 
     # -- compaction ---------------------------------------------------------------------------------------
 
@@ -391,12 +408,15 @@ class Session:
             self._state.clear()
 
     async def aclose(self) -> None:
-        """Save what is not saved, and end. Model, memory and store stay open: they belong to the caller."""
-        if not self._closed and self._started:
-            with suppress(NotFound):  # it was forgotten, and nothing of it is to be saved
-                await self._durable()
-            self._state.emitter.emit(SessionEnd, turns=self.turn, usage=self.usage)
-        self._closed = True
+        """Save what is not saved, and end. What was given as an object stays open: it belongs to the caller."""
+        async with AsyncExitStack() as stack:
+            for model in self._own_models:
+                stack.push_async_callback(model.aclose)
+            if not self._closed and self._started:
+                with suppress(NotFound):  # it was forgotten, and nothing of it is to be saved
+                    await self._durable()
+                self._state.emitter.emit(SessionEnd, turns=self.turn, usage=self.usage)
+            self._closed = True
 
     async def __aenter__(self) -> Self:
         return self

@@ -56,6 +56,11 @@ class MeteredModel:
         self._ledger = ledger
 
     @property
+    def ledger(self) -> Ledger:
+        """Where its requests are counted."""
+        return self._ledger
+
+    @property
     def name(self) -> str:
         """`provider:model`."""
         return self._model.name

@@ -116,8 +116,9 @@ class CompactionConfig:
     retain: Retain = field(default_factory=Retain)
     strategy: Strategy = "summarize"
     target: float = 0.5
-    summary_model: Model | None = None
-    """Who writes summaries; None: the session's own model, which has the history in its cache."""
+    summary_model: Model | str | None = None
+    """Who writes summaries, as a model or by name (`provider:model`); None: the session's own model, which has the
+    history in its cache."""
     timeout: float = 120.0
     """Seconds that one summary may take; then the next strategy is tried."""
     clear_tools: ClearToolsOptions = field(default_factory=ClearToolsOptions)
@@ -134,8 +135,10 @@ class CompactionConfig:
             raise UsageError(f"the target of compaction is {self.target}; give a share between 0 and 1, such as 0.5")
         if _number(self.timeout, "the timeout of compaction") <= 0:
             raise UsageError(f"the timeout of compaction is {self.timeout}; give seconds above 0")
-        if self.summary_model is not None and not isinstance(self.summary_model, Model):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise UsageError(f"summary_model is {self.summary_model!r}; give a Model, or None for the session's own")
+        model = self.summary_model
+        named = isinstance(model, str) and all(model.partition(":"))
+        if model is not None and not named and not isinstance(model, Model):
+            raise UsageError(f"summary_model is {model!r}; give a Model, provider:model, or None for the session's own")
         for strategy in self.strategies:
             if isinstance(strategy, str):
                 _check_choice(strategy, STRATEGIES, "a compaction strategy")
