@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
@@ -84,7 +84,7 @@ class BucketMachine(CheckpointStoreMachine):
     bucket: Bucket | None = None
 
     @asynccontextmanager
-    async def open_store(self, clock: Clock) -> AsyncIterator[CheckpointStore]:
+    async def open_store(self, clock: Clock) -> AsyncGenerator[CheckpointStore]:
         self.bucket = self.bucket or Bucket()
         async with aclosing(KeyValueCheckpointStore(self.bucket, clock=clock)) as store:
             yield store

@@ -7,7 +7,7 @@ from importlib import import_module
 from loom.engine.place_names import written_out
 from loom.errors import UsageError
 from loom.protocols.checkpoint_store import CheckpointStore
-from loom.protocols.key_value import KeyValues
+from loom.protocols.key_values import KeyValues
 
 _FORMS = "inmemory, files:FOLDER, sqlite:PATH, postgres://USER@HOST/DATABASE or redis://HOST:6379/0"
 _FILES = {

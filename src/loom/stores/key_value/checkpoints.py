@@ -15,7 +15,7 @@ from loom.core.ids import RecordIds
 from loom.core.record import Receipt
 from loom.core.scope import Scope
 from loom.errors import StoreConflict, UsageError
-from loom.protocols.key_value import KeyValues
+from loom.protocols.key_values import KeyValues
 from loom.stores import checkpoint_rules as rules
 from loom.stores.checkpoint_door import CheckpointDoor
 from loom.stores.damage import DamagedData, damage_at

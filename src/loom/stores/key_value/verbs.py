@@ -12,7 +12,7 @@ import anyio.to_thread
 
 from loom.core.message_codec import from_bytes
 from loom.errors import LoomError, StoreUnavailable, UsageError
-from loom.protocols.key_value import KeyValues
+from loom.protocols.key_values import KeyValues
 
 _ABSENT = (KeyError, FileNotFoundError)
 
