@@ -296,7 +296,12 @@ ctx.redact("kvm", tombstone="[REDACTED: contained PII]")
 def test_the_examples_run_as_they_are_written(here):
     (here / "SOUL.md").write_text("Be kind.")
     (here / "RULES.md").write_text("Never guess.")
-    space: dict[str, Any] = {"agent_a": Context("a"), "agent_b": Context("b"), "b64": PNG, "tool_output": "tests: 12 passed"}
+    space: dict[str, Any] = {
+        "agent_a": Context("a"),
+        "agent_b": Context("b"),
+        "b64": PNG,
+        "tool_output": "tests: 12 passed",
+    }
     exec(QUICK_START, space)
     ctx = space["ctx"]
     assert texts(space["messages"][0])[0] == "You are a helpful assistant."

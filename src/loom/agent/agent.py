@@ -74,7 +74,7 @@ class Agent:
             memory: `inmemory`, `sqlite:PATH`, a mapping, or a memory; none if not given. One that is open already stays
                 so when the agent is closed, and a store or model that is given as an object does, too.
             tools: what it may call; see @tool.
-            skills: what the user may activate by what he says.
+            skills: what the user may activate by what they say, and the model load with `load_skill`.
             memory_tools: whether it may search and change the memory by itself, beside what is recalled anyway.
             checkpoint: where sessions are saved; beside the memory if that lasts, else in this process.
             config: how sessions behave.

@@ -295,7 +295,8 @@ class Compacting:
         broken = broken_law(shown, rewrite, target=target, counter=self._caller.meter.counter, keep=keep)
         if broken:
             raise CannotCompact(f"{compactor.name}: {broken}")
-        if asked and asked.newest and after(shown, rewrite)[-1].message.text != shown[-1].message.text:
+        left = after(shown, rewrite)
+        if asked and asked.newest and (not left or left[-1].message.text != shown[-1].message.text):
             raise CannotCompact(f"{compactor.name} leaves no room for the newest answer; use a larger window")
         return rewrite
 

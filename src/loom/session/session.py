@@ -78,7 +78,7 @@ class Session:
             context: what the model sees beside the conversation; a new one if not given. What its conversation
                 holds already becomes the beginning of the history.
             tools: what the model may call.
-            skills: what the user may activate by what he says.
+            skills: what the user may activate by what they say, and the model load with `load_skill`.
             memory: what is recalled for a turn and what is kept of it; nothing if not given.
             checkpoint: where turns are saved; in this process only, if not given.
             session_id: the name of the conversation; a new one if not given. To go on with one that was saved,

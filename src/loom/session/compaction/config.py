@@ -57,6 +57,8 @@ class Retain:
 
     def __post_init__(self) -> None:
         _check_choice(self.type, ("messages", "tokens", "fraction"), "the type of retain")
+        if not isinstance(self.firm, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise UsageError(f"firm={self.firm!r} of retain; give True or False")
         if self.type == "fraction":
             share = _number(self.amount, "the amount that retain keeps")
             if self.count is not None or not 0 <= share <= 1:
