@@ -16,6 +16,7 @@ from loom.protocols.checkpoint_store import CheckpointStore, Forks, PrunesCheckp
 from loom.testing import FakeClock, ScriptedModel
 from loom.testing.conformance import CheckpointStoreMachine, CheckpointStoreSuite
 from loom.testing.conformance.checkpoint_samples import CHAT, a_checkpoint, save, save_turns
+from tests.stores.session_ids import check_session_ids
 
 pytestmark = pytest.mark.anyio
 
@@ -117,6 +118,10 @@ async def test_a_session_lives_in_a_bucket() -> None:
     assert await store.load(fork.id) is not None
     await store.forget(Scope(user_id="default"))
     assert bucket.objects == {}, "nothing is left of a user who is forgotten"
+
+
+async def test_a_session_id_is_a_scope_of_the_default_user() -> None:
+    await check_session_ids(KeyValueCheckpointStore(Bucket()))
 
 
 async def test_a_save_is_one_value_and_costs_what_is_new() -> None:
