@@ -8,6 +8,7 @@ import pytest
 
 from loom import Context, PromptBuilder, Session, Skill, create_skills_fragment
 from loom.core.message import JSON, ToolCallPart, ToolResultPart, ToolSpec
+from loom.errors import UsageError
 from loom.testing import ScriptedModel
 
 pytestmark = pytest.mark.anyio
@@ -115,6 +116,8 @@ async def test_where_nothing_can_be_loaded_nothing_is_added() -> None:
     model = ScriptedModel(["a", "b"])
     await Session(model=model, skills=[SECRET]).send("hi")
     assert (model.requests[0].system, model.requests[0].tools) == ((), ())
+    with pytest.raises(UsageError, match="tools hold int"):
+        Session(model=model, tools=[5], skills=[REVIEW])  # type: ignore[list-item]
     own = Named("load_skill")
     await Session(model=model, tools=[own], skills=[REVIEW]).send("hi")
     assert [spec.description for spec in model.requests[1].tools] == ["Does load_skill."]

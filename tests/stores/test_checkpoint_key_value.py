@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from loom import KeyValueCheckpointStore, Scope, Session, open_checkpoints
+from loom import Agent, KeyValueCheckpointStore, Scope, Session, open_checkpoints
 from loom.core.clock import Clock
 from loom.errors import StoreConflict, StoreError, StoreUnavailable, UsageError
 from loom.protocols.checkpoint_store import CheckpointStore, Forks, PrunesCheckpoints
@@ -118,6 +118,16 @@ async def test_a_session_lives_in_a_bucket() -> None:
     assert await store.load(fork.id) is not None
     await store.forget(Scope(user_id="default"))
     assert bucket.objects == {}, "nothing is left of a user who is forgotten"
+
+
+async def test_an_agent_saves_in_a_bucket_and_leaves_it_open() -> None:
+    bucket = Bucket()
+    for _ in range(2):
+        async with Agent(model=ScriptedModel(["hi"]), memory=None, checkpoint=bucket) as agent:
+            await agent.run("hello", session_id="s1")
+    found = await KeyValueCheckpointStore(bucket).load("s1")
+    assert found is not None
+    assert (found.turn, len(found.messages)) == (2, 4)
 
 
 async def test_a_session_id_is_a_scope_of_the_default_user() -> None:

@@ -21,6 +21,7 @@ from loom.errors import LoomError, NotFound, UsageError
 from loom.memory.learning import Facts
 from loom.memory.memory import Memory
 from loom.protocols.checkpoint_store import CheckpointStore
+from loom.protocols.key_values import KeyValues
 from loom.protocols.model import Model
 from loom.protocols.tool import Tool
 from loom.session.config import SessionConfig
@@ -54,7 +55,7 @@ class Agent:
         tools: Iterable[Tool] = (),
         skills: Iterable[Skill] = (),
         memory_tools: bool = False,
-        checkpoint: str | CheckpointStore | None = None,
+        checkpoint: str | CheckpointStore | KeyValues | None = None,
         config: SessionConfig | Mapping[str, Any] | None = None,
         compaction: Mapping[str, Any] | None = None,
         cache_ttl: float | None = None,

@@ -20,6 +20,7 @@ from loom.memory.extract.llm import LlmExtractor
 from loom.memory.learning import Facts
 from loom.memory.memory import Memory
 from loom.protocols.checkpoint_store import CheckpointStore
+from loom.protocols.key_values import KeyValues
 from loom.protocols.model import Model, OneAtATime
 from loom.providers.models.offline import OfflineModel
 from loom.session.compaction.config import CompactionConfig
@@ -81,7 +82,7 @@ def _notes(mode: Facts, model: Model) -> tuple[str, ...]:
 
 
 def agent_checkpoints(
-    where: str | CheckpointStore | None, memory: str | Mapping[str, Any] | Memory | None
+    where: str | CheckpointStore | KeyValues | None, memory: str | Mapping[str, Any] | Memory | None
 ) -> tuple[CheckpointStore, tuple[str, ...]]:
     """Where an agent saves its sessions, and what to say of it: as told, else with the truth of its memory."""
     if where is not None:

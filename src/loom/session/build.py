@@ -23,7 +23,7 @@ from loom.session.events import Emitter
 from loom.session.history import History
 from loom.session.recalling import Remembering
 from loom.session.saving import Saver
-from loom.session.skills import LOAD, ActiveSkills, LoadSkill
+from loom.session.skills import ActiveSkills
 from loom.session.spilling import Spilling
 from loom.session.state import State
 from loom.session.tools import Toolbox
@@ -76,8 +76,7 @@ def build_state(
     limit = config.tool_output_limit if tools else None
     spilling = Spilling(history, limit, EstimateCounter()) if limit is not None else None
     active = ActiveSkills(skills)
-    loads = active.loadable and all(tool.spec.name != LOAD for tool in tools)
-    own = (*((spilling,) if spilling else ()), *((LoadSkill(active),) if loads else ()))
+    own = (*((spilling,) if spilling else ()), *active.tools(tools))
     toolbox = Toolbox((*tools, *own), emitter=emitter, clock=clock)
     active.show(context)
     context.tools += [spec for spec in toolbox.specs if spec not in context.tools]

@@ -11,6 +11,7 @@ from loom.context.skill_match import SkillMatcher, tool_refusal
 from loom.context.skills import CATALOG_RULE, Skill, create_active_skill_fragment, create_skills_fragment
 from loom.core.message import JSON, Message, ToolCallPart, ToolSpec
 from loom.errors import NotFound, UsageError
+from loom.protocols.tool import Tool
 
 LOAD: Final = "load_skill"
 """The tool by which a model loads a skill."""
@@ -56,6 +57,11 @@ class ActiveSkills:
         asked = [call for call in calls if call.name != LOAD or not self.loadable]
         reasons = {call.id: tool_refusal(call, self.active) or tool_refusal(call, self.loaded) for call in asked}
         return {id: reason for id, reason in reasons.items() if reason}
+
+    def tools(self, given: Iterable[Tool]) -> tuple[Tool, ...]:
+        """The tool by which the model loads a skill, unless there is nothing to load or one of that name is given."""
+        taken = any(isinstance(tool, Tool) and tool.spec.name == LOAD for tool in given)  # pyright: ignore[reportUnnecessaryIsInstance]
+        return (LoadSkill(self),) if self.loadable and not taken else ()
 
     def show(self, context: Context) -> None:
         """List the skills in the prefix, unless a prompt there does already."""
