@@ -56,9 +56,9 @@ def place(
     """Choose the markers of a request.
 
     The end of the conversation is marked without being asked. `breakpoints` names sections to mark at their
-    end; None marks the end of everything static, and an empty list marks nothing at all. Raises on unknown sections,
-    on more than four, and on a lifetime that means nothing. `automatic` says that the caller asked the provider for a
-    breakpoint of its own, which takes a place.
+    end; None marks the end of everything static. Raises on unknown sections, on more than four, and on a
+    lifetime that means nothing. `automatic` says that the caller asked the provider for a breakpoint of its own,
+    which takes a place.
     """
     names = _named(breakpoints)
     ttl, snapped = legal_ttl(ttl_seconds, rules)
@@ -68,8 +68,6 @@ def place(
     if not rules.max_markers:
         if names:
             placement.warnings.append(("no_markers", "this provider takes no cache markers; it finds prefixes itself"))
-        return placement
-    if names == []:
         return placement
     stable = [slot for slot in layout.slots() if not slot.volatile and may_mark(slot)]
     if names is None:
