@@ -58,10 +58,12 @@ if TYPE_CHECKING:
     from loom.providers.models.openai_responses import OpenAIModel
     from loom.session.compaction.config import CompactionConfig, Retain, Trigger
     from loom.session.config import SessionConfig
+    from loom.session.restoring import SessionState
     from loom.session.sending import Reply
     from loom.session.session import Session
     from loom.stores.files import FileCheckpointStore
     from loom.stores.inmemory.checkpoints import MemoryCheckpointStore
+    from loom.stores.key_value.checkpoints import KeyValueCheckpointStore
     from loom.stores.sqlite.checkpoints import SqliteCheckpointStore
     from loom.tokens import counter_for
     from loom.tools.function import tool
@@ -119,10 +121,12 @@ _HOMES = {
     "loom.providers.models.openai_responses": ("OpenAIModel",),
     "loom.session.compaction.config": ("CompactionConfig", "Retain", "Trigger"),
     "loom.session.config": ("SessionConfig",),
+    "loom.session.restoring": ("SessionState",),
     "loom.session.sending": ("Reply",),
     "loom.session.session": ("Session",),
     "loom.stores.files": ("FileCheckpointStore",),
     "loom.stores.inmemory.checkpoints": ("MemoryCheckpointStore",),
+    "loom.stores.key_value.checkpoints": ("KeyValueCheckpointStore",),
     "loom.stores.sqlite.checkpoints": ("SqliteCheckpointStore",),
     "loom.tokens": ("counter_for",),
     "loom.tools.function": ("tool",),
@@ -148,6 +152,7 @@ __all__ = [
     "Fragment",
     "ImageEntry",
     "ImagePart",
+    "KeyValueCheckpointStore",
     "LoomError",
     "Memory",
     "MemoryCheckpointStore",
@@ -171,6 +176,7 @@ __all__ = [
     "Section",
     "Session",
     "SessionConfig",
+    "SessionState",
     "Simulation",
     "Skill",
     "SkillMatch",

@@ -83,11 +83,13 @@ def test_fork(loom):
 
 
 def test_compact_first_dry_then_for_good(loom):
-    dry = data(loom("compact", "trip", "--strategy", "truncate", "--dry-run", "--json"))
+    few = ["--retain", 2]
+    dry = data(loom("compact", "trip", "--strategy", "truncate", *few, "--dry-run", "--json"))
     assert dry["tokens_after"] < dry["tokens_before"]
     assert dry["goes"]
     assert len(data(loom("show", "trip", "--json"))["messages"]) == 6, "a dry run changes nothing"
-    done = data(loom("compact", "trip", "--strategy", "truncate", "--json"))
+    assert "there are no others" in loom("compact", "trip").stdout, "all of it is within what stays"
+    done = data(loom("compact", "trip", "--strategy", "truncate", *few, "--json"))
     assert done["undo"]
     assert len(data(loom("show", "trip", "--json"))["messages"]) < 6
     assert len(data(loom("show", "trip", "--all", "--json"))["messages"]) == 6, "the log keeps everything"
@@ -96,7 +98,7 @@ def test_compact_first_dry_then_for_good(loom):
 @pytest.mark.parametrize("at", [1, 3])
 def test_a_dry_run_says_what_the_run_does(loom, at):
     loom("restore", "trip", "--at", at)
-    dry, done = (data(loom("compact", "trip", *how, "--json")) for how in (["--dry-run"], []))
+    dry, done = (data(loom("compact", "trip", "--retain", 2, *how, "--json")) for how in (["--dry-run"], []))
     assert dry["calls"] == 0
     for name in ("strategy", "tokens_before", "tokens_after"):
         assert dry[name] == done[name]

@@ -1,11 +1,22 @@
 """Every snippet of the first seed document, with its documented result."""
 
 import base64
+from typing import Any
 
 import pytest
 
-from loom import Context, FileEntry, ImageEntry, StringEntry
+from loom import (
+    Context,
+    DocumentEntry,
+    FileEntry,
+    ImageEntry,
+    Message,
+    StringEntry,
+    TextPart,
+    ThinkingPart,
+)
 from loom.compactor import Compactor, StubCompactor
+from loom.errors import UsageError
 
 PNG = base64.b64encode(bytes.fromhex("89504e470d0a1a0a0000000d4948445200000001000000010806000000")).decode()
 
@@ -164,3 +175,148 @@ async def test_the_shipped_compactor_passes_the_window_through():
     before = ctx.compile(clear_volatile=False)
     assert await ctx.compact(StubCompactor()) == before
     assert len(ctx.step) == 1
+
+
+def test_the_shipped_compactor_gives_the_text_of_a_context_and_leaves_step_alone():
+    ctx = Context("my-agent")
+    ctx.convo.add(StringEntry("hello"))
+    ctx.step.add(StringEntry("output"))
+    assert StubCompactor().compact(ctx) == ctx.render(clear_volatile=False)
+    assert len(ctx.step) == 1
+    with pytest.raises(UsageError, match="target="):
+        StubCompactor().compact([])  # type: ignore[call-overload]
+
+
+def test_no_breakpoints_at_all_give_messages_without_a_marker():
+    ctx = Context("my-agent")
+    ctx.foundation.add(StringEntry("You are a helpful assistant."))
+    ctx.convo.add(StringEntry("hello"))
+    assert "cache_control" not in str(ctx.to_messages(cache_breakpoints=[], cache_ttl=3600))
+    assert "cache_control" in str(ctx.to_messages(cache_breakpoints=None))
+
+
+def test_a_step_that_was_not_shown_is_not_cleared():
+    ctx = Context("my-agent")
+    ctx.foundation.add(StringEntry("You are a helpful assistant."))
+    ctx.step.add(StringEntry("tests: 12 passed"))
+    assert "12 passed" not in str(ctx.to_messages(sections=["foundation"]))
+    assert len(ctx.step) == 1
+    assert "12 passed" in str(ctx.to_messages(sections=["foundation", "STEP"]))
+    assert len(ctx.step) == 0
+
+
+def test_thinking_made_without_the_hidden_tail_stays_valid():
+    ctx = Context("my-agent")
+    ctx.foundation.add(StringEntry("You are a helpful assistant."))
+    ctx.convo.add(Message.user("hello"))
+    ctx.step.add(StringEntry("a tail that nobody saw"))
+    ctx.to_messages(sections=["foundation", "convo"])
+    thought = ThinkingPart("greet back", signature="s")
+    entry = ctx.convo.add(Message("assistant", (thought, TextPart("hi"))))
+    assert entry.id not in ctx.compile(clear_volatile=False).void
+
+
+def test_media_entries_tell_what_they_hold():
+    image = ImageEntry(data=PNG, media_type="image/png", name="screenshot")
+    assert (image.data, image.media_type, image.name) == (PNG, "image/png", "screenshot")
+    document = DocumentEntry(PNG, name="paper")
+    assert (document.data, document.media_type) == (PNG, "application/pdf")
+
+
+def test_a_window_can_be_asked_for_text_and_for_entries():
+    ctx = Context("my-agent")
+    shown = ctx.foundation.add(StringEntry("You are a helpful assistant."))
+    twin = ctx.foundation.add(StringEntry("You are a helpful assistant."))
+    window = ctx.compile()
+    assert "helpful assistant" in window
+    assert "helpless" not in window
+    assert shown in window
+    assert twin not in window, "it is shown once"
+    with pytest.raises(UsageError, match="int"):
+        assert 5 in window
+
+
+def test_the_id_of_a_context_is_in_its_repr():
+    ctx = Context("my-agent")
+    assert repr(ctx) == f"<Context 'my-agent' {ctx.id}: empty>"
+
+
+QUICK_START = """
+from loom import Context, StringEntry, FileEntry
+
+ctx = Context("my-agent")
+
+# Stable identity & rules
+ctx.foundation.add(StringEntry("You are a helpful assistant."))
+ctx.foundation.add(FileEntry("./SOUL.md")) # re-read on every compile
+
+# Current task
+ctx.focus.add(StringEntry("Review PR #42 and suggest improvements."))
+
+# Pull in another context — its sections are interleaved with this one
+security_ctx = Context("security")
+security_ctx.foundation.add(StringEntry("Always validate user input."))
+ctx.include(security_ctx)
+
+# Render as Anthropic-style messages with explicit cache breakpoints
+messages = ctx.to_messages(
+cache_breakpoints=["foundation", "topic"],
+cache_ttl=3600, # optional; sets Anthropic's max_age_seconds
+)
+"""
+SELECTIVE = """
+messages = ctx.to_messages(
+cache_breakpoints=["foundation", "topic"], # up to 4
+cache_ttl=3600, # optional max_age_seconds
+sections=["foundation", "focus", "topic", "convo"], # selective
+)
+"""
+SHARED = """
+shared = Context("shared-rules")
+shared.foundation.add(FileEntry("./RULES.md"))
+
+agent_a.include(shared)
+agent_b.include(shared)
+"""
+MULTIMODAL = """
+from loom import ImageEntry
+
+ctx.topic.add(ImageEntry(data=b64, media_type="image/png", name="screenshot"))
+"""
+LIFECYCLE = """
+# Promote a transient STEP entry into CONVO for long-term retention
+result = ctx.step.add(StringEntry(tool_output))
+ctx.remember(result)
+
+# Remove an entry by id, optionally leaving a tombstone
+ctx.redact("kvm", tombstone="[REDACTED: contained PII]")
+"""
+
+
+def test_the_examples_run_as_they_are_written(here):
+    (here / "SOUL.md").write_text("Be kind.")
+    (here / "RULES.md").write_text("Never guess.")
+    space: dict[str, Any] = {
+        "agent_a": Context("a"),
+        "agent_b": Context("b"),
+        "b64": PNG,
+        "tool_output": "tests: 12 passed",
+    }
+    exec(QUICK_START, space)
+    ctx = space["ctx"]
+    assert texts(space["messages"][0])[0] == "You are a helpful assistant."
+    ctx.step.add(StringEntry("not shown"))
+    exec(SELECTIVE, space)
+    assert [m["role"] for m in space["messages"]] == ["system"]
+    assert len(ctx.step) == 1
+    exec(SHARED, space)
+    assert "Never guess." in space["agent_a"].compile()
+    assert "Never guess." in space["agent_b"].compile()
+    exec(MULTIMODAL, space)
+    assert "[Image: screenshot]" in ctx.render(clear_volatile=False)
+    ctx.convo.add(StringEntry("my number is 555-0100", id="kvm"))
+    exec(LIFECYCLE, space)
+    window = ctx.compile()
+    assert "tests: 12 passed" in window
+    assert "[REDACTED: contained PII]" in window
+    assert "555-0100" not in window

@@ -218,6 +218,19 @@ def test_the_list_of_skills_is_sorted_and_leaves_out_what_only_the_user_may_call
     assert create_skills_fragment(skills[2:]).text() == ""
 
 
+def test_the_list_tells_tools_and_triggers():
+    skills = [
+        skill("commit", triggers=("commit", "save my work"), allowed_tools=("Bash(git:*)", "Read")),
+        skill("deploy", triggers=(r"^/deploy (staging|production)$",), trigger_is_regex=True),
+        skill("think", allowed_tools=()),
+    ]
+    assert create_skills_fragment(skills).text().splitlines()[1:] == [
+        "- commit: About commit. (tools: Bash(git:*), Read; triggers: commit, save my work)",
+        "- deploy: About deploy. (pattern: ^/deploy (staging|production)$)",
+        "- think: About think. (tools: none)",
+    ]
+
+
 def test_the_list_stands_in_the_prefix_and_the_instructions_do_not():
     assert create_skills_fragment([skill()]).section == "foundation"
     assert "How to commit." not in create_skills_fragment([skill()]).text()

@@ -73,6 +73,20 @@ def test_regular_expressions():
     assert found("deploy it") == []
 
 
+STRICT = skill(
+    "deploy", "Deploy the service now.", triggers=(r"^/deploy (staging|production)$",), trigger_is_regex=True
+)
+
+
+@pytest.mark.parametrize("user_only", [True, False])
+def test_where_a_skill_has_a_regular_expression_nothing_else_activates_it(user_only):
+    strict = skill("deploy", STRICT.description, triggers=STRICT.triggers, trigger_is_regex=True, user_only=user_only)
+    for message in ("/deploy development", "/deploy", "deploy", "please /deploy staging", "deploy the service now"):
+        assert found(message, [strict]) == []
+    assert found("/deploy staging", [strict]) == [("deploy", 0.8)]
+    assert found("/Deploy production", [strict]) == [("deploy", 0.8)]
+
+
 def test_what_only_the_user_may_call_is_activated_by_a_command_alone():
     assert found("please release it") == []
     assert found("/release it") == [("release", 1.0)]

@@ -50,7 +50,8 @@ def the_protocols(module: str) -> list[type]:
 
 def test_there_is_one_module_for_each_protocol():
     assert MODULES == [
-        "approve", "checkpoint_store", "compactor", "embedder", "extractor", "jobs", "knowledge_base", "memory_store",
+        "approve", "checkpoint_store", "compactor", "embedder", "extractor", "jobs", "key_values", "knowledge_base",
+        "memory_store",
         "model", "reranker", "token_counter", "tool", "vector_store", "whole_store",
     ]  # fmt: skip
 

@@ -112,7 +112,7 @@ async def test_a_dry_run_says_who_comes_next_where_the_model_writes_no_summary()
 
 
 @pytest.mark.parametrize("strategy", ["truncate", "sliding_window", "snapshot", ("snapshot", "sliding_window")])
-@pytest.mark.parametrize("turns", [2, 8])
+@pytest.mark.parametrize("turns", [5, 8])
 async def test_without_a_summary_a_dry_run_names_who_does_it(strategy: Any, turns: int) -> None:
     session = Session(model=ScriptedModel(lambda _: "ok " * 30), config={"compaction": {"strategy": strategy}})
     for n in range(turns):

@@ -97,7 +97,7 @@ async def test_a_turn_that_failed_midway_is_no_end_of_a_turn() -> None:
 
 async def test_a_message_that_is_withdrawn_leaves_no_compaction_that_covers_it() -> None:
     """Skill instructions joined the history with the message; a compaction that covers them cannot outlive them."""
-    refused = ContextOverflow("too large", limit=100, size=500)
+    refused = ContextOverflow("too large", limit=400, size=500)
     replies: list[Reply] = [*["fine " * 30] * 3, refused, refused, "done"]
     skill = Skill(name="deploy", description="Deploy.", content="Deploy carefully. " * 40, triggers=("deploy",))
     store = MemoryCheckpointStore()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from loom import (
     MemoryCheckpointStore,
     PromptBuilder,
     Session,
+    SessionState,
     ToolSpec,
     create_context_fragment,
     create_identity_fragment,
@@ -38,7 +40,11 @@ CONFIG = {
 class Fetch:
     """A tool of the example."""
 
-    spec = ToolSpec("fetch", "Fetches a page.", {"type": "object"})
+    spec = ToolSpec(
+        "fetch",
+        "Fetches a page.",
+        {"type": "object", "properties": {"url": {"type": "string"}}, "required": ["url"]},
+    )
 
     async def run(self, input: JSON) -> str:
         return "a page"
@@ -74,6 +80,66 @@ async def test_the_checkpoint_example(tmp_path: Path) -> None:
     assert (await other.send("second")).text == "two"
     nobody = Session(config=CONFIG, provider=model, checkpoint=MemoryCheckpointStore(), session_id="never saved")
     assert await MemoryCheckpointStore().load(nobody.scope) is None
+
+
+async def test_the_whole_document_in_python(tmp_path: Path) -> None:
+    """The document from top to bottom: names in snake case, `await` where something is read or written."""
+    config = {
+        "compaction": {
+            "trigger": {"type": "fraction", "threshold": 0.80},
+            "retain": {"type": "messages", "count": 6},
+            "strategy": "summarize",
+        },
+    }
+    provider = ScriptedModel(lambda _: "Done; nothing is open.", name="anthropic:claude-sonnet-4-5")
+    tools = [Fetch()]
+
+    soul_md = "You are Scout, a focused research assistant."
+    agents_md = "Use tabs."
+    skills = [Skill(name="commit", description="Writes a commit message.", content="Use the imperative.")]
+    prompt = (
+        PromptBuilder()
+        .add_fragment(create_identity_fragment(soul_md))
+        .add_fragment(create_tools_fragment(tools))
+        .add_fragment(create_safety_fragment())
+        .add_fragment(create_memory_fragment(agents_md))
+        .add_fragment(create_context_fragment({"cwd": str(tmp_path), "gitBranch": "main"}))
+        .add_fragment(create_skills_fragment(skills))
+        .build()
+    )
+    assert "- fetch(url: string): Fetches a page." in prompt.text
+
+    store = FileCheckpointStore(tmp_path / "checkpoints")
+    session = Session(config=config, provider=provider, tools=tools, skills=skills, prompt=prompt, checkpoint=store)
+    seen: list[str] = []
+    session.subscribe(lambda event: seen.append(event.type))
+    for n in range(8):
+        await session.send(f"Question {n}. " + "Here is a long story about it. " * 40)
+    await session.send("/commit please")
+    assert await session.compact() is not None
+    assert {"checkpoint.saved", "compaction.start", "compaction.end"} <= set(seen)
+    assert "Use the imperative." in str(session.messages)
+
+    session_id = session.id
+    cp = await store.load(session_id)
+    assert await store.load("never saved") is None
+    assert [point.session_id for point in await store.list()] == [session_id]
+    assert cp is not None
+    restored = Session(config=config, provider=provider, tools=tools, skills=skills, prompt=prompt, checkpoint=store)
+    await restored.restore(
+        SessionState(
+            session_id=cp.session_id,
+            messages=cp.messages,
+            turn_count=cp.turn_index,
+            total_usage={**asdict(cp.usage), "model": provider.name},
+            created_at=cp.timestamp,
+            updated_at=cp.timestamp,
+        )
+    )
+    assert (restored.messages, restored.turn, restored.usage) == (session.messages, 9, session.usage)
+    assert (await restored.send("go on")).turn == 10
+    assert await store.delete(session_id)
+    assert [point.session_id for point in await store.list()] == [restored.id]
 
 
 async def test_the_prompt_example(tmp_path: Path) -> None:

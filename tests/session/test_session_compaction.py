@@ -255,8 +255,7 @@ async def test_a_history_that_cannot_shrink_is_left_alone_and_does_not_loop() ->
     with pytest.raises((CannotCompact, ContextOverflow)):
         await session.send("x " * 5_000)
     assert session.messages == ()
-    with pytest.raises(CannotCompact):
-        await session.compact()
+    assert await session.compact() is None, "nothing is there to compact"
     assert len(model.requests) <= 2
 
 

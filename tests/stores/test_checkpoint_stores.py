@@ -14,6 +14,7 @@ from loom.stores.inmemory import MemoryCheckpointStore
 from loom.stores.sqlite import SqliteCheckpointStore
 from loom.testing.conformance import CheckpointStoreMachine, CheckpointStoreSuite
 from loom.testing.conformance.checkpoint_samples import CHAT, a_checkpoint, save, save_turns
+from tests.stores.session_ids import check_session_ids
 
 pytestmark = pytest.mark.anyio
 
@@ -123,6 +124,12 @@ async def test_a_closed_store_says_so(kind, tmp_path):
         await store.load(CHAT)
     with pytest.raises(UsageError, match="closed"):
         await store.save(CHAT, a_checkpoint("c2"), entries=(), head="c1")
+
+
+@every
+async def test_a_session_id_is_a_scope_of_the_default_user(kind, tmp_path):
+    async with aclosing(opened(kind, tmp_path)) as store:
+        await check_session_ids(store)
 
 
 @durable

@@ -22,6 +22,7 @@ from loom.memory.learning import Facts
 from loom.memory.memory import Memory
 from loom.protocols.approve import Approve
 from loom.protocols.checkpoint_store import CheckpointStore
+from loom.protocols.key_values import KeyValues
 from loom.protocols.model import Model
 from loom.protocols.tool import Tool
 from loom.session.config import SessionConfig
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from loom.context.context import Context
+    from loom.context.prompt import Prompt
     from loom.context.skills import Skill
 
 _T = TypeVar("_T")
@@ -51,14 +53,14 @@ class Agent:
 
     def __init__(
         self,
-        instructions: str | Context = "",
+        instructions: str | Prompt | Context = "",
         *,
         model: str | Model | None = None,
         memory: str | Mapping[str, Any] | Memory | None = "inmemory",
         tools: Iterable[Tool] = (),
         skills: Iterable[Skill] = (),
         memory_tools: bool = False,
-        checkpoint: str | CheckpointStore | None = None,
+        checkpoint: str | CheckpointStore | KeyValues | None = None,
         config: SessionConfig | Mapping[str, Any] | None = None,
         compaction: Mapping[str, Any] | None = None,
         approve: Approve | None = None,
@@ -72,14 +74,15 @@ class Agent:
         """Make an agent.
 
         Args:
-            instructions: what it is told first; or a context, whose sections every session begins with.
+            instructions: what it is told first: text, or what a PromptBuilder built; or a context, whose sections every
+                session begins with.
             model: `provider:model`, or a model. If not given: the one that LOOM_MODEL names, else one that needs no
                 key and answers with what it finds in memory.
             memory: `inmemory`, `sqlite:PATH`, a mapping, or a memory. If not given, it remembers in this process, and
                 that is lost when the process ends; None is no memory. One that is open already stays so when the agent
                 is closed, and a store or model that is given as an object does, too.
             tools: what it may call; see @tool.
-            skills: what the user may activate by what he says.
+            skills: what the user may activate by what they say, and the model load with `load_skill`.
             memory_tools: whether it may search and change the memory by itself, beside what is recalled anyway.
             checkpoint: where sessions are saved; beside the memory if that lasts, else in this process.
             config: how sessions behave.
@@ -106,6 +109,14 @@ class Agent:
         self._closes_model = self.model is not model
         store, more = _engine("agents").agent_checkpoints(checkpoint, memory)
         self.notes: tuple[str, ...] = (*notes, *more)
+        session_config, self._opened = _engine("agents").agent_config(
+            config,
+            self.model,
+            compaction=compaction,
+            cache_ttl=cache_ttl,
+            tool_output_limit=tool_output_limit,
+            ledger=self._ledger,
+        )
         self._sessions = Sessions(
             model=metered(self.model, self._ledger),
             memory=self.memory,
@@ -114,14 +125,7 @@ class Agent:
             skills=tuple(skills),
             store=store,
             closes_store=store is not checkpoint,
-            config=_engine("agents").agent_config(
-                config,
-                self.model,
-                compaction=compaction,
-                cache_ttl=cache_ttl,
-                tool_output_limit=tool_output_limit,
-                ledger=self._ledger,
-            ),
+            config=session_config,
             approve=approve,
             namespace=namespace or (self.memory.namespace if self.memory else "default"),
             clock=clock,
@@ -295,8 +299,8 @@ class Agent:
         Learning takes a few requests to the model at the most; what is left waits in the memory for the next time.
         """
         async with AsyncExitStack() as stack:
-            if self._closes_model:
-                stack.push_async_callback(self.model.aclose)
+            for model in (*((self.model,) if self._closes_model else ()), *self._opened):
+                stack.push_async_callback(model.aclose)
             if self.memory is not None and self._closes_memory:
                 stack.push_async_callback(self.memory.aclose)
             stack.push_async_callback(self._sessions.aclose)

@@ -11,6 +11,7 @@ from datetime import datetime
 from anyio import Semaphore, fail_after, get_current_task
 
 from loom.context.context import Context
+from loom.context.prompt import Prompt
 from loom.context.skills import Skill
 from loom.core.checks import as_utc
 from loom.core.clock import Clock, SystemClock
@@ -79,7 +80,7 @@ class Sessions:
         *,
         model: Model,
         memory: Memory | None,
-        instructions: str | Context,
+        instructions: str | Prompt | Context,
         tools: Sequence[Tool],
         skills: Sequence[Skill],
         store: CheckpointStore,
@@ -89,8 +90,10 @@ class Sessions:
         namespace: str,
         clock: Clock | None,
     ) -> None:
-        if not isinstance(instructions, str | Context):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise UsageError(f"instructions are text or a Context, not {instructions!r}")
+        if not isinstance(instructions, str | Prompt | Context):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise UsageError(
+                f"instructions are text, a Context, or what PromptBuilder.build() gave, not {instructions!r}"
+            )
         for tool in tools:
             if not isinstance(tool, Tool):  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise UsageError(f"{tool!r} is no tool; put @tool above the function")
@@ -194,6 +197,7 @@ class Sessions:
             model=self._model,
             config=self._config,
             instructions=shown if isinstance(shown, str) else None,
+            prompt=shown if isinstance(shown, Prompt) else None,
             context=_begun(shown) if isinstance(shown, Context) else None,
             tools=self._tools,
             skills=self._skills,

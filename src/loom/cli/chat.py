@@ -258,6 +258,9 @@ class Chat:
 
     async def _compact(self, _: str) -> None:
         done = await self._session.compact()
+        if done is None:
+            self._tell("nothing to compact: the conversation is no longer than what stays anyway", strategy=None)
+            return
         change = f"{done.tokens_before:,} -> {done.tokens_after:,} tokens"
         self._tell(
             f"{done.strategy}: {change}; /undo takes it back",

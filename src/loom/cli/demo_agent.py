@@ -241,6 +241,7 @@ async def _compacted(story: Story, session: Session) -> tuple[Compaction, Usage]
     stop = session.subscribe(seen.append)
     story.provider.expect([SUMMARY])
     done = await session.compact()
+    assert done is not None
     stop()
     usage = next(event.usage for event in seen if isinstance(event, CompactionEnd))
     story.bill.append(Spent("alice, trip: the summary", usage))

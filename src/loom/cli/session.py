@@ -276,6 +276,7 @@ def compact(
     user: User = WHO,
     namespace: Namespace = "default",
     strategy: Annotated[str, typer.Option(help="snapshot, truncate or sliding_window.")] = "snapshot",
+    retain: Annotated[int, typer.Option(help="The newest messages that stay as they are.")] = 6,
     model: Annotated[
         str, typer.Option(help="The model whose window counts, as provider:model.")
     ] = "compatible:unknown",
@@ -284,6 +285,7 @@ def compact(
 ) -> None:
     """Compact a conversation, or say what that would do. Without a model, strategies that ask none are possible."""
     from loom.engine.models import check_name
+    from loom.session.compacting import CompactionPlan
 
     scope = Scope(namespace, user, id)
     if strategy in _ASKING:
@@ -291,13 +293,17 @@ def compact(
     check_name(model)
 
     async def work(opened: CheckpointStore) -> Any:
-        config = {"compaction": {"strategy": strategy}}
+        config = {"compaction": {"strategy": strategy, "retain": {"type": "messages", "count": retain}}}
         session = await _session(opened, scope, None, model=model, config=config)
-        return await session.compact(dry_run=True) if dry_run else await session.compact()
+        done = None if dry_run else await session.compact()
+        return done or await session.compact(dry_run=True)
 
     done = _run(store, work)
     if dry_run:
         _say(json, {**_counts(done), "calls": done.calls, "goes": [s.id for s in done.goes]}, str(done))
+    elif isinstance(done, CompactionPlan):
+        text = f"nothing to compact: the newest {retain} messages stay, and there are no others"
+        _say(json, {**_counts(done), "undo": None}, text)
     else:
         text = f"{done.strategy}: {done.tokens_before:,} -> {done.tokens_after:,} tokens; its handle is {done.id}"
         _say(json, {**_counts(done), "undo": done.id}, text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import groupby
 from operator import is_
 from typing import Protocol
@@ -31,7 +32,7 @@ from loom.context.sent import (
     with_runs,
 )
 from loom.core.message import ToolSpec
-from loom.core.section import DEDUPED, SECTIONS, STATIC, SectionName
+from loom.core.section import DEDUPED, SECTIONS, STATIC, SectionName, section_name
 from loom.core.window import Notice, Past, Run, View, Window
 from loom.errors import UsageError
 
@@ -150,13 +151,21 @@ class Compiler:
             draft=draft,
         )
 
-    def commit(self, window: Window) -> None:
-        """A window went out: freeze its order and take the step entries it showed away."""
+    def commit(self, window: Window, *, shown: Sequence[str] | None = None) -> None:
+        """A window went out: freeze its order and take the step entries it showed away.
+
+        Where only some sections were `shown`, what stands in `step` and `attention` did not go out unless named.
+        """
         host, before, now = self._host, self._sent, window.draft
         if now is before:
             return
         if not isinstance(now, State) or now.number != before.number:
             raise UsageError("this window is not the next one to go out: another one was committed since it was made")
+        if shown is not None:
+            wanted = {section_name(name) for name in ([shown] if isinstance(shown, str) else shown)}
+            step, attention = now.tail
+            now.tail = (step if "step" in wanted else None, attention if "attention" in wanted else None)
+            now.step = now.step if "step" in wanted else ()
         if before.static != now.static:
             self._contents = identities(now.heads)
         if self._placed is not None:

@@ -223,10 +223,10 @@ class Context:
 
         Args:
             cache_breakpoints: sections to mark at their end, up to four; the end of the conversation is marked
-                in any case. None marks what is worth marking.
+                as well. None marks what is worth marking, an empty list marks nothing.
             cache_ttl: how long the cache should keep the prefix, in seconds; the nearest lifetime the provider
                 has is used, with a warning where that is another one.
-            sections: show only these; their order stays the same.
+            sections: show only these; their order stays the same, and a `step` that is not shown is not cleared.
             clear_volatile: also commit, as in `compile`.
         """
         from loom.context.render.messages import chat_messages  # noqa: PLC0415  (renderers are only loaded if used)
@@ -236,7 +236,7 @@ class Context:
         messages = chat_messages(shown, cache_breakpoints=cache_breakpoints, cache_ttl=cache_ttl)
         self._last = window
         if clear_volatile:
-            self._compiler.commit(window)
+            self._compiler.commit(window, shown=sections)
         return messages
 
     async def compact(
@@ -316,7 +316,7 @@ class Context:
 
     def __repr__(self) -> str:
         sizes = ", ".join(f"{n} {len(self.section(n))}" for n in SECTIONS if len(self.section(n)))
-        return f"<Context {self.name!r}: {sizes or 'empty'}>"
+        return f"<Context {self.name!r} {self.id}: {sizes or 'empty'}>"
 
 
 def _graph_changed() -> None:

@@ -162,6 +162,16 @@ class _MediaEntry(StaticEntry):
         self._media = media
 
     @property
+    def data(self) -> str:
+        """The content as base64 text."""
+        return self._media.data
+
+    @property
+    def media_type(self) -> str:
+        """What kind of content it is, such as `image/png`."""
+        return self._media.media_type
+
+    @property
     def parts(self) -> tuple[Part, ...]:
         """The picture or document, then its caption."""
         return (self._media, TextPart(self.text))

@@ -105,9 +105,10 @@ def create_safety_fragment(label: str | None = "Acting with care") -> Fragment:
 
 
 def create_tools_fragment(tools: Iterable[Any], label: str | None = "Tools") -> Fragment:
-    """The tools by name, one line each: `ToolSpec`, a `Tool`, or anything with a name and a description.
+    """The tools with their parameters, one line each: `ToolSpec`, a `Tool`, or anything with a name and a description.
 
-    A list is read anew by every build. Tools are sorted, so a listing in another order moves nothing.
+    A parameter that may be left out has a `?`. A list is read anew by every build. Tools are sorted, so a listing in
+    another order moves nothing.
     """
     live: Iterable[Any] = tools if isinstance(tools, list) else tuple(tools)
     return Fragment("tools", lambda: _tool_lines(live), label=label)
@@ -116,12 +117,13 @@ def create_tools_fragment(tools: Iterable[Any], label: str | None = "Tools") -> 
 def _tool_lines(tools: Iterable[Any]) -> str:
     listed: dict[str, str] = {}
     for tool in tools:
-        name, description = _named(tool)
-        listed.setdefault(name, description)
-    return "\n".join(f"- {name}: {text}" if text else f"- {name}" for name, text in sorted(listed.items()))
+        name, line = _named(tool)
+        listed.setdefault(name, line)
+    return "\n".join(f"- {listed[name]}" for name in sorted(listed))
 
 
 def _named(tool: Any) -> tuple[str, str]:
+    """The name of a tool, and its line."""
     tool = getattr(tool, "spec", tool)  # of the tools that a session runs, what the model sees
 
     def of(key: str) -> Any:
@@ -130,7 +132,34 @@ def _named(tool: Any) -> tuple[str, str]:
     name, description = of("name"), of("description")
     if not isinstance(name, str) or not name:
         raise UsageError(f"{type(tool).__name__} is no tool: it has no name; give ToolSpec, or an object with a name")
-    return one_line(name), one_line(description) if isinstance(description, str) else ""
+    schemas = [cast("Mapping[str, Any]", found) for key in _SCHEMAS if isinstance(found := of(key), Mapping)]
+    called = f"{one_line(name)}{_parameters(schemas[0]) if schemas else ''}"
+    text = one_line(description) if isinstance(description, str) else ""
+    return one_line(name), f"{called}: {text}" if text else called
+
+
+_SCHEMAS = ("input_schema", "inputSchema", "parameters")
+"""What the schema of a tool's input is called here and elsewhere."""
+_TYPES = ("string", "integer", "number", "boolean", "array", "object", "null")
+
+
+def _parameters(schema: Mapping[str, Any]) -> str:
+    """The parameters of a schema in parentheses, as a call is written; nothing where there are none."""
+    properties, required = schema.get("properties"), schema.get("required")
+    if not isinstance(properties, Mapping) or not properties:
+        return ""
+    needed = cast("list[Any]", required) if isinstance(required, list | tuple) else []
+    shown = [
+        f"{one_line(str(name))}{'' if name in needed else '?'}{_type(field)}"
+        for name, field in cast("Mapping[Any, Any]", properties).items()
+    ]
+    return f"({', '.join(shown)})"
+
+
+def _type(field: Any) -> str:
+    kind = cast("Mapping[str, Any]", field).get("type") if isinstance(field, Mapping) else None
+    kinds = [one for one in (cast("list[Any]", kind) if isinstance(kind, list) else [kind]) if one in _TYPES]
+    return f": {' | '.join(kinds)}" if kinds else ""
 
 
 _MEMORY_TAG = "project-instructions"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from loom.context.context import Context
 from loom.context.entry import StringEntry, check_encodable
@@ -18,10 +18,20 @@ from loom.context.fragments import (
     Place,
     Slot,
     check_slot,
+    create_context_fragment,
+    create_identity_fragment,
+    create_memory_fragment,
+    create_safety_fragment,
+    create_tools_fragment,
 )
 from loom.context.section import Section
 from loom.core.limits import MAX_ENTRY, check_length
 from loom.errors import UsageError
+
+if TYPE_CHECKING:
+    from loom.context.skills import Skill
+
+_IDENTITY = "You are a helpful assistant."
 
 END = "\n\n"
 """What every block ends with. Joined without anything between them, blocks are the text, whatever a provider does."""
@@ -95,6 +105,38 @@ class PromptBuilder:
         for fragment in fragments:
             self.add_fragment(fragment)
 
+    @classmethod
+    def default(
+        cls,
+        identity: str | None = None,
+        *,
+        tools: Iterable[Any] = (),
+        skills: Iterable[Skill] = (),
+        memory: str | None = None,
+        context: Mapping[str, Any] | None = None,
+    ) -> PromptBuilder:
+        """A builder with a fragment in each slot that every agent needs; replace() and remove() change single ones.
+
+        Args:
+            identity: who the agent is, such as the text of your SOUL.md; a helpful assistant if not given.
+            tools: what it may call; a list is read anew by every build.
+            skills: what it can be told to do; a list is read anew by every build.
+            memory: instructions of the project, such as the text of your AGENTS.md.
+            context: where and when it runs, as for create_context_fragment.
+        """
+        from loom.context.skills import create_skills_fragment  # noqa: PLC0415  (skills are read only where there are some)
+
+        return cls(
+            (
+                create_identity_fragment(identity or _IDENTITY),
+                create_safety_fragment(),
+                create_tools_fragment(tools),
+                create_skills_fragment(skills),
+                create_memory_fragment(memory),
+                create_context_fragment(context),
+            )
+        )
+
     def add_fragment(self, fragment: Fragment) -> PromptBuilder:
         """Add a fragment; returns the builder."""
         if not isinstance(fragment, Fragment):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -113,6 +155,13 @@ class PromptBuilder:
     ) -> PromptBuilder:
         """Add a fragment of text, or of a function that gives it; see Fragment for the rest."""
         return self.add_fragment(Fragment(slot, content, priority, label, section))
+
+    def replace(self, fragment: Fragment) -> PromptBuilder:
+        """Put a fragment in place of every one of its slot; returns the builder."""
+        kept = [f for f in self._fragments if f.slot != getattr(fragment, "slot", None)]
+        self.add_fragment(fragment)
+        self._fragments = [*kept, fragment]
+        return self
 
     def remove(self, slot: Slot) -> PromptBuilder:
         """Take every fragment of a slot out."""

@@ -37,7 +37,8 @@ class SkillMatcher:
     In order of confidence: a command such as `/commit` (1.0 where the message starts with it, else 0.95), a
     message that is nothing but a trigger (1.0), a message that starts with one (0.9), a trigger anywhere as a
     word of its own (0.8), a regular expression (0.8), and a description that shares most of the content words of
-    the message (at most 0.6).
+    the message (at most 0.6). Where a skill has regular expressions, they alone decide: neither its name as a command
+    nor its description activates it.
     """
 
     def __init__(self, skills: Iterable[Skill], *, min_overlap: float | None = 0.6) -> None:
@@ -67,7 +68,7 @@ class SkillMatcher:
         found: list[SkillMatch] = []
         for skill in self._skills:
             confidence, why = self._rules[skill.name].told(text)
-            if not why and not skill.user_only:
+            if not why and not skill.user_only and not _has_patterns(skill):
                 confidence, why = self._overlap(skill, wanted)
             if why:
                 found.append(SkillMatch(skill, confidence, why))
@@ -93,10 +94,10 @@ class _Rules:
     def __init__(self, skill: Skill) -> None:
         phrases = () if skill.trigger_is_regex else skill.triggers
         self.terms = frozenset(query_terms(skill.description))
-        commands = [skill.name, *(t for t in phrases if not re.search(r"\s", t))]
+        commands = [] if _has_patterns(skill) else [skill.name, *(t for t in phrases if not re.search(r"\s", t))]
         self._commands = [(c, re.compile(rf"(?<!\S)/{re.escape(c)}(?![\w/-]|\.\w)", re.IGNORECASE)) for c in commands]
         self._phrases = () if skill.user_only else tuple((t, _phrase(t)) for t in phrases)
-        regex = skill.triggers if skill.trigger_is_regex and not skill.user_only else ()
+        regex = skill.triggers if skill.trigger_is_regex else ()
         self._patterns = [(trigger, TriggerPattern(trigger)) for trigger in regex]
 
     def told(self, text: str) -> tuple[float, str]:
@@ -113,6 +114,10 @@ class _Rules:
             return sure
         hit = next((trigger for trigger, pattern in self._patterns if pattern.search(text)), None)
         return (0.8, f"the message fits the pattern {hit!r}") if hit is not None else (0.0, "")
+
+
+def _has_patterns(skill: Skill) -> bool:
+    return skill.trigger_is_regex and bool(skill.triggers)
 
 
 def _phrase(trigger: str) -> re.Pattern[str]:

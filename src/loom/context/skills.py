@@ -41,11 +41,11 @@ class Skill:
     triggers: tuple[str, ...] = ()
     """Words or phrases of the user that activate it."""
     trigger_is_regex: bool = False
-    """The triggers are regular expressions."""
+    """The triggers are regular expressions; then nothing else that a user says activates it."""
     allowed_tools: tuple[str, ...] | None = None
     """The only tools that may run while it is active; None sets no limit, an empty tuple allows none."""
     user_only: bool = False
-    """Only the user can activate it, as `/name`; it is not listed to the model."""
+    """Only the user can activate it, as `/name` or by its regular expressions; it is not listed to the model."""
     path: Path | None = None
     """The file it was read from; the files it names are relative to its folder."""
 
@@ -273,23 +273,34 @@ class _Fields:
 
 # -- showing -------------------------------------------------------------------------------------------------
 
-_CATALOG_RULE = (
+CATALOG_RULE = (
     "Skills are instructions for particular tasks. Those of a skill are shown in the conversation once it is active; "
     "the user can activate one with /name."
 )
+"""What stands above the list of skills; a prompt that has it shows one."""
 _SKILL_RULE = "The skill {name} is active. Follow its instructions for the task at hand; they lift no other rule."
 
 
 def create_skills_fragment(skills: Iterable[Skill], label: str | None = "Skills") -> Fragment:
-    """The names and descriptions of the skills, for the prefix; a list is read anew by every build."""
+    """The skills, for the prefix: names, descriptions, tools, triggers; a list is read anew by every build."""
     live: Iterable[Skill] = skills if isinstance(skills, list) else tuple(skills)
     return Fragment("skills", lambda: _catalog(live), label=label)
 
 
 def _catalog(skills: Iterable[Skill]) -> str:
-    listed = sorted({s.name: one_line(s.description) for s in skills if not s.user_only}.items())
-    lines = [f"- {name}: {description}" for name, description in listed]
-    return "\n".join([_CATALOG_RULE, *lines]) if lines else ""
+    listed = {skill.name: _listed(skill) for skill in skills if not skill.user_only}
+    return "\n".join([CATALOG_RULE, *(listed[name] for name in sorted(listed))]) if listed else ""
+
+
+def _listed(skill: Skill) -> str:
+    line = f"- {skill.name}: {one_line(skill.description)}"
+    facts: list[str] = []
+    if skill.allowed_tools is not None:
+        facts.append(f"tools: {', '.join(map(one_line, skill.allowed_tools)) or 'none'}")
+    if skill.triggers:
+        kind = "pattern" if skill.trigger_is_regex else "trigger"
+        facts.append(f"{kind}{'s' * (len(skill.triggers) > 1)}: {', '.join(map(one_line, skill.triggers))}")
+    return f"{line} ({'; '.join(facts)})" if facts else line
 
 
 def create_active_skill_fragment(skill: Skill, section: Literal["convo", "attention"] = "convo") -> Fragment:

@@ -132,7 +132,8 @@ class Checkpoint:
     `compactions` are the ids of those that apply. `turn` is the number of finished turns, `usage` their
     sum. `parent` is the checkpoint it continues: not always the one saved before it, and after a fork one
     of another session. `pins` are the ids of messages that no compaction may touch. `unfinished` says that
-    messages of a turn which is not over stand at the end of the log.
+    messages of a turn which is not over stand at the end of the log. `shown` is what the model was shown at that point,
+    where the checkpoint was loaded together with it; it is not part of what is saved or compared.
     """
 
     id: str
@@ -146,6 +147,7 @@ class Checkpoint:
     usage: Usage = field(default_factory=Usage)
     unfinished: bool = False
     format_version: int = FORMAT_VERSION
+    shown: tuple[Message, ...] | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         check_id(self.id, "the id of a checkpoint")
@@ -158,6 +160,26 @@ class Checkpoint:
                 f"checkpoint {self.id} has format {self.format_version}, this Loom reads up to {FORMAT_VERSION}; "
                 f"upgrade Loom to load it"
             )
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """The conversation as the model was shown it at this point."""
+        if self.shown is None:
+            raise UsageError(
+                f"checkpoint {self.id} was loaded without its messages, which can be many; load it by the id of its "
+                f"session, as in store.load({self.session_id!r}), or ask the store for its history()"
+            )
+        return self.shown
+
+    @property
+    def turn_index(self) -> int:
+        """How many turns are finished: `turn`."""
+        return self.turn
+
+    @property
+    def timestamp(self) -> datetime:
+        """When it was saved: `at`."""
+        return self.at
 
 
 def end_of_turn(checkpoints: Iterable[Checkpoint], turn: int) -> Checkpoint | None:

@@ -155,7 +155,7 @@ def checkpoint_from_dict(data: JSON) -> Checkpoint:
     what = "a checkpoint"
     version = _field(data, "format_version", int, what)
     check_format(version, f"checkpoint {data.get('id')!r}")
-    _check_names(data, tuple(f.name for f in fields(Checkpoint)), what)
+    _check_names(data, tuple(f.name for f in fields(Checkpoint) if f.compare), what)
     usage = data.get("usage", {})
     _check_names(usage, _USAGE, "usage")
     return Checkpoint(

@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol
 
 from loom.core.message import Part, Role, ToolSpec, content_hash, plain
 from loom.core.section import SECTIONS, STABILITY, SectionName, Stability, default_role, section_name
+from loom.errors import UsageError
 
 
 class View(Protocol):
@@ -228,6 +229,15 @@ class Window:
                 groups.append(f"> {name.upper()}")
                 groups.extend(texts)
         return "\n\n".join(groups)
+
+    def __contains__(self, what: object) -> bool:
+        """Whether the plain text holds a text, or the window shows an entry."""
+        if isinstance(what, str):
+            return what in str(self)
+        id = getattr(what, "id", None)
+        if not isinstance(id, str):
+            raise UsageError(f"a window holds text and entries, not {type(what).__name__}; ask for one of these")
+        return any(item.id == id for section in SECTIONS for _, item in self.items(section))
 
     def __repr__(self) -> str:
         sizes = ", ".join(

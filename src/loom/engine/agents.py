@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from loom.core.clock import Clock
 from loom.engine.checkpoints import open_checkpoints
+from loom.engine.models import open_model
 from loom.engine.open import facts_mode, open_memory, place_of
 from loom.engine.place_names import written_out
 from loom.engine.places import ENGINES, sessions_place
@@ -19,6 +20,7 @@ from loom.memory.extract.llm import LlmExtractor
 from loom.memory.learning import Facts
 from loom.memory.memory import Memory
 from loom.protocols.checkpoint_store import CheckpointStore
+from loom.protocols.key_values import KeyValues
 from loom.protocols.model import Model, OneAtATime
 from loom.providers.models.offline import OfflineModel
 from loom.session.compaction.config import CompactionConfig
@@ -80,7 +82,7 @@ def _notes(mode: Facts, model: Model) -> tuple[str, ...]:
 
 
 def agent_checkpoints(
-    where: str | CheckpointStore | None, memory: str | Mapping[str, Any] | Memory | None
+    where: str | CheckpointStore | KeyValues | None, memory: str | Mapping[str, Any] | Memory | None
 ) -> tuple[CheckpointStore, tuple[str, ...]]:
     """Where an agent saves its sessions, and what to say of it: as told, else with the truth of its memory."""
     if where is not None:
@@ -109,8 +111,11 @@ def agent_config(
     cache_ttl: float | None,
     tool_output_limit: int | None,
     ledger: Ledger,
-) -> SessionConfig:
-    """How an agent's sessions behave: as told, with what was said beside it. A model for summaries is on the ledger."""
+) -> tuple[SessionConfig, tuple[Model, ...]]:
+    """How an agent's sessions behave: as told, with what was said beside it. A model for summaries is on the ledger.
+
+    Returns the models that were opened by name, too: the agent closes them.
+    """
     config = SessionConfig.of(given)
     changes: dict[str, Any] = {}
     if config.tool_output_limit is None:
@@ -122,6 +127,9 @@ def agent_config(
     if isinstance(model, OfflineModel):  # what it says is what memory said
         changes["remember_answers"] = False
     compacts = changes.get("compaction", config.compaction)
+    opened: tuple[Model, ...] = ()
     if compacts.summary_model is not None:
-        changes["compaction"] = replace(compacts, summary_model=metered(compacts.summary_model, ledger))
-    return replace(config, **changes)
+        writes = open_model(compacts.summary_model)
+        opened = (writes,) if isinstance(compacts.summary_model, str) else ()
+        changes["compaction"] = replace(compacts, summary_model=metered(writes, ledger))
+    return replace(config, **changes), opened

@@ -7,6 +7,7 @@ from importlib import import_module
 from loom.engine.place_names import written_out
 from loom.errors import UsageError
 from loom.protocols.checkpoint_store import CheckpointStore
+from loom.protocols.key_values import KeyValues
 
 _FORMS = "inmemory, files:FOLDER, sqlite:PATH, postgres://USER@HOST/DATABASE or redis://HOST:6379/0"
 _FILES = {
@@ -18,15 +19,20 @@ _REDIS = ("loom.stores.redis.checkpoints", "RedisCheckpointStore")
 _SERVERS = {"postgres": _POSTGRES, "postgresql": _POSTGRES, "redis": _REDIS, "rediss": _REDIS, "unix": _REDIS}
 
 
-def open_checkpoints(where: str | CheckpointStore = "inmemory") -> CheckpointStore:
+def open_checkpoints(where: str | CheckpointStore | KeyValues = "inmemory") -> CheckpointStore:
     """A store of sessions; nothing is read or written before the first call, and no server is asked.
 
     Args:
         where: `inmemory`, `files:FOLDER`, `sqlite:PATH`, `postgres://...`, `redis://...`, `rediss://...`,
-            `unix://...` (the socket of a Redis server), or a store.
+            `unix://...` (the socket of a Redis server), or a store; or anything that keeps values by key, such as a
+            bucket: see KeyValueCheckpointStore.
     """
-    if not isinstance(where, str):
+    if isinstance(where, CheckpointStore):
         return where
+    if not isinstance(where, str):
+        from loom.stores.key_value.checkpoints import KeyValueCheckpointStore  # noqa: PLC0415  (only where it is used)
+
+        return KeyValueCheckpointStore(where)
     where = written_out(where)
     backend, _, path = where.partition(":")
     path = path.removeprefix("//")

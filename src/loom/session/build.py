@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from loom.context.context import Context
+from loom.context.prompt import Prompt
 from loom.context.skills import Skill
 from loom.core.clock import Clock
 from loom.core.ids import RecordIds
@@ -48,6 +49,13 @@ def check_given(model: object, checkpoint: object, memory: object) -> None:
             )
 
 
+def applied(prompt: object, context: Context) -> None:
+    """Make a context show a prompt that was built."""
+    if not isinstance(prompt, Prompt):
+        raise UsageError(f"prompt is {type(prompt).__name__}; give what PromptBuilder.build() returns")
+    prompt.apply(context)
+
+
 def build_state(
     *,
     scope: Scope,
@@ -70,7 +78,10 @@ def build_state(
     history = History(context, clock=clock, ids=ids)
     limit = config.tool_output_limit if tools else None
     spilling = Spilling(history, limit, EstimateCounter()) if limit is not None else None
-    toolbox = Toolbox((*tools, *((spilling,) if spilling else ())), emitter=emitter, clock=clock)
+    active = ActiveSkills(skills)
+    own = (*((spilling,) if spilling else ()), *active.tools(tools))
+    toolbox = Toolbox((*tools, *own), emitter=emitter, clock=clock)
+    active.show(context)
     context.tools += [spec for spec in toolbox.specs if spec not in context.tools]
     begun = [Message(entry.show().role or "user", entry.show().parts) for entry in context.convo]
     context.convo.clear()
@@ -96,7 +107,7 @@ def build_state(
         ),
         tools=toolbox,
         approving=Approving(approve, emitter=emitter),
-        skills=ActiveSkills(skills),
+        skills=active,
         saver=Saver(store or _in_process(), scope, clock=clock, ids=ids),
         spilling=spilling,
         memory=Remembering(memory, scope, config, clock) if memory else None,

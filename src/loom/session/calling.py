@@ -57,11 +57,15 @@ class Caller:
     def __init__(
         self, model: Model, *, config: SessionConfig, emitter: Emitter, spans: SessionSpans, sleep: Sleep
     ) -> None:
-        self.model = model
         self._config = config
         self._emitter = emitter
         self._spans = spans
         self._sleep = sleep
+        self.use(model)
+
+    def use(self, model: Model) -> None:
+        """Send to this model from now on; what was measured and cached was another's."""
+        self.model = model
         self.target: Target = target_for(None, model.name)
         self.meter = Meter(counter_for(self.target.info))
         self._sent: list[Prompt] = []

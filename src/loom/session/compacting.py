@@ -25,10 +25,12 @@ from loom.session.compaction.chain import Chain, Pass
 from loom.session.compaction.config import CompactionConfig
 from loom.session.compaction.coverage import Coverage, coverage
 from loom.session.compaction.cut import shown_tokens
+from loom.session.compaction.demand import Demand, demand
 from loom.session.compaction.laws import after, broken_law
 from loom.session.compaction.policy import Decision, Load, decide
 from loom.session.events import Emitter
 from loom.session.history import History, is_sayable
+from loom.session.naming import named_model
 from loom.session.rounds import current_request
 from loom.telemetry.bill import Bill, info_of
 from loom.tokens.parts import MESSAGE_OVERHEAD
@@ -110,12 +112,18 @@ class Compacting:
         self._gave_up_at: int | None = None
         self.spent = Bill()
         """What the last compaction cost."""
-        self._asks: Ask = self._other(config.summary_model) if config.summary_model else self._own
+        self._summaries = named_model(config.summary_model) if config.summary_model else None
+        self._asks: Ask = self._other(self._summaries) if self._summaries else self._own
         self._compactor = self._built(self._ask)
 
     def forget(self) -> None:
         """The history has become another one: what was found out about it holds no more."""
         self._pressure, self._gave_up_at = 0, None
+
+    def rebuild(self) -> None:
+        """The model has become another one."""
+        self._compactor = self._built(self._ask)
+        self.forget()
 
     # -- when ---------------------------------------------------------------------------------------------
 
@@ -151,9 +159,31 @@ class Compacting:
             message = f"{error}; and the request cannot be made smaller: {failure}"
             raise ContextOverflow(message, limit=error.limit, size=error.size) from failure
 
-    def _target_now(self, window: Window) -> int:
+    def _demand(self, window: Window) -> Demand | None:
+        """What compacting now would have to keep and reach; None where all is within `retain`."""
         load, decision = self.load(window)
-        return min(decision.target, int(load.history * self.config.target))
+        shown = self._history.shown
+        return demand(
+            shown,
+            counter=self._caller.meter.counter,
+            keep=self._keep(),
+            retain=self.config.retain,
+            target=self._inside(min(decision.target, int(load.history * self.config.target))),
+            limit=self._inside(decision.trigger - max(0, load.tokens - load.history)),
+            binds_thinking=self._caller.binds_thinking,
+        )
+
+    def _inside(self, target: int) -> int:
+        """A target counts what stands around each message too, and a compactor counts what is in them."""
+        shown = self._history.shown
+        return target * shown_tokens(shown, self._caller.meter.counter) // max(1, self._count(shown))
+
+    def _keep(self) -> set[str]:
+        shown = self._history.shown
+        keep = {*self.pins} & {item.id for item in shown}
+        if (request := current_request(shown)) is not None:
+            keep.add(request.id)
+        return keep
 
     def load(self, window: Window) -> tuple[Load, Decision]:
         """How full a window is, and what follows from it."""
@@ -168,16 +198,16 @@ class Compacting:
 
     # -- how ----------------------------------------------------------------------------------------------
 
-    async def run(self, reason: str, window: Window, target: int) -> AsyncGenerator[Event]:
+    async def run(self, reason: str, window: Window, target: int, asked: Demand | None = None) -> AsyncGenerator[Event]:
         """Rewrite what is shown down to a target; raises CompactionError where that fails, and nothing changed."""
-        compactor = self._compactor
+        compactor = self._built(self._ask, firm=True) if asked else self._compactor
         before = self._caller.meter.tokens(window)
         yield self._emitter.emit(CompactionStart, reason=reason, strategy=compactor.name, tokens=before, target=target)
         self.spent = Bill()
         rewrite, error = Pass(replacements=(), strategy=compactor.name), None
         compaction: Compaction | None = None
         try:
-            rewrite = await self._rewrite(compactor, target)
+            rewrite = await self._rewrite(compactor, asked.target if asked else self._inside(target), asked)
             compaction = self._apply(rewrite.strategy, rewrite, before)
         except LoomError as failure:
             error = failure
@@ -197,11 +227,13 @@ class Compacting:
         self.forget()
 
     async def on_demand(self) -> AsyncGenerator[Event]:
-        """Compact now."""
+        """Compact now; where all is within `retain` there is nothing to do, and nothing is told."""
         window = self._context.compile(clear_volatile=False)
         await self._caller.meter.read(window)
-        async for event in self.run("asked for", window, self._target_now(window)):
-            yield event
+        self.last = None
+        if (asked := self._demand(window)) is not None:
+            async for event in self.run("asked for", window, asked.target, asked):
+                yield event
 
     async def plan(self) -> CompactionPlan:
         """What a compaction now would do. No model is asked: summaries are taken to be as long as they may be."""
@@ -217,8 +249,10 @@ class Compacting:
             text = _FILLER * max(1, min(max_output, size // 4) // counter.count(_FILLER * 8) * 8)
             return ModelResponse(parts=(TextPart(text),), stop="end", usage=Usage(), model="guess")
 
-        compactor = self._built(guess)
-        rewrite = await self._rewrite(compactor, self._target_now(window))
+        compactor, wanted = self._built(guess, firm=True), self._demand(window)
+        if wanted is None:
+            return self._planned(Pass(replacements=(), strategy=compactor.name), window, (), None)
+        rewrite = await self._rewrite(compactor, wanted.target, wanted)
         fallback = compactor.after(rewrite.strategy) if asked else None
         return self._planned(rewrite, window, asked, fallback)
 
@@ -251,20 +285,19 @@ class Compacting:
             rewritten_tokens=self._count(left[first:]),
         )
 
-    async def _rewrite(self, compactor: Chain, target: int) -> Pass:
+    async def _rewrite(self, compactor: Chain, target: int, asked: Demand | None = None) -> Pass:
         """A rewrite that keeps the laws, whoever wrote the compactor."""
         shown = tuple(self._history.shown)
-        keep = {*self.pins} & {item.id for item in shown}
-        if (request := current_request(shown)) is not None:
-            keep.add(request.id)
-        # A target counts what stands around each message too, and a compactor counts what is in them.
-        target = target * shown_tokens(shown, self._caller.meter.counter) // max(1, self._count(shown))
+        keep = self._keep().union(asked.keep if asked else ())
         rewrite = await compactor.compact(shown, target=target, counter=self._caller.meter.counter, keep=keep)
         if not rewrite.replacements:
             raise CannotCompact(f"{compactor.name} found nothing to replace")
         broken = broken_law(shown, rewrite, target=target, counter=self._caller.meter.counter, keep=keep)
         if broken:
             raise CannotCompact(f"{compactor.name}: {broken}")
+        left = after(shown, rewrite)
+        if asked and asked.newest and (not left or left[-1].message.text != shown[-1].message.text):
+            raise CannotCompact(f"{compactor.name} leaves no room for the newest answer; use a larger window")
         return rewrite
 
     def _apply(self, strategy: str, rewrite: Rewrite, before: int) -> Compaction:
@@ -287,9 +320,11 @@ class Compacting:
 
     # -- asking for a summary -----------------------------------------------------------------------------
 
-    def _built(self, ask: Ask) -> Chain:
+    def _built(self, ask: Ask, *, firm: bool = False) -> Chain:
         """The compactor of the configuration, every request of which goes through `ask`."""
-        return build(replace(self.config, summary_model=None), ask=ask, binds_thinking=self._caller.binds_thinking)
+        retain = replace(self.config.retain, firm=firm or self.config.retain.firm)
+        config = replace(self.config, summary_model=None, retain=retain)
+        return build(config, ask=ask, binds_thinking=self._caller.binds_thinking)
 
     def _other(self, model: Model) -> Ask:
         """Ask another model than the session's own."""
@@ -310,7 +345,7 @@ class Compacting:
                 response = await self._asks(history, instruction, max_output=max_output)
         except TimeoutError as error:
             raise ProviderUnavailable(f"a summary took longer than {self.config.timeout:g} seconds") from error
-        other = self.config.summary_model
+        other = self._summaries
         cost = info_of(other.name).cost(response.usage) if other else self._caller.cost(response.usage)
         self.spent += Bill(requests=1, usage=response.usage, cost=cost)
         return response

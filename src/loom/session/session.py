@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
-from contextlib import aclosing, suppress
+from contextlib import AsyncExitStack, aclosing, suppress
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, overload
 
 from anyio import sleep as anyio_sleep
@@ -17,18 +17,21 @@ from loom.core.limits import MAX_TEXT, check_length
 from loom.core.message import Message, TextPart, ThinkingPart, Usage
 from loom.core.scope import Scope
 from loom.errors import NotFound, StoreConflict, UsageError
-from loom.session.build import build_state, check_given
+from loom.session.build import applied, build_state, check_given
 from loom.session.compacting import CompactionPlan
 from loom.session.compaction.coverage import Coverage
 from loom.session.config import SessionConfig
 from loom.session.events import Listener
 from loom.session.explaining import SessionExplanation, explain_session
+from loom.session.naming import named_model, same_bill, with_models
 from loom.session.options import Asked, turn_options
+from loom.session.restoring import SessionState, take_on, which
 from loom.session.resuming import cut_turn
 from loom.session.sending import Reply, Sending
 from loom.session.turn import TurnRun
 
 if TYPE_CHECKING:
+    from loom.context.prompt import Prompt
     from loom.context.skills import Skill
     from loom.memory.memory import Memory
     from loom.protocols.approve import Approve
@@ -55,6 +58,7 @@ class Session:
         provider: Model | None = None,
         config: SessionConfig | Mapping[str, Any] | None = None,
         instructions: str | None = None,
+        prompt: Prompt | None = None,
         context: Context | None = None,
         tools: Iterable[Tool] = (),
         skills: Iterable[Skill] = (),
@@ -74,10 +78,11 @@ class Session:
             provider: another word for the model.
             config: how the session behaves, as SessionConfig or as a plain mapping with its names.
             instructions: the first text of the foundation.
+            prompt: what a PromptBuilder built, behind the instructions.
             context: what the model sees beside the conversation; a new one if not given. What its conversation
                 holds already becomes the beginning of the history.
             tools: what the model may call.
-            skills: what the user may activate by what he says.
+            skills: what the user may activate by what they say, and the model load with `load_skill`.
             memory: what is recalled for a turn and what is kept of it; nothing if not given.
             approve: is asked before each call of a tool, and says True, or False, or why not; see ToolRequest.
             checkpoint: where turns are saved; in this process only, if not given.
@@ -106,12 +111,16 @@ class Session:
         context = context or Context("session")
         if instructions:
             context.foundation.add(instructions)
+        if prompt is not None:
+            applied(prompt, context)
+        opened, self._own_models = with_models(self._given["config"])
+        given: dict[str, Any] = {**self._given, "config": opened}
         self._state = build_state(
             scope=Scope(namespace, user_id, session_id or self._ids.next_id()),
             context=context,
             store=checkpoint,
             ids=self._ids,
-            **self._given,
+            **given,
         )
         self._started = False
         self._busy = False
@@ -237,14 +246,31 @@ class Session:
         """Tell of something that happened beside the turns, as the next event; its number and its time are added."""
         return self._state.emitter.emit(kind, **values)
 
+    def set_model(self, model: Model | str) -> None:
+        """Go on with another model, given as an object or by name; the conversation stays.
+
+        One that is given by name is closed with the session. Thinking that is bound to a prompt is not sent to it.
+        """
+        self._begin()
+        try:
+            found = named_model(model)
+            self._own_models = (*self._own_models, *((found,) if isinstance(model, str) else ()))
+            self._given["model"] = same_bill(found, self._given["model"])
+            self._state.use(self._given["model"])
+        finally:
+            self._busy = False
+
     # -- compaction ---------------------------------------------------------------------------------------
 
     @overload
-    async def compact(self, *, dry_run: Literal[False] = False) -> Compaction: ...
+    async def compact(self, *, dry_run: Literal[False] = False) -> Compaction | None: ...
     @overload
     async def compact(self, *, dry_run: Literal[True]) -> CompactionPlan: ...
-    async def compact(self, *, dry_run: bool = False) -> Compaction | CompactionPlan:
+    async def compact(self, *, dry_run: bool = False) -> Compaction | CompactionPlan | None:
         """Compact now, whatever the trigger says; with `dry_run` only say what that would do.
+
+        What `retain` names stays as it is, and so does the newest answer. None where that is the whole conversation:
+        nothing was changed.
 
         Raises:
             CannotCompact: no rewrite makes the history small enough; it is unchanged.
@@ -259,8 +285,8 @@ class Session:
             async for event in compacting.on_demand():
                 if isinstance(event, CompactionEnd):
                     self._state.usage += event.usage
-            await self._save()
-            assert compacting.last is not None
+            if compacting.last is not None:
+                await self._save()
             return compacting.last
         finally:
             self._busy = False
@@ -314,15 +340,24 @@ class Session:
         """The saved points of this session, last saved first."""
         return await self._state.saver.store.list(self.scope)
 
-    async def restore(self, checkpoint: str | Checkpoint | None = None) -> Checkpoint:
+    async def restore(
+        self, checkpoint: str | Checkpoint | SessionState | Mapping[str, Any] | None = None
+    ) -> Checkpoint:
         """Become the session as it was saved: at a checkpoint, or as it was last.
+
+        A SessionState, the same as a mapping, or a checkpoint of another session that has its messages, is a
+        conversation from elsewhere: this session goes on with its messages, under its own name, and is saved at once.
 
         Raises:
             NotFound: there is no such checkpoint; the session is unchanged.
+            StoreConflict: this very session is saved with other messages.
         """
-        id = checkpoint.id if isinstance(checkpoint, Checkpoint) else checkpoint
+        id, elsewhere = which(checkpoint, self.id)
         self._begin()
         try:
+            if elsewhere is not None:
+                taken = await take_on(self._state, elsewhere, self._ids, self._given["clock"])
+                return taken or await self._save()
             found, log = await self._state.saver.load(id)
             self._state.become(found, log)
             self._opened(found.id)
@@ -393,12 +428,15 @@ class Session:
             self._state.clear()
 
     async def aclose(self) -> None:
-        """Save what is not saved, and end. Model, memory and store stay open: they belong to the caller."""
-        if not self._closed and self._started:
-            with suppress(NotFound):  # it was forgotten, and nothing of it is to be saved
-                await self._durable()
-            self._state.emitter.emit(SessionEnd, turns=self.turn, usage=self.usage)
-        self._closed = True
+        """Save what is not saved, and end. What was given as an object stays open: it belongs to the caller."""
+        async with AsyncExitStack() as stack:
+            for model in self._own_models:
+                stack.push_async_callback(model.aclose)
+            if not self._closed and self._started:
+                with suppress(NotFound):  # it was forgotten, and nothing of it is to be saved
+                    await self._durable()
+                self._state.emitter.emit(SessionEnd, turns=self.turn, usage=self.usage)
+            self._closed = True
 
     async def __aenter__(self) -> Self:
         return self

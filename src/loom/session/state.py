@@ -9,6 +9,7 @@ from loom.context.context import Context
 from loom.core.checkpoint import Checkpoint, LogEntry
 from loom.core.message import Usage
 from loom.core.scope import Scope
+from loom.protocols.model import Model
 from loom.session.approving import Approving
 from loom.session.calling import Caller
 from loom.session.compacting import Compacting
@@ -74,6 +75,12 @@ class State:
         self.compacting.pins = dict.fromkeys(checkpoint.pins if checkpoint else ())
         self.compacting.forget()
         self.caller.meter.forget()
+
+    def use(self, model: Model) -> None:
+        """Go on with another model: the same history, and everything that depends on the model made anew."""
+        self.caller.use(model)
+        self.history.load(self.history.log, self.history.applied, trust_thinking=False)
+        self.compacting.rebuild()
 
     def clear(self) -> None:
         """Hold nothing of the conversation any more."""

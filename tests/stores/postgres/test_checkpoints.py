@@ -21,6 +21,7 @@ from loom.testing.conformance.checkpoint_samples import (
 )
 from loom.testing.conformance.samples import an_episode
 from tests.stores.postgres.conftest import started
+from tests.stores.session_ids import check_session_ids
 
 pytestmark = pytest.mark.anyio
 
@@ -117,3 +118,8 @@ async def test_a_checkpoint_of_a_newer_format_is_refused(server):
         server.execute(f"UPDATE loom.checkpoint_nodes SET data = {newer}")
         with pytest.raises(FormatTooNew):
             await store.load(CHAT)
+
+
+async def test_a_session_id_is_a_scope_of_the_default_user(server):
+    async with PostgresCheckpointStore(server.app) as store:
+        await check_session_ids(store)

@@ -27,6 +27,7 @@ from loom.testing.conformance.checkpoint_samples import (
 )
 from loom.testing.conformance.samples import BOB, an_episode
 from tests.stores.redis.conftest import Span, new_prefix, started
+from tests.stores.session_ids import check_session_ids
 
 pytestmark = pytest.mark.anyio
 
@@ -314,3 +315,8 @@ async def test_a_missing_driver_is_named(monkeypatch):
     async with aclosing(open_checkpoints("redis://localhost:1")) as store:
         with pytest.raises(MissingExtra, match="redis"):
             await store.load(CHAT)
+
+
+async def test_a_session_id_is_a_scope_of_the_default_user():
+    async with aclosing(new_store()) as store:
+        await check_session_ids(store)

@@ -23,7 +23,10 @@ _WORTH_A_WARNING = {"ttl_snapped", "volatile_breakpoint", "breakpoint_dropped"}
 def chat_messages(
     window: Window, *, cache_breakpoints: Sequence[str] | None = None, cache_ttl: float | None = None
 ) -> list[dict[str, Any]]:
-    """The window as messages; `[0]["content"]` is the system prompt, the rest are the turns."""
+    """The window as messages; `[0]["content"]` is the system prompt, the rest are the turns.
+
+    No breakpoints at all (an empty list) is the wish for messages without a marker, as `render(cache=False)` has it.
+    """
     layout = lay_out(window, anthropic.dialect(binds_thinking=True))
     placement = place(
         layout,
@@ -35,5 +38,6 @@ def chat_messages(
     for code, message in placement.warnings:
         if code in _WORTH_A_WARNING:
             warnings.warn(message, CacheWarning, stacklevel=3)
-    body = anthropic.render(layout, "", placement.markers, {}).body
+    markers = {} if cache_breakpoints is not None and not cache_breakpoints else placement.markers
+    body = anthropic.render(layout, "", markers, {}).body
     return [{"role": "system", "content": body.get("system", [])}, *body["messages"]]

@@ -39,6 +39,8 @@ def build(config: CompactionConfig, *, ask: Ask | None = None, binds_thinking: b
         binds_thinking=binds_thinking,
         max_messages=max(2, int((config.trigger.threshold or 0) * config.target)) if by_count else None,
     )
+    if isinstance(config.summary_model, str):
+        raise UsageError(f"summary_model is the name {config.summary_model!r}; open it first, with open_model()")
     asked = ask if config.summary_model is None else ask_model(config.summary_model)
     clear = ClearTools(config.clear_tools, binds_thinking=binds_thinking)
     # Clearing leaves the number of messages as it is, so it is no answer to a trigger that counts them.

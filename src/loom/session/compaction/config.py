@@ -46,15 +46,19 @@ class Retain:
     """How much of the end of a history stays as it is: so many messages or tokens, or a share of its tokens.
 
     It is rounded down to whole rounds; where one round alone is larger, to whole units of it. 0 keeps nothing
-    but the current request. It is a wish: the target of a pass comes first.
+    but the current request. It is a wish: the target of a pass comes first, and room for a record of what goes. A
+    `firm` one comes before the record, and keeps the newest answer too; that is how compact() on demand takes it.
     """
 
     type: RetainType = "messages"
     count: int | None = None
     amount: float | None = None
+    firm: bool = False
 
     def __post_init__(self) -> None:
         _check_choice(self.type, ("messages", "tokens", "fraction"), "the type of retain")
+        if not isinstance(self.firm, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise UsageError(f"firm={self.firm!r} of retain; give True or False")
         if self.type == "fraction":
             share = _number(self.amount, "the amount that retain keeps")
             if self.count is not None or not 0 <= share <= 1:
@@ -114,8 +118,9 @@ class CompactionConfig:
     retain: Retain = field(default_factory=Retain)
     strategy: Strategy = "summarize"
     target: float = 0.5
-    summary_model: Model | None = None
-    """Who writes summaries; None: the session's own model, which has the history in its cache."""
+    summary_model: Model | str | None = None
+    """Who writes summaries, as a model or by name (`provider:model`); None: the session's own model, which has the
+    history in its cache."""
     timeout: float = 120.0
     """Seconds that one summary may take; then the next strategy is tried."""
     clear_tools: ClearToolsOptions = field(default_factory=ClearToolsOptions)
@@ -132,8 +137,10 @@ class CompactionConfig:
             raise UsageError(f"the target of compaction is {self.target}; give a share between 0 and 1, such as 0.5")
         if _number(self.timeout, "the timeout of compaction") <= 0:
             raise UsageError(f"the timeout of compaction is {self.timeout}; give seconds above 0")
-        if self.summary_model is not None and not isinstance(self.summary_model, Model):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise UsageError(f"summary_model is {self.summary_model!r}; give a Model, or None for the session's own")
+        model = self.summary_model
+        named = isinstance(model, str) and all(model.partition(":"))
+        if model is not None and not named and not isinstance(model, Model):
+            raise UsageError(f"summary_model is {model!r}; give a Model, provider:model, or None for the session's own")
         for strategy in self.strategies:
             if isinstance(strategy, str):
                 _check_choice(strategy, STRATEGIES, "a compaction strategy")

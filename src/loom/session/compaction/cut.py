@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import inf
+from typing import Final
 
 from loom.core.checkpoint import Replacement, Shown
 from loom.core.message import Message, ThinkingPart, ToolResultPart, Usage
@@ -13,9 +14,12 @@ from loom.errors import CannotCompact
 from loom.protocols.compactor import Rewrite
 from loom.protocols.token_counter import TokenCounter
 from loom.session.compaction.config import Retain
-from loom.session.compaction.record import is_record
+from loom.session.compaction.record import glimpse_of, is_left_over
 from loom.session.compaction.shorten import clamped
 from loom.session.rounds import Unit, current_request, leading_system, rounds_of, units_of
+
+_BRIDGE: Final = 200
+"""Tokens of an answer up to which it stays whole before a request that stays."""
 
 
 def message_tokens(message: Message, counter: TokenCounter) -> int:
@@ -38,6 +42,10 @@ class Cut:
     edited: Mapping[str, Message]
     room: int
     """Tokens that are left for a record of what goes."""
+    bridges: frozenset[str] = frozenset()
+    """Answers that stay only because the request behind them does."""
+    glimpses: Mapping[str, Message] = field(default_factory=dict[str, Message])
+    """What is shown of answers that go while the request behind them stays, by id."""
 
     @property
     def dropped(self) -> tuple[Shown, ...]:
@@ -66,6 +74,9 @@ def cut(
     What must stay is the opening system messages, the current request, everything in `keep`, and calls that
     still wait for their results. `reserve` tokens are left for a record if they can be spared.
 
+    Where `retain` is firm, it comes before the reserve, the newest answer stays if it fits, and a request that stays
+    keeps the answer before it, or a glimpse of it: what a user said at two times never reads as one message.
+
     Raises:
         CannotCompact: what must stay is larger than the target.
     """
@@ -76,14 +87,20 @@ def cut(
     if fixed > target:
         raise CannotCompact(_why_not(units, sizes, must, target))
     room = target - fixed
-    tail = _Tail(units, sizes, must, room=room - min(reserve, room // 2), max_messages=max_messages)
+    spare = 0 if retain.firm else min(reserve, room // 2)
+    tail = _Tail(units, sizes, must, room=room - spare, max_messages=max_messages)
+    if retain.firm:
+        tail.take_newest()
     edited: dict[str, Message] = {}
     if not retain.nothing:
         edited = tail.take_fresh(counter)
         tail.take_rounds(*retain.limits(sum(sizes)))
+    bridges = tail.take_bridges() if retain.firm else frozenset[str]()
     tail.release_records()
-    taken = sum(size for n, size in enumerate(tail.sizes) if tail.stays[n])
-    return Cut(tuple(shown), units, tuple(tail.stays), edited, target - taken)
+    left = target - sum(size for n, size in enumerate(tail.sizes) if tail.stays[n])
+    glimpses = tail.glimpses(left // 2, counter) if retain.firm else {}
+    left -= sum(message_tokens(message, counter) for message in glimpses.values())
+    return Cut(tuple(shown), units, tuple(tail.stays), edited, left, bridges, glimpses)
 
 
 def rewrite(
@@ -94,11 +111,24 @@ def rewrite(
     It stands where the last run of dropped messages stood: all that it tells came before what follows it.
     """
     gone = {item.id for item in choice.dropped}
+    if record is None:  # a conversation does not begin with an answer
+        first = next((item.id for item in choice.shown if item.id not in gone and item.message.role != "system"), "")
+        gone |= {first} & choice.bridges - keep
     runs = _runs(choice.shown, gone)
     last = runs[-1][-1] if runs else None
-    at = {run[0]: Replacement(run, record if run[-1] == last else None) for run in runs}
+    at = {r.covers[0]: r for run in runs for r in _of_run(choice, run, record if run[-1] == last else None)}
     at |= {id: Replacement((id,), message) for id, message in choice.edited.items()}
     return rewritten(choice.shown, at, keep=keep, binds_thinking=binds_thinking, usage=usage)
+
+
+def _of_run(choice: Cut, run: tuple[str, ...], record: Message | None) -> list[Replacement]:
+    """What stands in place of a run: the record, and a glimpse of the answer that it ends with."""
+    glimpse = choice.glimpses.get(run[-1])
+    begins = record is None and choice.shown[leading_system(choice.shown)].id == run[0]
+    if glimpse is None or begins or (record is not None and len(run) == 1):
+        return [Replacement(run, record)]
+    before = [Replacement(run[:-1], record)] if len(run) > 1 else []
+    return [*before, Replacement(run[-1:], glimpse)]
 
 
 def rewritten(
@@ -165,6 +195,44 @@ class _Tail:
         self._take([last])
         return {item.id: message for item, message in zip(items, shorter, strict=True) if message is not item.message}
 
+    def take_newest(self) -> None:
+        """Keep the answer that a history ends with."""
+        last = len(self.units) - 1
+        if last >= 0 and _is_answer(self.units[last]) and self._fits([last], inf, inf):
+            self._take([last])
+
+    def take_bridges(self) -> frozenset[str]:
+        """Keep short answers right before requests that stay; returns their ids."""
+        found = [n for n in self._before_requests() if self.sizes[n] <= _BRIDGE and self._fits([n], inf, inf)]
+        self._take(found)
+        return frozenset(item.id for n in found for item in self.units[n].items)
+
+    def glimpses(self, room: int, counter: TokenCounter) -> dict[str, Message]:
+        """What to show of longer ones, in at most so many tokens."""
+        shown: dict[str, Message] = {}
+        for n in self._before_requests():
+            answer = self.units[n].items[-1]
+            glimpse = glimpse_of(answer.message, room, counter)
+            if glimpse is None or self._places < len(shown) + 1:
+                break
+            room -= message_tokens(glimpse, counter)
+            shown[answer.id] = glimpse
+        return shown
+
+    def _before_requests(self) -> list[int]:
+        """Answers that go, right before requests that stay, newest first; not one that nothing would stand before."""
+        gone = [n for n, stays in enumerate(self.stays) if not stays]
+        last = gone[-1] if gone else -1
+        return [
+            n
+            for n in reversed(gone)
+            if n + 1 < len(self.units)
+            and self.stays[n + 1]
+            and self.units[n + 1].request is not None
+            and _is_answer(self.units[n])
+            and (n == last or any(self.stays[:n]))
+        ]
+
     def take_rounds(self, messages: float, tokens: float) -> None:
         """Keep the newest rounds within these limits; of a round that alone exceeds them, its newest units."""
         most_messages, most_tokens = messages, min(tokens, self._whole)
@@ -183,7 +251,7 @@ class _Tail:
 
     def release_records(self) -> None:
         """Where anything goes, an earlier record goes with it, to be folded into the new one."""
-        records = [len(unit.items) == 1 and is_record(unit.items[0].message) for unit in self.units]
+        records = [len(unit.items) == 1 and is_left_over(unit.items[0].message) for unit in self.units]
         if any(not stays and not record for stays, record in zip(self.stays, records, strict=True)):
             self.stays = [
                 stays and (needed or not record)
@@ -255,6 +323,13 @@ def _runs(shown: Sequence[Shown], gone: AbstractSet[str]) -> list[tuple[str, ...
 
 def _ends_with_result(unit: Unit) -> bool:
     return not unit.open and any(isinstance(part, ToolResultPart) for part in unit.items[-1].message.parts)
+
+
+def _is_answer(unit: Unit) -> bool:
+    """Whether a unit is one message of the model's with something to read."""
+    message = unit.items[0].message
+    whole = len(unit.items) == 1 and not unit.open and not unit.stray
+    return whole and message.role == "assistant" and bool(message.text.strip())
 
 
 def _without_thinking(message: Message) -> Message | None:

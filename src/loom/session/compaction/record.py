@@ -1,5 +1,7 @@
 """The message that stands for messages no longer shown: a preamble, and a fence that its text cannot close.
 
+Behind it may stand a glimpse: the beginning of the answer before the request that is shown next.
+
 What a record tells is data, whoever wrote it. There is one format for every strategy, so that a later pass
 finds an earlier record and folds it in; records never stack.
 """
@@ -14,6 +16,7 @@ from typing import Final
 from loom.core.checkpoint import Shown
 from loom.core.fence import without_tag
 from loom.core.message import Message, TextPart
+from loom.core.plain import one_line
 from loom.protocols.token_counter import TokenCounter
 
 _PREAMBLE: Final = (
@@ -33,6 +36,9 @@ _FORM: Final = re.compile(
     re.DOTALL,
 )
 _PART: Final = re.compile(r'<loom-part name="(\w+)">\n([^<]*(?:<(?!/?loom-)[^<]*)*)\n</loom-part>\n')
+_REST: Final = " … [the whole of this answer is part of the record above]"
+_GLIMPSES: Final = (160, 40, 0)
+"""Characters of an answer that a glimpse shows, most first."""
 _TAGS: Final = ("loom-record", "loom-part")
 _TAG: Final = re.compile(r"<(?=\s*(?:/\s*)?loom-)", re.IGNORECASE)
 
@@ -83,6 +89,18 @@ def is_record(message: Message) -> bool:
     return read_record(message) is not None
 
 
+def glimpse_of(answer: Message, limit: int, counter: TokenCounter) -> Message | None:
+    """The beginning of an answer, to stand between a record and the request behind it; None if it has no room."""
+    line = one_line(answer.text[: 4 * _GLIMPSES[0]])
+    found = (Message.assistant(f"{line[:chars].rstrip()}{_REST}".lstrip()) for chars in _GLIMPSES)
+    return next((glimpse for glimpse in found if counter.count_part(glimpse.parts[0]) <= limit), None)
+
+
+def is_left_over(message: Message) -> bool:
+    """Whether a message is what an earlier compaction left: a record, or a glimpse behind one."""
+    return is_record(message) or (message.role == "assistant" and message.text.endswith(_REST.lstrip()))
+
+
 def records_in(items: Iterable[Shown]) -> tuple[Record, ...]:
     """The records among some messages, oldest first."""
     return tuple(record for item in items if (record := read_record(item.message)) is not None)
@@ -90,8 +108,8 @@ def records_in(items: Iterable[Shown]) -> tuple[Record, ...]:
 
 def originals_in(items: Sequence[Shown]) -> int:
     """How many original messages these stand for: one each, and a record for all that it replaced."""
-    records = records_in(items)
-    return len(items) - len(records) + sum(record.messages for record in records)
+    said = sum(not is_left_over(item.message) for item in items)
+    return said + sum(record.messages for record in records_in(items))
 
 
 def fit(record: Record, limit: int, counter: TokenCounter) -> Record | None:

@@ -19,6 +19,7 @@ from loom.core.record import Receipt
 from loom.core.scope import Scope
 from loom.errors import UsageError
 from loom.stores import checkpoint_rules as rules
+from loom.stores.checkpoint_door import CheckpointDoor
 from loom.stores.files.disk import locked, make_folder, spoken_errors
 from loom.stores.files.user_log import UserLog
 
@@ -26,7 +27,7 @@ _T = TypeVar("_T")
 _MOST_OPEN = 32
 
 
-class FileCheckpointStore:
+class FileCheckpointStore(CheckpointDoor):
     """Keeps sessions in a folder, with every optional power. Several stores and processes may share it.
 
     An acknowledged save survives the end of the process and a power cut; what a crash left unfinished is cut off.
@@ -41,10 +42,9 @@ class FileCheckpointStore:
         self._logs: OrderedDict[Scope, UserLog] = OrderedDict()
         self._is_closed = False
 
-    async def save(
+    async def _save(
         self, scope: Scope, checkpoint: Checkpoint, *, entries: Sequence[LogEntry], head: str | None
     ) -> None:
-        """Append the entries and keep the checkpoint, in one step."""
         rules.check_session(scope, checkpoint)
 
         def change(log: UserLog) -> None:
@@ -60,14 +60,12 @@ class FileCheckpointStore:
 
         await self._write(scope, change)
 
-    async def load(self, scope: Scope, id: str | None = None) -> Checkpoint | None:
-        """The checkpoint with this id, or the one last saved."""
+    async def _load(self, scope: Scope, id: str | None = None) -> Checkpoint | None:
         session_id = rules.session_of(scope)
         node = await self._read(scope, lambda log: log.tree.find(session_id, id))
         return None if node is None else node.checkpoint
 
-    async def history(self, scope: Scope, id: str) -> tuple[LogEntry, ...]:
-        """The log up to a checkpoint."""
+    async def _history(self, scope: Scope, id: str) -> tuple[LogEntry, ...]:
         session_id = rules.session_of(scope)
 
         def view(log: UserLog) -> tuple[LogEntry, ...]:
@@ -78,14 +76,12 @@ class FileCheckpointStore:
 
         return await self._read(scope, view)
 
-    async def list(self, scope: Scope, *, limit: int | None = None) -> tuple[Checkpoint, ...]:
-        """Checkpoints, last saved first."""
+    async def _list(self, scope: Scope, *, limit: int | None = None) -> tuple[Checkpoint, ...]:
         rules.check_limit(limit)
         nodes = await self._read(scope, lambda log: log.tree.of(scope.session_id)[:limit])
         return tuple(node.checkpoint for node in nodes if node.checkpoint is not None)
 
-    async def delete(self, scope: Scope, id: str) -> bool:
-        """Remove one checkpoint; False where it was not there."""
+    async def _delete(self, scope: Scope, id: str) -> bool:
         session_id = rules.session_of(scope)
 
         def change(log: UserLog) -> bool:
@@ -96,9 +92,7 @@ class FileCheckpointStore:
 
         return await self._write(scope, change)
 
-    async def forget(self, scope: Scope) -> Receipt:
-        """Remove the session, or all sessions of the user: checkpoints, entries and parts."""
-
+    async def _forget(self, scope: Scope) -> Receipt:
         def change(log: UserLog) -> Receipt:
             nodes = log.tree.of(scope.session_id)
             gone, left = (sum(node.content.entries for node in some) for some in log.forget(nodes))

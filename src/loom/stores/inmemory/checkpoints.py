@@ -24,6 +24,7 @@ from loom.core.record import Receipt
 from loom.core.scope import Scope
 from loom.errors import UsageError
 from loom.stores import checkpoint_rules as rules
+from loom.stores.checkpoint_door import CheckpointDoor
 from loom.stores.checkpoint_tree import CheckpointTree, Node
 
 
@@ -39,7 +40,7 @@ _Tree: TypeAlias = CheckpointTree[_Piece]
 _Node: TypeAlias = Node[_Piece]
 
 
-class MemoryCheckpointStore:
+class MemoryCheckpointStore(CheckpointDoor):
     """Keeps sessions until the process ends, with every optional power. Safe to share between threads."""
 
     def __init__(self, *, clock: Clock | None = None) -> None:
@@ -50,10 +51,9 @@ class MemoryCheckpointStore:
         self._parts: dict[Scope, dict[bytes, bytes]] = {}
         self._is_closed = False
 
-    async def save(
+    async def _save(
         self, scope: Scope, checkpoint: Checkpoint, *, entries: Sequence[LogEntry], head: str | None
     ) -> None:
-        """Append the entries and keep the checkpoint, in one step."""
         rules.check_session(scope, checkpoint)
         with self._lock:
             tree = self._tree(scope)
@@ -67,15 +67,13 @@ class MemoryCheckpointStore:
             rules.check_continues(checkpoint, entries, head, newest=newest, parent=position)
             self._add(scope, tree, checkpoint, parent, entries)
 
-    async def load(self, scope: Scope, id: str | None = None) -> Checkpoint | None:
-        """The checkpoint with this id, or the one last saved."""
+    async def _load(self, scope: Scope, id: str | None = None) -> Checkpoint | None:
         session_id = rules.session_of(scope)
         with self._lock:
             node = self._tree(scope).find(session_id, id)
             return None if node is None else node.checkpoint
 
-    async def history(self, scope: Scope, id: str) -> tuple[LogEntry, ...]:
-        """The log up to a checkpoint."""
+    async def _history(self, scope: Scope, id: str) -> tuple[LogEntry, ...]:
         session_id = rules.session_of(scope)
         with self._lock:
             tree = self._tree(scope)
@@ -84,15 +82,13 @@ class MemoryCheckpointStore:
                 raise rules.not_found(scope, id)
             return tuple(entry for piece in tree.chain(node) for entry in _entries(piece))
 
-    async def list(self, scope: Scope, *, limit: int | None = None) -> tuple[Checkpoint, ...]:
-        """Checkpoints, last saved first."""
+    async def _list(self, scope: Scope, *, limit: int | None = None) -> tuple[Checkpoint, ...]:
         rules.check_limit(limit)
         with self._lock:
             nodes = self._tree(scope).of(scope.session_id)[:limit]
             return tuple(node.checkpoint for node in nodes if node.checkpoint is not None)
 
-    async def delete(self, scope: Scope, id: str) -> bool:
-        """Remove one checkpoint; False where it was not there."""
+    async def _delete(self, scope: Scope, id: str) -> bool:
         session_id = rules.session_of(scope)
         with self._lock:
             node = self._tree(scope).find(session_id, id)
@@ -100,8 +96,7 @@ class MemoryCheckpointStore:
                 self._remove(scope, [node])
             return node is not None
 
-    async def forget(self, scope: Scope) -> Receipt:
-        """Remove the session, or all sessions of the user: checkpoints, entries and parts."""
+    async def _forget(self, scope: Scope) -> Receipt:
         with self._lock:
             tree = self._tree(scope)
             nodes = tree.of(scope.session_id)

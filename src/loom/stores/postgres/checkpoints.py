@@ -11,12 +11,13 @@ from loom.core.ids import RecordIds
 from loom.core.record import Receipt
 from loom.core.scope import Scope
 from loom.stores import checkpoint_rules as rules
+from loom.stores.checkpoint_door import CheckpointDoor
 from loom.stores.postgres import checkpoint_rows as table
 from loom.stores.postgres.guard import Guard, guarded
 from loom.stores.postgres.schema import SCHEMA, UNSWEPT
 
 
-class PostgresCheckpointStore:
+class PostgresCheckpointStore(CheckpointDoor):
     """Keeps sessions in Postgres, with every optional power. Any number of stores and processes may share a schema.
 
     The schema may be that of a PostgresStore, and is made by the same `init_schema()`; the arguments are the same.
@@ -45,10 +46,9 @@ class PostgresCheckpointStore:
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
-    async def save(
+    async def _save(
         self, scope: Scope, checkpoint: Checkpoint, *, entries: Sequence[LogEntry], head: str | None
     ) -> None:
-        """Append the entries and keep the checkpoint, in one step."""
         rules.check_session(scope, checkpoint)
         async with self._server.transaction(scope, writes=True) as db:
             saved = await table.find(db, scope, checkpoint.id)
@@ -67,15 +67,13 @@ class PostgresCheckpointStore:
             )
             await table.add(db, scope, checkpoint, None if parent is None else parent.node, entries)
 
-    async def load(self, scope: Scope, id: str | None = None) -> Checkpoint | None:
-        """The checkpoint with this id, or the one last saved."""
+    async def _load(self, scope: Scope, id: str | None = None) -> Checkpoint | None:
         rules.session_of(scope)
         async with self._server.transaction(scope) as db:
             found = await table.find(db, scope, id)
         return None if found is None else found.checkpoint
 
-    async def history(self, scope: Scope, id: str) -> tuple[LogEntry, ...]:
-        """The log up to a checkpoint."""
+    async def _history(self, scope: Scope, id: str) -> tuple[LogEntry, ...]:
         rules.session_of(scope)
         # Under the user's lock, so that nobody removes parts between the reading of entries and of parts.
         async with self._server.transaction(scope, writes=True) as db:
@@ -84,14 +82,12 @@ class PostgresCheckpointStore:
                 raise rules.not_found(scope, id)
             return tuple(await table.history(db, scope, found.node))
 
-    async def list(self, scope: Scope, *, limit: int | None = None) -> tuple[Checkpoint, ...]:
-        """Checkpoints, last saved first."""
+    async def _list(self, scope: Scope, *, limit: int | None = None) -> tuple[Checkpoint, ...]:
         rules.check_limit(limit)
         async with self._server.transaction(scope) as db:
             return tuple(found.checkpoint for found in await table.saved(db, scope, limit))
 
-    async def delete(self, scope: Scope, id: str) -> bool:
-        """Remove one checkpoint; False where it was not there."""
+    async def _delete(self, scope: Scope, id: str) -> bool:
         rules.session_of(scope)
         async with self._server.transaction(scope, writes=True) as db:
             found = await table.find(db, scope, id)
@@ -99,8 +95,7 @@ class PostgresCheckpointStore:
                 await table.remove(db, scope, [found.node])
             return found is not None
 
-    async def forget(self, scope: Scope) -> Receipt:
-        """Remove the session, or all sessions of the user: checkpoints, entries and parts."""
+    async def _forget(self, scope: Scope) -> Receipt:
         async with self._server.transaction(scope, writes=True) as db:
             nodes = [found.node for found in await table.saved(db, scope)]
             entries, left = await table.remove(db, scope, nodes)

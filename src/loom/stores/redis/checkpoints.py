@@ -14,6 +14,7 @@ from loom.core.record import Receipt
 from loom.core.scope import Scope
 from loom.errors import StoreConflict, UsageError
 from loom.stores import checkpoint_rules as rules
+from loom.stores.checkpoint_door import CheckpointDoor
 from loom.stores.redis.change import TRIES
 from loom.stores.redis.checkpoint_rows import CheckpointRows
 from loom.stores.redis.describing import server_labels
@@ -22,7 +23,7 @@ from loom.stores.redis.link import Guarantees, Link
 from loom.stores.redis.names import CheckpointNames
 
 
-class RedisCheckpointStore:
+class RedisCheckpointStore(CheckpointDoor):
     """Keeps sessions on a Redis server, with every optional power. Any number of stores and processes may share it.
 
     With `ttl`, a session is over so long after its last save: from that moment no call sees it. What it held goes with
@@ -71,10 +72,9 @@ class RedisCheckpointStore:
         found = await self._link.guarantees()
         return {**server_labels(found, self._prefix), "retention": f"sessions are kept {kept}"}
 
-    async def save(
+    async def _save(
         self, scope: Scope, checkpoint: Checkpoint, *, entries: Sequence[LogEntry], head: str | None
     ) -> None:
-        """Append the entries and keep the checkpoint, in one step."""
         rules.check_session(scope, checkpoint)
         for _ in range(TRIES):
             saved, newest, parent = await self._rows.find(scope, checkpoint.id, None, checkpoint.parent)
@@ -96,32 +96,27 @@ class RedisCheckpointStore:
                 return
         raise _too_many(scope)
 
-    async def load(self, scope: Scope, id: str | None = None) -> Checkpoint | None:
-        """The checkpoint with this id, or the one last saved."""
+    async def _load(self, scope: Scope, id: str | None = None) -> Checkpoint | None:
         rules.session_of(scope)
         (found,) = await self._rows.find(scope, id)
         return None if found is None else found.checkpoint
 
-    async def history(self, scope: Scope, id: str) -> tuple[LogEntry, ...]:
-        """The log up to a checkpoint."""
+    async def _history(self, scope: Scope, id: str) -> tuple[LogEntry, ...]:
         rules.session_of(scope)
         found = await self._rows.log(scope, id)
         if found is None:
             raise rules.not_found(scope, id)
         return tuple(found)
 
-    async def list(self, scope: Scope, *, limit: int | None = None) -> tuple[Checkpoint, ...]:
-        """Checkpoints, last saved first."""
+    async def _list(self, scope: Scope, *, limit: int | None = None) -> tuple[Checkpoint, ...]:
         rules.check_limit(limit)
         return tuple(await self._rows.list(scope, limit))
 
-    async def delete(self, scope: Scope, id: str) -> bool:
-        """Remove one checkpoint; False where it was not there."""
+    async def _delete(self, scope: Scope, id: str) -> bool:
         rules.session_of(scope)
         return await self._rows.delete(scope, id)
 
-    async def forget(self, scope: Scope) -> Receipt:
-        """Remove the session, or all sessions of the user: checkpoints, entries and parts."""
+    async def _forget(self, scope: Scope) -> Receipt:
         checkpoints, entries, left = await self._rows.forget(scope)
         pending = (FILES,) if checkpoints else ()
         return rules.receipt(checkpoints=checkpoints, entries=entries, left=left, pending=pending)

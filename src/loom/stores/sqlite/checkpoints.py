@@ -12,13 +12,14 @@ from loom.core.ids import RecordIds
 from loom.core.record import Receipt
 from loom.core.scope import Scope
 from loom.stores import checkpoint_rules as rules
+from loom.stores.checkpoint_door import CheckpointDoor
 from loom.stores.sqlite import checkpoint_rows as table
 from loom.stores.sqlite.checkpoint_schema import prepare, setup
 from loom.stores.sqlite.connection import Database, Durability
 from loom.stores.sqlite.file import SqliteFile
 
 
-class SqliteCheckpointStore:
+class SqliteCheckpointStore(CheckpointDoor):
     """Keeps sessions in one file, with every optional power. Several stores, threads and processes may share it.
 
     The file may be that of a SqliteStore: the tables stand side by side, and both use the one writer of the process.
@@ -50,10 +51,9 @@ class SqliteCheckpointStore:
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
-    async def save(
+    async def _save(
         self, scope: Scope, checkpoint: Checkpoint, *, entries: Sequence[LogEntry], head: str | None
     ) -> None:
-        """Append the entries and keep the checkpoint, in one step."""
         rules.check_session(scope, checkpoint)
 
         def change(db: Database) -> None:
@@ -70,14 +70,12 @@ class SqliteCheckpointStore:
 
         await self._file.commit(change)
 
-    async def load(self, scope: Scope, id: str | None = None) -> Checkpoint | None:
-        """The checkpoint with this id, or the one last saved."""
+    async def _load(self, scope: Scope, id: str | None = None) -> Checkpoint | None:
         rules.session_of(scope)
         found = await self._file.view(lambda db: table.find(db, table.find_session(db, scope), id))
         return None if found is None else found.checkpoint
 
-    async def history(self, scope: Scope, id: str) -> tuple[LogEntry, ...]:
-        """The log up to a checkpoint."""
+    async def _history(self, scope: Scope, id: str) -> tuple[LogEntry, ...]:
         rules.session_of(scope)
 
         def view(db: Database) -> tuple[LogEntry, ...]:
@@ -88,8 +86,7 @@ class SqliteCheckpointStore:
 
         return await self._file.view(view)
 
-    async def list(self, scope: Scope, *, limit: int | None = None) -> tuple[Checkpoint, ...]:
-        """Checkpoints, last saved first."""
+    async def _list(self, scope: Scope, *, limit: int | None = None) -> tuple[Checkpoint, ...]:
         rules.check_limit(limit)
 
         def view(db: Database) -> tuple[Checkpoint, ...]:
@@ -97,8 +94,7 @@ class SqliteCheckpointStore:
 
         return await self._file.view(view)
 
-    async def delete(self, scope: Scope, id: str) -> bool:
-        """Remove one checkpoint; False where it was not there."""
+    async def _delete(self, scope: Scope, id: str) -> bool:
         rules.session_of(scope)
 
         def change(db: Database) -> bool:
@@ -109,8 +105,7 @@ class SqliteCheckpointStore:
 
         return await self._file.commit(change)
 
-    async def forget(self, scope: Scope) -> Receipt:
-        """Remove the session, or all sessions of the user: checkpoints, entries and parts."""
+    async def _forget(self, scope: Scope) -> Receipt:
         removed, pending = await self._file.erase(lambda db: table.forget(db, scope))
         checkpoints, entries, left = removed
         return rules.receipt(checkpoints=checkpoints, entries=entries, left=left, pending=pending)
