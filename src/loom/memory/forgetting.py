@@ -10,6 +10,7 @@ from datetime import datetime
 from loom.core.record import Episode, Fact, Provenance, Receipt, Record
 from loom.core.scope import Scope
 from loom.memory.entities import Aliases
+from loom.memory.episodes import episode_jobs
 from loom.memory.facts import behind, settled_without, versions_of
 from loom.memory.guarded import guarded
 from loom.memory.listing import every
@@ -92,7 +93,9 @@ async def _forget(
         if loss.gone or loss.facts:
             episodes = [record for record in loss.gone.values() if isinstance(record, Episode)]
             keys = await neighbours.keys_among(episodes, user=user, without=loss.gone)
-            await store.write(user, put=loss.facts, delete=list(loss.gone), keys=keys, since=epoch)
+            left = (record for record in records if record.id not in loss.gone)
+            jobs = episode_jobs(loss.gone.values(), left, user, now)
+            await store.write(user, put=loss.facts, delete=list(loss.gone), keys=keys, jobs=jobs, since=epoch)
         return loss
 
     loss = await guarded(store, user, attempt)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from anyio import create_task_group
 
-from loom.core.checks import as_utc
+from loom.core.checks import as_utc, check_share
 from loom.core.filter import Eq, Filter
 from loom.core.hit import Hit, Passage
 from loom.core.record import Episode, Fact, Layer, Origin, Provenance, Receipt, Record, Scalar, WorkingBlock
@@ -32,12 +32,14 @@ from loom.memory.listing import FILE, counts, every, every_fact
 from loom.memory.parts import MemoryParts
 from loom.memory.portable import import_lines, lines_of, put_records
 from loom.memory.profile import Profile, grouped
+from loom.memory.reading import KIND as LEARN
 from loom.memory.reembed import Reembedded, reembed
 from loom.memory.standing import Instructed, Standing, behind_wish, within
 from loom.memory.times import after, latest_of
 from loom.memory.values import Metabolized, Recalled, Remembered, Skip
 from loom.protocols.extractor import Claim
 from loom.protocols.memory_store import SeesSessions
+from loom.protocols.whole_store import WholeStore
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -207,7 +209,7 @@ class Memory(MemoryParts):
             budget: tokens at the most, all hits together.
             halves: which half of an exchange comes first within a budget: what the `user` said, the assistant's
                 answers only where room is left; or `both` as they rank.
-            layers: only records of these layers; facts belong to L4.
+            layers: only living records of these layers, not the archive; facts belong to L4.
             where: a further filter.
             at: facts that were true then; now, if not given.
             known_at: facts as believed then; now, if not given.
@@ -228,7 +230,7 @@ class Memory(MemoryParts):
             history=history,
         )
         self._times.saw(scope, (hit.item for hit in found.hits if not isinstance(hit.item, Passage)))
-        await self._recall.touch(scope, found)
+        await self._accesses.count(scope, found.hits)
         return found
 
     async def forget(
@@ -277,6 +279,22 @@ class Memory(MemoryParts):
         """Move an episode up a layer, or into the layer named."""
         return await self._keeper.promote(self._scope(user_id), id, to)
 
+    async def mark(self, id: str, *, user_id: str, importance: float) -> Episode:
+        """Say how important an episode is, from 0 to 1; from `MemoryConfig.importance_threshold` on it moves into L2.
+
+        Raises:
+            NotFound: the user has no such episode.
+        """
+        check_share(importance, "the importance given to mark()")
+        return await self._keeper.mark(self._scope(user_id), id, importance)
+
+    async def end_session(self, *, user_id: str, session_id: str) -> Episode | None:
+        """A conversation is over: write its episode into L3 now, not after an hour of silence; None if it has no turns.
+
+        If it goes on, the same episode is written again when it ends again.
+        """
+        return await self._metabolism.end(self._scope(user_id, session_id))
+
     async def metabolize(self, *, user_id: str | None = None, learn: bool = True) -> Metabolized:
         """Do the jobs that wait: of one user, after a look at all of their layers, or of everybody.
 
@@ -292,7 +310,11 @@ class Memory(MemoryParts):
 
     async def _unread(self, scope: Scope | None) -> int:
         """How many turns of a user wait for a model, where there is none."""
-        return 0 if self.has_reader or scope is None else await self.store.pending(scope)
+        if self.has_reader or scope is None:
+            return 0
+        if not isinstance(self.store, WholeStore):
+            return await self.store.pending(scope)
+        return sum(job.kind == LEARN for job in await self.store.open_jobs(scope))
 
     @asynccontextmanager
     async def worker(self, *, every: float = 1.0) -> AsyncGenerator[None]:

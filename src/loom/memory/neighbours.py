@@ -73,7 +73,7 @@ class Neighbours:
         known = self._ends.get(scope.key())
         if known is None or epoch not in {None, known.epoch}:
             epoch = await self._store.epoch(scope)
-            turns = await _turns(self._store, scope)
+            turns = await session_turns(self._store, scope)
             # Not how many there are: some may have been forgotten.
             taken = [place for turn in turns if isinstance(place := turn.attributes.get(POSITION), int)]
             known = End(epoch, max([len(turns) - 1, *taken]) + 1, tuple(turns[-2 * REACH :]))
@@ -96,7 +96,7 @@ class Neighbours:
         keys: Keys = {}
         if isinstance(self._store, KeepsKeys):
             for session in dict.fromkeys(e.session_id for e in episodes if e.session_id is not None):
-                turns = [t for t in await _turns(self._store, user.for_session(session)) if t.id not in without]
+                turns = [t for t in await session_turns(self._store, user.for_session(session)) if t.id not in without]
                 keys |= _keys(turns, range(len(turns)))
         return keys
 
@@ -122,7 +122,7 @@ def placed(end: End, new: Sequence[Episode]) -> list[Episode]:
     return [with_attributes(e, {POSITION: end.place + n}) for n, e in enumerate(behind(end.turns, new))]
 
 
-async def _turns(store: MemoryStore, session: Scope) -> list[Episode]:
+async def session_turns(store: MemoryStore, session: Scope) -> list[Episode]:
     """The turns of a session as they were said, in order."""
     found = every(store, session, Eq("kind", "episode"))
     turns = [r async for r in found if isinstance(r, Episode) and not r.sources and r.session_id == session.session_id]

@@ -22,7 +22,9 @@ from loom.errors import LoomError, ProviderError, UsageError
 from loom.memory.apart import search_apart
 from loom.memory.binding import Binding
 from loom.memory.candidates import is_candidate
+from loom.memory.episodes import is_session_episode, is_summary
 from loom.memory.halves import Halves, role_of, user_first
+from loom.memory.last_time import asks_about_last_time, latest_episodes
 from loom.memory.neighbours import POSITION
 from loom.memory.newer import TOP, newest_first
 from loom.memory.pack import Piece, pack
@@ -39,10 +41,10 @@ from loom.memory.rank import (
     trust_in_words,
     without_names,
 )
-from loom.memory.timewords import time_hint
+from loom.memory.timewords import TimeHint, time_hint
 from loom.memory.values import Recalled
 from loom.protocols.knowledge_base import KnowledgeBase
-from loom.protocols.memory_store import KeepsVectors, MemoryStore, Query, Touches
+from loom.protocols.memory_store import KeepsVectors, MemoryStore, Query
 from loom.protocols.reranker import Reranker
 from loom.tokens import EstimateCounter
 
@@ -75,7 +77,7 @@ _Notes: TypeAlias = tuple[str, ...]
 
 
 class Recall:
-    """Finds what answers a question in one user's memory. It reads only; access is counted by touch()."""
+    """Finds what answers a question in one user's memory. It reads only; Accesses counts what was found."""
 
     def __init__(
         self,
@@ -112,10 +114,13 @@ class Recall:
         _check(question, limit, halves)
         question, cut = _searched(question)
         fits = _filter(layers, where)
-        query = Query(where=fits, limit=max(BY_WORDS, limit), at=at, known_at=known_at, history=history, archived=True)
+        query = Query(
+            where=fits, limit=max(BY_WORDS, limit), at=at, known_at=known_at, history=history, archived=layers is None
+        )
         found, asked, notes = await self._candidates(scope, question, query)
         records = {id: record for id, (record, _) in found.items()}
-        ranked = rank([_candidate(record, signals) for record, signals in found.values()], asked)
+        told = {id: pair for id, pair in found.items() if is_session_episode(pair[0])}
+        ranked = rank([_candidate(*pair) for id, pair in found.items() if id not in told], asked)
         ranked, failed = await self._reranked(question, ranked, records)
         # A question about a time may mean what was said then; a statement looks for what it makes old.
         if asked.when is None and not _is_statement(question):
@@ -123,6 +128,11 @@ class Recall:
             ranked = await off_loop(first, partial(newest_first, question, ranked, records))
         if budget is not None and halves == "user":
             ranked = user_first(ranked, records)
+        # What a conversation was about stands behind what was said, unless that is what the question asks for.
+        behind = rank([_candidate(*pair) for pair in told.values()], asked)
+        latest = await self._latest(scope, question, query, asked.when)
+        records.update({episode.id: episode for episode in latest})
+        ranked = _in_front(latest, [*ranked, *behind])
         passages: Sequence[Hit] = ()
         if layers is None and scope.session_id is None:
             passages, unread = await self._passages(question, limit, where)
@@ -131,12 +141,6 @@ class Recall:
         packed, used = await off_loop(_counted(ranked, records, limit, budget), pack_them)
         searched = None if packed else await self._store.count(scope)
         return Recalled(hits=packed, scope=scope, searched=searched, tokens=used, notes=(*cut, *notes, *failed))
-
-    async def touch(self, scope: Scope, found: Recalled) -> None:
-        """Count that these were recalled."""
-        ids = [hit.item.id for hit in found.hits if isinstance(hit.item, Episode)]
-        if ids and isinstance(self._store, Touches):
-            await self._store.touch(scope, *ids, at=self._clock.now())
 
     async def _candidates(self, scope: Scope, question: str, query: Query) -> tuple[_Candidates, Asked, _Notes]:
         """What words and vectors find, with the raw score of each signal, and what the question asks beside them."""
@@ -206,6 +210,12 @@ class Recall:
         named = {r.id for r in first}
         return [*first, *(r for r in ranked if r.id not in named)], ()
 
+    async def _latest(self, scope: Scope, question: str, query: Query, when: TimeHint | None) -> Sequence[Episode]:
+        """The latest conversations, where the question asks about them as such."""
+        if not asks_about_last_time(question):
+            return ()
+        return await latest_episodes(self._store, scope, query.where or And(), when, archived=query.archived)
+
     async def _passages(self, question: str, limit: int, where: Filter | None) -> tuple[Sequence[Hit], _Notes]:
         """What the corpus says about it."""
         if self._knowledge_base is None:
@@ -240,7 +250,8 @@ class Recall:
 
     def _piece(self, item: Found) -> Piece:
         # A fact says more than the turn it came from: it is shown beside it, never in its place.
-        return Piece(id=item.id, text=item.text, tokens=self._counter.count(item.text), sources=_sources(item))
+        tokens = self._counter.count(item.text)
+        return Piece(id=item.id, text=item.text, tokens=tokens, sources=_sources(item), lossy=is_summary(item))
 
 
 def _check(question: str, limit: int, halves: Halves) -> None:
@@ -295,6 +306,15 @@ def _compared(records: Iterable[Record]) -> int:
 def _counted(ranked: Sequence[Ranked], records: Mapping[str, Record], limit: int, budget: int | None) -> int:
     """How much work it is to count the tokens of what may be packed: an eighth of comparing its words."""
     return sum(len(records[r.id].text) for r in ranked[: limit if budget is None else None]) // 8
+
+
+def _in_front(latest: Sequence[Episode], ranked: Sequence[Ranked]) -> list[Ranked]:
+    """The ranking with some records in front of it, in their order."""
+    best = max([0.0, *(r.score for r in ranked)])
+    scores = [best + len(latest) - n for n in range(len(latest))]
+    first = [Ranked(e.id, score, {"last": score}) for e, score in zip(latest, scores, strict=True)]
+    named = {r.id for r in first}
+    return [*first, *(r for r in ranked if r.id not in named)]
 
 
 def _trust(question: str, texts: Iterable[str]) -> float:

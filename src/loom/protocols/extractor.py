@@ -15,7 +15,10 @@ from loom.errors import UsageError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """A fact somebody stated, before memory decides what to do with it. `sources` are the episodes that say it."""
+    """A fact somebody stated, before memory decides what to do with it. `sources` are the episodes that say it.
+
+    `importance` is that of the episodes: they become at least as important.
+    """
 
     subject: str
     predicate: str
@@ -25,11 +28,13 @@ class Claim:
     valid_until: datetime | None = None
     confidence: float = 1.0
     cardinality: Cardinality = "inferred"
+    importance: float = 0.0
 
     def __post_init__(self) -> None:
         for name, value in (("subject", self.subject), ("predicate", self.predicate), ("object", self.object)):
             check_text(value, f"the {name} of a claim")
         check_share(self.confidence, "the confidence of a claim")
+        check_share(self.importance, "the importance of a claim")
         if not self.sources:
             raise UsageError(
                 f"the claim {self.subject} {self.predicate} {self.object} has no source; name the episodes"

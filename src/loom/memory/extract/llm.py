@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
+from math import isfinite
 from typing import Any, Final, cast
 
 from loom.core.fence import without_tag
@@ -41,6 +42,7 @@ SCHEMA: Final[JSON] = {
                     "changed": {"type": "boolean"},
                     "valid_until": {"type": "string"},
                     "valid_from": {"type": "string"},
+                    "importance": {"type": "number"},
                 },
                 "required": ["sources", "subject", "predicate", "object"],
                 "additionalProperties": False,
@@ -65,6 +67,7 @@ Go through the messages one after the other; a message often states several fact
 Only where the message says so, add:
 - changed: true, if it replaces an earlier value (now, moved, switched).
 - valid_until, valid_from: ISO 8601, such as 2025-12-31. What is over has valid_until.
+- importance: 0.8 if people say that it is important, 1 if somebody comes to harm where it is forgotten.
 Where nothing is stated, answer {"facts": []}."""
 
 # One answered question shows a small model more than any rule. It has no dates and flags, because such a model would
@@ -106,6 +109,11 @@ class LlmExtractor:
         self._max_facts = max_facts
         self._max_chars = max_chars
         self._max_output = max_output
+
+    @property
+    def model(self) -> Model:
+        """The model that is asked."""
+        return self._model
 
     def metered(self, ledger: Ledger) -> LlmExtractor:
         """The same, with every request on a ledger."""
@@ -224,6 +232,7 @@ def _claim(item: JSON, episodes: Mapping[str, Episode]) -> Claim:
         valid_until=end,
         confidence=_confidence(table),
         cardinality="single" if free and table.get("changed") is True else "inferred",
+        importance=_importance(table),
     )
 
 
@@ -265,6 +274,14 @@ def _confidence(table: dict[str, Any]) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
         raise _Unusable(f"confidence is {_short(value)}, not a number from 0 to 1")
     return float(value)
+
+
+def _importance(table: dict[str, Any]) -> float:
+    """How important a model calls it, within bounds; what is not a number says nothing."""
+    value = table.get("importance")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
+        return 0.0
+    return min(max(float(value), 0.0), 1.0)
 
 
 def _short(value: JSON) -> str:
