@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from functools import partial
@@ -14,8 +15,9 @@ from loom.core.scope import Scope
 from loom.memory.compress import ContextCompressor
 from loom.memory.config import MemoryConfig
 from loom.memory.neighbours import session_turns
-from loom.protocols.jobs import Job
+from loom.protocols.jobs import Job, KeepsJobs
 from loom.protocols.memory_store import MemoryStore
+from loom.protocols.whole_store import WholeStore
 
 EPISODE = "episode"
 """The kind of job that writes the episode of a session."""
@@ -60,6 +62,17 @@ def episode_jobs(gone: Iterable[Record], left: Iterable[Record], user: Scope, no
     lost = {record.session_id for record in gone if isinstance(record, Episode) and is_session_episode(record)}
     there = {r.session_id for r in left if isinstance(r, Episode) and not r.sources and r.session_id in lost}
     return [episode_job(user, session, now) for session in sorted(s for s in there if s is not None)]
+
+
+async def waiting_jobs(store: KeepsJobs, user: Scope, now: datetime) -> Counter[str]:
+    """How many jobs of a user wait, by kind; a session whose end is waited for has none yet.
+
+    A store that cannot list its jobs counts them as one kind, without a name.
+    """
+    if not isinstance(store, WholeStore):
+        return Counter({"": await store.pending(user)})
+    jobs = await store.open_jobs(user)
+    return Counter(job.kind for job in jobs if job.kind != EPISODE or job.run_at <= now)
 
 
 def _job(kind: str, scope: Scope, session_id: str, run_at: datetime) -> Job:

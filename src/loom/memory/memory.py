@@ -20,6 +20,7 @@ from loom.errors import LoomError, NotFound, UsageError
 from loom.memory.candidates import claim_of, found_candidate, is_candidate
 from loom.memory.checked import check_block, check_fact, checked_turns, cleaned
 from loom.memory.entities import USER, normalise, predicate_key
+from loom.memory.episodes import waiting_jobs
 from loom.memory.events import EventKind, Timeline, read_timeline
 from loom.memory.explain import Explained, explain
 from loom.memory.forgetting import SESSIONS_LEFT, forget_before, forget_records, forget_session
@@ -39,7 +40,6 @@ from loom.memory.times import after, latest_of
 from loom.memory.values import Metabolized, Recalled, Remembered, Skip
 from loom.protocols.extractor import Claim
 from loom.protocols.memory_store import SeesSessions
-from loom.protocols.whole_store import WholeStore
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -312,9 +312,7 @@ class Memory(MemoryParts):
         """How many turns of a user wait for a model, where there is none."""
         if self.has_reader or scope is None:
             return 0
-        if not isinstance(self.store, WholeStore):
-            return await self.store.pending(scope)
-        return sum(job.kind == LEARN for job in await self.store.open_jobs(scope))
+        return (await waiting_jobs(self.store, scope, self._clock.now()))[LEARN]
 
     @asynccontextmanager
     async def worker(self, *, every: float = 1.0) -> AsyncGenerator[None]:
@@ -457,11 +455,15 @@ class Memory(MemoryParts):
         return await reembed(self.store, self._embedder, progress=progress)
 
     async def stats(self, *, user_id: str) -> dict[str, int]:
-        """How much is known of a user, by layer and kind; `jobs` wait, and those that `failed` were given up."""
+        """How much is known of a user, by layer and kind; `jobs` wait, and those that `failed` were given up.
+
+        That a session may end later is not a job yet.
+        """
         scope = self._scope(user_id)
         with suppress(LoomError):  # which embedder the store has matters less than what it holds
             await self._binding.look()
-        jobs = {"jobs": await self.store.pending(scope), "failed": len(await self.store.dead_letters(scope))}
+        waiting = await waiting_jobs(self.store, scope, self._clock.now())
+        jobs = {"jobs": waiting.total(), "failed": len(await self.store.dead_letters(scope))}
         return {**await counts(self.store, scope), **jobs}
 
     async def export(self, *, user_id: str) -> AsyncIterator[str]:

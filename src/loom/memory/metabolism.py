@@ -278,6 +278,8 @@ class Metabolism:
             episodes = list(group)
             if session is not None and await self._tells(job.scope, session, episodes, effects):
                 continue
+            if len(episodes) == 1:  # a statement says in short what it says; its summary would be itself once more
+                continue
             chars = self._compressor.read([episode.text for episode in episodes])
             effects.put.append(await off_loop(chars, partial(self._summary, session, episodes)))
             effects.counts["summaries"] += 1
