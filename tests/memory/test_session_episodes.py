@@ -17,6 +17,7 @@ from loom.memory.episodes import MOST_TURNS, episode_id, is_session_episode
 from loom.memory.extract.llm import LlmExtractor
 from loom.memory.last_time import asks_about_last_time
 from loom.testing import FakeClock, ScriptedModel
+from loom.testing.interrupting import Interrupter
 
 pytestmark = pytest.mark.anyio
 
@@ -92,6 +93,33 @@ async def test_a_session_that_goes_on_is_waited_for_and_its_episode_written_agai
         "Conversation of 1 to 2 January 2026: We painted the boat. Then we went home. The paint is dry now."
     )
     assert len(second.sources) == 3
+
+
+async def test_a_turn_that_is_said_while_the_episode_is_written_is_told_by_it_later(memory, clock):
+    await memory.remember("We painted the boat.", session_id="s1", **USER)
+    clock.advance(timedelta(hours=1))
+    steps = Interrupter()
+    steps.watch(memory.store)
+
+    async def speak():
+        await memory.remember("And the oars.", session_id="s1", **USER)
+
+    step = 0
+    while True:  # at every step of the jobs
+        async with steps.counting(step, speak):
+            await memory.metabolize()
+        if not steps.reached:
+            break
+        for _ in range(3):
+            clock.advance(timedelta(hours=1))
+            await memory.metabolize()
+        (episode,) = await told(memory)
+        said = [r.id for r in await memory.store.list(ALICE.for_session("s1"), limit=1000) if not r.sources]
+        assert sorted(episode.sources) == sorted(said), f"after a turn at step {step}"
+        await memory.remember("And so on.", session_id="s1", **USER)
+        clock.advance(timedelta(hours=1))
+        step += 1
+    assert step > 5
 
 
 async def test_ending_a_session_writes_its_episode_at_once(memory, clock):

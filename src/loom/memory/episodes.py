@@ -9,6 +9,7 @@ from functools import partial
 from hashlib import sha256
 
 from loom.core.clock import Clock
+from loom.core.filter import Range
 from loom.core.heavy import off_loop
 from loom.core.record import Episode, Layer, Provenance, Record
 from loom.core.scope import Scope
@@ -23,8 +24,9 @@ EPISODE = "episode"
 """The kind of job that writes the episode of a session."""
 SUMMARY = "summary"
 """The kind of job that has a model write it again."""
-PREFIX, BEHIND = "ep:", "ep;"
-"""What the ids of session episodes begin with, and the least text behind all of them."""
+PREFIX = "ep:"
+ARE_EPISODES = Range("id", low=PREFIX, high="ep;")
+"""The records whose ids begin as those of session episodes do."""
 MOST_TURNS = 1_000
 """Turns that an episode is made from and names as its sources: the newest. It stands on no others, so that forgetting
 one of them leaves nothing of it."""

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from typing import Final
 
 from loom.core.filter import And, Eq, Filter, Range
 from loom.core.record import Episode
 from loom.core.scope import Scope
-from loom.memory.episodes import BEHIND, PREFIX, is_session_episode
+from loom.memory.episodes import ARE_EPISODES, is_session_episode
 from loom.memory.listing import every
 from loom.memory.timewords import TimeHint
 from loom.protocols.memory_store import MemoryStore
@@ -67,11 +66,11 @@ def asks_about_last_time(question: str) -> bool:
 
 async def latest_episodes(
     store: MemoryStore, scope: Scope, fits: Filter, when: TimeHint | None, *, archived: bool
-) -> Sequence[Episode]:
+) -> tuple[Episode, ...]:
     """The episodes of the latest sessions, the newest first; of those at the time that a question names, if it does."""
-    parts: list[Filter] = [fits, Range("id", low=PREFIX, high=BEHIND)]
+    parts: list[Filter] = [fits, ARE_EPISODES]
     parts += [] if archived else [Eq("archived_at", None)]
     if when is not None and (when.start is not None or when.end is not None):
         parts.append(Range("at", low=when.start, high=when.end))
     found = [r async for r in every(store, scope, And(*parts)) if isinstance(r, Episode) and is_session_episode(r)]
-    return sorted(found, key=lambda episode: (episode.at, episode.id), reverse=True)[:FIRST]
+    return tuple(sorted(found, key=lambda episode: (episode.at, episode.id), reverse=True)[:FIRST])

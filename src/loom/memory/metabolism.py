@@ -189,6 +189,8 @@ class Metabolism:
                 if effects is not None:
                     moved |= effects.moved
                     effects.notes += await self._after(lease.job.scope, effects)
+                    if lease.job.kind == EPISODE and not any(job.kind == EPISODE for job in effects.jobs):
+                        await self._wait_on(lease.job)
                     return effects
         raise StaleWrite(lease.job.scope.user_id)
 
@@ -226,6 +228,16 @@ class Metabolism:
         if self.retell is not None and effects.counts["retold"]:
             self.retell(scope)
         return notes
+
+    async def _wait_on(self, job: Job) -> None:
+        """Wait for the end of a session again, of which something was said while its episode was written.
+
+        That turn found the job open and left none.
+        """
+        session = str(job.payload["session"])
+        turns, known = await self.episodes.turns(job.scope, session), await self.episodes.known(job.scope, session)
+        if turns and (known is None or known.sources != tuple(turn.id for turn in turns)):
+            await self._store.write(job.scope, jobs=[episode_job(job.scope, session, self.episodes.quiet_at(turns))])
 
     async def end(self, scope: Scope) -> Episode | None:
         """Write the episode of a session now; returns it, None where nothing was said in it.

@@ -22,7 +22,7 @@ from loom.errors import LoomError, ProviderError, UsageError
 from loom.memory.apart import search_apart
 from loom.memory.binding import Binding
 from loom.memory.candidates import is_candidate
-from loom.memory.episodes import is_session_episode, is_summary
+from loom.memory.episodes import ARE_EPISODES, is_summary
 from loom.memory.halves import Halves, role_of, user_first
 from loom.memory.last_time import asks_about_last_time, latest_episodes
 from loom.memory.neighbours import POSITION
@@ -41,7 +41,7 @@ from loom.memory.rank import (
     trust_in_words,
     without_names,
 )
-from loom.memory.timewords import TimeHint, time_hint
+from loom.memory.timewords import time_hint
 from loom.memory.values import Recalled
 from loom.protocols.knowledge_base import KnowledgeBase
 from loom.protocols.memory_store import KeepsVectors, MemoryStore, Query
@@ -114,13 +114,18 @@ class Recall:
         _check(question, limit, halves)
         question, cut = _searched(question)
         fits = _filter(layers, where)
+        # What a conversation was about is looked for apart, so that it changes nothing about what was said in it.
         query = Query(
-            where=fits, limit=max(BY_WORDS, limit), at=at, known_at=known_at, history=history, archived=layers is None
+            where=And(fits, Not(ARE_EPISODES)),
+            limit=max(BY_WORDS, limit),
+            at=at,
+            known_at=known_at,
+            history=history,
+            archived=layers is None,
         )
         found, asked, notes = await self._candidates(scope, question, query)
         records = {id: record for id, (record, _) in found.items()}
-        told = {id: pair for id, pair in found.items() if is_session_episode(pair[0])}
-        ranked = rank([_candidate(*pair) for id, pair in found.items() if id not in told], asked)
+        ranked = rank([_candidate(record, signals) for record, signals in found.values()], asked)
         ranked, failed = await self._reranked(question, ranked, records)
         # A question about a time may mean what was said then; a statement looks for what it makes old.
         if asked.when is None and not _is_statement(question):
@@ -128,11 +133,9 @@ class Recall:
             ranked = await off_loop(first, partial(newest_first, question, ranked, records))
         if budget is not None and halves == "user":
             ranked = user_first(ranked, records)
-        # What a conversation was about stands behind what was said, unless that is what the question asks for.
-        behind = rank([_candidate(*pair) for pair in told.values()], asked)
-        latest = await self._latest(scope, question, query, asked.when)
-        records.update({episode.id: episode for episode in latest})
-        ranked = _in_front(latest, [*ranked, *behind])
+        apart = replace(query, where=fits, limit=limit)
+        ranked, told = await self._with_episodes(scope, question, apart, ranked, asked=asked)
+        records |= told
         passages: Sequence[Hit] = ()
         if layers is None and scope.session_id is None:
             passages, unread = await self._passages(question, limit, where)
@@ -210,11 +213,22 @@ class Recall:
         named = {r.id for r in first}
         return [*first, *(r for r in ranked if r.id not in named)], ()
 
-    async def _latest(self, scope: Scope, question: str, query: Query, when: TimeHint | None) -> Sequence[Episode]:
-        """The latest conversations, where the question asks about them as such."""
-        if not asks_about_last_time(question):
-            return ()
-        return await latest_episodes(self._store, scope, query.where or And(), when, archived=query.archived)
+    async def _with_episodes(
+        self, scope: Scope, question: str, query: Query, ranked: list[Ranked], *, asked: Asked
+    ) -> tuple[list[Ranked], dict[str, Record]]:
+        """The ranking with what conversations were about behind it, if there is room, and the records of these.
+
+        Where the question asks about conversations as such, the latest of them stand in front.
+        """
+        fits, told, latest = query.where or And(), dict[str, Record](), tuple[Episode, ...]()
+        if len(ranked) < query.limit:
+            near = replace(query, text=question, where=And(fits, ARE_EPISODES))
+            hits = [(h.item, h.why) for h in await self._store.search(scope, near) if isinstance(h.item, Episode)]
+            told = {episode.id: episode for episode, _ in hits}
+            ranked = [*ranked, *rank([_candidate(*pair) for pair in hits], asked)]
+        if asks_about_last_time(question):
+            latest = await latest_episodes(self._store, scope, fits, asked.when, archived=query.archived)
+        return _in_front(latest, ranked), {**told, **{episode.id: episode for episode in latest}}
 
     async def _passages(self, question: str, limit: int, where: Filter | None) -> tuple[Sequence[Hit], _Notes]:
         """What the corpus says about it."""
