@@ -1,5 +1,6 @@
 """Layers that live: what is asked again climbs one layer at a time, what was archived comes back, importance counts."""
 
+import json
 from datetime import timedelta
 
 import pytest
@@ -12,9 +13,11 @@ from loom.core.record import Layer
 from loom.core.scope import Scope
 from loom.errors import NotFound, UsageError
 from loom.memory.episodes import episode_id
+from loom.memory.extract.llm import LlmExtractor
 from loom.memory.memory import Memory
+from loom.protocols.extractor import Claim, Extraction
 from loom.stores.inmemory import InMemoryStore
-from loom.testing import FakeClock
+from loom.testing import FakeClock, ScriptedModel
 from loom.tools.memory import memory_tools
 from loom.tools.run_context import InRun, RunContext
 
@@ -226,6 +229,35 @@ async def test_a_model_marks_what_it_remembers_as_important(clock):
     await call(memory, "remember", text="The user needs an EpiPen.", importance=0.9)
     await memory.metabolize(**USER)
     assert await living(memory) == {"L2": ["The user needs an EpiPen."]}
+
+
+@pytest.mark.parametrize("facts", ["rules", "model"])
+async def test_an_extractor_says_how_important_what_was_said_is(clock, facts):
+    class Careful:
+        async def extract(self, episodes, *, known=()):
+            claims = [
+                Claim(subject="user", predicate="needs", object="EpiPen", sources=(e.id,), importance=0.9)
+                for e in episodes
+                if "EpiPen" in e.text
+            ]
+            return Extraction(claims=tuple(claims))
+
+    found = {"extractor": Careful()} if facts == "rules" else {"reader": Careful(), "facts": "model"}
+    memory = opened(clock, **found)
+    await memory.remember(["I carry an EpiPen.", "The boat is blue."], **USER)
+    await memory.metabolize(**USER)
+    await memory.metabolize(**USER)
+    assert await living(memory) == {"L1": ["The boat is blue."], "L2": ["I carry an EpiPen."]}
+    await memory.aclose()
+
+
+@pytest.mark.parametrize(("said", "importance"), [(0.9, 0.9), (7, 1.0), (-1, 0.0), ("high", 0.0), (True, 0.0)])
+async def test_what_a_model_calls_important_stays_within_bounds(clock, said, importance):
+    fact = {"sources": ["e1"], "subject": "user", "predicate": "needs", "object": "EpiPen", "importance": said}
+    memory = opened(clock)
+    kept = (await memory.remember("I carry an EpiPen.", **USER)).kept
+    found = await LlmExtractor(ScriptedModel([json.dumps({"facts": [fact]})])).extract(kept)
+    assert [claim.importance for claim in found.claims] == [importance]
 
 
 async def test_promoting_a_turn_whose_statement_speaks_for_it_moves_the_statement(clock):

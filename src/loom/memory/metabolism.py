@@ -288,7 +288,7 @@ class Metabolism:
         leaving = sorted(sorted_.archive, key=lambda e: (e.session_id or "", e.id))
         for session, group in groupby(leaving, key=lambda e: e.session_id):
             episodes = list(group)
-            if session is not None and await self._tells(job.scope, session, episodes, effects):
+            if session is not None and await self._tells(job.scope, session, effects):
                 continue
             if len(episodes) == 1:  # a statement says in short what it says; its summary would be itself once more
                 continue
@@ -352,16 +352,18 @@ class Metabolism:
             effects.counts["retold"] += 1
         return effects
 
-    async def _tells(self, user: Scope, session: str, leaving: Sequence[Episode], effects: _Effects) -> bool:
-        """Whether the episode of a session tells of what leaves, now that it is written if need be."""
-        known = await self.episodes.known(user, session)
-        if known is None or not {source for e in leaving for source in e.sources} <= set(known.sources):
-            told = await self._told(user, session)
-            effects.put += told.put
-            effects.jobs += told.jobs
-            effects.counts += told.counts
-            return bool(told.put) or known is not None
-        return True
+    async def _tells(self, user: Scope, session: str, effects: _Effects) -> bool:
+        """Whether a session has an episode that tells of what leaves L2, which is written now if there is none yet.
+
+        What was said since then left a job that writes it again, so that a long session is not read again and again.
+        """
+        if await self.episodes.known(user, session) is not None:
+            return True
+        told = await self._told(user, session)
+        effects.put += told.put
+        effects.jobs += told.jobs
+        effects.counts += told.counts
+        return bool(told.put)
 
     # -- what they make -----------------------------------------------------------------------------------
 

@@ -237,7 +237,10 @@ class Reader:
             self.bill += ledger.bill
 
     async def _retold(self, lease: Lease, compressor: ContextCompressor) -> bool | None:
-        """Ask the model, and write what it says if the turns are still as it read them; None where it has to again."""
+        """Ask the model, and write what it says if the turns are still as it read them; None where it was broken off.
+
+        A session in which more was said meanwhile leaves another job when it ends.
+        """
         assert self._episodes_of is not None
         user, session, episodes = lease.job.scope, str(lease.job.payload["session"]), self._episodes_of
         turns = await episodes.turns(user, session)
@@ -248,13 +251,12 @@ class Reader:
         if text is None:
             return None
 
-        async def attempt(epoch: str) -> bool | None:
+        async def attempt(epoch: str) -> bool:
             now_there = await episodes.turns(user, session)
-            if [(e.id, e.text) for e in now_there] != [(e.id, e.text) for e in turns]:
-                return None
-            made, _ = await episodes.made(user, session, turns, text=text)
+            is_same = [(e.id, e.text) for e in now_there] == [(e.id, e.text) for e in turns]
+            made, _ = await episodes.made(user, session, turns, text=text) if is_same else (None, True)
             await self._store.finish(lease, put=[made] if made else [], since=epoch)
-            return True
+            return made is not None
 
         async with self._locks.of(user):
             return await guarded(self._store, user, attempt)

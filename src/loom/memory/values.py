@@ -114,8 +114,10 @@ class Learned:
         )
 
     def __str__(self) -> str:
-        read = f"a model read {self.turns:,} remembered turn{'' if self.turns == 1 else 's'}"
-        found = f"wrote {self.facts:,} fact{'' if self.facts == 1 else 's'}"
+        done = list[str]()
+        if self.turns or not self.episodes:
+            read = f"read {self.turns:,} remembered turn{'' if self.turns == 1 else 's'}"
+            done.append(f"{read} and wrote {self.facts:,} fact{'' if self.facts == 1 else 's'}")
         if self.episodes:
-            found += f" and {self.episodes:,} episode{'' if self.episodes == 1 else 's'}"
-        return f"{read} and {found}: {self.bill}" + (f"; it failed: {self.failed}" if self.failed else "")
+            done.append(f"wrote the episode of {self.episodes:,} conversation{'' if self.episodes == 1 else 's'}")
+        return f"a model {', and '.join(done)}: {self.bill}" + (f"; it failed: {self.failed}" if self.failed else "")
