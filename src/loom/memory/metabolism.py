@@ -335,7 +335,10 @@ class Metabolism:
         turns = await self.episodes.turns(job.scope, session)
         if turns and (quiet_at := self.episodes.quiet_at(turns)) > self._clock.now():
             return _Effects(jobs=[episode_job(job.scope, session, quiet_at)])
-        return await self._told(job.scope, session)
+        effects = await self._told(job.scope, session)
+        if self._config.enable_auto_migration:  # also where the session was ended before: L3 may have grown then
+            effects.jobs.append(self.job(job.scope, LOOKS[Layer.L3]))
+        return effects
 
     async def _told(self, user: Scope, session: str) -> _Effects:
         """What writes the episode of a session, as far as it is not written yet."""
@@ -345,8 +348,6 @@ class Metabolism:
             return effects
         effects.put.append(made)
         effects.counts["episodes"] += 1
-        if made.layer in _NEXT and self._config.enable_auto_migration:
-            effects.jobs.append(self.job(user, _NEXT[made.layer]))
         if self.retell is not None and not whole:  # a model has nothing to add where every sentence is there
             effects.jobs.append(summary_job(user, session, self._clock.now()))
             effects.counts["retold"] += 1

@@ -133,7 +133,7 @@ class Recall:
             ranked = await off_loop(first, partial(newest_first, question, ranked, records))
         if budget is not None and halves == "user":
             ranked = user_first(ranked, records)
-        apart = replace(query, where=fits, limit=limit)
+        apart = replace(query, where=fits, limit=max(1, limit))
         ranked, told = await self._with_episodes(scope, question, apart, ranked, asked=asked)
         records |= told
         passages: Sequence[Hit] = ()
