@@ -26,16 +26,6 @@ STATES = ("as written", "as named", "differs")
 SHARE = 0.97
 """Of the rows that work, as written or as named."""
 
-_WAITING: dict[str, tuple[int, ...]] = {
-    "000": (33, 35, 47, 61, 64),
-    "001": (8, 19, 20, 30, 32, 35, 41, 44, 45, 49, 50, 55, 63, 72, 73),
-    "002": (36, 37, 39, 49, 56, 81, 85, 89, 90, 91, 107, 117, 119),
-    "003": (12, 13, 14, 20, 21, 25, 32, 33, 34, 37, 43),
-    "004": (13, 15, 16, 46),
-}
-WAITING = frozenset(f"{seed}-{number:02d}" for seed, numbers in _WAITING.items() for number in numbers)
-"""Rows whose test is not there yet; each leaves this list with the change that brings it."""
-
 HEADINGS = {
     "000": (
         *("LOOM", "Installation", "Quick Start", "Sections", "Why this order? Prefix caching", "Features"),
@@ -183,8 +173,7 @@ def test_every_row_names_a_test_that_exists() -> None:
         assert match, row
         if not (ROOT / match[1]).exists() or match[2] not in names_in(match[1]):
             missing.add(row.id)
-    assert missing - WAITING == set(), "these rows name a test that does not exist"
-    assert WAITING - missing == set(), "these rows have their test now; take them out of _WAITING"
+    assert missing == set(), "these rows name a test that does not exist"
 
 
 def test_enough_works() -> None:

@@ -73,10 +73,14 @@ def test_strategies():
     by = {s: MemoryConfig(strategy=s) for s in MemoryStrategyType}
     decided = {s: [deserves_promotion(e, c, now=NOW) for e in (important, old)] for s, c in by.items()}
     assert decided == {
-        MemoryStrategyType.SIMPLE: [False, False],
+        MemoryStrategyType.SIMPLE: [True, False],
         MemoryStrategyType.IMPORTANCE_BASED: [True, False],
-        MemoryStrategyType.TIME_BASED: [False, True],
+        MemoryStrategyType.TIME_BASED: [True, True],
     }
+    above = replace(important, layer=Layer.L2)
+    assert [deserves_promotion(above, by[s], now=NOW) for s in by] == [False, False, True], "only one strategy goes on"
+    nothing = MemoryConfig(importance_threshold=0.0)
+    assert not deserves_promotion(episode(3), nothing, now=NOW), "what nobody marked is not important"
 
 
 def test_the_least_valuable_leave_a_full_layer_and_the_most_important_never_do():

@@ -11,6 +11,7 @@ from loom.core.record import Episode, Fact, Layer, Provenance
 from loom.core.scope import Scope
 from loom.errors import LoomError
 from loom.memory.config import MemoryConfig, MemoryLayerConfig
+from loom.memory.episodes import episode_id
 from loom.memory.learn import Learnt
 from loom.memory.metabolism import MAX_ATTEMPTS, Metabolism
 from loom.stores.inmemory import InMemoryStore
@@ -120,7 +121,7 @@ async def test_a_second_run_over_a_quiet_store_changes_nothing():
     assert again.counts.get("promoted", 0) == again.counts.get("archived", 0) == 0
 
 
-async def test_what_leaves_l2_is_summed_up_by_session_with_its_sources():
+async def test_what_leaves_l2_is_told_by_the_episode_of_its_session():
     config = MemoryConfig(l2=MemoryLayerConfig(capacity=50, retention_hours=24))
     bench = Bench(config)
     await bench.add(*(f"we decided to take plan {n}" for n in range(4)), scope=ALICE.for_session("s1"), session_id="s1")
@@ -128,9 +129,9 @@ async def test_what_leaves_l2_is_summed_up_by_session_with_its_sources():
     bench.clock.advance(timedelta(hours=25))
     await bench.metabolism.tick(ALICE)
     await bench.metabolism.run()
-    (summary,) = [e for e in await bench.records() if e.id.startswith("sum:")]
-    assert (summary.layer, summary.session_id) == (Layer.L3, "s1")
-    assert {"e000", "e001", "e002", "e003"} <= set(summary.sources)
+    (summary,) = [e for e in await bench.records() if e.layer == Layer.L3]
+    assert (summary.id, summary.session_id) == (episode_id("s1"), "s1")
+    assert summary.sources == ("e000", "e001", "e002", "e003")
     assert "plan 0" in summary.text, "real sentences, never a count of units"
 
 

@@ -163,7 +163,7 @@ async def test_what_is_forgotten_while_a_model_reads_it_is_not_learnt(tmp_path, 
         slow.go_on.set()
     async with open_memory(where, embedder="hash") as memory:
         left = [line async for line in memory.export(**ALICE)][1:]
-        assert await memory.store.pending(memory._scope("alice")) == 0
+        assert (await memory.stats(**ALICE))["jobs"] == 0
     assert "Tokyo" not in str(left)
     assert ("Anna" in str(left)) == (how == "turn")
 

@@ -67,15 +67,17 @@ def test_the_seeds_complete_example_can_be_made():
         enable_compression=True,
     )
     assert config.knowledge_base is base
+    assert [config.layer(layer).promote_threshold for layer in Layer] == [3, 5, 10, 0]
+    assert config == MemoryConfig(knowledge_base=base), "what is not given is the default of its layer"
 
 
 @pytest.mark.parametrize(("layer", "capacity"), CAPACITY.items())
 async def test_a_layer_holds_its_capacity_and_the_least_important_leave_for_the_archive(memory, layer, capacity):
     amount = capacity + 5
-    importance = [(n * 7 % amount) / amount for n in range(amount)]
+    importance = [(n * 7 % amount) / amount / 2 for n in range(amount)]  # below what moves up by itself
     ids = await fill(memory, layer, [f"note {n} on the harbour" for n in range(amount)], importance=importance)
     await memory.metabolize(user_id="alice")
-    leaving = {ids[n] for n in range(amount) if importance[n] < 5 / amount}
+    leaving = {ids[n] for n in range(amount) if importance[n] < 5 / amount / 2}
     assert len(leaving) == 5
     assert set(await live(memory, layer)) == set(ids) - leaving
     for id in leaving:

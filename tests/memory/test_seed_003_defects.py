@@ -81,7 +81,9 @@ async def test_04_what_overflows_is_summed_up_once_and_in_real_sentences(clock):
     (summary,) = [r for r in records if isinstance(r, Episode)]
     assert len(set(summary.sources)) >= 39
     said = {sentence for turn in turns for sentence in re.split(r"(?<=\.) ", turn)}
-    assert set(re.split(r"(?<=\.) ", summary.text)) <= said
+    date, _, told = summary.text.partition(": ")
+    assert date == f"Conversation of {clock.now().day} {clock.now():%B %Y}"
+    assert set(re.split(r"(?<=\.) ", told)) <= said
     live = [r for r in await memory.store.list(ALICE, limit=1000) if isinstance(r, Episode) and r.archived_at is None]
     assert [r for r in live if r.layer is Layer.L1] == []
 

@@ -8,9 +8,11 @@ import re
 from dataclasses import dataclass, field
 from importlib import metadata
 
+from loom.core.clock import SystemClock
 from loom.engine.models import DEFAULT_MODEL, open_model
 from loom.engine.places import Opening, places_of, store_at
 from loom.errors import LoomError, StoreError
+from loom.memory.episodes import waiting_jobs
 from loom.memory.store_notes import notes_of
 from loom.protocols.memory_store import MemoryStore
 from loom.protocols.whole_store import Describes, HasParts, ListsUsers, WholeStore
@@ -97,7 +99,8 @@ async def _jobs_in(store: object) -> dict[str, str]:
     if not isinstance(store, WholeStore):
         return {}
     users = await store.users(limit=_USERS)
-    waiting = [await store.pending(user) for user in users]
+    now = SystemClock().now()
+    waiting = [(await waiting_jobs(store, user, now)).total() for user in users]
     letters = [letter for user in users for letter in await store.dead_letters(user)]
     reasons = "; ".join(f"{letter.job.kind}: {letter.reason}" for letter in letters[-1:])
     given_up = f", {len(letters):,} were given up, the last one because of {reasons}" if letters else ""

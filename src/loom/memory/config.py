@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from enum import StrEnum
+from dataclasses import dataclass, field, fields, replace
+from enum import Enum, StrEnum
+from typing import Any, cast
 
 from loom.core.record import Layer
 from loom.errors import UsageError
@@ -16,31 +17,52 @@ class MemoryStrategyType(StrEnum):
     """What makes a record worth moving up before its layer is full."""
 
     SIMPLE = "simple"
-    """How often it was recalled."""
+    """How often it was recalled; from L1, also that it is important, or an error or a decision."""
     TIME_BASED = "time_based"
     """That, or that half of its retention has passed and it was recalled at least once."""
     IMPORTANCE_BASED = "importance_based"
-    """That, or how important it is."""
+    """That, or how important it is, in every layer."""
+
+
+class _Unsaid(Enum):
+    """What a field holds that was not given, until its layer is known."""
+
+    OWN = "the default of its layer"
+
+
+_OWN = cast("Any", _Unsaid.OWN)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryLayerConfig:
-    """One layer. None is unbounded; a `promote_threshold` of 0 means that nothing moves up by being recalled."""
+    """One layer. None is unbounded; a `promote_threshold` of 0 means that nothing moves up by being recalled.
 
-    capacity: int | None = 10
-    retention_hours: float | None = None
-    auto_compress: bool = True
-    promote_threshold: int = 3
+    What is not given takes the default of the layer that this becomes in a MemoryConfig.
+    """
+
+    capacity: int | None = _OWN
+    retention_hours: float | None = _OWN
+    auto_compress: bool = _OWN
+    promote_threshold: int = _OWN
 
     def __post_init__(self) -> None:
-        if self.capacity is not None and not 1 <= self.capacity <= MAX_CAPACITY:
-            raise UsageError(f"a layer has capacity={self.capacity}; give 1 to {MAX_CAPACITY:,}, or None for no limit")
-        if self.retention_hours is not None and self.retention_hours <= 0:
-            raise UsageError(
-                f"a layer has retention_hours={self.retention_hours}; give hours, or None to keep for ever"
-            )
-        if self.promote_threshold < 0:
-            raise UsageError(f"a layer has promote_threshold={self.promote_threshold}; give 0 or more")
+        capacity, hours, threshold = (_given(self, n) for n in ("capacity", "retention_hours", "promote_threshold"))
+        if capacity is not None and not 1 <= capacity <= MAX_CAPACITY:
+            raise UsageError(f"a layer has capacity={capacity}; give 1 to {MAX_CAPACITY:,}, or None for no limit")
+        if hours is not None and hours <= 0:
+            raise UsageError(f"a layer has retention_hours={hours}; give hours, or None to keep for ever")
+        if threshold is not None and threshold < 0:
+            raise UsageError(f"a layer has promote_threshold={threshold}; give 0 or more")
+
+    def within(self, own: MemoryLayerConfig) -> MemoryLayerConfig:
+        """These settings, with those of `own` where nothing was given."""
+        unsaid = {f.name: getattr(own, f.name) for f in fields(self) if getattr(self, f.name) is _Unsaid.OWN}
+        return replace(self, **unsaid) if unsaid else self
+
+
+def _given(layer: MemoryLayerConfig, name: str) -> float | None:
+    value = getattr(layer, name)
+    return None if value is _Unsaid.OWN else value
 
 
 def _layer(capacity: int, hours: float | None, threshold: int, *, compress: bool = True) -> MemoryLayerConfig:
@@ -49,22 +71,31 @@ def _layer(capacity: int, hours: float | None, threshold: int, *, compress: bool
     )
 
 
+_DEFAULTS = {
+    "l1": _layer(10, 1, 3),
+    "l2": _layer(50, 24, 5),
+    "l3": _layer(200, 168, 10),
+    "l4": _layer(1000, None, 0, compress=False),
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryConfig:
     """The four layers of every user, with the defaults of the design."""
 
     strategy: MemoryStrategyType = MemoryStrategyType.SIMPLE
-    l1: MemoryLayerConfig = field(default_factory=lambda: _layer(10, 1, 3))
-    l2: MemoryLayerConfig = field(default_factory=lambda: _layer(50, 24, 5))
-    l3: MemoryLayerConfig = field(default_factory=lambda: _layer(200, 168, 10))
-    l4: MemoryLayerConfig = field(default_factory=lambda: _layer(1000, None, 0, compress=False))
+    l1: MemoryLayerConfig = field(default_factory=lambda: _DEFAULTS["l1"])
+    l2: MemoryLayerConfig = field(default_factory=lambda: _DEFAULTS["l2"])
+    l3: MemoryLayerConfig = field(default_factory=lambda: _DEFAULTS["l3"])
+    l4: MemoryLayerConfig = field(default_factory=lambda: _DEFAULTS["l4"])
     enable_auto_migration: bool = True
     """A move into a layer brings about a look at it; otherwise that waits for `metabolize()`."""
     enable_compression: bool = True
     knowledge_base: KnowledgeBase | None = None
     """A corpus that `recall` searches too; its passages stand behind what is remembered."""
     importance_threshold: float = 0.6
-    """From where on a record counts as important (importance-based strategy)."""
+    """From where on a record counts as important: it moves into L2 whether or not it is recalled, and on up to L4 under
+    the importance-based strategy. 0, which records have that nobody marked, never counts."""
     standing_tokens: int = 400
     """Tokens that standing preferences and instructions may take in every turn; the newest are kept."""
     learn_turns: int = 4
@@ -74,6 +105,8 @@ class MemoryConfig:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "strategy", MemoryStrategyType(self.strategy))
+        for name, own in _DEFAULTS.items():
+            object.__setattr__(self, name, getattr(self, name).within(own))
         if not 0 <= self.importance_threshold <= 1:
             raise UsageError(f"importance_threshold={self.importance_threshold}; give a share from 0 to 1")
         if self.standing_tokens < 0:

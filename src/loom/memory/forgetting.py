@@ -10,6 +10,7 @@ from datetime import datetime
 from loom.core.record import Episode, Fact, Provenance, Receipt, Record
 from loom.core.scope import Scope
 from loom.memory.entities import Aliases
+from loom.memory.episodes import episode_jobs
 from loom.memory.facts import behind, settled_without, versions_of
 from loom.memory.guarded import guarded
 from loom.memory.listing import every
@@ -93,7 +94,9 @@ async def _forget(
         if loss.gone or loss.facts:
             episodes = [record for record in loss.gone.values() if isinstance(record, Episode)]
             keys = await neighbours.keys_among(episodes, user=user, without=loss.gone)
-            await store.write(user, put=loss.facts, delete=list(loss.gone), keys=keys, since=epoch)
+            left = (record for record in records if record.id not in loss.gone)
+            jobs = episode_jobs(loss.gone.values(), left, user, now)
+            await store.write(user, put=loss.facts, delete=list(loss.gone), keys=keys, jobs=jobs, since=epoch)
         return loss
 
     loss = await guarded(store, user, attempt)
@@ -123,12 +126,15 @@ async def rewrite(
     `is_again`, removes what another process made of the old text between the read and the write of the first, and does
     nothing if there is none of it. If it was made from the new text already, the job that is queued makes it once more.
     """
-    loss = _loss([record async for record in every(store, user)], {new.id}, now)
+    records = [record async for record in every(store, user)]
+    loss = _loss(records, {new.id}, now)
     made = {id: record for id, record in loss.gone.items() if id != new.id}
     if is_again and not made:
         return
     episodes = [new, *(record for record in made.values() if isinstance(record, Episode))]
     keys = await neighbours.keys_among(episodes, user=user, without=made, instead=new)
+    left = (record for record in records if record.id not in made)
+    jobs = [*jobs, *episode_jobs(made.values(), left, user, now)]
     await store.write(user, put=[new, *loss.facts], delete=list(made), keys=keys, jobs=jobs, since=epoch)
 
 

@@ -9,9 +9,11 @@ from typing import TypeAlias
 from loom.core.record import Episode, Fact, Layer, Record
 from loom.core.scope import Scope
 from loom.errors import EmbedderMismatch, NotFound, StaleWrite
+from loom.memory.accesses import REVIVE, revive_key, successor
 from loom.memory.binding import Binding
 from loom.memory.guarded import TRIES, guarded
 from loom.memory.learning import Learning
+from loom.memory.marking import marked
 from loom.memory.metabolism import Metabolism
 from loom.memory.neighbours import Neighbours, Store, placed
 from loom.memory.store_notes import StoreNotes
@@ -84,7 +86,8 @@ class Keeper:
         read = ids if self._finds_facts else ()
         jobs = [self._metabolism.job(scope, "digest", key=f"digest:{ids[0]}", episodes=read)]
         # What comes with facts is an instruction, and says no more than they do.
-        return jobs + (self._learning.jobs(scope, new) if self._learning and not facts else [])
+        jobs += self._learning.jobs(scope, new) if self._learning and not facts else []
+        return jobs + ([self._metabolism.episodes.job(scope)] if scope.session_id is not None else [])
 
     async def _write(
         self, scope: Scope, new: Sequence[Episode], facts: Sequence[Fact], since: str | None
@@ -128,6 +131,8 @@ class Keeper:
             record = await self._store.get(scope, id)
             if not isinstance(record, Episode):
                 raise NotFound(f"user {scope.user_id!r} has no episode {id!r}; recall() gives the ids")
+            if record.archived_at is not None:  # what was made from it speaks for it; both would be there twice
+                record = await successor(self._store, scope, record)
             above = Layer(min(record.layer + 1, Layer.L4)) if to is None else Layer(to)
             moved = replace(record, layer=above, archived_at=None)
             await self._store.write(scope, put=[moved], since=epoch)
@@ -137,6 +142,22 @@ class Keeper:
         if moved.layer is Layer.L4 and moved.sources:
             await self.embed(scope, [moved])
         return moved
+
+    async def mark(self, scope: Scope, id: str, importance: float) -> Episode:
+        """Set how important an episode is, and what speaks for it; it moves up with the next jobs if it is now."""
+
+        async def attempt(epoch: str) -> Episode:
+            record = await self._store.get(scope, id)
+            if not isinstance(record, Episode):
+                raise NotFound(f"user {scope.user_id!r} has no episode {id!r}; recall() gives the ids")
+            records = await marked(self._store, scope, {id: importance}, may_fall=True)
+            now = [one for one in records if one.id == id] or [record]
+            job = self._metabolism.job
+            jobs = [job(scope, "digest"), job(scope, REVIVE, key=revive_key(id), records=[id])]
+            await self._store.write(scope, put=records, jobs=jobs, since=epoch)
+            return now[0]
+
+        return await guarded(self._store, scope, attempt)
 
     async def embed(
         self, scope: Scope, episodes: Sequence[Episode], *, progress: Progress | None = None

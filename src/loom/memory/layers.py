@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from loom.core.limits import RANKED
@@ -29,14 +29,22 @@ class Sorted:
     keep: tuple[Episode, ...]
 
 
-def sort_layer(episodes: Sequence[Episode], layer: Layer, config: MemoryConfig, *, now: datetime) -> Sorted:
+def sort_layer(
+    episodes: Sequence[Episode],
+    layer: Layer,
+    config: MemoryConfig,
+    *,
+    now: datetime,
+    moved: Collection[str] = (),
+) -> Sorted:
     """Decide for each record of a layer whether it moves up, leaves, or stays.
 
-    The least valuable leave first: by importance, then by how often and how lately they were recalled.
+    What `moved` in this pass does not move again. The least valuable leave first: by importance, then by how often and
+    how lately they were recalled.
     """
     settings = config.layer(layer)
     here = [e for e in episodes if e.layer == layer and e.archived_at is None]
-    promote = [e for e in here if layer < Layer.L4 and deserves_promotion(e, config, now=now)]
+    promote = [e for e in here if e.id not in moved and deserves_promotion(e, config, now=now)]
     going = {e.id for e in promote}
     rest = [e for e in here if e.id not in going]
     expired = [e for e in rest if _is_expired(e, settings.retention_hours, now)]
@@ -47,18 +55,42 @@ def sort_layer(episodes: Sequence[Episode], layer: Layer, config: MemoryConfig, 
 
 
 def deserves_promotion(episode: Episode, config: MemoryConfig, *, now: datetime) -> bool:
-    """Whether a record moves up: recalled often enough, important by the strategy, or critical by its content."""
+    """Whether a record moves up: recalled often enough, important, or critical by its content.
+
+    Importance lifts a record into L2, and under the importance-based strategy further.
+    """
+    if episode.layer == Layer.L4:
+        return False
     settings = config.layer(episode.layer)
     if settings.promote_threshold and episode.accesses >= settings.promote_threshold:
         return True
-    if episode.layer == Layer.L1 and is_critical(episode):
+    if episode.layer == Layer.L1 and (is_important(episode, config) or is_critical(episode)):
         return True
     if config.strategy is MemoryStrategyType.IMPORTANCE_BASED:
-        return episode.importance >= config.importance_threshold
+        return is_important(episode, config)
     if config.strategy is MemoryStrategyType.TIME_BASED and settings.retention_hours is not None:
         half = timedelta(hours=settings.retention_hours / 2)
         return episode.accesses > 0 and now - episode.recorded_at >= half
     return False
+
+
+def returned(episode: Episode, config: MemoryConfig, *, now: datetime) -> Episode | None:
+    """An archived record back in the layer that its count deserves, at most one above its own; None if that is lower.
+
+    What is in L1 comes back in L2 or not at all: three accesses are what brings a record there, and with fewer its time
+    in L1 is over.
+    """
+    if deserves_promotion(episode, config, now=now):
+        return replace(episode, layer=Layer(episode.layer + 1), archived_at=None)
+    below = config.layer(Layer(episode.layer - 1)).promote_threshold if episode.layer > Layer.L1 else 0
+    by_count = bool(below) and episode.accesses >= below
+    stays = by_count or (episode.layer == Layer.L2 and is_important(episode, config))
+    return replace(episode, archived_at=None) if stays else None
+
+
+def is_important(episode: Episode, config: MemoryConfig) -> bool:
+    """Whether somebody marked a record as important enough."""
+    return episode.importance > 0 and episode.importance >= config.importance_threshold
 
 
 def is_critical(episode: Episode) -> bool:
@@ -72,4 +104,6 @@ def value(episode: Episode) -> tuple[float, int, datetime, str]:
 
 
 def _is_expired(episode: Episode, hours: float | None, now: datetime) -> bool:
-    return hours is not None and now - episode.recorded_at >= timedelta(hours=hours)
+    """Retention counts from when a record came or was last recalled, whichever is later."""
+    since = max(episode.recorded_at, episode.accessed_at or episode.recorded_at)
+    return hours is not None and now - since >= timedelta(hours=hours)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 
@@ -46,6 +46,8 @@ class Learnt:
     before: tuple[StandingItem, ...] = ()
     after: tuple[StandingItem, ...] = ()
     waiting: tuple[Fact, ...] = ()
+    importance: Mapping[str, float] = field(default_factory=dict[str, float], hash=False)
+    """How important the episodes are that a claim calls so, by id."""
 
     @property
     def retired(self) -> tuple[StandingItem, ...]:
@@ -101,6 +103,8 @@ class Learner:
             elif (text := candidate_of(claim)) is not None:
                 waiting.append((text, claim))
         learnt = await self.claimed(scope, ready, episodes=episodes)
+        if important := _importance(claims, there):
+            learnt = replace(learnt, importance=important)
         return replace(learnt, waiting=await self._candidates(scope, waiting, learnt)) if waiting else learnt
 
     async def instructed(self, scope: Scope, episode: Episode) -> Learnt:
@@ -191,6 +195,16 @@ def _of_speaker(claim: Claim, episodes: Sequence[Episode]) -> Claim:
         return claim
     (name,) = speakers
     return replace(claim, subject=name) if name and normalise(claim.subject) == USER else claim
+
+
+def _importance(claims: Sequence[Claim], there: Mapping[str, Episode]) -> dict[str, float]:
+    """How important each episode is by the most important of its claims."""
+    found: dict[str, float] = {}
+    for claim in claims:
+        for id in claim.sources if claim.importance else ():
+            if id in there:
+                found[id] = max(found.get(id, 0.0), claim.importance)
+    return found
 
 
 def _is_sayable(claim: Claim) -> bool:

@@ -86,8 +86,12 @@ class Learning:
 
     def wake(self, scope: Scope, episodes: Sequence[Episode]) -> None:
         """These were written, with the job that they leave."""
-        if self.reader is not None and not self._closed and worth_reading(episodes):
-            user = scope.for_user()
+        if worth_reading(episodes):
+            self.retell(scope.for_user())
+
+    def retell(self, user: Scope) -> None:
+        """The episode of a session was written, with a job for a model to write it again."""
+        if self.reader is not None and not self._closed:
             self._waiting[user] = self._waiting.get(user, 0) + 1
             self._schedule(user)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from anyio import create_task_group
 
-from loom.core.checks import as_utc
+from loom.core.checks import as_utc, check_share
 from loom.core.filter import Eq, Where, as_filter
 from loom.core.hit import Hit, Passage
 from loom.core.record import Episode, Fact, Layer, Origin, Provenance, Receipt, Record, Scalar, WorkingBlock
@@ -21,6 +21,7 @@ from loom.memory.candidates import claim_of, found_candidate, is_candidate
 from loom.memory.checked import check_block, check_fact, checked_turns, cleaned
 from loom.memory.editing import MemoryEdits
 from loom.memory.entities import USER, normalise, predicate_key
+from loom.memory.episodes import waiting_jobs
 from loom.memory.events import EventKind, Timeline, read_timeline
 from loom.memory.explain import Explained, explain
 from loom.memory.forgetting import SESSIONS_LEFT, forget_before, forget_records, forget_session
@@ -32,6 +33,7 @@ from loom.memory.learn import Learnt
 from loom.memory.listing import FILE, counts, every, every_fact
 from loom.memory.portable import import_lines, lines_of, put_records
 from loom.memory.profile import Profile, grouped
+from loom.memory.reading import KIND as LEARN
 from loom.memory.reembed import Reembedded, reembed
 from loom.memory.standing import Instructed, Standing, behind_wish, within
 from loom.memory.times import after, latest_of
@@ -208,7 +210,7 @@ class Memory(MemoryEdits):
             budget: tokens at the most, all hits together.
             halves: which half of an exchange comes first within a budget: what the `user` said, the assistant's
                 answers only where room is left; or `both` as they rank.
-            layers: only records of these layers; facts belong to L4.
+            layers: only living records of these layers, not the archive; facts belong to L4.
             where: a further filter, or a mapping: `{"topic": "drinks"}`.
             at: facts that were true then; now, if not given.
             known_at: facts as believed then; now, if not given.
@@ -231,7 +233,7 @@ class Memory(MemoryEdits):
             min_score=min_score,
         )
         self._times.saw(scope, (hit.item for hit in found.hits if not isinstance(hit.item, Passage)))
-        await self._recall.touch(scope, found)
+        await self._accesses.count(scope, found.hits)
         return found
 
     async def forget(
@@ -276,6 +278,22 @@ class Memory(MemoryEdits):
         """A token that changes whenever something of a user is forgotten; for `remember(since=)`."""
         return await self.store.epoch(self._scope(user_id))
 
+    async def mark(self, id: str, *, user_id: str, importance: float) -> Episode:
+        """Say how important an episode is, from 0 to 1; from `MemoryConfig.importance_threshold` on it moves into L2.
+
+        Raises:
+            NotFound: the user has no such episode.
+        """
+        check_share(importance, "the importance given to mark()")
+        return await self._keeper.mark(self._scope(user_id), id, importance)
+
+    async def end_session(self, *, user_id: str, session_id: str) -> Episode | None:
+        """A conversation is over: write its episode into L3 now, not after an hour of silence; None if it has no turns.
+
+        If it goes on, the same episode is written again when it ends again.
+        """
+        return await self._metabolism.end(self._scope(user_id, session_id))
+
     async def metabolize(self, *, user_id: str | None = None, learn: bool = True) -> Metabolized:
         """Do the jobs that wait: of one user, after a look at all of their layers, or of everybody.
 
@@ -291,7 +309,9 @@ class Memory(MemoryEdits):
 
     async def _unread(self, scope: Scope | None) -> int:
         """How many turns of a user wait for a model, where there is none."""
-        return 0 if self.has_reader or scope is None else await self.store.pending(scope)
+        if self.has_reader or scope is None:
+            return 0
+        return (await waiting_jobs(self.store, scope, self._clock.now()))[LEARN]
 
     @asynccontextmanager
     async def worker(self, *, every: float = 1.0) -> AsyncGenerator[None]:
@@ -435,11 +455,15 @@ class Memory(MemoryEdits):
         return await reembed(self.store, self._embedder, progress=progress)
 
     async def stats(self, *, user_id: str) -> dict[str, int]:
-        """How much is known of a user, by layer and kind; `jobs` wait, and those that `failed` were given up."""
+        """How much is known of a user, by layer and kind; `jobs` wait, and those that `failed` were given up.
+
+        That a session may end later is not a job yet.
+        """
         scope = self._scope(user_id)
         with suppress(LoomError):  # which embedder the store has matters less than what it holds
             await self._binding.look()
-        jobs = {"jobs": await self.store.pending(scope), "failed": len(await self.store.dead_letters(scope))}
+        waiting = await waiting_jobs(self.store, scope, self._clock.now())
+        jobs = {"jobs": waiting.total(), "failed": len(await self.store.dead_letters(scope))}
         return {**await counts(self.store, scope), **jobs}
 
     async def export(self, *, user_id: str) -> AsyncIterator[str]:

@@ -73,7 +73,7 @@ class Neighbours:
         known = self._ends.get(scope.key())
         if known is None or epoch not in {None, known.epoch}:
             epoch = await self._store.epoch(scope)
-            turns = await _turns(self._store, scope)
+            turns = await session_turns(self._store, scope)
             # Not how many there are: some may have been forgotten.
             taken = [place for turn in turns if isinstance(place := turn.attributes.get(POSITION), int)]
             known = End(epoch, max([len(turns) - 1, *taken]) + 1, tuple(turns[-2 * REACH :]))
@@ -107,7 +107,7 @@ class Neighbours:
         named = {e.id: e.session_id for e in episodes if e.session_id is not None}
         if isinstance(self._store, KeepsKeys):
             for session in dict.fromkeys(named.values()):
-                turns = await _turns(self._store, user.for_session(session))
+                turns = await session_turns(self._store, user.for_session(session))
                 left = [instead if instead and t.id == instead.id else t for t in turns if t.id not in without]
                 keys |= _keys(left, _around(turns, named, without))
         return keys
@@ -134,7 +134,7 @@ def placed(end: End, new: Sequence[Episode]) -> list[Episode]:
     return [with_attributes(e, {POSITION: end.place + n}) for n, e in enumerate(behind(end.turns, new))]
 
 
-async def _turns(store: MemoryStore, session: Scope) -> list[Episode]:
+async def session_turns(store: MemoryStore, session: Scope) -> list[Episode]:
     """The turns of a session as they were said, in order."""
     found = every(store, session, Eq("kind", "episode"))
     turns = [r async for r in found if isinstance(r, Episode) and not r.sources and r.session_id == session.session_id]

@@ -13,12 +13,16 @@ Reason: TypeAlias = Literal["repeats", "too long"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """Something to be packed. `sources` are the ids it was made from; empty where it is a source itself."""
+    """Something to be packed. `sources` are the ids it was made from; empty where it is a source itself.
+
+    What is `lossy` leaves out most of what its sources say, so it does not tell them.
+    """
 
     id: str
     text: str
     tokens: int
     sources: tuple[str, ...] = ()
+    lossy: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +67,7 @@ def pack(pieces: Iterable[Piece], *, budget: int | None = None, limit: int | Non
             kept.append(piece)
             used += piece.tokens
             texts[_folded(piece.text)] = piece.id
-            for root in roots:
+            for root in () if piece.lossy else roots:
                 told.setdefault(root, piece.id)
             if len(kept) == limit:
                 break

@@ -12,9 +12,12 @@ from loom.core.ids import RecordIds
 from loom.core.message import Usage
 from loom.core.record import Episode
 from loom.core.scope import Scope
+from loom.memory.accesses import Accesses
 from loom.memory.binding import Adopt, Binding
 from loom.memory.blocks import Blocks
+from loom.memory.compress import ContextCompressor
 from loom.memory.config import MemoryConfig
+from loom.memory.extract.llm import LlmExtractor
 from loom.memory.extract.rules import RuleExtractor
 from loom.memory.keep import Keeper
 from loom.memory.learn import Learner
@@ -97,12 +100,24 @@ class MemoryParts:
         self._metabolism = Metabolism(
             store, self.config, clock=clock, ids=self._ids, learner=self._learner, embed=self._embed, locks=locks
         )
+        self._accesses = Accesses(store, self.config, clock=clock, make_job=self._metabolism.job)
         self._learning: Learning | None = None
         if self.facts_mode == "model":
             reader = None
             if self._reader is not None:
-                reader = Reader(store, self._reader, learner=self._learner, locks=locks, clock=clock)
+                model = self._reader.model if isinstance(self._reader, LlmExtractor) else None
+                reader = Reader(
+                    store,
+                    self._reader,
+                    learner=self._learner,
+                    locks=locks,
+                    clock=clock,
+                    episodes=self._metabolism.episodes,
+                    compressor=ContextCompressor(model=model) if model else None,
+                )
             self._learning = Learning(reader, self.config, make_job=self._metabolism.job, one_at_a_time=one_at_a_time)
+            if isinstance(self._reader, LlmExtractor):
+                self._metabolism.retell = self._learning.retell
             self._learnings.append(self._learning)
         self._keeper = Keeper(
             store,

@@ -1,13 +1,16 @@
-"""Reading: the jobs of a user that wait for a model become one request, and what it finds becomes facts."""
+"""Reading: the jobs of a user that wait for a model become one request, and what it finds becomes facts.
+
+Where no turns wait, it writes the episodes of sessions again, in its own words: one request for each.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from itertools import groupby
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
 from anyio import CancelScope, Event
 
@@ -15,10 +18,13 @@ from loom.core.clock import Clock
 from loom.core.record import Episode, Fact
 from loom.core.scope import Scope
 from loom.errors import BadResponse, LoomError, ProviderUnavailable, RateLimited, StoreConflict
+from loom.memory.compress import ContextCompressor
+from loom.memory.episodes import SUMMARY, Episodes
 from loom.memory.extract.worth import worth_reading
 from loom.memory.guarded import guarded
 from loom.memory.learn import Learnt
 from loom.memory.locks import Locks
+from loom.memory.marking import marked
 from loom.memory.neighbours import Store
 from loom.memory.values import Learned
 from loom.protocols.extractor import Claim, Extraction, Extractor
@@ -39,6 +45,9 @@ MAX_OUTAGES = 12
 UNREAD_IN_A_ROW = 3
 """Replies that cannot be read, one after the other: then the model is asked no more until the next start."""
 _LONGEST_PAUSE = 3600.0
+_KEPT = "an episode keeps sentences of its conversation, because no model could write it: "
+
+_T = TypeVar("_T")
 
 
 class Decides(Protocol):
@@ -78,7 +87,17 @@ class Lot:
 class Reader:
     """Reads jobs with an extractor. What was forgotten while it read is not learnt."""
 
-    def __init__(self, store: Store, extractor: Extractor, *, learner: Decides, locks: Locks, clock: Clock) -> None:
+    def __init__(
+        self,
+        store: Store,
+        extractor: Extractor,
+        *,
+        learner: Decides,
+        locks: Locks,
+        clock: Clock,
+        episodes: Episodes | None = None,
+        compressor: ContextCompressor | None = None,
+    ) -> None:
         self.bill = Bill()
         """What has been spent so far."""
         self._unread = 0
@@ -87,6 +106,8 @@ class Reader:
         self._learner = learner
         self._locks = locks
         self._clock = clock
+        self._episodes_of = episodes
+        self._compressor = compressor
         self._calls: dict[CancelScope, Scope] = {}
         self._idle: Event | None = None
 
@@ -113,7 +134,7 @@ class Reader:
         now = self._clock.now()
         leases = await self._store.lease(now=now, until=now + LEASE, limit=BATCH, scope=user, kinds=(KIND,))
         if not leases:
-            return None
+            return await self._retell(user)
         lots: list[Lot] = []
         left = {lease.token: lease for lease in leases}
         try:
@@ -166,21 +187,79 @@ class Reader:
         """What the extractor finds; None where it was broken off."""
         counted = isinstance(self._extractor, Meterable)
         extractor = self._extractor.metered(ledger) if isinstance(self._extractor, Meterable) else self._extractor
-        found: Extraction | None = None
-        with CancelScope() as call:
-            self._calls[call] = user
-            try:
-                found = await extractor.extract(episodes)
-            finally:
-                del self._calls[call]
-                if self._idle is not None and not self._calls:
-                    self._idle.set()
-                    self._idle = None
+        found = await self._unless_broken_off(user, lambda: extractor.extract(episodes))
         if found is not None and not counted:
             ledger.answered(found.usage)
         if found is not None and found.unread and not found.claims:
             raise BadResponse(f"no JSON could be read in {found.unread} of the model's replies")
         return found
+
+    async def _unless_broken_off(self, user: Scope, ask: Callable[[], Awaitable[_T]]) -> _T | None:
+        """What a call returns; None where it was broken off."""
+        answer: _T | None = None
+        with CancelScope() as call:
+            self._calls[call] = user
+            try:
+                answer = await ask()
+            finally:
+                del self._calls[call]
+                if self._idle is not None and not self._calls:
+                    self._idle.set()
+                    self._idle = None
+        return answer
+
+    async def _retell(self, user: Scope | None) -> Lot | None:
+        """Have the model write the episode of one session; None where none waits, or there is no model for it."""
+        if self._episodes_of is None or self._compressor is None:
+            return None
+        now = self._clock.now()
+        leases = await self._store.lease(now=now, until=now + LEASE, limit=1, scope=user, kinds=(SUMMARY,))
+        if not leases:
+            return None
+        (lease,), ledger = leases, Ledger()
+        told = Learned(user_id=lease.job.scope.user_id)
+        try:
+            is_written = await self._retold(lease, self._compressor.metered(ledger))
+            if is_written is None:
+                await self._release(leases)
+                async with self._locks.of(lease.job.scope):  # whoever broke it off is done then
+                    return Lot((replace(told, bill=ledger.bill),), left=1, is_full=True)
+            return Lot((replace(told, episodes=int(is_written), bill=ledger.bill),), is_full=True)
+        except Exception as error:  # noqa: BLE001 - a model may be anybody's; the sentences that were chosen stand
+            again = await self._put_back(leases, error) if isinstance(error, LoomError) and error.retryable else None
+            await self._close(leases)
+            return Lot((replace(told, notes=(_KEPT + _reason(error),), bill=ledger.bill),), again, is_full=True)
+        except BaseException:
+            with CancelScope(shield=True), suppress(LoomError):
+                await self._release(leases)
+            raise
+        finally:
+            self.bill += ledger.bill
+
+    async def _retold(self, lease: Lease, compressor: ContextCompressor) -> bool | None:
+        """Ask the model, and write what it says if the turns are still as it read them; None where it was broken off.
+
+        A session in which more was said meanwhile leaves another job when it ends.
+        """
+        assert self._episodes_of is not None
+        user, session, episodes = lease.job.scope, str(lease.job.payload["session"]), self._episodes_of
+        turns = await episodes.turns(user, session)
+        if not turns:
+            await self._close([lease])
+            return False
+        text = await self._unless_broken_off(user, lambda: compressor.summarize([_spoken(turn) for turn in turns]))
+        if text is None:
+            return None
+
+        async def attempt(epoch: str) -> bool:
+            now_there = await episodes.turns(user, session)
+            is_same = [(e.id, e.text) for e in now_there] == [(e.id, e.text) for e in turns]
+            made, _ = await episodes.made(user, session, turns, text=text) if is_same else (None, True)
+            await self._store.finish(lease, put=[made] if made else [], since=epoch)
+            return made is not None
+
+        async with self._locks.of(user):
+            return await guarded(self._store, user, attempt)
 
     async def _applied(
         self, leases: Sequence[Lease], episodes: Sequence[Episode], claims: Sequence[Claim]
@@ -196,7 +275,8 @@ class Reader:
             if [(e.id, e.text) for e in now_there] != [(e.id, e.text) for e in episodes]:
                 return None
             learnt = await self._learner.learn(user, episodes, claims)
-            await self._store.finish(leases[0], put=[*learnt.facts, *learnt.waiting], since=epoch)
+            important = await marked(self._store, user, learnt.importance)
+            await self._store.finish(leases[0], put=[*learnt.facts, *learnt.waiting, *important], since=epoch)
             return learnt
 
         async with self._locks.of(user):
@@ -255,6 +335,11 @@ def _groups(leases: Sequence[Lease], said: dict[str, list[Episode]]) -> Iterator
                 group, size = [*group, lease], size + length
         if group:
             yield group
+
+
+def _spoken(turn: Episode) -> str:
+    """A turn as a model is shown it: who spoke, and what."""
+    return f"{turn.speaker or turn.provenance.origin}: {turn.text}"
 
 
 def _unused(found: Extraction) -> tuple[str, ...]:

@@ -24,8 +24,10 @@ from loom.memory.apart import search_apart
 from loom.memory.asked import without_questions
 from loom.memory.binding import Binding
 from loom.memory.candidates import is_candidate
+from loom.memory.episodes import ARE_EPISODES, is_summary
 from loom.memory.halves import Halves, role_of, user_first
 from loom.memory.hops import with_hops
+from loom.memory.last_time import asks_about_last_time, latest_episodes
 from loom.memory.neighbours import POSITION
 from loom.memory.newer import TOP, newest_first
 from loom.memory.pack import Piece, pack
@@ -45,7 +47,7 @@ from loom.memory.rank import (
 from loom.memory.timewords import time_hint
 from loom.memory.values import Recalled
 from loom.protocols.knowledge_base import KnowledgeBase
-from loom.protocols.memory_store import KeepsVectors, MemoryStore, Query, Touches
+from loom.protocols.memory_store import KeepsVectors, MemoryStore, Query
 from loom.protocols.reranker import Reranker
 from loom.tokens import EstimateCounter
 
@@ -78,7 +80,7 @@ _Notes: TypeAlias = tuple[str, ...]
 
 
 class Recall:
-    """Finds what answers a question in one user's memory. It reads only; access is counted by touch()."""
+    """Finds what answers a question in one user's memory. It reads only; Accesses counts what was found."""
 
     def __init__(
         self,
@@ -116,7 +118,15 @@ class Recall:
         _check(question, limit, halves, min_score)
         question, cut = _searched(question)
         fits = _filter(layers, where)
-        query = Query(where=fits, limit=max(BY_WORDS, limit), at=at, known_at=known_at, history=history, archived=True)
+        # What a conversation was about is looked for apart, so that it changes nothing about what was said in it.
+        query = Query(
+            where=And(fits, Not(ARE_EPISODES)),
+            limit=max(BY_WORDS, limit),
+            at=at,
+            known_at=known_at,
+            history=history,
+            archived=layers is None,
+        )
         found, asked, notes = await self._candidates(scope, question, query)
         records = {id: record for id, (record, _) in found.items()}
         ranked = rank([_candidate(record, signals) for record, signals in found.values()], asked)
@@ -131,6 +141,9 @@ class Recall:
             ranked = [r for r in ranked if r.score >= min_score]
         if budget is not None and halves == "user":
             ranked = user_first(ranked, records)
+        apart = replace(query, where=fits, limit=max(1, limit))
+        ranked, told = await self._with_episodes(scope, question, apart, ranked, asked=asked)
+        records |= told
         passages: Sequence[Hit] = ()
         if layers is None and scope.session_id is None:
             passages, unread = await self._passages(question, limit, where)
@@ -140,12 +153,6 @@ class Recall:
         packed, used = await off_loop(_counted(ranked, records, limit, budget), pack_them)
         searched = None if packed else await self._store.count(scope)
         return Recalled(hits=packed, scope=scope, searched=searched, tokens=used, notes=(*cut, *notes, *failed))
-
-    async def touch(self, scope: Scope, found: Recalled) -> None:
-        """Count that these were recalled."""
-        ids = [hit.item.id for hit in found.hits if isinstance(hit.item, Episode)]
-        if ids and isinstance(self._store, Touches):
-            await self._store.touch(scope, *ids, at=self._clock.now())
 
     async def _candidates(self, scope: Scope, question: str, query: Query) -> tuple[_Candidates, Asked, _Notes]:
         """What words and vectors find, with the raw score of each signal, and what the question asks beside them."""
@@ -215,6 +222,23 @@ class Recall:
         named = {r.id for r in first}
         return [*first, *(r for r in ranked if r.id not in named)], ()
 
+    async def _with_episodes(
+        self, scope: Scope, question: str, query: Query, ranked: list[Ranked], *, asked: Asked
+    ) -> tuple[list[Ranked], dict[str, Record]]:
+        """The ranking with what conversations were about behind it, if there is room, and the records of these.
+
+        Where the question asks about conversations as such, the latest of them stand in front.
+        """
+        fits, told, latest = query.where or And(), dict[str, Record](), tuple[Episode, ...]()
+        if len(ranked) < query.limit:
+            near = replace(query, text=question, where=And(fits, ARE_EPISODES))
+            hits = [(h.item, h.why) for h in await self._store.search(scope, near) if isinstance(h.item, Episode)]
+            told = {episode.id: episode for episode, _ in hits}
+            ranked = [*ranked, *rank([_candidate(*pair) for pair in hits], asked)]
+        if asks_about_last_time(question):
+            latest = await latest_episodes(self._store, scope, fits, asked.when, archived=query.archived)
+        return _in_front(latest, ranked), {**told, **{episode.id: episode for episode in latest}}
+
     async def _passages(self, question: str, limit: int, where: Filter | None) -> tuple[Sequence[Hit], _Notes]:
         """What the corpus says about it."""
         if self._knowledge_base is None:
@@ -249,7 +273,8 @@ class Recall:
 
     def _piece(self, item: Found) -> Piece:
         # A fact says more than the turn it came from: it is shown beside it, never in its place.
-        return Piece(id=item.id, text=item.text, tokens=self._counter.count(item.text), sources=_sources(item))
+        tokens = self._counter.count(item.text)
+        return Piece(id=item.id, text=item.text, tokens=tokens, sources=_sources(item), lossy=is_summary(item))
 
 
 def _check(question: str, limit: int, halves: Halves, min_score: float | None) -> None:
@@ -306,6 +331,15 @@ def _compared(records: Iterable[Record]) -> int:
 def _counted(ranked: Sequence[Ranked], records: Mapping[str, Record], limit: int, budget: int | None) -> int:
     """How much work it is to count the tokens of what may be packed: an eighth of comparing its words."""
     return sum(len(records[r.id].text) for r in ranked[: limit if budget is None else None]) // 8
+
+
+def _in_front(latest: Sequence[Episode], ranked: Sequence[Ranked]) -> list[Ranked]:
+    """The ranking with some records in front of it, in their order."""
+    best = max([0.0, *(r.score for r in ranked)])
+    scores = [best + len(latest) - n for n in range(len(latest))]
+    first = [Ranked(e.id, score, {"last": score}) for e, score in zip(latest, scores, strict=True)]
+    named = {r.id for r in first}
+    return [*first, *(r for r in ranked if r.id not in named)]
 
 
 def _trust(question: str, texts: Iterable[str]) -> float:

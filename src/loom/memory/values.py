@@ -97,6 +97,8 @@ class Learned:
     turns: int = 0
     facts: int = 0
     """Facts that were written: new ones, and those they retired."""
+    episodes: int = 0
+    """Conversations of which it wrote the episode."""
     bill: Bill = field(default_factory=Bill)
     notes: tuple[str, ...] = ()
     """What no longer stands because of them, and what of the replies could not be used."""
@@ -108,12 +110,17 @@ class Learned:
             user_id=self.user_id,
             turns=self.turns + later.turns,
             facts=self.facts + later.facts,
+            episodes=self.episodes + later.episodes,
             bill=self.bill + later.bill,
             notes=(*self.notes, *later.notes)[-_NOTES:],
             failed=later.failed or self.failed,
         )
 
     def __str__(self) -> str:
-        read = f"a model read {self.turns:,} remembered turn{'' if self.turns == 1 else 's'}"
-        found = f"wrote {self.facts:,} fact{'' if self.facts == 1 else 's'}"
-        return f"{read} and {found}: {self.bill}" + (f"; it failed: {self.failed}" if self.failed else "")
+        done = list[str]()
+        if self.turns or not self.episodes:
+            read = f"read {self.turns:,} remembered turn{'' if self.turns == 1 else 's'}"
+            done.append(f"{read} and wrote {self.facts:,} fact{'' if self.facts == 1 else 's'}")
+        if self.episodes:
+            done.append(f"wrote the episode of {self.episodes:,} conversation{'' if self.episodes == 1 else 's'}")
+        return f"a model {', and '.join(done)}: {self.bill}" + (f"; it failed: {self.failed}" if self.failed else "")

@@ -20,6 +20,7 @@ class Claim:
     With `retracts` it takes a fact back: what is known of the subject under the predicate with this object, or with any
     where the object is empty, is over since `valid_until`; `valid_from` is when that was said. What is not known is not
     retracted into anything. `changes` says that something else was so before, in the words of the claim.
+    `importance` is that of the episodes: they become at least as important.
     """
 
     subject: str
@@ -32,12 +33,14 @@ class Claim:
     cardinality: Cardinality = "inferred"
     retracts: bool = False
     changes: bool = False
+    importance: float = 0.0
 
     def __post_init__(self) -> None:
         for name, value in (("subject", self.subject), ("predicate", self.predicate)):
             check_text(value, f"the {name} of a claim")
         check_text(self.object, "the object of a claim", may_be_empty=self.retracts)
         check_share(self.confidence, "the confidence of a claim")
+        check_share(self.importance, "the importance of a claim")
         if not self.sources:
             raise UsageError(
                 f"the claim {self.subject} {self.predicate} {self.object} has no source; name the episodes"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from loom.core.checkpoint import Shown
@@ -13,7 +14,7 @@ from loom.core.hit import Found, Passage
 from loom.core.plain import in_brackets, one_line
 from loom.core.record import Episode, Fact
 from loom.core.scope import Scope
-from loom.errors import StaleWrite
+from loom.errors import LoomError, StaleWrite
 from loom.memory.guarded import TRIES
 from loom.memory.ingest import Turn, keyed_id
 from loom.memory.memory import Memory
@@ -118,6 +119,12 @@ class Remembering:
                 if known is not None and not await self._is_there(known):
                     turns, notes = turns[:1], (_ANSWER_GONE,)
         raise StaleWrite(self._scope.user_id)
+
+    async def end(self) -> None:
+        """The conversation is over: memory keeps an episode of it. Where that fails, it does so after an hour."""
+        assert self._scope.session_id is not None
+        with suppress(LoomError):
+            await self._memory.end_session(user_id=self._scope.user_id, session_id=self._scope.session_id)
 
     async def _is_there(self, known: Known) -> bool:
         """Whether every record that was shown is still stored."""

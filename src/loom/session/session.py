@@ -435,6 +435,8 @@ class Session:
             if not self._closed and self._started:
                 with suppress(NotFound):  # it was forgotten, and nothing of it is to be saved
                     await self._durable()
+                if self._state.memory is not None:
+                    await self._state.memory.end()
                 self._state.emitter.emit(SessionEnd, turns=self.turn, usage=self.usage)
             self._closed = True
 

@@ -47,11 +47,19 @@ def _search(memory: Memory, layer: Layer, description: str) -> FunctionTool:
 
 def _changes(memory: Memory) -> tuple[FunctionTool, ...]:
     @tool
-    async def remember(text: Annotated[str, Field(description="One statement, whole by itself.", min_length=1)]) -> str:
+    async def remember(
+        text: Annotated[str, Field(description="One statement, whole by itself.", min_length=1)],
+        importance: Annotated[float, Field(description="From 0 to 1; 0.8 if it matters a lot.", ge=0, le=1)] = 0.0,
+    ) -> str:
         """Keep a statement about this user for later conversations."""
         run = get_run_context()
         done = await memory.remember(
-            text, user_id=run.user_id, session_id=run.session_id, speaker="assistant", origin="assistant"
+            text,
+            user_id=run.user_id,
+            session_id=run.session_id,
+            speaker="assistant",
+            origin="assistant",
+            importance=importance,
         )
         return f"Kept as {done.kept[0].id}." if done.kept else f"Not kept: {done.skipped[0].reason}"
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
+from math import isfinite
 from typing import Any, Final, cast
 
 from loom.core.fence import without_tag
@@ -42,6 +43,7 @@ SCHEMA: Final[JSON] = {
                     "retracts": {"type": "boolean"},
                     "valid_until": {"type": "string"},
                     "valid_from": {"type": "string"},
+                    "importance": {"type": "number"},
                 },
                 "required": ["sources", "subject", "predicate", "object"],
                 "additionalProperties": False,
@@ -67,6 +69,7 @@ Only where the message says so, add:
 - changed: true, if it replaces an earlier value (now, moved, switched).
 - retracts: true, if it says that this is not so or no longer so (not vegan anymore, quit Acme).
 - valid_until, valid_from: ISO 8601, such as 2025-12-31. What is over has valid_until.
+- importance: 0.8 if people say that it is important, 1 if somebody comes to harm where it is forgotten.
 Where nothing is stated, answer {"facts": []}."""
 
 # One answered question shows a small model more than any rule. It has no dates and flags, because such a model would
@@ -108,6 +111,11 @@ class LlmExtractor:
         self._max_facts = max_facts
         self._max_chars = max_chars
         self._max_output = max_output
+
+    @property
+    def model(self) -> Model:
+        """The model that is asked."""
+        return self._model
 
     def metered(self, ledger: Ledger) -> LlmExtractor:
         """The same, with every request on a ledger."""
@@ -233,6 +241,7 @@ def _claim(item: JSON, episodes: Mapping[str, Episode]) -> Claim:
         cardinality="single" if free and changed else "inferred",
         retracts=retracts,
         changes=changed,
+        importance=_importance(table),
     )
 
 
@@ -274,6 +283,14 @@ def _confidence(table: dict[str, Any]) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
         raise _Unusable(f"confidence is {_short(value)}, not a number from 0 to 1")
     return float(value)
+
+
+def _importance(table: dict[str, Any]) -> float:
+    """How important a model calls it, within bounds; what is not a number says nothing."""
+    value = table.get("importance")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
+        return 0.0
+    return min(max(float(value), 0.0), 1.0)
 
 
 def _short(value: JSON) -> str:

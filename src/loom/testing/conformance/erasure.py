@@ -82,6 +82,13 @@ async def _promote(scene: Scene) -> None:
         return
 
 
+async def _mark(scene: Scene) -> None:
+    try:
+        await scene.memory.mark(scene.said, user_id=scene.user, importance=0.9)
+    except NotFound:
+        return
+
+
 async def _import(scene: Scene) -> None:
     """Read back an export that holds the turns around the forgotten one, and not that one itself."""
     lines = [line async for line in scene.memory.export(user_id=scene.user)]
@@ -93,6 +100,8 @@ _CALLS: dict[str, tuple[_Call, _Forget]] = {
     "metabolize": (lambda scene: scene.memory.metabolize(user_id=scene.user), _forget_record),
     "promote": (_promote, _forget_record),
     "import": (_import, _forget_record),
+    "end a session": (lambda s: s.memory.end_session(user_id=s.user, session_id=_SESSION), _forget_record),
+    "mark": (_mark, _forget_record),
     "instruct": (lambda s: s.memory.instruct("Always answer in French.", user_id=s.user), _forget_facts),
     "assert a fact": (lambda s: s.memory.state("user", "lives_in", "Paris", user_id=s.user), _forget_facts),
     "forget another": (lambda s: s.memory.forget(s.other, user_id=s.user), _forget_facts),
@@ -134,7 +143,7 @@ class ErasureSuite(Suite):
             learnt=call in _OF_FACTS,
         )
 
-    @pytest.mark.parametrize("call", ["remember", "metabolize", "import"])
+    @pytest.mark.parametrize("call", ["remember", "metabolize", "import", "end a session"])
     @pytest.mark.parametrize("forget", [_forget_session, _forget_user], ids=["session", "user"])
     async def test_a_session_and_a_user_stay_forgotten(self, memories: Memories, call: str, forget: _Forget) -> None:
         """At any step; a turn that is remembered beside it is kept or forgotten, and never an error."""

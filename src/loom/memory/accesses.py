@@ -1,0 +1,102 @@
+"""Counting accesses: a recall counts for what was found and for what speaks for it now.
+
+What is archived and deserves another layer by its count comes back with a job, one layer at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from hashlib import sha256
+from typing import Protocol
+
+from loom.core.clock import Clock
+from loom.core.hit import Hit
+from loom.core.record import Episode, Layer
+from loom.core.scope import Scope
+from loom.memory.config import MemoryConfig
+from loom.memory.layers import deserves_promotion, returned
+from loom.memory.neighbours import Store
+from loom.protocols.jobs import Job
+from loom.protocols.memory_store import Touches
+
+REVIVE = "revive"
+"""The kind of job that brings records back from the archive."""
+LOOKS = {Layer.L1: "digest", Layer.L2: "assimilate", Layer.L3: "sediment", Layer.L4: "sediment"}
+"""The job that looks at each layer."""
+
+
+class MakesJobs(Protocol):
+    """Makes a job for the user of a scope."""
+
+    def __call__(self, scope: Scope, kind: str, *, key: str | None = None, records: Sequence[str] = ()) -> Job:
+        """A job of a kind, about some records."""
+        ...
+
+
+def statement_id(id: str) -> str:
+    """The id of the statement that is made from a record when it moves into L2."""
+    return f"s:{id}"
+
+
+async def successor(store: Store, user: Scope, record: Episode) -> Episode:
+    """What speaks for a record now: the statement that was made from it, or else itself."""
+    if record.sources:
+        return record
+    made = await store.get(user, statement_id(record.id))
+    return made if isinstance(made, Episode) else record
+
+
+class Accesses:
+    """Counts what is recalled."""
+
+    def __init__(self, store: Store, config: MemoryConfig, *, clock: Clock, make_job: MakesJobs) -> None:
+        self._store = store
+        self._config = config
+        self._clock = clock
+        self._make_job = make_job
+
+    async def count(self, scope: Scope, hits: Iterable[Hit]) -> None:
+        """Count one access of each record that was found, and of the statement that stands for it.
+
+        An id that is not there is ignored by the store, so nothing is read for that. Only of what has been recalled
+        often enough to come back is looked up whether something speaks for it already.
+        """
+        found = {hit.item.id: hit.item for hit in hits if isinstance(hit.item, Episode)}
+        if not found or not isinstance(self._store, Touches):
+            return
+        user, now = scope.for_user(), self._clock.now()
+        made = [statement_id(e.id) for e in found.values() if _may_have_successor(e)]
+        await self._store.touch(user, *dict.fromkeys([*found, *made]), at=now)
+        jobs: dict[str, Job] = {}
+        for record in found.values():
+            counted = replace(record, accesses=record.accesses + 1, accessed_at=now)
+            job = await self._due(user, counted)
+            if job is not None:
+                jobs.setdefault(job.key, job)
+        if jobs:
+            await self._store.write(user, jobs=list(jobs.values()))
+
+    async def _due(self, user: Scope, record: Episode) -> Job | None:
+        """The job that this access brings about, if any: a look at its layer, or its return from the archive."""
+        now = self._clock.now()
+        if _may_have_successor(record) and returned(record, self._config, now=now) is not None:
+            record = await successor(self._store, user, record)
+        if record.archived_at is not None:
+            comes_back = returned(record, self._config, now=now) is not None
+            return self._make_job(user, REVIVE, key=revive_key(record.id), records=[record.id]) if comes_back else None
+        # Only the access that reaches a threshold asks for a look; whoever never runs jobs pays for no more than that.
+        before = replace(record, accesses=max(0, record.accesses - 1))
+        reached = deserves_promotion(record, self._config, now=now)
+        if not reached or deserves_promotion(before, self._config, now=now):
+            return None
+        return self._make_job(user, LOOKS[record.layer])
+
+
+def revive_key(id: str) -> str:
+    """One return of a record is open at a time; an id may be as long as a key may be, so its hash stands there."""
+    return f"{REVIVE}:{sha256(id.encode()).hexdigest()[:32]}"
+
+
+def _may_have_successor(record: Episode) -> bool:
+    return record.archived_at is not None and not record.sources

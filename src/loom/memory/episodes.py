@@ -1,0 +1,163 @@
+"""Episodes of sessions: each conversation leaves one record in L3 that says what it was about, and names its turns."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+from functools import partial
+from hashlib import sha256
+
+from loom.core.clock import Clock
+from loom.core.filter import Range
+from loom.core.heavy import off_loop
+from loom.core.record import Episode, Layer, Provenance, Record
+from loom.core.scope import Scope
+from loom.memory.compress import ContextCompressor
+from loom.memory.config import MemoryConfig
+from loom.memory.neighbours import session_turns
+from loom.protocols.jobs import Job, KeepsJobs
+from loom.protocols.memory_store import MemoryStore
+from loom.protocols.whole_store import WholeStore
+
+EPISODE = "episode"
+"""The kind of job that writes the episode of a session."""
+SUMMARY = "summary"
+"""The kind of job that has a model write it again."""
+PREFIX = "ep:"
+ARE_EPISODES = Range("id", low=PREFIX, high="ep;")
+"""The records whose ids begin as those of session episodes do."""
+MOST_TURNS = 1_000
+"""Turns that an episode is made from and names as its sources: the newest. It stands on no others, so that forgetting
+one of them leaves nothing of it."""
+_IDLE = timedelta(hours=1)
+"""How long a session is quiet before it counts as ended, where L1 keeps for ever."""
+
+
+def episode_id(session_id: str) -> str:
+    """The id of the episode of a session: the same however often it is written."""
+    return PREFIX + sha256(session_id.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+def is_session_episode(record: object) -> bool:
+    """Whether a record is the episode of a session."""
+    return isinstance(record, Episode) and record.session_id is not None and record.id == episode_id(record.session_id)
+
+
+def is_summary(record: object) -> bool:
+    """Whether a record tells of several others in fewer words, so that it cannot stand for them."""
+    return is_session_episode(record) or (isinstance(record, Episode) and record.id.startswith("sum:"))
+
+
+def episode_job(scope: Scope, session_id: str, run_at: datetime) -> Job:
+    """The job that writes the episode of a session; one is open at a time."""
+    return _job(EPISODE, scope, session_id, run_at)
+
+
+def summary_job(scope: Scope, session_id: str, run_at: datetime) -> Job:
+    """The job that has a model write the episode again."""
+    return _job(SUMMARY, scope, session_id, run_at)
+
+
+def episode_jobs(gone: Iterable[Record], left: Iterable[Record], user: Scope, now: datetime) -> list[Job]:
+    """The jobs that write episodes again which went with one of their turns, where other turns are left."""
+    lost = {record.session_id for record in gone if isinstance(record, Episode) and is_session_episode(record)}
+    there = {r.session_id for r in left if isinstance(r, Episode) and not r.sources and r.session_id in lost}
+    return [episode_job(user, session, now) for session in sorted(s for s in there if s is not None)]
+
+
+async def waiting_jobs(store: KeepsJobs, user: Scope, now: datetime) -> Counter[str]:
+    """How many jobs of a user wait, by kind; a session whose end is waited for has none yet.
+
+    A store that cannot list its jobs counts them as one kind, without a name.
+    """
+    if not isinstance(store, WholeStore):
+        return Counter({"": await store.pending(user)})
+    jobs = await store.open_jobs(user)
+    return Counter(job.kind for job in jobs if job.kind != EPISODE or job.run_at <= now)
+
+
+def _job(kind: str, scope: Scope, session_id: str, run_at: datetime) -> Job:
+    key = f"{kind}:{episode_id(session_id)}"
+    return Job(id=key, scope=scope.for_user(), kind=kind, key=key, run_at=run_at, payload={"session": session_id})
+
+
+class Episodes:
+    """Makes the episodes of sessions; what they decide others write."""
+
+    def __init__(self, store: MemoryStore, config: MemoryConfig, *, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._compressor = ContextCompressor()
+        hours = config.l1.retention_hours
+        self.idle = _IDLE if hours is None else timedelta(hours=hours)
+        """How long a session is quiet before it counts as ended."""
+
+    def job(self, scope: Scope) -> Job:
+        """The job that a turn of a session leaves: it waits until the session may have ended."""
+        assert scope.session_id is not None
+        return episode_job(scope, scope.session_id, self._clock.now() + self.idle)
+
+    async def turns(self, user: Scope, session_id: str) -> list[Episode]:
+        """The turns that the episode of a session is made from, in order."""
+        return (await session_turns(self._store, user.for_session(session_id)))[-MOST_TURNS:]
+
+    def quiet_at(self, turns: Sequence[Episode]) -> datetime:
+        """When a session has been quiet for long enough."""
+        return max(turn.recorded_at for turn in turns) + self.idle
+
+    async def known(self, user: Scope, session_id: str) -> Episode | None:
+        """The episode of a session as it is stored."""
+        record = await self._store.get(user, episode_id(session_id))
+        return record if isinstance(record, Episode) else None
+
+    async def made(
+        self, user: Scope, session_id: str, turns: Sequence[Episode], *, text: str | None = None
+    ) -> tuple[Episode | None, bool]:
+        """The episode to write for these turns, or None where that is stored already; and whether it says it all.
+
+        With `text`, that is what it says; otherwise sentences of the turns do.
+        """
+        if not turns:
+            return None, True
+        known = await self.known(user, session_id)
+        sources = tuple(turn.id for turn in turns)
+        if known is not None and known.sources == sources and text is None:
+            return None, True
+        whole = True
+        if text is None:
+            work = sum(len(turn.text) for turn in turns)
+            text, whole = await off_loop(work, partial(self._compressor.conversation, turns))
+        return self._episode(session_id, turns, text, known), whole
+
+    def _episode(self, session_id: str, turns: Sequence[Episode], text: str, known: Episode | None) -> Episode:
+        return Episode(
+            id=episode_id(session_id),
+            text=f"Conversation of {_days(turns[0].at, turns[-1].at)}: {text}",
+            at=max(turn.at for turn in turns),
+            recorded_at=self._clock.now(),
+            provenance=Provenance.derived([turn.provenance for turn in turns]),
+            layer=max(Layer.L3, known.layer) if known else Layer.L3,
+            session_id=session_id,
+            importance=max([turn.importance for turn in turns] + ([known.importance] if known else [])),
+            accesses=known.accesses if known else 0,
+            accessed_at=known.accessed_at if known else None,
+            sources=tuple(turn.id for turn in turns),
+        )
+
+
+def _days(first: datetime, last: datetime) -> str:
+    """`3 November 2026`, or `30 October to 2 November 2026`, in words that are the same everywhere."""
+    end = f"{last.day} {_MONTHS[last.month - 1]} {last.year}"
+    if first.date() == last.date():
+        return end
+    parts = [str(first.day)]
+    parts += [_MONTHS[first.month - 1]] if (first.month, first.year) != (last.month, last.year) else []
+    parts += [str(first.year)] if first.year != last.year else []
+    return f"{' '.join(parts)} to {end}"
+
+
+_MONTHS = (
+    *("January", "February", "March", "April", "May", "June"),
+    *("July", "August", "September", "October", "November", "December"),
+)
