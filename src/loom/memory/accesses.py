@@ -5,10 +5,9 @@ What is archived and deserves another layer by its count comes back with a job, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from hashlib import sha256
-from typing import Protocol
 
 from loom.core.clock import Clock
 from loom.core.hit import Hit
@@ -24,14 +23,6 @@ REVIVE = "revive"
 """The kind of job that brings records back from the archive."""
 LOOKS = {Layer.L1: "digest", Layer.L2: "assimilate", Layer.L3: "sediment", Layer.L4: "sediment"}
 """The job that looks at each layer."""
-
-
-class MakesJobs(Protocol):
-    """Makes a job for the user of a scope."""
-
-    def __call__(self, scope: Scope, kind: str, *, key: str | None = None, records: Sequence[str] = ()) -> Job:
-        """A job of a kind, about some records."""
-        ...
 
 
 def statement_id(id: str) -> str:
@@ -50,7 +41,7 @@ async def successor(store: Store, user: Scope, record: Episode) -> Episode:
 class Accesses:
     """Counts what is recalled."""
 
-    def __init__(self, store: Store, config: MemoryConfig, *, clock: Clock, make_job: MakesJobs) -> None:
+    def __init__(self, store: Store, config: MemoryConfig, *, clock: Clock, make_job: Callable[..., Job]) -> None:
         self._store = store
         self._config = config
         self._clock = clock

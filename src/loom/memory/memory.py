@@ -311,7 +311,8 @@ class Memory(MemoryEdits):
         """How many turns of a user wait for a model, where there is none."""
         if self.has_reader or scope is None:
             return 0
-        return (await waiting_jobs(self.store, scope, self._clock.now()))[LEARN]
+        waiting = await waiting_jobs(self.store, scope, self._clock.now())
+        return waiting[LEARN] + waiting[""]
 
     @asynccontextmanager
     async def worker(self, *, every: float = 1.0) -> AsyncGenerator[None]:
