@@ -180,6 +180,7 @@ async def compact(person: Any, model: Model, report: Report) -> None:
     session = Session(model=model, context=context, config={"compaction": COMPACTION, "settings": settings})
     with Timer(report, "compaction of three dialogues"):
         done = await session.compact()
+    assert done is not None, "there was nothing to compact"
     shown = " ".join(message.text for message in session.messages)
     behind = " ".join(logged.message.text for logged in session.expand(done.id))
     covered = [gold for gold in person["facts"] if told(gold, behind)]

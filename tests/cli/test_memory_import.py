@@ -245,7 +245,7 @@ def test_an_export_that_went_through_other_programs_is_read(loom, child, tmp_pat
 class Interrupting(HashEmbedder):
     """Somebody presses Ctrl-C while texts are embedded."""
 
-    async def embed(self, texts, *, purpose):
+    async def embed(self, texts, *, purpose="document"):
         os.kill(os.getpid(), signal.SIGINT)
         return await super().embed(texts, purpose=purpose)
 

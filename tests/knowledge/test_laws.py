@@ -115,7 +115,7 @@ class Flaky(HashEmbedder):
 
     down = False
 
-    async def embed(self, texts, *, purpose):
+    async def embed(self, texts, *, purpose="document"):
         if type(self).down:
             raise ProviderUnavailable("the service is down; try again later")
         return await super().embed(texts, purpose=purpose)

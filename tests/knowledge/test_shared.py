@@ -152,8 +152,8 @@ class LooksOnce(VectorKnowledgeBase):
             await self.shared.refresh()
         return self.corpus
 
-    async def _by_vector(self, *given):
-        return (await super()._by_vector(*given))[0], True
+    async def _by_vector(self, vector, pool, words, where):
+        return (await super()._by_vector(vector, pool, words, where))[0], True
 
 
 class RemovesItsOwn(VectorKnowledgeBase):

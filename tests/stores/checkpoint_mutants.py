@@ -79,7 +79,7 @@ class LoadsTheFurthest(MemoryCheckpointStore):
 
 
 class ListsTheOldestFirst(MemoryCheckpointStore):
-    async def list(self, scope, *, limit=None):
+    async def list(self, scope=None, *, limit=None):
         return (
             (await super().list(scope))[::-1][:limit]
             if limit is None or limit > 0
@@ -90,7 +90,7 @@ class ListsTheOldestFirst(MemoryCheckpointStore):
 class DeletesTheLogToo(MemoryCheckpointStore):
     """A checkpoint goes with its entries, though others continue them."""
 
-    async def delete(self, scope, id):
+    async def delete(self, scope, id=None):
         node = self._tree(scope).find(scope.session_id, id)
         if node is not None:
             node.content = replace(node.content, entries=())

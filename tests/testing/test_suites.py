@@ -164,27 +164,27 @@ async def test_a_fault_of_a_vector_store_is_caught(mutant, law):
 
 
 class Random(HashEmbedder):
-    async def embed(self, texts, *, purpose):
+    async def embed(self, texts, *, purpose="document"):
         return [[random.random() for _ in range(self.dimension)] for _ in texts]
 
 
 class Zeros(HashEmbedder):
-    async def embed(self, texts, *, purpose):
+    async def embed(self, texts, *, purpose="document"):
         return [[0.0] * self.dimension for _ in texts]
 
 
 class Batched(HashEmbedder):
-    async def embed(self, texts, *, purpose):
+    async def embed(self, texts, *, purpose="document"):
         return [[x * len(texts) for x in vector] for vector in await super().embed(texts, purpose=purpose)]
 
 
 class Backwards(HashEmbedder):
-    async def embed(self, texts, *, purpose):
+    async def embed(self, texts, *, purpose="document"):
         return list(reversed(await super().embed(texts, purpose=purpose)))
 
 
 class Forgiving(HashEmbedder):
-    async def embed(self, texts, *, purpose):
+    async def embed(self, texts, *, purpose="document"):
         return await super().embed([text.strip() or "x" for text in texts], purpose=purpose)
 
 
