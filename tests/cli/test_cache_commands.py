@@ -1,19 +1,15 @@
 """`loom cache`, through the installed command."""
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 from loom import Context, Message, StringEntry, render
-
-LOOM = Path(sys.executable).parent / "loom"
+from tests.commands import LOOM, run_loom
 
 
 def loom(*args, code=0):
-    done = subprocess.run([LOOM, *map(str, args)], capture_output=True, text=True, check=False)
+    done = run_loom([LOOM, *args])
     assert done.returncode == code, done.stderr
     assert "Traceback" not in done.stderr
     return done

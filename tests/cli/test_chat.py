@@ -2,13 +2,10 @@
 
 import json
 import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-LOOM = Path(sys.executable).parent / "loom"
+from tests.commands import LOOM, run_loom
 
 
 @pytest.fixture
@@ -20,9 +17,7 @@ def chat(tmp_path):
     def run(*args, lines=(), code=0):
         said = "".join(f"{line}\n" for line in lines)
         command = [LOOM, "chat", *args]
-        done = subprocess.run(
-            command, input=said, capture_output=True, encoding="utf-8", check=False, cwd=tmp_path, env=env
-        )
+        done = run_loom(command, input=said, cwd=tmp_path, env=env)
         assert done.returncode == code, done.stderr
         assert "Traceback" not in done.stderr
         return done
@@ -138,14 +133,15 @@ def test_events_as_lines_of_json(chat):
 
 
 def test_commands_as_lines_of_json(chat):
-    lines = ["My sister Anna has a boat. " + "word " * 60, "Go on. " * 40, "/context", "/memory", "/memory boat"]
+    talk = ["My sister Anna has a boat. " + "word " * 60, *(f"Go on, {number}. " * 40 for number in range(4))]
+    lines = [*talk, "/context", "/memory", "/memory boat"]
     done = chat("--json", lines=[*lines, "/compact", "/undo", "/help"])
     context, profile, hits, compacted, undone, helped = events(done)[-6:]
     assert context["sections"]["convo"] > 0
     assert "Anna" in profile["profile"]
     assert hits["hits"][0]["id"]
     assert compacted["tokens_after"] < compacted["tokens_before"]
-    assert undone["messages"] == 4
+    assert undone["messages"] == 10
     assert "/quit" in helped["commands"]
 
 

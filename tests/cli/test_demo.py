@@ -2,20 +2,17 @@
 
 import json
 import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-LOOM = Path(sys.executable).parent / "loom"
+from tests.commands import LOOM, run_loom
 
 
 def demo(*options, **environ):
     """What the command prints; no key, whatever the machine has."""
     keys = {name for name in os.environ if name.endswith("_API_KEY")}
     env = {name: value for name, value in os.environ.items() if name not in keys} | {"COLUMNS": "80", **environ}
-    done = subprocess.run([LOOM, "demo", *options], capture_output=True, encoding="utf-8", check=False, env=env)
+    done = run_loom([LOOM, "demo", *options], env=env)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     return done.stdout

@@ -17,8 +17,8 @@ import pytest
 from loom.testing.wire import Said, serve
 from loom.testing.wire.openai import ChatWire
 from loom.testing.wire.server import WireServer
+from tests.commands import LOOM, run_loom
 
-LOOM = Path(sys.executable).parent / "loom"
 REX = json.dumps({"facts": [{"sources": ["e1"], "subject": "user", "predicate": "has_pet", "object": "Rex"}]})
 
 
@@ -37,9 +37,7 @@ def loom(tmp_path: Path, provider: WireServer) -> Callable[..., Any]:
 
     def run(*args: str, lines: tuple[str, ...] = (), code: int = 0) -> Any:
         said = "".join(f"{line}\n" for line in lines)
-        done = subprocess.run(
-            [LOOM, *args], input=said, capture_output=True, encoding="utf-8", check=False, cwd=tmp_path, env=env
-        )
+        done = run_loom([LOOM, *args], input=said, cwd=tmp_path, env=env)
         assert done.returncode == code, done.stderr
         assert "Traceback" not in done.stderr
         return done

@@ -1,20 +1,17 @@
 """`loom memory`, through the installed command."""
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-LOOM = Path(sys.executable).parent / "loom"
+from tests.commands import LOOM, run_loom
 
 
 @pytest.fixture
 def loom(tmp_path):
     def run(*args, code=0):
         command = [LOOM, "memory", *map(str, args), "--db", f"sqlite:{tmp_path}/m.db"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+        done = run_loom(command, cwd=tmp_path)
         assert done.returncode == code, done.stderr
         assert "Traceback" not in done.stderr
         return done
@@ -217,7 +214,7 @@ def test_a_limit_of_no_hits_is_refused_by_its_option(loom, limit):
 )
 def test_a_place_with_a_slip_is_refused_and_not_made(tmp_path, call):
     command = [LOOM, "memory", *call.split(), "--db", "sqlite:./typo.db"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    done = run_loom(command, cwd=tmp_path)
     assert done.returncode == 2
     assert done.stderr == "loom: there is nothing at './typo.db'; give the place of a store that was used before\n"
     assert list(tmp_path.iterdir()) == []

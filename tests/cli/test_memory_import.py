@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 from contextlib import ExitStack
-from pathlib import Path
 
 import apsw
 import pytest
@@ -14,8 +13,8 @@ import pytest
 from loom.cli.importing import import_file
 from loom.engine import open_memory_sync
 from loom.providers.embedding.hashing import HashEmbedder
+from tests.commands import LOOM, run_loom
 
-LOOM = Path(sys.executable).parent / "loom"
 TALK = [
     {"role": "system", "content": "Be brief."},
     {"role": "user", "content": "My boat is green.", "created_at": 1_700_000_000},
@@ -28,9 +27,7 @@ TALK = [
 @pytest.fixture
 def loom(tmp_path):
     def run(*args, code=0):
-        done = subprocess.run(
-            [LOOM, "memory", *map(str, args)], capture_output=True, text=True, check=False, cwd=tmp_path
-        )
+        done = run_loom([LOOM, "memory", *args], cwd=tmp_path)
         assert done.returncode == code, done.stderr
         assert "Traceback" not in done.stderr
         return done

@@ -2,16 +2,13 @@
 
 import json
 import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 from loom import Agent
 from loom.testing import ScriptedModel
+from tests.commands import LOOM, run_loom
 
-LOOM = Path(sys.executable).parent / "loom"
 QUESTIONS = ("Where is the harbour?", "Who keeps the boat?", "What did we decide about the sails?")
 
 
@@ -39,7 +36,7 @@ def store(saved, tmp_path):
 def loom(store):
     def run(command, *args, code=0, user="ann"):
         line = [LOOM, "session", command, *map(str, args), "--store", f"sqlite:{store}", "--user", user]
-        done = subprocess.run(line, capture_output=True, encoding="utf-8", check=False)
+        done = run_loom(line)
         assert done.returncode == code, done.stderr
         assert "Traceback" not in done.stderr
         return done
@@ -119,13 +116,13 @@ def test_ids_are_whole_in_a_narrow_terminal(loom):
 def test_what_was_chatted_is_found_without_a_word(tmp_path):
     env = {name: value for name, value in os.environ.items() if not name.startswith("LOOM_")}
     for line in (["chat", "I live in Oslo.", "--session", "trip"], ["session", "show", "trip"]):
-        done = subprocess.run([LOOM, *line], capture_output=True, encoding="utf-8", check=True, cwd=tmp_path, env=env)
+        done = run_loom([LOOM, *line], check=True, cwd=tmp_path, env=env)
     assert "I live in Oslo." in done.stdout
 
 
 def test_a_folder_is_read_and_left_as_it_is(tmp_path):
     line = [LOOM, "session", "list", "--store", f"files:{tmp_path}"]
-    done = subprocess.run(line, capture_output=True, encoding="utf-8", check=True)
+    done = run_loom(line, check=True)
     assert "has no conversations here" in done.stdout
     assert list(tmp_path.iterdir()) == []
 
@@ -173,7 +170,7 @@ def test_a_mistake_ends_in_one_line_and_changes_nothing(loom, store, args, messa
 )
 def test_a_store_that_is_not_there(tmp_path, store, message):
     line = [LOOM, "session", "list", "--store", store]
-    done = subprocess.run(line, capture_output=True, encoding="utf-8", check=False, cwd=tmp_path)
+    done = run_loom(line, cwd=tmp_path)
     assert done.returncode == 2
     assert done.stderr.startswith("loom: ")
     assert message in done.stderr
@@ -183,6 +180,6 @@ def test_a_store_that_is_not_there(tmp_path, store, message):
 def test_a_file_that_is_no_database(tmp_path):
     (tmp_path / "notes.db").write_text("not a database, just notes\n" * 50)
     line = [LOOM, "session", "list", "--store", "sqlite:./notes.db"]
-    done = subprocess.run(line, capture_output=True, encoding="utf-8", check=False, cwd=tmp_path)
+    done = run_loom(line, cwd=tmp_path)
     assert done.returncode == 2
     assert "is no sound SQLite file" in done.stderr

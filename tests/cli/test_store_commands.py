@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import anyio
 import apsw
@@ -13,18 +12,14 @@ from loom.engine.places import Opening, store_at
 from loom.testing.conformance.samples import ALICE, BOB, a_block, a_fact, a_job, an_episode
 from loom.testing.servers import postgres
 from loom.testing.servers.process import free_port
-
-LOOM = Path(sys.executable).parent / "loom"
+from tests.commands import LOOM, run_loom
 
 
 @pytest.fixture
 def loom(tmp_path):
     def run(*args, code=0, **environ):
-        done = subprocess.run(
-            [LOOM, *map(str, args)],
-            capture_output=True,
-            text=True,
-            check=False,
+        done = run_loom(
+            [LOOM, *args],
             cwd=tmp_path,
             env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "COLUMNS": "200", **environ},
         )

@@ -7,12 +7,12 @@ import io
 import os
 import re
 import shlex
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from tests import commands
 
 ROOT = Path(__file__).parents[2]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
@@ -75,10 +75,8 @@ def run(page: Path, folder: Path) -> Iterator[tuple[Block, str]]:
 def run_loom(line: str, folder: Path) -> str:
     """What the installed command prints; a failure raises with what it said."""
     command, *arguments = shlex.split(line, comments=True)
-    script = Path(sys.executable).with_name(command)
-    done = subprocess.run(
-        [script, *arguments], cwd=folder, env=terminal(), capture_output=True, encoding="utf-8", check=False
-    )
+    assert command == "loom", line
+    done = commands.run_loom([commands.LOOM, *arguments], cwd=folder, env=terminal())
     assert done.returncode == 0, f"{line}: exit code {done.returncode}\n{done.stderr}"
     return done.stdout
 

@@ -51,14 +51,12 @@ def run(tmp_path):
     return run
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-@pytest.mark.parametrize("name", ["test_waits", "test_fails_and_waits"])
+@pytest.mark.parametrize(("name", "workers"), [("test_waits", 1), ("test_fails_and_waits", 0)])
 def test_a_test_that_hangs_fails(name, workers, run):
     assert "hangs: it had 1 seconds" in run(name, 1, workers)
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-def test_the_stack_of_every_task_is_shown(workers, run):
-    shown = run("test_waits_until_its_time_is_over", 900, workers)
+def test_the_stack_of_every_task_is_shown(run):
+    shown = run("test_waits_until_its_time_is_over", 900, 1)
     assert "in test_waits_until_its_time_is_over" in shown
     assert "in sleep_forever" in shown

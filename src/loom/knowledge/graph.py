@@ -30,7 +30,7 @@ from loom.protocols.vector_store import VectorStore
 
 Triple: TypeAlias = tuple[str, str, str]
 _MODES = get_args(SearchMode)
-_POOL = 50
+_POOL = 200
 _MOST_NAMED = 16
 """Entities of a query that are followed: a question names a few, and each one leads through the whole graph."""
 # Each relation on the way halves what a passage is worth.

@@ -18,7 +18,7 @@ from loom.protocols.embedder import Embedder, Vector
 from loom.protocols.knowledge_base import Document
 from loom.protocols.vector_store import VectorStore
 
-_POOL = 50
+_POOL = 200
 WORDS_WEIGHT = 0.4
 """How much of a score the words decide; the vectors decide the rest."""
 
@@ -149,20 +149,23 @@ class VectorKnowledgeBase(AnswersInItems):
     ) -> tuple[dict[str, float], dict[str, float]]:
         """What the words and what the vector find, by passage; once more if others wrote meanwhile."""
         for is_last in (False, True):
-            by_words = partial(self._by_words, query, pool, where)
+            by_words = partial(self._by_words, query, where)
             words = await self.corpus.work(self.corpus.cost(query), by_words) if words_weight > 0 else {}
+            best = dict(list(words.items())[:pool])
             if vector is None:
-                return words, {}
-            cosines, is_current = await self._by_vector(vector, pool, words, where)
+                return best, {}
+            cosines, is_current = await self._by_vector(vector, pool, best, where)
             if is_current or is_last:
-                return words, cosines
+                # What is near has words too, whether or not they are among the best; the sums could not be compared.
+                return best | {id: words[id] for id in cosines if id in words}, cosines
             await self._shared.refresh(anyway=True)
         raise AssertionError("the last try returns")
 
-    def _by_words(self, query: str, pool: int, where: Filter | None) -> dict[str, float]:
+    def _by_words(self, query: str, where: Filter | None) -> dict[str, float]:
+        """The passages that share words with a query and fit, with their scores, best first."""
         found = self.corpus.index.scores(query).items()
         fitting = [(id, score) for id, score in found if where is None or where.matches(self.corpus.passages[id])]
-        return dict(sorted(fitting, key=lambda pair: (-pair[1], pair[0]))[:pool])
+        return dict(sorted(fitting, key=lambda pair: (-pair[1], pair[0])))
 
     async def _by_vector(
         self, vector: Vector, pool: int, words: dict[str, float], where: Filter | None

@@ -16,10 +16,11 @@ from loom.protocols.knowledge_base import Document, KnowledgeBase
 NAMES = ("Anna", "Bruno", "Clara", "Dmitri", "Emil")
 IDS = st.sampled_from(["a", "A", "a#0", "a#1", "%", "e\u0301", "\u00e9"])
 SENTENCES = st.tuples(st.sampled_from(NAMES), st.sampled_from(NAMES)).map("{0[0]} knows {0[1]}.".format)
-TEXTS = st.tuples(st.lists(SENTENCES, min_size=1, max_size=4), st.integers(1, 40)).map(
+TEXTS = st.tuples(st.lists(SENTENCES, min_size=1, max_size=4), st.integers(1, 10)).map(
     lambda drawn: " ".join(drawn[0] * drawn[1])
 )
-"""Up to 160 sentences, so that some documents have one passage and others many."""
+"""Up to 40 sentences: some documents have one passage and others many, and all of them together not so many that a base
+may leave some out before it ranks them."""
 DOCUMENTS = st.builds(
     Document, id=IDS, text=TEXTS, source=st.sampled_from(["", "diary"]),
     attributes=st.dictionaries(st.just("n"), st.sampled_from([1, True, "1"]), max_size=1),
