@@ -187,3 +187,13 @@ async def test_long_names_and_headings_become_ids_that_differ(tmp_path):
     loaded = await load_file(tmp_path / "a.md")
     assert len({document.id for document in loaded.documents}) == 3
     assert await InMemoryKnowledgeBase().add(*loaded.documents) == 3
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+async def test_a_bar_is_shown_in_a_terminal_alone(is_terminal, tmp_path, capsys, monkeypatch):
+    for number in range(3):
+        (tmp_path / f"{number}.md").write_text(f"# Tea {number}\n\nGreen.")
+    monkeypatch.setenv("FORCE_COLOR", "1") if is_terminal else monkeypatch.delenv("FORCE_COLOR", raising=False)
+    loaded = await load_folder(tmp_path, progress=True)
+    assert len(loaded.documents) == 3
+    assert ("reading files" in capsys.readouterr().err) is is_terminal

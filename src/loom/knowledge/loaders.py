@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import blake2b
 from os import PathLike
@@ -57,13 +58,14 @@ async def load_folder(
     *,
     pattern: str | Sequence[str] = TEXTS,
     trusted: bool = False,
-    progress: Progress | None = None,
+    progress: Progress | bool = False,
 ) -> Loaded:
     """The documents of all files in a folder that fit a pattern, in the order of their paths.
 
     Ids are paths inside the folder, so that loading it again changes what was edited and adds nothing twice. Hidden
     files and folders are left out. A file that cannot be read, is not UTF-8, is too long or leads out of the folder is
-    named in `notes`, and the others are read. `progress` is told how many files are done, and of how many.
+    named in `notes`, and the others are read. `progress` is told how many files are done, and of how many; True shows a
+    bar in a terminal.
 
     Raises:
         UsageError: there is no such folder, or a pattern leads out of it.
@@ -76,18 +78,33 @@ async def load_folder(
     if len(files) > MAX_FILES:
         notes.append(f"{folder} has {len(files):,} files; the first {MAX_FILES:,} were read: load the rest apart")
         files = files[:MAX_FILES]
-    for number, file in enumerate(files, 1):
-        read = await to_thread.run_sync(_read_inside, folder, file, trusted)
-        left -= sum(len(document.text) for document in read.documents)
-        if left < 0:
-            most = f"at most {MAX_FOLDER:,} characters are read"
-            notes.append(f"{_shown(file)} and the {len(files) - number:,} files behind it were left out: {most}")
-            break
-        documents += read.documents
-        notes += read.notes
-        if progress is not None:
-            progress(number, len(files))
+    with _shown_to(progress) as tell:
+        for number, file in enumerate(files, 1):
+            read = await to_thread.run_sync(_read_inside, folder, file, trusted)
+            left -= sum(len(document.text) for document in read.documents)
+            if left < 0:
+                most = f"at most {MAX_FOLDER:,} characters are read"
+                notes.append(f"{_shown(file)} and the {len(files) - number:,} files behind it were left out: {most}")
+                break
+            documents += read.documents
+            notes += read.notes
+            tell(number, len(files))
     return Loaded(tuple(documents), tuple(notes))
+
+
+@contextmanager
+def _shown_to(progress: Progress | bool) -> Generator[Progress]:
+    """Whom to tell how far it is: a caller, a bar, or nobody."""
+    if progress is not True:
+        yield progress or (lambda _done, _all: None)
+        return
+    from rich.console import Console  # noqa: PLC0415  (only who wants a bar waits for it)
+    from rich.progress import Progress as Bar  # noqa: PLC0415
+
+    console = Console(stderr=True)
+    with Bar(console=console, disable=not console.is_terminal, transient=True) as bar:
+        task = bar.add_task("reading files", total=None)
+        yield lambda done, all_: bar.update(task, completed=done, total=all_)
 
 
 def _patterns(pattern: str | Sequence[str]) -> tuple[str, ...]:
