@@ -27,7 +27,7 @@ class Result:
     run_id: str = ""
     """The name of this run, as tools see it in get_run_context().run_id."""
     output: Any = None
-    """The answer as the `output_type` that was asked for."""
+    """The answer: its text, or a value of the `output_type` that was asked for; None where that run ended early."""
     recalled: Recalled | None
     """What was found in memory, each hit with why."""
     remembered: Remembered | None

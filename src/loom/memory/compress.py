@@ -136,16 +136,17 @@ class ContextCompressor:
         chosen: list[int] = []
         room, for_answers = limit, limit // 2
         for i in order:
-            size, is_answer = len(sentences[i]) + 1, ranks[sentences[i]] == _ANSWERED
+            size, is_answer = len(sentences[i]) + 2, ranks[sentences[i]] == _ANSWERED
             if size <= room and not (is_answer and size > for_answers):
                 chosen.append(i)
                 room -= size
                 for_answers -= size if is_answer else 0
         if not chosen:
             return _cut(sentences[order[0]], limit), False
-        return " ".join(sentences[i] for i in sorted(chosen)), len(chosen) == len(sentences)
+        return " ".join(_ended(sentences[i]) for i in sorted(chosen)), len(chosen) == len(sentences)
 
 
+_ENDS = tuple(".!?:;,…\"')]}>`*-。！？")
 _STATED, _ANSWERED, _ASKED, _COURTESY = range(4)
 """In which order sentences of a conversation are chosen."""
 
@@ -162,6 +163,11 @@ def _shown(texts: Sequence[str]) -> str:
     """The texts, one to a line, each shortened so that all of them fit; where there are too many, the last ones."""
     share = max(_LEAST, _SHOWN // max(1, len(texts)))
     return "\n".join(one_line(text, share) for text in texts[-(_SHOWN // _LEAST) :])
+
+
+def _ended(sentence: str) -> str:
+    """A sentence with an end, so that the next one does not run into it."""
+    return sentence if sentence.endswith(_ENDS) else f"{sentence}."
 
 
 def _words(sentence: str) -> list[str]:

@@ -29,7 +29,7 @@ class Reply:
     """Of this turn, in US dollars; None where the prices of a model are not known."""
     run_id: str = ""
     output: Any = None
-    """The answer as the type that was asked for."""
+    """The answer: its text, or a value of the type that was asked for."""
     recalled: Recalled | None = None
     remembered: Remembered | None = None
     events: tuple[Event, ...] = field(default=(), repr=False)

@@ -88,7 +88,7 @@ class TurnRun:
             cost=self.bill.cost,
             checkpoint_id=self.checkpoint_id,
             run_id=self._options.run.run_id,
-            output=self._options.output.value if self._options.output else None,
+            output=self._options.output.value if self._options.output else self.text,
             recalled=self.recalled,
             remembered=self.remembered,
             events=events,
