@@ -146,7 +146,7 @@ class ContextCompressor:
         return " ".join(_ended(sentences[i]) for i in sorted(chosen)), len(chosen) == len(sentences)
 
 
-_ENDS = tuple(".!?:;,…\"')]}>`*-。！？")
+_ENDS = tuple(".!?:;,\"')]}>`*-\u2026\u3002\uff01\uff1f")
 _STATED, _ANSWERED, _ASKED, _COURTESY = range(4)
 """In which order sentences of a conversation are chosen."""
 
