@@ -84,7 +84,7 @@ async def test_passes_follow_each_other_and_records_never_stack(name, first, sec
     for number, more in enumerate((long, first, second, long)):
         messages = [*results_for(shown), Message.user("go on"), *(item.message for item in more)]
         shown = (*shown, *shown_from(messages, f"r{number}_"))
-        target = tokens(shown, COUNTER) - tokens(more, COUNTER) // 2
+        target = tokens(shown, COUNTER) - max(1, tokens(more, COUNTER) // 2)
         try:
             rewrite = await compactor.compact(shown, target=target, counter=COUNTER)
         except CannotCompact:

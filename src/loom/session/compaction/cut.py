@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from math import inf
@@ -14,7 +14,7 @@ from loom.errors import CannotCompact
 from loom.protocols.compactor import Rewrite
 from loom.protocols.token_counter import TokenCounter
 from loom.session.compaction.config import Retain
-from loom.session.compaction.record import glimpse_of, is_left_over
+from loom.session.compaction.record import glimpse_of, is_glimpse, is_record
 from loom.session.compaction.shorten import clamped
 from loom.session.rounds import Unit, current_request, leading_system, rounds_of, units_of
 
@@ -100,6 +100,8 @@ def cut(
     left = target - sum(size for n, size in enumerate(tail.sizes) if tail.stays[n])
     glimpses = tail.glimpses(left // 2, counter) if retain.firm else {}
     left -= sum(message_tokens(message, counter) for message in glimpses.values())
+    if retain.firm:
+        left += tail.release_unanswered(glimpses)
     return Cut(tuple(shown), units, tuple(tail.stays), edited, left, bridges, glimpses)
 
 
@@ -125,7 +127,7 @@ def _of_run(choice: Cut, run: tuple[str, ...], record: Message | None) -> list[R
     """What stands in place of a run: the record, and a glimpse of the answer that it ends with."""
     glimpse = choice.glimpses.get(run[-1])
     begins = record is None and choice.shown[leading_system(choice.shown)].id == run[0]
-    if glimpse is None or begins or (record is not None and len(run) == 1):
+    if glimpse is None or begins:
         return [Replacement(run, record)]
     before = [Replacement(run[:-1], record)] if len(run) > 1 else []
     return [*before, Replacement(run[-1:], glimpse)]
@@ -219,6 +221,20 @@ class _Tail:
             shown[answer.id] = glimpse
         return shown
 
+    def release_unanswered(self, shown: Collection[str]) -> int:
+        """Give up requests whose answer goes without a trace: the next one would read as part of them.
+
+        Returns the tokens that are free then.
+        """
+        free = 0
+        for n in self._before_requests():
+            first = next((at for at in range(n, -1, -1) if self.stays[at]), -1)
+            is_request = first >= 0 and self.units[first].request is not None
+            if self.units[n].items[-1].id not in shown and is_request and not self._must[first]:
+                self.stays[first] = False
+                free += self.sizes[first]
+        return free
+
     def _before_requests(self) -> list[int]:
         """Answers that go, right before requests that stay, newest first; not one that nothing would stand before."""
         gone = [n for n, stays in enumerate(self.stays) if not stays]
@@ -251,7 +267,11 @@ class _Tail:
 
     def release_records(self) -> None:
         """Where anything goes, an earlier record goes with it, to be folded into the new one."""
-        records = [len(unit.items) == 1 and is_left_over(unit.items[0].message) for unit in self.units]
+        alone = [unit.items[0].message if len(unit.items) == 1 else None for unit in self.units]
+        records = [
+            message is not None and (is_record(message) or (behind is not None and is_glimpse(message, behind)))
+            for behind, message in zip([None, *alone], alone, strict=False)
+        ]
         if any(not stays and not record for stays, record in zip(self.stays, records, strict=True)):
             self.stays = [
                 stays and (needed or not record)

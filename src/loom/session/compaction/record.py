@@ -101,6 +101,11 @@ def is_left_over(message: Message) -> bool:
     return is_record(message) or (message.role == "assistant" and message.text.endswith(_REST.lstrip()))
 
 
+def is_glimpse(message: Message, before: Message) -> bool:
+    """Whether a message shows the beginning of an answer behind a record; any answer may end in an ellipsis."""
+    return is_left_over(message) and is_record(before)
+
+
 def records_in(items: Iterable[Shown]) -> tuple[Record, ...]:
     """The records among some messages, oldest first."""
     return tuple(record for item in items if (record := read_record(item.message)) is not None)
