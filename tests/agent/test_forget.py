@@ -139,7 +139,7 @@ async def test_an_answer_that_repeats_what_was_forgotten_is_not_remembered():
 
         async with Agent(model=Forgetful([f"Your PIN is {WORD}."]), memory=memory) as agent:
             result = await agent.run("What is my PIN?", user_id="alice")
-            found = [hit.item.text for hit in await memory.recall("What is my PIN?", user_id="alice")]
+            found = [record.text async for record in memory.list(user_id="alice", kind="episode")]
         assert result.recalled is not None
         assert any("forgotten meanwhile" in note for note in result.notes)
         assert found == ["What is my PIN?"]

@@ -175,7 +175,7 @@ def test_things_of_the_wrong_kind():
     ctx = Context("agent")
     with pytest.raises(UsageError, match="StringEntry takes text, not int"):
         StringEntry(5)
-    with pytest.raises(UsageError, match="takes entries, messages, text and paths, not int"):
+    with pytest.raises(UsageError, match="takes entries, messages, mappings, text and paths, not int"):
         ctx.convo.add(5)
     with pytest.raises(UsageError, match="role='boss' is not a role; use one of system, user, assistant"):
         StringEntry("x", role="boss")

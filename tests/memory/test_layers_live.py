@@ -17,9 +17,8 @@ from loom.memory.extract.llm import LlmExtractor
 from loom.memory.memory import Memory
 from loom.protocols.extractor import Claim, Extraction
 from loom.stores.inmemory import InMemoryStore
-from loom.testing import FakeClock, ScriptedModel
+from loom.testing import FakeClock, ScriptedModel, run_context
 from loom.tools.memory import memory_tools
-from loom.tools.run_context import InRun, RunContext
 
 pytestmark = pytest.mark.anyio
 
@@ -55,8 +54,8 @@ async def living(memory):
 async def call(memory, name, **arguments):
     """What a memory tool answers in a run of alice."""
     (chosen,) = [t for t in memory_tools(memory) if t.spec.name == name]
-    context = RunContext(user_id="alice", session_id="s", namespace="default", metadata={})
-    return await InRun(chosen, context).run(arguments)
+    with run_context(user_id="alice", session_id="s"):
+        return await chosen.run(arguments)
 
 
 @pytest.mark.parametrize("jobs", ["after every recall", "once a day"])

@@ -75,8 +75,8 @@ class _OtherOwner(InMemoryStore):
     def _shelf(self, scope):
         return super()._shelf(self.owner(scope))
 
-    def _apply(self, scope, shelf, change):
-        super()._apply(self.owner(scope), shelf, change)
+    def _keep(self, scope, shelf):
+        super()._keep(self.owner(scope), shelf)
 
 
 class FoldsCase(_OtherOwner):
