@@ -17,6 +17,7 @@ from loom import (
 )
 from loom.compactor import Compactor, StubCompactor
 from loom.errors import UsageError
+from tests.docs.test_seed_examples import IMAGE, LIFECYCLE, QUICK_START, REDACTION, RENDERING, VISITORS
 
 PNG = base64.b64encode(bytes.fromhex("89504e470d0a1a0a0000000d4948445200000001000000010806000000")).decode()
 
@@ -241,58 +242,6 @@ def test_the_id_of_a_context_is_in_its_repr():
     assert repr(ctx) == f"<Context 'my-agent' {ctx.id}: empty>"
 
 
-QUICK_START = """
-from loom import Context, StringEntry, FileEntry
-
-ctx = Context("my-agent")
-
-# Stable identity & rules
-ctx.foundation.add(StringEntry("You are a helpful assistant."))
-ctx.foundation.add(FileEntry("./SOUL.md")) # re-read on every compile
-
-# Current task
-ctx.focus.add(StringEntry("Review PR #42 and suggest improvements."))
-
-# Pull in another context — its sections are interleaved with this one
-security_ctx = Context("security")
-security_ctx.foundation.add(StringEntry("Always validate user input."))
-ctx.include(security_ctx)
-
-# Render as Anthropic-style messages with explicit cache breakpoints
-messages = ctx.to_messages(
-cache_breakpoints=["foundation", "topic"],
-cache_ttl=3600, # optional; sets Anthropic's max_age_seconds
-)
-"""
-SELECTIVE = """
-messages = ctx.to_messages(
-cache_breakpoints=["foundation", "topic"], # up to 4
-cache_ttl=3600, # optional max_age_seconds
-sections=["foundation", "focus", "topic", "convo"], # selective
-)
-"""
-SHARED = """
-shared = Context("shared-rules")
-shared.foundation.add(FileEntry("./RULES.md"))
-
-agent_a.include(shared)
-agent_b.include(shared)
-"""
-MULTIMODAL = """
-from loom import ImageEntry
-
-ctx.topic.add(ImageEntry(data=b64, media_type="image/png", name="screenshot"))
-"""
-LIFECYCLE = """
-# Promote a transient STEP entry into CONVO for long-term retention
-result = ctx.step.add(StringEntry(tool_output))
-ctx.remember(result)
-
-# Remove an entry by id, optionally leaving a tombstone
-ctx.redact("kvm", tombstone="[REDACTED: contained PII]")
-"""
-
-
 def test_the_examples_run_as_they_are_written(here):
     (here / "SOUL.md").write_text("Be kind.")
     (here / "RULES.md").write_text("Never guess.")
@@ -306,16 +255,16 @@ def test_the_examples_run_as_they_are_written(here):
     ctx = space["ctx"]
     assert texts(space["messages"][0])[0] == "You are a helpful assistant."
     ctx.step.add(StringEntry("not shown"))
-    exec(SELECTIVE, space)
+    exec(RENDERING, space)
     assert [m["role"] for m in space["messages"]] == ["system"]
     assert len(ctx.step) == 1
-    exec(SHARED, space)
+    exec(VISITORS, space)
     assert "Never guess." in space["agent_a"].compile()
     assert "Never guess." in space["agent_b"].compile()
-    exec(MULTIMODAL, space)
+    exec(IMAGE, space)
     assert "[Image: screenshot]" in ctx.render(clear_volatile=False)
     ctx.convo.add(StringEntry("my number is 555-0100", id="kvm"))
-    exec(LIFECYCLE, space)
+    exec(LIFECYCLE + REDACTION, space)
     window = ctx.compile()
     assert "tests: 12 passed" in window
     assert "[REDACTED: contained PII]" in window

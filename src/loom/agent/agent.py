@@ -74,13 +74,11 @@ class Agent:
         """Make an agent.
 
         Args:
-            instructions: what it is told first: text, or what a PromptBuilder built; or a context, whose sections every
-                session begins with.
+            instructions: what it is told first: text, a built Prompt, or a Context that every session begins with.
             model: `provider:model`, or a model. If not given: the one that LOOM_MODEL names, else one that needs no
                 key and answers with what it finds in memory.
-            memory: `inmemory`, `sqlite:PATH`, a mapping, or a memory. If not given, it remembers in this process, and
-                that is lost when the process ends; None is no memory. One that is open already stays so when the agent
-                is closed, and a store or model that is given as an object does, too.
+            memory: `inmemory`, `sqlite:PATH`, a mapping, or a memory; None is no memory. If not given, it remembers
+                until the process ends. What is given as an object (a model, a store) is not closed by the agent.
             tools: what it may call; see @tool.
             skills: what the user may activate by what they say, and the model load with `load_skill`.
             memory_tools: whether it may search and change the memory by itself, beside what is recalled anyway.
