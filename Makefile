@@ -6,6 +6,9 @@ SETUP := $(VENV)/.ready
 
 MOCK := $(VENV)/aimock/.ready
 
+# Tests start many processes: without compiled files each of them would read every source anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test test-llm check bench lock clean
 
 demo: $(SETUP)  ## two users, facts that change, recall, compaction, checkpoints, the cache, and what each cost
