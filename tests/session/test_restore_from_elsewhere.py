@@ -10,7 +10,7 @@ import pytest
 
 from loom import Message, Scope, Session, SessionState, TextPart, ThinkingPart, Usage
 from loom.errors import LoomError, NotFound, ScopeRequired, StoreConflict, UsageError
-from loom.stores.checkpoint_door import CheckpointDoor
+from loom.stores.checkpoints import BaseCheckpointStore
 from loom.stores.files.checkpoints import FileCheckpointStore
 from loom.stores.inmemory.checkpoints import MemoryCheckpointStore
 from loom.stores.sqlite.checkpoints import SqliteCheckpointStore
@@ -35,11 +35,11 @@ def model() -> ScriptedModel:
     return ScriptedModel(lambda request: f"answer {len(request.messages)}")
 
 
-def session(store: CheckpointDoor, id: str | None = None, **options: Any) -> Session:
+def session(store: BaseCheckpointStore, id: str | None = None, **options: Any) -> Session:
     return Session(model=model(), checkpoint=store, session_id=id, **options)
 
 
-async def test_a_session_id_is_a_scope_of_the_default_user(store: CheckpointDoor) -> None:
+async def test_a_session_id_is_a_scope_of_the_default_user(store: BaseCheckpointStore) -> None:
     first = session(store, "s1")
     await first.send("hello")
     await first.send("and again")
@@ -62,7 +62,7 @@ async def test_a_session_id_is_a_scope_of_the_default_user(store: CheckpointDoor
     assert await store.load(Scope(user_id="alice", session_id="s1")) is not None
 
 
-async def test_what_is_not_possible_says_so(store: CheckpointDoor) -> None:
+async def test_what_is_not_possible_says_so(store: BaseCheckpointStore) -> None:
     await session(store, "s1").send("hello")
     cheap = await store.load(Scope(user_id="default", session_id="s1"))
     assert cheap is not None
@@ -78,7 +78,7 @@ async def test_what_is_not_possible_says_so(store: CheckpointDoor) -> None:
         await session(store).restore(5)  # type: ignore[arg-type]
 
 
-async def test_the_messages_of_a_checkpoint_are_those_that_were_shown(store: CheckpointDoor) -> None:
+async def test_the_messages_of_a_checkpoint_are_those_that_were_shown(store: BaseCheckpointStore) -> None:
     first = session(store, "s1", config={"compaction": {"strategy": "truncate"}})
     for n in range(8):
         await first.send(f"question {n} " + "word " * 50)
@@ -89,7 +89,7 @@ async def test_the_messages_of_a_checkpoint_are_those_that_were_shown(store: Che
     assert len(found.messages) < len(first.log)
 
 
-async def test_the_mapping_of_the_seed(store: CheckpointDoor) -> None:
+async def test_the_mapping_of_the_seed(store: BaseCheckpointStore) -> None:
     before = session(store, "s1")
     await before.send("my name is Ada")
     found = await store.load("s1")
@@ -113,7 +113,7 @@ async def test_the_mapping_of_the_seed(store: CheckpointDoor) -> None:
     assert [m.role for m in after.messages] == ["user", "assistant"] * 2
 
 
-async def test_a_session_that_is_restored_to_its_own_state_keeps_its_log(store: CheckpointDoor) -> None:
+async def test_a_session_that_is_restored_to_its_own_state_keeps_its_log(store: BaseCheckpointStore) -> None:
     before = session(store, "s1", config={"compaction": {"strategy": "truncate"}})
     for n in range(8):
         await before.send(f"question {n} " + "word " * 50)
@@ -130,7 +130,7 @@ async def test_a_session_that_is_restored_to_its_own_state_keeps_its_log(store: 
         await session(store, "s1").restore(other)
 
 
-async def test_a_conversation_from_elsewhere_as_a_mapping_or_a_checkpoint(store: CheckpointDoor) -> None:
+async def test_a_conversation_from_elsewhere_as_a_mapping_or_a_checkpoint(store: BaseCheckpointStore) -> None:
     talk = [Message.user("hello"), Message.assistant("hi")]
     first = session(store, "new")
     await first.restore({"session_id": "from a file", "messages": talk, "turn_count": 1})
@@ -149,7 +149,7 @@ async def test_a_conversation_from_elsewhere_as_a_mapping_or_a_checkpoint(store:
         await session(store, "new").restore({"session_id": "another", "messages": talk})
 
 
-async def test_a_running_session_may_become_another(store: CheckpointDoor) -> None:
+async def test_a_running_session_may_become_another(store: BaseCheckpointStore) -> None:
     first = session(store, "s1")
     await first.send("hello")
     earlier = await first.checkpoint()

@@ -91,9 +91,13 @@ class DeletesTheLogToo(MemoryCheckpointStore):
     """A checkpoint goes with its entries, though others continue them."""
 
     async def delete(self, scope, id=None):
-        node = self._tree(scope).find(scope.session_id, id)
-        if node is not None:
-            node.content = replace(node.content, entries=())
+        async def empty(saves):
+            (found,) = await saves.find(scope.session_id, id)
+            if found is not None:
+                saves.nodes[found.key].content = (b"[]", ())
+
+        if scope.session_id is not None:
+            await self._step(scope, empty, writes=True)
         return await super().delete(scope, id)
 
 
@@ -112,12 +116,14 @@ class ForgetsForks(MemoryCheckpointStore):
     """Forgetting a session takes what was forked from it."""
 
     async def forget(self, scope):
-        nodes = self._tree(scope).of(scope.session_id)
-        lost = [n for n in self._tree(scope).of(None) if n.parent in nodes]
+        async def forks(saves):
+            own = await saves.keys(scope.session_id)
+            return [node.checkpoint for node in saves.nodes.values() if node.checkpoint and node.parent in own]
+
+        lost = await self._step(scope, forks, writes=False)
         receipt = await super().forget(scope)
-        if scope.session_id is not None:
-            with self._lock:
-                self._remove(scope, [node for node in lost if node.checkpoint is not None])
+        for checkpoint in lost:
+            await self.delete(scope.for_session(checkpoint.session_id), checkpoint.id)
         return receipt
 
 
@@ -166,14 +172,8 @@ class _OtherName(MemoryCheckpointStore):
     def named(self, scope):
         raise NotImplementedError
 
-    def _tree(self, scope):
-        return super()._tree(self.named(scope))
-
-    def _add(self, scope, tree, checkpoint, parent, entries):
-        super()._add(self.named(scope), tree, checkpoint, parent, entries)
-
-    def _remove(self, scope, nodes):
-        return super()._remove(self.named(scope), nodes)
+    async def _step(self, scope, action, *, writes):
+        return await super()._step(self.named(scope), action, writes=writes)
 
 
 class FoldsCase(_OtherName):

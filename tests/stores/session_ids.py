@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from loom.core.scope import Scope
-from loom.stores.checkpoint_door import CheckpointDoor
+from loom.stores.checkpoints import BaseCheckpointStore
 from loom.testing.conformance.checkpoint_samples import save_turns
 
 
-async def check_session_ids(store: CheckpointDoor) -> None:
+async def check_session_ids(store: BaseCheckpointStore) -> None:
     """An id is a session of the default user; its checkpoint has its messages, and nobody else's is touched."""
     default = Scope("default", "default")
     for session in ("s1", "s2"):

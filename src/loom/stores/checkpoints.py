@@ -1,0 +1,536 @@
+"""The kernel of every checkpoint store: verbs, checks, the tree of saves, shared parts. Backends give a port."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from typing import Any, Final, Generic, NamedTuple, Self, TypeAlias, TypeVar
+
+from loom.core.checkpoint import Checkpoint, LogEntry, shown_of
+from loom.core.clock import Clock, SystemClock
+from loom.core.ids import RecordIds
+from loom.core.message import JSON, Part
+from loom.core.message_codec import entry_from_dict, entry_to_dict, from_bytes, part_from_dict, part_to_dict, to_bytes
+from loom.core.record import Receipt
+from loom.core.scope import Scope
+from loom.errors import NotFound, ScopeRequired, StoreConflict, UsageError
+from loom.stores.damage import DamagedData, reading
+
+DEFAULT_USER: Final = Scope("default", "default")
+"""The user of a session that is named by its id alone: that of a Session or an Agent without a user."""
+
+_TRIES: Final = 1000
+"""How often a save is tried again where other processes changed the session between its reading and its writing."""
+
+K = TypeVar("K")
+C = TypeVar("C")
+T = TypeVar("T")
+
+
+class Saved(NamedTuple, Generic[K]):
+    """A checkpoint, and the key under which the backend has its save."""
+
+    key: K
+    checkpoint: Checkpoint
+
+
+class Link(NamedTuple, Generic[K]):
+    """A save in the tree: the save it continues, how many entries it added, and how many saves continue it."""
+
+    key: K
+    parent: K | None
+    has_checkpoint: bool
+    entries: int
+    children: int
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """The result of a removal; `left` entries stay, because other checkpoints need them."""
+
+    checkpoints: int
+    ids: tuple[str, ...] = ()
+    entries: int = 0
+    left: int = 0
+
+
+class CheckpointPort(ABC, Generic[K]):
+    """The calls that a backend gives: the saves of one user, inside one step (see BaseCheckpointStore._step).
+
+    A save is a piece of the log and the checkpoint behind it. It continues at most one other save, its parent, which
+    is older. A save whose checkpoint was removed stays as long as another continues its log.
+
+    Laws:
+    - a session has the checkpoints that were appended to it and not removed; its newest is the one appended last;
+    - append() is atomic and durable, also when the process is killed: all of it is there, or nothing;
+    - append() compares and sets: where the newest checkpoint of the session or the parent is no longer the given one,
+      it writes nothing and returns False. Where a step excludes other writers it always returns True;
+    - remove() is atomic and durable too, and removes no piece of the log that a remaining checkpoint needs;
+    - a step of one user never sees or changes saves of another; ids are data;
+    - what cannot be read raises DamagedData, what a newer Loom wrote FormatTooNew.
+    """
+
+    @abstractmethod
+    async def find(self, session_id: str, *ids: str | None) -> list[Saved[K] | None]:
+        """The checkpoints with these ids, all at one moment; None asks for the newest."""
+
+    @abstractmethod
+    async def checkpoints(self, session_id: str | None, limit: int | None) -> list[Checkpoint]:
+        """The checkpoints of a session, or of all sessions of the user, last saved first."""
+
+    @abstractmethod
+    async def log(self, session_id: str, id: str, *, whole: bool) -> list[LogEntry] | None:
+        """The log up to a checkpoint, or only what its save added; None where there is no such checkpoint."""
+
+    @abstractmethod
+    async def append(
+        self, checkpoint: Checkpoint, entries: Sequence[LogEntry], *, parent: Saved[K] | None, newest: Saved[K] | None
+    ) -> bool:
+        """Write a save behind `newest`, continuing `parent`, which after a fork is of another session."""
+
+    @abstractmethod
+    async def remove(
+        self, session_id: str | None, *, id: str | None = None, keep: int = 0, erase: bool = False
+    ) -> Removed:
+        """Remove one checkpoint, or all but the newest `keep`; with `erase` no byte of them may stay behind."""
+
+
+class TreePort(CheckpointPort[K]):
+    """A port whose step excludes other writers; the kernel decides which saves go with a checkpoint."""
+
+    @abstractmethod
+    async def keys(self, session_id: str | None) -> list[K]:
+        """The keys of the saves with a checkpoint, last saved first. Reads no checkpoint: a damaged one can go."""
+
+    @abstractmethod
+    async def links(self, keys: Sequence[K], *, ancestors: bool) -> list[Link[K]]:
+        """These saves, and with `ancestors` all that they continue; each once, and before the save it continues."""
+
+    @abstractmethod
+    async def write(self, checkpoint: Checkpoint, entries: Sequence[LogEntry], parent: K | None) -> None:
+        """Write a save, the newest of its session."""
+
+    @abstractmethod
+    async def drop(self, bare: Sequence[K], gone: Sequence[K]) -> None:
+        """Remove the checkpoints of the saves `bare`, whose entries stay, and all of the saves `gone`, in one step."""
+
+    async def append(
+        self,
+        checkpoint: Checkpoint,
+        entries: Sequence[LogEntry],
+        *,
+        parent: Saved[K] | None,
+        newest: Saved[K] | None,  # noqa: ARG002 - nothing to compare
+    ) -> bool:
+        """Write a save. The newest is the one that was read, because the step excludes other writers."""
+        await self.write(checkpoint, entries, None if parent is None else parent.key)
+        return True
+
+    async def remove(
+        self, session_id: str | None, *, id: str | None = None, keep: int = 0, erase: bool = False
+    ) -> Removed:
+        """Remove checkpoints, and the saves that no other checkpoint needs."""
+        ids: tuple[str, ...] = ()
+        if session_id is not None and id is not None:
+            keys = [saved.key for saved in await self.find(session_id, id) if saved is not None]
+        else:
+            keys = (await self.keys(session_id))[keep:]
+        if keep:
+            ids = tuple(one.id for one in reversed((await self.checkpoints(session_id, None))[keep:]))
+        gone, left = await self.unneeded(keys, thorough=erase)
+        if keys or erase:
+            await self.drop([key for key in keys if key not in gone], list(gone))
+        return Removed(len(keys), ids, sum(gone.values()), left)
+
+    async def unneeded(self, keys: Sequence[K], *, thorough: bool) -> tuple[dict[K, int], int]:
+        """The saves to remove where these checkpoints go, with the number of their entries; and the entries that stay.
+
+        What stays is counted to the beginning of the log only if `thorough`. A checkpoint that others continue, the
+        usual one to be pruned, is found needed without a walk through its log.
+        """
+        gone, left = _sweep(await self.links(keys, ancestors=thorough), frozenset(keys))
+        if gone and not thorough:
+            gone, left = _sweep(await self.links(keys, ancestors=True), frozenset(keys))
+        return gone, left
+
+
+def _sweep(links: Sequence[Link[K]], removed: frozenset[K]) -> tuple[dict[K, int], int]:
+    gone: dict[K, int] = {}
+    freed: Counter[K | None] = Counter()
+    left = 0
+    for link in links:  # children first, so that it is known here how many of them go
+        if link.has_checkpoint and link.key not in removed:
+            continue
+        if link.children == freed[link.key]:
+            gone[link.key] = link.entries
+            freed[link.parent] += 1
+        else:
+            left += link.entries
+    return gone, left
+
+
+Action: TypeAlias = Callable[[CheckpointPort[Any]], Coroutine[Any, Any, T]]
+
+
+def finish(work: Coroutine[Any, Any, T]) -> T:
+    """The result of a coroutine over a port that never waits, for backends that run a step in a thread or a lock."""
+    try:
+        work.send(None)
+    except StopIteration as done:
+        return done.value
+    work.close()
+    raise RuntimeError("a port that is called without an event loop waited for something")
+
+
+def scope_of(given: Scope | str) -> Scope:
+    """The scope itself, or that of a session of the default user."""
+    if isinstance(given, str):
+        return DEFAULT_USER.for_session(given)
+    if not isinstance(given, Scope):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise UsageError(f"a checkpoint store was given {given!r:.200}; give a Scope, or the id of a session as text")
+    return given
+
+
+def check_limit(limit: int | None) -> None:
+    """Refuse a limit that asks for nothing."""
+    if limit is not None and limit < 1:
+        raise UsageError(f"limit={limit} asks for nothing; ask for at least one, or None for all")
+
+
+class BaseCheckpointStore(ABC):
+    """The public verbs of every checkpoint store; a backend gives _step() and aclose().
+
+    A session id in place of a Scope means that session of the user `default` in the namespace `default`, which is where
+    a Session without a user saves.
+    """
+
+    _after_forgetting: str | None = None
+    """Text for the receipt of a forget: where removed bytes may still be, and what to do about it."""
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
+        self._ids = RecordIds(self._clock)
+
+    @abstractmethod
+    async def _step(self, scope: Scope, action: Action[T], *, writes: bool) -> T:
+        """Run an action on the saves of the scope's user, as one step that other processes see all of or nothing.
+
+        It may be run again from the start. A step that only reads makes nothing, neither a file nor a row.
+        """
+
+    async def _erase(self, scope: Scope, action: Action[Removed]) -> tuple[Removed, tuple[str, ...]]:
+        """Like a step that writes; the texts say what is still pending."""
+        removed = await self._step(scope, action, writes=True)
+        return removed, (self._after_forgetting,) if self._after_forgetting and removed.checkpoints else ()
+
+    @abstractmethod
+    async def aclose(self) -> None:
+        """Release the store. Closing twice is allowed."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    async def save(
+        self, scope: Scope | str, checkpoint: Checkpoint, *, entries: Sequence[LogEntry], head: str | None
+    ) -> None:
+        """Append the entries and keep the checkpoint, in one step."""
+        scope = scope_of(scope)
+        if checkpoint.session_id != _session_of(scope):
+            raise UsageError(
+                f"checkpoint {checkpoint.id} belongs to session {checkpoint.session_id!r}, not to "
+                f"{scope.session_id!r}; save it under its own scope"
+            )
+        await self._step(scope, lambda port: _save(port, checkpoint, entries, head), writes=True)
+
+    async def load(self, scope: Scope | str, id: str | None = None) -> Checkpoint | None:
+        """The checkpoint with this id, or the one last saved; None where there is none.
+
+        By a session id it comes with its `messages`; by a Scope without, which costs the same however long the
+        conversation is.
+        """
+        user = scope_of(scope)
+        session_id = _session_of(user)
+        (found,) = await self._step(user, lambda port: port.find(session_id, id), writes=False)
+        if found is None or not isinstance(scope, str):
+            return None if found is None else found.checkpoint
+        log = await self._step(user, lambda port: port.log(session_id, found.checkpoint.id, whole=True), writes=False)
+        if log is None:  # another process removed it between the two steps
+            return None
+        shown = shown_of(log, found.checkpoint.compactions)
+        return replace(found.checkpoint, shown=tuple(item.message for item in shown))
+
+    async def history(self, scope: Scope | str, id: str) -> tuple[LogEntry, ...]:
+        """The log up to a checkpoint."""
+        scope = scope_of(scope)
+        session_id = _session_of(scope)
+        found = await self._step(scope, lambda port: port.log(session_id, id, whole=True), writes=False)
+        if found is None:
+            raise NotFound(f"session {session_id!r} holds no checkpoint {id!r}; list() says which there are")
+        return tuple(found)
+
+    async def list(self, scope: Scope | str | None = None, *, limit: int | None = None) -> tuple[Checkpoint, ...]:
+        """Checkpoints, last saved first; without a scope, the last one of each session of the default user."""
+        check_limit(limit)
+        user = DEFAULT_USER if scope is None else scope_of(scope)
+        most = None if scope is None else limit
+        found = await self._step(user, lambda port: port.checkpoints(user.session_id, most), writes=False)
+        if scope is not None:
+            return tuple(found)
+        newest: dict[str, Checkpoint] = {}
+        for checkpoint in found:
+            newest.setdefault(checkpoint.session_id, checkpoint)
+        return tuple(newest.values())[:limit]
+
+    async def delete(self, scope: Scope | str, id: str | None = None) -> bool:
+        """Remove one checkpoint, or without an id the whole session; False where it was not there."""
+        scope = scope_of(scope)
+        session_id = _session_of(scope)
+        if id is None:
+            return bool((await self.forget(scope)).removed)
+        removed = await self._step(scope, lambda port: port.remove(session_id, id=id), writes=True)
+        return bool(removed.checkpoints)
+
+    async def forget(self, scope: Scope | str) -> Receipt:
+        """Remove the session, or all sessions of the user: checkpoints, entries and parts."""
+        scope = scope_of(scope)
+        removed, pending = await self._erase(scope, lambda port: port.remove(scope.session_id, erase=True))
+        if removed.left:
+            stays = (
+                f"{removed.left} log entries stay, because sessions forked from here begin with them; forget those "
+                "sessions too"
+            )
+            pending = (stays, *pending)
+        counts = {"checkpoint": removed.checkpoints, "entry": removed.entries}
+        return Receipt(removed={kind: count for kind, count in counts.items() if count}, pending=pending)
+
+    async def fork(self, scope: Scope | str, id: str, *, session_id: str) -> Checkpoint:
+        """The first checkpoint of a new session, which begins at a checkpoint of this one."""
+        scope = scope_of(scope)
+        origin, target = _session_of(scope), _session_of(scope.for_session(session_id))
+        new_id, now = self._ids.next_id(), self._clock.now()
+
+        async def fork(port: CheckpointPort[Any]) -> Checkpoint:
+            for _ in range(_TRIES):
+                (source,) = await port.find(origin, id)
+                if source is None:
+                    raise NotFound(f"there is no checkpoint {id!r} to fork from; list() says which there are")
+                if (await port.find(target, None))[0] is not None:
+                    raise StoreConflict(f"session {target!r} already exists; fork into a new one")
+                first = replace(source.checkpoint, id=new_id, session_id=target, parent=id, at=now)
+                if await port.append(first, (), parent=source, newest=None):
+                    return first
+            raise _too_busy(origin)
+
+        return await self._step(scope, fork, writes=True)
+
+    async def prune(self, scope: Scope | str, *, keep: int) -> tuple[str, ...]:
+        """Remove all but the newest `keep` checkpoints of a session; returns the ids removed, oldest first."""
+        if keep < 1:
+            raise UsageError(f"prune() was given keep={keep}; keep at least the newest, or use forget()")
+        scope = scope_of(scope)
+        session_id = _session_of(scope)
+        return (await self._step(scope, lambda port: port.remove(session_id, keep=keep), writes=True)).ids
+
+
+def _session_of(scope: Scope) -> str:
+    if scope.session_id is None:
+        raise ScopeRequired(f"the scope of {scope.user_id!r} names no session; use scope.for_session(id)")
+    return scope.session_id
+
+
+async def _save(
+    port: CheckpointPort[Any], checkpoint: Checkpoint, entries: Sequence[LogEntry], head: str | None
+) -> None:
+    session_id, continued = checkpoint.session_id, () if checkpoint.parent is None else (checkpoint.parent,)
+    for _ in range(_TRIES):
+        saved, newest, *parents = await port.find(session_id, checkpoint.id, None, *continued)
+        if saved is None:
+            parent = parents[0] if parents else None
+            _check_continues(checkpoint, entries, head, newest=newest, parent=parent)
+            if await port.append(checkpoint, entries, parent=parent, newest=newest):
+                return
+            continue
+        held = await port.log(session_id, checkpoint.id, whole=False)
+        if held is None:  # another process removed it after it was found
+            continue
+        if (checkpoint, list(entries)) != (saved.checkpoint, held):
+            raise StoreConflict(
+                f"checkpoint {checkpoint.id} is already saved with other content; give the new one its own id"
+            )
+        return
+    raise _too_busy(session_id)
+
+
+def _check_continues(
+    checkpoint: Checkpoint,
+    entries: Sequence[LogEntry],
+    head: str | None,
+    *,
+    newest: Saved[Any] | None,
+    parent: Saved[Any] | None,
+) -> None:
+    """Refuse a save that does not continue the log."""
+    last = None if newest is None else newest.checkpoint.id
+    if head != last:
+        raise StoreConflict(
+            f"session {checkpoint.session_id!r} was last saved as {last!r}, not as {head!r}; load it again before "
+            "going on"
+        )
+    if checkpoint.parent is not None and parent is None:
+        raise UsageError(
+            f"checkpoint {checkpoint.id} continues {checkpoint.parent!r}, which session {checkpoint.session_id!r} "
+            "does not hold; save the parent first"
+        )
+    start = 0 if parent is None else parent.checkpoint.position
+    if checkpoint.position != start + len(entries):
+        raise UsageError(
+            f"checkpoint {checkpoint.id} has position {checkpoint.position}, but its parent stands at {start} and "
+            f"{len(entries)} entries came; give position={start + len(entries)}"
+        )
+
+
+def _too_busy(session_id: str) -> StoreConflict:
+    return StoreConflict(f"other processes changed session {session_id!r} {_TRIES:,} times under this write; try again")
+
+
+@dataclass(slots=True, eq=False)
+class TreeNode(Generic[C]):
+    """A save in memory. `content` is where its entries are, in the form of the backend."""
+
+    number: int
+    parent: int | None
+    checkpoint: Checkpoint | None
+    entries: int
+    content: C
+    children: int = 0
+
+
+class MemoryTree(TreePort[int], Generic[C]):
+    """All saves of a user in memory, for backends that hold them or read them all. Numbers rise and are not reused."""
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all saves."""
+        self.nodes: dict[int, TreeNode[C]] = {}
+        self._sessions: dict[str, dict[str, TreeNode[C]]] = {}
+        self._next = 0
+
+    @abstractmethod
+    def read(self, nodes: Sequence[TreeNode[C]]) -> list[LogEntry]:
+        """The entries of saves, in order."""
+
+    def add(self, checkpoint: Checkpoint | None, parent: int | None, entries: int, content: C) -> None:
+        """Take in a new save, the newest of its session."""
+        node = TreeNode(self._next, parent, checkpoint, entries, content)
+        self.nodes[self._next] = node
+        self._next += 1
+        if parent is not None:
+            self.nodes[parent].children += 1
+        if checkpoint is not None:
+            self._sessions.setdefault(checkpoint.session_id, {})[checkpoint.id] = node
+
+    def cut(self, bare: Sequence[int], gone: Sequence[int]) -> list[TreeNode[C]]:
+        """Take away the checkpoints of `bare`, and all of `gone`, which is returned."""
+        for node in (self.nodes[number] for number in (*bare, *gone)):
+            if node.checkpoint is not None:
+                held = self._sessions[node.checkpoint.session_id]
+                del held[node.checkpoint.id]
+                if not held:
+                    del self._sessions[node.checkpoint.session_id]
+                node.checkpoint = None
+        for number in gone:
+            parent = self.nodes[number].parent
+            if parent is not None:
+                self.nodes[parent].children -= 1
+        return [self.nodes.pop(number) for number in gone]
+
+    def _of(self, session_id: str | None) -> list[TreeNode[C]]:
+        """Saves with a checkpoint, last saved first."""
+        if session_id is not None:
+            return [*reversed(self._sessions.get(session_id, {}).values())]
+        return [node for node in reversed(self.nodes.values()) if node.checkpoint is not None]
+
+    async def find(self, session_id: str, *ids: str | None) -> list[Saved[int] | None]:
+        """The checkpoints with these ids; None asks for the newest."""
+        held = self._sessions.get(session_id, {})
+        nodes = [next(reversed(held.values()), None) if id is None else held.get(id) for id in ids]
+        return [Saved(node.number, node.checkpoint) if node and node.checkpoint else None for node in nodes]
+
+    async def checkpoints(self, session_id: str | None, limit: int | None) -> list[Checkpoint]:
+        """The checkpoints of a session, or of all, last saved first."""
+        return [node.checkpoint for node in self._of(session_id)[:limit] if node.checkpoint is not None]
+
+    async def log(self, session_id: str, id: str, *, whole: bool) -> list[LogEntry] | None:
+        """The log up to a checkpoint, or only what its save added."""
+        node = self._sessions.get(session_id, {}).get(id)
+        if node is None:
+            return None
+        nodes = [node]
+        while whole and (parent := nodes[-1].parent) is not None:
+            nodes.append(self.nodes[parent])
+        return self.read(nodes[::-1])
+
+    async def keys(self, session_id: str | None) -> list[int]:
+        """The numbers of the saves with a checkpoint, last saved first."""
+        return [node.number for node in self._of(session_id)]
+
+    async def links(self, keys: Sequence[int], *, ancestors: bool) -> list[Link[int]]:
+        """These saves, and with `ancestors` all that they continue, the newest first."""
+        found: set[int] = set()
+        for key in keys:
+            number: int | None = key
+            while number is not None and number not in found:
+                found.add(number)
+                number = self.nodes[number].parent if ancestors else None
+        nodes = [self.nodes[number] for number in sorted(found, reverse=True)]
+        return [Link(n.number, n.parent, n.checkpoint is not None, n.entries, n.children) for n in nodes]
+
+
+HASH = 32
+"""How many bytes name a part."""
+
+
+@dataclass(frozen=True, slots=True)
+class PackedEntries:
+    """Entries whose parts are replaced by their place in `hashes`; `bodies` are the parts by hash, each once."""
+
+    entries: bytes
+    hashes: tuple[bytes, ...]
+    bodies: Mapping[bytes, bytes]
+
+
+def pack_entries(entries: Sequence[LogEntry]) -> PackedEntries:
+    """Entries as they are stored by backends that share parts by hash."""
+    hashes: list[bytes] = []
+    bodies: dict[bytes, bytes] = {}
+
+    def put(part: Part) -> int:
+        body = to_bytes(part_to_dict(part))
+        hashes.append(sha256(body).digest())
+        bodies[hashes[-1]] = body
+        return len(hashes) - 1
+
+    packed: list[JSON] = [entry_to_dict(entry, put) for entry in entries]
+    return PackedEntries(to_bytes(packed), tuple(hashes), bodies)
+
+
+def unpack_entries(pieces: Sequence[tuple[bytes, Sequence[bytes]]], bodies: Mapping[bytes, bytes]) -> list[LogEntry]:
+    """The entries of saves in order: of each the bytes and the hashes that pack_entries() gave."""
+    for hash, body in bodies.items():
+        if sha256(body).digest() != hash:
+            raise DamagedData(f"the part {hash.hex()[:12]} of a conversation is not what was written")
+    with reading("the log of a conversation"):
+        parts = {hash: part_from_dict(from_bytes(body)) for hash, body in bodies.items()}
+        unpacked: list[LogEntry] = []
+        for entries, hashes in pieces:
+            of_piece = [parts[hash] for hash in hashes]
+            unpacked += [entry_from_dict(entry, of_piece.__getitem__) for entry in from_bytes(entries)]
+    return unpacked
