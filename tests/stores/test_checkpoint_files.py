@@ -94,7 +94,7 @@ async def test_a_file_of_another_program_or_user_is_not_touched(tmp_path, store)
     path = the_log(tmp_path)
     mine = path.read_bytes()
     await store.forget(ALICE)
-    for foreign, says in ((b"not a log", "no log of Loom"), (b"", "no log of Loom")):
+    for foreign, says in ((b"not a log", "not a log of Loom"), (b"", "not a log of Loom")):
         path.write_bytes(foreign)
         with pytest.raises(StoreError, match=says):
             await save(store, CHAT, "c1", "tea")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Any, Final, Generic, NamedTuple, Self, TypeAlias, TypeVar
@@ -96,6 +96,17 @@ class CheckpointPort(ABC, Generic[K]):
         self, session_id: str | None, *, id: str | None = None, keep: int = 0, erase: bool = False
     ) -> Removed:
         """Remove one checkpoint, or all but the newest `keep`; with `erase` no byte of them may stay behind."""
+
+
+def ancestors_of(keys: Iterable[K], parent_of: Callable[[K], K | None]) -> set[K]:
+    """These saves and all that they continue."""
+    found: set[K] = set()
+    for start in keys:
+        key: K | None = start
+        while key is not None and key not in found:
+            found.add(key)
+            key = parent_of(key)
+    return found
 
 
 class TreePort(CheckpointPort[K]):
@@ -429,11 +440,10 @@ class MemoryTree(TreePort[int], Generic[C]):
 
     def add(self, checkpoint: Checkpoint | None, parent: int | None, entries: int, content: C) -> None:
         """Take in a new save, the newest of its session."""
-        node = TreeNode(self._next, parent, checkpoint, entries, content)
-        self.nodes[self._next] = node
-        self._next += 1
         if parent is not None:
             self.nodes[parent].children += 1
+        node = self.nodes[self._next] = TreeNode(self._next, parent, checkpoint, entries, content)
+        self._next += 1
         if checkpoint is not None:
             self._sessions.setdefault(checkpoint.session_id, {})[checkpoint.id] = node
 
@@ -484,12 +494,7 @@ class MemoryTree(TreePort[int], Generic[C]):
 
     async def links(self, keys: Sequence[int], *, ancestors: bool) -> list[Link[int]]:
         """These saves, and with `ancestors` all that they continue, the newest first."""
-        found: set[int] = set()
-        for key in keys:
-            number: int | None = key
-            while number is not None and number not in found:
-                found.add(number)
-                number = self.nodes[number].parent if ancestors else None
+        found = ancestors_of(keys, lambda number: self.nodes[number].parent) if ancestors else keys
         nodes = [self.nodes[number] for number in sorted(found, reverse=True)]
         return [Link(n.number, n.parent, n.checkpoint is not None, n.entries, n.children) for n in nodes]
 

@@ -1,4 +1,4 @@
-"""The file of one user: every session of his, appended save by save, each part once.
+"""The file of one user: all of their sessions, appended save by save, each part once.
 
 The first frame says the format and whose file it is. Each frame after it is one change:
     {"checkpoint": ..., "parent": 3, "entries": [...], "parts": [...]}   a save; parts are the new ones
@@ -12,10 +12,9 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from loom.core.checkpoint import Checkpoint, LogEntry
 from loom.core.message import JSON, Part
@@ -33,43 +32,45 @@ from loom.core.message_codec import (
 )
 from loom.core.scope import Scope
 from loom.errors import StoreError
-from loom.stores.checkpoint_tree import CheckpointTree, Node
+from loom.stores.checkpoints import MemoryTree, TreeNode, finish
 from loom.stores.damage import reading
 from loom.stores.files.disk import remove_file, replace_file, write_all
 from loom.stores.files.frames import HEADER_SIZE, MAX_PAYLOAD, framed, frames_of
 
 FORMAT = 1
 _SMALLEST_REWRITE = 64 * 1024
+"""A smaller file is not worth a rewrite, whatever part of it is of no use."""
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a save stands in the file, and how many entries it brought."""
+class Place(NamedTuple):
+    """Where the frame of a save is in the file."""
 
     offset: int
     size: int
-    entries: int
 
 
-LogNode: TypeAlias = Node[Place]
+LogNode: TypeAlias = TreeNode[Place]
 
 
-class UserLog:
-    """A user's file and what it holds; the caller holds the folder's lock during every call."""
+class UserLog(MemoryTree[Place]):
+    """A user's file and the saves in it; the caller holds the folder's lock during every call."""
 
     def __init__(self, path: Path, scope: Scope) -> None:
+        super().__init__()
         self._path, self._scope = path, scope.for_user()
         self._handle: int | None = None
-        self._clear()
+        self.erases = False
+        """Whether removed bytes have to go at once, and not only when half of the file is of no use."""
 
-    def _clear(self) -> None:
-        self.tree: CheckpointTree[Place] = CheckpointTree()
+    def clear(self) -> None:
+        """Forget all that was read."""
+        super().clear()
         self._parts: list[tuple[int, int]] = []
         self._numbers: dict[bytes, int] = {}
         self._end = self._dead = 0
 
     def refresh(self, *, repair: bool) -> None:
-        """Take in what others wrote. `repair` cuts off a write that a crash left unfinished."""
+        """Read what other processes wrote. `repair` cuts off a write that a crash left unfinished."""
         try:
             found = self._path.stat()
         except FileNotFoundError:
@@ -95,9 +96,11 @@ class UserLog:
     def _take_in(self, size: int) -> None:
         """Replay the frames from where the last reading ended."""
         start = self._end
-        frames, end = frames_of(self._read(start, size - start), str(self._path))
+        frames, end = frames_of(self._bytes(start, size - start), str(self._path))
         if start + end == 0:  # the first frame came with the file's name, and so cannot be half written
-            raise StoreError(f"{self._path} is no log of Loom, or is damaged at its beginning; restore it from a copy")
+            raise StoreError(
+                f"{self._path} is not a log of Loom, or is damaged at its beginning; restore it from a copy"
+            )
         with reading(str(self._path)):
             for offset, payload in frames:
                 self._replay(start + offset, HEADER_SIZE + len(payload), from_bytes(payload))
@@ -108,35 +111,32 @@ class UserLog:
         if self._handle is not None:
             os.close(self._handle)
             self._handle = None
-        self._clear()
+        self.clear()
 
-    def add(self, checkpoint: Checkpoint, parent: LogNode | None, entries: Sequence[LogEntry]) -> None:
+    async def write(self, checkpoint: Checkpoint, entries: Sequence[LogEntry], parent: int | None) -> None:
         """Append a save, durably."""
         self._append(self._packed(checkpoint, parent, entries))
 
-    def remove(self, nodes: Sequence[LogNode]) -> None:
-        """Delete checkpoints, durably; their bytes go when half of the file is of no use.
-
-        forget() is for those that must go at once.
-        """
-        if nodes:
-            self._append({"removed": [node.number for node in nodes]})
+    async def drop(self, bare: Sequence[int], gone: Sequence[int]) -> None:
+        """Remove checkpoints, durably; a rewrite takes the bytes that no other checkpoint needs."""
+        if self.erases:
+            self._erase(bare, gone)
+            return
+        with_checkpoint = (number for number in (*bare, *gone) if self.nodes[number].checkpoint is not None)
+        self._append({"removed": sorted(with_checkpoint)})
         if self._dead > max(_SMALLEST_REWRITE, self._end // 2):
             self._rewrite()
 
-    def forget(self, nodes: Sequence[LogNode]) -> tuple[list[LogNode], list[LogNode]]:
-        """Delete checkpoints and every byte that nobody needs; returns what went, and what is left to others."""
+    def _erase(self, bare: Sequence[int], gone: Sequence[int]) -> None:
         try:
-            gone = self.tree.remove(nodes)
-            left = self.tree.kept_for_others(nodes)
-            if nodes or self._dead:
+            self.cut(bare, gone)
+            if bare or gone or self._dead:
                 self._rewrite()
         except BaseException:
             self.close()  # nothing was removed from the file, so it is read again
             raise
-        return gone, left
 
-    def entries(self, nodes: Sequence[LogNode]) -> list[LogEntry]:
+    def read(self, nodes: Sequence[LogNode]) -> list[LogEntry]:
         """The entries of saves, in order."""
         frames: dict[int, Data] = {}
 
@@ -152,7 +152,7 @@ class UserLog:
         with reading(str(self._path), but=(OSError,)):
             return [entry_from_dict(entry, get) for node in nodes for entry in frame(node.content.offset)["entries"]]
 
-    def _packed(self, checkpoint: Checkpoint | None, parent: LogNode | None, entries: Sequence[LogEntry]) -> Data:
+    def _packed(self, checkpoint: Checkpoint | None, parent: int | None, entries: Sequence[LogEntry]) -> Data:
         """A save as it is written, parts replaced by their numbers."""
         fresh: list[Data] = []
         numbers: dict[bytes, int] = {}
@@ -168,7 +168,7 @@ class UserLog:
 
         packed: Data = {} if checkpoint is None else {"checkpoint": checkpoint_to_dict(checkpoint)}
         if parent is not None:
-            packed["parent"] = parent.number
+            packed["parent"] = parent
         packed["entries"] = [entry_to_dict(entry, put) for entry in entries]
         return packed | ({"parts": fresh} if fresh else {})
 
@@ -192,19 +192,18 @@ class UserLog:
 
     def _rewrite(self) -> None:
         """Write a new file of what is still needed, in place of the old one."""
-        if not self.tree.nodes:
+        if not self.nodes:
             remove_file(self._path)
             self.close()
             return
         fresh = UserLog(self._path, self._scope)
         data = bytearray(self._first_frame())
-        twins: dict[int, LogNode] = {}
-        for number, node in self.tree.nodes.items():
-            parent = None if node.parent is None else twins[node.parent.number]
-            change = fresh._packed(node.checkpoint, parent, self.entries([node]))
+        numbers: dict[int | None, int | None] = {None: None}
+        for place, (number, node) in enumerate(self.nodes.items()):
+            numbers[number] = place
+            change = fresh._packed(node.checkpoint, numbers[node.parent], self.read([node]))
             frame = _frame_of(change)
             fresh._replay(len(data), len(frame), change)
-            twins[number] = fresh.tree.nodes[len(twins)]
             data += frame
         replace_file(self._path, bytes(data))
         self.close()
@@ -220,8 +219,10 @@ class UserLog:
             if (change["namespace"], change["user_id"]) != (self._scope.namespace, self._scope.user_id):
                 raise StoreError(f"{self._path} belongs to another user; put it back under its own name")
         elif "removed" in change:
-            gone = self.tree.remove([self.tree.nodes[number] for number in change["removed"]])
-            self._dead += size + sum(node.content.size for node in gone)
+            removed: list[int] = change["removed"]
+            gone, _ = finish(self.unneeded(removed, thorough=False))
+            cut = self.cut([number for number in removed if number not in gone], list(gone))
+            self._dead += size + sum(node.content.size for node in cut)
         else:
             self._replay_save(offset, size, change)
 
@@ -230,15 +231,14 @@ class UserLog:
             self._numbers[_digest(part)] = len(self._parts)
             self._parts.append((offset, index))
         checkpoint = checkpoint_from_dict(change["checkpoint"]) if "checkpoint" in change else None
-        parent = self.tree.nodes[change["parent"]] if "parent" in change else None
-        self.tree.add(checkpoint, parent, Place(offset, size, len(change["entries"])))
+        self.add(checkpoint, change.get("parent"), len(change["entries"]), Place(offset, size))
 
     def _frame(self, offset: int) -> Data:
-        header = self._read(offset, HEADER_SIZE)
+        header = self._bytes(offset, HEADER_SIZE)
         size = int.from_bytes(header[4:8], "little")
-        return from_bytes(self._read(offset + HEADER_SIZE, size))
+        return from_bytes(self._bytes(offset + HEADER_SIZE, size))
 
-    def _read(self, offset: int, size: int) -> bytes:
+    def _bytes(self, offset: int, size: int) -> bytes:
         if self._handle is None:
             raise StoreError(f"{self._path} is closed")
         data = os.pread(self._handle, size, offset)
