@@ -2,35 +2,35 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Sequence
-from typing import Final
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from hashlib import sha256
+from typing import Any, Final
 
 from anyio import Lock
 
 from loom.core.checkpoint import Checkpoint, LogEntry
 from loom.core.checks import check_text
-from loom.core.clock import Clock, SystemClock
-from loom.core.ids import RecordIds
-from loom.core.record import Receipt
+from loom.core.clock import Clock
 from loom.core.scope import Scope
 from loom.errors import StoreConflict, UsageError
 from loom.protocols.key_values import KeyValues
-from loom.stores import checkpoint_rules as rules
-from loom.stores.checkpoint_door import CheckpointDoor
-from loom.stores.damage import DamagedData, damage_at
-from loom.stores.key_value.nodes import KeyNode, KeyTree, Save, dead, user_prefix
+from loom.stores.checkpoints import Action, BaseCheckpointStore, Link, Removed, Saved, T, TreePort, ancestors_of
+from loom.stores.damage import DamagedData, damage_error
+from loom.stores.key_value.nodes import NO_PARENT, KeyNode, Save, digest, node_id, node_of
 from loom.stores.key_value.verbs import Verbs
 
 _KEPT: Final = 512
-"""Values that are remembered: they never change."""
+"""Values in the cache. A value never changes under its key, so none has to be read again."""
 
 _TRIES: Final = 3
-"""How often a log is read that another process changes under the reading."""
+"""How often keys are listed and values read where one is missing: another process may have just removed it."""
 
 
-class KeyValueCheckpointStore(CheckpointDoor):
-    """Keeps sessions in anything with save, load, list and delete by key, such as a bucket, with every optional power.
+class KeyValueCheckpointStore(BaseCheckpointStore):
+    """Keeps sessions in anything with save, load, list and delete by key, such as a bucket; forks and prunes.
 
     Each save is one value under a key of its own, so it is there or not, and costs what is new; parts that come again
     in a later save are stored again. After a save the keys are listed once more: where another process continued the
@@ -51,168 +51,159 @@ class KeyValueCheckpointStore(CheckpointDoor):
             text: give values to save() as text, for what cannot keep bytes; they are JSON either way.
             clock: what time it is.
         """
+        super().__init__(clock)
         check_text(prefix, "the prefix of a key-value store")
         self._verbs = Verbs(values, text=text)
         self._place = f"the key-value store {type(values).__name__} at {prefix!r}"
         self._prefix = prefix
-        self._clock = clock or SystemClock()
-        self._ids = RecordIds(self._clock)
         self._lock = Lock()
         self._known: OrderedDict[str, bytes] = OrderedDict()
         self._is_closed = False
-
-    async def _save(
-        self, scope: Scope, checkpoint: Checkpoint, *, entries: Sequence[LogEntry], head: str | None
-    ) -> None:
-        rules.check_session(scope, checkpoint)
-        session_id = checkpoint.session_id
-        async with self._lock:
-            tree = await self._tree(scope)
-            if (saved := tree.find(session_id, checkpoint.id)) is not None:
-                held = await self._read(scope, saved)
-                if held.checkpoint is not None:
-                    rules.check_same(checkpoint, entries, held.checkpoint, held.entries)
-                    return
-            parent = None if checkpoint.parent is None else tree.find(session_id, checkpoint.parent)
-            position = None if parent is None else await self._position(scope, parent)
-            newest = tree.find(session_id, None)
-            last = None if newest is None else (await self._read(scope, newest)).checkpoint
-            rules.check_continues(checkpoint, entries, head, newest=last.id if last else None, parent=position)
-            await self._write(scope, tree, checkpoint, parent, entries)
-
-    async def _load(self, scope: Scope, id: str | None = None) -> Checkpoint | None:
-        session_id = rules.session_of(scope)
-        node = (await self._tree(scope)).find(session_id, id)
-        return None if node is None else (await self._read(scope, node)).checkpoint
-
-    async def _history(self, scope: Scope, id: str) -> tuple[LogEntry, ...]:
-        session_id = rules.session_of(scope)
-        with damage_at(self._place):
-            for _ in range(_TRIES):
-                tree = await self._tree(scope)
-                node = tree.find(session_id, id)
-                if node is None:
-                    raise rules.not_found(scope, id)
-                pieces = [(one, (await self._read(scope, one)).entries) for one in tree.chain(node)]
-                if all(one.entries == len(entries) for one, entries in pieces):
-                    return tuple(entry for _, entries in pieces for entry in entries)
-            raise DamagedData(f"a part of the log of session {session_id!r} is missing")
-
-    async def _list(self, scope: Scope, *, limit: int | None = None) -> tuple[Checkpoint, ...]:
-        rules.check_limit(limit)
-        nodes = (await self._tree(scope)).of(scope.session_id)[:limit]
-        found = [(await self._read(scope, node)).checkpoint for node in nodes]
-        return tuple(checkpoint for checkpoint in found if checkpoint is not None)
-
-    async def _delete(self, scope: Scope, id: str) -> bool:
-        session_id = rules.session_of(scope)
-        async with self._lock:
-            tree = await self._tree(scope)
-            node = tree.find(session_id, id)
-            if node is not None:
-                await self._remove(scope, tree, [node])
-            return node is not None
-
-    async def _forget(self, scope: Scope) -> Receipt:
-        async with self._lock:
-            tree = await self._tree(scope)
-            nodes = tree.of(scope.session_id)
-            gone = await self._remove(scope, tree, nodes)
-            removed = {node.name for node in gone}
-            left = [n for n in tree.behind(nodes) if n.name not in removed and (n in nodes or not n.live)]
-            if scope.session_id is None:  # whatever a crash left goes too
-                self._known.clear()
-                for key in await self._verbs.keys(user_prefix(self._prefix, scope)):
-                    await self._verbs.delete(key)
-        entries = sum(node.entries for node in gone)
-        return rules.receipt(checkpoints=len(nodes), entries=entries, left=sum(node.entries for node in left))
-
-    async def fork(self, scope: Scope, id: str, *, session_id: str) -> Checkpoint:
-        """The first checkpoint of a new session, which begins at a checkpoint of this one."""
-        origin, target = rules.session_of(scope), scope.for_session(session_id)
-        async with self._lock:
-            tree = await self._tree(scope)
-            node = tree.find(origin, id)
-            source = None if node is None else (await self._read(scope, node)).checkpoint
-            fork = rules.forked(source, id, new_id=self._ids.next_id(), session_id=session_id, at=self._clock.now())
-            if tree.find(session_id, None) is not None:
-                raise rules.session_exists(session_id)
-            await self._write(target, tree, fork, node, ())
-            return fork
-
-    async def prune(self, scope: Scope, *, keep: int) -> tuple[str, ...]:
-        """Remove all but the newest `keep` checkpoints of a session; returns the ids removed, oldest first."""
-        rules.check_keep(keep)
-        session_id = rules.session_of(scope)
-        async with self._lock:
-            tree = await self._tree(scope)
-            nodes = tree.of(session_id)[keep:][::-1]
-            found = [(await self._read(scope, node)).checkpoint for node in nodes]
-            await self._remove(scope, tree, nodes)
-            return tuple(checkpoint.id for checkpoint in found if checkpoint is not None)
 
     async def aclose(self) -> None:
         """Let go of the key-value store, which stays open. Closing twice is allowed."""
         self._is_closed = True
         self._known.clear()
 
-    async def _tree(self, scope: Scope) -> KeyTree:
+    async def _step(self, scope: Scope, action: Action[T], *, writes: bool) -> T:
         if self._is_closed:
             raise UsageError(f"{self._place} is closed; open another")
-        prefix = user_prefix(self._prefix, scope)
-        return KeyTree(key.removeprefix(prefix) for key in await self._verbs.keys(prefix))
+        prefix = f"{self._prefix}{sha256(scope.for_user().key().encode()).hexdigest()}/"
+        async with self._lock if writes else nullcontext():
+            tries = 0
+            while True:
+                saves = _UserSaves(self._verbs, self._known, prefix, await self._verbs.keys(prefix))
+                try:
+                    return await action(saves)
+                except DamagedData as error:
+                    tries += 1
+                    if tries == _TRIES:
+                        raise damage_error(self._place, error) from error
 
-    async def _read(self, scope: Scope, node: KeyNode) -> Save:
-        """The value of a save; one that was removed this moment holds nothing."""
-        key = user_prefix(self._prefix, scope) + node.key
+    async def _erase(self, scope: Scope, action: Action[Removed]) -> tuple[Removed, tuple[str, ...]]:
+        async def erase(saves: Any) -> Removed:
+            removed = await action(saves)
+            if scope.session_id is None:
+                await saves.clear()
+            return removed
+
+        return await self._step(scope, erase, writes=True), ()
+
+
+class _UserSaves(TreePort[str]):
+    """The saves of one user, as the keys were listed at the start of the step."""
+
+    def __init__(self, verbs: Verbs, known: OrderedDict[str, bytes], prefix: str, keys: Iterable[str]) -> None:
+        self._verbs, self._known, self._prefix = verbs, known, prefix
+        self._nodes: dict[str, KeyNode] = {}
+        self._doubled: list[KeyNode] = []
+        """Keys that a deletion replaced and was cut off before it removed them."""
+        found = filter(None, (node_of(key.removeprefix(prefix)) for key in keys))
+        for node in sorted(found, key=lambda node: (node.name, node.live)):
+            if node.name in self._nodes:  # the one without its checkpoint comes first: that was deleted
+                self._doubled.append(node)
+            self._nodes.setdefault(node.name, node)
+
+    def _of(self, session_id: str | None) -> list[KeyNode]:
+        """Saves with a checkpoint, last saved first."""
+        session = None if session_id is None else digest(session_id)
+        return [node for node in reversed(self._nodes.values()) if node.live and session in (None, node.session)]
+
+    async def find(self, session_id: str, *ids: str | None) -> list[Saved[str] | None]:
+        """The checkpoints with these ids; None asks for the newest."""
+        held = self._of(session_id)
+        found: list[Saved[str] | None] = []
+        for id in ids:
+            wanted = None if id is None else node_id(session_id, id)
+            node = next((node for node in held if wanted in (None, node.id)), None)
+            checkpoint = None if node is None else (await self._read(node)).checkpoint
+            found.append(None if node is None or checkpoint is None else Saved(node.name, checkpoint))
+        return found
+
+    async def checkpoints(self, session_id: str | None, limit: int | None) -> list[Checkpoint]:
+        """The checkpoints of a session, or of all, last saved first."""
+        found = [(await self._read(node)).checkpoint for node in self._of(session_id)[:limit]]
+        return [checkpoint for checkpoint in found if checkpoint is not None]
+
+    async def log(self, session_id: str, id: str, *, whole: bool) -> list[LogEntry] | None:
+        """The log up to a checkpoint, or only what its save added."""
+        wanted = node_id(session_id, id)
+        node = next((node for node in self._of(session_id) if node.id == wanted), None)
+        if node is None:
+            return None
+        chain = [node]
+        while whole and chain[-1].parent != NO_PARENT:
+            parent = self._nodes.get(chain[-1].parent)
+            if parent is None:
+                raise DamagedData(f"the log before save {chain[-1].number} of a conversation is missing")
+            chain.append(parent)
+        log: list[LogEntry] = []
+        for node in reversed(chain):
+            entries = (await self._read(node)).entries
+            if len(entries) != node.entries:
+                raise DamagedData(f"a part of the log of session {session_id!r} is missing")
+            log += entries
+        return log
+
+    async def keys(self, session_id: str | None) -> list[str]:
+        """The names of the saves with a checkpoint, last saved first."""
+        return [node.name for node in self._of(session_id)]
+
+    async def links(self, keys: Sequence[str], *, ancestors: bool) -> list[Link[str]]:
+        """These saves, and with `ancestors` all that they continue, the newest first."""
+        children = Counter(node.parent for node in self._nodes.values())
+        found = ancestors_of(keys, self._parent) if ancestors else keys
+        nodes = [self._nodes[name] for name in sorted(found, reverse=True)]
+        return [Link(n.name, n.parent, n.live, n.entries, children[n.name]) for n in nodes]
+
+    def _parent(self, name: str) -> str | None:
+        parent = self._nodes[name].parent
+        return parent if parent in self._nodes else None
+
+    async def write(self, checkpoint: Checkpoint, entries: Sequence[LogEntry], parent: str | None) -> None:
+        """Write a save under a new key; where another process continued the session meanwhile, take it back."""
+        session = digest(checkpoint.session_id)
+        number = 1 + max((node.number for node in self._nodes.values()), default=-1)
+        id = node_id(checkpoint.session_id, checkpoint.id)
+        node = KeyNode(number, id, parent or NO_PARENT, session, len(entries), live=True)
+        value = Save(checkpoint, tuple(entries)).to_bytes()
+        await self._verbs.save(self._prefix + node.key, value)
+        now = _UserSaves(self._verbs, self._known, self._prefix, await self._verbs.keys(self._prefix))
+        if not {*await now.keys(checkpoint.session_id)} <= {*await self.keys(checkpoint.session_id), node.name}:
+            await self._verbs.delete(self._prefix + node.key)
+            raise StoreConflict(
+                f"another process continued session {checkpoint.session_id!r} at the same moment; nothing was saved: "
+                "load it again before going on"
+            )
+        self._keep(node, value)
+
+    async def drop(self, bare: Sequence[str], gone: Sequence[str]) -> None:
+        """Remove checkpoints and saves. A save that stays is written without its checkpoint before it is deleted."""
+        for node in (self._nodes[name] for name in bare):
+            stays = Save(None, (await self._read(node)).entries)
+            await self._verbs.save(self._prefix + replace(node, live=False).key, stays.to_bytes())
+        for node in (*(self._nodes[name] for name in (*bare, *gone)), *self._doubled):
+            self._known.pop(self._prefix + node.key, None)
+            await self._verbs.delete(self._prefix + node.key)
+
+    async def clear(self) -> None:
+        """Remove every key of the user, also what a crash left."""
+        self._known.clear()
+        for key in await self._verbs.keys(self._prefix):
+            await self._verbs.delete(key)
+
+    async def _read(self, node: KeyNode) -> Save:
+        """The value of a save; one that was removed this moment is empty."""
+        key = self._prefix + node.key
         value = self._known.get(key) or await self._verbs.load(key)
         if value is None:
             return Save(None, ())
-        with damage_at(self._place):
-            save = Save.from_bytes(value)
-        self._keep(key, value)
+        save = Save.from_bytes(value)
+        self._keep(node, value)
         return save
 
-    def _keep(self, key: str, value: bytes) -> None:
-        self._known[key] = value
-        self._known.move_to_end(key)
+    def _keep(self, node: KeyNode, value: bytes) -> None:
+        self._known[self._prefix + node.key] = value
+        self._known.move_to_end(self._prefix + node.key)
         while len(self._known) > _KEPT:
             self._known.popitem(last=False)
-
-    async def _position(self, scope: Scope, node: KeyNode) -> int | None:
-        held = (await self._read(scope, node)).checkpoint
-        return None if held is None else held.position
-
-    async def _write(
-        self,
-        scope: Scope,
-        tree: KeyTree,
-        checkpoint: Checkpoint,
-        parent: KeyNode | None,
-        entries: Sequence[LogEntry],
-    ) -> None:
-        node = tree.next(checkpoint.session_id, checkpoint.id, parent, len(entries))
-        key = user_prefix(self._prefix, scope) + node.key
-        value = Save(checkpoint, tuple(entries)).to_bytes()
-        await self._verbs.save(key, value)
-        before = {known.name for known in tree.of(checkpoint.session_id)}
-        after = {known.name for known in (await self._tree(scope)).of(checkpoint.session_id)}
-        if not after <= before | {node.name}:
-            await self._verbs.delete(key)
-            raise StoreConflict(
-                f"session {checkpoint.session_id!r} was continued by somebody else at the same moment; nothing was "
-                "saved: load it again before going on"
-            )
-        self._keep(key, value)
-
-    async def _remove(self, scope: Scope, tree: KeyTree, nodes: Sequence[KeyNode]) -> list[KeyNode]:
-        """Remove checkpoints, and the log that nobody needs any more; returns the saves that are gone."""
-        prefix = user_prefix(self._prefix, scope)
-        gone, kept = tree.without(nodes)
-        for node in kept:
-            held = await self._read(scope, node)
-            await self._verbs.save(prefix + dead(node).key, Save(None, held.entries).to_bytes())
-        for node in (*kept, *gone, *tree.doubled):
-            self._known.pop(prefix + node.key, None)
-            await self._verbs.delete(prefix + node.key)
-        return gone
