@@ -1,4 +1,4 @@
-"""The Lua of checkpoints: each script is one step that nobody sees half of.
+"""The Lua of checkpoints: each script is one step that no other client sees half of.
 
 A node is one save: the entries it brought, and the checkpoint behind them. A node whose checkpoint was removed stays
 while another continues its log. Nodes are named by 16 digits that rise and are never used again; a session by the 64
