@@ -1,27 +1,77 @@
-"""Checkpoints in a schema of a Postgres database."""
+"""Checkpoints in a schema of a Postgres database.
+
+A node is one save: the entries it added, and the checkpoint behind them. A parent is always older than its children,
+and has a smaller number. Parts are rows of their own, stored once for each user; entries name them by their place in
+the node's list of hashes.
+"""
+
+# ruff: noqa: S608 - only conditions of this module stand in SQL; every value is bound
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from typing import Self
+from typing import TYPE_CHECKING, Any, Self
 
 from loom.core.checkpoint import Checkpoint, LogEntry
-from loom.core.clock import Clock, SystemClock
-from loom.core.ids import RecordIds
-from loom.core.record import Receipt
+from loom.core.clock import Clock
+from loom.core.message_codec import checkpoint_from_dict, checkpoint_to_dict, from_bytes, to_bytes
 from loom.core.scope import Scope
-from loom.stores import checkpoint_rules as rules
-from loom.stores.checkpoint_door import CheckpointDoor
-from loom.stores.postgres import checkpoint_rows as table
+from loom.stores.checkpoints import (
+    Action,
+    BaseCheckpointStore,
+    Saved,
+    T,
+    TreeLink,
+    TreePort,
+    pack_entries,
+    unpack_entries,
+)
+from loom.stores.damage import reading
+from loom.stores.postgres.connection import one, rows, run
 from loom.stores.postgres.guard import Guard, guarded
+from loom.stores.postgres.owners import owner_of
 from loom.stores.postgres.schema import SCHEMA, UNSWEPT
 
+if TYPE_CHECKING:
+    from loom.stores.postgres.connection import Database
 
-class PostgresCheckpointStore(CheckpointDoor):
-    """Keeps sessions in Postgres, with every optional power. Any number of stores and processes may share a schema.
+_KEEP = (
+    "INSERT INTO checkpoint_parts (owner, hash, body, uses) SELECT %s, * FROM unnest(%s::bytea[], %s::bytea[], "
+    "%s::bigint[]) ON CONFLICT (owner, hash) DO UPDATE SET uses = checkpoint_parts.uses + excluded.uses"
+)
+_RELEASE = (
+    "UPDATE checkpoint_parts AS p SET uses = p.uses - gone.uses FROM unnest(%s::bytea[], %s::bigint[]) "
+    "AS gone (hash, uses) WHERE p.owner = %s AND p.hash = gone.hash"
+)
+_CHAIN = """
+WITH RECURSIVE chain (node, parent) AS (
+    SELECT n.node, n.parent FROM checkpoint_nodes AS n WHERE n.owner = %s AND {}
+    UNION SELECT n.node, n.parent FROM checkpoint_nodes AS n JOIN chain ON n.owner = %s AND n.node = chain.parent
+    WHERE %s
+)
+"""
+_LINKS = _CHAIN.format("n.node = ANY(%s)") + (
+    "SELECT n.node, n.parent, n.session_id IS NOT NULL, n.size, "
+    "(SELECT count(*) FROM checkpoint_nodes AS c WHERE c.owner = n.owner AND c.parent = n.node) "
+    "FROM checkpoint_nodes AS n JOIN chain ON chain.node = n.node WHERE n.owner = %s ORDER BY n.node DESC"
+)
+# Entries and parts in one statement, and so as they were at one moment: the parts follow, without a node.
+_LOG = _CHAIN.format("n.session_id = %s AND n.id = %s") + (
+    ", saves AS (SELECT n.node, n.entries, n.parts FROM checkpoint_nodes AS n JOIN chain ON chain.node = n.node "
+    "WHERE n.owner = %s) SELECT node, entries, parts FROM saves UNION ALL "
+    "SELECT NULL, p.body, ARRAY[p.hash] FROM checkpoint_parts AS p WHERE p.owner = %s "
+    "AND p.hash IN (SELECT unnest(parts) FROM saves) ORDER BY 1"
+)
+
+
+class PostgresCheckpointStore(BaseCheckpointStore):
+    """Keeps sessions in Postgres; forks and prunes. Any number of stores and processes may share a schema.
 
     The schema may be that of a PostgresStore, and is made by the same `init_schema()`; the arguments are the same.
     """
+
+    _after_forgetting = UNSWEPT
 
     def __init__(
         self,
@@ -34,8 +84,7 @@ class PostgresCheckpointStore(CheckpointDoor):
         allow_owner: bool = False,
         make_schema: bool = True,
     ) -> None:
-        self._clock = clock or SystemClock()
-        self._ids = RecordIds(self._clock)
+        super().__init__(clock)
         insists = Guard(schema, allow_owner, make_schema)
         self._server = guarded(dsn, insists, pool_size=pool_size, timeout=timeout)
 
@@ -43,87 +92,82 @@ class PostgresCheckpointStore(CheckpointDoor):
         await self._server.open()
         return self
 
-    async def __aexit__(self, *_: object) -> None:
-        await self.aclose()
-
-    async def _save(
-        self, scope: Scope, checkpoint: Checkpoint, *, entries: Sequence[LogEntry], head: str | None
-    ) -> None:
-        rules.check_session(scope, checkpoint)
-        async with self._server.transaction(scope, writes=True) as db:
-            saved = await table.find(db, scope, checkpoint.id)
-            if saved is not None:
-                held = await table.entries_of(db, scope, saved.node)
-                rules.check_same(checkpoint, entries, saved.checkpoint, held)
-                return
-            newest = await table.find(db, scope, None)
-            parent = None if checkpoint.parent is None else await table.find(db, scope, checkpoint.parent)
-            rules.check_continues(
-                checkpoint,
-                entries,
-                head,
-                newest=None if newest is None else newest.checkpoint.id,
-                parent=None if parent is None else parent.checkpoint.position,
-            )
-            await table.add(db, scope, checkpoint, None if parent is None else parent.node, entries)
-
-    async def _load(self, scope: Scope, id: str | None = None) -> Checkpoint | None:
-        rules.session_of(scope)
-        async with self._server.transaction(scope) as db:
-            found = await table.find(db, scope, id)
-        return None if found is None else found.checkpoint
-
-    async def _history(self, scope: Scope, id: str) -> tuple[LogEntry, ...]:
-        rules.session_of(scope)
-        # Under the user's lock, so that nobody removes parts between the reading of entries and of parts.
-        async with self._server.transaction(scope, writes=True) as db:
-            found = await table.find(db, scope, id)
-            if found is None:
-                raise rules.not_found(scope, id)
-            return tuple(await table.history(db, scope, found.node))
-
-    async def _list(self, scope: Scope, *, limit: int | None = None) -> tuple[Checkpoint, ...]:
-        rules.check_limit(limit)
-        async with self._server.transaction(scope) as db:
-            return tuple(found.checkpoint for found in await table.saved(db, scope, limit))
-
-    async def _delete(self, scope: Scope, id: str) -> bool:
-        rules.session_of(scope)
-        async with self._server.transaction(scope, writes=True) as db:
-            found = await table.find(db, scope, id)
-            if found is not None:
-                await table.remove(db, scope, [found.node])
-            return found is not None
-
-    async def _forget(self, scope: Scope) -> Receipt:
-        async with self._server.transaction(scope, writes=True) as db:
-            nodes = [found.node for found in await table.saved(db, scope)]
-            entries, left = await table.remove(db, scope, nodes)
-        pending = (UNSWEPT,) if nodes else ()
-        return rules.receipt(checkpoints=len(nodes), entries=entries, left=left, pending=pending)
-
-    async def fork(self, scope: Scope, id: str, *, session_id: str) -> Checkpoint:
-        """The first checkpoint of a new session, which begins at a checkpoint of this one."""
-        rules.session_of(scope)
-        target, new_id, now = scope.for_session(session_id), self._ids.next_id(), self._clock.now()
-        async with self._server.transaction(scope, writes=True) as db:
-            found = await table.find(db, scope, id)
-            source = None if found is None else found.checkpoint
-            fork = rules.forked(source, id, new_id=new_id, session_id=session_id, at=now)
-            if await table.find(db, target, None) is not None:
-                raise rules.session_exists(session_id)
-            await table.add(db, target, fork, None if found is None else found.node, ())
-            return fork
-
-    async def prune(self, scope: Scope, *, keep: int) -> tuple[str, ...]:
-        """Remove all but the newest `keep` checkpoints of a session; returns the ids removed, oldest first."""
-        rules.check_keep(keep)
-        rules.session_of(scope)
-        async with self._server.transaction(scope, writes=True) as db:
-            old = (await table.saved(db, scope))[keep:][::-1]
-            await table.remove(db, scope, [found.node for found in old])
-            return tuple(found.checkpoint.id for found in old)
+    async def _step(self, scope: Scope, action: Action[T], *, writes: bool) -> T:
+        async with self._server.transaction(scope, writes=writes) as db:
+            return await action(_PostgresSaves(db, scope))
 
     async def aclose(self) -> None:
         """Give all connections back. Closing twice is allowed."""
         await self._server.close()
+
+
+class _PostgresSaves(TreePort[int]):
+    """The saves of one user, inside a transaction that the caller holds."""
+
+    def __init__(self, db: Database, scope: Scope) -> None:
+        self._db, self._owner = db, owner_of(scope)
+
+    async def find(self, session_id: str, *ids: str | None) -> list[Saved[int] | None]:
+        found: list[Saved[int] | None] = []
+        for id in ids:
+            which, values = ("true", ()) if id is None else ("id = %s", (id,))
+            row = await one(
+                self._db,
+                f"SELECT node, data FROM checkpoint_nodes WHERE owner = %s AND session_id = %s AND {which} "
+                "ORDER BY node DESC LIMIT 1",
+                *(self._owner, session_id, *values),
+            )
+            found.append(None if row is None else Saved(int(row[0]), _checkpoint(*row)))
+        return found
+
+    async def checkpoints(self, session_id: str | None, limit: int | None) -> list[Checkpoint]:
+        return [_checkpoint(*row) for row in await self._rows("node, data", session_id, limit)]
+
+    async def keys(self, session_id: str | None) -> list[int]:
+        return [int(node) for (node,) in await self._rows("node", session_id)]
+
+    async def _rows(self, columns: str, session_id: str | None, limit: int | None = None) -> list[tuple[Any, ...]]:
+        which, values = ("session_id IS NOT NULL", ()) if session_id is None else ("session_id = %s", (session_id,))
+        sql = f"SELECT {columns} FROM checkpoint_nodes WHERE owner = %s AND {which} ORDER BY node DESC LIMIT %s"
+        return await rows(self._db, sql, self._owner, *values, limit)
+
+    async def log(self, session_id: str, id: str, *, whole: bool) -> list[LogEntry] | None:
+        owner = self._owner
+        found = await rows(self._db, _LOG, owner, session_id, id, owner, whole, owner, owner)
+        pieces = [(entries, hashes) for node, entries, hashes in found if node is not None]
+        bodies = {hashes[0]: body for node, body, hashes in found if node is None}
+        return unpack_entries(pieces, bodies) if pieces else None
+
+    async def links(self, keys: Sequence[int], *, ancestors: bool) -> list[TreeLink[int]]:
+        found = await rows(self._db, _LINKS, self._owner, [*keys], self._owner, ancestors, self._owner)
+        return [TreeLink(*row) for row in found]
+
+    async def write(self, checkpoint: Checkpoint, entries: Sequence[LogEntry], parent: int | None) -> None:
+        owner, packed = self._owner, pack_entries(entries)
+        bodies, uses = packed.bodies, Counter(packed.hashes)
+        await run(self._db, _KEEP, owner, list(bodies), list(bodies.values()), [uses[hash] for hash in bodies])
+        await run(
+            self._db,
+            "INSERT INTO checkpoint_nodes (owner, node, parent, session_id, id, data, size, parts, entries) "
+            "SELECT %s, (SELECT coalesce(max(node), 0) + 1 FROM checkpoint_nodes WHERE owner = %s), %s, %s, %s, %s, "
+            "%s, %s::bytea[], %s",
+            *(owner, owner, parent, checkpoint.session_id, checkpoint.id, to_bytes(checkpoint_to_dict(checkpoint))),
+            *(len(entries), list(packed.hashes), packed.entries),
+        )
+
+    async def drop(self, bare: Sequence[int], gone: Sequence[int]) -> None:
+        db, owner = self._db, self._owner
+        which = "WHERE owner = %s AND node = ANY(%s)"
+        sql = f"UPDATE checkpoint_nodes SET session_id = NULL, id = NULL, data = NULL {which}"
+        await run(db, sql, owner, [*bare])
+        uses: Counter[bytes] = Counter()
+        for (parts,) in await rows(db, f"DELETE FROM checkpoint_nodes {which} RETURNING parts", owner, [*gone]):
+            uses.update(parts)
+        await run(db, _RELEASE, list(uses), list(uses.values()), owner)
+        sql = "DELETE FROM checkpoint_parts WHERE owner = %s AND hash = ANY(%s) AND uses = 0"
+        await run(db, sql, owner, list(uses))
+
+
+def _checkpoint(node: int, data: bytes) -> Checkpoint:
+    with reading(f"checkpoint number {node}"):
+        return checkpoint_from_dict(from_bytes(data))
