@@ -101,8 +101,8 @@ async def test_a_file_of_another_program_or_user_is_not_touched(tmp_path, store)
         assert path.read_bytes() == foreign
     path.write_bytes(mine)
     await save(store, BOB.for_session("chat"), "c1", "tea")
-    (his,) = [file for file in path.parent.glob("*.log") if file != path]
-    his.write_bytes(mine)
+    (theirs,) = [file for file in path.parent.glob("*.log") if file != path]
+    theirs.write_bytes(mine)
     async with aclosing(FileCheckpointStore(path.parent)) as other:
         with pytest.raises(StoreError, match="another user"):
             await other.load(BOB.for_session("chat"))

@@ -6,7 +6,7 @@ import pytest
 from loom.core.scope import Scope
 from loom.errors import FormatTooNew, StoreError
 from loom.protocols.memory_store import Query
-from loom.stores.sqlite import SqliteCheckpointStore, SqliteStore, checkpoint_rows
+from loom.stores.sqlite import SqliteCheckpointStore, SqliteStore, checkpoints
 from loom.testing.conformance.checkpoint_samples import (
     CHAT,
     everything,
@@ -92,7 +92,7 @@ async def test_equal_parts_are_stored_once_and_go_with_their_last_use(path):
         first = await save(store, CHAT, "c1", "same", "same", "one")
         await save(store, ALICE.for_session("other"), "c1", "same")
         await save(store, Scope(user_id="bob", session_id="chat"), "c1", "same")
-        assert rows_in(path)[3] == 3  # bob's part is his own
+        assert rows_in(path)[3] == 3  # bob's part is not shared
         await save(store, CHAT, "c2", "same", "two", after=first)
         assert execute(path, "SELECT sum(uses) FROM checkpoint_part_keys") == [(7,)]
         await store.delete(CHAT, "c2")
@@ -103,7 +103,7 @@ async def test_equal_parts_are_stored_once_and_go_with_their_last_use(path):
 
 
 async def test_parts_with_equal_hashes_are_told_apart(path, monkeypatch):
-    monkeypatch.setattr(checkpoint_rows, "_hash", lambda _: 7)
+    monkeypatch.setattr(checkpoints, "_hash", lambda _: 7)
     async with SqliteCheckpointStore(path) as store:
         first = await save(store, CHAT, "c1", "tea", "milk", "tea")
         await save(store, CHAT, "c2", "milk", after=first)

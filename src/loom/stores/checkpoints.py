@@ -37,7 +37,7 @@ class Saved(NamedTuple, Generic[K]):
     checkpoint: Checkpoint
 
 
-class Link(NamedTuple, Generic[K]):
+class TreeLink(NamedTuple, Generic[K]):
     """A save in the tree: the save it continues, how many entries it added, and how many saves continue it."""
 
     key: K
@@ -66,8 +66,8 @@ class CheckpointPort(ABC, Generic[K]):
     Laws:
     - a session has the checkpoints that were appended to it and not removed; its newest is the one appended last;
     - append() is atomic and durable, also when the process is killed: all of it is there, or nothing;
-    - append() compares and sets: where the newest checkpoint of the session or the parent is no longer the given one,
-      it writes nothing and returns False. Where a step excludes other writers it always returns True;
+    - append() compares and sets: where the newest checkpoint of the session or the parent changed since it was read, it
+      writes nothing and returns False. Where a step excludes other writers it always returns True;
     - remove() is atomic and durable too, and removes no piece of the log that a remaining checkpoint needs;
     - a step of one user never sees or changes saves of another; ids are data;
     - what cannot be read raises DamagedData, what a newer Loom wrote FormatTooNew.
@@ -83,7 +83,7 @@ class CheckpointPort(ABC, Generic[K]):
 
     @abstractmethod
     async def log(self, session_id: str, id: str, *, whole: bool) -> list[LogEntry] | None:
-        """The log up to a checkpoint, or only what its save added; None where there is no such checkpoint."""
+        """The log up to a checkpoint, or only what its save added; None where it is not there."""
 
     @abstractmethod
     async def append(
@@ -117,7 +117,7 @@ class TreePort(CheckpointPort[K]):
         """The keys of the saves with a checkpoint, last saved first. Reads no checkpoint: a damaged one can go."""
 
     @abstractmethod
-    async def links(self, keys: Sequence[K], *, ancestors: bool) -> list[Link[K]]:
+    async def links(self, keys: Sequence[K], *, ancestors: bool) -> list[TreeLink[K]]:
         """These saves, and with `ancestors` all that they continue; each once, and before the save it continues."""
 
     @abstractmethod
@@ -168,7 +168,7 @@ class TreePort(CheckpointPort[K]):
         return gone, left
 
 
-def _sweep(links: Sequence[Link[K]], removed: frozenset[K]) -> tuple[dict[K, int], int]:
+def _sweep(links: Sequence[TreeLink[K]], removed: frozenset[K]) -> tuple[dict[K, int], int]:
     gone: dict[K, int] = {}
     freed: Counter[K | None] = Counter()
     left = 0
@@ -330,7 +330,9 @@ class BaseCheckpointStore(ABC):
             for _ in range(_TRIES):
                 (source,) = await port.find(origin, id)
                 if source is None:
-                    raise NotFound(f"there is no checkpoint {id!r} to fork from; list() says which there are")
+                    raise NotFound(
+                        f"session {origin!r} holds no checkpoint {id!r} to fork from; list() says which there are"
+                    )
                 if (await port.find(target, None))[0] is not None:
                     raise StoreConflict(f"session {target!r} already exists; fork into a new one")
                 first = replace(source.checkpoint, id=new_id, session_id=target, parent=id, at=now)
@@ -492,11 +494,11 @@ class MemoryTree(TreePort[int], Generic[C]):
         """The numbers of the saves with a checkpoint, last saved first."""
         return [node.number for node in self._of(session_id)]
 
-    async def links(self, keys: Sequence[int], *, ancestors: bool) -> list[Link[int]]:
+    async def links(self, keys: Sequence[int], *, ancestors: bool) -> list[TreeLink[int]]:
         """These saves, and with `ancestors` all that they continue, the newest first."""
         found = ancestors_of(keys, lambda number: self.nodes[number].parent) if ancestors else keys
         nodes = [self.nodes[number] for number in sorted(found, reverse=True)]
-        return [Link(n.number, n.parent, n.checkpoint is not None, n.entries, n.children) for n in nodes]
+        return [TreeLink(n.number, n.parent, n.checkpoint is not None, n.entries, n.children) for n in nodes]
 
 
 HASH = 32

@@ -4,7 +4,7 @@ from hashlib import sha256
 
 import pytest
 
-from loom.stores.redis import checkpoint_rows, checkpoint_scripts
+from loom.stores.redis import checkpoint_scripts, checkpoints
 from loom.stores.redis.names import USER_KEYS, CheckpointNames
 from loom.testing.clock import FakeClock
 from loom.testing.conformance import CheckpointStoreSuite
@@ -32,7 +32,7 @@ def named_by(text):
 
 def sessions_by(text):
     """Sessions told apart by less than their id."""
-    return [(checkpoint_rows, "session_name", lambda scope: sha256(text(scope).encode()).hexdigest())]
+    return [(checkpoints, "session_name", lambda scope: sha256(text(scope).encode()).hexdigest())]
 
 
 def said(old, new, *names):

@@ -145,7 +145,7 @@ async def test_a_change_removes_what_is_over_and_nothing_else(store, clock):
     assert not [key for key in user_keys(store) if await call(store, "EXISTS", key)]
 
 
-async def test_redis_drops_a_user_when_his_last_session_is_over(store, clock):
+async def test_redis_drops_a_user_when_their_last_session_is_over(store, clock):
     await save_turns(store, CHAT, "c1")
     clock.advance(1800)
     fork = await store.fork(CHAT, "c1", session_id="fork")

@@ -1,4 +1,4 @@
-"""What a file system has to be told so that what was acknowledged is still there after a crash."""
+"""Files that survive a crash: locks, durable writes, atomic replacement."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from loom.errors import StoreUnavailable, UsageError
 from loom.stores.damage import damage_at
 
 DEADLINE_SECONDS = 30.0
-"""How long a lock is waited for before the store counts as unavailable."""
+"""How long to wait for a lock before the store counts as unavailable."""
 
 
 @contextmanager
@@ -20,7 +20,7 @@ def locked(path: Path, *, exclusive: bool) -> Generator[None]:
     """Hold the lock of a folder: one writer, or any number of readers, in all processes.
 
     The lock belongs to this one open file and ends with it, also when the process is killed. A writer makes the file;
-    a reader who finds none reads without it, for nobody writes there.
+    a reader that finds none reads without it, because nothing was ever written there.
     """
     try:
         import fcntl  # noqa: PLC0415 - not every system has it
@@ -38,7 +38,7 @@ def locked(path: Path, *, exclusive: bool) -> Generator[None]:
                 break
             if time.monotonic() >= deadline:
                 raise StoreUnavailable(
-                    f"{path} was held by another process for {DEADLINE_SECONDS:.0f} s; try again, or look who holds it"
+                    f"{path} was held by another process for {DEADLINE_SECONDS:.0f} s; try again, or end that process"
                 )
             time.sleep(0.002)
         yield

@@ -23,7 +23,7 @@ def frames_of(data: bytes, what: str) -> tuple[list[tuple[int, bytes]], int]:
     """The frames as (offset, payload), and where the last whole one ends.
 
     What follows it is a write that was cut short. Raises StoreError if a whole frame comes after a broken one:
-    that is no cut but damage, and cutting there would lose what was acknowledged.
+    that is damage, and cutting there would lose acknowledged saves.
     """
     found: list[tuple[int, bytes]] = []
     end = 0

@@ -31,7 +31,7 @@ class MemoryCheckpointStore(BaseCheckpointStore):
     def __init__(self, *, clock: Clock | None = None) -> None:
         super().__init__(clock)
         self._lock = Lock()
-        self._users: dict[Scope, _UserSaves] = {}
+        self._users: dict[Scope, _MemorySaves] = {}
         self._is_closed = False
 
     async def _step(self, scope: Scope, action: Action[T], *, writes: bool) -> T:  # noqa: ARG002
@@ -39,7 +39,7 @@ class MemoryCheckpointStore(BaseCheckpointStore):
             if self._is_closed:
                 raise UsageError("this checkpoint store is closed; open another")
             user = scope.for_user()
-            saves = self._users.pop(user, None) or _UserSaves()
+            saves = self._users.pop(user, None) or _MemorySaves()
             try:
                 return finish(action(saves))
             finally:
@@ -53,7 +53,7 @@ class MemoryCheckpointStore(BaseCheckpointStore):
             self._users.clear()
 
 
-class _UserSaves(MemoryTree[_Piece]):
+class _MemorySaves(MemoryTree[_Piece]):
     """The saves of one user, as bytes that a caller cannot change; equal parts once."""
 
     def __init__(self) -> None:
@@ -66,13 +66,11 @@ class _UserSaves(MemoryTree[_Piece]):
         return unpack_entries(pieces, {hash: self._parts[hash] for _, hashes in pieces for hash in hashes})
 
     async def write(self, checkpoint: Checkpoint, entries: Sequence[LogEntry], parent: int | None) -> None:
-        """Keep a save."""
         packed = pack_entries(entries)
         self._parts.update(packed.bodies)
         self.add(checkpoint, parent, len(entries), (packed.entries, packed.hashes))
 
     async def drop(self, bare: Sequence[int], gone: Sequence[int]) -> None:
-        """Remove checkpoints and saves, and the parts that no other save uses."""
         if self.cut(bare, gone):
             used = {hash for node in self.nodes.values() for hash in node.content[1]}
             self._parts = {hash: body for hash, body in self._parts.items() if hash in used}

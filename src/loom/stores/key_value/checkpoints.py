@@ -1,11 +1,14 @@
-"""Checkpoints in a key-value store: one value for each save, written once."""
+"""Checkpoints in a key-value store: one value for each save, written once.
+
+The order, the session and the parent of a save are in its key, the rest is in its value.
+"""
 
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Any, Final
 
@@ -14,12 +17,21 @@ from anyio import Lock
 from loom.core.checkpoint import Checkpoint, LogEntry
 from loom.core.checks import check_text
 from loom.core.clock import Clock
+from loom.core.message import JSON
+from loom.core.message_codec import (
+    check_format,
+    checkpoint_from_dict,
+    checkpoint_to_dict,
+    entry_from_dict,
+    entry_to_dict,
+    from_bytes,
+    to_bytes,
+)
 from loom.core.scope import Scope
 from loom.errors import StoreConflict, UsageError
 from loom.protocols.key_values import KeyValues
-from loom.stores.checkpoints import Action, BaseCheckpointStore, Link, Removed, Saved, T, TreePort, ancestors_of
-from loom.stores.damage import DamagedData, damage_error
-from loom.stores.key_value.nodes import NO_PARENT, KeyNode, Save, digest, node_id, node_of
+from loom.stores.checkpoints import Action, BaseCheckpointStore, Removed, Saved, T, TreeLink, TreePort, ancestors_of
+from loom.stores.damage import DamagedData, damage_error, reading
 from loom.stores.key_value.verbs import Verbs
 
 _KEPT: Final = 512
@@ -27,6 +39,20 @@ _KEPT: Final = 512
 
 _TRIES: Final = 3
 """How often keys are listed and values read where one is missing: another process may have just removed it."""
+
+_FORMAT: Final = 1
+_NO_PARENT: Final = "-"
+_FIELDS: Final = 5
+
+
+def _digest(text: str) -> str:
+    """A text as 32 characters that may stand in a key."""
+    return sha256(text.encode()).hexdigest()[:32]
+
+
+def _node_id(session_id: str, checkpoint_id: str) -> str:
+    """The digest of a checkpoint of a session; the length keeps the two apart."""
+    return _digest(f"{len(session_id)}:{session_id}{checkpoint_id}")
 
 
 class KeyValueCheckpointStore(BaseCheckpointStore):
@@ -72,7 +98,7 @@ class KeyValueCheckpointStore(BaseCheckpointStore):
         async with self._lock if writes else nullcontext():
             tries = 0
             while True:
-                saves = _UserSaves(self._verbs, self._known, prefix, await self._verbs.keys(prefix))
+                saves = _KeyValueSaves(self._verbs, self._known, prefix, await self._verbs.keys(prefix))
                 try:
                     return await action(saves)
                 except DamagedData as error:
@@ -90,85 +116,80 @@ class KeyValueCheckpointStore(BaseCheckpointStore):
         return await self._step(scope, erase, writes=True), ()
 
 
-class _UserSaves(TreePort[str]):
+class _KeyValueSaves(TreePort[str]):
     """The saves of one user, as the keys were listed at the start of the step."""
 
     def __init__(self, verbs: Verbs, known: OrderedDict[str, bytes], prefix: str, keys: Iterable[str]) -> None:
         self._verbs, self._known, self._prefix = verbs, known, prefix
-        self._nodes: dict[str, KeyNode] = {}
-        self._doubled: list[KeyNode] = []
+        self._nodes: dict[str, _KeyNode] = {}
+        self._doubled: list[_KeyNode] = []
         """Keys that a deletion replaced and was cut off before it removed them."""
-        found = filter(None, (node_of(key.removeprefix(prefix)) for key in keys))
+        found = filter(None, (_node_of(key.removeprefix(prefix)) for key in keys))
         for node in sorted(found, key=lambda node: (node.name, node.live)):
             if node.name in self._nodes:  # the one without its checkpoint comes first: that was deleted
                 self._doubled.append(node)
             self._nodes.setdefault(node.name, node)
 
-    def _of(self, session_id: str | None) -> list[KeyNode]:
+    def _of(self, session_id: str | None) -> list[_KeyNode]:
         """Saves with a checkpoint, last saved first."""
-        session = None if session_id is None else digest(session_id)
+        session = None if session_id is None else _digest(session_id)
         return [node for node in reversed(self._nodes.values()) if node.live and session in (None, node.session)]
 
     async def find(self, session_id: str, *ids: str | None) -> list[Saved[str] | None]:
-        """The checkpoints with these ids; None asks for the newest."""
         held = self._of(session_id)
         found: list[Saved[str] | None] = []
         for id in ids:
-            wanted = None if id is None else node_id(session_id, id)
+            wanted = None if id is None else _node_id(session_id, id)
             node = next((node for node in held if wanted in (None, node.id)), None)
             checkpoint = None if node is None else (await self._read(node)).checkpoint
             found.append(None if node is None or checkpoint is None else Saved(node.name, checkpoint))
         return found
 
     async def checkpoints(self, session_id: str | None, limit: int | None) -> list[Checkpoint]:
-        """The checkpoints of a session, or of all, last saved first."""
         found = [(await self._read(node)).checkpoint for node in self._of(session_id)[:limit]]
         return [checkpoint for checkpoint in found if checkpoint is not None]
 
     async def log(self, session_id: str, id: str, *, whole: bool) -> list[LogEntry] | None:
-        """The log up to a checkpoint, or only what its save added."""
-        wanted = node_id(session_id, id)
+        wanted = _node_id(session_id, id)
         node = next((node for node in self._of(session_id) if node.id == wanted), None)
         if node is None:
             return None
         chain = [node]
-        while whole and chain[-1].parent != NO_PARENT:
+        while whole and chain[-1].parent != _NO_PARENT:
             parent = self._nodes.get(chain[-1].parent)
             if parent is None:
                 raise DamagedData(f"the log before save {chain[-1].number} of a conversation is missing")
             chain.append(parent)
-        log: list[LogEntry] = []
-        for node in reversed(chain):
-            entries = (await self._read(node)).entries
-            if len(entries) != node.entries:
-                raise DamagedData(f"a part of the log of session {session_id!r} is missing")
-            log += entries
-        return log
+        return [entry for node in reversed(chain) for entry in await self._entries(node)]
+
+    async def _entries(self, node: _KeyNode) -> tuple[LogEntry, ...]:
+        entries = (await self._read(node)).entries
+        if len(entries) != node.entries:
+            raise DamagedData(f"the log of save {node.number} of a conversation is missing")
+        return entries
 
     async def keys(self, session_id: str | None) -> list[str]:
-        """The names of the saves with a checkpoint, last saved first."""
         return [node.name for node in self._of(session_id)]
 
-    async def links(self, keys: Sequence[str], *, ancestors: bool) -> list[Link[str]]:
-        """These saves, and with `ancestors` all that they continue, the newest first."""
+    async def links(self, keys: Sequence[str], *, ancestors: bool) -> list[TreeLink[str]]:
         children = Counter(node.parent for node in self._nodes.values())
         found = ancestors_of(keys, self._parent) if ancestors else keys
         nodes = [self._nodes[name] for name in sorted(found, reverse=True)]
-        return [Link(n.name, n.parent, n.live, n.entries, children[n.name]) for n in nodes]
+        return [TreeLink(n.name, n.parent, n.live, n.entries, children[n.name]) for n in nodes]
 
     def _parent(self, name: str) -> str | None:
         parent = self._nodes[name].parent
         return parent if parent in self._nodes else None
 
     async def write(self, checkpoint: Checkpoint, entries: Sequence[LogEntry], parent: str | None) -> None:
-        """Write a save under a new key; where another process continued the session meanwhile, take it back."""
-        session = digest(checkpoint.session_id)
+        session = _digest(checkpoint.session_id)
         number = 1 + max((node.number for node in self._nodes.values()), default=-1)
-        id = node_id(checkpoint.session_id, checkpoint.id)
-        node = KeyNode(number, id, parent or NO_PARENT, session, len(entries), live=True)
-        value = Save(checkpoint, tuple(entries)).to_bytes()
+        id = _node_id(checkpoint.session_id, checkpoint.id)
+        node = _KeyNode(number, id, parent or _NO_PARENT, session, len(entries), live=True)
+        value = _Save(checkpoint, tuple(entries)).to_bytes()
         await self._verbs.save(self._prefix + node.key, value)
-        now = _UserSaves(self._verbs, self._known, self._prefix, await self._verbs.keys(self._prefix))
+        # A bucket cannot compare and set: look again, and take the save back if another one came meanwhile.
+        now = _KeyValueSaves(self._verbs, self._known, self._prefix, await self._verbs.keys(self._prefix))
         if not {*await now.keys(checkpoint.session_id)} <= {*await self.keys(checkpoint.session_id), node.name}:
             await self._verbs.delete(self._prefix + node.key)
             raise StoreConflict(
@@ -178,9 +199,9 @@ class _UserSaves(TreePort[str]):
         self._keep(node, value)
 
     async def drop(self, bare: Sequence[str], gone: Sequence[str]) -> None:
-        """Remove checkpoints and saves. A save that stays is written without its checkpoint before it is deleted."""
+        # A save that stays is written without its checkpoint before it is deleted: a crash between loses no entry.
         for node in (self._nodes[name] for name in bare):
-            stays = Save(None, (await self._read(node)).entries)
+            stays = _Save(None, await self._entries(node))
             await self._verbs.save(self._prefix + replace(node, live=False).key, stays.to_bytes())
         for node in (*(self._nodes[name] for name in (*bare, *gone)), *self._doubled):
             self._known.pop(self._prefix + node.key, None)
@@ -192,18 +213,74 @@ class _UserSaves(TreePort[str]):
         for key in await self._verbs.keys(self._prefix):
             await self._verbs.delete(key)
 
-    async def _read(self, node: KeyNode) -> Save:
+    async def _read(self, node: _KeyNode) -> _Save:
         """The value of a save; one that was removed this moment is empty."""
         key = self._prefix + node.key
         value = self._known.get(key) or await self._verbs.load(key)
         if value is None:
-            return Save(None, ())
-        save = Save.from_bytes(value)
+            return _Save(None, ())
+        save = _Save.from_bytes(value)
         self._keep(node, value)
         return save
 
-    def _keep(self, node: KeyNode, value: bytes) -> None:
+    def _keep(self, node: _KeyNode, value: bytes) -> None:
         self._known[self._prefix + node.key] = value
         self._known.move_to_end(self._prefix + node.key)
         while len(self._known) > _KEPT:
             self._known.popitem(last=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _KeyNode:
+    """A save, as its key names it. `live`: it has a checkpoint; else it stays because others continue its log."""
+
+    number: int
+    id: str
+    """The digest of the session and the checkpoint."""
+    parent: str
+    session: str
+    entries: int
+    live: bool
+
+    @property
+    def name(self) -> str:
+        """The name by which a child refers to its parent. Names sort in the order of saving."""
+        return f"{self.number:012d}_{self.id}"
+
+    @property
+    def key(self) -> str:
+        """The key, without the prefix of all keys of the user."""
+        parts = (self.name, self.parent, self.session, str(self.entries), "c" if self.live else "x")
+        return ".".join(parts)
+
+
+def _node_of(key: str) -> _KeyNode | None:
+    """The save that a key names; None where it is not of this form."""
+    parts = key.split(".")
+    number, _, id = parts[0].partition("_")
+    if len(parts) != _FIELDS or not number.isdecimal() or not parts[3].isdecimal() or parts[4] not in ("c", "x"):
+        return None
+    return _KeyNode(int(number), id, parts[1], parts[2], int(parts[3]), parts[4] == "c")
+
+
+@dataclass(frozen=True, slots=True)
+class _Save:
+    """A save as it is stored: one value."""
+
+    checkpoint: Checkpoint | None
+    entries: tuple[LogEntry, ...]
+
+    def to_bytes(self) -> bytes:
+        """The value."""
+        entries: list[JSON] = [entry_to_dict(entry) for entry in self.entries]
+        checkpoint = None if self.checkpoint is None else checkpoint_to_dict(self.checkpoint)
+        return to_bytes({"format": _FORMAT, "checkpoint": checkpoint, "entries": entries})
+
+    @classmethod
+    def from_bytes(cls, value: bytes) -> _Save:
+        """The save of a value; raises DamagedData and FormatTooNew."""
+        with reading("a save of a conversation"):
+            data = from_bytes(value)
+            check_format(data["format"], "a save of a conversation")
+            checkpoint = None if data["checkpoint"] is None else checkpoint_from_dict(data["checkpoint"])
+            return cls(checkpoint, tuple(entry_from_dict(entry) for entry in data["entries"]))

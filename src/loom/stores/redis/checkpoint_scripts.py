@@ -53,7 +53,7 @@ local function release(hash)
   end
 end
 
--- Remove a node that nobody needs, and those before it. Returns the first that stays, and how many entries went.
+-- Remove a node that no other one needs, and those before it. Returns the first that stays, and how many entries went.
 local function drop(node)
   local gone = 0
   while node ~= '' do
@@ -111,7 +111,7 @@ for _, session in ipairs(redis.call('ZRANGEBYSCORE', sessions, '-inf', now)) do
   remove(redis.call('ZRANGEBYLEX', order, '[' .. session, '[' .. session .. ':'))
 end
 
--- The server drops everything of a user by itself when his last session is over.
+-- The server drops everything of a user by itself when their last session is over.
 local function settle()
   local last = redis.call('ZREVRANGE', sessions, 0, 0, 'WITHSCORES')[2]
   for place = 2, last and #KEYS or 0 do
@@ -184,7 +184,7 @@ ADD = (
     + """
 -- ARGV: now, when the session is over, the session, the id; which node is its newest; session and id of the parent, and
 -- its node; the checkpoint, the entries, their number, their hashes; each part behind its hash.
--- Returns 0, and adds nothing, if somebody else was faster.
+-- Returns 0, and adds nothing, if another client was faster.
 local session, id, parent, hashes = ARGV[3], ARGV[4], ARGV[7], ARGV[11]
 local is_stale = newest(session) ~= ARGV[5] or redis.call('HEXISTS', ids, session .. id) == 1
 if is_stale or (parent ~= '' and redis.call('HGET', ids, ARGV[6]) ~= parent) then

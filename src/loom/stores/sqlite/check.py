@@ -19,7 +19,7 @@ from loom.core.scope import Scope
 from loom.stores.damage import DamagedData, reading
 from loom.stores.index_difference import IndexDifference, UserDifference, summed
 from loom.stores.postings import OWN, Posting, expected_postings, runs_of, unpacked
-from loom.stores.sqlite import checkpoint_rows
+from loom.stores.sqlite import checkpoints
 from loom.stores.sqlite.checked_rows import SELECTED, from_row
 from loom.stores.sqlite.connection import Database, one, rows
 from loom.stores.sqlite.damaged import Damage, find, remove
@@ -52,7 +52,7 @@ def check(db: Database, *, repair: bool) -> IndexDifference:
             damaged += damage.words
             found += _compare(db, scope, _User(user, size, damage), repair=repair)
     with _broken(problems, "the conversations", repair=repair):
-        problems += checkpoint_rows.damaged(db)
+        problems += checkpoints.damaged(db)
     total = None
     with _broken(problems, "the vectors", repair=repair):
         total = one(db, "SELECT count(*) FROM vectors")

@@ -1,17 +1,74 @@
-"""Checkpoints in one SQLite file."""
+"""Checkpoints in one SQLite file.
+
+A node is one save: the entries it added, and the checkpoint behind them. Parts are rows of their own, found by a short
+hash and compared byte by byte.
+"""
+
+# ruff: noqa: S608 - only a condition of this module stands in SQL; every value is bound
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
+from hashlib import sha256
 from os import PathLike
-from typing import Self
+from typing import Any, Self
 
+import apsw
+
+from loom.core.checkpoint import Checkpoint, LogEntry
 from loom.core.clock import Clock
+from loom.core.message import JSON, Part
+from loom.core.message_codec import (
+    Data,
+    checkpoint_from_dict,
+    checkpoint_to_dict,
+    entry_from_dict,
+    entry_to_dict,
+    from_bytes,
+    part_from_dict,
+    part_to_dict,
+    to_bytes,
+)
 from loom.core.scope import Scope
-from loom.stores.checkpoints import Action, BaseCheckpointStore, Removed, T, check_limit, finish
-from loom.stores.sqlite.checkpoint_rows import UserRows, all_users
+from loom.stores.checkpoints import (
+    Action,
+    BaseCheckpointStore,
+    Removed,
+    Saved,
+    T,
+    TreeLink,
+    TreePort,
+    check_limit,
+    finish,
+)
+from loom.stores.damage import UNREADABLE, described, reading
+from loom.stores.record_rows import from_micros, to_micros
 from loom.stores.sqlite.checkpoint_schema import prepare, setup
-from loom.stores.sqlite.connection import Durability
+from loom.stores.sqlite.connection import Database, Durability, Row, one, rows
 from loom.stores.sqlite.file import SqliteFile
+
+_COLUMNS = "id, format, at, position, turn, parent_id, more"
+_OWN = frozenset({"id", "session_id", "format_version", "at", "position", "turn", "parent"})
+_NOTHING = ", ".join(["NULL"] * 8)
+_USER = "SELECT user FROM checkpoint_users WHERE namespace = ? AND user_id = ?"
+_JOINED = "FROM checkpoint_nodes JOIN checkpoint_sessions AS s USING (session)"
+_SAVED = f"{_JOINED} WHERE s.user = ({_USER})"
+_LINKS = """
+WITH RECURSIVE found (node) AS (
+    SELECT value FROM json_each(?)
+    UNION SELECT parent FROM checkpoint_nodes JOIN found USING (node) WHERE ? AND parent IS NOT NULL
+)
+SELECT node, parent, session IS NOT NULL, size, (SELECT count(*) FROM checkpoint_nodes AS c WHERE c.parent = n.node)
+FROM found JOIN checkpoint_nodes AS n USING (node) ORDER BY node DESC
+"""
+_LOG = f"""
+WITH RECURSIVE chain (node) AS (
+    SELECT node {_SAVED} AND session_id = ? AND id = ?
+    UNION SELECT parent FROM checkpoint_nodes JOIN chain USING (node) WHERE ? AND parent IS NOT NULL
+)
+SELECT entries FROM checkpoint_nodes JOIN chain USING (node) ORDER BY node
+"""
 
 
 class SqliteCheckpointStore(BaseCheckpointStore):
@@ -44,15 +101,15 @@ class SqliteCheckpointStore(BaseCheckpointStore):
 
     async def _step(self, scope: Scope, action: Action[T], *, writes: bool) -> T:
         run = self._file.commit if writes else self._file.view
-        return await run(lambda db: finish(action(UserRows(db, scope))))
+        return await run(lambda db: finish(action(_SqliteSaves(db, scope))))
 
     async def _erase(self, scope: Scope, action: Action[Removed]) -> tuple[Removed, tuple[str, ...]]:
-        return await self._file.erase(lambda db: finish(action(UserRows(db, scope))))
+        return await self._file.erase(lambda db: finish(action(_SqliteSaves(db, scope))))
 
     async def users(self, *, after: Scope | None = None, limit: int = 100) -> tuple[Scope, ...]:
         """Users who have sessions here, by namespace and user, from behind `after`."""
         check_limit(limit)
-        return await self._file.view(lambda db: all_users(db, after, limit))
+        return await self._file.view(lambda db: _all_users(db, after, limit))
 
     async def aclose(self) -> None:
         """Finish writing and release the file. Closing twice is allowed."""
@@ -61,3 +118,190 @@ class SqliteCheckpointStore(BaseCheckpointStore):
 
 def _keep_pages(path: str) -> None:
     """Leave the pages of a new file to SQLite."""
+
+
+class _SqliteSaves(TreePort[int]):
+    """The saves of one user, inside a transaction that the caller holds."""
+
+    def __init__(self, db: Database, scope: Scope) -> None:
+        self._db, self._user = db, (scope.namespace, scope.user_id)
+
+    async def find(self, session_id: str, *ids: str | None) -> list[Saved[int] | None]:
+        found: list[Saved[int] | None] = []
+        for id in ids:
+            which, values = ("node = head", ()) if id is None else ("id = ?", (id,))
+            sql = f"SELECT node, session_id, {_COLUMNS} {_SAVED} AND session_id = ? AND {which}"
+            row = one(self._db, sql, *self._user, session_id, *values)
+            found.append(None if row is None else Saved(int(row[0]), _checkpoint(row[1:])))
+        return found
+
+    async def checkpoints(self, session_id: str | None, limit: int | None) -> list[Checkpoint]:
+        nodes = (await self.keys(session_id))[:limit]
+        return [checkpoint for node in nodes for checkpoint in _checkpoints_at(self._db, node)]
+
+    async def keys(self, session_id: str | None) -> list[int]:
+        which, values = ("", ()) if session_id is None else (" AND session_id = ?", (session_id,))
+        found = rows(self._db, f"SELECT node {_SAVED}{which} ORDER BY node DESC", *self._user, *values)
+        return [int(node) for (node,) in found]
+
+    async def log(self, session_id: str, id: str, *, whole: bool) -> list[LogEntry] | None:
+        found = rows(self._db, _LOG, *self._user, session_id, id, whole)
+        return _unpacked(self._db, found) if found else None
+
+    async def links(self, keys: Sequence[int], *, ancestors: bool) -> list[TreeLink[int]]:
+        return [
+            TreeLink(node, parent, bool(has_checkpoint), size, children)
+            for node, parent, has_checkpoint, size, children in rows(self._db, _LINKS, json.dumps([*keys]), ancestors)
+        ]
+
+    async def write(self, checkpoint: Checkpoint, entries: Sequence[LogEntry], parent: int | None) -> None:
+        db = self._db
+        sql = "INSERT INTO checkpoint_users (namespace, user_id) VALUES (?, ?)"
+        user = _number(db, _USER, *self._user) or _inserted(db, sql, *self._user)
+        key = (user, checkpoint.session_id)
+        session = _number(db, "SELECT session FROM checkpoint_sessions WHERE user = ? AND session_id = ?", *key)
+        session = session or _inserted(db, "INSERT INTO checkpoint_sessions (user, session_id) VALUES (?, ?)", *key)
+        packed = [entry_to_dict(entry, lambda part: _keep(db, user, part)) for entry in entries]
+        node = _inserted(
+            db,
+            f"INSERT INTO checkpoint_nodes (user, parent, session, size, entries, {_COLUMNS}) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            *(user, parent, session, len(packed), to_bytes(packed), *_values(checkpoint)),
+        )
+        db.execute("UPDATE checkpoint_sessions SET head = ? WHERE session = ?", (node, session))
+
+    async def drop(self, bare: Sequence[int], gone: Sequence[int]) -> None:
+        db, sessions = self._db, set[int]()
+        for node in (*bare, *gone):
+            sql = "SELECT session FROM checkpoint_nodes WHERE node = ? AND session IS NOT NULL"
+            sessions |= {int(session) for (session,) in rows(db, sql, node)}
+        sql = f"UPDATE checkpoint_nodes SET (session, {_COLUMNS}) = ({_NOTHING}) WHERE node = ?"
+        db.executemany(sql, [(node,) for node in bare])
+        for node in gone:
+            for user, entries in rows(db, "SELECT user, entries FROM checkpoint_nodes WHERE node = ?", node):
+                _release_parts(db, user, entries)
+            db.execute("DELETE FROM checkpoint_nodes WHERE node = ?", (node,))
+        for session in sessions:
+            newest = "SELECT max(node) FROM checkpoint_nodes AS n WHERE n.session = checkpoint_sessions.session"
+            db.execute(f"UPDATE checkpoint_sessions SET head = ({newest}) WHERE session = ?", (session,))
+            db.execute("DELETE FROM checkpoint_sessions WHERE session = ? AND head IS NULL", (session,))
+        db.execute(
+            "DELETE FROM checkpoint_users WHERE namespace = ? AND user_id = ? "
+            "AND NOT EXISTS (SELECT 1 FROM checkpoint_sessions AS s WHERE s.user = checkpoint_users.user)",
+            self._user,
+        )
+
+
+def _all_users(db: Database, after: Scope | None, limit: int) -> tuple[Scope, ...]:
+    """Users who have sessions, by namespace and user, from behind `after`."""
+    last = ("", "") if after is None else (after.namespace, after.user_id)
+    sql = (
+        "SELECT namespace, user_id FROM checkpoint_users WHERE (namespace, user_id) > (?, ?) "
+        "ORDER BY namespace, user_id LIMIT ?"
+    )
+    return tuple(Scope(namespace, user_id) for namespace, user_id in rows(db, sql, *last, limit))
+
+
+def damaged(db: Database) -> list[str]:
+    """The saves of a file that cannot be read, in words; none where it holds no conversations."""
+    if one(db, "SELECT 1 FROM sqlite_master WHERE name = 'checkpoint_nodes'") is None:
+        return []
+    found: list[str] = []
+    for (node,) in rows(db, "SELECT node FROM checkpoint_nodes ORDER BY node"):
+        try:
+            _checkpoints_at(db, node)
+            _unpacked(db, rows(db, "SELECT entries FROM checkpoint_nodes WHERE node = ?", node))
+        except UNREADABLE as error:
+            found.append(f"save number {node} of the conversations: {described(error)}")
+    return found
+
+
+def _keep(db: Database, user: int, part: Part) -> int:
+    """The number of a part; an equal one of this user is used again."""
+    body = to_bytes(part_to_dict(part))
+    key = (user, _hash(body))
+    number = _number(
+        db,
+        "SELECT part FROM checkpoint_part_keys JOIN checkpoint_parts USING (part) "
+        "WHERE user = ? AND hash = ? AND body = ?",
+        *(*key, body),
+    )
+    if number is None:
+        number = _inserted(db, "INSERT INTO checkpoint_parts (body) VALUES (?)", body)
+        db.execute("INSERT INTO checkpoint_part_keys (user, hash, part, uses) VALUES (?, ?, ?, 1)", (*key, number))
+    else:
+        sql = "UPDATE checkpoint_part_keys SET uses = uses + 1 WHERE user = ? AND hash = ? AND part = ?"
+        db.execute(sql, (*key, number))
+    return number
+
+
+def _release_parts(db: Database, user: int, entries: bytes) -> None:
+    """Each part of packed entries has one use less; the last one takes the part with it."""
+    with reading("the log of a session"):
+        numbers = [number for entry in from_bytes(entries) for number in _references(entry)]
+    for number in numbers:
+        found = one(db, "SELECT body FROM checkpoint_parts WHERE part = ?", number)
+        if found is None:
+            continue
+        key = (user, _hash(found[0]), number)
+        db.execute("UPDATE checkpoint_part_keys SET uses = uses - 1 WHERE user = ? AND hash = ? AND part = ?", key)
+        db.execute("DELETE FROM checkpoint_part_keys WHERE user = ? AND hash = ? AND part = ? AND uses = 0", key)
+        sql = "SELECT 1 FROM checkpoint_part_keys WHERE user = ? AND hash = ? AND part = ?"
+        if one(db, sql, *key) is None:
+            db.execute("DELETE FROM checkpoint_parts WHERE part = ?", (number,))
+
+
+def _values(checkpoint: Checkpoint) -> tuple[Any, ...]:
+    """The values of _COLUMNS; what has no column of its own is JSON in the last one."""
+    data = checkpoint_to_dict(checkpoint)
+    more = {name: value for name, value in data.items() if name not in _OWN}
+    return (
+        *(checkpoint.id, checkpoint.format_version, to_micros(checkpoint.at), checkpoint.position, checkpoint.turn),
+        *(checkpoint.parent, to_bytes(more) if more else None),
+    )
+
+
+def _checkpoints_at(db: Database, node: int) -> list[Checkpoint]:
+    """The checkpoint of a node, if it has one."""
+    return [_checkpoint(row) for row in rows(db, f"SELECT session_id, {_COLUMNS} {_JOINED} WHERE node = ?", node)]
+
+
+def _checkpoint(row: Row) -> Checkpoint:
+    """The checkpoint of a session's id and the values of _COLUMNS."""
+    session_id, id, version, at, position, turn, parent, more = row
+    with reading(f"checkpoint {id!r} of session {session_id!r}"):
+        data: Data = {} if more is None else from_bytes(more)
+        data |= {"id": id, "format_version": version, "position": position, "turn": turn}
+        data |= {"session_id": session_id, "at": from_micros(at).isoformat()}
+        return checkpoint_from_dict(data if parent is None else data | {"parent": parent})
+
+
+def _hash(body: bytes) -> int:
+    """64 bits of SHA-256. Enough to find a part; whether it is the same one is decided by its bytes."""
+    return int.from_bytes(sha256(body).digest()[:8], signed=True)
+
+
+def _unpacked(db: Database, found: Sequence[tuple[bytes]]) -> list[LogEntry]:
+    def get(number: JSON) -> Part:
+        body = rows(db, "SELECT body FROM checkpoint_parts WHERE part = ?", number)[0][0]
+        return part_from_dict(from_bytes(body))
+
+    with reading("the log of a session", but=(apsw.Error,)):
+        return [entry_from_dict(entry, get) for (data,) in found for entry in from_bytes(data)]
+
+
+def _references(entry: Data) -> list[int]:
+    """The numbers of the parts of a packed entry."""
+    replaced = [one["message"] for one in entry.get("replacements", ()) if "message" in one]
+    return [part for message in [entry, *replaced] for part in message.get("parts", ())]
+
+
+def _number(db: Database, sql: str, *values: object) -> int | None:
+    found = one(db, sql, *values)
+    return None if found is None else found[0]
+
+
+def _inserted(db: Database, sql: str, *values: object) -> int:
+    """The number of a new row."""
+    db.execute(sql, values)
+    return db.last_insert_rowid()
