@@ -1,4 +1,4 @@
-"""Keeping the logs and checkpoints of sessions."""
+"""The protocol of checkpoint stores: the logs and checkpoints of sessions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class CheckpointStore(Protocol):
     - `entries` continue the log of `checkpoint.parent`, whose position plus their number is the new position;
       anything else is refused with UsageError;
     - `head` is the checkpoint last saved in this session, as the writer knows it; if it is another one,
-      somebody else wrote first: StoreConflict, and nothing is written;
+      another process wrote first: StoreConflict, and nothing is written;
     - nothing is overwritten: going on from an older checkpoint leaves the later ones loadable;
     - saving the same checkpoint again is a no-op; its id with other content is StoreConflict;
     - saving costs what is new: no earlier entry is written again, and equal parts are stored once;

@@ -1,4 +1,4 @@
-"""Keeping values by key: the little that a bucket or a key-value server has to offer."""
+"""The protocol of key-value stores: the four verbs of a bucket or a key-value server."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ import pytest
 
 # Shipped asserts say as much as a test's own when they fail.
 _ASSERTING = (
-    "checkpoint_machine", "checkpoint_powers", "checkpoint_samples", "checkpoint_store",
+    "checkpoint_machine", "checkpoint_samples", "checkpoint_store",
     "embedder", "epochs", "erasure", "handover", "jobs", "knowledge_base", "knowledge_machine", "knowledge_shared",
     "machine", "model", "powers", "records", "reembeds", "scopes", "searches", "traces", "vector_store",
 )  # fmt: skip

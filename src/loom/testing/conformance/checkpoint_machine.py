@@ -21,25 +21,25 @@ from loom.testing.conformance.checkpoint_samples import NAMES, a_checkpoint
 
 
 @dataclass(frozen=True)
-class Saved:
-    """What the oracle keeps of a save: everything, each time."""
+class SavedLog:
+    """A save as the oracle has it: with its whole log."""
 
     checkpoint: Checkpoint
     added: tuple[LogEntry, ...]
     history: tuple[LogEntry, ...]
 
 
-class Oracle:
-    """What a checkpoint store is, in lists: the saves of all scopes, in order, each with its whole log."""
+class CheckpointOracle:
+    """A checkpoint store in lists: the saves of all scopes, in order, each with its whole log."""
 
     def __init__(self) -> None:
-        self.saves: list[tuple[Scope, Saved]] = []
+        self.saves: list[tuple[Scope, SavedLog]] = []
 
-    def of(self, scope: Scope) -> list[Saved]:
+    def of(self, scope: Scope) -> list[SavedLog]:
         """The saves that a scope covers, last saved first."""
         return [saved for owner, saved in reversed(self.saves) if scope.covers(owner)]
 
-    def find(self, scope: Scope, id: str | None) -> Saved | None:
+    def find(self, scope: Scope, id: str | None) -> SavedLog | None:
         """A save by its id, or the last one."""
         return next((saved for saved in self.of(scope) if id is None or saved.checkpoint.id == id), None)
 
@@ -59,7 +59,7 @@ class Oracle:
         before = parent.history if parent else ()
         if checkpoint.position != len(before) + len(entries):
             return UsageError
-        self.saves.append((scope, Saved(checkpoint, entries, before + entries)))
+        self.saves.append((scope, SavedLog(checkpoint, entries, before + entries)))
         return None
 
     def remove(self, scope: Scope, ids: set[str]) -> None:
@@ -67,11 +67,11 @@ class Oracle:
         self.saves = [(o, s) for o, s in self.saves if not (scope.covers(o) and s.checkpoint.id in ids)]
 
 
-def _said(text: str) -> Message:
+def _user_text(text: str) -> Message:
     return Message("user", (TextPart(text), TextPart("tea")))
 
 
-def _asked(text: str) -> Message:
+def _tool_call(text: str) -> Message:
     return Message("assistant", (ToolCallPart("t", "look", {"q": [text]}),))
 
 
@@ -81,7 +81,7 @@ WHO = st.sampled_from([(0, 0), (0, 0), (0, 0), (0, 0), (0, 1), (0, 1), (0, 2), (
 USUAL_IDS = ("a", "A", "b", "a b", "%", "'", "\u00e9")
 IDS = st.sampled_from(USUAL_IDS)
 TEXTS = st.sampled_from(["", "tea", "tea", "milk", "\u00e9\0\ud83d", "x" * 600])
-MESSAGES = TEXTS.map(_said) | TEXTS.map(_asked)
+MESSAGES = TEXTS.map(_user_text) | TEXTS.map(_tool_call)
 ENTRIES = st.lists(st.builds(LoggedMessage, IDS, st.just(START), MESSAGES), max_size=3).map(tuple)
 USAGES = st.builds(Usage, input=st.integers(0, 3), output=st.integers(0, 3))
 
@@ -102,7 +102,7 @@ class CheckpointStoreMachine(RuleBasedStateMachine):
     def open(self, users: tuple[str, str], sessions: tuple[str, str]) -> None:
         """Start with nothing, with two users and three sessions whose ids look alike."""
         self.users, self.sessions = users, (*sessions, "third")
-        self.clock, self.oracle = FakeClock(), Oracle()
+        self.clock, self.oracle = FakeClock(), CheckpointOracle()
         self._portal_stack = ExitStack()
         self._portal = self._portal_stack.enter_context(start_blocking_portal())
         self._start()
@@ -222,7 +222,7 @@ class CheckpointStoreMachine(RuleBasedStateMachine):
             assert source is not None
             made = replace(source.checkpoint, id=fork.id, session_id=into.session_id, parent=id, at=self.clock.now())
             assert fork == made
-            self.oracle.saves.append((into, Saved(made, (), source.history)))
+            self.oracle.saves.append((into, SavedLog(made, (), source.history)))
 
     @precondition(lambda self: isinstance(getattr(self, "store", None), PrunesCheckpoints))
     @rule(who=WHO, keep=st.integers(1, 3))

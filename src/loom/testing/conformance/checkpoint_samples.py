@@ -46,22 +46,22 @@ NAMES: tuple[tuple[str, str], ...] = (
 """Pairs of different ids that a careless store takes for one, for a pattern, or for the name of a file."""
 
 
-class ForkingStore(CheckpointStore, Forks, Protocol):
+class ForkingCheckpointStore(CheckpointStore, Forks, Protocol):
     """A checkpoint store that forks."""
 
 
-class PruningStore(CheckpointStore, PrunesCheckpoints, Protocol):
+class PruningCheckpointStore(CheckpointStore, PrunesCheckpoints, Protocol):
     """A checkpoint store that prunes."""
 
 
-class PruningForks(CheckpointStore, Forks, PrunesCheckpoints, Protocol):
-    """A checkpoint store with both powers."""
+class ForkingPruningStore(CheckpointStore, Forks, PrunesCheckpoints, Protocol):
+    """A checkpoint store that forks and prunes."""
 
 
 def staying(receipt: Receipt) -> list[str]:
-    """What a receipt says of log entries that stay.
+    """The lines of a receipt about log entries that stay.
 
-    Other words are about bytes that the files of a store keep until they are swept: a store may say so.
+    Other lines may be about bytes that the files of a store keep until they are swept.
     """
     return [words for words in receipt.pending if "log entries stay" in words]
 
@@ -137,12 +137,12 @@ def awkward_entries() -> tuple[LogEntry, ...]:
         "n": [1, 1.0, 0.1, -0.0, 2**70, True, None, "", {"b": {"a": []}, "a": "\u00e9"}],
         "": text,
     }
-    asked = Message("assistant", (
+    call = Message("assistant", (
         ThinkingPart(text, "seal=="), ThinkingPart(redacted="xx", provider="other"), TextPart(""), TextPart(text),
         ToolCallPart("t1", "look", nested), ToolCallPart("t2", "look", ["no object"]), ToolCallPart("t3", "look", None),
         NativePart("anthropic", {"type": "compaction", **nested}),
     ))  # fmt: skip
-    answered = Message("user", (
+    result = Message("user", (
         ToolResultPart("t1", (TextPart(text), picture, DocumentPart("JVBERi0=", name=None))),
         ToolResultPart("t2", (), is_error=True), ToolResultPart("t3", (TextPart(""),)),
         picture, ImagePart("iVBORw0KGgo=", "image/png"), DocumentPart("JVBERi0=", "text/plain", "\U0001f375"),
@@ -156,8 +156,8 @@ def awkward_entries() -> tuple[LogEntry, ...]:
     zone = timedelta(hours=5, minutes=30)
     return (
         LoggedMessage("m1", later, Message("system", (TextPart(text),))),
-        LoggedMessage("m2", (later + zone).astimezone(), asked),
-        LoggedMessage("m3", later, answered),
+        LoggedMessage("m2", (later + zone).astimezone(), call),
+        LoggedMessage("m3", later, result),
         compaction,
     )
 
