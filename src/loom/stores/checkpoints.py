@@ -42,7 +42,8 @@ class TreeLink(NamedTuple, Generic[K]):
 
     key: K
     parent: K | None
-    has_checkpoint: bool
+    id: str | None
+    """The id of its checkpoint; None where that was removed."""
     entries: int
     children: int
 
@@ -144,13 +145,12 @@ class TreePort(CheckpointPort[K]):
         self, session_id: str | None, *, id: str | None = None, keep: int = 0, erase: bool = False
     ) -> Removed:
         """Remove checkpoints, and the saves that no other checkpoint needs."""
-        ids: tuple[str, ...] = ()
         if session_id is not None and id is not None:
             keys = [saved.key for saved in await self.find(session_id, id) if saved is not None]
         else:
             keys = (await self.keys(session_id))[keep:]
-        if keep:
-            ids = tuple(one.id for one in reversed((await self.checkpoints(session_id, None))[keep:]))
+        links = await self.links(keys, ancestors=False) if keep else []
+        ids = tuple(link.id for link in reversed(links) if link.id is not None)
         gone, left = await self.unneeded(keys, thorough=erase)
         if keys or erase:
             await self.drop([key for key in keys if key not in gone], list(gone))
@@ -173,7 +173,7 @@ def _sweep(links: Sequence[TreeLink[K]], removed: frozenset[K]) -> tuple[dict[K,
     freed: Counter[K | None] = Counter()
     left = 0
     for link in links:  # children first, so that it is known here how many of them go
-        if link.has_checkpoint and link.key not in removed:
+        if link.id is not None and link.key not in removed:
             continue
         if link.children == freed[link.key]:
             gone[link.key] = link.entries
@@ -227,9 +227,10 @@ class BaseCheckpointStore(ABC):
 
     @abstractmethod
     async def _step(self, scope: Scope, action: Action[T], *, writes: bool) -> T:
-        """Run an action on the saves of the scope's user, as one step that other processes see all of or nothing.
+        """Run an action on the saves of the scope's user, in one transaction or under a lock.
 
-        It may be run again from the start. A step that only reads makes nothing, neither a file nor a row.
+        A backend that has neither makes each call of the port a step of its own, and append() compares. The action may
+        be run again from the start. A step that only reads makes nothing, neither a file nor a row.
         """
 
     async def _erase(self, scope: Scope, action: Action[Removed]) -> tuple[Removed, tuple[str, ...]]:
@@ -498,7 +499,7 @@ class MemoryTree(TreePort[int], Generic[C]):
         """These saves, and with `ancestors` all that they continue, the newest first."""
         found = ancestors_of(keys, lambda number: self.nodes[number].parent) if ancestors else keys
         nodes = [self.nodes[number] for number in sorted(found, reverse=True)]
-        return [TreeLink(n.number, n.parent, n.checkpoint is not None, n.entries, n.children) for n in nodes]
+        return [TreeLink(n.number, n.parent, n.checkpoint and n.checkpoint.id, n.entries, n.children) for n in nodes]
 
 
 HASH = 32

@@ -175,7 +175,16 @@ class _KeyValueSaves(TreePort[str]):
         children = Counter(node.parent for node in self._nodes.values())
         found = ancestors_of(keys, self._parent) if ancestors else keys
         nodes = [self._nodes[name] for name in sorted(found, reverse=True)]
-        return [TreeLink(n.name, n.parent, n.live, n.entries, children[n.name]) for n in nodes]
+        return [TreeLink(n.name, n.parent, n.id if n.live else None, n.entries, children[n.name]) for n in nodes]
+
+    async def remove(
+        self, session_id: str | None, *, id: str | None = None, keep: int = 0, erase: bool = False
+    ) -> Removed:
+        # A key has only the digest of an id.
+        nodes = reversed(self._of(session_id)[keep:]) if keep else ()
+        found = [(await self._read(node)).checkpoint for node in nodes]
+        removed = await super().remove(session_id, id=id, keep=keep, erase=erase)
+        return replace(removed, ids=tuple(checkpoint.id for checkpoint in found if checkpoint is not None))
 
     def _parent(self, name: str) -> str | None:
         parent = self._nodes[name].parent

@@ -52,7 +52,7 @@ WITH RECURSIVE chain (node, parent) AS (
 )
 """
 _LINKS = _CHAIN.format("n.node = ANY(%s)") + (
-    "SELECT n.node, n.parent, n.session_id IS NOT NULL, n.size, "
+    "SELECT n.node, n.parent, n.id, n.size, "
     "(SELECT count(*) FROM checkpoint_nodes AS c WHERE c.owner = n.owner AND c.parent = n.node) "
     "FROM checkpoint_nodes AS n JOIN chain ON chain.node = n.node WHERE n.owner = %s ORDER BY n.node DESC"
 )

@@ -59,7 +59,7 @@ WITH RECURSIVE found (node) AS (
     SELECT value FROM json_each(?)
     UNION SELECT parent FROM checkpoint_nodes JOIN found USING (node) WHERE ? AND parent IS NOT NULL
 )
-SELECT node, parent, session IS NOT NULL, size, (SELECT count(*) FROM checkpoint_nodes AS c WHERE c.parent = n.node)
+SELECT node, parent, id, size, (SELECT count(*) FROM checkpoint_nodes AS c WHERE c.parent = n.node)
 FROM found JOIN checkpoint_nodes AS n USING (node) ORDER BY node DESC
 """
 _LOG = f"""
@@ -149,10 +149,7 @@ class _SqliteSaves(TreePort[int]):
         return _unpacked(self._db, found) if found else None
 
     async def links(self, keys: Sequence[int], *, ancestors: bool) -> list[TreeLink[int]]:
-        return [
-            TreeLink(node, parent, bool(has_checkpoint), size, children)
-            for node, parent, has_checkpoint, size, children in rows(self._db, _LINKS, json.dumps([*keys]), ancestors)
-        ]
+        return [TreeLink(*row) for row in rows(self._db, _LINKS, json.dumps([*keys]), ancestors)]
 
     async def write(self, checkpoint: Checkpoint, entries: Sequence[LogEntry], parent: int | None) -> None:
         db = self._db
