@@ -159,8 +159,8 @@ class TreePort(CheckpointPort[K]):
     async def unneeded(self, keys: Sequence[K], *, thorough: bool) -> tuple[dict[K, int], int]:
         """The saves to remove where these checkpoints go, with the number of their entries; and the entries that stay.
 
-        What stays is counted to the beginning of the log only if `thorough`. A checkpoint that others continue, the
-        usual one to be pruned, is found needed without a walk through its log.
+        The entries that stay are counted back to the beginning of the log only if `thorough`. Without it, pruning a
+        checkpoint that others continue, the usual case, does not walk through the log.
         """
         gone, left = _sweep(await self.links(keys, ancestors=thorough), frozenset(keys))
         if gone and not thorough:
@@ -404,7 +404,7 @@ def _check_continues(
     start = 0 if parent is None else parent.checkpoint.position
     if checkpoint.position != start + len(entries):
         raise UsageError(
-            f"checkpoint {checkpoint.id} has position {checkpoint.position}, but its parent stands at {start} and "
+            f"checkpoint {checkpoint.id} has position {checkpoint.position}, but its parent is at {start} and "
             f"{len(entries)} entries came; give position={start + len(entries)}"
         )
 

@@ -22,7 +22,7 @@ def framed(payload: bytes) -> bytes:
 def frames_of(data: bytes, what: str) -> tuple[list[tuple[int, bytes]], int]:
     """The frames as (offset, payload), and where the last whole one ends.
 
-    What follows it is a write that was cut short. Raises StoreError if a whole frame comes after a broken one:
+    After it there may be a write that was cut short. Raises StoreError if a whole frame comes after a broken one:
     that is damage, and cutting there would lose acknowledged saves.
     """
     found: list[tuple[int, bytes]] = []

@@ -63,7 +63,7 @@ class KeyValueCheckpointStore(BaseCheckpointStore):
     session in the meantime, both take back what they wrote or one of them does, and StoreConflict is raised. That
     needs a store whose list() shows what was just saved.
 
-    What was given stays open when the store is closed.
+    Closing the store leaves `values` open.
     """
 
     def __init__(
@@ -72,10 +72,10 @@ class KeyValueCheckpointStore(BaseCheckpointStore):
         """Keep checkpoints in `values`.
 
         Args:
-            values: what has the four verbs; see KeyValues.
-            prefix: what every key begins with; stores with other prefixes share nothing.
-            text: give values to save() as text, for what cannot keep bytes; they are JSON either way.
-            clock: what time it is.
+            values: an object with the four verbs; see KeyValues.
+            prefix: the beginning of every key; stores with other prefixes share nothing.
+            text: give values to save() as text, where bytes cannot be kept; they are JSON either way.
+            clock: the source of times and ids.
         """
         super().__init__(clock)
         check_text(prefix, "the prefix of a key-value store")
@@ -87,7 +87,7 @@ class KeyValueCheckpointStore(BaseCheckpointStore):
         self._is_closed = False
 
     async def aclose(self) -> None:
-        """Let go of the key-value store, which stays open. Closing twice is allowed."""
+        """Release the key-value store, which stays open. Closing twice is allowed."""
         self._is_closed = True
         self._known.clear()
 

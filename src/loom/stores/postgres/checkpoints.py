@@ -5,7 +5,7 @@ and has a smaller number. Parts are rows of their own, stored once for each user
 the node's list of hashes.
 """
 
-# ruff: noqa: S608 - only conditions of this module stand in SQL; every value is bound
+# ruff: noqa: S608 - only conditions of this module are put into SQL; every value is bound
 
 from __future__ import annotations
 

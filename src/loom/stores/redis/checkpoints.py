@@ -39,9 +39,9 @@ _NONE = b""
 class RedisCheckpointStore(BaseCheckpointStore):
     """Keeps sessions on a Redis server; forks and prunes. Any number of stores and processes may share it.
 
-    With `ttl`, a session is over so long after its last save: from that moment no call sees it. What it held goes with
-    the next change of its user, and Redis drops everything of a user by itself when their last session is over. A log
-    that a fork begins with stays as long as the fork. A save with another `ttl`, or none, sets the end anew.
+    With `ttl`, a session expires that long after its last save: from then on no call sees it. Its data goes with the
+    next change of its user, and Redis drops everything of a user by itself when their last session expires. A log that
+    a fork begins with stays as long as the fork. A save with another `ttl`, or none, sets the end anew.
 
     `prefix`, `durable` and `timeout` are those of a RedisStore, which may have the same prefix. The URL may say
     `?durable=true&ttl=30d` as well; what it says of layers is for memories.
@@ -74,7 +74,7 @@ class RedisCheckpointStore(BaseCheckpointStore):
         return self
 
     async def guarantees(self) -> Guarantees:
-        """What the server promises for what was acknowledged, as it is set up now."""
+        """The durability of acknowledged saves, as the server is set up now."""
         return await self._link.guarantees()
 
     async def describe(self) -> dict[str, str]:

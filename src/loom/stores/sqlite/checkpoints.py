@@ -4,7 +4,7 @@ A node is one save: the entries it added, and the checkpoint behind them. Parts 
 hash and compared byte by byte.
 """
 
-# ruff: noqa: S608 - only a condition of this module stands in SQL; every value is bound
+# ruff: noqa: S608 - only conditions of this module are put into SQL; every value is bound
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class SqliteCheckpointStore(BaseCheckpointStore):
         return await self._file.erase(lambda db: finish(action(_SqliteSaves(db, scope))))
 
     async def users(self, *, after: Scope | None = None, limit: int = 100) -> tuple[Scope, ...]:
-        """Users who have sessions here, by namespace and user, from behind `after`."""
+        """Users who have sessions here, sorted by namespace and user, starting after `after`."""
         check_limit(limit)
         return await self._file.view(lambda db: _all_users(db, after, limit))
 
@@ -190,7 +190,7 @@ class _SqliteSaves(TreePort[int]):
 
 
 def _all_users(db: Database, after: Scope | None, limit: int) -> tuple[Scope, ...]:
-    """Users who have sessions, by namespace and user, from behind `after`."""
+    """Users who have sessions, sorted, starting after `after`."""
     last = ("", "") if after is None else (after.namespace, after.user_id)
     sql = (
         "SELECT namespace, user_id FROM checkpoint_users WHERE (namespace, user_id) > (?, ?) "
@@ -249,7 +249,7 @@ def _release_parts(db: Database, user: int, entries: bytes) -> None:
 
 
 def _values(checkpoint: Checkpoint) -> tuple[Any, ...]:
-    """The values of _COLUMNS; what has no column of its own is JSON in the last one."""
+    """The values of _COLUMNS; fields without a column of their own are JSON in the last one."""
     data = checkpoint_to_dict(checkpoint)
     more = {name: value for name, value in data.items() if name not in _OWN}
     return (

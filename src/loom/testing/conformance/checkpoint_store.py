@@ -52,7 +52,7 @@ class SaveLaws:
         assert await store.list(CHAT) == (checkpoint,)
 
     async def test_an_empty_store_answers(self, store: CheckpointStore) -> None:
-        """What is not there is None, empty or NotFound, never another error."""
+        """A missing checkpoint is None, empty or NotFound, never another error."""
         assert await store.load(CHAT) is None
         assert await store.load(CHAT, "c1") is None
         assert await store.list(CHAT) == await store.list(ALICE) == ()
@@ -479,7 +479,7 @@ class CheckpointStoreSuite(SaveLaws, ListLaws, ForgetLaws, ForkLaws, CheckpointP
 
     @pytest.fixture
     def clock(self) -> FakeClock:
-        """The store's time, which stands still unless a law moves it."""
+        """The store's clock, which stands still unless a law moves it."""
         return FakeClock()
 
     @pytest.fixture
