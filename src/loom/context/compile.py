@@ -15,10 +15,10 @@ from loom.context.sent import (
     CONVO,
     KEPT,
     NOTHING_SENT,
+    CompileState,
     Contributor,
-    Ids,
-    Once,
-    State,
+    KnownContent,
+    KnownIds,
     check_id,
     grown,
     identities,
@@ -81,7 +81,7 @@ class Compiler:
 
     def __init__(self, host: Host) -> None:
         self._host = host
-        self._sent = State()
+        self._sent = CompileState()
         self._contents: dict[bytes, str] = {}
         self._placed: set[str] | None = None
         self._announced: dict[str, StringEntry] = {}
@@ -110,7 +110,7 @@ class Compiler:
         head = Run(sent.heads[CONVO], "convo", host.name, sources, sources)  # pyright: ignore[reportArgumentType]
         heads, all_cursors = sent.heads.copy(), sent.cursors.copy()
         heads[CONVO], all_cursors[CONVO] = head, {convo: (edits, start + len(sources))}
-        draft = State(heads, all_cursors, sent.views, (), (), sent.void, sent.graph, sent.hidden)
+        draft = CompileState(heads, all_cursors, sent.views, (), (), sent.void, sent.graph, sent.hidden)
         draft.revision, draft.number = host.revision, sent.number
         return Window(host.name, (*heads, None, None), past=sent.past, void=sent.void, draft=draft)
 
@@ -119,7 +119,7 @@ class Compiler:
         host, sent = self._host, self._sent
         self._notices = []
         groups, graph = host.contributors(), host.graph_revision()
-        draft = State(
+        draft = CompileState(
             sent.heads.copy(), sent.cursors.copy(), sent.views, sent.waiting, sent.tools, sent.void, graph, sent.hidden
         )
         draft.updates = self._pinned_edits(groups) if sent.views else ()
@@ -129,7 +129,7 @@ class Compiler:
         if edited:  # what was left out for an entry that is gone now has to be looked at again
             changed, edited = changed | sent.hidden, edited | sent.hidden
             self._replay(draft, edited, groups)
-        once = Once(identities(draft.heads) if edited else self._contents, {})
+        once = KnownContent(identities(draft.heads) if edited else self._contents, {})
         known = self._known(draft, groups, edited=bool(edited))
         for at in KEPT:
             if changed >> at & 1:
@@ -159,7 +159,7 @@ class Compiler:
         host, before, now = self._host, self._sent, window.draft
         if now is before:
             return
-        if not isinstance(now, State) or now.number != before.number:
+        if not isinstance(now, CompileState) or now.number != before.number:
             raise UsageError("this window is not the next one to go out: another one was committed since it was made")
         if shown is not None:
             wanted = {section_name(name) for name in ([shown] if isinstance(shown, str) else shown)}
@@ -186,7 +186,7 @@ class Compiler:
         What went out is still compared with; reasoning that was void stays so, and that of `void` becomes so.
         """
         before, void = self._sent, self.window().void | void
-        self._sent = State(number=before.number, past=before.past, void=void)
+        self._sent = CompileState(number=before.number, past=before.past, void=void)
         self._contents, self._placed = {}, None
         self._announced, self._drafted = {}, {}
         self._host.dirty = _ALL
@@ -200,11 +200,11 @@ class Compiler:
 
     def _grow(
         self,
-        draft: State,
+        draft: CompileState,
         at: int,
         groups: tuple[list[Contributor], ...],
-        once: Once,
-        known: Ids | None,
+        once: KnownContent,
+        known: KnownIds | None,
         *,
         anew: bool,
     ) -> None:
@@ -234,7 +234,7 @@ class Compiler:
 
     def _grow_convo(
         self,
-        draft: State,
+        draft: CompileState,
         head: Run | None,
         batches: list[tuple[str, list[View]]],
         contributors: list[Contributor],
@@ -249,7 +249,7 @@ class Compiler:
         draft.waiting = tuple((contexts[item.id], item) for item in held)
         return paired_runs(head, fed, shown, {item.id for item in held})
 
-    def _unseen(self, shown: list[View], once: Once, name: SectionName) -> list[View]:
+    def _unseen(self, shown: list[View], once: KnownContent, name: SectionName) -> list[View]:
         """The entries whose content is not in the window yet."""
         fresh: list[View] = []
         for item in shown:
@@ -262,7 +262,7 @@ class Compiler:
         return fresh
 
     def _volatile(
-        self, name: SectionName, groups: tuple[list[Contributor], ...], once: Once, known: Ids | None
+        self, name: SectionName, groups: tuple[list[Contributor], ...], once: KnownContent, known: KnownIds | None
     ) -> Run | None:
         head: Run | None = None
         for context, section in groups[SECTIONS.index(name)]:
@@ -275,17 +275,17 @@ class Compiler:
             head = Run(head, name, context, tuple(fresh), tuple(items)) if fresh else head
         return head
 
-    def _known(self, draft: State, groups: tuple[list[Contributor], ...], *, edited: bool) -> Ids | None:
+    def _known(self, draft: CompileState, groups: tuple[list[Contributor], ...], *, edited: bool) -> KnownIds | None:
         """The ids that are in the window already; None where no entry can come twice."""
         if len(groups[0]) == 1 and not self._host.shares and not edited:
             return None
         if edited:
-            return Ids(ids_of(draft), set())
+            return KnownIds(ids_of(draft), set())
         if self._placed is None:
             self._placed = ids_of(self._sent)
-        return Ids(self._placed, set())
+        return KnownIds(self._placed, set())
 
-    def _not_known(self, new: list[Entry], known: Ids, groups: tuple[list[Contributor], ...]) -> list[Entry]:
+    def _not_known(self, new: list[Entry], known: KnownIds, groups: tuple[list[Contributor], ...]) -> list[Entry]:
         fresh = known.take(new)
         if len(fresh) < len(new) and (len(groups[0]) > 1 or self._host.shares):
             for entry in new:
@@ -312,7 +312,7 @@ class Compiler:
             e.id in views and not (isinstance(e, FileEntry) and e.pin) and e.show() != views[e.id] for e in section.live
         )
 
-    def _replay(self, draft: State, edited: int, groups: tuple[list[Contributor], ...]) -> None:
+    def _replay(self, draft: CompileState, edited: int, groups: tuple[list[Contributor], ...]) -> None:
         """What was sent, with edits applied; views of what is gone are let go."""
         for at in KEPT:
             if edited >> at & 1:
@@ -322,7 +322,7 @@ class Compiler:
         here = ids_of(draft)
         draft.views = {id: view for id, view in draft.views.items() if id in here}
 
-    def _replayed(self, draft: State, at: int, contributors: list[Contributor]) -> Run | None:
+    def _replayed(self, draft: CompileState, at: int, contributors: list[Contributor]) -> Run | None:
         """A chain with edits applied: the runs before the first edit are the very same objects."""
         head = self._sent.heads[at]
         base: Run | None = None
@@ -342,7 +342,7 @@ class Compiler:
         groups = groupby(rest, key=lambda pair: pair[0])
         return with_runs(base, SECTIONS[at], [(context, [s for _, s in group]) for context, group in groups])
 
-    def _now(self, draft: State, source: View, contributors: list[Contributor]) -> View | None:
+    def _now(self, draft: CompileState, source: View, contributors: list[Contributor]) -> View | None:
         """What stands in the place of something that was sent."""
         entry = next((e for _, s in contributors if (e := s.current(source.id))), None)
         if entry is None:
@@ -356,7 +356,7 @@ class Compiler:
             draft.views = draft.views | {entry.id: view}
         return view
 
-    def _void_thinking(self, draft: State, contributors: list[Contributor]) -> None:
+    def _void_thinking(self, draft: CompileState, contributors: list[Contributor]) -> None:
         """Find the reasoning whose prefix is not what the model saw when it produced it.
 
         What is new was produced by the request that went out last, behind all it showed, tail included.
@@ -398,7 +398,7 @@ class Compiler:
                     found.append((entry, drafted))
         return tuple(found)
 
-    def _keep_updates(self, state: State) -> None:
+    def _keep_updates(self, state: CompileState) -> None:
         """The announcements that went out become entries of the conversation, where the window showed them."""
         if state.updates:
             section = self._host.sections[CONVO]
@@ -412,7 +412,7 @@ class Compiler:
 
     # -- notices ------------------------------------------------------------------------------------------
 
-    def _notice_states(self, draft: State, groups: tuple[list[Contributor], ...]) -> None:
+    def _notice_states(self, draft: CompileState, groups: tuple[list[Contributor], ...]) -> None:
         """Say what holds now, and is worth saying in every window while it does."""
         if draft.waiting:
             message = "a tool call waits for its result; the two are shown together"

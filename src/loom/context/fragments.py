@@ -17,10 +17,10 @@ Slot: TypeAlias = Literal["identity", "behavior", "tools", "skills", "custom", "
 SLOTS: tuple[Slot, ...] = get_args(Slot)
 """The order of a prompt: what changes least comes first."""
 
-Place: TypeAlias = Literal["foundation", "convo", "attention"]
-PLACES: tuple[Place, ...] = get_args(Place)
+FragmentPlace: TypeAlias = Literal["foundation", "convo", "attention"]
+PLACES: tuple[FragmentPlace, ...] = get_args(FragmentPlace)
 
-Content: TypeAlias = str | Callable[[], str]
+FragmentContent: TypeAlias = str | Callable[[], str]
 
 DEFAULT_PRIORITY = 50
 
@@ -34,13 +34,13 @@ class Fragment:
     """
 
     slot: Slot
-    content: Content
+    content: FragmentContent
     """The text, or a function that gives it when the prompt is built. Blank content shows nothing."""
     priority: int = DEFAULT_PRIORITY
     """Inside a slot the higher one comes first, and of two equal ones the one added first."""
     label: str | None = None
     """The heading above the text; the name that plan and explain use for it."""
-    section: Place | None = None
+    section: FragmentPlace | None = None
     """`attention` for the slot `context` and `foundation` for all others, if not given."""
 
     def __post_init__(self) -> None:

@@ -13,9 +13,9 @@ from loom.context.fragments import (
     DEFAULT_PRIORITY,
     PLACES,
     SLOTS,
-    Content,
     Fragment,
-    Place,
+    FragmentContent,
+    FragmentPlace,
     Slot,
     check_slot,
     create_context_fragment,
@@ -147,11 +147,11 @@ class PromptBuilder:
     def add(
         self,
         slot: Slot,
-        content: Content,
+        content: FragmentContent,
         *,
         priority: int = DEFAULT_PRIORITY,
         label: str | None = None,
-        section: Place | None = None,
+        section: FragmentPlace | None = None,
     ) -> PromptBuilder:
         """Add a fragment of text, or of a function that gives it; see Fragment for the rest."""
         return self.add_fragment(Fragment(slot, content, priority, label, section))
@@ -201,10 +201,10 @@ class PromptBuilder:
 
 
 def _rank(fragment: Fragment) -> tuple[int, int, int]:
-    return PLACES.index(cast("Place", fragment.section)), SLOTS.index(fragment.slot), -fragment.priority
+    return PLACES.index(cast("FragmentPlace", fragment.section)), SLOTS.index(fragment.slot), -fragment.priority
 
 
-Key: TypeAlias = tuple[str, str | None, int]
+FragmentKey: TypeAlias = tuple[str, str | None, int]
 
 
 class FragmentEntry(StringEntry):
@@ -212,7 +212,7 @@ class FragmentEntry(StringEntry):
 
     __slots__ = ("key", "slot")
 
-    def __init__(self, block: PromptBlock, key: Key | None = None) -> None:
+    def __init__(self, block: PromptBlock, key: FragmentKey | None = None) -> None:
         # `repeat`: a prompt is shown as it was built, even where another entry happens to say the same.
         super().__init__(block.text, repeat=True)
         self.name = block.fragment.label
@@ -269,7 +269,7 @@ def _fill_attention(section: Section, blocks: list[PromptBlock]) -> PromptChange
 def _extend_convo(section: Section, blocks: list[PromptBlock]) -> PromptChange:
     """Append what the conversation does not say yet. What was said stays: a conversation only grows."""
     wanted = dict(zip(_keys(blocks), blocks, strict=True))
-    said: dict[Key, str] = {}
+    said: dict[FragmentKey, str] = {}
     for entry in reversed(section.entries):
         if len(said) == len(wanted):
             break
@@ -286,10 +286,10 @@ def _extend_convo(section: Section, blocks: list[PromptBlock]) -> PromptChange:
     return PromptChange(tuple(added), tuple(changed), (), tuple(kept))
 
 
-def _keys(blocks: list[PromptBlock]) -> list[Key]:
+def _keys(blocks: list[PromptBlock]) -> list[FragmentKey]:
     """What makes each block the successor of an earlier one: its slot, its label, its number among those."""
     seen = Counter[tuple[str, str | None]]()
-    keys: list[Key] = []
+    keys: list[FragmentKey] = []
     for fragment in (block.fragment for block in blocks):
         keys.append((fragment.slot, fragment.label, seen[fragment.slot, fragment.label]))
         seen[fragment.slot, fragment.label] += 1

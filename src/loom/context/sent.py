@@ -28,7 +28,7 @@ Contributor = tuple[str, Section]
 
 
 @dataclass(slots=True)
-class State:
+class CompileState:
     """What has been sent, or what would be if a draft were committed."""
 
     heads: list[Run | None] = field(default_factory=lambda: [None] * len(KEPT))
@@ -64,7 +64,7 @@ class State:
 
 
 @dataclass(slots=True)
-class Ids:
+class KnownIds:
     """The ids that are in the window: those that were sent, and those that joined since."""
 
     sent: set[str]
@@ -78,7 +78,7 @@ class Ids:
 
 
 @dataclass(slots=True)
-class Once:
+class KnownContent:
     """Says of each key whether it comes for the first time; what was sent came before what is new."""
 
     sent: dict[bytes, str]
@@ -99,7 +99,7 @@ def runs_since(before: Run | None, now: Run | None) -> list[Run] | None:
     return runs[::-1] if run is before else None
 
 
-def grown(placed: set[str], before: State, now: State) -> set[str] | None:
+def grown(placed: set[str], before: CompileState, now: CompileState) -> set[str] | None:
     """The ids of `now`, made from those of `before` if it only grew."""
     for old, new in zip(before.heads, now.heads, strict=True):
         fresh = runs_since(old, new)
@@ -120,7 +120,7 @@ def thinking_in(sources: Iterable[View]) -> frozenset[str]:
     return frozenset(s.id for s in sources if isinstance(s, MessageEntry) and s.has_thinking)
 
 
-def ids_of(state: State) -> set[str]:
+def ids_of(state: CompileState) -> set[str]:
     """The ids of everything that was sent or waits."""
     placed = {s.id for head in state.heads for s in sources_of(head)}
     return placed | {item.id for _, item in state.waiting}

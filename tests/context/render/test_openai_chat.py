@@ -10,7 +10,7 @@ import pytest
 
 from loom.context.context import Context
 from loom.context.render import openai_chat
-from loom.context.render.layout import NO_OUTPUT, Layout, Slot, lay_out
+from loom.context.render.layout import NO_OUTPUT, Layout, WireSlot, lay_out
 from loom.core.message import (
     DocumentPart,
     ImagePart,
@@ -41,7 +41,7 @@ def messages_of(layout: Layout) -> list[dict[str, Any]]:
     return body["messages"]
 
 
-def slot_of(layout: Layout, kind: type) -> Slot:
+def slot_of(layout: Layout, kind: type) -> WireSlot:
     return next(slot for slot in layout.slots() if isinstance(slot.content, kind))
 
 

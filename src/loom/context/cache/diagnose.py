@@ -9,13 +9,13 @@ from functools import cached_property
 from typing import Literal, TypeAlias
 
 from loom.catalog.model import CacheRules
-from loom.context.cache.lives import Lives, follow
-from loom.context.cache.matching import Chain, Prefixes, marked, own_breakpoint, reach
+from loom.context.cache.lives import BlockHistory, block_history
+from loom.context.cache.matching import PrefixChain, Prefixes, marked, own_breakpoint, reach
 from loom.context.cache.prompt import Block, Prompt
 from loom.context.cache.repair import FIXES, Fix, repair
 from loom.context.cache.simulate import Simulation, simulate
 
-Cause: TypeAlias = Literal[
+FindingCause: TypeAlias = Literal[
     "tools_reordered",
     "tools_changed",
     "settings_changed",
@@ -40,7 +40,7 @@ RARE = 8
 class Finding:
     """One cause of missed reads in a trace."""
 
-    cause: Cause
+    cause: FindingCause
     where: str
     """The block that shows it first: its path, and its origin where that is known."""
     requests: int
@@ -95,15 +95,15 @@ class _Seen:
     rules: CacheRules
 
     @cached_property
-    def lives(self) -> Lives:
-        return follow(self.trace)
+    def history(self) -> BlockHistory:
+        return block_history(self.trace)
 
     @cached_property
     def simulation(self) -> Simulation:
         return simulate(self.trace, self.rules)
 
     @cached_property
-    def chains(self) -> tuple[Chain, ...]:
+    def chains(self) -> tuple[PrefixChain, ...]:
         prefixes = Prefixes()
         return tuple(prefixes.lay(prompt) for prompt in self.trace)
 
@@ -122,7 +122,7 @@ class _Seen:
         return f"{len(numbers)} of {len(self.trace)} requests"
 
 
-def _finding(cause: Cause, at: Block | str, numbers: Sequence[int], message: str) -> tuple[Finding, ...]:
+def _finding(cause: FindingCause, at: Block | str, numbers: Sequence[int], message: str) -> tuple[Finding, ...]:
     where = at if isinstance(at, str) else at.where or at.kind
     advice, fix = _REMEDIES[cause]
     return (
@@ -168,15 +168,15 @@ def _settings(seen: _Seen) -> tuple[Finding, ...]:
 
 
 def _volatile_inside(seen: _Seen) -> tuple[Finding, ...]:
-    lives = seen.lives
-    inside = [(n, i) for n in range(len(seen.trace)) for i in lives.inside(n)]
-    lasting = [(n, i) for n, i in inside if lives.slots[n][i] in lives.changed]
-    passing = [(n, i) for n, i in inside if lives.slots[n][i] not in lives.changed]
+    history = seen.history
+    inside = [(n, i) for n in range(len(seen.trace)) for i in history.inside(n)]
+    lasting = [(n, i) for n, i in inside if history.slots[n][i] in history.changed]
+    passing = [(n, i) for n, i in inside if history.slots[n][i] not in history.changed]
     found: tuple[Finding, ...] = ()
     if lasting:
         n, i = lasting[0]
         numbers = sorted({n for n, _ in lasting})
-        changes = sum(len(lives.changed[slot]) for slot in {lives.slots[n][i] for n, i in lasting})
+        changes = sum(len(history.changed[slot]) for slot in {history.slots[n][i] for n, i in lasting})
         found += _finding(
             "volatile_in_prefix",
             seen.trace[n].blocks[i],
@@ -198,23 +198,23 @@ def _volatile_inside(seen: _Seen) -> tuple[Finding, ...]:
 
 
 def _rewritten(seen: _Seen) -> tuple[Finding, ...]:
-    lives = seen.lives
-    volatile = {lives.slots[n][i] for n in range(len(seen.trace)) for i in lives.volatile[n]}
+    history = seen.history
+    volatile = {history.slots[n][i] for n in range(len(seen.trace)) for i in history.volatile[n]}
     edits: dict[int, set[int]] = {}
-    for slot, numbers in lives.changed.items():
+    for slot, numbers in history.changed.items():
         for number in numbers:
             edits.setdefault(number, set()).add(slot)
-    for number, gone in enumerate(lives.vanished):
+    for number, gone in enumerate(history.vanished):
         if gone:
             edits.setdefault(number, set()).update(gone)
-    kept = {n: {s for s in e if s not in volatile and lives.first[s].level == "messages"} for n, e in edits.items()}
+    kept = {n: {s for s in e if s not in volatile and history.first[s].level == "messages"} for n, e in edits.items()}
     touched = sorted(n for n, slots in kept.items() if slots)
     if not touched or len(touched) * RARE <= len(seen.trace) - 1:
         return ()
     earliest = min(kept[touched[0]])
     return _finding(
         "history_rewritten",
-        lives.first[earliest],
+        history.first[earliest],
         touched,
         f"{seen.share(touched)} edited {sum(len(kept[n]) for n in touched):,} blocks that were already sent, "
         f"so that {seen.paid(touched)} were not read from the cache",
@@ -223,7 +223,7 @@ def _rewritten(seen: _Seen) -> tuple[Finding, ...]:
 
 def _automatic(seen: _Seen) -> tuple[Finding, ...]:
     own = {n: own_breakpoint(p, seen.rules) for n, p in enumerate(seen.trace)}
-    hit = {n: i for n, i in own.items() if i is not None and i in seen.lives.volatile[n]}
+    hit = {n: i for n, i in own.items() if i is not None and i in seen.history.volatile[n]}
     if not hit:
         return ()
     first = min(hit)
@@ -241,7 +241,7 @@ def _tail(seen: _Seen) -> tuple[Finding, ...]:
         return ()
     bare: list[tuple[int, int]] = []
     for n, prompt in enumerate(seen.trace):
-        tail = seen.lives.tail(n, prompt, seen.rules)
+        tail = seen.history.tail(n, prompt, seen.rules)
         if tail is not None and not prompt.automatic and not prompt.blocks[tail].marker:
             bare.append((n, tail))
     if not bare:
@@ -321,7 +321,7 @@ def _short(seen: _Seen) -> tuple[Finding, ...]:
     )
 
 
-_REMEDIES: dict[Cause, tuple[str, Fix | None]] = {
+_REMEDIES: dict[FindingCause, tuple[str, Fix | None]] = {
     "tools_reordered": ("send tools in one fixed order", "pin_tools"),
     "tools_changed": (
         "keep the text of each tool fixed, and add new ones at the end or inside the conversation",

@@ -10,13 +10,13 @@ from typing import Literal, TypeAlias
 
 from loom.catalog import CacheRules, ModelInfo
 from loom.context.cache.matching import common_length
-from loom.context.cache.prompt import LEVELS, Block, Level, Origin, Prompt
+from loom.context.cache.prompt import LEVELS, Block, BlockOrigin, Level, Prompt
 from loom.context.cache.simulate import write_price
 from loom.context.cache.subject import Subject, as_prompt, question_about
 from loom.core.window import Window
 from loom.protocols.token_counter import TokenCounter
 
-Cause: TypeAlias = Literal[
+MoveCause: TypeAlias = Literal[
     "nothing_moved",
     "model_changed",
     "settings_changed",
@@ -38,11 +38,11 @@ CLOCK = re.compile(
 class Explanation:
     """Why the next request reads less than the last one left in the cache, or that it does not."""
 
-    cause: Cause
+    cause: MoveCause
     message: str
     advice: str = ""
     path: str = ""
-    origin: Origin | None = None
+    origin: BlockOrigin | None = None
     """The entry that moved, its section and the context that brought it; None for a foreign request."""
     byte: int = 0
     """How many bytes of the prompt stayed the same."""
@@ -202,7 +202,7 @@ def _block_moved(cached: Sequence[Block], after: Sequence[Block], at: int) -> Ex
     )
 
 
-def _what_happened(cached: Sequence[Block], after: Sequence[Block], at: int) -> tuple[Cause, Block]:
+def _what_happened(cached: Sequence[Block], after: Sequence[Block], at: int) -> tuple[MoveCause, Block]:
     """Whether the first different block was edited, pushed back by a new one, or taken out; and which one to blame."""
     old, new = cached[at], after[at] if at < len(after) else None
     if new is None:
@@ -220,7 +220,7 @@ def _what_happened(cached: Sequence[Block], after: Sequence[Block], at: int) -> 
 
 def _what_happened_to_entries(
     cached: Sequence[Block], after: Sequence[Block], old: Block, new: Block
-) -> tuple[Cause, Block]:
+) -> tuple[MoveCause, Block]:
     was, now = _entries(cached), _entries(after)
     assert old.origin is not None
     assert new.origin is not None
@@ -235,7 +235,7 @@ def _entries(blocks: Sequence[Block]) -> set[str]:
     return {block.origin.entry for block in blocks if block.origin}
 
 
-def _advice(cause: Cause, block: Block, changed: str) -> str:
+def _advice(cause: MoveCause, block: Block, changed: str) -> str:
     if cause == "block_inserted":
         return "Put what is new at the end of the conversation, or include it before the first call."
     if cause == "block_removed":

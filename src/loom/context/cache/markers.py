@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from loom.catalog import CacheRules
-from loom.context.render.layout import Layout, Slot
+from loom.context.render.layout import Layout, WireSlot
 from loom.core.message import ToolCallPart, ToolResultPart
 from loom.core.section import SECTIONS, VOLATILE, SectionName, section_name
 from loom.errors import BadCacheTTL, TooManyBreakpoints
@@ -29,17 +29,17 @@ class Placement:
     """The markers of one request, why each is there, and what a person should know."""
 
     ttl: str | None
-    markers: dict[Slot, str] = field(default_factory=dict[Slot, str])
-    reasons: dict[Slot, str] = field(default_factory=dict[Slot, str])
+    markers: dict[WireSlot, str] = field(default_factory=dict[WireSlot, str])
+    reasons: dict[WireSlot, str] = field(default_factory=dict[WireSlot, str])
     warnings: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
 
-    def mark(self, slot: Slot | None, reason: str) -> None:
+    def mark(self, slot: WireSlot | None, reason: str) -> None:
         """Mark a slot, once."""
         if slot is not None and self.ttl is not None and slot not in self.markers:
             self.markers[slot] = self.ttl
             self.reasons[slot] = reason
 
-    def unmark(self, slot: Slot) -> None:
+    def unmark(self, slot: WireSlot) -> None:
         """Take a marker away."""
         del self.markers[slot], self.reasons[slot]
 
@@ -47,7 +47,7 @@ class Placement:
 def place(
     layout: Layout,
     rules: CacheRules,
-    may_mark: Callable[[Slot], bool],
+    may_mark: Callable[[WireSlot], bool],
     *,
     breakpoints: Sequence[str] | None = None,
     ttl_seconds: float | None = None,
@@ -111,7 +111,7 @@ def _named(breakpoints: Sequence[str] | None) -> list[SectionName] | None:
     return sections
 
 
-def _mark_section(placement: Placement, stable: list[Slot], name: SectionName) -> None:
+def _mark_section(placement: Placement, stable: list[WireSlot], name: SectionName) -> None:
     """Mark a section's last part, or, where it is empty, the last part before it: the same prefix."""
     if name in VOLATILE:
         message = f"no breakpoint on {name}: it changes with every request, so a prefix that ends there never hits"
@@ -126,7 +126,7 @@ def _mark_section(placement: Placement, stable: list[Slot], name: SectionName) -
     placement.mark(own, f"end of {name}")
 
 
-def _mark_previous_tail(placement: Placement, layout: Layout, rules: CacheRules, stable: list[Slot]) -> None:
+def _mark_previous_tail(placement: Placement, layout: Layout, rules: CacheRules, stable: list[WireSlot]) -> None:
     """Mark where the last request ended, if a lookback from the new end would not reach it."""
     tail = stable[-1] if stable else None
     if layout.previous_tail is None or tail is None:
@@ -138,7 +138,7 @@ def _mark_previous_tail(placement: Placement, layout: Layout, rules: CacheRules,
         placement.mark(_last(stable, lambda slot: order[slot] <= start), _PREVIOUS_END)
 
 
-def _mark_past_ends(placement: Placement, layout: Layout, stable: list[Slot]) -> None:
+def _mark_past_ends(placement: Placement, layout: Layout, stable: list[WireSlot]) -> None:
     """Mark earlier ends again: with exact matching an entry is found only at a marker of the new request."""
     known = set(stable)
     order = {slot: number for number, slot in enumerate(layout.slots())}
@@ -151,7 +151,7 @@ def _mark_past_ends(placement: Placement, layout: Layout, stable: list[Slot]) ->
     placement.markers = dict(sorted(placement.markers.items(), key=lambda item: order[item[0]]))
 
 
-def _keep_to_limit(placement: Placement, limit: int, layout: Layout, tail: Slot | None) -> None:
+def _keep_to_limit(placement: Placement, limit: int, layout: Layout, tail: WireSlot | None) -> None:
     """Give up the earliest markers first: a later one covers everything before it."""
     marked = [slot for slot in layout.slots() if slot in placement.markers]
     for victim in [s for s in marked if s is not tail and placement.reasons[s] != _PREVIOUS_END]:
@@ -164,7 +164,7 @@ def _keep_to_limit(placement: Placement, limit: int, layout: Layout, tail: Slot 
         placement.unmark(victim)
 
 
-def positions(slots: Sequence[Slot], *, collapse: bool) -> int:
+def positions(slots: Sequence[WireSlot], *, collapse: bool) -> int:
     """How many positions of a lookback these slots take; a run of calls, or of results, may count as one."""
     count, last = 0, ""
     for slot in slots:
@@ -175,9 +175,9 @@ def positions(slots: Sequence[Slot], *, collapse: bool) -> int:
     return count
 
 
-def _rank(slot: Slot) -> int:
+def _rank(slot: WireSlot) -> int:
     return SECTIONS.index(slot.section) if slot.section else -1
 
 
-def _last(slots: Sequence[Slot], wanted: Callable[[Slot], bool]) -> Slot | None:
+def _last(slots: Sequence[WireSlot], wanted: Callable[[WireSlot], bool]) -> WireSlot | None:
     return next((slot for slot in reversed(slots) if wanted(slot)), None)

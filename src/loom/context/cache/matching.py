@@ -22,7 +22,7 @@ EARLIER_ENDS = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Chain:
+class PrefixChain:
     """One request with the hash of each of its prefixes; equal prefixes have equal nodes."""
 
     prompt: Prompt
@@ -47,9 +47,9 @@ class Prefixes:
     """Hashes the prefixes of each request, going on from what it shares with the request before."""
 
     def __init__(self) -> None:
-        self._last: Chain | None = None
+        self._last: PrefixChain | None = None
 
-    def lay(self, prompt: Prompt) -> Chain:
+    def lay(self, prompt: Prompt) -> PrefixChain:
         """The request as a chain; the model and the settings of a level salt all that follows."""
         shared = self._shared(prompt)
         parents = list(self._last.parents[:shared]) if self._last else []
@@ -64,7 +64,7 @@ class Prefixes:
             node = _digest(node, block.key)
             nodes.append(node)
         ends = tuple(accumulate(b.tokens for b in prompt.blocks))
-        self._last = Chain(prompt, tuple(parents), tuple(nodes), ends)
+        self._last = PrefixChain(prompt, tuple(parents), tuple(nodes), ends)
         return self._last
 
     def _shared(self, prompt: Prompt) -> int:
@@ -83,7 +83,7 @@ def _digest(node: bytes, step: bytes) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class CacheRead:
     """What a request reads from the cache."""
 
     tokens: int = 0
@@ -92,62 +92,62 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class CacheWrite:
     """An entry that a request leaves: everything up to `tokens`, for a lifetime."""
 
     tokens: int
     ttl: str
 
 
-class Matcher(Protocol):
+class PrefixCache(Protocol):
     """One provider's cache. Each request is read first and then written, in the order of the trace."""
 
-    def read(self, chain: Chain) -> Found:
+    def read(self, chain: PrefixChain) -> CacheRead:
         """What this request finds, which also keeps it alive."""
         ...
 
-    def write(self, chain: Chain) -> tuple[Written, ...]:
+    def write(self, chain: PrefixChain) -> tuple[CacheWrite, ...]:
         """Stores this request; returns the entries the provider charges for, shortest first."""
         ...
 
 
-def matcher(rules: CacheRules) -> Matcher:
+def empty_cache(rules: CacheRules) -> PrefixCache:
     """An empty cache that follows `rules`."""
     match rules.matching:
         case "lookback" | "exact":
-            return Marked(rules)
+            return MarkerCache(rules)
         case "grid":
-            return Grid(rules)
+            return GridCache(rules)
         case "units":
-            return Units(rules)
+            return UnitCache(rules)
 
 
-class Marked:
+class MarkerCache:
     """Entries stand at the marks of a request, and are found within reach of the marks of a later one."""
 
     def __init__(self, rules: CacheRules) -> None:
         self._rules = rules
         self._entries = _Entries()
 
-    def read(self, chain: Chain) -> Found:
+    def read(self, chain: PrefixChain) -> CacheRead:
         """The deepest live entry within reach."""
         for i in sorted(reach(chain.prompt, self._rules), reverse=True):
             if self._entries.live(chain.nodes[i], chain.at):
                 self._entries.touch(chain.nodes[i], chain.at)
-                return Found(chain.ends[i], i + 1)
-        return Found()
+                return CacheRead(chain.ends[i], i + 1)
+        return CacheRead()
 
-    def write(self, chain: Chain) -> tuple[Written, ...]:
+    def write(self, chain: PrefixChain) -> tuple[CacheWrite, ...]:
         """One entry at each mark behind the minimum prefix."""
-        written: list[Written] = []
+        written: list[CacheWrite] = []
         for i, ttl in marked(chain.prompt, self._rules).items():
             if chain.ends[i] >= self._rules.min_prefix:
                 self._entries.keep(chain.nodes[i], chain.at, _lifetime(self._rules, ttl))
-                written.append(Written(chain.ends[i], ttl))
+                written.append(CacheWrite(chain.ends[i], ttl))
         return tuple(written)
 
 
-class Grid:
+class GridCache:
     """The longest token prefix shared with any earlier request, cut down to whole cells of a grid."""
 
     def __init__(self, rules: CacheRules) -> None:
@@ -156,7 +156,7 @@ class Grid:
         self._entries = _Entries()
         self._siblings: dict[tuple[bytes, str, str, str], list[tuple[str, bytes]]] = {}
 
-    def read(self, chain: Chain) -> Found:
+    def read(self, chain: PrefixChain) -> CacheRead:
         """Whole blocks first, then the text that the first new block shares with one seen in its place."""
         whole = 0
         while whole < len(chain.nodes) and self._entries.live(chain.nodes[whole], chain.at):
@@ -166,10 +166,10 @@ class Grid:
             shared += self._shared_inside(chain, whole)
         shared -= shared % self._rules.grid
         if shared < max(1, self._rules.min_prefix):
-            return Found()
-        return Found(shared, bisect_right(chain.ends, shared))
+            return CacheRead()
+        return CacheRead(shared, bisect_right(chain.ends, shared))
 
-    def write(self, chain: Chain) -> tuple[Written, ...]:
+    def write(self, chain: PrefixChain) -> tuple[CacheWrite, ...]:
         """Every prefix is kept, free of charge."""
         for i, node in enumerate(chain.nodes):
             if not self._entries.live(node, chain.at):
@@ -181,7 +181,7 @@ class Grid:
             self._entries.keep(node, chain.at, self._seconds)
         return ()
 
-    def _shared_inside(self, chain: Chain, i: int) -> int:
+    def _shared_inside(self, chain: PrefixChain, i: int) -> int:
         block = chain.blocks[i]
         known = self._siblings.get(_place(chain, i), [])
         # In sorted order the longest common prefix is always with a neighbour.
@@ -194,7 +194,7 @@ class Grid:
         return block.tokens * longest // max(1, len(block.content))
 
 
-class Units:
+class UnitCache:
     """Whole units: where an earlier request or its answer ended, and prefixes that two requests shared."""
 
     def __init__(self, rules: CacheRules) -> None:
@@ -204,7 +204,7 @@ class Units:
         self._seen = _Entries()
         self._unanswered: dict[bytes, dict[Level, str]] = {}
 
-    def read(self, chain: Chain) -> Found:
+    def read(self, chain: PrefixChain) -> CacheRead:
         """The longest unit that this request begins with."""
         self._learn_answers(chain)
         for i in range(len(chain.nodes) - 1, -1, -1):
@@ -212,10 +212,10 @@ class Units:
                 break
             if self._units.live(chain.nodes[i], chain.at):
                 self._units.touch(chain.nodes[i], chain.at)
-                return Found(chain.ends[i], i + 1)
-        return Found()
+                return CacheRead(chain.ends[i], i + 1)
+        return CacheRead()
 
-    def write(self, chain: Chain) -> tuple[Written, ...]:
+    def write(self, chain: PrefixChain) -> tuple[CacheWrite, ...]:
         """The whole request becomes a unit, and so does what it shares with an earlier one."""
         shared = 0
         while shared < len(chain.nodes) and self._seen.live(chain.nodes[shared], chain.at):
@@ -229,7 +229,7 @@ class Units:
             self._unanswered[chain.nodes[-1]] = dict(chain.prompt.settings)
         return ()
 
-    def _learn_answers(self, chain: Chain) -> None:
+    def _learn_answers(self, chain: PrefixChain) -> None:
         # The answer to a request is only seen when a later request repeats it; its unit is as old as the request.
         for i, node in enumerate(chain.nodes):
             if self._unanswered.get(node) != dict(chain.prompt.settings) or not self._units.live(node, chain.at):
@@ -365,7 +365,7 @@ def _lifetime(rules: CacheRules, ttl: str | None) -> float | None:
     return rules.ttls.get(ttl) if ttl else None
 
 
-def _place(chain: Chain, i: int) -> tuple[bytes, str, str, str]:
+def _place(chain: PrefixChain, i: int) -> tuple[bytes, str, str, str]:
     block = chain.blocks[i]
     return (chain.parents[i], block.level, block.role, block.kind)
 

@@ -12,7 +12,7 @@ LEVELS: tuple[Level, ...] = ("tools", "system", "messages")
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class BlockOrigin:
     """Where a block came from in a context. It never reaches the wire."""
 
     section: str
@@ -42,7 +42,7 @@ class Block:
     path: str = ""
     marker: str | None = None
     """The lifetime of an explicit cache marker on this block, as the provider writes it ("5m")."""
-    origin: Origin | None = None
+    origin: BlockOrigin | None = None
     volatile: bool = False
     """The author says that this block changes with every request."""
     key: bytes = field(init=False, repr=False)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from loom.catalog.model import CacheRules
-from loom.context.cache.matching import Found, Prefixes, Written, matcher
+from loom.context.cache.matching import CacheRead, CacheWrite, Prefixes, empty_cache
 from loom.context.cache.prompt import Prompt
 from loom.errors import UsageError
 
@@ -77,7 +77,7 @@ def simulate(trace: Sequence[Prompt], rules: CacheRules) -> Simulation:
     Raises:
         UsageError: the provider would refuse a request, for too many markers or an unknown lifetime.
     """
-    cache = matcher(rules)
+    cache = empty_cache(rules)
     prefixes = Prefixes()
     steps: list[Step] = []
     for number, prompt in enumerate(trace):
@@ -92,7 +92,7 @@ def simulate(trace: Sequence[Prompt], rules: CacheRules) -> Simulation:
     return Simulation(tuple(steps))
 
 
-def _step(tokens: int, found: Found, written: tuple[Written, ...], rules: CacheRules) -> Step:
+def _step(tokens: int, found: CacheRead, written: tuple[CacheWrite, ...], rules: CacheRules) -> Step:
     reached = found.tokens
     cost = found.tokens * rules.read
     for entry in written:

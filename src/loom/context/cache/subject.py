@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from loom.catalog import ModelInfo
-from loom.context.cache.prompt import Origin, Prompt
+from loom.context.cache.prompt import BlockOrigin, Prompt
 from loom.context.cache.recorded.envelope import model_of
 from loom.context.cache.recorded.request import read_request
-from loom.context.render.layout import Slot
+from loom.context.render.layout import WireSlot
 from loom.context.render.request import Request, prepare
 from loom.context.render.target import Target, target_for
 from loom.core.window import Window
@@ -95,5 +95,5 @@ def prompt_of(request: Request, counter: TokenCounter) -> Prompt:
     return replace(prompt, blocks=blocks)
 
 
-def _origin(slot: Slot) -> Origin | None:
-    return Origin(slot.section, slot.entry, slot.context, slot.label, slot.file) if slot.section else None
+def _origin(slot: WireSlot) -> BlockOrigin | None:
+    return BlockOrigin(slot.section, slot.entry, slot.context, slot.label, slot.file) if slot.section else None

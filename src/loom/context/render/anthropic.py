@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any
 
-from loom.context.render.body import Rendered, Settings
-from loom.context.render.layout import Dialect, Layout, Slot
+from loom.context.render.body import RenderedBody, RequestSettings
+from loom.context.render.layout import Layout, WireDialect, WireSlot
 from loom.core.message import (
     DocumentPart,
     ImagePart,
@@ -24,16 +24,16 @@ from loom.core.message import (
 DEFAULT_MAX_TOKENS = 4096
 
 
-def dialect(*, binds_thinking: bool = True) -> Dialect:
+def dialect(*, binds_thinking: bool = True) -> WireDialect:
     """How Anthropic wants a window laid out."""
-    return Dialect("anthropic", binds_thinking=binds_thinking, thinking="sealed")
+    return WireDialect("anthropic", binds_thinking=binds_thinking, thinking="sealed")
 
 
-def render(layout: Layout, model: str, markers: Mapping[Slot, str], settings: Settings) -> Rendered:
+def render(layout: Layout, model: str, markers: Mapping[WireSlot, str], settings: RequestSettings) -> RenderedBody:
     """A complete request body, with cache markers on the slots that have one."""
-    out = Rendered({"model": model, "max_tokens": DEFAULT_MAX_TOKENS, **settings})
+    out = RenderedBody({"model": model, "max_tokens": DEFAULT_MAX_TOKENS, **settings})
 
-    def block(slot: Slot, path: str) -> dict[str, Any]:
+    def block(slot: WireSlot, path: str) -> dict[str, Any]:
         made = _tool(slot.content) if isinstance(slot.content, ToolSpec) else _block(slot.content)
         ttl = markers.get(slot)
         if ttl and may_mark(slot):
@@ -55,7 +55,7 @@ def render(layout: Layout, model: str, markers: Mapping[Slot, str], settings: Se
     return out
 
 
-def may_mark(slot: Slot) -> bool:
+def may_mark(slot: WireSlot) -> bool:
     """Whether a block may carry a cache marker: reasoning may not."""
     return not isinstance(slot.content, ThinkingPart)
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from loom.context.render import openai_chat
-from loom.context.render.body import Rendered, Settings
-from loom.context.render.layout import Dialect, Layout, Slot
+from loom.context.render.body import RenderedBody, RequestSettings
+from loom.context.render.layout import Layout, WireDialect, WireSlot
 from loom.context.render.openai_chat import dialect, may_mark
 
 __all__ = ["Reasoning", "dialect", "may_mark", "render"]
@@ -22,14 +22,16 @@ class Reasoning:
 
     provider: str
 
-    def dialect(self, *, binds_thinking: bool = True) -> Dialect:  # noqa: ARG002  (nothing is sealed, so nothing is bound)
+    def dialect(self, *, binds_thinking: bool = True) -> WireDialect:  # noqa: ARG002  (nothing is sealed, so nothing is bound)
         """As Chat, with the reasoning of this service."""
-        return Dialect(self.provider, system_turns=True, thinking="any")
+        return WireDialect(self.provider, system_turns=True, thinking="any")
 
-    def render(self, layout: Layout, model: str, markers: Mapping[Slot, str], settings: Settings) -> Rendered:
+    def render(
+        self, layout: Layout, model: str, markers: Mapping[WireSlot, str], settings: RequestSettings
+    ) -> RenderedBody:
         """A complete request body."""
         return render(layout, model, markers, settings, reasoning=True)
 
-    def may_mark(self, slot: Slot) -> bool:
+    def may_mark(self, slot: WireSlot) -> bool:
         """As Chat."""
         return may_mark(slot)

@@ -7,8 +7,8 @@ from copy import deepcopy
 from typing import Any
 
 from loom.context.entry import plain
-from loom.context.render.body import Rendered, Settings
-from loom.context.render.layout import Dialect, Layout, Slot, Turn
+from loom.context.render.body import RenderedBody, RequestSettings
+from loom.context.render.layout import Layout, WireDialect, WireMessage, WireSlot
 from loom.core.message import (
     DocumentPart,
     ImagePart,
@@ -23,24 +23,24 @@ from loom.core.section import STATIC
 from loom.errors import BadCacheTTL, UsageError
 
 
-def dialect(*, binds_thinking: bool = True) -> Dialect:
+def dialect(*, binds_thinking: bool = True) -> WireDialect:
     """How Gemini wants a window laid out."""
-    return Dialect("gemini", binds_thinking=binds_thinking)
+    return WireDialect("gemini", binds_thinking=binds_thinking)
 
 
 def render(
     layout: Layout,
     model: str,
-    markers: Mapping[Slot, str],  # noqa: ARG001  (one signature for all renderers)
-    settings: Settings,
+    markers: Mapping[WireSlot, str],  # noqa: ARG001  (one signature for all renderers)
+    settings: RequestSettings,
     *,
     cached_content: str | None = None,
-) -> Rendered:
+) -> RenderedBody:
     """A complete request body; the settings go into its config, and there are no markers.
 
     With `cached_content`, the name of a resource made by `cache_resource`, what lives there is left out.
     """
-    out = Rendered({"model": model})
+    out = RenderedBody({"model": model})
     config = dict(settings)
     if cached_content is None:
         turns = layout.turns
@@ -53,7 +53,7 @@ def render(
     return out
 
 
-def may_mark(slot: Slot) -> bool:  # noqa: ARG001  (one signature for all renderers)
+def may_mark(slot: WireSlot) -> bool:  # noqa: ARG001  (one signature for all renderers)
     """Whether a block may carry a cache marker: none may."""
     return False
 
@@ -65,7 +65,7 @@ def cache_resource(layout: Layout, model: str, ttl_seconds: int, display_name: s
     """
     if isinstance(ttl_seconds, bool) or not isinstance(ttl_seconds, int) or ttl_seconds <= 0:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise BadCacheTTL(ttl_seconds)
-    out = Rendered({})
+    out = RenderedBody({})
     config = _head(layout, out)
     contents = _contents(_turns(layout, static=True), _tool_names(layout), out)
     if contents:
@@ -78,7 +78,7 @@ def cache_resource(layout: Layout, model: str, ttl_seconds: int, display_name: s
     return {"model": model, "config": config}
 
 
-def _head(layout: Layout, out: Rendered) -> dict[str, Any]:
+def _head(layout: Layout, out: RenderedBody) -> dict[str, Any]:
     """The tools and the system prompt, as fields of a config."""
     config: dict[str, Any] = {}
     if layout.tools:
@@ -93,16 +93,16 @@ def _head(layout: Layout, out: Rendered) -> dict[str, Any]:
     return config
 
 
-def _turns(layout: Layout, *, static: bool) -> list[Turn]:
+def _turns(layout: Layout, *, static: bool) -> list[WireMessage]:
     """The turns, or parts of turns, that stand in static sections, or those that do not."""
-    picked = [Turn(t.role, tuple(s for s in t.slots if (s.section in STATIC) == static)) for t in layout.turns]
+    picked = [WireMessage(t.role, tuple(s for s in t.slots if (s.section in STATIC) == static)) for t in layout.turns]
     return [turn for turn in picked if turn.slots]
 
 
-def _tool_names(layout: Layout) -> dict[Slot, str]:
+def _tool_names(layout: Layout) -> dict[WireSlot, str]:
     """The tool that each result came from: a result has to name it, and only the call before it knows."""
     called: dict[str, str] = {}
-    names: dict[Slot, str] = {}
+    names: dict[WireSlot, str] = {}
     for slot in layout.slots():
         match slot.content:
             case ToolCallPart(id, name):
@@ -114,7 +114,7 @@ def _tool_names(layout: Layout) -> dict[Slot, str]:
     return names
 
 
-def _contents(turns: Iterable[Turn], names: Mapping[Slot, str], out: Rendered) -> list[dict[str, Any]]:
+def _contents(turns: Iterable[WireMessage], names: Mapping[WireSlot, str], out: RenderedBody) -> list[dict[str, Any]]:
     contents: list[dict[str, Any]] = []
     for turn in turns:
         parts, origins = _parts(turn.slots, names)
@@ -124,16 +124,18 @@ def _contents(turns: Iterable[Turn], names: Mapping[Slot, str], out: Rendered) -
     return contents
 
 
-def _parts(slots: tuple[Slot, ...], names: Mapping[Slot, str]) -> tuple[list[dict[str, Any]], dict[str, Slot]]:
+def _parts(
+    slots: tuple[WireSlot, ...], names: Mapping[WireSlot, str]
+) -> tuple[list[dict[str, Any]], dict[str, WireSlot]]:
     """The parts of a turn, and where each slot went.
 
     A signature without text is no part of its own: it seals the part after it, or, where it is the last thing
     a message says, the part before it (a stream sends it last).
     """
     parts: list[dict[str, Any]] = []
-    origins: dict[str, Slot] = {}
-    waiting: Slot | None = None
-    last: Slot | None = None
+    origins: dict[str, WireSlot] = {}
+    waiting: WireSlot | None = None
+    last: WireSlot | None = None
     for slot, after in zip(slots, (*slots[1:], None), strict=True):
         waiting = waiting if waiting and waiting.entry == slot.entry else None
         if isinstance(slot.content, ThinkingPart) and not slot.content.text:
@@ -150,7 +152,7 @@ def _parts(slots: tuple[Slot, ...], names: Mapping[Slot, str]) -> tuple[list[dic
     return parts, origins
 
 
-def _signature(slot: Slot) -> str:
+def _signature(slot: WireSlot) -> str:
     assert isinstance(slot.content, ThinkingPart)
     return slot.content.signature or slot.content.redacted or ""
 
@@ -160,7 +162,7 @@ def _tool(tool: ToolSpec) -> dict[str, Any]:
     return {"name": tool.name, **described, "parameters_json_schema": deepcopy(tool.input_schema)}
 
 
-def _part(slot: Slot, tool_name: str) -> dict[str, Any]:
+def _part(slot: WireSlot, tool_name: str) -> dict[str, Any]:
     match slot.content:
         case TextPart(text):
             return {"text": text}

@@ -28,7 +28,7 @@ NO_OUTPUT = "[The tool returned nothing.]"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Slot:
+class WireSlot:
     """One position on the wire: a tool, or a part of an entry. Two slots are never equal: a place is not a value."""
 
     content: ToolSpec | Part
@@ -42,15 +42,15 @@ class Slot:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class WireMessage:
     """Consecutive slots of one role."""
 
     role: Role
-    slots: tuple[Slot, ...]
+    slots: tuple[WireSlot, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Dialect:
+class WireDialect:
     """What a provider accepts, as far as the layout depends on it."""
 
     provider: str
@@ -66,15 +66,15 @@ class Dialect:
 class Layout:
     """A window in wire order."""
 
-    tools: tuple[Slot, ...]
-    system: tuple[Slot, ...]
-    turns: tuple[Turn, ...]
-    previous_tail: Slot | None
+    tools: tuple[WireSlot, ...]
+    system: tuple[WireSlot, ...]
+    turns: tuple[WireMessage, ...]
+    previous_tail: WireSlot | None
     """The last slot of the conversation that an earlier request already carried."""
-    dropped: tuple[Slot, ...]
+    dropped: tuple[WireSlot, ...]
     """Reasoning left out: its seal is missing or another provider's, or its prefix has changed."""
 
-    def slots(self) -> Iterator[Slot]:
+    def slots(self) -> Iterator[WireSlot]:
         """Every slot, in wire order."""
         yield from self.tools
         yield from self.system
@@ -82,12 +82,12 @@ class Layout:
             yield from turn.slots
 
 
-def lay_out(window: Window, dialect: Dialect) -> Layout:
+def lay_out(window: Window, dialect: WireDialect) -> Layout:
     """Put a window into wire order for one provider."""
-    dropped: list[Slot] = []
-    system: list[Slot] = []
-    turns: list[Slot] = []
-    previous: Slot | None = None
+    dropped: list[WireSlot] = []
+    system: list[WireSlot] = []
+    turns: list[WireSlot] = []
+    previous: WireSlot | None = None
     for name in STATIC:
         for slot in _slots(window, name, dialect, dropped):
             (system if slot.role == "system" else turns).append(slot)
@@ -97,7 +97,7 @@ def lay_out(window: Window, dialect: Dialect) -> Layout:
     for name in VOLATILE:
         turns += _slots(window, name, dialect, dropped)
     return Layout(
-        tools=tuple(Slot(tool, "system") for tool in window.tools),
+        tools=tuple(WireSlot(tool, "system") for tool in window.tools),
         system=tuple(system),
         turns=_grouped(turns),
         previous_tail=previous,
@@ -105,13 +105,15 @@ def lay_out(window: Window, dialect: Dialect) -> Layout:
     )
 
 
-def _conversation(window: Window, dialect: Dialect, dropped: list[Slot]) -> tuple[list[Slot], Slot | None]:
+def _conversation(
+    window: Window, dialect: WireDialect, dropped: list[WireSlot]
+) -> tuple[list[WireSlot], WireSlot | None]:
     """The slots of the conversation, and the last one that was sent before.
 
     A provider's own compaction block stands for everything before it, so only the newest one opens the list.
     """
-    slots: list[Slot] = []
-    previous: Slot | None = None
+    slots: list[WireSlot] = []
+    previous: WireSlot | None = None
     for number, found in enumerate(_item_slots(window, "convo", dialect, dropped)):
         for slot in found:
             if _compacts(slot):
@@ -123,23 +125,25 @@ def _conversation(window: Window, dialect: Dialect, dropped: list[Slot]) -> tupl
     return slots, previous
 
 
-def _compacts(slot: Slot) -> bool:
+def _compacts(slot: WireSlot) -> bool:
     return isinstance(slot.content, NativePart) and slot.content.body.get("type") == "compaction"
 
 
-def _slots(window: Window, name: SectionName, dialect: Dialect, dropped: list[Slot]) -> list[Slot]:
+def _slots(window: Window, name: SectionName, dialect: WireDialect, dropped: list[WireSlot]) -> list[WireSlot]:
     return [slot for slots in _item_slots(window, name, dialect, dropped) for slot in slots]
 
 
-def _item_slots(window: Window, name: SectionName, dialect: Dialect, dropped: list[Slot]) -> Iterator[list[Slot]]:
+def _item_slots(
+    window: Window, name: SectionName, dialect: WireDialect, dropped: list[WireSlot]
+) -> Iterator[list[WireSlot]]:
     static, volatile = name in STATIC, name in VOLATILE
     for run, item in window.items(name):
         role = item.role or default_role(name)
         if role == "system" and not static and not dialect.system_turns:
             role = "user"
-        slots: list[Slot] = []
+        slots: list[WireSlot] = []
         for part in item.parts:
-            slot = Slot(part, role, volatile, name, run.context, item.id, item.name, isinstance(item, FileView))
+            slot = WireSlot(part, role, volatile, name, run.context, item.id, item.name, isinstance(item, FileView))
             if _refused(part, dialect, void=item.id in window.void):
                 dropped.append(slot)
             else:
@@ -147,7 +151,7 @@ def _item_slots(window: Window, name: SectionName, dialect: Dialect, dropped: li
         yield slots
 
 
-def _placed(slot: Slot) -> Slot:
+def _placed(slot: WireSlot) -> WireSlot:
     """A slot with a role that may carry it: system takes text only, and a model sends no pictures."""
     part = slot.content
     if isinstance(part, ToolResultPart):
@@ -169,7 +173,7 @@ def _answered(result: ToolResultPart) -> ToolResultPart:
     return replace(result, content=said or (TextPart(NO_OUTPUT),))
 
 
-def _refused(part: Part, dialect: Dialect, *, void: bool) -> bool:
+def _refused(part: Part, dialect: WireDialect, *, void: bool) -> bool:
     if isinstance(part, ThinkingPart):
         taken = {
             "any": part.text or part.signature or part.redacted,
@@ -182,6 +186,6 @@ def _refused(part: Part, dialect: Dialect, *, void: bool) -> bool:
     return isinstance(part, NativePart) and part.provider != dialect.provider
 
 
-def _grouped(slots: Iterable[Slot]) -> tuple[Turn, ...]:
+def _grouped(slots: Iterable[WireSlot]) -> tuple[WireMessage, ...]:
     groups = (tuple(group) for _, group in groupby(slots, key=lambda slot: slot.role))
-    return tuple(Turn(group[0].role, group) for group in groups)
+    return tuple(WireMessage(group[0].role, group) for group in groups)

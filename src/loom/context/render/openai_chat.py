@@ -10,8 +10,8 @@ from itertools import groupby
 from typing import Any, Literal, TypeAlias
 
 from loom.context.entry import plain
-from loom.context.render.body import Rendered, Settings
-from loom.context.render.layout import Dialect, Layout, Slot, Turn
+from loom.context.render.body import RenderedBody, RequestSettings
+from loom.context.render.layout import Layout, WireDialect, WireMessage, WireSlot
 from loom.core.message import (
     JSON,
     DocumentPart,
@@ -29,32 +29,32 @@ SystemRole: TypeAlias = Literal["developer", "system"]
 DEFAULT_TTL = "30m"
 
 
-def dialect(*, binds_thinking: bool = True) -> Dialect:
+def dialect(*, binds_thinking: bool = True) -> WireDialect:
     """How Chat wants a window laid out; it has no place for reasoning, nor for the blocks of Responses."""
-    return Dialect("openai_chat", system_turns=True, binds_thinking=binds_thinking, thinking="none")
+    return WireDialect("openai_chat", system_turns=True, binds_thinking=binds_thinking, thinking="none")
 
 
 def render(
     layout: Layout,
     model: str,
-    markers: Mapping[Slot, str],
-    settings: Settings,
+    markers: Mapping[WireSlot, str],
+    settings: RequestSettings,
     *,
     system_role: SystemRole = "developer",
     reasoning: bool = False,
-) -> Rendered:
+) -> RenderedBody:
     """A complete request body, with cache markers on the slots that have one.
 
     `system_role` is what the server calls the role of instructions: OpenAI says developer, most others system.
     `reasoning` says that the server wants its reasoning back with every tool call, be it empty.
     """
-    out = Rendered({"model": model, **settings})
+    out = RenderedBody({"model": model, **settings})
     marks = Marks(markers, settings)
     chat = _Chat(out, marks, system_role, reasoning)
     if layout.tools:
         out.body["tools"] = [_tool(slot, f"tools[{i}]", out) for i, slot in enumerate(layout.tools)]
     if layout.system:
-        chat.add(Turn("system", layout.system))
+        chat.add(WireMessage("system", layout.system))
     for turn in layout.turns:
         chat.add(turn)
     out.body["messages"] = chat.messages
@@ -62,7 +62,7 @@ def render(
     return out
 
 
-def may_mark(slot: Slot) -> bool:
+def may_mark(slot: WireSlot) -> bool:
     """Whether a block may carry a cache marker: what goes into the model may, tools and its own words may not."""
     if isinstance(slot.content, ToolResultPart):
         return True
@@ -73,11 +73,11 @@ def may_mark(slot: Slot) -> bool:
 class Marks:
     """The cache markers of one OpenAI request."""
 
-    ttls: Mapping[Slot, str]
-    settings: Settings
+    ttls: Mapping[WireSlot, str]
+    settings: RequestSettings
     used: bool = False
 
-    def put(self, slot: Slot, block: dict[str, Any]) -> None:
+    def put(self, slot: WireSlot, block: dict[str, Any]) -> None:
         """Mark the end of a block, if its slot has a marker.
 
         A marker without a lifetime takes the request's own, so the default is left out only where both are it.
@@ -125,13 +125,13 @@ def answer(result: ToolResultPart) -> tuple[TextPart | ImagePart | DocumentPart,
 class _Chat:
     """The messages of a request, as they are made turn by turn."""
 
-    out: Rendered
+    out: RenderedBody
     marks: Marks
     system_role: SystemRole
     reasoning: bool
     messages: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
 
-    def add(self, turn: Turn) -> None:
+    def add(self, turn: WireMessage) -> None:
         """Add what a turn says; one turn may become several messages."""
         if turn.role == "assistant":
             self._add_assistant(turn.slots)
@@ -143,14 +143,14 @@ class _Chat:
                 role = self.system_role if turn.role == "system" else "user"
                 self._add_message(role, [(slot, self._marked(slot, _part(slot))) for slot in group])
 
-    def _add_message(self, role: str, blocks: Iterable[tuple[Slot, dict[str, Any]]]) -> None:
+    def _add_message(self, role: str, blocks: Iterable[tuple[WireSlot, dict[str, Any]]]) -> None:
         content: list[dict[str, Any]] = []
         for slot, block in blocks:
             self.out.origins[f"messages[{len(self.messages)}].content[{len(content)}]"] = slot
             content.append(block)
         self.messages.append({"role": role, "content": content})
 
-    def _add_assistant(self, slots: Iterable[Slot]) -> None:
+    def _add_assistant(self, slots: Iterable[WireSlot]) -> None:
         at = f"messages[{len(self.messages)}]"
         content: list[dict[str, Any]] = []
         calls: list[dict[str, Any]] = []
@@ -174,9 +174,9 @@ class _Chat:
             message["tool_calls"] = calls
         self.messages.append(message)
 
-    def _add_results(self, slots: tuple[Slot, ...]) -> None:
+    def _add_results(self, slots: tuple[WireSlot, ...]) -> None:
         """Add a tool message for each result, then what these could not carry: they take text only."""
-        carried: list[tuple[Slot, dict[str, Any]]] = []
+        carried: list[tuple[WireSlot, dict[str, Any]]] = []
         for slot in slots:
             assert isinstance(slot.content, ToolResultPart)
             result = slot.content
@@ -190,12 +190,12 @@ class _Chat:
         if carried:
             self._add_message("user", carried)
 
-    def _marked(self, slot: Slot, block: dict[str, Any]) -> dict[str, Any]:
+    def _marked(self, slot: WireSlot, block: dict[str, Any]) -> dict[str, Any]:
         self.marks.put(slot, block)
         return block
 
 
-def _tool(slot: Slot, path: str, out: Rendered) -> dict[str, Any]:
+def _tool(slot: WireSlot, path: str, out: RenderedBody) -> dict[str, Any]:
     assert isinstance(slot.content, ToolSpec)
     tool = slot.content
     out.origins[path] = slot
@@ -208,7 +208,7 @@ def _call(call: ToolCallPart) -> dict[str, Any]:
     return {"id": call.id, "type": "function", "function": function}
 
 
-def _part(slot: Slot) -> dict[str, Any]:
+def _part(slot: WireSlot) -> dict[str, Any]:
     part = slot.content
     if isinstance(part, TextPart):
         return {"type": "text", "text": part.text}

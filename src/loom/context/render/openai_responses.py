@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
-from loom.context.render.body import Rendered, Settings
-from loom.context.render.layout import Dialect, Layout, Slot, Turn
+from loom.context.render.body import RenderedBody, RequestSettings
+from loom.context.render.layout import Layout, WireDialect, WireMessage, WireSlot
 from loom.context.render.openai_chat import Marks, answer, arguments, data_url, file_name, may_mark
 from loom.core.message import (
     DocumentPart,
@@ -25,23 +25,23 @@ from loom.core.message import (
 __all__ = ["dialect", "may_mark", "render"]
 
 
-def dialect(*, binds_thinking: bool = True) -> Dialect:
+def dialect(*, binds_thinking: bool = True) -> WireDialect:
     """How Responses wants a window laid out; a reasoning item comes back under its id."""
-    return Dialect("openai", system_turns=True, binds_thinking=binds_thinking, thinking="signed")
+    return WireDialect("openai", system_turns=True, binds_thinking=binds_thinking, thinking="signed")
 
 
-def render(layout: Layout, model: str, markers: Mapping[Slot, str], settings: Settings) -> Rendered:
+def render(layout: Layout, model: str, markers: Mapping[WireSlot, str], settings: RequestSettings) -> RenderedBody:
     """A complete request body, with cache markers on the slots that have one.
 
     The system prompt is the first input item and not `instructions`, which cannot carry a marker.
     """
-    out = Rendered({"model": model, **settings})
+    out = RenderedBody({"model": model, **settings})
     marks = Marks(markers, settings)
     made = _Input(out, marks)
     if layout.tools:
         out.body["tools"] = [_tool(slot, f"tools[{i}]", out) for i, slot in enumerate(layout.tools)]
     if layout.system:
-        made.add(Turn("system", layout.system))
+        made.add(WireMessage("system", layout.system))
     for turn in layout.turns:
         made.add(turn)
     out.body["input"] = made.items
@@ -53,11 +53,11 @@ def render(layout: Layout, model: str, markers: Mapping[Slot, str], settings: Se
 class _Input:
     """The input items of a request, as they are made turn by turn."""
 
-    out: Rendered
+    out: RenderedBody
     marks: Marks
     items: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
 
-    def add(self, turn: Turn) -> None:
+    def add(self, turn: WireMessage) -> None:
         """Add what a turn says: its content as messages, everything else as items of their own."""
         for is_content, group in groupby(turn.slots, key=_is_content):
             if is_content:
@@ -71,7 +71,7 @@ class _Input:
                     self.out.origins[f"input[{len(self.items)}]{part}"] = slot
                     self.items.append(_item(slot))
 
-    def _add_message(self, role: str, slots: Iterable[Slot]) -> None:
+    def _add_message(self, role: str, slots: Iterable[WireSlot]) -> None:
         content: list[dict[str, Any]] = []
         for slot in slots:
             assert isinstance(slot.content, TextPart | ImagePart | DocumentPart)
@@ -81,7 +81,7 @@ class _Input:
             content.append(block)
         self.items.append({"role": role, "content": content})
 
-    def _add_result(self, slot: Slot, result: ToolResultPart) -> None:
+    def _add_result(self, slot: WireSlot, result: ToolResultPart) -> None:
         output = [_content(part) for part in answer(result)]
         self.marks.put(slot, output[-1])
         at = f"input[{len(self.items)}]"
@@ -89,11 +89,11 @@ class _Input:
         self.items.append({"type": "function_call_output", "call_id": result.call_id, "output": output})
 
 
-def _is_content(slot: Slot) -> bool:
+def _is_content(slot: WireSlot) -> bool:
     return slot.role != "assistant" and isinstance(slot.content, TextPart | ImagePart | DocumentPart)
 
 
-def _tool(slot: Slot, path: str, out: Rendered) -> dict[str, Any]:
+def _tool(slot: WireSlot, path: str, out: RenderedBody) -> dict[str, Any]:
     assert isinstance(slot.content, ToolSpec)
     tool = slot.content
     out.origins[path] = slot
@@ -113,7 +113,7 @@ def _content(part: TextPart | ImagePart | DocumentPart) -> dict[str, Any]:
             return {"type": "input_file", "filename": file_name(part), "file_data": data_url(part)}
 
 
-def _item(slot: Slot) -> dict[str, Any]:
+def _item(slot: WireSlot) -> dict[str, Any]:
     match slot.content:
         case TextPart(text, phase):  # a list of output parts goes only with the id of the answer it came from
             said = {"role": "assistant", "content": text}

@@ -8,20 +8,20 @@ from typing import Any, Protocol
 
 from loom.context.cache.markers import Placement, place
 from loom.context.render import anthropic, compatible, gemini, openai_chat, openai_responses
-from loom.context.render.body import Rendered
-from loom.context.render.layout import Dialect, Layout, Slot, lay_out
+from loom.context.render.body import RenderedBody
+from loom.context.render.layout import Layout, WireDialect, WireSlot, lay_out
 from loom.context.render.target import Target, target_for
 from loom.core.window import Window
 from loom.errors import UsageError
 
 
 class _Renderer(Protocol):
-    def dialect(self, *, binds_thinking: bool = True) -> Dialect: ...
+    def dialect(self, *, binds_thinking: bool = True) -> WireDialect: ...
     def render(
-        self, layout: Layout, model: str, markers: Mapping[Slot, str], settings: Mapping[str, Any]
-    ) -> Rendered: ...
+        self, layout: Layout, model: str, markers: Mapping[WireSlot, str], settings: Mapping[str, Any]
+    ) -> RenderedBody: ...
     @property
-    def may_mark(self) -> Callable[[Slot], bool]: ...
+    def may_mark(self) -> Callable[[WireSlot], bool]: ...
 
 
 _RENDERERS: dict[str, _Renderer] = {
@@ -42,7 +42,7 @@ class Request:
     target: Target
     layout: Layout
     placement: Placement
-    rendered: Rendered
+    rendered: RenderedBody
 
     @property
     def body(self) -> dict[str, Any]:

@@ -6,28 +6,28 @@ from typing import Final
 
 from loom.context.cache.prompt import Level
 from loom.context.cache.recorded import openai_parts
-from loom.context.cache.recorded.blocks import Blocks, Place
-from loom.context.cache.recorded.fields import Table, maybe_table, maybe_text, rows, table, text_of
+from loom.context.cache.recorded.blocks import BlockCollector, BlockPlace
+from loom.context.cache.recorded.fields import JsonObject, maybe_table, maybe_text, rows, table, text_of
 
 _REASONING: Final = ("reasoning_content", "reasoning", "reasoning_details")
 
 
-def read(body: Table, out: Blocks) -> None:
+def read(body: JsonObject, out: BlockCollector) -> None:
     """The blocks of a request: tools, the opening system messages, then the rest."""
     out.marker_ttl = openai_parts.marker_ttl(body)
     for name in ("tools", "functions"):
         for i, item in enumerate(rows(body.get(name), name)):
             tool = table(item, f"{name}[{i}]")
-            out.add_tool(Place("tools", "system", f"{name}[{i}]"), tool, maybe_table(tool.get("function", tool)))
+            out.add_tool(BlockPlace("tools", "system", f"{name}[{i}]"), tool, maybe_table(tool.get("function", tool)))
     level: Level = "system"
     for i, item in enumerate(rows(body.get("messages"), "messages")):
         message = table(item, f"messages[{i}]")
         role = text_of(message.get("role"), f"messages[{i}].role")
         level = "system" if level == "system" and role in openai_parts.OPENING else "messages"
-        _message(message, Place(level, role, f"messages[{i}]"), out)
+        _message(message, BlockPlace(level, role, f"messages[{i}]"), out)
 
 
-def _message(message: Table, place: Place, out: Blocks) -> None:
+def _message(message: JsonObject, place: BlockPlace, out: BlockCollector) -> None:
     if place.role in {"tool", "function"}:
         openai_parts.tool_result(message, "content", place, out)
         return
@@ -49,7 +49,7 @@ def _message(message: Table, place: Place, out: Blocks) -> None:
         out.mark_last(out.split(message, place.path)[1])
 
 
-def _call(call: Table, place: Place, out: Blocks) -> None:
+def _call(call: JsonObject, place: BlockPlace, out: BlockCollector) -> None:
     body, marker = out.split(call, place.path)
     named = maybe_table(body.get("function", body.get("custom", body)))
     given = named.get("arguments", named.get("input"))

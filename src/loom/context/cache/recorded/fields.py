@@ -8,17 +8,17 @@ from typing import Any, NoReturn, TypeAlias, cast
 
 from loom.errors import BadRequestFile
 
-Table: TypeAlias = dict[str, Any]
+JsonObject: TypeAlias = dict[str, Any]
 """A JSON object."""
 
 _SHOWN = 60
 
 
-def table(value: object, path: str) -> Table:
+def table(value: object, path: str) -> JsonObject:
     """The JSON object at a path."""
     if not isinstance(value, Mapping):
         refuse(path, value, "a JSON object")
-    return cast("Table", value)
+    return cast("JsonObject", value)
 
 
 def rows(value: object, path: str) -> list[Any]:
@@ -42,9 +42,9 @@ def text_of(value: object, path: str) -> str:
     return value
 
 
-def maybe_table(value: object) -> Table:
+def maybe_table(value: object) -> JsonObject:
     """A JSON object, or an empty one in place of anything else."""
-    return cast("Table", value) if isinstance(value, Mapping) else {}
+    return cast("JsonObject", value) if isinstance(value, Mapping) else {}
 
 
 def maybe_text(value: object) -> str:

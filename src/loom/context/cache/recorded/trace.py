@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, cast
 
 from loom.catalog import find_model
 from loom.context.cache.prompt import Prompt
-from loom.context.cache.recorded.blocks import Made
+from loom.context.cache.recorded.blocks import KnownBlocks
 from loom.context.cache.recorded.envelope import model_of
 from loom.context.cache.recorded.request import read_request
 from loom.context.cache.recorded.usage import read_usage
@@ -90,7 +90,7 @@ def _read(
 ) -> Trace:
     prompts: list[Prompt] = []
     usages: list[Usage | None] = []
-    made: Made = {}
+    made: KnownBlocks = {}
     for place, record in records:
         if not isinstance(record, dict):
             raise BadRequestFile(
