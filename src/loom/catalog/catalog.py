@@ -176,7 +176,7 @@ class Catalog:
     def _check_named(self, key: str, name: str, section: str) -> None:
         known = cast("TomlTable", self._tables[section])
         if name not in known:
-            raise UsageError(f"{self._file}: {key} is {name!r}, which is no table of [{section}]; {_list(known)}")
+            raise UsageError(f"{self._file}: {key} is {name!r}, which is not a table of [{section}]; {_list(known)}")
 
 
 def find_model(model: str, provider: str | None = None, *, catalog: Catalog | None = None) -> ModelInfo:

@@ -154,7 +154,7 @@ class Compiler:
     def commit(self, window: Window, *, shown: Sequence[str] | None = None) -> None:
         """A window went out: freeze its order and take the step entries it showed away.
 
-        Where only some sections were `shown`, what stands in `step` and `attention` did not go out unless named.
+        Where only some sections were `shown`, `step` and `attention` did not go out unless named.
         """
         host, before, now = self._host, self._sent, window.draft
         if now is before:

@@ -86,7 +86,7 @@ def check_slot(slot: str) -> None:
 
 
 def create_identity_fragment(soul_md: str | None, label: str | None = None) -> Fragment:
-    """Who the agent is: the text of your SOUL.md, or None for nobody in particular."""
+    """Who the agent is: the text of your SOUL.md, or None for no identity."""
     return Fragment("identity", soul_md or "", priority=100, label=label)
 
 
@@ -131,7 +131,7 @@ def _named(tool: Any) -> tuple[str, str]:
 
     name, description = of("name"), of("description")
     if not isinstance(name, str) or not name:
-        raise UsageError(f"{type(tool).__name__} is no tool: it has no name; give ToolSpec, or an object with a name")
+        raise UsageError(f"{type(tool).__name__} is not a tool: it has no name; give ToolSpec or an object with one")
     schemas = [cast("Mapping[str, Any]", found) for key in _SCHEMAS if isinstance(found := of(key), Mapping)]
     called = f"{one_line(name)}{_parameters(schemas[0]) if schemas else ''}"
     text = one_line(description) if isinstance(description, str) else ""
@@ -173,7 +173,7 @@ def create_memory_fragment(agents_md: str | None, label: str | None = "Project i
     """The text of your AGENTS.md, fenced, with the rule of how far to trust it.
 
     It stays in the prefix, so give it what is read once per session. Text that others may write (an upload, a
-    web page) is no instruction: put it into a context as a user message instead.
+    web page) is not an instruction: put it into a context as a user message instead.
     """
     if not isinstance(agents_md, str | None):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UsageError(f"a memory fragment takes text, not {type(agents_md).__name__}; read the file yourself")
@@ -233,7 +233,7 @@ def _known_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
     for key, value in facts.items():
         name = _CAMEL.sub("_", key).lower()
         if name not in _FACTS and not (name == "extra" and isinstance(value, Mapping)):
-            raise UsageError(f"{key!r} is no fact of a context fragment; use {', '.join(_FACTS)}, or put it into extra")
+            raise UsageError(f"{key!r} is not a context fact; use {', '.join(_FACTS)}, or put it into extra")
         if value is not None:
             known[name] = dict(cast("Mapping[str, Any]", value)) if name == "extra" else value
     return known

@@ -50,7 +50,7 @@ def pair(
 
 
 class _Fold:
-    """One pass over new entries: what is shown, and what stands open."""
+    """One pass over new entries: what is shown, and which calls are open."""
 
     def __init__(self) -> None:
         self.shown: list[View] = []

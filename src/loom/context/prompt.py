@@ -120,7 +120,7 @@ class PromptBuilder:
         Args:
             identity: who the agent is, such as the text of your SOUL.md; a helpful assistant if not given.
             tools: what it may call; a list is read anew by every build.
-            skills: what it can be told to do; a list is read anew by every build.
+            skills: instructions for kinds of tasks; a list is read anew by every build.
             memory: instructions of the project, such as the text of your AGENTS.md.
             context: where and when it runs, as for create_context_fragment.
         """
@@ -267,7 +267,7 @@ def _fill_attention(section: Section, blocks: list[PromptBlock]) -> PromptChange
 
 
 def _extend_convo(section: Section, blocks: list[PromptBlock]) -> PromptChange:
-    """Append what the conversation does not say yet. What was said stays: a conversation only grows."""
+    """Append what the conversation does not say yet. Earlier text stays: a conversation only grows."""
     wanted = dict(zip(_keys(blocks), blocks, strict=True))
     said: dict[FragmentKey, str] = {}
     for entry in reversed(section.entries):

@@ -75,7 +75,7 @@ class Section:
         return made
 
     def splice(self, at: int, entries: Sequence[Entry]) -> None:
-        """Put entries before what stands at a place; they were shown there already, so this is no edit."""
+        """Insert entries at a position; they were shown there already, so this is not an edit."""
         for entry in entries:
             self._adopt(entry)
         self.entries[at:at] = entries

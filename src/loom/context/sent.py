@@ -35,7 +35,7 @@ class CompileState:
     cursors: list[dict[Section, tuple[int, int]]] = field(default_factory=lambda: [{} for _ in KEPT])
     views: dict[str, View] = field(default_factory=dict[str, View])
     waiting: tuple[tuple[str, View], ...] = ()
-    """Calls without their results, and what stands behind them, each with the name of its context."""
+    """Calls without their results, and the entries after them, each with the name of its context."""
     tools: tuple[ToolSpec, ...] = ()
     void: frozenset[str] = frozenset()
     graph: int = NOTHING_SENT
@@ -85,7 +85,7 @@ class KnownContent:
     new: dict[bytes, str]
 
     def first(self, key: bytes, id: str) -> str:
-        """The id that this key belongs to, which is `id` if nobody had the key before."""
+        """The id that this key belongs to, which is `id` if the key is new."""
         return self.sent.get(key) or self.new.setdefault(key, id)
 
 
@@ -182,7 +182,7 @@ def paired_runs(head: Run | None, fed: list[tuple[str, View]], shown: list[View]
 
 
 def check_id(entry: Entry, groups: tuple[list[Contributor], ...]) -> None:
-    """Refuse two different entries with one id: which of them is meant could not be told."""
+    """Refuse two different entries with one id: a reference to it would be ambiguous."""
     for group in groups:
         for context, section in group:
             other = section.get(entry.id)

@@ -1,4 +1,4 @@
-"""The events of a session: typed, numbered, and told apart by `type`."""
+"""The events of a session: typed, numbered, distinguished by `type`."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class ToolStart(_Base):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolRefused(_Base):
-    """The approval hook refused a call; it is not made, and the model is told the reason."""
+    """The approval hook refused a call; it is not made, and the model gets the reason."""
 
     type: ClassVar[Literal["tool.refused"]] = "tool.refused"
     call_id: str

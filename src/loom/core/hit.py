@@ -14,7 +14,7 @@ from loom.errors import UsageError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passage:
-    """A piece of a document: `text` is what stands from character `start` to `end` of it."""
+    """A piece of a document: `text` is its characters from `start` to `end`."""
 
     kind: ClassVar[str] = "passage"
 

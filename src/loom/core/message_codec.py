@@ -75,7 +75,7 @@ def part_from_dict(data: JSON) -> Part:
     """The part of part_to_dict(); raises UsageError where this is none."""
     kind = _field(data, "type", str, "a part")
     if kind not in PARTS:
-        raise UsageError(f"type={kind!r} is no kind of part; use one of {', '.join(PARTS)}")
+        raise UsageError(f"type={kind!r} is not a kind of part; use one of {', '.join(PARTS)}")
     what = f"a part of type {kind}"
     _check_names(data, ("type", *_FIELDS[kind]), what)
     values = {name: _part_field(data, name, what) for name in _FIELDS[kind] if name in data}
@@ -85,12 +85,12 @@ def part_from_dict(data: JSON) -> Part:
 
 
 def message_to_dict(message: Message, put: Callable[[Part], JSON] = part_to_dict) -> Data:
-    """A message as a JSON object; `put` says what stands for a part, a reference for example."""
+    """A message as a JSON object; `put` encodes a part, as a reference for example."""
     return {"role": message.role, "parts": [put(part) for part in message.parts]}
 
 
 def message_from_dict(data: JSON, get: Callable[[JSON], Part] = part_from_dict) -> Message:
-    """The message of message_to_dict(); `get` finds the part that a value stands for."""
+    """The message of message_to_dict(); `get` decodes a part."""
     what = "a message"
     _check_names(data, ("role", "parts"), what)
     role, parts = _field(data, "role", str, what), _list(data, "parts", what)
@@ -98,7 +98,7 @@ def message_from_dict(data: JSON, get: Callable[[JSON], Part] = part_from_dict) 
 
 
 def entry_to_dict(entry: LogEntry, put: Callable[[Part], JSON] = part_to_dict) -> Data:
-    """A log entry as a JSON object; `put` says what stands for a part."""
+    """A log entry as a JSON object; `put` encodes a part."""
     found: Data = {"id": entry.id, "at": entry.at.isoformat()}
     if isinstance(entry, LoggedMessage):
         return {"type": "message", **found, **message_to_dict(entry.message, put)}
@@ -120,7 +120,7 @@ def entry_from_dict(data: JSON, get: Callable[[JSON], Part] = part_from_dict) ->
         message = message_from_dict({"role": data.get("role"), "parts": data.get("parts")}, get)
         return LoggedMessage(_field(data, "id", str, kind), _time(data, kind), message)
     if kind != "compaction":
-        raise UsageError(f"type={kind!r} is no kind of log entry; use message or compaction")
+        raise UsageError(f"type={kind!r} is not a kind of log entry; use message or compaction")
     _check_names(data, ("type", *(f.name for f in fields(Compaction))), "a compaction")
     return Compaction(
         id=_field(data, "id", str, kind),
@@ -150,7 +150,7 @@ def checkpoint_from_dict(data: JSON) -> Checkpoint:
 
     Raises:
         FormatTooNew: a newer Loom wrote it.
-        UsageError: this is no checkpoint; the message says what is wrong.
+        UsageError: this is not a checkpoint; the message says what is wrong.
     """
     what = "a checkpoint"
     version = _field(data, "format_version", int, what)
@@ -219,7 +219,7 @@ def _part_field(data: Mapping[str, JSON], name: str, what: str) -> Any:
 
 
 def _field(data: JSON, name: str, kind: type[_T], what: str) -> _T:
-    """A field of an object, of exactly this type: true is no number."""
+    """A field of an object, of exactly this type: true is not a number."""
     if not isinstance(data, dict):
         raise UsageError(f"{what} is a {type(data).__name__}; give a JSON object")
     value: Any = data.get(name)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
@@ -259,4 +259,4 @@ def _made(make: Callable[[], _T], what: str) -> _T:
     except UsageError:
         raise
     except (TypeError, ValueError) as error:
-        raise UsageError(f"this is no {what.removeprefix('a ')}: {error}") from error
+        raise UsageError(f"this is not {what}: {error}") from error

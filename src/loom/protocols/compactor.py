@@ -20,7 +20,7 @@ class Rewrite:
     dropped_thinking: int = 0
     """Thinking parts that are no longer shown because the rewrite invalidates them."""
     usage: Usage = field(default_factory=Usage)
-    """What making it cost, where a model was asked."""
+    """Usage of the model calls that made it, if any."""
 
     @property
     def covered(self) -> frozenset[str]:
@@ -34,7 +34,7 @@ class Compactor(Protocol):
 
     Laws:
     - after the rewrite at most `target` tokens are shown, by `counter`; if that cannot be had it raises
-      CannotCompact with the reason, and never returns less than was asked;
+      CannotCompact with the reason, and never returns a rewrite above the target;
     - every message in `keep` (the current request, pins) stays verbatim;
     - each replacement covers a run of shown messages, in order; no two overlap;
     - every tool call that is shown has its result right behind it, and every result its call;

@@ -52,7 +52,7 @@ def __getattr__(name: str) -> Any:
 
 def counter_for(model: ModelInfo | str) -> TokenCounter:
     """The best counter there is for a model: exact with its vocabulary, else an estimate that says how far off."""
-    from loom.catalog import find_model  # noqa: PLC0415  nothing is loaded until somebody counts
+    from loom.catalog import find_model  # noqa: PLC0415  loaded only when tokens are counted
     from loom.tokens.estimate import ESTIMATE_ERROR, EstimateCounter  # noqa: PLC0415
     from loom.tokens.exact import VOCABULARIES, ExactCounter, has_vocabularies  # noqa: PLC0415
     from loom.tokens.parts import PartRules  # noqa: PLC0415

@@ -115,7 +115,7 @@ def compare(before: Prompt, after: Prompt, model: ModelInfo) -> Explanation:
 def _cached(prompt: Prompt, rules: CacheRules) -> int:
     """How many leading blocks a request leaves in the cache."""
     marked = max(prompt.markers, default=-1) + 1
-    if rules.matching in ("grid", "units"):  # the rest of it is cached too, but nobody expects to read it
+    if rules.matching in ("grid", "units"):  # the rest is cached too, but no request will read it
         return next((i for i, block in enumerate(prompt.blocks) if block.volatile), len(prompt.blocks))
     end = len(prompt.blocks) if prompt.automatic else marked
     return end if sum(block.tokens for block in prompt.blocks[:end]) >= rules.min_prefix else 0

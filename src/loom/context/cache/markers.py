@@ -55,7 +55,7 @@ def place(
 ) -> Placement:
     """Choose the markers of a request.
 
-    The end of the conversation is marked without being asked. `breakpoints` names sections to mark at their
+    The end of the conversation is always marked. `breakpoints` names sections to mark at their
     end; None marks the end of everything static. Raises on unknown sections, on more than four, and on a
     lifetime that means nothing. `automatic` says that the caller asked the provider for a breakpoint of its own,
     which takes a place.

@@ -129,7 +129,7 @@ def _parts(
 ) -> tuple[list[dict[str, Any]], dict[str, WireSlot]]:
     """The parts of a turn, and where each slot went.
 
-    A signature without text is no part of its own: it seals the part after it, or, where it is the last thing
+    A signature without text is not a part of its own: it seals the part after it, or, where it is the last thing
     a message says, the part before it (a stream sends it last).
     """
     parts: list[dict[str, Any]] = []

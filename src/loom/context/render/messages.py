@@ -14,7 +14,7 @@ from loom.core.window import Window
 
 
 class CacheWarning(UserWarning):
-    """A cache setting was not taken as given."""
+    """A cache setting was changed or ignored."""
 
 
 _WORTH_A_WARNING = {"ttl_snapped", "volatile_breakpoint", "breakpoint_dropped"}

@@ -112,7 +112,7 @@ def arguments(call: ToolCallPart) -> str:
 
 
 def answer(result: ToolResultPart) -> tuple[TextPart | ImagePart | DocumentPart, ...]:
-    """What a tool answered; that the call failed is said in words, as there is no field for it."""
+    """What a tool answered. A failed call is marked in the text: the format has no field for it."""
     if not result.is_error:
         return result.content
     first, *rest = result.content

@@ -72,7 +72,7 @@ class BlockCollector:
     def add(
         self, place: BlockPlace, kind: str, body: object, count: Callable[[str], int], marker: str | None = None
     ) -> None:
-        """One more block; `count` says the tokens of its canonical text, and is only asked for a new one."""
+        """One more block; `count` says the tokens of its canonical text, and is only called for a new one."""
         content = canonical(body)
         key = (place.level, place.role, kind, content)
         block = self._made.get(key)
@@ -84,7 +84,7 @@ class BlockCollector:
         self.found.append(block)
 
     def add_text(self, place: BlockPlace, text: str, rest: Mapping[str, Any] | None = None) -> None:
-        """A block of text, alike for a plain string and for a list of one; an empty one is no block."""
+        """A block of text, alike for a plain string and for a list of one; an empty one is not a block."""
         body, marker = self.split(rest or {}, place.path)
         if text or marker:
             self.add(place, "text", text_body(text, body), lambda _: self.counter.count(text), marker)
@@ -204,7 +204,7 @@ def _sealed(value: object) -> Iterator[str]:
 
 
 def _tool_tokens(spec: JsonObject, content: str, counter: TokenCounter) -> int:
-    from loom.tokens.parts import count_tool  # noqa: PLC0415  nothing is loaded until somebody counts
+    from loom.tokens.parts import count_tool  # noqa: PLC0415  loaded only when tokens are counted
 
     schema = spec.get("input_schema", spec.get("parameters"))
     if not isinstance(schema, dict):

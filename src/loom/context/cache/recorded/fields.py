@@ -1,4 +1,4 @@
-"""Fields of a recorded request: taken out with a check, and written back as text."""
+"""Checked access to the fields of a recorded request, and its canonical JSON text."""
 
 from __future__ import annotations
 

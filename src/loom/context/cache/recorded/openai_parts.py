@@ -105,7 +105,7 @@ def settings(body: JsonObject) -> dict[Level, dict[str, Any]]:
 
 
 def automatic(body: JsonObject, out: BlockCollector, rules: CacheRules) -> str | None:
-    """The lifetime of the breakpoint that the provider places itself, unless it is told not to."""
+    """The lifetime of the breakpoint that the provider places itself, unless the request forbids it."""
     if body.get("cache_control"):  # a gateway to Anthropic
         return anthropic.automatic(body, out, rules)
     options = maybe_table(body.get("prompt_cache_options"))

@@ -60,9 +60,9 @@ def read_request(
     share a `made` share their equal blocks.
 
     Raises:
-        BadRequestFile: this is no request, or it does not show its whole prompt.
+        BadRequestFile: this is not a request, or it does not hold its whole prompt.
     """
-    from loom.catalog import find_model  # noqa: PLC0415  the catalogue is read when it is first asked
+    from loom.catalog import find_model  # noqa: PLC0415  the catalogue is read on first use
 
     request, sent = read_recorded(body)
     name = model or maybe_text(request.get("model")).removeprefix("models/")
@@ -132,7 +132,7 @@ def _is_anthropic(body: JsonObject, provider: str | None, model: str) -> bool:
 
 
 def _provider_of(model: str) -> str:
-    from loom.catalog import find_model  # noqa: PLC0415  the catalogue is read when it is first asked
+    from loom.catalog import find_model  # noqa: PLC0415  the catalogue is read on first use
 
     return find_model(model).provider
 
