@@ -56,10 +56,7 @@ class PromptChange:
 
     def __add__(self, other: PromptChange) -> PromptChange:
         return PromptChange(
-            self.added + other.added,
-            self.changed + other.changed,
-            self.removed + other.removed,
-            self.kept + other.kept,
+            self.added + other.added, self.changed + other.changed, self.removed + other.removed, self.kept + other.kept
         )
 
 

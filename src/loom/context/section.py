@@ -30,18 +30,7 @@ class Section:
     It counts its edits apart from its additions, so that a compile can tell growth from change.
     """
 
-    __slots__ = (
-        "_bit",
-        "_index",
-        "_owner",
-        "_removed",
-        "edits",
-        "entries",
-        "live",
-        "name",
-        "thinks",
-        "uses_tools",
-    )
+    __slots__ = ("_bit", "_index", "_owner", "_removed", "edits", "entries", "live", "name", "thinks", "uses_tools")
 
     def __init__(self, name: SectionName, owner: Owner, bit: int) -> None:
         self.name: SectionName = name

@@ -11,11 +11,7 @@ from loom.core.record import Episode, Fact, Layer, Provenance, Record, Scalar, W
 from loom.errors import UsageError
 
 FORMAT = 1
-KINDS: dict[str, type[Episode | Fact | WorkingBlock]] = {
-    "episode": Episode,
-    "fact": Fact,
-    "block": WorkingBlock,
-}
+KINDS: dict[str, type[Episode | Fact | WorkingBlock]] = {"episode": Episode, "fact": Fact, "block": WorkingBlock}
 TIMES = frozenset(
     {
         *("at", "recorded_at", "accessed_at", "archived_at", "valid_from", "valid_until"),

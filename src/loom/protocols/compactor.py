@@ -49,12 +49,7 @@ class Compactor(Protocol):
         ...
 
     async def compact(
-        self,
-        shown: Sequence[Shown],
-        *,
-        target: int,
-        counter: TokenCounter,
-        keep: AbstractSet[str] = frozenset(),
+        self, shown: Sequence[Shown], *, target: int, counter: TokenCounter, keep: AbstractSet[str] = frozenset()
     ) -> Rewrite:
         """A rewrite that brings `shown` down to `target` tokens."""
         ...

@@ -52,9 +52,7 @@ class Calibration:
         )
         miss = math.log(actual / base_tokens / learned.scale)
         return replace(
-            learned,
-            evidence=self.evidence * _DECAY + weight,
-            variance=self.variance * _DECAY + weight * miss * miss,
+            learned, evidence=self.evidence * _DECAY + weight, variance=self.variance * _DECAY + weight * miss * miss
         )
 
 

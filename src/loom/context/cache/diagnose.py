@@ -353,14 +353,8 @@ _REMEDIES: dict[FindingCause, tuple[str, Fix | None]] = {
     ),
     "lookback_overflow": ("mark the last block of the request before as well", "mark_previous_tail"),
     "past_marks_dropped": ("mark the ends of earlier requests again", "remark_ends"),
-    "ttl_expired": (
-        "ask for the longest lifetime, or send a small request before the entry expires",
-        "longer_ttl",
-    ),
-    "below_minimum": (
-        "leave caching off for prompts of this size, or choose a model with a smaller minimum",
-        None,
-    ),
+    "ttl_expired": ("ask for the longest lifetime, or send a small request before the entry expires", "longer_ttl"),
+    "below_minimum": ("leave caching off for prompts of this size, or choose a model with a smaller minimum", None),
 }
 
 _DETECTORS: tuple[Callable[[_Seen], tuple[Finding, ...]], ...] = (

@@ -97,13 +97,7 @@ def plan(
     given more, faults that only show over time are found too. `settings` go into the body of a window.
     """
     question = question_about(
-        subject,
-        provider,
-        model,
-        counter=counter,
-        breakpoints=cache_breakpoints,
-        ttl=cache_ttl,
-        settings=settings,
+        subject, provider, model, counter=counter, breakpoints=cache_breakpoints, ttl=cache_ttl, settings=settings
     )
     info, rules = question.info, question.info.cache
     prompt, request = as_prompt(subject, question)

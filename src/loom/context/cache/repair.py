@@ -246,9 +246,7 @@ def _longer_ttl(trace: Prompts, rules: CacheRules) -> Prompts:
     longest = max(rules.ttls, key=lambda ttl: rules.ttls[ttl])
     return tuple(
         replace(
-            p,
-            blocks=tuple(b.marked(longest) if b.marker else b for b in p.blocks),
-            automatic=p.automatic and longest,
+            p, blocks=tuple(b.marked(longest) if b.marker else b for b in p.blocks), automatic=p.automatic and longest
         )
         for p in trace
     )

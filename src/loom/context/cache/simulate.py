@@ -101,11 +101,7 @@ def _step(tokens: int, found: CacheRead, written: tuple[CacheWrite, ...], rules:
         reached += stretch
     uncached = tokens - reached
     return Step(
-        read=found.tokens,
-        write=reached - found.tokens,
-        uncached=uncached,
-        cost=cost + uncached,
-        at_block=found.blocks,
+        read=found.tokens, write=reached - found.tokens, uncached=uncached, cost=cost + uncached, at_block=found.blocks
     )
 
 
