@@ -160,7 +160,7 @@ def _settings_changed(before: Prompt, after: Prompt, cached: Sequence[Block], le
 def _tools_moved(cached: Sequence[Block], after: Sequence[Block], at: int) -> Explanation:
     was = [b for b in cached if b.level == "tools"]
     now = [b for b in after if b.level == "tools"]
-    names = _tool_names(was), _tool_names(now)
+    names = [b.tool_name for b in was], [b.tool_name for b in now]
     if sorted(b.key for b in was) == sorted(b.key for b in now):
         cause, message = "tools_reordered", "The same tools were sent in another order."
         advice = "Send tools in one fixed order; Context.tools keeps the order they were first sent in."
@@ -282,14 +282,6 @@ def _body(block: Block) -> str:
         except (ValueError, KeyError, TypeError):
             return block.content
     return block.content
-
-
-def _tool_names(tools: Sequence[Block]) -> list[str]:
-    names: list[str] = []
-    for tool in tools:
-        found = re.search(r'"name": ?"([^"]*)"', tool.content)
-        names.append(found[1] if found else tool.path)
-    return names
 
 
 def _excerpt(text: str, at: int) -> str:

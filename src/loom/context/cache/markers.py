@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from loom.catalog import CacheRules
+from loom.context.cache.matching import positions
 from loom.context.render.layout import Layout, WireSlot
 from loom.core.message import ToolCallPart, ToolResultPart
 from loom.core.section import SECTIONS, VOLATILE, SectionName, section_name
@@ -18,6 +19,7 @@ MAX_BREAKPOINTS = 4
 _LOOKBACK_MARGIN = 2
 """Positions kept free at the end of a lookback, for blocks a provider adds itself."""
 
+_KINDS: dict[type, str] = {ToolCallPart: "call", ToolResultPart: "result"}
 _PREVIOUS_END = "end of the previous request, out of reach of the new end"
 
 _REMARKED = 24
@@ -134,7 +136,8 @@ def _mark_previous_tail(placement: Placement, layout: Layout, rules: CacheRules,
     slots = list(layout.slots())
     order = {slot: number for number, slot in enumerate(slots)}
     start, end = order[layout.previous_tail], order[tail]
-    if positions(slots[start + 1 : end + 1], collapse=rules.collapse_runs) > rules.lookback - _LOOKBACK_MARGIN:
+    kinds = [_KINDS.get(type(slot.content), "") for slot in slots[start + 1 : end + 1]]
+    if max(positions(kinds, rules), default=0) > rules.lookback - _LOOKBACK_MARGIN:
         placement.mark(_last(stable, lambda slot: order[slot] <= start), _PREVIOUS_END)
 
 
@@ -162,17 +165,6 @@ def _keep_to_limit(placement: Placement, limit: int, layout: Layout, tail: WireS
         )
         placement.warnings.append(("breakpoint_dropped", message))
         placement.unmark(victim)
-
-
-def positions(slots: Sequence[WireSlot], *, collapse: bool) -> int:
-    """How many positions of a lookback these slots take; a run of calls, or of results, may count as one."""
-    count, last = 0, ""
-    for slot in slots:
-        kind = "call" if isinstance(slot.content, ToolCallPart) else ""
-        kind = "result" if isinstance(slot.content, ToolResultPart) else kind
-        count += not (collapse and kind and kind == last)
-        last = kind
-    return count
 
 
 def _rank(slot: WireSlot) -> int:

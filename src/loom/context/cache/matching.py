@@ -265,10 +265,11 @@ def reach(prompt: Prompt, rules: CacheRules) -> set[int]:
     if rules.matching == "exact":
         ends = message_ends(prompt.blocks)[-EARLIER_ENDS - 1 :] if prompt.automatic else ()
         return {*prompt.markers[-rules.lookups :], *ends}
-    positions = lookback_positions(prompt.blocks, collapse=rules.collapse_runs)
+    kinds = ["call" if b.kind in CALLS else "result" if b.kind in RESULTS else "" for b in prompt.blocks]
+    at = positions(kinds, rules)
     within: set[int] = set()
     for mark in marked(prompt, rules):
-        first = bisect_right(positions, positions[mark] - rules.lookback)
+        first = bisect_right(at, at[mark] - rules.lookback)
         within.update(range(first, mark + 1))
     return within
 
@@ -290,17 +291,10 @@ def markable(block: Block, rules: CacheRules) -> bool:
     return rules.max_markers > 0 and block.kind not in THINKING and bool(block.content)
 
 
-def lookback_positions(blocks: Sequence[Block], *, collapse: bool) -> list[int]:
-    """The position of each block as a lookback counts them: a run of calls, or of results, may count once."""
-    positions: list[int] = []
-    position = 0
-    previous = ""
-    for block in blocks:
-        run = "calls" if block.kind in CALLS else "results" if block.kind in RESULTS else ""
-        position += not (collapse and run and run == previous)
-        positions.append(position)
-        previous = run
-    return positions
+def positions(kinds: Sequence[str], rules: CacheRules) -> list[int]:
+    """The position of each block as a lookback counts them, from 1: a run of one kind ("" has none) may count once."""
+    pairs = zip(kinds, ("", *kinds), strict=False)
+    return list(accumulate(not (rules.collapse_runs and kind and kind == before) for kind, before in pairs))
 
 
 def message_ends(blocks: Sequence[Block]) -> list[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -161,61 +161,52 @@ def _usd(step: Step, info: ModelInfo) -> float | None:
 
 def _warnings(
     subject: Subject, prompt: Prompt, past: list[Prompt], request: Request | None, info: ModelInfo
-) -> list[PlanWarning]:
-    found = [PlanWarning(code, message) for code, message in request.placement.warnings] if request else []
+) -> Iterator[PlanWarning]:
+    yield from (PlanWarning(code, message) for code, message in (request.placement.warnings if request else ()))
     if isinstance(subject, Window):
-        found += [PlanWarning(n.code, n.message) for n in subject.notices]
-    if past:
-        moved = compare(past[-1], prompt, info)
-        if moved.moved:
-            price = f" (${moved.extra_usd:.4f})" if moved.extra_usd is not None else ""
-            cost = f"It costs {moved.lost_tokens:,} cached tokens{price}."
-            found.append(PlanWarning("prefix_moved", f"{moved.message} {cost} {moved.advice}"))
-    found += _cache_warnings(prompt, info)
-    found += _request_warnings(prompt, request, info)
-    return found
+        yield from (PlanWarning(n.code, n.message) for n in subject.notices)
+    moved = compare(past[-1], prompt, info) if past else None
+    if moved and moved.moved:
+        price = f" (${moved.extra_usd:.4f})" if moved.extra_usd is not None else ""
+        cost = f"It costs {moved.lost_tokens:,} cached tokens{price}."
+        yield PlanWarning("prefix_moved", f"{moved.message} {cost} {moved.advice}")
+    yield from _cache_warnings(prompt, info)
+    yield from _request_warnings(prompt, request, info)
 
 
-def _cache_warnings(prompt: Prompt, info: ModelInfo) -> list[PlanWarning]:
+def _cache_warnings(prompt: Prompt, info: ModelInfo) -> Iterator[PlanWarning]:
     rules, name = info.cache, info.model or info.provider
-    found: list[PlanWarning] = []
     end = len(prompt.blocks) if prompt.automatic or not rules.max_markers else max(prompt.markers, default=-1) + 1
     covered = sum(b.tokens for b in prompt.blocks[:end])
     if end and covered < rules.min_prefix:
-        message = (
-            f"the prefix has {covered:,} tokens; {name} caches none under {rules.min_prefix:,}, and does not say so"
-        )
-        found.append(PlanWarning("below_minimum", message))
+        limit = f"{name} caches none under {rules.min_prefix:,}, and does not say so"
+        yield PlanWarning("below_minimum", f"the prefix has {covered:,} tokens; {limit}")
     if not end:
-        found.append(PlanWarning("nothing_marked", "the request carries no cache marker, so nothing of it is cached"))
+        yield PlanWarning("nothing_marked", "the request carries no cache marker, so nothing of it is cached")
     for block in prompt.blocks[: end if rules.max_markers else 0]:
         if block.volatile:
             message = f"{block.where} changes with every request but stands before a marker"
-            found.append(PlanWarning("volatile_in_prefix", message))
+            yield PlanWarning("volatile_in_prefix", message)
     for block in prompt.blocks:
         clock = CLOCK.search(block.content) if block.level != "messages" else None
         if clock:
             where = "into attention" if block.origin else "behind the conversation"
             advice = f"if that changes, everything after it is paid for again: move it {where}"
-            found.append(PlanWarning("volatile_in_prefix", f"{block.where} holds {clock[0]!r}; {advice}"))
-    return found
+            yield PlanWarning("volatile_in_prefix", f"{block.where} holds {clock[0]!r}; {advice}")
 
 
-def _request_warnings(prompt: Prompt, request: Request | None, info: ModelInfo) -> list[PlanWarning]:
-    found: list[PlanWarning] = []
+def _request_warnings(prompt: Prompt, request: Request | None, info: ModelInfo) -> Iterator[PlanWarning]:
     turns = [b for b in prompt.blocks if b.level == "messages"]
     if not any(b.role in ("user", "tool") for b in turns):
-        found.append(PlanWarning("no_user_turn", "there is no user message, so the request cannot be answered"))
+        yield PlanWarning("no_user_turn", "there is no user message, so the request cannot be answered")
     elif turns[-1].role in ("assistant", "model") and not info.prefill:
-        message = f"the request ends with an assistant message; {info.model} refuses that"
-        found.append(PlanWarning("prefill", message))
+        yield PlanWarning("prefill", f"the request ends with an assistant message; {info.model} refuses that")
     if prompt.tokens > info.context_window:
         message = f"{prompt.tokens:,} tokens are over the window of {info.context_window:,}"
-        found.append(PlanWarning("over_window", message))
+        yield PlanWarning("over_window", message)
     for slot in request.layout.dropped if request else ():
         message = f"reasoning of entry {slot.entry} is left out: its prefix changed, or it is another provider's"
-        found.append(PlanWarning("thinking_dropped", message))
+        yield PlanWarning("thinking_dropped", message)
     if not info.known:
         message = f"{info.model or 'this model'} is not in the catalogue; safe defaults are used for it"
-        found.append(PlanWarning("unknown_model", message))
-    return found
+        yield PlanWarning("unknown_model", message)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
@@ -9,6 +10,7 @@ from typing import Literal, TypeAlias
 
 Level: TypeAlias = Literal["tools", "system", "messages"]
 LEVELS: tuple[Level, ...] = ("tools", "system", "messages")
+_TOOL_NAME = re.compile(r'"name"\s*:\s*"([^"]+)"')
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,12 @@ class Block:
     def marked(self, ttl: str | None) -> Block:
         """This block with another marker, or with none."""
         return self if self.marker == ttl else replace(self, marker=ttl)
+
+    @property
+    def tool_name(self) -> str:
+        """The name of the tool that this block defines; its path where it has none."""
+        named = _TOOL_NAME.search(self.content)
+        return named[1] if named else self.path
 
     @property
     def where(self) -> str:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from math import ceil
 from typing import Literal, TypeAlias, get_args
 
@@ -63,7 +63,7 @@ def _pin_tools(trace: Prompts, _rules: CacheRules) -> Prompts:
     for prompt in trace:
         given = [b for b in prompt.blocks if b.level == "tools"]
         for tool in given:
-            known.setdefault(_tool_name(tool), tool)
+            known.setdefault(tool.tool_name, tool)
         marker = next((b.marker for b in reversed(given) if b.marker), None)
         pinned = [b.marked(None) for b in known.values()] if given else []
         if pinned:
@@ -71,11 +71,6 @@ def _pin_tools(trace: Prompts, _rules: CacheRules) -> Prompts:
         others = [b for b in prompt.blocks if b.level != "tools"]
         repaired.append(replace(prompt, blocks=(*pinned, *others)))
     return tuple(repaired)
-
-
-def _tool_name(tool: Block) -> str:
-    named = re.search(r'"name"\s*:\s*"([^"]+)"', tool.content)
-    return named.group(1) if named else tool.path
 
 
 def _pin_settings(trace: Prompts, _rules: CacheRules) -> Prompts:
@@ -87,7 +82,7 @@ def _move_volatile(trace: Prompts, rules: CacheRules) -> Prompts:
     pinned = _pinnable(trace, history)
     repaired = tuple(_moved(number, prompt, history, pinned) for number, prompt in enumerate(trace))
     # What was moved is now the last block, where an automatic breakpoint would land on it.
-    return _explicit_tail(repaired, rules) if any(p.automatic for p in repaired) else repaired
+    return _mark(repaired, rules, automatic=False) if any(p.automatic for p in repaired) else repaired
 
 
 def _pinnable(trace: Prompts, history: BlockHistory) -> set[int]:
@@ -186,24 +181,8 @@ def _merged(shown: dict[int, Block], row: Sequence[int], history: BlockHistory) 
     return merged
 
 
-def _explicit_tail(trace: Prompts, rules: CacheRules) -> Prompts:
-    return _mark(trace, rules, past=0, automatic=False)
-
-
-def _mark_tail(trace: Prompts, rules: CacheRules) -> Prompts:
-    return _mark(trace, rules, past=0)
-
-
-def _mark_previous_tail(trace: Prompts, rules: CacheRules) -> Prompts:
-    return _mark(trace, rules, past=1)
-
-
-def _remark_ends(trace: Prompts, rules: CacheRules) -> Prompts:
-    return _mark(trace, rules, past=len(trace))
-
-
-def _mark(trace: Prompts, rules: CacheRules, *, past: int, automatic: bool = True) -> Prompts:
-    """Marks the tail of each request and those of the `past` requests before it."""
+def _mark(trace: Prompts, rules: CacheRules, *, past: int | None = 0, automatic: bool = True) -> Prompts:
+    """Marks the tail of each request and those of the `past` requests before it; None for all of them."""
     history = block_history(trace)
     tails: list[int] = []
     repaired: list[Prompt] = []
@@ -213,8 +192,8 @@ def _mark(trace: Prompts, rules: CacheRules, *, past: int, automatic: bool = Tru
         tails.append(-1 if tail is None else row[tail])
         own = prompt.automatic if automatic else None
         # Exact matching finds an old entry only where it is marked again.
-        every = rules.matching == "exact" and not own
-        wanted = set(tails if every else tails[-past - 1 :])
+        every = past is None or (rules.matching == "exact" and not own)
+        wanted = set(tails if every else tails[-(past or 0) - 1 :])
         ttl = _lifetime_of(prompt, rules)
         marks = {i: prompt.blocks[i].marker or ttl for i, slot in enumerate(row) if slot in wanted}
         marks |= {i: prompt.blocks[i].marker for i in prompt.markers if i not in history.volatile[number]}
@@ -257,9 +236,9 @@ _REPAIRS: dict[Fix, Callable[[Prompts, CacheRules], Prompts]] = {
     "pin_settings": _pin_settings,
     "move_volatile": _move_volatile,
     "batch_edits": _batch_edits,
-    "explicit_tail": _explicit_tail,
-    "mark_tail": _mark_tail,
-    "mark_previous_tail": _mark_previous_tail,
-    "remark_ends": _remark_ends,
+    "explicit_tail": partial(_mark, automatic=False),
+    "mark_tail": _mark,
+    "mark_previous_tail": partial(_mark, past=1),
+    "remark_ends": partial(_mark, past=None),
     "longer_ttl": _longer_ttl,
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, Final
 
 from loom.catalog.model import CacheRules
@@ -26,7 +27,7 @@ from loom.context.cache.recorded.fields import (
     maybe_text,
     refuse,
     rows,
-    table,
+    tables,
     text_of,
 )
 from loom.core.message import NativePart, TextPart, ThinkingPart
@@ -38,14 +39,11 @@ KINDS: Final = frozenset(
 
 def read(body: JsonObject, out: BlockCollector) -> None:
     """The blocks of a request, in the order in which Anthropic hashes them."""
-    for i, tool in enumerate(rows(body.get("tools"), "tools")):
-        spec = table(tool, f"tools[{i}]")
-        out.add_tool(BlockPlace("tools", "system", f"tools[{i}]"), spec, spec)
+    out.add_tools(body.get("tools"), "tools")
     _content(body.get("system"), BlockPlace("system", "system", "system"), out)
-    for i, item in enumerate(rows(body.get("messages"), "messages")):
-        message = table(item, f"messages[{i}]")
-        role = text_of(message.get("role"), f"messages[{i}].role")
-        _content(message.get("content"), BlockPlace("messages", role, f"messages[{i}].content"), out)
+    for path, message in tables(body.get("messages"), "messages"):
+        role = text_of(message.get("role"), f"{path}.role")
+        _content(message.get("content"), BlockPlace("messages", role, f"{path}.content"), out)
 
 
 def settings(body: JsonObject) -> dict[Level, dict[str, Any]]:
@@ -90,8 +88,8 @@ def _content(content: object, place: BlockPlace, out: BlockCollector) -> None:
     if isinstance(content, str):
         out.add_text(place, content)
         return
-    for i, item in enumerate(rows(content, place.path)):
-        add_block(table(item, f"{place.path}[{i}]"), place.under(f"[{i}]"), out)
+    for path, block in tables(content, place.path):
+        add_block(block, replace(place, path=path), out)
 
 
 def add_block(block: JsonObject, place: BlockPlace, out: BlockCollector) -> None:
@@ -115,12 +113,11 @@ def _plain_result(body: JsonObject, place: BlockPlace, out: BlockCollector) -> t
     content = body.get("content")
     if content is None:
         return body, None
-    path = f"{place.path}.content"
-    parts = [text_body(content)] if isinstance(content, str) else rows(content, path)
+    parts = [text_body(content)] if isinstance(content, str) else content
     marker: str | None = None
     plain: list[JsonObject] = []
-    for i, part in enumerate(parts):
-        kept, found = out.split(table(part, f"{path}[{i}]"), f"{path}[{i}]")
+    for path, part in tables(parts, f"{place.path}.content"):
+        kept, found = out.split(part, path)
         marker = found or marker
         plain.append(text_body(maybe_text(kept.get("text")), kept) if kept.get("type") == "text" else kept)
     return {**body, "content": plain}, marker

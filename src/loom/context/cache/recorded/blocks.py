@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias, cast
 
 from loom.context.cache.prompt import Block, Level
-from loom.context.cache.recorded.fields import JsonObject, canonical, maybe_text, refuse, table
+from loom.context.cache.recorded.fields import JsonObject, canonical, maybe_table, maybe_text, refuse, table, tables
 from loom.core.message import (
     IMAGE_TYPES,
     DocumentPart,
@@ -89,9 +89,15 @@ class BlockCollector:
         if text or marker:
             self.add(place, "text", text_body(text, body), lambda _: self.counter.count(text), marker)
 
-    def add_tool(self, place: BlockPlace, tool: JsonObject, spec: JsonObject) -> None:
-        """The definition of a tool; `spec` is the part of it that has its name."""
-        body, marker = self.split(tool, place.path)
+    def add_tools(self, tools: object, path: str) -> None:
+        """The list of tool definitions at a path."""
+        for at, tool in tables(tools, path):
+            self.add_tool(tool, at)
+
+    def add_tool(self, tool: JsonObject, path: str) -> None:
+        """The definition of a tool; Chat has its name and schema one level deeper."""
+        body, marker = self.split(tool, path)
+        spec, place = maybe_table(tool.get("function", tool)), BlockPlace("tools", "system", path)
         self.add(place, "tool", body, lambda content: _tool_tokens(spec, content, self.counter), marker)
 
     def mark_last(self, marker: str | None) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn, TypeAlias, cast
 
 from loom.errors import BadRequestFile
@@ -28,6 +28,12 @@ def rows(value: object, path: str) -> list[Any]:
     if not isinstance(value, list | tuple):
         refuse(path, value, "a list")
     return list(cast("list[Any]", value))
+
+
+def tables(value: object, path: str) -> Iterator[tuple[str, JsonObject]]:
+    """The JSON objects of the list at a path, each with its own path."""
+    for i, item in enumerate(rows(value, path)):
+        yield f"{path}[{i}]", table(item, f"{path}[{i}]")
 
 
 def as_list(value: object) -> list[Any] | None:

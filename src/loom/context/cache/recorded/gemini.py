@@ -8,7 +8,7 @@ from typing import Any
 from loom.catalog.model import CacheRules
 from loom.context.cache.prompt import Level
 from loom.context.cache.recorded.blocks import BlockCollector, BlockPlace, ShownPart, document, image
-from loom.context.cache.recorded.fields import JsonObject, as_list, maybe_table, maybe_text, refuse, rows, table
+from loom.context.cache.recorded.fields import JsonObject, as_list, maybe_table, maybe_text, refuse, table, tables
 from loom.core.message import ThinkingPart
 
 _HUMP = re.compile(r"(?<=[a-z])([A-Z])")
@@ -17,8 +17,8 @@ _HUMP = re.compile(r"(?<=[a-z])([A-Z])")
 def read(body: JsonObject, out: BlockCollector) -> None:
     """The blocks of a request: tools, the system instruction, then the contents."""
     path, config = ("config.", table(body["config"], "config")) if body.get("config") else ("", body)
-    for i, tool in enumerate(rows(config.get("tools"), f"{path}tools")):
-        _tools(table(tool, f"{path}tools[{i}]"), f"{path}tools[{i}]", out)
+    for at, tool in tables(config.get("tools"), f"{path}tools"):
+        _tools(tool, at, out)
     key, system = _field(config, "system_instruction")
     if system is not None:
         _content(system, BlockPlace("system", "system", path + key), out)
@@ -44,12 +44,10 @@ def _field(table: JsonObject, name: str) -> tuple[str, Any]:
 
 def _tools(tool: JsonObject, path: str, out: BlockCollector) -> None:
     key, declared = _field(tool, "function_declarations")
-    for i, item in enumerate(rows(declared, f"{path}.{key}")):
-        spec = table(item, f"{path}.{key}[{i}]")
-        out.add_tool(BlockPlace("tools", "system", f"{path}.{key}[{i}]"), spec, spec)
+    out.add_tools(declared, f"{path}.{key}")
     others = {name: value for name, value in tool.items() if name != key and value is not None}
     if others:
-        out.add_tool(BlockPlace("tools", "system", path), others, others)
+        out.add_tool(others, path)
 
 
 def _content(value: object, place: BlockPlace, out: BlockCollector) -> None:
@@ -66,8 +64,8 @@ def _content(value: object, place: BlockPlace, out: BlockCollector) -> None:
     if "parts" not in given:
         _part(given, place, out)
         return
-    said = maybe_text(given.get("role")) or place.role
-    role = "assistant" if said == "model" else said
+    named = maybe_text(given.get("role")) or place.role
+    role = "assistant" if named == "model" else named
     inside = BlockPlace(place.level, role if place.level == "messages" else "system", f"{place.path}.parts")
     _content(given["parts"], inside, out)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Final
 
 from loom.catalog.model import CacheRules
@@ -24,8 +25,7 @@ from loom.context.cache.recorded.fields import (
     maybe_table,
     maybe_text,
     refuse,
-    rows,
-    table,
+    tables,
 )
 from loom.core.message import TextPart
 
@@ -43,8 +43,8 @@ def content(value: object, place: BlockPlace, out: BlockCollector, name: object 
     if isinstance(value, str):
         out.add_text(place, value, {"name": name})
         return
-    for i, item in enumerate(rows(value, place.path)):
-        _add_part(table(item, f"{place.path}[{i}]"), place.under(f"[{i}]"), out, name)
+    for path, part in tables(value, place.path):
+        _add_part(part, replace(place, path=path), out, name)
 
 
 def _add_part(part: JsonObject, place: BlockPlace, out: BlockCollector, name: object) -> None:
@@ -66,24 +66,19 @@ def _add_part(part: JsonObject, place: BlockPlace, out: BlockCollector, name: ob
 def tool_result(item: JsonObject, key: str, place: BlockPlace, out: BlockCollector) -> None:
     """The answer of a tool, a block for each of its parts; `key` is where they stand in the item."""
     head, marker = out.split(item, place.path)
-    value = item.get(key)
-    given = as_list(value)
-    if given is not None:
-        parts = [table(part, f"{place.path}.{key}[{i}]") for i, part in enumerate(given)]
-        places = [place.under(f".{key}[{i}]") for i in range(len(parts))]
+    value, path, call = item.get(key), f"{place.path}.{key}", item.get("call_id", item.get("tool_call_id"))
+    if as_list(value) is not None:
+        parts = list(tables(value, path))
     else:
-        parts = [text_body(value if isinstance(value, str) else canonical(value))]
-        places = [place.under(f".{key}")]
-    for part, at in zip(parts, places, strict=True):
-        body, own = out.split(part, at.path)
+        parts = [(path, text_body(value if isinstance(value, str) else canonical(value)))]
+    for at, part in parts:
+        body, own = out.split(part, at)
         plain = text_body(maybe_text(body.get("text")), body) if body.get("type") in TEXTS else body
-        _add_result({**head, key: plain}, key, at, out, own)
+        shown = {**head, key: plain}
+        out.add(
+            replace(place, path=at), "tool_result", shown, lambda _, part=plain: out.result(call, [_shown(part)]), own
+        )
     out.mark_last(marker)
-
-
-def _add_result(body: JsonObject, key: str, place: BlockPlace, out: BlockCollector, marker: str | None) -> None:
-    call = body.get("call_id", body.get("tool_call_id"))
-    out.add(place, "tool_result", body, lambda _: out.result(call, [_shown(body[key])]), marker)
 
 
 def settings(body: JsonObject) -> dict[Level, dict[str, Any]]:

@@ -7,7 +7,7 @@ from typing import Final
 from loom.context.cache.prompt import Level
 from loom.context.cache.recorded import openai_parts
 from loom.context.cache.recorded.blocks import BlockCollector, BlockPlace
-from loom.context.cache.recorded.fields import JsonObject, maybe_text, refuse, rows, table, text_of
+from loom.context.cache.recorded.fields import JsonObject, maybe_text, refuse, tables, text_of
 from loom.core.message import NativePart
 from loom.errors import BadRequestFile
 
@@ -18,9 +18,7 @@ def read(body: JsonObject, out: BlockCollector) -> None:
     """The blocks of a request: tools, instructions, then the input."""
     out.marker_ttl = openai_parts.marker_ttl(body)
     _check_whole(body)
-    for i, item in enumerate(rows(body.get("tools"), "tools")):
-        tool = table(item, f"tools[{i}]")
-        out.add_tool(BlockPlace("tools", "system", f"tools[{i}]"), tool, tool)
+    out.add_tools(body.get("tools"), "tools")
     level: Level = "system"
     given = body.get("instructions")
     if isinstance(given, str):
@@ -43,9 +41,7 @@ def _check_whole(body: JsonObject) -> None:
 
 
 def _items(value: object, name: str, level: Level, out: BlockCollector) -> Level:
-    for i, item in enumerate(rows(value, name)):
-        path = f"{name}[{i}]"
-        entry = table(item, path)
+    for path, entry in tables(value, name):
         role = entry.get("role")
         opening = isinstance(role, str) and role in openai_parts.OPENING
         level = "system" if level == "system" and opening else "messages"
