@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from loom.catalog.model import CacheRules, ModelInfo
 from loom.catalog.names import cloud_id, continues, family_version, is_variant, plain_id, reaches, split_provider
@@ -120,10 +120,13 @@ class Catalog:
         return ModelInfo(provider=called or provider, model=id, cache=rules, known=known, **fields)
 
     def _rules(self, family: str, changes: TomlTable) -> CacheRules:
-        own: TomlTable = self._tables["cache"][family]
-        like: TomlTable = self._tables["cache"].get(own.get("like"), {})
-        fields: dict[str, Any] = {**like, **own, **changes}
+        fields = self._rule_fields(family, changes)
         return CacheRules(**{key: value for key, value in fields.items() if key in CACHE_FIELDS})
+
+    def _rule_fields(self, family: str, changes: TomlTable) -> TomlTable:
+        """A family's rules, on top of those it is like, under changes of one model."""
+        own: TomlTable = self._tables["cache"][family]
+        return {**self._tables["cache"].get(own.get("like"), {}), **own, **changes}
 
     def _check_every_row(self) -> None:
         """Build everything once, so that a file that contradicts itself is refused when it is read."""
@@ -153,10 +156,10 @@ class Catalog:
         self._check_rules(key, family, row.get("cache", {}))
 
     def _check_rules(self, key: str, family: str, changes: TomlTable) -> None:
-        own = self._tables["cache"][family]
-        if own.get("like") is not None:
-            self._check_named(f"cache.{family}.like", own["like"], "cache")
-        fields = {**self._tables["cache"].get(own.get("like"), {}), **own, **changes}
+        like = self._tables["cache"][family].get("like")
+        if like is not None:
+            self._check_named(f"cache.{family}.like", like, "cache")
+        fields = self._rule_fields(family, changes)
         missing = [name for name in ("matching", "min_prefix", "read") if name not in fields]
         if missing:
             raise UsageError(f"{self._file}: cache.{family}.{missing[0]} is missing; add it")
@@ -176,7 +179,9 @@ class Catalog:
     def _check_named(self, key: str, name: str, section: str) -> None:
         known = cast("TomlTable", self._tables[section])
         if name not in known:
-            raise UsageError(f"{self._file}: {key} is {name!r}, which is not a table of [{section}]; {_list(known)}")
+            raise UsageError(
+                f"{self._file}: {key} is {name!r}, which is not a table of [{section}]; use one of {', '.join(known)}"
+            )
 
 
 def find_model(model: str, provider: str | None = None, *, catalog: Catalog | None = None) -> ModelInfo:
@@ -201,7 +206,3 @@ def _shipped_tables() -> TomlTable:
     from importlib.resources import files  # noqa: PLC0415  slow to import, and not needed until the first question
 
     return parse_tables(files("loom.catalog").joinpath(_SHIPPED).read_text(encoding="utf-8"), _SHIPPED)
-
-
-def _list(tables: TomlTable) -> str:
-    return f"use one of {', '.join(tables)}"

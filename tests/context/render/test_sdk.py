@@ -88,7 +88,7 @@ WRONG = [
 @pytest.mark.parametrize(("name", "spoil", "reason"), WRONG)
 def test_a_wrong_body_is_refused(window: Window, name: str, spoil: Callable[[Body], None], reason: str) -> None:
     renderer, check = RENDERERS[name]
-    body = renderer.render(lay_out(window, renderer.dialect()), "m", {}, {}).body
+    body = renderer.render(lay_out(window, renderer.DIALECT), "m", {}, {}).body
     check(body)
     spoiled = copy.deepcopy(body)
     spoil(spoiled)
@@ -100,6 +100,6 @@ def test_a_wrong_body_is_refused(window: Window, name: str, spoil: Callable[[Bod
 @pytest.mark.parametrize("name", RENDERERS)
 def test_what_is_not_json_is_refused(window: Window, name: str) -> None:
     renderer, check = RENDERERS[name]
-    body = renderer.render(lay_out(window, renderer.dialect()), "m", {}, {"metadata": b"bytes"}).body
+    body = renderer.render(lay_out(window, renderer.DIALECT), "m", {}, {"metadata": b"bytes"}).body
     with pytest.raises(TypeError, match="bytes"):
         check(body)

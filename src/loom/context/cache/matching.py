@@ -158,9 +158,7 @@ class GridCache:
 
     def read(self, chain: PrefixChain) -> CacheRead:
         """Whole blocks first, then the text that the first new block shares with one seen in its place."""
-        whole = 0
-        while whole < len(chain.nodes) and self._entries.live(chain.nodes[whole], chain.at):
-            whole += 1
+        whole = self._entries.live_prefix(chain)
         shared = chain.ends[whole - 1] if whole else 0
         if whole < len(chain.nodes):
             shared += self._shared_inside(chain, whole)
@@ -217,9 +215,7 @@ class UnitCache:
 
     def write(self, chain: PrefixChain) -> tuple[CacheWrite, ...]:
         """The whole request becomes a unit, and so does what it shares with an earlier one."""
-        shared = 0
-        while shared < len(chain.nodes) and self._seen.live(chain.nodes[shared], chain.at):
-            shared += 1
+        shared = self._seen.live_prefix(chain)
         if shared:
             self._units.keep(chain.nodes[shared - 1], chain.at, self._seconds)
         for node in chain.nodes:
@@ -339,6 +335,10 @@ class _Entries:
             return False
         expires = self._kept[node][0]
         return at is None or expires is None or at < expires
+
+    def live_prefix(self, chain: PrefixChain) -> int:
+        """How many leading nodes of a chain are alive."""
+        return next((i for i, node in enumerate(chain.nodes) if not self.live(node, chain.at)), len(chain.nodes))
 
     def keep(self, node: bytes, at: float | None, seconds: float | None) -> None:
         expires = None if at is None or seconds is None else at + seconds

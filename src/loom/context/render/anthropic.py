@@ -22,34 +22,26 @@ from loom.core.message import (
 )
 
 DEFAULT_MAX_TOKENS = 4096
-
-
-def dialect(*, binds_thinking: bool = True) -> WireDialect:
-    """How Anthropic wants a window laid out."""
-    return WireDialect("anthropic", binds_thinking=binds_thinking, thinking="sealed")
+DIALECT = WireDialect("anthropic", thinking="sealed")
 
 
 def render(layout: Layout, model: str, markers: Mapping[WireSlot, str], settings: RequestSettings) -> RenderedBody:
     """A complete request body, with cache markers on the slots that have one."""
     out = RenderedBody({"model": model, "max_tokens": DEFAULT_MAX_TOKENS, **settings})
 
-    def block(slot: WireSlot, path: str) -> dict[str, Any]:
+    def block(slot: WireSlot) -> dict[str, Any]:
         made = _tool(slot.content) if isinstance(slot.content, ToolSpec) else _block(slot.content)
         ttl = markers.get(slot)
         if ttl and may_mark(slot):
             made["cache_control"] = {"type": "ephemeral"} if ttl == "5m" else {"type": "ephemeral", "ttl": ttl}
-        out.origins[path] = slot
         return made
 
     if layout.tools:
-        out.body["tools"] = [block(slot, f"tools[{i}]") for i, slot in enumerate(layout.tools)]
+        out.body["tools"] = out.blocks("tools", layout.tools, block)
     if layout.system:
-        out.body["system"] = [block(slot, f"system[{i}]") for i, slot in enumerate(layout.system)]
+        out.body["system"] = out.blocks("system", layout.system, block)
     out.body["messages"] = [
-        {
-            "role": turn.role,
-            "content": [block(slot, f"messages[{i}].content[{j}]") for j, slot in enumerate(turn.slots)],
-        }
+        {"role": turn.role, "content": out.blocks(f"messages[{i}].content", turn.slots, block)}
         for i, turn in enumerate(layout.turns)
     ]
     return out

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from copy import deepcopy
 from typing import Any
 
 from loom.context.entry import plain
-from loom.context.render.body import RenderedBody, RequestSettings
+from loom.context.render.body import RenderedBody, RequestSettings, tool_head, tool_schema
 from loom.context.render.layout import Layout, WireDialect, WireMessage, WireSlot
 from loom.core.message import (
     DocumentPart,
@@ -22,10 +21,7 @@ from loom.core.message import (
 from loom.core.section import STATIC
 from loom.errors import BadCacheTTL, UsageError
 
-
-def dialect(*, binds_thinking: bool = True) -> WireDialect:
-    """How Gemini wants a window laid out."""
-    return WireDialect("gemini", binds_thinking=binds_thinking)
+DIALECT = WireDialect("gemini")
 
 
 def render(
@@ -82,14 +78,11 @@ def _head(layout: Layout, out: RenderedBody) -> dict[str, Any]:
     """The tools and the system prompt, as fields of a config."""
     config: dict[str, Any] = {}
     if layout.tools:
-        declared = [_tool(slot.content) for slot in layout.tools if isinstance(slot.content, ToolSpec)]
+        declared = out.blocks("config.tools[0].function_declarations", layout.tools, _tool)
         config["tools"] = [{"function_declarations": declared}]
-        for i, slot in enumerate(layout.tools):
-            out.origins[f"config.tools[0].function_declarations[{i}]"] = slot
     if layout.system:
-        config["system_instruction"] = {"parts": [_part(slot, "") for slot in layout.system]}
-        for i, slot in enumerate(layout.system):
-            out.origins[f"config.system_instruction.parts[{i}]"] = slot
+        parts = out.blocks("config.system_instruction.parts", layout.system, lambda slot: _part(slot, ""))
+        config["system_instruction"] = {"parts": parts}
     return config
 
 
@@ -157,9 +150,8 @@ def _signature(slot: WireSlot) -> str:
     return slot.content.signature or slot.content.redacted or ""
 
 
-def _tool(tool: ToolSpec) -> dict[str, Any]:
-    described = {"description": tool.description} if tool.description else {}
-    return {"name": tool.name, **described, "parameters_json_schema": deepcopy(tool.input_schema)}
+def _tool(slot: WireSlot) -> dict[str, Any]:
+    return {**tool_head(slot), "parameters_json_schema": tool_schema(slot)}
 
 
 def _part(slot: WireSlot, tool_name: str) -> dict[str, Any]:

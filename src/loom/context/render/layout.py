@@ -56,8 +56,8 @@ class WireDialect:
     provider: str
     system_turns: bool = False
     """A system message may stand among the turns; otherwise its text joins a user turn."""
-    binds_thinking: bool = False
-    """Thinking whose prefix changed is refused, so it is left out."""
+    binds_thinking: bool = True
+    """Thinking whose prefix changed is refused, so it is left out; no more than the model's own catalogue row says."""
     thinking: Literal["any", "sealed", "signed", "none"] = "any"
     """Which of its own thinking a provider takes back: any, what is signed or redacted, what is signed, or none."""
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from copy import deepcopy
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, Literal, TypeAlias
 
 from loom.context.entry import plain
-from loom.context.render.body import RenderedBody, RequestSettings
+from loom.context.render.body import RenderedBody, RequestSettings, tool_head, tool_schema
 from loom.context.render.layout import Layout, WireDialect, WireMessage, WireSlot
 from loom.core.message import (
     JSON,
@@ -21,17 +20,13 @@ from loom.core.message import (
     ThinkingPart,
     ToolCallPart,
     ToolResultPart,
-    ToolSpec,
 )
 from loom.core.message_wire import FAILED
 
 SystemRole: TypeAlias = Literal["developer", "system"]
 DEFAULT_TTL = "30m"
-
-
-def dialect(*, binds_thinking: bool = True) -> WireDialect:
-    """How Chat wants a window laid out; it has no place for reasoning, nor for the blocks of Responses."""
-    return WireDialect("openai_chat", system_turns=True, binds_thinking=binds_thinking, thinking="none")
+DIALECT = WireDialect("openai_chat", system_turns=True, thinking="none")
+"""Chat has no place for reasoning, nor for the blocks of Responses."""
 
 
 def render(
@@ -52,7 +47,7 @@ def render(
     marks = Marks(markers, settings)
     chat = _Chat(out, marks, system_role, reasoning)
     if layout.tools:
-        out.body["tools"] = [_tool(slot, f"tools[{i}]", out) for i, slot in enumerate(layout.tools)]
+        out.body["tools"] = out.blocks("tools", layout.tools, _tool)
     if layout.system:
         chat.add(WireMessage("system", layout.system))
     for turn in layout.turns:
@@ -141,17 +136,16 @@ class _Chat:
                 self._add_results(tuple(group))
             else:
                 role = self.system_role if turn.role == "system" else "user"
-                self._add_message(role, [(slot, self._marked(slot, _part(slot))) for slot in group])
+                content = self.out.blocks(f"{self._at}.content", group, lambda slot: self._marked(slot, _part(slot)))
+                self.messages.append({"role": role, "content": content})
 
-    def _add_message(self, role: str, blocks: Iterable[tuple[WireSlot, dict[str, Any]]]) -> None:
-        content: list[dict[str, Any]] = []
-        for slot, block in blocks:
-            self.out.origins[f"messages[{len(self.messages)}].content[{len(content)}]"] = slot
-            content.append(block)
-        self.messages.append({"role": role, "content": content})
+    @property
+    def _at(self) -> str:
+        """The path of the next message."""
+        return f"messages[{len(self.messages)}]"
 
     def _add_assistant(self, slots: Iterable[WireSlot]) -> None:
-        at = f"messages[{len(self.messages)}]"
+        at = self._at
         content: list[dict[str, Any]] = []
         calls: list[dict[str, Any]] = []
         thoughts: list[str] = []
@@ -184,23 +178,19 @@ class _Chat:
             media = [(slot, _media(part)) for part in result.content if not isinstance(part, TextPart)]
             self._marked(slot, media[-1][1] if media else content[-1])
             carried += media
-            at = f"messages[{len(self.messages)}]"
-            self.out.origins.update({f"{at}.content[{i}]": slot for i in range(len(content))})
+            self.out.origins.update({f"{self._at}.content[{i}]": slot for i in range(len(content))})
             self.messages.append({"role": "tool", "tool_call_id": result.call_id, "content": content})
         if carried:
-            self._add_message("user", carried)
+            self.out.origins.update({f"{self._at}.content[{i}]": slot for i, (slot, _) in enumerate(carried)})
+            self.messages.append({"role": "user", "content": [block for _, block in carried]})
 
     def _marked(self, slot: WireSlot, block: dict[str, Any]) -> dict[str, Any]:
         self.marks.put(slot, block)
         return block
 
 
-def _tool(slot: WireSlot, path: str, out: RenderedBody) -> dict[str, Any]:
-    assert isinstance(slot.content, ToolSpec)
-    tool = slot.content
-    out.origins[path] = slot
-    described = {"description": tool.description} if tool.description else {}
-    return {"type": "function", "function": {"name": tool.name, **described, "parameters": deepcopy(tool.input_schema)}}
+def _tool(slot: WireSlot) -> dict[str, Any]:
+    return {"type": "function", "function": {**tool_head(slot), "parameters": tool_schema(slot)}}
 
 
 def _call(call: ToolCallPart) -> dict[str, Any]:

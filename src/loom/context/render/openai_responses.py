@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from copy import deepcopy
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
-from loom.context.render.body import RenderedBody, RequestSettings
+from loom.context.render.body import RenderedBody, RequestSettings, tool_head, tool_schema
 from loom.context.render.layout import Layout, WireDialect, WireMessage, WireSlot
 from loom.context.render.openai_chat import Marks, answer, arguments, data_url, file_name, may_mark
 from loom.core.message import (
@@ -19,15 +18,12 @@ from loom.core.message import (
     ThinkingPart,
     ToolCallPart,
     ToolResultPart,
-    ToolSpec,
 )
 
-__all__ = ["dialect", "may_mark", "render"]
+__all__ = ["DIALECT", "may_mark", "render"]
 
-
-def dialect(*, binds_thinking: bool = True) -> WireDialect:
-    """How Responses wants a window laid out; a reasoning item comes back under its id."""
-    return WireDialect("openai", system_turns=True, binds_thinking=binds_thinking, thinking="signed")
+DIALECT = WireDialect("openai", system_turns=True, thinking="signed")
+"""A reasoning item comes back under its id."""
 
 
 def render(layout: Layout, model: str, markers: Mapping[WireSlot, str], settings: RequestSettings) -> RenderedBody:
@@ -39,7 +35,7 @@ def render(layout: Layout, model: str, markers: Mapping[WireSlot, str], settings
     marks = Marks(markers, settings)
     made = _Input(out, marks)
     if layout.tools:
-        out.body["tools"] = [_tool(slot, f"tools[{i}]", out) for i, slot in enumerate(layout.tools)]
+        out.body["tools"] = out.blocks("tools", layout.tools, _tool)
     if layout.system:
         made.add(WireMessage("system", layout.system))
     for turn in layout.turns:
@@ -61,7 +57,8 @@ class _Input:
         """Add what a turn says: its content as messages, everything else as items of their own."""
         for is_content, group in groupby(turn.slots, key=_is_content):
             if is_content:
-                self._add_message("developer" if turn.role == "system" else "user", group)
+                content = self.out.blocks(f"input[{len(self.items)}].content", group, self._block)
+                self.items.append({"role": "developer" if turn.role == "system" else "user", "content": content})
                 continue
             for slot in group:
                 if isinstance(slot.content, ToolResultPart):
@@ -71,15 +68,11 @@ class _Input:
                     self.out.origins[f"input[{len(self.items)}]{part}"] = slot
                     self.items.append(_item(slot))
 
-    def _add_message(self, role: str, slots: Iterable[WireSlot]) -> None:
-        content: list[dict[str, Any]] = []
-        for slot in slots:
-            assert isinstance(slot.content, TextPart | ImagePart | DocumentPart)
-            block = _content(slot.content)
-            self.marks.put(slot, block)
-            self.out.origins[f"input[{len(self.items)}].content[{len(content)}]"] = slot
-            content.append(block)
-        self.items.append({"role": role, "content": content})
+    def _block(self, slot: WireSlot) -> dict[str, Any]:
+        assert isinstance(slot.content, TextPart | ImagePart | DocumentPart)
+        block = _content(slot.content)
+        self.marks.put(slot, block)
+        return block
 
     def _add_result(self, slot: WireSlot, result: ToolResultPart) -> None:
         output = [_content(part) for part in answer(result)]
@@ -93,14 +86,8 @@ def _is_content(slot: WireSlot) -> bool:
     return slot.role != "assistant" and isinstance(slot.content, TextPart | ImagePart | DocumentPart)
 
 
-def _tool(slot: WireSlot, path: str, out: RenderedBody) -> dict[str, Any]:
-    assert isinstance(slot.content, ToolSpec)
-    tool = slot.content
-    out.origins[path] = slot
-    made: dict[str, Any] = {"type": "function", "name": tool.name}
-    if tool.description:
-        made["description"] = tool.description
-    return {**made, "parameters": deepcopy(tool.input_schema), "strict": False}
+def _tool(slot: WireSlot) -> dict[str, Any]:
+    return {"type": "function", **tool_head(slot), "parameters": tool_schema(slot), "strict": False}
 
 
 def _content(part: TextPart | ImagePart | DocumentPart) -> dict[str, Any]:
@@ -116,8 +103,8 @@ def _content(part: TextPart | ImagePart | DocumentPart) -> dict[str, Any]:
 def _item(slot: WireSlot) -> dict[str, Any]:
     match slot.content:
         case TextPart(text, phase):  # a list of output parts goes only with the id of the answer it came from
-            said = {"role": "assistant", "content": text}
-            return {**said, "phase": phase} if phase else said
+            answer_text = {"role": "assistant", "content": text}
+            return {**answer_text, "phase": phase} if phase else answer_text
         case ToolCallPart(id, name) as call:
             return {"type": "function_call", "call_id": id, "name": name, "arguments": arguments(call)}
         case ThinkingPart(text, signature, redacted):

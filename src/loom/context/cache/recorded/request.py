@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from loom.catalog.model import CacheRules
+from loom.catalog import CacheRules, find_model
 from loom.context.cache.prompt import Level, Prompt
 from loom.context.cache.recorded import anthropic, chat, gemini, openai_parts, responses
 from loom.context.cache.recorded.blocks import BlockCollector, KnownBlocks
@@ -62,8 +62,6 @@ def read_request(
     Raises:
         BadRequestFile: this is not a request, or it does not hold its whole prompt.
     """
-    from loom.catalog import find_model  # noqa: PLC0415  the catalogue is read on first use
-
     request, sent = read_recorded(body)
     name = model or maybe_text(request.get("model")).removeprefix("models/")
     form = _format(request, provider, name)
@@ -128,13 +126,7 @@ def _is_anthropic(body: JsonObject, provider: str | None, model: str) -> bool:
         return False
     if types & _ANTHROPIC_BLOCKS:
         return True
-    return (provider or _provider_of(model)) in {"anthropic", "bedrock"}
-
-
-def _provider_of(model: str) -> str:
-    from loom.catalog import find_model  # noqa: PLC0415  the catalogue is read on first use
-
-    return find_model(model).provider
+    return (provider or find_model(model).provider) in {"anthropic", "bedrock"}
 
 
 def _message(value: object, i: int) -> JsonObject:
