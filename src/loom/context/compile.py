@@ -13,15 +13,15 @@ from loom.context.pairing import pair
 from loom.context.section import Section
 from loom.context.sent import (
     CONVO,
-    KEPT,
     NOTHING_SENT,
+    STABLE,
     CompileState,
     Contributor,
     KnownContent,
     KnownIds,
     check_id,
-    grown,
     identities,
+    ids_after,
     ids_of,
     ordered_tools,
     paired_runs,
@@ -38,7 +38,8 @@ from loom.errors import UsageError
 
 _REMEMBERED = 4
 """How many windows that went out are remembered: what they left in a cache may still be there."""
-_ALL = (1 << len(KEPT)) - 1
+_ALL = (1 << len(STABLE)) - 1
+"""Sections are sets of bits here (bit n is SECTIONS[n]): a compile that finds none set has nothing to look at."""
 
 
 class Host(Protocol):
@@ -83,14 +84,14 @@ class Compiler:
         self._host = host
         self._sent = CompileState()
         self._contents: dict[bytes, str] = {}
-        self._placed: set[str] | None = None
-        self._announced: dict[str, StringEntry] = {}
-        self._drafted: dict[str, StringEntry] = {}
+        self._sent_ids: set[str] | None = None
+        self._sent_updates: dict[str, StringEntry] = {}
+        self._draft_updates: dict[str, StringEntry] = {}
         self._notices: list[Notice] = []
 
     def window(self) -> Window:
         """The window of the context as it is now."""
-        return self._next_turn() or self._whole()
+        return self._next_turn() or self._all_sections()
 
     def _next_turn(self) -> Window | None:
         """The window, if nothing happened since the last but that the conversation grew by plain entries.
@@ -99,6 +100,8 @@ class Compiler:
         """
         host, sent = self._host, self._sent
         convo, cursors = host.sections[CONVO], sent.cursors[CONVO]
+        # Each condition below names something that reaches beyond the new entries: other sections, visitors, files,
+        # edits, the pairing of tool calls, void thinking, dedup across sections, the order of tools.
         if host.dirty != 1 << CONVO or host.watchful or sent.graph != host.graph_revision() or convo not in cursors:
             return None
         edits, start = cursors[convo]
@@ -114,7 +117,7 @@ class Compiler:
         draft.revision, draft.number = host.revision, sent.number
         return Window(host.name, (*heads, None, None), past=sent.past, void=sent.void, draft=draft)
 
-    def _whole(self) -> Window:
+    def _all_sections(self) -> Window:
         """The window, every section looked at."""
         host, sent = self._host, self._sent
         self._notices = []
@@ -123,15 +126,18 @@ class Compiler:
             sent.heads.copy(), sent.cursors.copy(), sent.views, sent.waiting, sent.tools, sent.void, graph, sent.hidden
         )
         draft.updates = self._pinned_edits(groups) if sent.views else ()
+        # Three masks. `changed`: look at the section at all. `edited`, a part of it: something that was sent is gone
+        # or different, so its runs are made anew. `sent.hidden`: an entry was left out there as a duplicate.
+        # Visitors and files set no bit of the host, so with them every section is looked at.
         changed = _ALL if host.watchful or graph != sent.graph else host.dirty
         changed |= bool(draft.updates) << CONVO
-        edited = sum(1 << at for at in KEPT if changed >> at & 1 and self._was_edited(at, groups[at]))
-        if edited:  # what was left out for an entry that is gone now has to be looked at again
+        edited = sum(1 << at for at in STABLE if changed >> at & 1 and self._was_edited(at, groups[at]))
+        if edited:  # the entry that a duplicate was left out for may be gone, so those sections are made anew too
             changed, edited = changed | sent.hidden, edited | sent.hidden
             self._replay(draft, edited, groups)
         once = KnownContent(identities(draft.heads) if edited else self._contents, {})
         known = self._known(draft, groups, edited=bool(edited))
-        for at in KEPT:
+        for at in STABLE:
             if changed >> at & 1:
                 self._grow(draft, at, groups, once, known, anew=bool(edited >> at & 1))
         draft.tools = ordered_tools(sent.tools, host.all_tools())
@@ -168,14 +174,14 @@ class Compiler:
             now.step = now.step if "step" in wanted else ()
         if before.static != now.static:
             self._contents = identities(now.heads)
-        if self._placed is not None:
-            self._placed = grown(self._placed, before, now)
+        if self._sent_ids is not None:
+            self._sent_ids = ids_after(self._sent_ids, before, now)
         now.number += 1
         now.past = (*before.past[1 - _REMEMBERED :], Past((*now.heads, *now.tail), now.tools, now.void))
         self._sent = now
-        if now.updates or self._announced:
+        if now.updates or self._sent_updates:
             self._keep_updates(now)
-        if host.revision == now.revision:
+        if host.revision == now.revision:  # else entries came between compile and commit, and their bits must stay
             host.dirty = 0
         if now.step:
             host.sections[CONVO + 1].drop(now.step)
@@ -187,8 +193,8 @@ class Compiler:
         """
         before, void = self._sent, self.window().void | void
         self._sent = CompileState(number=before.number, past=before.past, void=void)
-        self._contents, self._placed = {}, None
-        self._announced, self._drafted = {}, {}
+        self._contents, self._sent_ids = {}, None
+        self._sent_updates, self._draft_updates = {}, {}
         self._host.dirty = _ALL
 
     def sent_head(self, section: SectionName) -> Run | None:
@@ -242,7 +248,7 @@ class Compiler:
         if not draft.waiting and not any(s.uses_tools for _, s in contributors):
             return with_runs(head, "convo", batches)
         fed = [*draft.waiting, *((context, item) for context, items in batches for item in items)]
-        announced = {update.id for update in self._announced.values()} | {u.id for _, u in draft.updates}
+        announced = {update.id for update in self._sent_updates.values()} | {u.id for _, u in draft.updates}
         own = frozenset(i.id for _, i in fed if self._host.sections[CONVO].get(i.id) and i.id not in announced)
         shown, held = pair([item for _, item in fed], own=own)
         contexts = {item.id: context for context, item in fed}
@@ -281,9 +287,9 @@ class Compiler:
             return None
         if edited:
             return KnownIds(ids_of(draft), set())
-        if self._placed is None:
-            self._placed = ids_of(self._sent)
-        return KnownIds(self._placed, set())
+        if self._sent_ids is None:
+            self._sent_ids = ids_of(self._sent)
+        return KnownIds(self._sent_ids, set())
 
     def _not_known(self, new: list[Entry], known: KnownIds, groups: tuple[list[Contributor], ...]) -> list[Entry]:
         fresh = known.take(new)
@@ -314,7 +320,7 @@ class Compiler:
 
     def _replay(self, draft: CompileState, edited: int, groups: tuple[list[Contributor], ...]) -> None:
         """What was sent, with edits applied; views of what is gone are let go."""
-        for at in KEPT:
+        for at in STABLE:
             if edited >> at & 1:
                 draft.heads[at] = self._replayed(draft, at, groups[at])
                 draft.waiting = () if at == CONVO else draft.waiting
@@ -329,7 +335,9 @@ class Compiler:
         rest: list[tuple[str, View]] = []
         moved = False
         for run in head.chain() if head else ():
-            if not moved and not run.joined:  # so far nothing was edited, and here a new order began
+            # A joined run was put in order together with the one before it, so an edit in it reaches back to the
+            # last run that began an order of its own; everything before that is reused as it is.
+            if not moved and not run.joined:
                 base, rest = run.parent, []
             sources = [s for s in (self._now(draft, s, contributors) for s in run.sources) if s]
             moved = moved or len(sources) < len(run.sources) or not all(map(is_, sources, run.sources))
@@ -386,15 +394,15 @@ class Compiler:
     def _pinned_edits(self, groups: tuple[list[Contributor], ...]) -> tuple[tuple[FileEntry, StringEntry], ...]:
         """Edits of pinned files that were sent and that no window that went out has announced."""
         found: list[tuple[FileEntry, StringEntry]] = []
-        for entry in [e for at in KEPT for _, section in groups[at] for e in section.live]:
+        for entry in [e for at in STABLE for _, section in groups[at] for e in section.live]:
             sent = self._sent.views.get(entry.id)
             if isinstance(entry, FileEntry) and entry.pin and isinstance(sent, FileView):
                 text = update_text(sent, entry.show())
-                last = self._announced.get(entry.id)
+                last = self._sent_updates.get(entry.id)
                 if text != (last.text if last else update_text(sent, sent)):
-                    drafted = self._drafted.get(entry.id)
+                    drafted = self._draft_updates.get(entry.id)
                     if drafted is None or drafted.text != text:  # looking twice gives the same entry
-                        drafted = self._drafted[entry.id] = StringEntry(text, role="user")
+                        drafted = self._draft_updates[entry.id] = StringEntry(text, role="user")
                     found.append((entry, drafted))
         return tuple(found)
 
@@ -405,10 +413,10 @@ class Compiler:
             edits, length = state.cursors[CONVO][section]
             section.splice(length, [update for _, update in state.updates])
             state.cursors[CONVO] = {**state.cursors[CONVO], section: (edits, length + len(state.updates))}
-            self._announced.update({entry.id: update for entry, update in state.updates})
+            self._sent_updates.update({entry.id: update for entry, update in state.updates})
             state.updates = ()
-        if self._announced:
-            self._announced = {id: update for id, update in self._announced.items() if id in state.views}
+        if self._sent_updates:
+            self._sent_updates = {id: update for id, update in self._sent_updates.items() if id in state.views}
 
     # -- notices ------------------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from loom.core.window import Past, Run, View
 from loom.errors import UsageError
 
 CONVO = SECTIONS.index("convo")
-KEPT = tuple(range(CONVO + 1))
+STABLE = tuple(range(CONVO + 1))
 """The sections that stay between windows: foundation, focus, topic, convo."""
 
 
@@ -31,8 +31,8 @@ Contributor = tuple[str, Section]
 class CompileState:
     """What has been sent, or what would be if a draft were committed."""
 
-    heads: list[Run | None] = field(default_factory=lambda: [None] * len(KEPT))
-    cursors: list[dict[Section, tuple[int, int]]] = field(default_factory=lambda: [{} for _ in KEPT])
+    heads: list[Run | None] = field(default_factory=lambda: [None] * len(STABLE))
+    cursors: list[dict[Section, tuple[int, int]]] = field(default_factory=lambda: [{} for _ in STABLE])
     views: dict[str, View] = field(default_factory=dict[str, View])
     waiting: tuple[tuple[str, View], ...] = ()
     """Calls without their results, and the entries after them, each with the name of its context."""
@@ -99,15 +99,15 @@ def runs_since(before: Run | None, now: Run | None) -> list[Run] | None:
     return runs[::-1] if run is before else None
 
 
-def grown(placed: set[str], before: CompileState, now: CompileState) -> set[str] | None:
+def ids_after(ids: set[str], before: CompileState, now: CompileState) -> set[str] | None:
     """The ids of `now`, made from those of `before` if it only grew."""
     for old, new in zip(before.heads, now.heads, strict=True):
         fresh = runs_since(old, new)
         if fresh is None:
             return None
-        placed.update(s.id for run in fresh for s in run.sources)
-    placed.update(item.id for _, item in now.waiting)
-    return placed
+        ids.update(s.id for run in fresh for s in run.sources)
+    ids.update(item.id for _, item in now.waiting)
+    return ids
 
 
 def sources_of(head: Run | None) -> list[View]:
@@ -122,8 +122,8 @@ def thinking_in(sources: Iterable[View]) -> frozenset[str]:
 
 def ids_of(state: CompileState) -> set[str]:
     """The ids of everything that was sent or waits."""
-    placed = {s.id for head in state.heads for s in sources_of(head)}
-    return placed | {item.id for _, item in state.waiting}
+    ids = {s.id for head in state.heads for s in sources_of(head)}
+    return ids | {item.id for _, item in state.waiting}
 
 
 def identities(heads: list[Run | None]) -> dict[bytes, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from datetime import datetime
 from functools import cache
 from types import NoneType
@@ -224,26 +224,10 @@ class Error(_Base):
 
 
 Event: TypeAlias = (
-    SessionStart
-    | SessionEnd
-    | TurnStart
-    | TurnEnd
-    | Text
-    | ToolStart
-    | ToolRefused
-    | ToolEnd
-    | ContextPressure
-    | CompactionStart
-    | CompactionEnd
-    | CheckpointSaved
-    | MemoryRecalled
-    | MemoryRemembered
-    | MemoryLearned
-    | MemoryPromoted
-    | CacheStatus
-    | Recovery
-    | Error
-)
+    SessionStart | SessionEnd | TurnStart | TurnEnd | Text | ToolStart | ToolRefused | ToolEnd | ContextPressure
+    | CompactionStart | CompactionEnd | CheckpointSaved | MemoryRecalled | MemoryRemembered | MemoryLearned
+    | MemoryPromoted | CacheStatus | Recovery | Error
+)  # fmt: skip
 EVENT_TYPES: dict[str, type[Event]] = {cls.type: cls for cls in get_args(Event)}
 
 
@@ -281,9 +265,7 @@ def _encode(value: datetime | Usage | JSON) -> JSON:
         return list(value)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
     if isinstance(value, datetime):
         return value.isoformat()
-    if isinstance(value, Usage):
-        return {f.name: getattr(value, f.name) for f in fields(value)}
-    return value
+    return asdict(value) if isinstance(value, Usage) else value
 
 
 def _decode(hint: Any, value: JSON) -> Any:

@@ -45,7 +45,17 @@ _FIELDS = {name: tuple(f.name for f in fields(made)) for name, made in PARTS.ite
 _ANY_TYPE = frozenset({"input"})
 _TYPES: dict[str, type] = {"content": list, "is_error": bool, "body": dict}
 """The JSON type of a part's field; all others are text."""
-_USAGE = tuple(f.name for f in fields(Usage))
+_USAGE: dict[str, type] = {f.name: int for f in fields(Usage)}
+_COMPACTION: dict[str, type] = {
+    "id": str, "at": datetime, "strategy": str, "replacements": list, "tokens_before": int, "tokens_after": int,
+}  # fmt: skip
+_CHECKPOINT: dict[str, type] = {
+    "format_version": int, "id": str, "session_id": str, "at": datetime, "position": int, "turn": int,
+}  # fmt: skip
+_CHECKPOINT_MORE: dict[str, type] = {
+    "parent": str, "compactions": tuple, "pins": tuple, "usage": dict, "unfinished": bool,
+}  # fmt: skip
+"""The fields that are left out where they say nothing."""
 
 
 def to_bytes(value: JSON) -> bytes:
@@ -121,15 +131,9 @@ def entry_from_dict(data: JSON, get: Callable[[JSON], Part] = part_from_dict) ->
         return LoggedMessage(_field(data, "id", str, kind), _time(data, kind), message)
     if kind != "compaction":
         raise UsageError(f"type={kind!r} is not a kind of log entry; use message or compaction")
-    _check_names(data, ("type", *(f.name for f in fields(Compaction))), "a compaction")
-    return Compaction(
-        id=_field(data, "id", str, kind),
-        at=_time(data, kind),
-        strategy=_field(data, "strategy", str, kind),
-        replacements=tuple(_replacement_from_dict(one, get) for one in _list(data, "replacements", kind)),
-        tokens_before=_field(data, "tokens_before", int, kind),
-        tokens_after=_field(data, "tokens_after", int, kind),
-    )
+    values = _fields({name: value for name, value in data.items() if name != "type"}, "a compaction", _COMPACTION)
+    replacements = tuple(_replacement_from_dict(one, get) for one in values.pop("replacements"))
+    return Compaction(**values, replacements=replacements)
 
 
 def checkpoint_to_dict(checkpoint: Checkpoint) -> Data:
@@ -155,22 +159,9 @@ def checkpoint_from_dict(data: JSON) -> Checkpoint:
     what = "a checkpoint"
     version = _field(data, "format_version", int, what)
     check_format(version, f"checkpoint {data.get('id')!r}")
-    _check_names(data, tuple(f.name for f in fields(Checkpoint) if f.compare), what)
-    usage = data.get("usage", {})
-    _check_names(usage, _USAGE, "usage")
-    return Checkpoint(
-        id=_field(data, "id", str, what),
-        session_id=_field(data, "session_id", str, what),
-        at=_time(data, what),
-        position=_field(data, "position", int, what),
-        turn=_field(data, "turn", int, what),
-        parent=_field(data, "parent", str, what) if "parent" in data else None,
-        compactions=_texts(data, "compactions", what) if "compactions" in data else (),
-        pins=_texts(data, "pins", what) if "pins" in data else (),
-        usage=Usage(**{name: _field(usage, name, int, "usage") for name in usage}),
-        unfinished=_field(data, "unfinished", bool, what) if "unfinished" in data else False,
-        format_version=version,
-    )
+    values = _fields(data, what, _CHECKPOINT, _CHECKPOINT_MORE)
+    usage = Usage(**_fields(values.pop("usage", {}), "usage", {}, _USAGE))
+    return Checkpoint(**values, usage=usage)
 
 
 def log_to_dict(checkpoint: Checkpoint, entries: Sequence[LogEntry]) -> Data:
@@ -216,6 +207,23 @@ def _part_field(data: Mapping[str, JSON], name: str, what: str) -> Any:
     if name in _ANY_TYPE:
         return data[name]
     return _field(data, name, cast("type[Any]", _TYPES.get(name, str)), what)
+
+
+def _fields(
+    data: JSON, what: str, required: Mapping[str, type], optional: Mapping[str, type] | None = None
+) -> dict[str, Any]:
+    """The fields of an object, each of its type and no others; a tuple is one of texts."""
+    kinds = {**required, **(optional or {})}
+    _check_names(data, tuple(kinds), what)
+    read: dict[type, Callable[[str], Any]] = {
+        datetime: lambda _: _time(data, what),
+        tuple: lambda name: _texts(data, name, what),
+    }
+    return {
+        name: read[kind](name) if kind in read else _field(data, name, kind, what)
+        for name, kind in kinds.items()
+        if name in required or name in data
+    }
 
 
 def _field(data: JSON, name: str, kind: type[_T], what: str) -> _T:

@@ -71,7 +71,7 @@ class Run:
         self.texts = [item.text for item in items]
         self.count = len(items)
         self.chars = sum(map(len, self.texts))
-        if parent is not None:  # both are of the whole chain up to here
+        if parent is not None:  # sums of the whole chain, so that a long conversation is never counted again
             self.count += parent.count
             self.chars += parent.chars
 

@@ -16,19 +16,10 @@ from loom.context.cache.repair import FIXES, Fix, repair
 from loom.context.cache.simulate import Simulation, simulate
 
 FindingCause: TypeAlias = Literal[
-    "tools_reordered",
-    "tools_changed",
-    "settings_changed",
-    "volatile_in_prefix",
-    "reminder_removed",
-    "history_rewritten",
-    "automatic_marker_on_volatile",
-    "tail_not_marked",
-    "lookback_overflow",
-    "past_marks_dropped",
-    "ttl_expired",
-    "below_minimum",
-]
+    "tools_reordered", "tools_changed", "settings_changed", "volatile_in_prefix", "reminder_removed",
+    "history_rewritten", "automatic_marker_on_volatile", "tail_not_marked", "lookback_overflow", "past_marks_dropped",
+    "ttl_expired", "below_minimum",
+]  # fmt: skip
 
 NEGLIGIBLE = 0.005
 """A fix that saves a smaller share of the cost is not worth a finding."""

@@ -17,15 +17,9 @@ from loom.core.window import Window
 from loom.protocols.token_counter import TokenCounter
 
 MoveCause: TypeAlias = Literal[
-    "nothing_moved",
-    "model_changed",
-    "settings_changed",
-    "tools_reordered",
-    "tools_changed",
-    "block_edited",
-    "block_inserted",
-    "block_removed",
-]
+    "nothing_moved", "model_changed", "settings_changed", "tools_reordered", "tools_changed", "block_edited",
+    "block_inserted", "block_removed",
+]  # fmt: skip
 
 _EXCERPT = 32
 CLOCK = re.compile(

@@ -1,4 +1,4 @@
-"""What becomes of each block of a trace: whether it stays, changes or vanishes from request to request."""
+"""The history of each block of a trace: whether it stays, changes or vanishes from request to request."""
 
 from __future__ import annotations
 
@@ -90,7 +90,10 @@ def _volatile(
 
 
 def _restless(block: Block, age: int, changes: int) -> bool:
-    """Whether a slot changes as a habit. A message that changes once was edited; tools have their own rules."""
+    """Whether a slot changes as a habit: in the system prompt once is enough, in a message at least every second time.
+
+    A message that changes once was edited; tools have their own rules.
+    """
     if block.level == "tools":
         return False
     if block.level == "system":

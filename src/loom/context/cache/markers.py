@@ -17,7 +17,8 @@ MAX_BREAKPOINTS = 4
 """Breakpoints a caller may name: the smallest limit of the providers that take any."""
 
 _LOOKBACK_MARGIN = 2
-"""Positions kept free at the end of a lookback, for blocks a provider adds itself."""
+"""Positions kept free at the end of a lookback, for blocks a provider adds itself: one marker too many costs nothing,
+a prefix out of reach costs the whole conversation again."""
 
 _KINDS: dict[type, str] = {ToolCallPart: "call", ToolResultPart: "result"}
 _PREVIOUS_END = "end of the previous request, out of reach of the new end"
@@ -78,7 +79,7 @@ def place(
         _mark_section(placement, stable, name)
     convo = [slot for slot in stable if slot.section == "convo"]
     placement.mark(convo[-1] if convo else None, "end of the conversation")
-    if rules.matching == "exact":
+    if rules.matching == "exact":  # no limit to keep to: of more markers than it takes, the provider uses the latest
         _mark_past_ends(placement, layout, stable)
     else:
         _mark_previous_tail(placement, layout, rules, stable)
@@ -155,7 +156,10 @@ def _mark_past_ends(placement: Placement, layout: Layout, stable: list[WireSlot]
 
 
 def _keep_to_limit(placement: Placement, limit: int, layout: Layout, tail: WireSlot | None) -> None:
-    """Give up the earliest markers first: a later one covers everything before it."""
+    """Give up the earliest markers first: a later one covers everything before it.
+
+    Two never give way: the end, where the next request looks, and the end of the previous request, which is read now.
+    """
     marked = [slot for slot in layout.slots() if slot in placement.markers]
     for victim in [s for s in marked if s is not tail and placement.reasons[s] != _PREVIOUS_END]:
         if len(placement.markers) <= limit:

@@ -57,6 +57,8 @@ class Prefixes:
         node = nodes[-1] if nodes else _digest(b"", f"{prompt.provider}\0{prompt.model}".encode())
         depth = LEVELS.index(prompt.blocks[shared - 1].level) + 1 if shared else 0
         for block in prompt.blocks[shared:]:
+            # A setting counts from its level on: it goes into the hash once, before the first block of that level,
+            # also where the levels before have no block.
             while depth <= LEVELS.index(block.level):
                 node = _digest(node, prompt.settings.get(LEVELS[depth], "").encode())
                 depth += 1
@@ -131,7 +133,7 @@ class MarkerCache:
 
     def read(self, chain: PrefixChain) -> CacheRead:
         """The deepest live entry within reach."""
-        for i in sorted(reach(chain.prompt, self._rules), reverse=True):
+        for i in sorted(reach(chain.prompt, self._rules), reverse=True):  # the deepest entry covers all others
             if self._entries.live(chain.nodes[i], chain.at):
                 self._entries.touch(chain.nodes[i], chain.at)
                 return CacheRead(chain.ends[i], i + 1)
@@ -162,7 +164,7 @@ class GridCache:
         shared = chain.ends[whole - 1] if whole else 0
         if whole < len(chain.nodes):
             shared += self._shared_inside(chain, whole)
-        shared -= shared % self._rules.grid
+        shared -= shared % self._rules.grid  # the provider hashes whole cells only
         if shared < max(1, self._rules.min_prefix):
             return CacheRead()
         return CacheRead(shared, bisect_right(chain.ends, shared))
@@ -170,6 +172,8 @@ class GridCache:
     def write(self, chain: PrefixChain) -> tuple[CacheWrite, ...]:
         """Every prefix is kept, free of charge."""
         for i, node in enumerate(chain.nodes):
+            # Siblings: other texts seen behind the same prefix. They are kept sorted, so that the one that shares the
+            # most with a new text is found by bisection and not by comparing with all.
             if not self._entries.live(node, chain.at):
                 known = self._siblings.setdefault(_place(chain, i), [])
                 item = (chain.blocks[i].content, node)
@@ -342,7 +346,7 @@ class _Entries:
 
     def keep(self, node: bytes, at: float | None, seconds: float | None) -> None:
         expires = None if at is None or seconds is None else at + seconds
-        if self.live(node, at):
+        if self.live(node, at):  # a short write must not shorten the life of a longer one
             before, lasting = self._kept[node]
             if before is None or (expires is not None and before > expires):
                 expires, seconds = before, lasting

@@ -16,16 +16,9 @@ from loom.context.cache.simulate import simulate
 from loom.errors import UsageError
 
 Fix: TypeAlias = Literal[
-    "pin_tools",
-    "pin_settings",
-    "move_volatile",
-    "batch_edits",
-    "explicit_tail",
-    "mark_tail",
-    "mark_previous_tail",
-    "remark_ends",
-    "longer_ttl",
-]
+    "pin_tools", "pin_settings", "move_volatile", "batch_edits", "explicit_tail", "mark_tail", "mark_previous_tail",
+    "remark_ends", "longer_ttl",
+]  # fmt: skip
 FIXES: tuple[Fix, ...] = get_args(Fix)
 """Every fix, in the order in which several are applied."""
 
@@ -121,6 +114,7 @@ def _moved(number: int, prompt: Prompt, history: BlockHistory, pinned: set[int])
         else:
             kept.append(replace(first, marker=block.marker, path=block.path))
             late += [_late(block, _news(first, block))] if first.key != block.key else []
+    # What moves goes behind the last stable block, but before the volatile tail, which keeps its place.
     edge = len(kept) - (len(prompt.blocks) - 1 - _last_stable(number, prompt, history))
     return replace(prompt, blocks=(*kept[:edge], *late, *kept[edge:]))
 
@@ -168,7 +162,10 @@ def _batched(trace: Prompts, history: BlockHistory, every: int) -> Prompts:
 
 
 def _merged(shown: dict[int, Block], row: Sequence[int], history: BlockHistory) -> dict[int, Block]:
-    """The blocks shown so far, with the slots that are new in this request behind the ones they follow."""
+    """The blocks shown so far, with the slots that are new in this request behind the ones they follow.
+
+    -1 stands for the start: a new first slot follows nothing.
+    """
     follower = {row[i - 1] if i else -1: slot for i, slot in enumerate(row) if slot not in shown}
     merged: dict[int, Block] = {}
     for anchor in (-1, *shown):
@@ -195,6 +192,7 @@ def _mark(trace: Prompts, rules: CacheRules, *, past: int | None = 0, automatic:
         every = past is None or (rules.matching == "exact" and not own)
         wanted = set(tails if every else tails[-(past or 0) - 1 :])
         ttl = _lifetime_of(prompt, rules)
+        # The request's own markers win over ours, except on blocks that the next request will not repeat.
         marks = {i: prompt.blocks[i].marker or ttl for i, slot in enumerate(row) if slot in wanted}
         marks |= {i: prompt.blocks[i].marker for i in prompt.markers if i not in history.volatile[number]}
         kept = dict(_within_limit(sorted(marks.items()), rules, own=own))

@@ -144,18 +144,18 @@ def _item_slots(
         slots: list[WireSlot] = []
         for part in item.parts:
             slot = WireSlot(part, role, volatile, name, run.context, item.id, item.name, isinstance(item, FileView))
-            if _refused(part, dialect, void=item.id in window.void):
+            if _left_out(part, dialect, void=item.id in window.void):
                 dropped.append(slot)
             else:
-                slots.append(_placed(slot))
+                slots.append(_with_legal_role(slot))
         yield slots
 
 
-def _placed(slot: WireSlot) -> WireSlot:
+def _with_legal_role(slot: WireSlot) -> WireSlot:
     """A slot with a role that may carry it: system takes text only, and a model sends no pictures."""
     part = slot.content
     if isinstance(part, ToolResultPart):
-        return replace(slot, role="user", content=_answered(part))
+        return replace(slot, role="user", content=_without_empty_text(part))
     if isinstance(part, ToolCallPart | ThinkingPart):
         return replace(slot, role="assistant") if slot.role != "assistant" else slot
     if isinstance(part, ImagePart | DocumentPart):
@@ -165,24 +165,24 @@ def _placed(slot: WireSlot) -> WireSlot:
     return slot
 
 
-def _answered(result: ToolResultPart) -> ToolResultPart:
+def _without_empty_text(result: ToolResultPart) -> ToolResultPart:
     """A result with something in each part: providers refuse empty text."""
-    said = tuple(c for c in result.content if not isinstance(c, TextPart) or c.text.strip())
-    if len(said) == len(result.content) > 0:
+    content = tuple(c for c in result.content if not isinstance(c, TextPart) or c.text.strip())
+    if len(content) == len(result.content) > 0:
         return result
-    return replace(result, content=said or (TextPart(NO_OUTPUT),))
+    return replace(result, content=content or (TextPart(NO_OUTPUT),))
 
 
-def _refused(part: Part, dialect: WireDialect, *, void: bool) -> bool:
+def _left_out(part: Part, dialect: WireDialect, *, void: bool) -> bool:
     if isinstance(part, ThinkingPart):
-        taken = {
+        accepted = {
             "any": part.text or part.signature or part.redacted,
             "sealed": part.signature or part.redacted,
             "signed": part.signature,
             "none": None,
         }
         foreign = part.provider != dialect.provider
-        return foreign or not taken[dialect.thinking] or (void and dialect.binds_thinking)
+        return foreign or not accepted[dialect.thinking] or (void and dialect.binds_thinking)
     return isinstance(part, NativePart) and part.provider != dialect.provider
 
 
