@@ -43,7 +43,7 @@ _ALL = (1 << len(STABLE)) - 1
 
 
 class Host(Protocol):
-    """What a compile needs of a context."""
+    """The view of a context that a compile needs."""
 
     name: str
     revision: int

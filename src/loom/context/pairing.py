@@ -14,7 +14,7 @@ NO_RESULT = "[No result was recorded for this call.]"
 
 @dataclass(frozen=True, slots=True)
 class PartsView:
-    """Some parts of an entry, or parts that stand in for what is missing."""
+    """Parts of an entry shown on their own, or stand-ins for missing results."""
 
     id: str
     name: str | None

@@ -47,7 +47,7 @@ class PromptBlock:
 
 @dataclass(frozen=True, slots=True)
 class PromptChange:
-    """What a prompt did to a context: the slots of the fragments it added, changed, removed and left alone."""
+    """The effect of applying a prompt: slots of the fragments that were added, changed, removed and kept."""
 
     added: tuple[Slot, ...] = ()
     changed: tuple[Slot, ...] = ()

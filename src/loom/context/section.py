@@ -14,7 +14,7 @@ _REMOVED_IDS = 10_000
 
 
 class Owner(Protocol):
-    """What a section tells the context it belongs to."""
+    """The context that a section reports its changes to."""
 
     watchful: bool
     shares: bool

@@ -1,4 +1,4 @@
-"""What a context has sent: the runs of each section, and pure questions about them."""
+"""The state of a compile: what a context has sent of each section, and pure functions over it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Contributor = tuple[str, Section]
 
 @dataclass(slots=True)
 class CompileState:
-    """What has been sent, or what would be if a draft were committed."""
+    """The state of what was sent, or of a draft that may be committed."""
 
     heads: list[Run | None] = field(default_factory=lambda: [None] * len(STABLE))
     cursors: list[dict[Section, tuple[int, int]]] = field(default_factory=lambda: [{} for _ in STABLE])

@@ -1,4 +1,4 @@
-"""Which skills a message asks for, and which tools may run while they are active."""
+"""Skill matching: the skills a message asks for, and the tools allowed while they are active."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class SkillMatcher:
 
 
 class _Rules:
-    """What activates one skill, compiled."""
+    """The compiled activation rules of one skill."""
 
     def __init__(self, skill: Skill) -> None:
         phrases = () if skill.trigger_is_regex else skill.triggers

@@ -1,4 +1,4 @@
-"""What a search returns: a record or a passage, its score, and why."""
+"""Search results: a record or a passage, its score, and why."""
 
 from __future__ import annotations
 

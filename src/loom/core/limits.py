@@ -1,4 +1,4 @@
-"""How much text each call takes, in characters unless a name says otherwise, and why so much.
+"""Size limits of each call, in characters unless a name says otherwise, with their reasons.
 
 What is over a limit is refused in words before anything reads it, or cut where the call says so: see check_length() and
 shortened(). docs/reference/limits.md is the same list for people; a test compares the two.

@@ -78,7 +78,7 @@ class ToolCallPart:
 
 @dataclass(frozen=True, slots=True)
 class ToolResultPart:
-    """What a tool answered; `content` is text, pictures and documents. Plain text is taken for one text part."""
+    """A tool's answer; `content` is text, pictures and documents. Plain text is taken for one text part."""
 
     call_id: str
     content: tuple[TextPart | ImagePart | DocumentPart, ...]

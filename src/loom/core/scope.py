@@ -1,4 +1,4 @@
-"""Whose data it is: the scope that comes first in every store call."""
+"""The scope: whose data a store call is about; its first argument, always."""
 
 from __future__ import annotations
 

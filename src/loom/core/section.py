@@ -22,7 +22,7 @@ VOLATILE: tuple[SectionName, ...] = ("step", "attention")
 
 
 class Stability(Enum):
-    """How long the bytes of a part are expected to stay where they are."""
+    """The expected lifetime of a part's bytes at their position."""
 
     STATIC = "static"
     """The same in every request of a session."""

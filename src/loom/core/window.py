@@ -1,4 +1,4 @@
-"""The window: what the model sees on one call, immutable, with prefixes shared between compiles."""
+"""The window: the content a model sees on one call, immutable, with prefixes shared between compiles."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class View(Protocol):
 
 
 class Run:
-    """Some entries of one context that one compile added to one section, and what stood before them.
+    """A link of a section's chain: the entries one compile added, and the link before.
 
     Runs form a chain: a later window that only grew holds the earlier run itself, not a copy.
     `sources` are the entries as they were added, `items` what is shown of them (a conversation is put
@@ -88,7 +88,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """Something a person should know about this window. `entry` names the entry it is about."""
+    """A note for people about this window. `entry` names the entry it is about."""
 
     code: str
     message: str
@@ -127,7 +127,7 @@ class Past(NamedTuple):
 
 
 class Window:
-    """What the model sees on one call.
+    """The content a model sees on one call.
 
     Immutable: nothing that happens to the context afterwards reaches it. `str()` is the plain text.
     """

@@ -1,4 +1,4 @@
-"""How a text becomes the terms that lexical search compares: cut, folded, stemmed.
+"""Text analysis for lexical search: words cut, folded and stemmed into terms.
 
 Every store uses the same analysis, so that a query finds the same records whatever keeps them.
 """

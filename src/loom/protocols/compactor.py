@@ -14,7 +14,7 @@ from loom.protocols.token_counter import TokenCounter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rewrite:
-    """What a compactor proposes: which runs are shown as what. Whatever is not covered stays verbatim."""
+    """A compactor's proposal: replacements for runs of messages. The rest stays verbatim."""
 
     replacements: tuple[Replacement, ...]
     dropped_thinking: int = 0

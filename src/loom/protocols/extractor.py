@@ -49,7 +49,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extraction:
-    """What was found, what was passed over and why, and what it cost."""
+    """The result of an extraction: claims, what was skipped and why, and usage."""
 
     claims: tuple[Claim, ...]
     skipped: tuple[str, ...] = ()

@@ -18,7 +18,7 @@ from loom.protocols.embedder import Vector
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
-    """What to look for: words, a vector, a filter, or several of them.
+    """A search: by words, a vector, a filter, or several of them.
 
     `at` and `known_at` ask for facts true then, as believed then; None is now. `history` brings retired
     facts too, `archived` episodes that are no longer shown.

@@ -15,7 +15,7 @@ or the provider paused it and wants it sent back to go on."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSettings:
-    """How to answer. None leaves the provider's default; `extra` is passed on as it is."""
+    """Settings of an answer. None leaves the provider's default; `extra` is passed on as it is."""
 
     max_output: int | None = None
     temperature: float | None = None

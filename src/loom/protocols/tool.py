@@ -13,7 +13,7 @@ ToolOutput: TypeAlias = str | Sequence[TextPart | ImagePart | DocumentPart]
 
 @runtime_checkable
 class Tool(Protocol):
-    """Something a model may ask for.
+    """A tool that a model may call.
 
     Laws:
     - `spec` never changes while a session uses the tool: it stands in the cached prefix;

@@ -25,7 +25,7 @@ _FLOOR: Final = 0.02
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """What was learned of one model; keep it, and give it to the next counter."""
+    """The scale learned for one model; keep it, and give it to the next counter."""
 
     base_tokens: float = 0.0
     actual_tokens: float = 0.0

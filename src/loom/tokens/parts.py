@@ -1,4 +1,4 @@
-"""How many tokens each kind of part, a message and a tool take, given a way to count text."""
+"""Token counts of parts, messages and tools, given a way to count text."""
 
 from __future__ import annotations
 

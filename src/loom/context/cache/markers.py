@@ -1,4 +1,4 @@
-"""Where the cache markers go: on the last part whose prefix will be the same in the next request."""
+"""Placement of cache markers: on the last part whose prefix will be the same in the next request."""
 
 from __future__ import annotations
 

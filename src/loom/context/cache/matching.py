@@ -86,7 +86,7 @@ def _digest(node: bytes, step: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class CacheRead:
-    """What a request reads from the cache."""
+    """The cache hit of one request."""
 
     tokens: int = 0
     blocks: int = 0

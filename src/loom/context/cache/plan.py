@@ -1,4 +1,4 @@
-"""Plan: what the prompt cache will do with a request, before it is sent."""
+"""Plan: a prediction of what the prompt cache does with a request, before it is sent."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Marker:
 
 @dataclass(frozen=True, slots=True)
 class PlanWarning:
-    """Something about the request that costs money or fails; `code` is stable, `message` is for people."""
+    """A warning about cost or failure of a request; `code` is stable, `message` is for people."""
 
     code: str
     message: str
@@ -37,7 +37,7 @@ class PlanWarning:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CachePlan:
-    """Where the markers go in this request, why, and what they are predicted to read, write and cost."""
+    """The cache markers of a request, why they are there, and the predicted reads, writes and cost."""
 
     provider: str
     model: str

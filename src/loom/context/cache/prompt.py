@@ -15,7 +15,7 @@ _TOOL_NAME = re.compile(r'"name"\s*:\s*"([^"]+)"')
 
 @dataclass(frozen=True, slots=True)
 class BlockOrigin:
-    """Where a block came from in a context. It never reaches the wire."""
+    """The entry of a context that a block came from. It never reaches the wire."""
 
     section: str
     entry: str

@@ -1,4 +1,4 @@
-"""The replay of a trace through a provider's prompt cache: what is read, what is written, what it costs."""
+"""A trace replayed through a provider's prompt cache: reads, writes and cost."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from loom.errors import UsageError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """What one request did. Every token of the prompt is read, written or uncached."""
+    """The cache use of one request. Every token of the prompt is read, written or uncached."""
 
     read: int
     write: int
@@ -31,7 +31,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Simulation:
-    """What a trace did, request by request and together."""
+    """The cache use of a trace, by request and in sum."""
 
     steps: tuple[Step, ...]
 

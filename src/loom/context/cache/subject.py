@@ -1,4 +1,4 @@
-"""What a cache question is asked about: a window, a request body of any program, or a prompt already read."""
+"""The requests that cache analysis takes: a window, a recorded request body, or a prompt already read."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Subject: TypeAlias = Window | Prompt | Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What a cache question is about: the target, who counts tokens for it, and how markers are to be placed."""
+    """The settings of one cache analysis: target, token counter, and how markers are placed."""
 
     target: Target
     counter: TokenCounter
@@ -47,7 +47,7 @@ def question_about(
     ttl: float | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> Question:
-    """A question about a subject; a recorded request names its own model."""
+    """The settings to analyse a request with; a recorded request names its own model."""
     if isinstance(subject, Prompt):
         provider, model = provider or subject.provider, model or subject.model
     elif isinstance(subject, Mapping):

@@ -51,7 +51,7 @@ class WireMessage:
 
 @dataclass(frozen=True, slots=True)
 class WireDialect:
-    """What a provider accepts, as far as the layout depends on it."""
+    """A provider's rules that the layout depends on."""
 
     provider: str
     system_turns: bool = False
@@ -83,7 +83,7 @@ class Layout:
 
 
 def lay_out(window: Window, dialect: WireDialect) -> Layout:
-    """Put a window into wire order for one provider."""
+    """Arrange a window in wire order for one provider."""
     dropped: list[WireSlot] = []
     system: list[WireSlot] = []
     turns: list[WireSlot] = []

@@ -44,7 +44,7 @@ _DATA_URL = re.compile(r"data:([^;,]*+)[^,]*+(?<=;base64),")
 
 @dataclass(frozen=True, slots=True)
 class BlockPlace:
-    """Where a block stands in a request."""
+    """The position of a block in a request."""
 
     level: Level
     role: str

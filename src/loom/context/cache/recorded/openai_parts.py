@@ -1,4 +1,4 @@
-"""What OpenAI's two formats share: content parts, tool results, breakpoints and parameters."""
+"""The parts that OpenAI's two formats share: content parts, tool results, breakpoints and parameters."""
 
 from __future__ import annotations
 

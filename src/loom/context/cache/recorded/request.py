@@ -20,7 +20,7 @@ LevelSettings: TypeAlias = dict[Level, dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class WireFormat:
-    """How one wire format is read."""
+    """The reader of one wire format."""
 
     read: Callable[[JsonObject, BlockCollector], None]
     settings: Callable[[JsonObject], LevelSettings]
