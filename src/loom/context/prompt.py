@@ -266,15 +266,15 @@ def _fill_attention(section: Section, blocks: list[PromptBlock]) -> PromptChange
 def _extend_convo(section: Section, blocks: list[PromptBlock]) -> PromptChange:
     """Append what the conversation does not say yet. Earlier text stays: a conversation only grows."""
     wanted = dict(zip(_keys(blocks), blocks, strict=True))
-    said: dict[FragmentKey, str] = {}
+    last_texts: dict[FragmentKey, str] = {}
     for entry in reversed(section.entries):
-        if len(said) == len(wanted):
+        if len(last_texts) == len(wanted):
             break
         if isinstance(entry, FragmentEntry) and entry.key in wanted:
-            said.setdefault(entry.key, entry.text)
+            last_texts.setdefault(entry.key, entry.text)
     added, changed, kept = list[Slot](), list[Slot](), list[Slot]()
     for key, block in wanted.items():
-        slot, last = block.fragment.slot, said.get(key)
+        slot, last = block.fragment.slot, last_texts.get(key)
         if last == block.text:
             kept.append(slot)
         else:

@@ -169,13 +169,13 @@ def with_runs(head: Run | None, name: SectionName, batches: list[tuple[str, list
 def paired_runs(head: Run | None, fed: list[tuple[str, View]], shown: list[View], held: set[str]) -> Run | None:
     """A conversation in its legal order as runs, one for each stretch of one context."""
     contexts = {item.id: context for context, item in fed}
-    taken: set[str] = set()
+    used: set[str] = set()
     joined = False
     for context, group in groupby(shown, key=lambda item: contexts[item.id]):
         items = tuple(group)
-        ids = {item.id for item in items} - taken
+        ids = {item.id for item in items} - used
         sources = tuple(item for _, item in fed if item.id in ids and item.id not in held)
-        taken |= ids
+        used |= ids
         head = Run(head, "convo", context, sources, items, joined=joined)
         joined = True
     return head

@@ -243,12 +243,9 @@ def with_attributes(episode: Episode, more: Mapping[str, Scalar]) -> Episode:
 
 def checked_attributes(attributes: Mapping[str, Scalar]) -> dict[str, Scalar]:
     """A private copy of a record's attributes; refuses what no store can keep or compare."""
-    return {name: _checked_attribute(name, value) for name, value in attributes.items()}
-
-
-def _checked_attribute(name: str, value: Scalar) -> Scalar:
-    check_text(name, "the name of an attribute")
-    return checked_scalar(value, f"the attribute {name!r}")
+    for name in attributes:
+        check_text(name, "the name of an attribute")
+    return {name: checked_scalar(value, f"the attribute {name!r}") for name, value in attributes.items()}
 
 
 def checked_scalar(value: Scalar, what: str) -> Scalar:

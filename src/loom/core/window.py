@@ -207,18 +207,17 @@ class Window:
             return tuple(h if s in wanted else None for s, h in zip(SECTIONS, heads, strict=True))
 
         past = tuple(p._replace(heads=chosen(p.heads)) for p in self._past)
-        return Window(
-            self.context, chosen(self.heads), tools=self.tools, notices=self.notices, past=past, void=self.void
-        )
+        return self._with(chosen(self.heads), past, self.void)
 
     def with_items(self, section: SectionName, items: Sequence[View], *, void: frozenset[str]) -> Window:
         """This window with other items in one section; `void` joins what is void already."""
         at = SECTIONS.index(section)
         run = Run(None, section, self.context, tuple(items), tuple(items)) if items else None
         heads = (*self.heads[:at], run, *self.heads[at + 1 :])
-        return Window(
-            self.context, heads, tools=self.tools, notices=self.notices, past=self._past, void=self.void | void
-        )
+        return self._with(heads, self._past, self.void | void)
+
+    def _with(self, heads: tuple[Run | None, ...], past: tuple[Past, ...], void: frozenset[str]) -> Window:
+        return Window(self.context, heads, tools=self.tools, notices=self.notices, past=past, void=void)
 
     def __str__(self) -> str:
         groups: list[str] = []

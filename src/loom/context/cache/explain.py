@@ -12,7 +12,7 @@ from loom.catalog import CacheRules, ModelInfo
 from loom.context.cache.matching import common_length
 from loom.context.cache.prompt import LEVELS, Block, BlockOrigin, Level, Prompt
 from loom.context.cache.simulate import write_price
-from loom.context.cache.subject import Subject, as_prompt, question_about
+from loom.context.cache.subject import AnyRequest, analysis_settings, as_prompt
 from loom.core.window import Window
 from loom.protocols.token_counter import TokenCounter
 
@@ -62,8 +62,8 @@ class Explanation:
 
 
 def explain(
-    previous: Subject,
-    next: Subject,
+    previous: AnyRequest,
+    next: AnyRequest,
     provider: str | None = None,
     model: str | None = None,
     *,
@@ -76,10 +76,10 @@ def explain(
     """
     if isinstance(next, Window) and provider is None:
         provider, model = "anthropic", model or "claude"
-    question = question_about(next, provider, model, counter=counter)
-    before, _ = as_prompt(previous, question)
-    after, _ = as_prompt(next, question)
-    return compare(before, after, question.info)
+    analysis = analysis_settings(next, provider, model, counter=counter)
+    before, _ = as_prompt(previous, analysis)
+    after, _ = as_prompt(next, analysis)
+    return compare(before, after, analysis.info)
 
 
 def compare(before: Prompt, after: Prompt, model: ModelInfo) -> Explanation:
@@ -202,7 +202,8 @@ def _what_happened(cached: Sequence[Block], after: Sequence[Block], at: int) -> 
     if new is None:
         return "block_removed", old
     if old.origin and new.origin:
-        return _what_happened_to_entries(cached, after, old, new)
+        cause = _what_happened_to_entries(cached, after, old.origin.entry, new.origin.entry)
+        return cause, old if cause == "block_removed" else new
     if any(b.key == old.key for b in after[at + 1 :]):
         return "block_inserted", new
     if any(b.key == new.key for b in cached[at + 1 :]):
@@ -212,21 +213,11 @@ def _what_happened(cached: Sequence[Block], after: Sequence[Block], at: int) -> 
     return "block_removed", old
 
 
-def _what_happened_to_entries(
-    cached: Sequence[Block], after: Sequence[Block], old: Block, new: Block
-) -> tuple[MoveCause, Block]:
-    was, now = _entries(cached), _entries(after)
-    assert old.origin is not None
-    assert new.origin is not None
-    if old.origin.entry == new.origin.entry:
-        return "block_edited", new
-    if old.origin.entry in now:
-        return "block_inserted", new
-    return ("block_removed", old) if new.origin.entry in was else ("block_edited", new)
-
-
-def _entries(blocks: Sequence[Block]) -> set[str]:
-    return {block.origin.entry for block in blocks if block.origin}
+def _what_happened_to_entries(cached: Sequence[Block], after: Sequence[Block], old: str, new: str) -> MoveCause:
+    was, now = ({block.origin.entry for block in blocks if block.origin} for blocks in (cached, after))
+    if old != new and old in now:
+        return "block_inserted"
+    return "block_removed" if old != new and new in was else "block_edited"
 
 
 def _advice(cause: MoveCause, block: Block, changed: str) -> str:

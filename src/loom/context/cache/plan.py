@@ -11,7 +11,7 @@ from loom.context.cache.diagnose import Finding, diagnose
 from loom.context.cache.explain import CLOCK, compare
 from loom.context.cache.prompt import Block, Prompt
 from loom.context.cache.simulate import Step, simulate
-from loom.context.cache.subject import Subject, as_prompt, question_about
+from loom.context.cache.subject import AnyRequest, analysis_settings, as_prompt
 from loom.context.render.request import Request
 from loom.core.window import Window
 from loom.protocols.token_counter import TokenCounter
@@ -81,11 +81,11 @@ class CachePlan:
 
 
 def plan(
-    subject: Subject,
+    subject: AnyRequest,
     provider: str | None = None,
     model: str | None = None,
     *,
-    previous: Sequence[Subject] | Subject | None = None,
+    previous: Sequence[AnyRequest] | AnyRequest | None = None,
     cache_breakpoints: Sequence[str] | None = None,
     cache_ttl: float | None = None,
     counter: TokenCounter | None = None,
@@ -96,16 +96,16 @@ def plan(
     `previous` are the requests that went before, oldest first. A window knows the last few that its context sent;
     given more, faults that only show over time are found too. `settings` go into the body of a window.
     """
-    question = question_about(
+    analysis = analysis_settings(
         subject, provider, model, counter=counter, breakpoints=cache_breakpoints, ttl=cache_ttl, settings=settings
     )
-    info, rules = question.info, question.info.cache
-    prompt, request = as_prompt(subject, question)
-    past = [as_prompt(p, question)[0] for p in _past(subject, previous)]
+    info, rules = analysis.info, analysis.info.cache
+    prompt, request = as_prompt(subject, analysis)
+    past = [as_prompt(p, analysis)[0] for p in _past(subject, previous)]
     step = simulate([*past, prompt], rules).steps[-1]
     return CachePlan(
-        provider=question.target.provider,
-        model=question.target.model,
+        provider=analysis.target.provider,
+        model=analysis.target.model,
         markers=_markers(prompt, request),
         tokens=step.tokens,
         read=step.read,
@@ -116,13 +116,13 @@ def plan(
         next_read=_next_read(past, prompt, rules),
         warnings=tuple(_warnings(subject, prompt, past, request, info)),
         findings=diagnose([*past, prompt], rules) if previous is not None and len(past) > 1 else (),
-        error=question.counter.error,
+        error=analysis.counter.error,
         prompt=prompt,
         body=request.body if request else None,
     )
 
 
-def _past(subject: Subject, previous: Sequence[Subject] | Subject | None) -> list[Subject]:
+def _past(subject: AnyRequest, previous: Sequence[AnyRequest] | AnyRequest | None) -> list[AnyRequest]:
     if previous is None:
         return list(subject.history) if isinstance(subject, Window) else []
     if isinstance(previous, Window | Prompt | Mapping):
@@ -160,7 +160,7 @@ def _usd(step: Step, info: ModelInfo) -> float | None:
 
 
 def _warnings(
-    subject: Subject, prompt: Prompt, past: list[Prompt], request: Request | None, info: ModelInfo
+    subject: AnyRequest, prompt: Prompt, past: list[Prompt], request: Request | None, info: ModelInfo
 ) -> Iterator[PlanWarning]:
     yield from (PlanWarning(code, message) for code, message in (request.placement.warnings if request else ()))
     if isinstance(subject, Window):

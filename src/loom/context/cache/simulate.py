@@ -115,9 +115,9 @@ def write_price(ttl: str, rules: CacheRules) -> float:
 def _check_lifetimes(number: int, prompt: Prompt, rules: CacheRules) -> None:
     if not rules.ttls:
         return
-    asked = [(b.path, b.marker) for b in prompt.blocks if b.marker]
-    asked += [("the automatic breakpoint", prompt.automatic)] if prompt.automatic else []
-    for place, ttl in asked:
+    markers = [(b.path, b.marker) for b in prompt.blocks if b.marker]
+    markers += [("the automatic breakpoint", prompt.automatic)] if prompt.automatic else []
+    for place, ttl in markers:
         if ttl not in rules.ttls:
             raise UsageError(
                 f"request {number} would be refused: {place} asks for the lifetime {ttl!r}; "

@@ -18,11 +18,11 @@ from loom.errors import UsageError
 from loom.protocols.token_counter import TokenCounter
 from loom.tokens import counter_for
 
-Subject: TypeAlias = Window | Prompt | Mapping[str, Any]
+AnyRequest: TypeAlias = Window | Prompt | Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class AnalysisSettings:
     """The settings of one cache analysis: target, token counter, and how markers are placed."""
 
     target: Target
@@ -37,8 +37,8 @@ class Question:
         return self.target.info
 
 
-def question_about(
-    subject: Subject,
+def analysis_settings(
+    subject: AnyRequest,
     provider: str | None,
     model: str | None,
     *,
@@ -46,7 +46,7 @@ def question_about(
     breakpoints: Sequence[str] | None = None,
     ttl: float | None = None,
     settings: Mapping[str, Any] | None = None,
-) -> Question:
+) -> AnalysisSettings:
     """The settings to analyse a request with; a recorded request names its own model."""
     if isinstance(subject, Prompt):
         provider, model = provider or subject.provider, model or subject.model
@@ -59,22 +59,22 @@ def question_about(
             "a window is planned for a model; name both, as in plan(window, 'anthropic', 'claude-sonnet-5')"
         )
     target = target_for(provider, model)
-    return Question(target, counter or counter_for(target.info), breakpoints, ttl, settings)
+    return AnalysisSettings(target, counter or counter_for(target.info), breakpoints, ttl, settings)
 
 
-def as_prompt(subject: Subject, question: Question) -> tuple[Prompt, Request | None]:
+def as_prompt(subject: AnyRequest, analysis: AnalysisSettings) -> tuple[Prompt, Request | None]:
     """A subject as its cache sees it; for a window also the request made of it."""
     if isinstance(subject, Prompt):
         return subject, None
-    target, counter = question.target, question.counter
+    target, counter = analysis.target, analysis.counter
     if isinstance(subject, Window):
         request = prepare(
             subject,
             target.provider,
             target.model,
-            cache_breakpoints=question.breakpoints,
-            cache_ttl=question.ttl,
-            settings=question.settings,
+            cache_breakpoints=analysis.breakpoints,
+            cache_ttl=analysis.ttl,
+            settings=analysis.settings,
         )
         return prompt_of(request, counter), request
     named = None if model_of(subject) else target.model

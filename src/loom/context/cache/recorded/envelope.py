@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Final, cast
 
@@ -91,20 +92,18 @@ def _time(record: JsonObject) -> float | None:
 
 
 def _seconds(value: object, name: str) -> float:
-    if isinstance(value, str):
-        try:
-            value = float(value)
-        except ValueError:
-            return _from_iso(value, name)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    seconds = _number(value.strip()) if isinstance(value, str) else value
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not math.isfinite(seconds):
         refuse(name, value, "a time, in seconds or as 2026-11-15T08:30:00Z")
-    scale = 1e6 if value > _MICROSECONDS else 1e3 if value > _MILLISECONDS else 1.0
-    return value / scale
+    scale = 1e6 if seconds > _MICROSECONDS else 1e3 if seconds > _MILLISECONDS else 1.0
+    return seconds / scale
 
 
-def _from_iso(value: str, name: str) -> float:
-    try:
-        moment = datetime.fromisoformat(value.strip())
-    except ValueError:
-        refuse(name, value, "a time, in seconds or as 2026-11-15T08:30:00Z")
-    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+def _number(text: str) -> float | None:
+    """Seconds, from a number or a moment written as text; None where it is neither."""
+    with suppress(ValueError):
+        return float(text)
+    with suppress(ValueError):
+        moment = datetime.fromisoformat(text)
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -116,8 +116,11 @@ def _format(body: JsonObject, provider: str | None, model: str) -> WireFormat:
 def _is_anthropic(body: JsonObject, provider: str | None, model: str) -> bool:
     """Whether a body with messages is Anthropic's. Where it could be either, its owner decides."""
     tools = [maybe_table(tool) for tool in rows(body.get("tools"), "tools")]
-    messages = [_message(m, i) for i, m in enumerate(rows(body["messages"], "messages"))]
-    types = {part.get("type") for message in messages for part in _parts(message)}
+    messages = [
+        maybe_table(m) or refuse(f"messages[{i}]", m, "a message with a role and content")
+        for i, m in enumerate(rows(body["messages"], "messages"))
+    ]
+    types = {maybe_table(part).get("type") for m in messages for part in as_list(m.get("content")) or ()}
     if {"system", "anthropic_version"} & body.keys() or any("input_schema" in tool for tool in tools):
         return True
     if _CHAT_FIELDS & body.keys() or any("function" in tool for tool in tools):
@@ -127,11 +130,3 @@ def _is_anthropic(body: JsonObject, provider: str | None, model: str) -> bool:
     if types & _ANTHROPIC_BLOCKS:
         return True
     return (provider or find_model(model).provider) in {"anthropic", "bedrock"}
-
-
-def _message(value: object, i: int) -> JsonObject:
-    return maybe_table(value) or refuse(f"messages[{i}]", value, "a message with a role and content")
-
-
-def _parts(message: JsonObject) -> Iterator[JsonObject]:
-    yield from (maybe_table(part) for part in as_list(message.get("content")) or ())

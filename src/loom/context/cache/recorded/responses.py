@@ -11,7 +11,7 @@ from loom.context.cache.recorded.fields import JsonObject, maybe_text, refuse, t
 from loom.core.message import NativePart
 from loom.errors import BadRequestFile
 
-_KEPT_AWAY: Final = ("previous_response_id", "conversation")
+_ELSEWHERE: Final = ("previous_response_id", "conversation")
 
 
 def read(body: JsonObject, out: BlockCollector) -> None:
@@ -32,7 +32,7 @@ def read(body: JsonObject, out: BlockCollector) -> None:
 
 
 def _check_whole(body: JsonObject) -> None:
-    for name in _KEPT_AWAY:
+    for name in _ELSEWHERE:
         if body.get(name):
             raise BadRequestFile(
                 f"{name} is {body[name]!r}: the prompt goes on from a state that only the provider has, so the "
