@@ -42,32 +42,15 @@ _NUMBERS: _Kind = ('a table of numbers by lifetime, such as { "5m" = 300 }', _is
 _MATCHING: _Kind = (f"one of {', '.join(get_args(Matching))}", lambda value: value in get_args(Matching))
 
 CACHE_FIELDS: Mapping[str, _Kind] = {
-    "matching": _MATCHING,
-    "min_prefix": _COUNT,
-    "read": _NUMBER,
-    "write": _NUMBERS,
-    "ttls": _NUMBERS,
-    "default_ttl": _TEXT,
-    "max_markers": _COUNT,
-    "lookback": _COUNT,
-    "collapse_runs": _FLAG,
-    "lookups": _COUNT,
-    "grid": _COUNT,
-    "implicit": _FLAG,
-}
+    "matching": _MATCHING, "min_prefix": _COUNT, "read": _NUMBER, "write": _NUMBERS, "ttls": _NUMBERS,
+    "default_ttl": _TEXT, "max_markers": _COUNT, "lookback": _COUNT, "collapse_runs": _FLAG, "lookups": _COUNT,
+    "grid": _COUNT, "implicit": _FLAG,
+}  # fmt: skip
 INFO_FIELDS: Mapping[str, _Kind] = {
-    "context_window": _COUNT,
-    "max_output": _COUNT,
-    "input_price": _NUMBER,
-    "output_price": _NUMBER,
-    "tokenizer": _TEXT,
-    "token_scale": _NUMBER,
-    "prefill": _FLAG,
-    "system_messages": _FLAG,
-    "binds_thinking": _FLAG,
-    "as_of": _TEXT,
-    "sources": _TEXTS,
-}
+    "context_window": _COUNT, "max_output": _COUNT, "input_price": _NUMBER, "output_price": _NUMBER,
+    "tokenizer": _TEXT, "token_scale": _NUMBER, "prefill": _FLAG, "system_messages": _FLAG, "binds_thinking": _FLAG,
+    "as_of": _TEXT, "sources": _TEXTS,
+}  # fmt: skip
 _PROVIDER_FIELDS = {**INFO_FIELDS, "like": _TEXT, "names": _TEXTS, "rules": _TEXT}
 _SINCE_FIELDS = {**INFO_FIELDS, "version": _TEXT, "rules": _TEXT}
 _MODEL_FIELDS = {**INFO_FIELDS, "provider": _TEXT, "also": _TEXTS, "rules": _TEXT}

@@ -42,8 +42,8 @@ _ALL = (1 << len(STABLE)) - 1
 """Sections are sets of bits here (bit n is SECTIONS[n]): a compile that finds none set has nothing to look at."""
 
 
-class Host(Protocol):
-    """The view of a context that a compile needs."""
+class _Host(Protocol):
+    """The view of a context that a compile needs; Context says what each of these is."""
 
     name: str
     revision: int
@@ -56,21 +56,10 @@ class Host(Protocol):
     tools: list[ToolSpec]
 
     @property
-    def sections(self) -> tuple[Section, ...]:
-        """Its own six sections."""
-        ...
-
-    def contributors(self) -> tuple[list[Contributor], ...]:
-        """For each section of the window, the sections that make it up, in visitor order."""
-        ...
-
-    def all_tools(self) -> list[ToolSpec]:
-        """The tools of this context and its visitors."""
-        ...
-
-    def graph_revision(self) -> int:
-        """Changes whenever a context is included or excluded anywhere."""
-        ...
+    def sections(self) -> tuple[Section, ...]: ...
+    def contributors(self) -> tuple[list[Contributor], ...]: ...
+    def all_tools(self) -> list[ToolSpec]: ...
+    def graph_revision(self) -> int: ...
 
 
 class Compiler:
@@ -80,7 +69,7 @@ class Compiler:
     window went out: from then on its entries keep their order, whatever is included or added later.
     """
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: _Host) -> None:
         self._host = host
         self._sent = CompileState()
         self._contents: dict[bytes, str] = {}

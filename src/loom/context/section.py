@@ -13,15 +13,13 @@ _REMOVED_IDS = 10_000
 """How many removed ids are remembered, to tell an id that is gone from one that never was."""
 
 
-class Owner(Protocol):
+class _Owner(Protocol):
     """The context that a section reports its changes to."""
 
     watchful: bool
     shares: bool
 
-    def section_changed(self, bit: int) -> None:
-        """A section gained or lost an entry."""
-        ...
+    def section_changed(self, bit: int) -> None: ...
 
 
 class Section:
@@ -32,7 +30,7 @@ class Section:
 
     __slots__ = ("_bit", "_index", "_owner", "_removed", "edits", "entries", "live", "name", "thinks", "uses_tools")
 
-    def __init__(self, name: SectionName, owner: Owner, bit: int) -> None:
+    def __init__(self, name: SectionName, owner: _Owner, bit: int) -> None:
         self.name: SectionName = name
         self.edits = 0
         """How often something other than an addition happened."""

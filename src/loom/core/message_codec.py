@@ -32,14 +32,9 @@ _T = TypeVar("_T")
 Data: TypeAlias = dict[str, JSON]
 
 PARTS: dict[str, type[Part]] = {
-    "text": TextPart,
-    "image": ImagePart,
-    "document": DocumentPart,
-    "tool_call": ToolCallPart,
-    "tool_result": ToolResultPart,
-    "thinking": ThinkingPart,
-    "native": NativePart,
-}
+    "text": TextPart, "image": ImagePart, "document": DocumentPart, "tool_call": ToolCallPart,
+    "tool_result": ToolResultPart, "thinking": ThinkingPart, "native": NativePart,
+}  # fmt: skip
 _NAMES = {made: name for name, made in PARTS.items()}
 _FIELDS = {name: tuple(f.name for f in fields(made)) for name, made in PARTS.items()}
 _ANY_TYPE = frozenset({"input"})

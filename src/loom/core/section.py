@@ -33,13 +33,8 @@ class Stability(Enum):
 
 
 STABILITY: dict[SectionName, Stability] = {
-    "foundation": Stability.STATIC,
-    "focus": Stability.STATIC,
-    "topic": Stability.STATIC,
-    "convo": Stability.APPEND,
-    "step": Stability.VOLATILE,
-    "attention": Stability.VOLATILE,
-}
+    **dict.fromkeys(STATIC, Stability.STATIC), "convo": Stability.APPEND, **dict.fromkeys(VOLATILE, Stability.VOLATILE),
+}  # fmt: skip
 
 
 def default_role(section: SectionName) -> Role:

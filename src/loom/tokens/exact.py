@@ -10,17 +10,10 @@ from loom.errors import MissingExtra, UsageError
 from loom.tokens.parts import MemoCounter, PartRules
 
 VOCABULARIES: Final = {
-    "o200k": "o200k_base",
-    "cl100k": "cl100k_base",
-    "llama3": "llama3",
-    "qwen3": "qwen3",
-    "deepseek_v3": "deepseek_v3",
-    "gemma4": "gemma4",
-    "glm4": "glm4",
-    "kimi_k3": "kimi_k3",
-    "mistral_v3": "mistral_v3",
-    "gpt_oss": "gpt_oss",
-}
+    "o200k": "o200k_base", "cl100k": "cl100k_base", "llama3": "llama3", "qwen3": "qwen3",
+    "deepseek_v3": "deepseek_v3", "gemma4": "gemma4", "glm4": "glm4", "kimi_k3": "kimi_k3",
+    "mistral_v3": "mistral_v3", "gpt_oss": "gpt_oss",
+}  # fmt: skip
 
 
 def has_vocabularies() -> bool:

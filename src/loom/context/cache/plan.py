@@ -10,7 +10,7 @@ from loom.catalog import CacheRules, ModelInfo
 from loom.context.cache.diagnose import Finding, diagnose
 from loom.context.cache.explain import CLOCK, compare
 from loom.context.cache.prompt import Block, Prompt
-from loom.context.cache.simulate import Step, simulate
+from loom.context.cache.simulate import simulate
 from loom.context.cache.subject import AnyRequest, analysis_settings, as_prompt
 from loom.context.render.request import Request
 from loom.core.window import Window
@@ -112,7 +112,7 @@ def plan(
         write=step.write,
         uncached=step.uncached,
         cost=step.cost,
-        usd=_usd(step, info),
+        usd=None if info.input_price is None else step.cost * info.input_price / 1e6,
         next_read=_next_read(past, prompt, rules),
         warnings=tuple(_warnings(subject, prompt, past, request, info)),
         findings=diagnose([*past, prompt], rules) if previous is not None and len(past) > 1 else (),
@@ -153,10 +153,6 @@ def _next_read(past: list[Prompt], prompt: Prompt, rules: CacheRules) -> int:
         for at in marks[: -rules.max_markers]:
             blocks[at] = blocks[at].marked(None)
     return simulate([*past, prompt, replace(prompt, blocks=tuple(blocks))], rules).steps[-1].read
-
-
-def _usd(step: Step, info: ModelInfo) -> float | None:
-    return None if info.input_price is None else step.cost * info.input_price / 1e6
 
 
 def _warnings(
