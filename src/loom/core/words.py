@@ -105,6 +105,7 @@ def _joined(word: str) -> str:
     return _APOSTROPHES.sub("", _POSSESSIVE.sub("", word))
 
 
+# Stored indexes hold these stems: a stemmer with other results would not find what is stored.
 @lru_cache(maxsize=50_000)
 def stem(word: str) -> str:
     """The stem of a folded English word by Porter's rules of 1980; any other word comes back as it is."""
