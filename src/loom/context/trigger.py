@@ -16,7 +16,8 @@ MAX_SIZE = 1_000
 """Characters of a pattern when its counted repeats are written out. A search takes this times the text in steps, so
 without a bound 40 characters such as `((a{99}){99}){99}` would take minutes."""
 
-_PIECE = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\((?:\?:)?|\{\d+,?\d*\}|.", re.DOTALL)
+_COUNT = re.compile(r"\{(\d++)(?:,(\d*+))?\}")
+_PIECE = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*+\]?|\((?:\?:)?|\{\d++(?:,\d*+)?\}|.", re.DOTALL)
 
 
 class TriggerPattern:
@@ -54,7 +55,7 @@ def _written_out(pattern: str) -> int:
         elif piece == ")" and len(sizes) > 1:
             last = max(1, sizes.pop())
             sizes[-1] += last
-        elif count := re.fullmatch(r"\{(\d+),?(\d*)\}", piece):
+        elif count := _COUNT.fullmatch(piece):
             times = int(count[2] or count[1])
             sizes[-1] += last * (times - 1)
             last *= times
