@@ -42,7 +42,7 @@ _ALL = (1 << len(STABLE)) - 1
 """Sections are sets of bits here (bit n is SECTIONS[n]): a compile that finds none set has nothing to look at."""
 
 
-class _Host(Protocol):
+class _CompileHost(Protocol):
     """The view of a context that a compile needs; Context says what each of these is."""
 
     name: str
@@ -69,7 +69,7 @@ class Compiler:
     window went out: from then on its entries keep their order, whatever is included or added later.
     """
 
-    def __init__(self, host: _Host) -> None:
+    def __init__(self, host: _CompileHost) -> None:
         self._host = host
         self._sent = CompileState()
         self._contents: dict[bytes, str] = {}

@@ -13,7 +13,7 @@ _REMOVED_IDS = 10_000
 """How many removed ids are remembered, to tell an id that is gone from one that never was."""
 
 
-class _Owner(Protocol):
+class _SectionOwner(Protocol):
     """The context that a section reports its changes to."""
 
     watchful: bool
@@ -30,7 +30,7 @@ class Section:
 
     __slots__ = ("_bit", "_index", "_owner", "_removed", "edits", "entries", "live", "name", "thinks", "uses_tools")
 
-    def __init__(self, name: SectionName, owner: _Owner, bit: int) -> None:
+    def __init__(self, name: SectionName, owner: _SectionOwner, bit: int) -> None:
         self.name: SectionName = name
         self.edits = 0
         """How often something other than an addition happened."""
