@@ -2,7 +2,7 @@
 
     LoomError
     ├─ UsageError            the call is wrong; fix the call
-    │  ├─ ScopeRequired      a store was asked without saying for whom
+    │  ├─ ScopeRequired      a store call without a user
     │  ├─ UnknownSection     a section name that does not exist
     │  ├─ TooManyBreakpoints more cache breakpoints than a provider takes
     │  ├─ BadCacheTTL        a cache lifetime that means nothing
@@ -22,11 +22,11 @@
     │  ├─ ProviderUnavailable*
     │  ├─ ContextOverflow
     │  └─ BadResponse
-    │     └─ BadOutput       the answer has not the form that was asked for
+    │     └─ BadOutput       the answer does not have the requested form
     └─ CompactionError
        └─ CannotCompact                                   (* worth a retry)
 
-A message says what happened, with the values, and then what to do.
+A message says what happened, with the values, then what to do.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class UsageError(LoomError, ValueError):
 
 
 class ScopeRequired(UsageError):
-    """A store was asked without saying for whom."""
+    """A store call names no user."""
 
 
 class UnknownSection(UsageError):
@@ -82,7 +82,7 @@ class BadRequestFile(UsageError):
 
 
 class MissingExtra(UsageError, ImportError):
-    """An optional package is needed for what was asked."""
+    """An optional package is not installed."""
 
     def __init__(self, what: str, extra: str) -> None:
         super().__init__(f"{what} needs an optional package; run: pip install 'loom-engine[{extra}]'")
@@ -100,19 +100,19 @@ class EntryNotFound(NotFound):
 class CostExceeded(LoomError):
     """A run has cost as much as it may, so no further request was made; in US dollars.
 
-    `spent` is None where a model was asked whose price is not known, so that the ceiling cannot be kept.
+    `spent` is None where the price of a model is not known, so that the ceiling cannot be kept.
     """
 
     def __init__(self, *, spent: float | None, ceiling: float) -> None:
         known = f"this run has cost ${spent or 0:.4f} of at most ${ceiling:.4f}"
         unknown = f"what this run has cost is not known, and it may cost at most ${ceiling:.4f}"
         self.reason = unknown if spent is None else known
-        super().__init__(f"{self.reason}, so the model was not asked again; raise max_cost to go on")
+        super().__init__(f"{self.reason}, so the model was not called again; raise max_cost to go on")
         self.spent, self.ceiling = spent, ceiling
 
 
 class StoreError(LoomError):
-    """A store could not do what was asked; nothing was half-written."""
+    """A store call failed; nothing was half-written."""
 
 
 class StoreUnavailable(StoreError):
@@ -122,7 +122,7 @@ class StoreUnavailable(StoreError):
 
 
 class StoreConflict(StoreError):
-    """Somebody else changed the same thing first; `current` is what stands there now, where that is known."""
+    """Another writer changed the same thing first; `current` is the value there now, where that is known."""
 
     retryable = True
 
@@ -195,7 +195,7 @@ class BadResponse(ProviderError):
 
 
 class BadOutput(BadResponse):
-    """The model did not give an answer of the form that was asked for; `reason` is what was wrong with the last one."""
+    """The model gave no answer of the requested form; `reason` is what was wrong with the last one."""
 
     def __init__(self, form: str, tries: int, reason: str) -> None:
         times = "once" if tries == 1 else f"{tries} times"

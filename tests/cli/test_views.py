@@ -10,7 +10,7 @@ from rich.console import Console, RenderableType
 
 from loom.cli.views import findings_view, steps_table, window_bar
 from loom.context.cache.diagnose import Finding
-from loom.context.cache.prompt import Block, Level, Origin, Prompt
+from loom.context.cache.prompt import Block, BlockOrigin, Level, Prompt
 from loom.context.cache.simulate import Simulation, Step
 
 
@@ -24,7 +24,7 @@ def shown(view: RenderableType, width: int = 80) -> list[str]:
 
 
 def block(section: str, tokens: int, marker: str | None = None, *, level: Level = "messages") -> Block:
-    origin = None if level == "tools" else Origin(section, "e1", "main")
+    origin = None if level == "tools" else BlockOrigin(section, "e1", "main")
     return Block(level, "user", "text", f"{section} {tokens}", tokens, "p", marker, origin)
 
 

@@ -131,7 +131,7 @@ def test_tools_may_be_anything_with_a_name():
 
     text = PromptBuilder([create_tools_fragment(iter([Tool(), {"name": "look"}, ToolSpec("look", "again")]))])
     assert text.build_text() == text.build_text() == "# Tools\n- look\n- run: Run a command.\n\n"
-    with pytest.raises(UsageError, match="int is no tool"):
+    with pytest.raises(UsageError, match="int is not a tool"):
         PromptBuilder([create_tools_fragment([3])]).build()
 
 
@@ -151,8 +151,8 @@ def test_tools_may_be_anything_with_a_name():
         (lambda: PromptBuilder().add("custom", "\ud800").build(), "half of a surrogate pair"),
         (lambda: Fragment("custom", "x", label=3), "label=3 is not a heading"),
         (lambda: create_memory_fragment(3), "takes text, not int"),
-        (lambda: create_context_fragment({"extra": "Rome"}), "'extra' is no fact"),
-        (lambda: create_context_fragment({"city": "Rome"}), "'city' is no fact of a context fragment"),
+        (lambda: create_context_fragment({"extra": "Rome"}), "'extra' is not a context fact"),
+        (lambda: create_context_fragment({"city": "Rome"}), "'city' is not a context fact"),
     ],
 )
 def test_bad_input_says_what_to_do(make, message):

@@ -124,7 +124,7 @@ def test_no_folder_gives_no_skills():
         ("---\nname: a\ndescription: d\nallowed-tools:\n---\nB.\n", r"SKILL.md:4: allowed-tools is not text"),
         (
             "---\nname: a\ndescription: d\ntrigger: '(a'\ntrigger_is_regex: true\n---\nB.\n",
-            r"SKILL.md:4: the trigger pattern '\(a' cannot be used: a group is not closed",
+            r"SKILL.md:4: the trigger pattern '\(a' cannot be used: unclosed group",
         ),
     ],
 )

@@ -14,8 +14,8 @@ from loom import Agent, errors, open_memory
 from loom.agent.result import Result
 from loom.api import AgentConfig, LoomApp
 from loom.catalog.tables import CACHE_FIELDS, INFO_FIELDS
-from loom.context.cache.diagnose import Cause as FindingCause
-from loom.context.cache.explain import Cause
+from loom.context.cache.diagnose import FindingCause
+from loom.context.cache.explain import MoveCause
 from loom.context.cache.repair import FIXES
 from loom.tools.files import memory_files
 from loom.tools.memory import memory_tools
@@ -114,7 +114,7 @@ def test_every_code_of_a_warning_is_explained():
 
 
 def test_every_cause_and_fix_is_explained():
-    known = {*get_args(Cause), *get_args(FindingCause), *FIXES}
+    known = {*get_args(MoveCause), *get_args(FindingCause), *FIXES}
     assert known - named_in("cache.md") == set()
 
 

@@ -45,7 +45,6 @@ MADE: dict[str, Callable[[], list[re.Pattern[Any]]]] = {
     "loom.memory.extract.phrases.rule": list,  # called while the module is made; what it gives is held by the module
     "loom.memory.extract.plain_wish._any": list,  # the same
     "loom.memory.extract.retractions._form": list,  # the same
-    "loom.context.trigger._reads": list,  # one character, at one place
 }
 """Functions that make a pattern of their arguments, and patterns that they made."""
 

@@ -32,7 +32,7 @@ def test_the_longest_step_is_found_in_whatever_task_it_is():
     busy, waiting = asyncio.run(main())
     assert busy.longest >= 0.03
     assert "other" in busy.where or "sleep" in busy.where
-    assert waiting.longest < busy.longest  # a thread is no step
+    assert waiting.longest < busy.longest  # a thread is not a step
     assert "ms in" in str(busy)
 
 

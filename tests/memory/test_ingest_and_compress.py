@@ -166,8 +166,8 @@ def test_records_survive_json(record):
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        ({}, "is no kind of record"),
-        ({"kind": "episode", "id": "x"}, "this is no episode"),
+        ({}, "is not a kind of record"),
+        ({"kind": "episode", "id": "x"}, "this is not a valid episode"),
         ({**record_to_dict(RECORDS[1]), "colour": "red"}, "has no field colour"),
     ],
 )

@@ -60,7 +60,7 @@ def test_every_model_has_a_counter(model: str) -> None:
 def test_importing_loads_nothing() -> None:
     code = "import loom.tokens, sys; print(sorted(m for m in sys.modules if m.startswith(('loom.', 'splintr'))))"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert run.stdout.strip() == "['loom.tokens']"
+    assert run.stdout.strip() == "['loom.core', 'loom.core.doors', 'loom.tokens']"
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

@@ -1,4 +1,4 @@
-"""What is known of models: windows, prices, and the rules of their prompt caches."""
+"""Data about models: windows, prices, and the rules of their prompt caches."""
 
 from loom.catalog.catalog import Catalog, find_model
 from loom.catalog.model import CacheRules, ModelInfo

@@ -6,11 +6,11 @@ import os
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from loom.catalog.model import CacheRules, ModelInfo
 from loom.catalog.names import cloud_id, continues, family_version, is_variant, plain_id, reaches, split_provider
-from loom.catalog.tables import CACHE_FIELDS, INFO_FIELDS, Table, overlay, parse_tables, read_tables
+from loom.catalog.tables import CACHE_FIELDS, INFO_FIELDS, TomlTable, overlay, parse_tables, read_tables
 from loom.errors import UsageError
 
 OVERRIDE_VARIABLE = "LOOM_MODELS"
@@ -22,7 +22,7 @@ _SHIPPED = "models.toml"
 class Catalog:
     """Models, providers and cache rules, as of one day. Made by `Catalog.load`."""
 
-    _tables: Table
+    _tables: TomlTable
     _file: str = _SHIPPED
 
     @classmethod
@@ -96,22 +96,22 @@ class Catalog:
                     best = pattern
         return best
 
-    def _row(self, pattern: str) -> Table:
-        models: dict[str, Table] = self._tables["models"]
+    def _row(self, pattern: str) -> TomlTable:
+        models: dict[str, TomlTable] = self._tables["models"]
         return models.get(pattern) or next(row for row in models.values() if pattern in row.get("also", ()))
 
-    def _provider(self, name: str) -> Table:
+    def _provider(self, name: str) -> TomlTable:
         """A provider's table, on top of the one it is like; its names and versions are its own."""
-        own: Table = self._tables["providers"][name]
-        like: Table = self._tables["providers"].get(own.get("like"), {})
+        own: TomlTable = self._tables["providers"][name]
+        like: TomlTable = self._tables["providers"].get(own.get("like"), {})
         return {**like, "names": [], "since": {}, **own}
 
     def _default(self, provider: str, id: str, *, known_as: str | None = None) -> ModelInfo:
-        since: Table = self._provider(provider)["since"]
+        since: TomlTable = self._provider(provider)["since"]
         newer = since and reaches(id, since["version"])
         return self._info(provider, id, since if newer else {}, known=False, called=known_as)
 
-    def _info(self, provider: str, id: str, row: Table, *, known: bool, called: str | None = None) -> ModelInfo:
+    def _info(self, provider: str, id: str, row: TomlTable, *, known: bool, called: str | None = None) -> ModelInfo:
         table = self._provider(provider)
         fields = {key: value for key, value in {**table, **row}.items() if key in INFO_FIELDS}
         fields["sources"] = tuple(fields.get("sources", self.sources))
@@ -119,11 +119,14 @@ class Catalog:
         rules = self._rules(row.get("rules") or table["rules"], row.get("cache", {}))
         return ModelInfo(provider=called or provider, model=id, cache=rules, known=known, **fields)
 
-    def _rules(self, family: str, changes: Table) -> CacheRules:
-        own: Table = self._tables["cache"][family]
-        like: Table = self._tables["cache"].get(own.get("like"), {})
-        fields: dict[str, Any] = {**like, **own, **changes}
+    def _rules(self, family: str, changes: TomlTable) -> CacheRules:
+        fields = self._rule_fields(family, changes)
         return CacheRules(**{key: value for key, value in fields.items() if key in CACHE_FIELDS})
+
+    def _rule_fields(self, family: str, changes: TomlTable) -> TomlTable:
+        """A family's rules, on top of those it is like, under changes of one model."""
+        own: TomlTable = self._tables["cache"][family]
+        return {**self._tables["cache"].get(own.get("like"), {}), **own, **changes}
 
     def _check_every_row(self) -> None:
         """Build everything once, so that a file that contradicts itself is refused when it is read."""
@@ -138,7 +141,7 @@ class Catalog:
                 raise UsageError(f"{self._file}: models.{name} names no provider; add provider = ...")
             self._check_row(f"models.{name}", row["provider"], row)
 
-    def _check_row(self, key: str, provider: str, row: Table) -> None:
+    def _check_row(self, key: str, provider: str, row: TomlTable) -> None:
         self._check_named(f"{key}.provider", provider, "providers")
         like = self._tables["providers"][provider].get("like")
         if like is not None:
@@ -152,11 +155,11 @@ class Catalog:
         self._check_named(f"{key}.rules", family, "cache")
         self._check_rules(key, family, row.get("cache", {}))
 
-    def _check_rules(self, key: str, family: str, changes: Table) -> None:
-        own = self._tables["cache"][family]
-        if own.get("like") is not None:
-            self._check_named(f"cache.{family}.like", own["like"], "cache")
-        fields = {**self._tables["cache"].get(own.get("like"), {}), **own, **changes}
+    def _check_rules(self, key: str, family: str, changes: TomlTable) -> None:
+        like = self._tables["cache"][family].get("like")
+        if like is not None:
+            self._check_named(f"cache.{family}.like", like, "cache")
+        fields = self._rule_fields(family, changes)
         missing = [name for name in ("matching", "min_prefix", "read") if name not in fields]
         if missing:
             raise UsageError(f"{self._file}: cache.{family}.{missing[0]} is missing; add it")
@@ -174,9 +177,11 @@ class Catalog:
             )
 
     def _check_named(self, key: str, name: str, section: str) -> None:
-        known = cast("Table", self._tables[section])
+        known = cast("TomlTable", self._tables[section])
         if name not in known:
-            raise UsageError(f"{self._file}: {key} is {name!r}, which is no table of [{section}]; {_list(known)}")
+            raise UsageError(
+                f"{self._file}: {key} is {name!r}, which is not a table of [{section}]; use one of {', '.join(known)}"
+            )
 
 
 def find_model(model: str, provider: str | None = None, *, catalog: Catalog | None = None) -> ModelInfo:
@@ -197,11 +202,7 @@ def _shipped() -> Catalog:
     return Catalog(_shipped_tables())
 
 
-def _shipped_tables() -> Table:
+def _shipped_tables() -> TomlTable:
     from importlib.resources import files  # noqa: PLC0415  slow to import, and not needed until the first question
 
     return parse_tables(files("loom.catalog").joinpath(_SHIPPED).read_text(encoding="utf-8"), _SHIPPED)
-
-
-def _list(tables: Table) -> str:
-    return f"use one of {', '.join(tables)}"

@@ -1,4 +1,4 @@
-"""What is known of one model: its window, its prices, and the rules of its prompt cache."""
+"""Data about one model: its window, its prices, and the rules of its prompt cache."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Matching: TypeAlias = Literal["lookback", "exact", "grid", "units"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheRules:
-    """How a provider finds an earlier prefix, and what that costs.
+    """A provider's prompt cache rules: how a prefix is found again, and what that costs.
 
     The four ways of matching:
       lookback  written at markers, found up to `lookback` positions behind a marker (Anthropic)

@@ -37,7 +37,7 @@ def plain_id(model: str) -> str:
 def continues(id: str, pattern: str) -> bool:
     """Whether an id is the pattern, or the pattern with a date or a variant behind it.
 
-    A short number behind it is another version, so claude-opus-5-9 is no claude-opus-5, nor gpt-5.7 a gpt-5.
+    A short number behind it is another version, so claude-opus-5-9 is not a claude-opus-5, nor gpt-5.7 a gpt-5.
     """
     if not id.startswith(pattern):
         return False

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias, cast, get_args
 from loom.catalog.model import Matching
 from loom.errors import UsageError
 
-Table: TypeAlias = dict[str, Any]
+TomlTable: TypeAlias = dict[str, Any]
 
 
 def _is_count(value: object) -> bool:
@@ -29,7 +29,7 @@ def _is_texts(value: object) -> bool:
 
 
 def _is_numbers(value: object) -> bool:
-    return isinstance(value, dict) and all(_is_number(item) for item in cast("Table", value).values())
+    return isinstance(value, dict) and all(_is_number(item) for item in cast("TomlTable", value).values())
 
 
 _Kind: TypeAlias = tuple[str, Callable[[object], bool]]
@@ -42,32 +42,15 @@ _NUMBERS: _Kind = ('a table of numbers by lifetime, such as { "5m" = 300 }', _is
 _MATCHING: _Kind = (f"one of {', '.join(get_args(Matching))}", lambda value: value in get_args(Matching))
 
 CACHE_FIELDS: Mapping[str, _Kind] = {
-    "matching": _MATCHING,
-    "min_prefix": _COUNT,
-    "read": _NUMBER,
-    "write": _NUMBERS,
-    "ttls": _NUMBERS,
-    "default_ttl": _TEXT,
-    "max_markers": _COUNT,
-    "lookback": _COUNT,
-    "collapse_runs": _FLAG,
-    "lookups": _COUNT,
-    "grid": _COUNT,
-    "implicit": _FLAG,
-}
+    "matching": _MATCHING, "min_prefix": _COUNT, "read": _NUMBER, "write": _NUMBERS, "ttls": _NUMBERS,
+    "default_ttl": _TEXT, "max_markers": _COUNT, "lookback": _COUNT, "collapse_runs": _FLAG, "lookups": _COUNT,
+    "grid": _COUNT, "implicit": _FLAG,
+}  # fmt: skip
 INFO_FIELDS: Mapping[str, _Kind] = {
-    "context_window": _COUNT,
-    "max_output": _COUNT,
-    "input_price": _NUMBER,
-    "output_price": _NUMBER,
-    "tokenizer": _TEXT,
-    "token_scale": _NUMBER,
-    "prefill": _FLAG,
-    "system_messages": _FLAG,
-    "binds_thinking": _FLAG,
-    "as_of": _TEXT,
-    "sources": _TEXTS,
-}
+    "context_window": _COUNT, "max_output": _COUNT, "input_price": _NUMBER, "output_price": _NUMBER,
+    "tokenizer": _TEXT, "token_scale": _NUMBER, "prefill": _FLAG, "system_messages": _FLAG, "binds_thinking": _FLAG,
+    "as_of": _TEXT, "sources": _TEXTS,
+}  # fmt: skip
 _PROVIDER_FIELDS = {**INFO_FIELDS, "like": _TEXT, "names": _TEXTS, "rules": _TEXT}
 _SINCE_FIELDS = {**INFO_FIELDS, "version": _TEXT, "rules": _TEXT}
 _MODEL_FIELDS = {**INFO_FIELDS, "provider": _TEXT, "also": _TEXTS, "rules": _TEXT}
@@ -75,7 +58,7 @@ _TOP = {"as_of": _TEXT, "sources": _TEXTS}
 _SECTIONS = ("cache", "providers", "models")
 
 
-def read_tables(path: Path) -> Table:
+def read_tables(path: Path) -> TomlTable:
     """Read one catalogue file and check the form of every key in it."""
     try:
         return parse_tables(path.read_text(encoding="utf-8"), str(path))
@@ -85,7 +68,7 @@ def read_tables(path: Path) -> Table:
         raise UsageError(f"the model file {path} is not UTF-8 text: {error}; save it as UTF-8") from error
 
 
-def parse_tables(text: str, file: str) -> Table:
+def parse_tables(text: str, file: str) -> TomlTable:
     """Read catalogue text and check the form of every key in it."""
     import tomllib  # noqa: PLC0415  importing the catalogue must not cost a parser
 
@@ -97,7 +80,7 @@ def parse_tables(text: str, file: str) -> Table:
     return data
 
 
-def check_tables(data: Table, file: str) -> None:
+def check_tables(data: TomlTable, file: str) -> None:
     """Check the form of one file; the message names the file and the key."""
     for key, value in data.items():
         if key not in _SECTIONS:
@@ -116,30 +99,30 @@ def check_tables(data: Table, file: str) -> None:
         _check_fields(rest, f"models.{name}", _MODEL_FIELDS, file)
 
 
-def overlay(under: Table, over: Table) -> Table:
+def overlay(under: TomlTable, over: TomlTable) -> TomlTable:
     """Lay one set of tables over another: tables merge key by key, everything else is replaced."""
     merged = dict(under)
     for key, value in over.items():
         below = merged.get(key)
         if isinstance(value, dict) and isinstance(below, dict) and key not in {"write", "ttls"}:
-            merged[key] = overlay(cast("Table", below), cast("Table", value))
+            merged[key] = overlay(cast("TomlTable", below), cast("TomlTable", value))
         else:
             merged[key] = value
     return merged
 
 
-def _tables(data: Table, section: str, file: str) -> list[tuple[str, Table]]:
+def _tables(data: TomlTable, section: str, file: str) -> list[tuple[str, TomlTable]]:
     table = _as_table(data.get(section, {}), section, file)
     return [(name, _as_table(value, f"{section}.{name}", file)) for name, value in table.items()]
 
 
-def _as_table(value: object, key: str, file: str) -> Table:
+def _as_table(value: object, key: str, file: str) -> TomlTable:
     if not isinstance(value, dict):
         raise UsageError(f"{file}: {key} is {value!r}, but must be a table; write it as [{key}]")
-    return cast("Table", value)
+    return cast("TomlTable", value)
 
 
-def _check_fields(table: Table, key: str, fields: Mapping[str, _Kind], file: str) -> None:
+def _check_fields(table: TomlTable, key: str, fields: Mapping[str, _Kind], file: str) -> None:
     for name, value in table.items():
         _check_field(value, f"{key}.{name}", fields.get(name), file, tuple(fields))
 

@@ -13,15 +13,15 @@ from loom.context.pairing import pair
 from loom.context.section import Section
 from loom.context.sent import (
     CONVO,
-    KEPT,
     NOTHING_SENT,
+    STABLE,
+    CompileState,
     Contributor,
-    Ids,
-    Once,
-    State,
+    KnownContent,
+    KnownIds,
     check_id,
-    grown,
     identities,
+    ids_after,
     ids_of,
     ordered_tools,
     paired_runs,
@@ -38,11 +38,12 @@ from loom.errors import UsageError
 
 _REMEMBERED = 4
 """How many windows that went out are remembered: what they left in a cache may still be there."""
-_ALL = (1 << len(KEPT)) - 1
+_ALL = (1 << len(STABLE)) - 1
+"""Sections are sets of bits here (bit n is SECTIONS[n]): a compile that finds none set has nothing to look at."""
 
 
-class Host(Protocol):
-    """What a compile needs of a context."""
+class _CompileHost(Protocol):
+    """The view of a context that a compile needs; Context says what each of these is."""
 
     name: str
     revision: int
@@ -55,21 +56,10 @@ class Host(Protocol):
     tools: list[ToolSpec]
 
     @property
-    def sections(self) -> tuple[Section, ...]:
-        """Its own six sections."""
-        ...
-
-    def contributors(self) -> tuple[list[Contributor], ...]:
-        """For each section of the window, the sections that make it up, in visitor order."""
-        ...
-
-    def all_tools(self) -> list[ToolSpec]:
-        """The tools of this context and its visitors."""
-        ...
-
-    def graph_revision(self) -> int:
-        """Changes whenever a context is included or excluded anywhere."""
-        ...
+    def sections(self) -> tuple[Section, ...]: ...
+    def contributors(self) -> tuple[list[Contributor], ...]: ...
+    def all_tools(self) -> list[ToolSpec]: ...
+    def graph_revision(self) -> int: ...
 
 
 class Compiler:
@@ -79,18 +69,18 @@ class Compiler:
     window went out: from then on its entries keep their order, whatever is included or added later.
     """
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: _CompileHost) -> None:
         self._host = host
-        self._sent = State()
+        self._sent = CompileState()
         self._contents: dict[bytes, str] = {}
-        self._placed: set[str] | None = None
-        self._announced: dict[str, StringEntry] = {}
-        self._drafted: dict[str, StringEntry] = {}
+        self._sent_ids: set[str] | None = None
+        self._sent_updates: dict[str, StringEntry] = {}
+        self._draft_updates: dict[str, StringEntry] = {}
         self._notices: list[Notice] = []
 
     def window(self) -> Window:
         """The window of the context as it is now."""
-        return self._next_turn() or self._whole()
+        return self._next_turn() or self._all_sections()
 
     def _next_turn(self) -> Window | None:
         """The window, if nothing happened since the last but that the conversation grew by plain entries.
@@ -99,6 +89,8 @@ class Compiler:
         """
         host, sent = self._host, self._sent
         convo, cursors = host.sections[CONVO], sent.cursors[CONVO]
+        # Each condition below names something that reaches beyond the new entries: other sections, visitors, files,
+        # edits, the pairing of tool calls, void thinking, dedup across sections, the order of tools.
         if host.dirty != 1 << CONVO or host.watchful or sent.graph != host.graph_revision() or convo not in cursors:
             return None
         edits, start = cursors[convo]
@@ -110,28 +102,31 @@ class Compiler:
         head = Run(sent.heads[CONVO], "convo", host.name, sources, sources)  # pyright: ignore[reportArgumentType]
         heads, all_cursors = sent.heads.copy(), sent.cursors.copy()
         heads[CONVO], all_cursors[CONVO] = head, {convo: (edits, start + len(sources))}
-        draft = State(heads, all_cursors, sent.views, (), (), sent.void, sent.graph, sent.hidden)
+        draft = CompileState(heads, all_cursors, sent.views, (), (), sent.void, sent.graph, sent.hidden)
         draft.revision, draft.number = host.revision, sent.number
         return Window(host.name, (*heads, None, None), past=sent.past, void=sent.void, draft=draft)
 
-    def _whole(self) -> Window:
+    def _all_sections(self) -> Window:
         """The window, every section looked at."""
         host, sent = self._host, self._sent
         self._notices = []
         groups, graph = host.contributors(), host.graph_revision()
-        draft = State(
+        draft = CompileState(
             sent.heads.copy(), sent.cursors.copy(), sent.views, sent.waiting, sent.tools, sent.void, graph, sent.hidden
         )
         draft.updates = self._pinned_edits(groups) if sent.views else ()
+        # Three masks. `changed`: look at the section at all. `edited`, a part of it: something that was sent is gone
+        # or different, so its runs are made anew. `sent.hidden`: an entry was left out there as a duplicate.
+        # Visitors and files set no bit of the host, so with them every section is looked at.
         changed = _ALL if host.watchful or graph != sent.graph else host.dirty
         changed |= bool(draft.updates) << CONVO
-        edited = sum(1 << at for at in KEPT if changed >> at & 1 and self._was_edited(at, groups[at]))
-        if edited:  # what was left out for an entry that is gone now has to be looked at again
+        edited = sum(1 << at for at in STABLE if changed >> at & 1 and self._was_edited(at, groups[at]))
+        if edited:  # the entry that a duplicate was left out for may be gone, so those sections are made anew too
             changed, edited = changed | sent.hidden, edited | sent.hidden
             self._replay(draft, edited, groups)
-        once = Once(identities(draft.heads) if edited else self._contents, {})
+        once = KnownContent(identities(draft.heads) if edited else self._contents, {})
         known = self._known(draft, groups, edited=bool(edited))
-        for at in KEPT:
+        for at in STABLE:
             if changed >> at & 1:
                 self._grow(draft, at, groups, once, known, anew=bool(edited >> at & 1))
         draft.tools = ordered_tools(sent.tools, host.all_tools())
@@ -154,12 +149,12 @@ class Compiler:
     def commit(self, window: Window, *, shown: Sequence[str] | None = None) -> None:
         """A window went out: freeze its order and take the step entries it showed away.
 
-        Where only some sections were `shown`, what stands in `step` and `attention` did not go out unless named.
+        Where only some sections were `shown`, `step` and `attention` did not go out unless named.
         """
         host, before, now = self._host, self._sent, window.draft
         if now is before:
             return
-        if not isinstance(now, State) or now.number != before.number:
+        if not isinstance(now, CompileState) or now.number != before.number:
             raise UsageError("this window is not the next one to go out: another one was committed since it was made")
         if shown is not None:
             wanted = {section_name(name) for name in ([shown] if isinstance(shown, str) else shown)}
@@ -168,14 +163,14 @@ class Compiler:
             now.step = now.step if "step" in wanted else ()
         if before.static != now.static:
             self._contents = identities(now.heads)
-        if self._placed is not None:
-            self._placed = grown(self._placed, before, now)
+        if self._sent_ids is not None:
+            self._sent_ids = ids_after(self._sent_ids, before, now)
         now.number += 1
         now.past = (*before.past[1 - _REMEMBERED :], Past((*now.heads, *now.tail), now.tools, now.void))
         self._sent = now
-        if now.updates or self._announced:
+        if now.updates or self._sent_updates:
             self._keep_updates(now)
-        if host.revision == now.revision:
+        if host.revision == now.revision:  # else entries came between compile and commit, and their bits must stay
             host.dirty = 0
         if now.step:
             host.sections[CONVO + 1].drop(now.step)
@@ -186,9 +181,9 @@ class Compiler:
         What went out is still compared with; reasoning that was void stays so, and that of `void` becomes so.
         """
         before, void = self._sent, self.window().void | void
-        self._sent = State(number=before.number, past=before.past, void=void)
-        self._contents, self._placed = {}, None
-        self._announced, self._drafted = {}, {}
+        self._sent = CompileState(number=before.number, past=before.past, void=void)
+        self._contents, self._sent_ids = {}, None
+        self._sent_updates, self._draft_updates = {}, {}
         self._host.dirty = _ALL
 
     def sent_head(self, section: SectionName) -> Run | None:
@@ -200,11 +195,11 @@ class Compiler:
 
     def _grow(
         self,
-        draft: State,
+        draft: CompileState,
         at: int,
         groups: tuple[list[Contributor], ...],
-        once: Once,
-        known: Ids | None,
+        once: KnownContent,
+        known: KnownIds | None,
         *,
         anew: bool,
     ) -> None:
@@ -234,7 +229,7 @@ class Compiler:
 
     def _grow_convo(
         self,
-        draft: State,
+        draft: CompileState,
         head: Run | None,
         batches: list[tuple[str, list[View]]],
         contributors: list[Contributor],
@@ -242,14 +237,14 @@ class Compiler:
         if not draft.waiting and not any(s.uses_tools for _, s in contributors):
             return with_runs(head, "convo", batches)
         fed = [*draft.waiting, *((context, item) for context, items in batches for item in items)]
-        announced = {update.id for update in self._announced.values()} | {u.id for _, u in draft.updates}
+        announced = {update.id for update in self._sent_updates.values()} | {u.id for _, u in draft.updates}
         own = frozenset(i.id for _, i in fed if self._host.sections[CONVO].get(i.id) and i.id not in announced)
         shown, held = pair([item for _, item in fed], own=own)
         contexts = {item.id: context for context, item in fed}
         draft.waiting = tuple((contexts[item.id], item) for item in held)
         return paired_runs(head, fed, shown, {item.id for item in held})
 
-    def _unseen(self, shown: list[View], once: Once, name: SectionName) -> list[View]:
+    def _unseen(self, shown: list[View], once: KnownContent, name: SectionName) -> list[View]:
         """The entries whose content is not in the window yet."""
         fresh: list[View] = []
         for item in shown:
@@ -262,7 +257,7 @@ class Compiler:
         return fresh
 
     def _volatile(
-        self, name: SectionName, groups: tuple[list[Contributor], ...], once: Once, known: Ids | None
+        self, name: SectionName, groups: tuple[list[Contributor], ...], once: KnownContent, known: KnownIds | None
     ) -> Run | None:
         head: Run | None = None
         for context, section in groups[SECTIONS.index(name)]:
@@ -275,17 +270,17 @@ class Compiler:
             head = Run(head, name, context, tuple(fresh), tuple(items)) if fresh else head
         return head
 
-    def _known(self, draft: State, groups: tuple[list[Contributor], ...], *, edited: bool) -> Ids | None:
+    def _known(self, draft: CompileState, groups: tuple[list[Contributor], ...], *, edited: bool) -> KnownIds | None:
         """The ids that are in the window already; None where no entry can come twice."""
         if len(groups[0]) == 1 and not self._host.shares and not edited:
             return None
         if edited:
-            return Ids(ids_of(draft), set())
-        if self._placed is None:
-            self._placed = ids_of(self._sent)
-        return Ids(self._placed, set())
+            return KnownIds(ids_of(draft), set())
+        if self._sent_ids is None:
+            self._sent_ids = ids_of(self._sent)
+        return KnownIds(self._sent_ids, set())
 
-    def _not_known(self, new: list[Entry], known: Ids, groups: tuple[list[Contributor], ...]) -> list[Entry]:
+    def _not_known(self, new: list[Entry], known: KnownIds, groups: tuple[list[Contributor], ...]) -> list[Entry]:
         fresh = known.take(new)
         if len(fresh) < len(new) and (len(groups[0]) > 1 or self._host.shares):
             for entry in new:
@@ -312,9 +307,9 @@ class Compiler:
             e.id in views and not (isinstance(e, FileEntry) and e.pin) and e.show() != views[e.id] for e in section.live
         )
 
-    def _replay(self, draft: State, edited: int, groups: tuple[list[Contributor], ...]) -> None:
+    def _replay(self, draft: CompileState, edited: int, groups: tuple[list[Contributor], ...]) -> None:
         """What was sent, with edits applied; views of what is gone are let go."""
-        for at in KEPT:
+        for at in STABLE:
             if edited >> at & 1:
                 draft.heads[at] = self._replayed(draft, at, groups[at])
                 draft.waiting = () if at == CONVO else draft.waiting
@@ -322,14 +317,16 @@ class Compiler:
         here = ids_of(draft)
         draft.views = {id: view for id, view in draft.views.items() if id in here}
 
-    def _replayed(self, draft: State, at: int, contributors: list[Contributor]) -> Run | None:
+    def _replayed(self, draft: CompileState, at: int, contributors: list[Contributor]) -> Run | None:
         """A chain with edits applied: the runs before the first edit are the very same objects."""
         head = self._sent.heads[at]
         base: Run | None = None
         rest: list[tuple[str, View]] = []
         moved = False
         for run in head.chain() if head else ():
-            if not moved and not run.joined:  # so far nothing was edited, and here a new order began
+            # A joined run was put in order together with the one before it, so an edit in it reaches back to the
+            # last run that began an order of its own; everything before that is reused as it is.
+            if not moved and not run.joined:
                 base, rest = run.parent, []
             sources = [s for s in (self._now(draft, s, contributors) for s in run.sources) if s]
             moved = moved or len(sources) < len(run.sources) or not all(map(is_, sources, run.sources))
@@ -342,7 +339,7 @@ class Compiler:
         groups = groupby(rest, key=lambda pair: pair[0])
         return with_runs(base, SECTIONS[at], [(context, [s for _, s in group]) for context, group in groups])
 
-    def _now(self, draft: State, source: View, contributors: list[Contributor]) -> View | None:
+    def _now(self, draft: CompileState, source: View, contributors: list[Contributor]) -> View | None:
         """What stands in the place of something that was sent."""
         entry = next((e for _, s in contributors if (e := s.current(source.id))), None)
         if entry is None:
@@ -356,7 +353,7 @@ class Compiler:
             draft.views = draft.views | {entry.id: view}
         return view
 
-    def _void_thinking(self, draft: State, contributors: list[Contributor]) -> None:
+    def _void_thinking(self, draft: CompileState, contributors: list[Contributor]) -> None:
         """Find the reasoning whose prefix is not what the model saw when it produced it.
 
         What is new was produced by the request that went out last, behind all it showed, tail included.
@@ -386,33 +383,33 @@ class Compiler:
     def _pinned_edits(self, groups: tuple[list[Contributor], ...]) -> tuple[tuple[FileEntry, StringEntry], ...]:
         """Edits of pinned files that were sent and that no window that went out has announced."""
         found: list[tuple[FileEntry, StringEntry]] = []
-        for entry in [e for at in KEPT for _, section in groups[at] for e in section.live]:
+        for entry in [e for at in STABLE for _, section in groups[at] for e in section.live]:
             sent = self._sent.views.get(entry.id)
             if isinstance(entry, FileEntry) and entry.pin and isinstance(sent, FileView):
                 text = update_text(sent, entry.show())
-                last = self._announced.get(entry.id)
+                last = self._sent_updates.get(entry.id)
                 if text != (last.text if last else update_text(sent, sent)):
-                    drafted = self._drafted.get(entry.id)
+                    drafted = self._draft_updates.get(entry.id)
                     if drafted is None or drafted.text != text:  # looking twice gives the same entry
-                        drafted = self._drafted[entry.id] = StringEntry(text, role="user")
+                        drafted = self._draft_updates[entry.id] = StringEntry(text, role="user")
                     found.append((entry, drafted))
         return tuple(found)
 
-    def _keep_updates(self, state: State) -> None:
+    def _keep_updates(self, state: CompileState) -> None:
         """The announcements that went out become entries of the conversation, where the window showed them."""
         if state.updates:
             section = self._host.sections[CONVO]
             edits, length = state.cursors[CONVO][section]
             section.splice(length, [update for _, update in state.updates])
             state.cursors[CONVO] = {**state.cursors[CONVO], section: (edits, length + len(state.updates))}
-            self._announced.update({entry.id: update for entry, update in state.updates})
+            self._sent_updates.update({entry.id: update for entry, update in state.updates})
             state.updates = ()
-        if self._announced:
-            self._announced = {id: update for id, update in self._announced.items() if id in state.views}
+        if self._sent_updates:
+            self._sent_updates = {id: update for id, update in self._sent_updates.items() if id in state.views}
 
     # -- notices ------------------------------------------------------------------------------------------
 
-    def _notice_states(self, draft: State, groups: tuple[list[Contributor], ...]) -> None:
+    def _notice_states(self, draft: CompileState, groups: tuple[list[Contributor], ...]) -> None:
         """Say what holds now, and is worth saying in every window while it does."""
         if draft.waiting:
             message = "a tool call waits for its result; the two are shown together"

@@ -28,7 +28,7 @@ _graph_revision = 0
 
 @dataclass(frozen=True, slots=True)
 class Redaction:
-    """What a redaction did: an edit of history has a price, and this says how large it is."""
+    """The result of a redaction: how much of the cached prefix the edit costs."""
 
     entry: str
     section: SectionName
@@ -40,7 +40,7 @@ class Redaction:
 
 
 class Context:
-    """What a model sees, in six named sections.
+    """The content of a model's window, in six named sections.
 
     `foundation` and `topic` show this context's own entries before its visitors', `focus`, `convo` and
     `attention` show the visitors' first, `step` has no visitors. Visitors bring their own visitors along.

@@ -197,11 +197,7 @@ class DocumentEntry(_MediaEntry):
     __slots__ = ()
 
     def __init__(
-        self,
-        data: str,
-        media_type: str = "application/pdf",
-        name: str | None = None,
-        role: Role | None = None,
+        self, data: str, media_type: str = "application/pdf", name: str | None = None, role: Role | None = None
     ) -> None:
         """Make an entry of base64 `data`; see Entry for the rest."""
         super().__init__(DocumentPart(data, media_type, name), role)

@@ -33,7 +33,7 @@ _RANK: dict[Role, int] = {"assistant": 0, "user": 1, "system": 2}
 
 @dataclass(frozen=True, slots=True)
 class FileView:
-    """What a file said when it was read."""
+    """A file's content at the time it was read."""
 
     id: str
     name: str | None
@@ -41,7 +41,7 @@ class FileView:
     text: str
     notices: tuple[Notice, ...] = ()
     asks_system: bool = False
-    """It asks for the system role, and nobody allowed or forbade that; the section's own role decides."""
+    """It asks for the system role, and the caller set no limit; the section's own role decides."""
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -56,7 +56,7 @@ class FileEntry(Entry):
     A file cannot give itself a role above `max_role`, whatever its frontmatter says.
 
     A file that is missing, unreadable, binary, not UTF-8 or too large shows a one-line notice in its place
-    and leaves a Notice in the window: an agent that runs keeps running, and nobody is left guessing.
+    and leaves a Notice in the window: a running agent keeps running, and the problem is visible.
     """
 
     __slots__ = ("_seen", "_view", "max_bytes", "max_role", "path", "pin")
@@ -177,18 +177,15 @@ class FileEntry(Entry):
             return self.role, None
         highest = self.max_role or "system"
         fallback: Role | None = None if highest == "system" else highest
-        asked = metadata.get("role")
-        if asked is None:
+        wanted = metadata.get("role")
+        if wanted is None:
             return fallback, None
-        role: Role | None = next((known for known in ROLES if known == asked), None)
+        role: Role | None = next((known for known in ROLES if known == wanted), None)
         if role is None:
-            said = repr(asked[:_SHOWN]) if isinstance(asked, str) else "that is no text"
-            return fallback, f"its frontmatter asks for a role {said}; the roles are {', '.join(ROLES)}"
+            named = repr(wanted[:_SHOWN]) if isinstance(wanted, str) else "that is not text"
+            return fallback, f"its frontmatter asks for a role {named}; the roles are {', '.join(ROLES)}"
         if _RANK[role] > _RANK[highest]:
-            return (
-                fallback,
-                f"its frontmatter asks for the role {role!r}; at most {highest!r} is allowed here",
-            )
+            return fallback, f"its frontmatter asks for the role {role!r}; at most {highest!r} is allowed here"
         return role, None
 
     def _absent(self, what: str, why: str) -> FileView:

@@ -17,10 +17,10 @@ Slot: TypeAlias = Literal["identity", "behavior", "tools", "skills", "custom", "
 SLOTS: tuple[Slot, ...] = get_args(Slot)
 """The order of a prompt: what changes least comes first."""
 
-Place: TypeAlias = Literal["foundation", "convo", "attention"]
-PLACES: tuple[Place, ...] = get_args(Place)
+FragmentPlace: TypeAlias = Literal["foundation", "convo", "attention"]
+PLACES: tuple[FragmentPlace, ...] = get_args(FragmentPlace)
 
-Content: TypeAlias = str | Callable[[], str]
+FragmentContent: TypeAlias = str | Callable[[], str]
 
 DEFAULT_PRIORITY = 50
 
@@ -34,13 +34,13 @@ class Fragment:
     """
 
     slot: Slot
-    content: Content
+    content: FragmentContent
     """The text, or a function that gives it when the prompt is built. Blank content shows nothing."""
     priority: int = DEFAULT_PRIORITY
     """Inside a slot the higher one comes first, and of two equal ones the one added first."""
     label: str | None = None
     """The heading above the text; the name that plan and explain use for it."""
-    section: Place | None = None
+    section: FragmentPlace | None = None
     """`attention` for the slot `context` and `foundation` for all others, if not given."""
 
     def __post_init__(self) -> None:
@@ -86,7 +86,7 @@ def check_slot(slot: str) -> None:
 
 
 def create_identity_fragment(soul_md: str | None, label: str | None = None) -> Fragment:
-    """Who the agent is: the text of your SOUL.md, or None for nobody in particular."""
+    """Who the agent is: the text of your SOUL.md, or None for no identity."""
     return Fragment("identity", soul_md or "", priority=100, label=label)
 
 
@@ -131,7 +131,7 @@ def _named(tool: Any) -> tuple[str, str]:
 
     name, description = of("name"), of("description")
     if not isinstance(name, str) or not name:
-        raise UsageError(f"{type(tool).__name__} is no tool: it has no name; give ToolSpec, or an object with a name")
+        raise UsageError(f"{type(tool).__name__} is not a tool: it has no name; give ToolSpec or an object with one")
     schemas = [cast("Mapping[str, Any]", found) for key in _SCHEMAS if isinstance(found := of(key), Mapping)]
     called = f"{one_line(name)}{_parameters(schemas[0]) if schemas else ''}"
     text = one_line(description) if isinstance(description, str) else ""
@@ -173,7 +173,7 @@ def create_memory_fragment(agents_md: str | None, label: str | None = "Project i
     """The text of your AGENTS.md, fenced, with the rule of how far to trust it.
 
     It stays in the prefix, so give it what is read once per session. Text that others may write (an upload, a
-    web page) is no instruction: put it into a context as a user message instead.
+    web page) is not an instruction: put it into a context as a user message instead.
     """
     if not isinstance(agents_md, str | None):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UsageError(f"a memory fragment takes text, not {type(agents_md).__name__}; read the file yourself")
@@ -233,7 +233,7 @@ def _known_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
     for key, value in facts.items():
         name = _CAMEL.sub("_", key).lower()
         if name not in _FACTS and not (name == "extra" and isinstance(value, Mapping)):
-            raise UsageError(f"{key!r} is no fact of a context fragment; use {', '.join(_FACTS)}, or put it into extra")
+            raise UsageError(f"{key!r} is not a context fact; use {', '.join(_FACTS)}, or put it into extra")
         if value is not None:
             known[name] = dict(cast("Mapping[str, Any]", value)) if name == "extra" else value
     return known

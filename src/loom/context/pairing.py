@@ -14,7 +14,7 @@ NO_RESULT = "[No result was recorded for this call.]"
 
 @dataclass(frozen=True, slots=True)
 class PartsView:
-    """Some parts of an entry, or parts that stand in for what is missing."""
+    """Parts of an entry shown on their own, or stand-ins for missing results."""
 
     id: str
     name: str | None
@@ -50,7 +50,7 @@ def pair(
 
 
 class _Fold:
-    """One pass over new entries: what is shown, and what stands open."""
+    """One pass over new entries: what is shown, and which calls are open."""
 
     def __init__(self) -> None:
         self.shown: list[View] = []

@@ -13,9 +13,9 @@ from loom.context.fragments import (
     DEFAULT_PRIORITY,
     PLACES,
     SLOTS,
-    Content,
     Fragment,
-    Place,
+    FragmentContent,
+    FragmentPlace,
     Slot,
     check_slot,
     create_context_fragment,
@@ -47,7 +47,7 @@ class PromptBlock:
 
 @dataclass(frozen=True, slots=True)
 class PromptChange:
-    """What a prompt did to a context: the slots of the fragments it added, changed, removed and left alone."""
+    """The effect of applying a prompt: slots of the fragments that were added, changed, removed and kept."""
 
     added: tuple[Slot, ...] = ()
     changed: tuple[Slot, ...] = ()
@@ -56,10 +56,7 @@ class PromptChange:
 
     def __add__(self, other: PromptChange) -> PromptChange:
         return PromptChange(
-            self.added + other.added,
-            self.changed + other.changed,
-            self.removed + other.removed,
-            self.kept + other.kept,
+            self.added + other.added, self.changed + other.changed, self.removed + other.removed, self.kept + other.kept
         )
 
 
@@ -120,7 +117,7 @@ class PromptBuilder:
         Args:
             identity: who the agent is, such as the text of your SOUL.md; a helpful assistant if not given.
             tools: what it may call; a list is read anew by every build.
-            skills: what it can be told to do; a list is read anew by every build.
+            skills: instructions for kinds of tasks; a list is read anew by every build.
             memory: instructions of the project, such as the text of your AGENTS.md.
             context: where and when it runs, as for create_context_fragment.
         """
@@ -147,11 +144,11 @@ class PromptBuilder:
     def add(
         self,
         slot: Slot,
-        content: Content,
+        content: FragmentContent,
         *,
         priority: int = DEFAULT_PRIORITY,
         label: str | None = None,
-        section: Place | None = None,
+        section: FragmentPlace | None = None,
     ) -> PromptBuilder:
         """Add a fragment of text, or of a function that gives it; see Fragment for the rest."""
         return self.add_fragment(Fragment(slot, content, priority, label, section))
@@ -201,10 +198,10 @@ class PromptBuilder:
 
 
 def _rank(fragment: Fragment) -> tuple[int, int, int]:
-    return PLACES.index(cast("Place", fragment.section)), SLOTS.index(fragment.slot), -fragment.priority
+    return PLACES.index(cast("FragmentPlace", fragment.section)), SLOTS.index(fragment.slot), -fragment.priority
 
 
-Key: TypeAlias = tuple[str, str | None, int]
+FragmentKey: TypeAlias = tuple[str, str | None, int]
 
 
 class FragmentEntry(StringEntry):
@@ -212,7 +209,7 @@ class FragmentEntry(StringEntry):
 
     __slots__ = ("key", "slot")
 
-    def __init__(self, block: PromptBlock, key: Key | None = None) -> None:
+    def __init__(self, block: PromptBlock, key: FragmentKey | None = None) -> None:
         # `repeat`: a prompt is shown as it was built, even where another entry happens to say the same.
         super().__init__(block.text, repeat=True)
         self.name = block.fragment.label
@@ -267,17 +264,17 @@ def _fill_attention(section: Section, blocks: list[PromptBlock]) -> PromptChange
 
 
 def _extend_convo(section: Section, blocks: list[PromptBlock]) -> PromptChange:
-    """Append what the conversation does not say yet. What was said stays: a conversation only grows."""
+    """Append what the conversation does not say yet. Earlier text stays: a conversation only grows."""
     wanted = dict(zip(_keys(blocks), blocks, strict=True))
-    said: dict[Key, str] = {}
+    last_texts: dict[FragmentKey, str] = {}
     for entry in reversed(section.entries):
-        if len(said) == len(wanted):
+        if len(last_texts) == len(wanted):
             break
         if isinstance(entry, FragmentEntry) and entry.key in wanted:
-            said.setdefault(entry.key, entry.text)
+            last_texts.setdefault(entry.key, entry.text)
     added, changed, kept = list[Slot](), list[Slot](), list[Slot]()
     for key, block in wanted.items():
-        slot, last = block.fragment.slot, said.get(key)
+        slot, last = block.fragment.slot, last_texts.get(key)
         if last == block.text:
             kept.append(slot)
         else:
@@ -286,10 +283,10 @@ def _extend_convo(section: Section, blocks: list[PromptBlock]) -> PromptChange:
     return PromptChange(tuple(added), tuple(changed), (), tuple(kept))
 
 
-def _keys(blocks: list[PromptBlock]) -> list[Key]:
+def _keys(blocks: list[PromptBlock]) -> list[FragmentKey]:
     """What makes each block the successor of an earlier one: its slot, its label, its number among those."""
     seen = Counter[tuple[str, str | None]]()
-    keys: list[Key] = []
+    keys: list[FragmentKey] = []
     for fragment in (block.fragment for block in blocks):
         keys.append((fragment.slot, fragment.label, seen[fragment.slot, fragment.label]))
         seen[fragment.slot, fragment.label] += 1

@@ -13,15 +13,13 @@ _REMOVED_IDS = 10_000
 """How many removed ids are remembered, to tell an id that is gone from one that never was."""
 
 
-class Owner(Protocol):
-    """What a section tells the context it belongs to."""
+class _SectionOwner(Protocol):
+    """The context that a section reports its changes to."""
 
     watchful: bool
     shares: bool
 
-    def section_changed(self, bit: int) -> None:
-        """A section gained or lost an entry."""
-        ...
+    def section_changed(self, bit: int) -> None: ...
 
 
 class Section:
@@ -30,20 +28,9 @@ class Section:
     It counts its edits apart from its additions, so that a compile can tell growth from change.
     """
 
-    __slots__ = (
-        "_bit",
-        "_index",
-        "_owner",
-        "_removed",
-        "edits",
-        "entries",
-        "live",
-        "name",
-        "thinks",
-        "uses_tools",
-    )
+    __slots__ = ("_bit", "_index", "_owner", "_removed", "edits", "entries", "live", "name", "thinks", "uses_tools")
 
-    def __init__(self, name: SectionName, owner: Owner, bit: int) -> None:
+    def __init__(self, name: SectionName, owner: _SectionOwner, bit: int) -> None:
         self.name: SectionName = name
         self.edits = 0
         """How often something other than an addition happened."""
@@ -75,7 +62,7 @@ class Section:
         return made
 
     def splice(self, at: int, entries: Sequence[Entry]) -> None:
-        """Put entries before what stands at a place; they were shown there already, so this is no edit."""
+        """Insert entries at a position; they were shown there already, so this is not an edit."""
         for entry in entries:
             self._adopt(entry)
         self.entries[at:at] = entries

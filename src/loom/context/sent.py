@@ -1,4 +1,4 @@
-"""What a context has sent: the runs of each section, and pure questions about them."""
+"""The state of a compile: what a context has sent of each section, and pure functions over it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from loom.core.window import Past, Run, View
 from loom.errors import UsageError
 
 CONVO = SECTIONS.index("convo")
-KEPT = tuple(range(CONVO + 1))
+STABLE = tuple(range(CONVO + 1))
 """The sections that stay between windows: foundation, focus, topic, convo."""
 
 
@@ -28,14 +28,14 @@ Contributor = tuple[str, Section]
 
 
 @dataclass(slots=True)
-class State:
-    """What has been sent, or what would be if a draft were committed."""
+class CompileState:
+    """The state of what was sent, or of a draft that may be committed."""
 
-    heads: list[Run | None] = field(default_factory=lambda: [None] * len(KEPT))
-    cursors: list[dict[Section, tuple[int, int]]] = field(default_factory=lambda: [{} for _ in KEPT])
+    heads: list[Run | None] = field(default_factory=lambda: [None] * len(STABLE))
+    cursors: list[dict[Section, tuple[int, int]]] = field(default_factory=lambda: [{} for _ in STABLE])
     views: dict[str, View] = field(default_factory=dict[str, View])
     waiting: tuple[tuple[str, View], ...] = ()
-    """Calls without their results, and what stands behind them, each with the name of its context."""
+    """Calls without their results, and the entries after them, each with the name of its context."""
     tools: tuple[ToolSpec, ...] = ()
     void: frozenset[str] = frozenset()
     graph: int = NOTHING_SENT
@@ -64,7 +64,7 @@ class State:
 
 
 @dataclass(slots=True)
-class Ids:
+class KnownIds:
     """The ids that are in the window: those that were sent, and those that joined since."""
 
     sent: set[str]
@@ -78,14 +78,14 @@ class Ids:
 
 
 @dataclass(slots=True)
-class Once:
+class KnownContent:
     """Says of each key whether it comes for the first time; what was sent came before what is new."""
 
     sent: dict[bytes, str]
     new: dict[bytes, str]
 
     def first(self, key: bytes, id: str) -> str:
-        """The id that this key belongs to, which is `id` if nobody had the key before."""
+        """The id that this key belongs to, which is `id` if the key is new."""
         return self.sent.get(key) or self.new.setdefault(key, id)
 
 
@@ -99,15 +99,15 @@ def runs_since(before: Run | None, now: Run | None) -> list[Run] | None:
     return runs[::-1] if run is before else None
 
 
-def grown(placed: set[str], before: State, now: State) -> set[str] | None:
+def ids_after(ids: set[str], before: CompileState, now: CompileState) -> set[str] | None:
     """The ids of `now`, made from those of `before` if it only grew."""
     for old, new in zip(before.heads, now.heads, strict=True):
         fresh = runs_since(old, new)
         if fresh is None:
             return None
-        placed.update(s.id for run in fresh for s in run.sources)
-    placed.update(item.id for _, item in now.waiting)
-    return placed
+        ids.update(s.id for run in fresh for s in run.sources)
+    ids.update(item.id for _, item in now.waiting)
+    return ids
 
 
 def sources_of(head: Run | None) -> list[View]:
@@ -120,10 +120,10 @@ def thinking_in(sources: Iterable[View]) -> frozenset[str]:
     return frozenset(s.id for s in sources if isinstance(s, MessageEntry) and s.has_thinking)
 
 
-def ids_of(state: State) -> set[str]:
+def ids_of(state: CompileState) -> set[str]:
     """The ids of everything that was sent or waits."""
-    placed = {s.id for head in state.heads for s in sources_of(head)}
-    return placed | {item.id for _, item in state.waiting}
+    ids = {s.id for head in state.heads for s in sources_of(head)}
+    return ids | {item.id for _, item in state.waiting}
 
 
 def identities(heads: list[Run | None]) -> dict[bytes, str]:
@@ -169,20 +169,20 @@ def with_runs(head: Run | None, name: SectionName, batches: list[tuple[str, list
 def paired_runs(head: Run | None, fed: list[tuple[str, View]], shown: list[View], held: set[str]) -> Run | None:
     """A conversation in its legal order as runs, one for each stretch of one context."""
     contexts = {item.id: context for context, item in fed}
-    taken: set[str] = set()
+    used: set[str] = set()
     joined = False
     for context, group in groupby(shown, key=lambda item: contexts[item.id]):
         items = tuple(group)
-        ids = {item.id for item in items} - taken
+        ids = {item.id for item in items} - used
         sources = tuple(item for _, item in fed if item.id in ids and item.id not in held)
-        taken |= ids
+        used |= ids
         head = Run(head, "convo", context, sources, items, joined=joined)
         joined = True
     return head
 
 
 def check_id(entry: Entry, groups: tuple[list[Contributor], ...]) -> None:
-    """Refuse two different entries with one id: which of them is meant could not be told."""
+    """Refuse two different entries with one id: a reference to it would be ambiguous."""
     for group in groups:
         for context, section in group:
             other = section.get(entry.id)

@@ -1,4 +1,4 @@
-"""Which skills a message asks for, and which tools may run while they are active."""
+"""Skill matching: the skills a message asks for, and the tools allowed while they are active."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from loom.core.words import query_terms, tokens
 from loom.errors import UsageError
 
 MAX_MESSAGE = 4_000
-"""Characters of a message that are looked at: what is asked for stands at its beginning."""
+"""Characters of a message that are looked at: the request is at its beginning."""
 MIN_SHARED = 3
 """Content words that a message must share with a description to match by it."""
 
@@ -67,7 +67,7 @@ class SkillMatcher:
         wanted = frozenset(query_terms(text))
         found: list[SkillMatch] = []
         for skill in self._skills:
-            confidence, why = self._rules[skill.name].told(text)
+            confidence, why = self._rules[skill.name].match(text)
             if not why and not skill.user_only and not _has_patterns(skill):
                 confidence, why = self._overlap(skill, wanted)
             if why:
@@ -89,7 +89,7 @@ class SkillMatcher:
 
 
 class _Rules:
-    """What activates one skill, compiled."""
+    """The compiled activation rules of one skill."""
 
     def __init__(self, skill: Skill) -> None:
         phrases = () if skill.trigger_is_regex else skill.triggers
@@ -100,8 +100,8 @@ class _Rules:
         regex = skill.triggers if skill.trigger_is_regex else ()
         self._patterns = [(trigger, TriggerPattern(trigger)) for trigger in regex]
 
-    def told(self, text: str) -> tuple[float, str]:
-        """How sure it is that the user names this skill, and how; an empty why is no match."""
+    def match(self, text: str) -> tuple[float, str]:
+        """How sure it is that the user names this skill, and how; an empty reason means no match."""
         for command, pattern in self._commands:
             if found := pattern.search(text):
                 return (0.95 if found.start() else 1.0), f"the message says /{command}"
@@ -138,13 +138,13 @@ def _is_unspaced(char: str) -> bool:
 
 
 def tool_refusal(call: ToolCallPart, active: Sequence[Skill]) -> str | None:
-    """Why a tool may not run while these skills are active, said to the model; None if it may.
+    """Why a tool may not run while these skills are active, as a text for the model; None if it may.
 
     The tools that may run are those that any active skill names. A skill that names none neither allows nor
     forbids. The list of tools in the request stays as it is: changing it would cost the whole prefix.
     `Bash(git:*)` allows a call whose every text argument is `git` or starts with `git `; any other pattern in
     parentheses has to fit every text argument, `*` standing for anything. What joins shell commands or climbs out
-    of a folder fits no pattern. This limits a model that means well; it is no sandbox.
+    of a folder fits no pattern. This limits a model that means well; it is not a sandbox.
     """
     limits = [skill for skill in active if skill.allowed_tools is not None]
     rules = [rule for skill in limits for rule in skill.allowed_tools or ()]

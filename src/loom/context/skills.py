@@ -31,7 +31,7 @@ _WORD_START = re.compile(r"(?<=[a-z])(?=[A-Z])|-")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Skill:
-    """What an agent can be told to do in one kind of task."""
+    """Instructions for one kind of task."""
 
     name: str
     description: str

@@ -26,7 +26,7 @@ def check_text(value: str, what: str, *, max_bytes: int | None = None, may_be_em
         raise UsageError(f"{what} takes {size:,} bytes; at most {max_bytes:,} are allowed: give a shorter one")
 
 
-def mended(text: str) -> str:
+def join_surrogates(text: str) -> str:
     """The text with the halves of a surrogate pair joined; a half alone, which has no UTF-8 form, is replaced."""
     return text if text.isascii() else text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 

@@ -1,4 +1,4 @@
-"""Where the time comes from."""
+"""Clocks: the source of time, injected so that tests control it."""
 
 from __future__ import annotations
 

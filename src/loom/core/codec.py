@@ -11,11 +11,7 @@ from loom.core.record import Episode, Fact, Layer, Provenance, Record, Scalar, W
 from loom.errors import UsageError
 
 FORMAT = 1
-KINDS: dict[str, type[Episode | Fact | WorkingBlock]] = {
-    "episode": Episode,
-    "fact": Fact,
-    "block": WorkingBlock,
-}
+KINDS: dict[str, type[Episode | Fact | WorkingBlock]] = {"episode": Episode, "fact": Fact, "block": WorkingBlock}
 TIMES = frozenset(
     {
         *("at", "recorded_at", "accessed_at", "archived_at", "valid_from", "valid_until"),
@@ -35,11 +31,11 @@ def record_from_dict(data: Mapping[str, Any]) -> Record:
     """The record that record_to_dict() wrote.
 
     Raises:
-        UsageError: this is no record; the message says what is wrong.
+        UsageError: this is not a record; the message says what is wrong.
     """
     made = KINDS.get(str(data.get("kind")))
     if made is None:
-        raise UsageError(f"kind={data.get('kind')!r} is no kind of record; use one of {', '.join(KINDS)}")
+        raise UsageError(f"kind={data.get('kind')!r} is not a kind of record; use one of {', '.join(KINDS)}")
     known = {f.name for f in fields(made)}
     unknown = set(data) - known - {"kind"}
     if unknown:
@@ -47,7 +43,7 @@ def record_from_dict(data: Mapping[str, Any]) -> Record:
     try:
         return made(**{name: _in(name, value) for name, value in data.items() if name != "kind"})
     except (TypeError, ValueError, KeyError) as error:
-        raise UsageError(f"this is no {data['kind']}: {error}") from error
+        raise UsageError(f"this is not a valid {data['kind']}: {error}") from error
 
 
 def attributes_to_json(attributes: Mapping[str, Scalar]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Doors: a module whose names live elsewhere and are loaded when they are first asked for."""
+"""Lazy re-exports: a module whose names live elsewhere and are loaded on first use."""
 
 from __future__ import annotations
 

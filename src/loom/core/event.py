@@ -1,9 +1,9 @@
-"""The events of a session: typed, numbered, and told apart by `type`."""
+"""The events of a session: typed, numbered, distinguished by `type`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from datetime import datetime
 from functools import cache
 from types import NoneType
@@ -16,7 +16,7 @@ from loom.errors import UsageError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Base:
-    """What every event has. `seq` rises by one through a session; `at` is aware UTC."""
+    """The fields of every event. `seq` rises by one through a session; `at` is aware UTC."""
 
     seq: int
     at: datetime
@@ -83,7 +83,7 @@ class ToolStart(_Base):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolRefused(_Base):
-    """The approval hook refused a call; it is not made, and the model is told the reason."""
+    """The approval hook refused a call; it is not made, and the model gets the reason."""
 
     type: ClassVar[Literal["tool.refused"]] = "tool.refused"
     call_id: str
@@ -149,7 +149,7 @@ class CheckpointSaved(_Base):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryRecalled(_Base):
-    """Something was found in memory for this message: the ids of the records, and of passages of knowledge bases."""
+    """Memory was recalled for this message: the ids of the records, and of passages of knowledge bases."""
 
     type: ClassVar[Literal["memory.recalled"]] = "memory.recalled"
     ids: tuple[str, ...]
@@ -193,7 +193,7 @@ class MemoryPromoted(_Base):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheStatus(_Base):
-    """What the prompt cache did for one call, beside what was predicted; `broke_at` says where it was lost."""
+    """Cache use of one call, reported and predicted; `broke_at` says where it was lost."""
 
     type: ClassVar[Literal["cache.status"]] = "cache.status"
     usage: Usage
@@ -204,7 +204,7 @@ class CacheStatus(_Base):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovery(_Base):
-    """Something failed and is being made good: what is done (`retry`, `fallback`, `degrade`), and why."""
+    """A failure is being handled: by what action (`retry`, `fallback`, `degrade`), and why."""
 
     type: ClassVar[Literal["recovery"]] = "recovery"
     action: str
@@ -215,7 +215,7 @@ class Recovery(_Base):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Error(_Base):
-    """Something failed for good. `error` is the name of the error class."""
+    """A failure that was not recovered. `error` is the name of the error class."""
 
     type: ClassVar[Literal["error"]] = "error"
     error: str
@@ -224,26 +224,10 @@ class Error(_Base):
 
 
 Event: TypeAlias = (
-    SessionStart
-    | SessionEnd
-    | TurnStart
-    | TurnEnd
-    | Text
-    | ToolStart
-    | ToolRefused
-    | ToolEnd
-    | ContextPressure
-    | CompactionStart
-    | CompactionEnd
-    | CheckpointSaved
-    | MemoryRecalled
-    | MemoryRemembered
-    | MemoryLearned
-    | MemoryPromoted
-    | CacheStatus
-    | Recovery
-    | Error
-)
+    SessionStart | SessionEnd | TurnStart | TurnEnd | Text | ToolStart | ToolRefused | ToolEnd | ContextPressure
+    | CompactionStart | CompactionEnd | CheckpointSaved | MemoryRecalled | MemoryRemembered | MemoryLearned
+    | MemoryPromoted | CacheStatus | Recovery | Error
+)  # fmt: skip
 EVENT_TYPES: dict[str, type[Event]] = {cls.type: cls for cls in get_args(Event)}
 
 
@@ -281,9 +265,7 @@ def _encode(value: datetime | Usage | JSON) -> JSON:
         return list(value)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
     if isinstance(value, datetime):
         return value.isoformat()
-    if isinstance(value, Usage):
-        return {f.name: getattr(value, f.name) for f in fields(value)}
-    return value
+    return asdict(value) if isinstance(value, Usage) else value
 
 
 def _decode(hint: Any, value: JSON) -> Any:

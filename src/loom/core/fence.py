@@ -20,31 +20,16 @@ _ALIKE: Final = str.maketrans(
     {
         char: letter
         for letter, chars in {
-            "a": "\u0430\u03b1\u1d00",
-            "c": "\u0441\u1d04",
-            "d": "\u0501\u1d05",
-            "e": "\u0435\u1d07",
-            "g": "\u0261\u0262",
-            "h": "\u04bb\u029c",
-            "i": "\u0131\u0456\u03b9\u026a",
-            "j": "\u0458\u1d0a",
-            "k": "\u043a\u03ba\u1d0b",
-            "l": "\u04cf\u029f|",
-            "m": "\u043c\u1d0d",
-            "n": "\u0578\u0274",
-            "o": "\u043e\u03bf\u0585\u1d0f",
-            "p": "\u0440\u03c1\u1d18",
-            "r": "\u0433\u0280",
-            "s": "\u0455\ua731",
-            "t": "\u0442\u03c4\u1d1b",
-            "u": "\u03c5\u057d\u1d1c",
-            "x": "\u0445",
-            "y": "\u0443\u03b3\u028f",
+            "a": "\u0430\u03b1\u1d00", "c": "\u0441\u1d04", "d": "\u0501\u1d05", "e": "\u0435\u1d07",
+            "g": "\u0261\u0262", "h": "\u04bb\u029c", "i": "\u0131\u0456\u03b9\u026a", "j": "\u0458\u1d0a",
+            "k": "\u043a\u03ba\u1d0b", "l": "\u04cf\u029f|", "m": "\u043c\u1d0d", "n": "\u0578\u0274",
+            "o": "\u043e\u03bf\u0585\u1d0f", "p": "\u0440\u03c1\u1d18", "r": "\u0433\u0280", "s": "\u0455\ua731",
+            "t": "\u0442\u03c4\u1d1b", "u": "\u03c5\u057d\u1d1c", "x": "\u0445", "y": "\u0443\u03b3\u028f",
             "-": "\u2010\u2012\u2013\u2014\u2212",
         }.items()
         for char in chars
     }
-)
+)  # fmt: skip
 """Letters of other scripts that look like Latin ones."""
 _ROLE: Final = re.compile(
     r"<(?=\|[\w.:/-]{1,40}\|>|\uff5c[^<>\n\uff5c]{1,40}\uff5c>|(?:start|end)_of_turn>|</?SYS>>|/?SYS>>)"

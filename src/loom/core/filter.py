@@ -102,27 +102,27 @@ class Range:
 
 
 @dataclass(frozen=True, slots=True)
-class And:
-    """All of these fit."""
-
+class _Several:
     filters: tuple[Filter, ...]
 
     def __init__(self, *filters: Filter) -> None:
         object.__setattr__(self, "filters", _checked(filters))
+
+
+class And(_Several):
+    """All of these fit."""
+
+    __slots__ = ()
 
     def matches(self, record: object) -> bool:
         """Whether `record` fits."""
         return all(f.matches(record) for f in self.filters)
 
 
-@dataclass(frozen=True, slots=True)
-class Or:
+class Or(_Several):
     """One of these fits."""
 
-    filters: tuple[Filter, ...]
-
-    def __init__(self, *filters: Filter) -> None:
-        object.__setattr__(self, "filters", _checked(filters))
+    __slots__ = ()
 
     def matches(self, record: object) -> bool:
         """Whether `record` fits."""

@@ -1,4 +1,4 @@
-"""Locks in forked processes: the thread that held one is not there any longer, so nobody would release it."""
+"""Locks in forked processes: the thread that held one does not exist there, so it would never be released."""
 
 from __future__ import annotations
 

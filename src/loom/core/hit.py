@@ -1,4 +1,4 @@
-"""What a search returns: a record or a passage, its score, and why."""
+"""Search results: a record or a passage, its score, and why."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from loom.errors import UsageError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passage:
-    """A piece of a document: `text` is what stands from character `start` to `end` of it."""
+    """A piece of a document: `text` is its characters from `start` to `end`."""
 
     kind: ClassVar[str] = "passage"
 
@@ -36,14 +36,14 @@ class Passage:
         object.__setattr__(self, "attributes", checked_attributes(self.attributes))
 
 
-Found: TypeAlias = Record | Passage
+HitItem: TypeAlias = Record | Passage
 
 
 @dataclass(frozen=True, slots=True)
 class Hit:
     """One result. `why` holds the score of each signal that spoke for it (`bm25`, `dense`, `time`, ...)."""
 
-    item: Found
+    item: HitItem
     score: float
     why: Mapping[str, float] = field(default_factory=dict[str, float], hash=False)
 
@@ -54,7 +54,7 @@ class Hit:
         object.__setattr__(self, "why", dict(self.why))
 
 
-def scored(item: Found, why: dict[str, float]) -> Hit:
+def scored(item: HitItem, why: dict[str, float]) -> Hit:
     """A hit that the sum of its signals is the score of, made without a check: its numbers were computed here.
 
     One recall makes hundreds.

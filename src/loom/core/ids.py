@@ -33,19 +33,9 @@ class ShortIds:
     """
 
     __slots__ = (
-        "__weakref__",
-        "_inverse",
-        "_lock",
-        "_offset",
-        "_powers",
-        "_reserved",
-        "_size",
-        "_start",
-        "_step",
-        "_used",
-        "_value",
-        "_width",
-    )
+        "__weakref__", "_inverse", "_lock", "_offset", "_powers", "_reserved", "_size", "_start", "_step", "_used",
+        "_value", "_width",
+    )  # fmt: skip
 
     def __init__(self, start: int | None = None) -> None:
         self._start = start

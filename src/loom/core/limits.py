@@ -1,4 +1,4 @@
-"""How much text each call takes, in characters unless a name says otherwise, and why so much.
+"""Size limits of each call, in characters unless a name says otherwise, with their reasons.
 
 What is over a limit is refused in words before anything reads it, or cut where the call says so: see check_length() and
 shortened(). docs/reference/limits.md is the same list for people; a test compares the two.
@@ -33,7 +33,7 @@ MAX_FOLDER: Final = 100_000_000
 """What the files of one call of load_folder() have together: they are held in memory until they are added."""
 
 MAX_QUERY: Final = 2_000
-"""A question to memory or to a corpus. What is asked stands in a few sentences; of a longer message the beginning is
+"""A question to memory or to a corpus. A question has a few sentences; of a longer message the beginning is
 searched for, because every word costs a look into the index."""
 
 MAX_NAME: Final = 200
@@ -70,10 +70,10 @@ MAX_TOOL_INPUT: Final = 1_000_000
 # -- how much of it is looked at -----------------------------------------------------------------------------
 
 RULES_READ: Final = 4_000
-"""The longest message that rules draw facts from: what is longer is a document, not a plain statement."""
+"""The longest message that rules extract facts from: what is longer is a document, not a plain statement."""
 
 RULES_FIND: Final = 50
-"""Facts that rules draw from one message at the most, as many as a model may list."""
+"""Facts that rules extract from one message at the most, as many as a model may list."""
 
 RANKED: Final = 10_000
 """How much of a record the ranking compares with a question and upkeep judges it by. All of it is searched."""

@@ -78,7 +78,7 @@ class ToolCallPart:
 
 @dataclass(frozen=True, slots=True)
 class ToolResultPart:
-    """What a tool answered; `content` is text, pictures and documents. Plain text is taken for one text part."""
+    """A tool's answer; `content` is text, pictures and documents. Plain text is taken for one text part."""
 
     call_id: str
     content: tuple[TextPart | ImagePart | DocumentPart, ...]
@@ -264,7 +264,7 @@ def content_hash(part: Part) -> str:
 
 
 def _parts_of(given: object, kinds: tuple[type, ...], where: str) -> tuple[Any, ...]:
-    """Parts as a tuple; text becomes one part, anything else that is no part is refused."""
+    """Parts as a tuple; text becomes one part, anything else that is not a part is refused."""
     if isinstance(given, str):
         return (TextPart(given),) if given else ()
     parts = tuple(given) if isinstance(given, list | tuple) else (given,)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]

@@ -32,20 +32,25 @@ _T = TypeVar("_T")
 Data: TypeAlias = dict[str, JSON]
 
 PARTS: dict[str, type[Part]] = {
-    "text": TextPart,
-    "image": ImagePart,
-    "document": DocumentPart,
-    "tool_call": ToolCallPart,
-    "tool_result": ToolResultPart,
-    "thinking": ThinkingPart,
-    "native": NativePart,
-}
+    "text": TextPart, "image": ImagePart, "document": DocumentPart, "tool_call": ToolCallPart,
+    "tool_result": ToolResultPart, "thinking": ThinkingPart, "native": NativePart,
+}  # fmt: skip
 _NAMES = {made: name for name, made in PARTS.items()}
 _FIELDS = {name: tuple(f.name for f in fields(made)) for name, made in PARTS.items()}
 _ANY_TYPE = frozenset({"input"})
 _TYPES: dict[str, type] = {"content": list, "is_error": bool, "body": dict}
 """The JSON type of a part's field; all others are text."""
-_USAGE = tuple(f.name for f in fields(Usage))
+_USAGE: dict[str, type] = {f.name: int for f in fields(Usage)}
+_COMPACTION: dict[str, type] = {
+    "id": str, "at": datetime, "strategy": str, "replacements": list, "tokens_before": int, "tokens_after": int,
+}  # fmt: skip
+_CHECKPOINT: dict[str, type] = {
+    "format_version": int, "id": str, "session_id": str, "at": datetime, "position": int, "turn": int,
+}  # fmt: skip
+_CHECKPOINT_MORE: dict[str, type] = {
+    "parent": str, "compactions": tuple, "pins": tuple, "usage": dict, "unfinished": bool,
+}  # fmt: skip
+"""The fields that are left out where they say nothing."""
 
 
 def to_bytes(value: JSON) -> bytes:
@@ -75,7 +80,7 @@ def part_from_dict(data: JSON) -> Part:
     """The part of part_to_dict(); raises UsageError where this is none."""
     kind = _field(data, "type", str, "a part")
     if kind not in PARTS:
-        raise UsageError(f"type={kind!r} is no kind of part; use one of {', '.join(PARTS)}")
+        raise UsageError(f"type={kind!r} is not a kind of part; use one of {', '.join(PARTS)}")
     what = f"a part of type {kind}"
     _check_names(data, ("type", *_FIELDS[kind]), what)
     values = {name: _part_field(data, name, what) for name in _FIELDS[kind] if name in data}
@@ -85,12 +90,12 @@ def part_from_dict(data: JSON) -> Part:
 
 
 def message_to_dict(message: Message, put: Callable[[Part], JSON] = part_to_dict) -> Data:
-    """A message as a JSON object; `put` says what stands for a part, a reference for example."""
+    """A message as a JSON object; `put` encodes a part, as a reference for example."""
     return {"role": message.role, "parts": [put(part) for part in message.parts]}
 
 
 def message_from_dict(data: JSON, get: Callable[[JSON], Part] = part_from_dict) -> Message:
-    """The message of message_to_dict(); `get` finds the part that a value stands for."""
+    """The message of message_to_dict(); `get` decodes a part."""
     what = "a message"
     _check_names(data, ("role", "parts"), what)
     role, parts = _field(data, "role", str, what), _list(data, "parts", what)
@@ -98,7 +103,7 @@ def message_from_dict(data: JSON, get: Callable[[JSON], Part] = part_from_dict) 
 
 
 def entry_to_dict(entry: LogEntry, put: Callable[[Part], JSON] = part_to_dict) -> Data:
-    """A log entry as a JSON object; `put` says what stands for a part."""
+    """A log entry as a JSON object; `put` encodes a part."""
     found: Data = {"id": entry.id, "at": entry.at.isoformat()}
     if isinstance(entry, LoggedMessage):
         return {"type": "message", **found, **message_to_dict(entry.message, put)}
@@ -120,16 +125,10 @@ def entry_from_dict(data: JSON, get: Callable[[JSON], Part] = part_from_dict) ->
         message = message_from_dict({"role": data.get("role"), "parts": data.get("parts")}, get)
         return LoggedMessage(_field(data, "id", str, kind), _time(data, kind), message)
     if kind != "compaction":
-        raise UsageError(f"type={kind!r} is no kind of log entry; use message or compaction")
-    _check_names(data, ("type", *(f.name for f in fields(Compaction))), "a compaction")
-    return Compaction(
-        id=_field(data, "id", str, kind),
-        at=_time(data, kind),
-        strategy=_field(data, "strategy", str, kind),
-        replacements=tuple(_replacement_from_dict(one, get) for one in _list(data, "replacements", kind)),
-        tokens_before=_field(data, "tokens_before", int, kind),
-        tokens_after=_field(data, "tokens_after", int, kind),
-    )
+        raise UsageError(f"type={kind!r} is not a kind of log entry; use message or compaction")
+    values = _fields({name: value for name, value in data.items() if name != "type"}, "a compaction", _COMPACTION)
+    replacements = tuple(_replacement_from_dict(one, get) for one in values.pop("replacements"))
+    return Compaction(**values, replacements=replacements)
 
 
 def checkpoint_to_dict(checkpoint: Checkpoint) -> Data:
@@ -150,27 +149,14 @@ def checkpoint_from_dict(data: JSON) -> Checkpoint:
 
     Raises:
         FormatTooNew: a newer Loom wrote it.
-        UsageError: this is no checkpoint; the message says what is wrong.
+        UsageError: this is not a checkpoint; the message says what is wrong.
     """
     what = "a checkpoint"
     version = _field(data, "format_version", int, what)
     check_format(version, f"checkpoint {data.get('id')!r}")
-    _check_names(data, tuple(f.name for f in fields(Checkpoint) if f.compare), what)
-    usage = data.get("usage", {})
-    _check_names(usage, _USAGE, "usage")
-    return Checkpoint(
-        id=_field(data, "id", str, what),
-        session_id=_field(data, "session_id", str, what),
-        at=_time(data, what),
-        position=_field(data, "position", int, what),
-        turn=_field(data, "turn", int, what),
-        parent=_field(data, "parent", str, what) if "parent" in data else None,
-        compactions=_texts(data, "compactions", what) if "compactions" in data else (),
-        pins=_texts(data, "pins", what) if "pins" in data else (),
-        usage=Usage(**{name: _field(usage, name, int, "usage") for name in usage}),
-        unfinished=_field(data, "unfinished", bool, what) if "unfinished" in data else False,
-        format_version=version,
-    )
+    values = _fields(data, what, _CHECKPOINT, _CHECKPOINT_MORE)
+    usage = Usage(**_fields(values.pop("usage", {}), "usage", {}, _USAGE))
+    return Checkpoint(**values, usage=usage)
 
 
 def log_to_dict(checkpoint: Checkpoint, entries: Sequence[LogEntry]) -> Data:
@@ -218,8 +204,25 @@ def _part_field(data: Mapping[str, JSON], name: str, what: str) -> Any:
     return _field(data, name, cast("type[Any]", _TYPES.get(name, str)), what)
 
 
+def _fields(
+    data: JSON, what: str, required: Mapping[str, type], optional: Mapping[str, type] | None = None
+) -> dict[str, Any]:
+    """The fields of an object, each of its type and no others; a tuple is one of texts."""
+    kinds = {**required, **(optional or {})}
+    _check_names(data, tuple(kinds), what)
+    read: dict[type, Callable[[str], Any]] = {
+        datetime: lambda _: _time(data, what),
+        tuple: lambda name: _texts(data, name, what),
+    }
+    return {
+        name: read[kind](name) if kind in read else _field(data, name, kind, what)
+        for name, kind in kinds.items()
+        if name in required or name in data
+    }
+
+
 def _field(data: JSON, name: str, kind: type[_T], what: str) -> _T:
-    """A field of an object, of exactly this type: true is no number."""
+    """A field of an object, of exactly this type: true is not a number."""
     if not isinstance(data, dict):
         raise UsageError(f"{what} is a {type(data).__name__}; give a JSON object")
     value: Any = data.get(name)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
@@ -259,4 +262,4 @@ def _made(make: Callable[[], _T], what: str) -> _T:
     except UsageError:
         raise
     except (TypeError, ValueError) as error:
-        raise UsageError(f"this is no {what.removeprefix('a ')}: {error}") from error
+        raise UsageError(f"this is not {what}: {error}") from error

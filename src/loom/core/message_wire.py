@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias, cast
 
 from loom.core.message import (
@@ -31,6 +31,7 @@ FAILED = "[The call failed.]"
 """How a tool result that is an error begins where a provider has no field for it."""
 
 _Body: TypeAlias = Mapping[str, Any]
+_ShownPart: TypeAlias = TextPart | ImagePart | DocumentPart
 _MARKERS = frozenset({"cache_control", "prompt_cache_breakpoint"})
 _OPENAI_ROLES: dict[str, Role] = {
     "system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "user",
@@ -73,7 +74,8 @@ def _anthropic_part(block: _Body) -> Part:
             return ToolCallPart(_text(block, "id", where), _text(block, "name", where), block.get("input", {}))
         case "tool_result":
             call_id = _text(block, "tool_use_id", "a tool_result block")
-            return ToolResultPart(call_id, _anthropic_result(block.get("content")), block.get("is_error") is True)
+            content = _result_parts(block.get("content"), "a tool_result block", _anthropic_shown)
+            return ToolResultPart(call_id, tuple(content), block.get("is_error") is True)
         case "thinking":
             return ThinkingPart(_text(block, "thinking", "a thinking block", may_be_empty=True), block.get("signature"))
         case "redacted_thinking":
@@ -82,15 +84,7 @@ def _anthropic_part(block: _Body) -> Part:
             return _anthropic_shown(block) or _native("anthropic", block)
 
 
-def _anthropic_result(content: Any) -> tuple[TextPart | ImagePart | DocumentPart, ...]:
-    if content is None or isinstance(content, str):
-        return (TextPart(content),) if content else ()
-    # A tool result holds no provider's own block: what has no neutral form stays readable as JSON.
-    blocks = _blocks(content, "a tool_result block")
-    return tuple(_anthropic_shown(block) or TextPart(json.dumps(_plain(block), ensure_ascii=False)) for block in blocks)
-
-
-def _anthropic_shown(block: _Body) -> TextPart | ImagePart | DocumentPart | None:
+def _anthropic_shown(block: _Body) -> _ShownPart | None:
     """Text, a picture or a document; None where it is something else, or lies elsewhere."""
     type, source = block.get("type"), cast("_Body", block.get("source") or {})
     if type == "text":
@@ -152,16 +146,12 @@ def _openai_parts(content: Any) -> list[Part]:
 
 
 def _openai_result(call_id: str, content: Any) -> ToolResultPart:
-    if content is None or isinstance(content, str):
-        shown: list[TextPart | ImagePart | DocumentPart] = [TextPart(content)] if content else []
-    else:
-        blocks = _blocks(content, "the result of a tool")
-        shown = [_openai_shown(one) or TextPart(json.dumps(_plain(one), ensure_ascii=False)) for one in blocks]
-    first = shown[0] if shown else None
-    is_error = isinstance(first, TextPart) and (first.text == FAILED or first.text.startswith(f"{FAILED}\n"))
-    if is_error and isinstance(first, TextPart):
-        said = first.text.removeprefix(FAILED).removeprefix("\n")
-        shown[:1] = [TextPart(said)] if said else []
+    shown = _result_parts(content, "the result of a tool", _openai_shown)
+    text = shown[0].text if shown and isinstance(shown[0], TextPart) else ""
+    is_error = text == FAILED or text.startswith(f"{FAILED}\n")
+    if is_error:
+        rest = text.removeprefix(FAILED).removeprefix("\n")
+        shown[:1] = [TextPart(rest)] if rest else []
     return ToolResultPart(call_id, tuple(shown), is_error)
 
 
@@ -185,7 +175,7 @@ def _arguments(given: Any) -> JSON:
         return given
 
 
-def _openai_shown(part: _Body) -> TextPart | ImagePart | DocumentPart | None:
+def _openai_shown(part: _Body) -> _ShownPart | None:
     """Text, a picture or a document; None where it is something else, or lies elsewhere."""
     type = part.get("type")
     if type in _TEXTS:
@@ -217,6 +207,14 @@ def _dialect(part: _Body) -> str:
 
 
 # -- both ----------------------------------------------------------------------------------------------------
+
+
+def _result_parts(content: Any, where: str, read: Callable[[_Body], _ShownPart | None]) -> list[_ShownPart]:
+    """The parts of a tool's result. It holds no provider's own block: what has no neutral form is shown as JSON."""
+    if content is None or isinstance(content, str):
+        return [TextPart(content)] if content else []
+    blocks = _blocks(content, where)
+    return [read(block) or TextPart(json.dumps(_plain(block), ensure_ascii=False)) for block in blocks]
 
 
 def _native(provider: str, block: _Body) -> NativePart:

@@ -1,4 +1,4 @@
-"""What memory keeps: episodes, facts and working blocks, and whether each may be trusted."""
+"""Memory records: episodes, facts and working blocks, and whether each may be trusted."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Layer(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """Where a text came from, and whether it may be taken as an instruction.
+    """The origin of a text, and whether it may be taken as an instruction.
 
     Only the caller grants trust. Text that is not trusted stays data, at any depth of derivation.
     """
@@ -189,7 +189,7 @@ Record: TypeAlias = Episode | Fact | WorkingBlock
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
-    """What a forget removed, counted by kind, and what it could not remove yet, in words.
+    """The result of a forget: removed records counted by kind, and what is still pending, in words.
 
     An empty `pending` is a promise: nothing is left.
     """
@@ -200,7 +200,7 @@ class Receipt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreReceipt:
-    """What one store removed of a person; `store` says which one, in words."""
+    """What one store removed of a user; `store` names it, in words."""
 
     store: str
     removed: Mapping[str, int] = field(hash=False)
@@ -209,7 +209,7 @@ class StoreReceipt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Erasure:
-    """The receipt of erasing a person: each store by itself, and all of them together."""
+    """The receipt of erasing a user: each store by itself, and all of them together."""
 
     user_id: str
     stores: tuple[StoreReceipt, ...]
@@ -243,12 +243,9 @@ def with_attributes(episode: Episode, more: Mapping[str, Scalar]) -> Episode:
 
 def checked_attributes(attributes: Mapping[str, Scalar]) -> dict[str, Scalar]:
     """A private copy of a record's attributes; refuses what no store can keep or compare."""
-    return {name: _checked_attribute(name, value) for name, value in attributes.items()}
-
-
-def _checked_attribute(name: str, value: Scalar) -> Scalar:
-    check_text(name, "the name of an attribute")
-    return checked_scalar(value, f"the attribute {name!r}")
+    for name in attributes:
+        check_text(name, "the name of an attribute")
+    return {name: checked_scalar(value, f"the attribute {name!r}") for name, value in attributes.items()}
 
 
 def checked_scalar(value: Scalar, what: str) -> Scalar:

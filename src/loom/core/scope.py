@@ -1,4 +1,4 @@
-"""Whose data it is: the scope that comes first in every store call."""
+"""The scope: whose data a store call is about; its first argument, always."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from loom.errors import ScopeRequired
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """One user of one namespace, or one session of that user. There is no scope for "everybody".
+    """One user of one namespace, or one session of that user. There is no scope for all users.
 
     Ids are kept exactly as given: no trimming, no case folding, no Unicode normalisation, and no
     character has a meaning. Each takes at most 512 bytes of UTF-8.

@@ -22,7 +22,7 @@ VOLATILE: tuple[SectionName, ...] = ("step", "attention")
 
 
 class Stability(Enum):
-    """How long the bytes of a part are expected to stay where they are."""
+    """The expected lifetime of a part's bytes at their position."""
 
     STATIC = "static"
     """The same in every request of a session."""
@@ -33,13 +33,8 @@ class Stability(Enum):
 
 
 STABILITY: dict[SectionName, Stability] = {
-    "foundation": Stability.STATIC,
-    "focus": Stability.STATIC,
-    "topic": Stability.STATIC,
-    "convo": Stability.APPEND,
-    "step": Stability.VOLATILE,
-    "attention": Stability.VOLATILE,
-}
+    **dict.fromkeys(STATIC, Stability.STATIC), "convo": Stability.APPEND, **dict.fromkeys(VOLATILE, Stability.VOLATILE),
+}  # fmt: skip
 
 
 def default_role(section: SectionName) -> Role:

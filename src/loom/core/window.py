@@ -1,4 +1,4 @@
-"""The window: what the model sees on one call, immutable, with prefixes shared between compiles."""
+"""The window: the content a model sees on one call, immutable, with prefixes shared between compiles."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class View(Protocol):
 
 
 class Run:
-    """Some entries of one context that one compile added to one section, and what stood before them.
+    """A link of a section's chain: the entries one compile added, and the link before.
 
     Runs form a chain: a later window that only grew holds the earlier run itself, not a copy.
     `sources` are the entries as they were added, `items` what is shown of them (a conversation is put
@@ -71,7 +71,7 @@ class Run:
         self.texts = [item.text for item in items]
         self.count = len(items)
         self.chars = sum(map(len, self.texts))
-        if parent is not None:  # both are of the whole chain up to here
+        if parent is not None:  # sums of the whole chain, so that a long conversation is never counted again
             self.count += parent.count
             self.chars += parent.chars
 
@@ -88,7 +88,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """Something a person should know about this window. `entry` names the entry it is about."""
+    """A note for people about this window. `entry` names the entry it is about."""
 
     code: str
     message: str
@@ -127,7 +127,7 @@ class Past(NamedTuple):
 
 
 class Window:
-    """What the model sees on one call.
+    """The content a model sees on one call.
 
     Immutable: nothing that happens to the context afterwards reaches it. `str()` is the plain text.
     """
@@ -207,18 +207,17 @@ class Window:
             return tuple(h if s in wanted else None for s, h in zip(SECTIONS, heads, strict=True))
 
         past = tuple(p._replace(heads=chosen(p.heads)) for p in self._past)
-        return Window(
-            self.context, chosen(self.heads), tools=self.tools, notices=self.notices, past=past, void=self.void
-        )
+        return self._with(chosen(self.heads), past, self.void)
 
     def with_items(self, section: SectionName, items: Sequence[View], *, void: frozenset[str]) -> Window:
         """This window with other items in one section; `void` joins what is void already."""
         at = SECTIONS.index(section)
         run = Run(None, section, self.context, tuple(items), tuple(items)) if items else None
         heads = (*self.heads[:at], run, *self.heads[at + 1 :])
-        return Window(
-            self.context, heads, tools=self.tools, notices=self.notices, past=self._past, void=self.void | void
-        )
+        return self._with(heads, self._past, self.void | void)
+
+    def _with(self, heads: tuple[Run | None, ...], past: tuple[Past, ...], void: frozenset[str]) -> Window:
+        return Window(self.context, heads, tools=self.tools, notices=self.notices, past=past, void=void)
 
     def __str__(self) -> str:
         groups: list[str] = []

@@ -1,4 +1,4 @@
-"""How a text becomes the terms that lexical search compares: cut, folded, stemmed.
+"""Text analysis for lexical search: words cut, folded and stemmed into terms.
 
 Every store uses the same analysis, so that a query finds the same records whatever keeps them.
 """
@@ -25,11 +25,11 @@ STOP_WORDS = frozenset(
     youre yours yourself yourselves youve
     """.split()  # noqa: SIM905
 )
-"""English words that say nothing about a topic, spelled as tokens() gives them."""
+"""English words that do not tell a topic, spelled as tokens() gives them."""
 
 # Scripts written without spaces: a run of them is cut into pairs of characters.
 _UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
-# The vowel signs of Indic scripts are no letters to a regular expression, but part of a word.
+# The vowel signs of Indic scripts are not letters to a regular expression, but part of a word.
 _LETTERS = rf"(?:[^\W_\u0900-\u0dff{_UNSPACED}]|[\u0900-\u0963\u0966-\u0dff])+"
 _WORD = re.compile(rf"[{_UNSPACED}]+|{_LETTERS}(?:['\u2019]{_LETTERS})*")
 _ASCII_WORD = re.compile(r"[a-z0-9]+(?:'[a-z0-9]+)*")
@@ -105,6 +105,7 @@ def _joined(word: str) -> str:
     return _APOSTROPHES.sub("", _POSSESSIVE.sub("", word))
 
 
+# Stored indexes hold these stems: a stemmer with other results would not find what is stored.
 @lru_cache(maxsize=50_000)
 def stem(word: str) -> str:
     """The stem of a folded English word by Porter's rules of 1980; any other word comes back as it is."""
@@ -175,12 +176,12 @@ def _past(word: str) -> str:
     for ending in ("ed", "ing"):
         if word.endswith(ending):
             base = word[: -len(ending)]
-            return _mended(base) if _has_vowel(base) else word
+            return _respelled(base) if _has_vowel(base) else word
     return word
 
 
-def _mended(word: str) -> str:
-    """What `ed` or `ing` was taken from, spelled as a verb again."""
+def _respelled(word: str) -> str:
+    """The verb that `ed` or `ing` was cut from, spelled as a verb again."""
     if word.endswith(("at", "bl", "iz")):
         return word + "e"
     if _ends_double(word) and word[-1] not in "lsz":

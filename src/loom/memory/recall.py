@@ -14,7 +14,7 @@ from typing import TypeAlias, get_args
 from loom.core.clock import Clock
 from loom.core.filter import And, Eq, Filter, In, Not, Or
 from loom.core.heavy import off_loop
-from loom.core.hit import Found, Hit
+from loom.core.hit import Hit, HitItem
 from loom.core.limits import MAX_QUERY, RANKED
 from loom.core.record import Episode, Fact, Layer, Record
 from loom.core.scope import Scope
@@ -271,7 +271,7 @@ class Recall:
         by_id = {hit.item.id: hit for hit in hits}
         return tuple(by_id[piece.id] for piece in kept.pieces), kept.tokens
 
-    def _piece(self, item: Found) -> Piece:
+    def _piece(self, item: HitItem) -> Piece:
         # A fact says more than the turn it came from: it is shown beside it, never in its place.
         tokens = self._counter.count(item.text)
         return Piece(id=item.id, text=item.text, tokens=tokens, sources=_sources(item), lossy=is_summary(item))
@@ -290,7 +290,7 @@ def _check(question: str, limit: int, halves: Halves, min_score: float | None) -
         raise UsageError(f"recall was given min_score={min_score!r}; give a number")
 
 
-def _sources(item: Found) -> tuple[str, ...]:
+def _sources(item: HitItem) -> tuple[str, ...]:
     return item.sources if isinstance(item, Episode) else ()
 
 
@@ -310,7 +310,7 @@ def _speakers(hits: Sequence[Hit]) -> set[str]:
     return {speaker for item in by_words if (speaker := _speaker(item))}
 
 
-def _speaker(record: Found) -> str | None:
+def _speaker(record: HitItem) -> str | None:
     """The person who spoke; None where a role did."""
     return record.speaker if isinstance(record, Episode) and role_of(record) is None else None
 

@@ -27,8 +27,8 @@ class Approve(Protocol):
     """Decides about one call; a function, sync or async.
 
     Laws:
-    - the calls of one answer are asked about one after the other, in order, before any of them is made;
-    - whatever is not True is a refusal, and so is an error: the model is told, and the turn goes on;
+    - the calls of one answer are submitted one after the other, in order, before any of them is made;
+    - whatever is not True is a refusal, and so is an error: the model gets the reason, and the turn goes on;
     - a sync function runs in a thread, so it may wait for a person.
     """
 

@@ -14,13 +14,13 @@ from loom.protocols.token_counter import TokenCounter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rewrite:
-    """What a compactor proposes: which runs are shown as what. Whatever is not covered stays verbatim."""
+    """A compactor's proposal: replacements for runs of messages. The rest stays verbatim."""
 
     replacements: tuple[Replacement, ...]
     dropped_thinking: int = 0
     """Thinking parts that are no longer shown because the rewrite invalidates them."""
     usage: Usage = field(default_factory=Usage)
-    """What making it cost, where a model was asked."""
+    """Usage of the model calls that made it, if any."""
 
     @property
     def covered(self) -> frozenset[str]:
@@ -34,7 +34,7 @@ class Compactor(Protocol):
 
     Laws:
     - after the rewrite at most `target` tokens are shown, by `counter`; if that cannot be had it raises
-      CannotCompact with the reason, and never returns less than was asked;
+      CannotCompact with the reason, and never returns a rewrite above the target;
     - every message in `keep` (the current request, pins) stays verbatim;
     - each replacement covers a run of shown messages, in order; no two overlap;
     - every tool call that is shown has its result right behind it, and every result its call;
@@ -49,12 +49,7 @@ class Compactor(Protocol):
         ...
 
     async def compact(
-        self,
-        shown: Sequence[Shown],
-        *,
-        target: int,
-        counter: TokenCounter,
-        keep: AbstractSet[str] = frozenset(),
+        self, shown: Sequence[Shown], *, target: int, counter: TokenCounter, keep: AbstractSet[str] = frozenset()
     ) -> Rewrite:
         """A rewrite that brings `shown` down to `target` tokens."""
         ...

@@ -1,4 +1,4 @@
-"""Finding facts in what was said."""
+"""Extracting facts from episodes."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from loom.errors import UsageError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """A fact somebody stated, before memory decides what to do with it. `sources` are the episodes that say it.
+    """A stated fact, before memory decides what to do with it. `sources` are the episodes that say it.
 
     With `retracts` it takes a fact back: what is known of the subject under the predicate with this object, or with any
-    where the object is empty, is over since `valid_until`; `valid_from` is when that was said. What is not known is not
-    retracted into anything. `changes` says that something else was so before, in the words of the claim.
+    where the object is empty, is over since `valid_until`; `valid_from` is the time of that statement. A fact that is
+    not known is not retracted. `changes` says that something else was so before, in the words of the claim.
     `importance` is that of the episodes: they become at least as important.
     """
 
@@ -49,13 +49,13 @@ class Claim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extraction:
-    """What was found, what was passed over and why, and what it cost."""
+    """The result of an extraction: claims, what was skipped and why, and usage."""
 
     claims: tuple[Claim, ...]
     skipped: tuple[str, ...] = ()
     usage: Usage = field(default_factory=Usage)
     unread: int = 0
-    """Replies that could not be read at all: what they were asked about is worth another try."""
+    """Replies that could not be read at all: their episodes are worth another try."""
 
 
 @runtime_checkable

@@ -60,14 +60,14 @@ class KeepsJobs(Protocol):
     - enqueue() and put() in one `write` are durable together, or neither is;
     - a job whose key is open already is not queued again; the count returned leaves it out;
     - lease() with `kinds` gives jobs of these kinds alone, however many others are older; those stay as they are;
-    - a job is leased to one holder at a time; after `until` anybody may lease it again, with `attempts` one higher;
+    - a job is leased to one holder at a time; after `until` any holder may lease it again, with `attempts` one higher;
     - finish() applies the effects and closes the job in one transaction, and only while the lease is the newest:
       a holder that comes late raises StoreConflict and changes nothing;
     - fail() puts the job back for `retry_at`, or with None makes it a dead letter, which stays until it is dropped;
     - epoch() changes whenever text of the user goes: a record is deleted or forgotten, or gets another text. Given
       `since`, write() and finish() raise StaleWrite and change nothing if the epoch is another one by now, in the
       transaction that would have written: what was prepared from a read never brings back what was removed after it;
-    - forget() of a user removes his jobs and dead letters, and a lease on one of them can no longer be finished.
+    - forget() of a user removes their jobs and dead letters, and a lease on one of them can no longer be finished.
     """
 
     async def epoch(self, scope: Scope) -> str:

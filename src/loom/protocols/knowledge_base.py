@@ -32,7 +32,7 @@ class Document:
 
 @runtime_checkable
 class KnowledgeBase(Protocol):
-    """One corpus, for whoever holds the object. It keeps nothing about a user, so it takes no scope.
+    """One corpus of documents, the same for all users; so it takes no scope.
 
     Laws:
     - adding the same document again adds nothing; other text under its id replaces all of its passages;

@@ -18,7 +18,7 @@ from loom.protocols.embedder import Vector
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
-    """What to look for: words, a vector, a filter, or several of them.
+    """A search: by words, a vector, a filter, or several of them.
 
     `at` and `known_at` ask for facts true then, as believed then; None is now. `history` brings retired
     facts too, `archived` episodes that are no longer shown.
@@ -62,7 +62,7 @@ class MemoryStore(Protocol):
     - every hit says why, signal by signal;
     - list() goes by id and `after` continues it, so that pages neither repeat nor skip what was there all along;
     - after delete() or forget() nothing is found by any call, and no row, vector or index term is left, or
-      the receipt says what is pending; nobody else's records are touched;
+      the receipt says what is pending; no other user's records are touched;
     - text is data: no character of an id, a text or a filter reaches a query language.
     """
 
@@ -136,8 +136,8 @@ class KeepsVectors(Protocol):
     """A store that searches `Query.vector`; any other store refuses it with UsageError.
 
     Laws:
-    - bind() fixes whose vectors these are; with another identity or dimension it raises EmbedderMismatch, with an
-      empty identity or no dimension UsageError, and before it no vector is taken;
+    - bind() fixes the embedder of the vectors; with another identity or dimension it raises EmbedderMismatch, with an
+      empty identity or no dimension UsageError, and before it no vector is accepted;
     - a vector of another dimension, or with a NaN, is refused with UsageError;
     - a vector lives and dies with its record; the vector of an unknown record is refused with NotFound.
     """
@@ -153,7 +153,7 @@ class KeepsVectors(Protocol):
 
 @runtime_checkable
 class SearchesApart(Protocol):
-    """A store that finds what words and what a vector bring in one go, each ranked for itself.
+    """Hybrid search in one call: two lists, by words and by vector, each ranked by itself.
 
     Laws: the records are those that search() finds with the text of the query and its limit, and with its vector and
     the limit `near`; `why` holds what words say of those that words found, and the cosine of all that have a vector;
@@ -194,7 +194,7 @@ class Reembeds(Protocol):
 
 @runtime_checkable
 class Scrubs(Protocol):
-    """A store in whose files deleted text may stay for a while, and that can be told to leave none of it."""
+    """A store whose files may hold deleted text for a while, and that can remove it."""
 
     async def scrub(self) -> tuple[str, ...]:
         """Leave no bytes of what was deleted; returns what is pending, in words."""
@@ -203,7 +203,7 @@ class Scrubs(Protocol):
 
 @runtime_checkable
 class Sweeps(Protocol):
-    """A store on a server that can be told to write its files anew, which takes longer than anybody waits for."""
+    """A store on a server whose files can be rewritten, which takes too long to wait for in a call."""
 
     async def sweep(self) -> tuple[str, ...]:
         """Leave no bytes of what was deleted in the files of the server; returns what is pending, in words."""
@@ -240,7 +240,7 @@ class KeepsKeys(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FoundBy:
-    """What finds a record beside its own text: its keys by kind, and its vector if it has one."""
+    """A record's search keys beside its own text: keys by kind, and its vector if it has one."""
 
     keys: Mapping[str, str] = field(default_factory=dict[str, str], hash=False)
     vector: Vector | None = field(default=None, repr=False, compare=False)
@@ -248,7 +248,7 @@ class FoundBy:
 
 @runtime_checkable
 class HandsOver(Protocol):
-    """A store that records can be moved out of, with all that finds them.
+    """A store whose records can be exported with their search keys and vectors.
 
     Laws: found_by() gives the keys that put_keys() set, and a vector in the direction of the one that put_vectors()
     set; what the scope does not see is left out.

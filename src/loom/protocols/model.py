@@ -15,7 +15,7 @@ or the provider paused it and wants it sent back to go on."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSettings:
-    """How to answer. None leaves the provider's default; `extra` is passed on as it is."""
+    """Settings of an answer. None leaves the provider's default; `extra` is passed on as it is."""
 
     max_output: int | None = None
     temperature: float | None = None
@@ -37,7 +37,7 @@ class Rendered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelRequest:
-    """One call: what is said, provider-neutral, and the bytes to say it with where they are already made."""
+    """One call: the provider-neutral messages, and the rendered body where it is already made."""
 
     messages: tuple[Message, ...]
     system: tuple[str, ...] = ()
@@ -112,8 +112,8 @@ class Model(Protocol):
     - tool call ids are unique within a response, and `stop` is `tool` exactly when a call waits for a result;
     - usage is always there, with cache reads and writes inside `input`;
     - failures are errors of loom.errors: ContextOverflow with limit and size where known, RateLimited with
-      retry_after where told, ProviderUnavailable, BadResponse; a broken stream raises and never ends quietly;
-    - it never retries: whoever calls decides;
+      retry_after where known, ProviderUnavailable, BadResponse; a broken stream raises and never ends quietly;
+    - it never retries: the caller decides;
     - cancelling the call, or closing the stream, stops the request.
     """
 

@@ -27,7 +27,7 @@ class TokenCounter(Protocol):
     Laws:
     - never negative; the empty text is 0; deterministic;
     - additive over parts within the declared error;
-    - whoever decides (a trigger) and whoever predicts (a plan) use the same counter.
+    - a trigger that decides and a plan that predicts use the same counter.
     """
 
     @property

@@ -13,12 +13,12 @@ ToolOutput: TypeAlias = str | Sequence[TextPart | ImagePart | DocumentPart]
 
 @runtime_checkable
 class Tool(Protocol):
-    """Something a model may ask for.
+    """A tool that a model may call.
 
     Laws:
     - `spec` never changes while a session uses the tool: it stands in the cached prefix;
     - run() gets the input as the model sent it, which may not fit the schema: a tool checks it, and what it
-      raises is told to the model as an error, so the message says how to call it right;
+      raises is shown to the model as an error, so the message says how to call it right;
     - it may run beside other calls of the same answer;
     - cancelling the call stops the work.
     """

@@ -1,6 +1,6 @@
-"""A memory store as a whole, for whoever looks after it: who is in it, whose vectors it holds, what waits, what holds.
+"""Administrative view of a memory store: users, embedder, pending jobs, guarantees.
 
-Memory itself asks for one user at a time and needs none of this.
+Memory itself works for one user at a time and needs none of this.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from loom.protocols.memory_store import HandsOver, KeepsKeys, KeepsVectors, Memo
 
 @runtime_checkable
 class ListsUsers(Protocol):
-    """A store that says whose records it holds.
+    """A store that lists its users.
 
-    Laws: everybody who has a record or an open job is listed, once, by namespace and user; `after` continues the list.
+    Laws: each user with a record or an open job is listed once, by namespace and user; `after` continues the list.
     """
 
     async def users(self, *, after: Scope | None = None, limit: int = 100) -> tuple[Scope, ...]:
@@ -27,27 +27,27 @@ class ListsUsers(Protocol):
 
 @runtime_checkable
 class WholeStore(MemoryStore, KeepsVectors, KeepsKeys, HandsOver, KeepsJobs, ListsUsers, Protocol):
-    """A store from which, and to which, everything of everybody can be moved.
+    """A store whose data of all users can be copied to and from another store.
 
     Laws:
-    - bound() says what bind() and rebind() were told last, by anybody who shares the store;
-    - open_jobs() leaves every job as it is: it is leased to nobody by that, and its attempts do not count up;
+    - bound() returns what the last bind() or rebind() set, in any process that shares the store;
+    - open_jobs() changes no job: it leases none, and no attempt is counted;
     - a job that open_jobs() gave is queued by write() at another store as it is, with its attempts;
     - what list() and found_by() give of a user, put there, makes another store equal to this one.
     """
 
     async def bound(self) -> tuple[str, int] | None:
-        """The embedder of the vectors and their dimension, as bind() was told; None before that."""
+        """The embedder of the vectors and their dimension, as bind() set them; None before that."""
         ...
 
     async def open_jobs(self, scope: Scope) -> tuple[Job, ...]:
-        """The open jobs of a user, by id; nobody is given them by this."""
+        """The open jobs of a user, by id; this leases none of them."""
         ...
 
 
 @runtime_checkable
 class Describes(Protocol):
-    """A store that says what it is and what it guarantees as it is set up now."""
+    """A store that describes itself: what it is, and what it guarantees as configured now."""
 
     async def describe(self) -> dict[str, str]:
         """Labels such as `server`, `durability`, `isolation`, `index`, `embedder` and `schema`, each with a text."""
@@ -56,7 +56,7 @@ class Describes(Protocol):
 
 @runtime_checkable
 class HasNotes(Protocol):
-    """A store that knows, once it was used, what a person should know of what it guarantees."""
+    """A store with notes for people about what it guarantees, known once it was used."""
 
     @property
     def notes(self) -> tuple[str, ...]:

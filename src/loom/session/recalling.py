@@ -10,7 +10,7 @@ from loom.core.checkpoint import Shown
 from loom.core.clock import Clock
 from loom.core.fence import fenced
 from loom.core.filter import And, Eq, Filter, In, Not, Or
-from loom.core.hit import Found, Passage
+from loom.core.hit import HitItem, Passage
 from loom.core.plain import in_brackets, one_line
 from loom.core.record import Episode, Fact
 from loom.core.scope import Scope
@@ -199,7 +199,7 @@ def _new(group: Group, earlier: Sequence[str]) -> Group:
     return replace(group, lines=tuple(line for line in group.lines if line not in known))
 
 
-def _line(item: Found) -> str:
+def _line(item: HitItem) -> str:
     words = one_line(item.text)
     if isinstance(item, Passage) and (source := in_brackets(item.source, _SOURCE)):
         return f"- ({source}) {words}"

@@ -14,7 +14,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from loom.core.filter import And, Filter, In
-from loom.core.hit import Found, Hit, joined, rank_key, scored
+from loom.core.hit import Hit, HitItem, joined, rank_key, scored
 from loom.core.scope import Scope
 from loom.protocols.embedder import Vector
 from loom.protocols.memory_store import HandsOver, MemoryStore, Query
@@ -151,7 +151,7 @@ class _Completed:
         shown = await self._shown(only_near)
         spoken = await self._spoken(only_near) | words
         cosines = near.scores | await self._cosines(only_words)
-        items: dict[str, Found] = {id: hit.item for id, hit in words.items()} | shown
+        items: dict[str, HitItem] = {id: hit.item for id, hit in words.items()} | shown
         hits: list[Hit] = []
         for id, item in items.items():
             why = dict(spoken[id].why) if id in spoken else {}
@@ -160,7 +160,7 @@ class _Completed:
             hits.append(scored(item, why))
         return sorted(hits, key=rank_key)
 
-    async def _shown(self, ids: Sequence[str]) -> dict[str, Found]:
+    async def _shown(self, ids: Sequence[str]) -> dict[str, HitItem]:
         """Those of these records that the scope sees and that fit the filter and the time of the query."""
         found = await _among(self.truth, self.scope, replace(self.query, text=""), ids)
         return {hit.item.id: hit.item for hit in found}

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from loom.core.doors import door
 
 if TYPE_CHECKING:
     from loom.catalog import ModelInfo
@@ -29,30 +30,20 @@ __all__ = [
 ]
 
 _HOMES = {
-    "CalibratedCounter": "calibrated",
-    "Calibration": "calibrated",
-    "EstimateCounter": "estimate",
-    "ExactCounter": "exact",
-    "PartRules": "parts",
-    "count_message": "parts",
-    "count_messages": "parts",
-    "count_request": "parts",
-    "count_tool": "parts",
-    "estimate_tokens": "estimate",
+    "calibrated": ("CalibratedCounter", "Calibration"),
+    "estimate": ("EstimateCounter", "estimate_tokens"),
+    "exact": ("ExactCounter",),
+    "parts": ("PartRules", "count_message", "count_messages", "count_request", "count_tool"),
 }
 _UNKNOWN_VOCABULARY = 0.15
 """How far a model's scale may be off where its vocabulary is not public."""
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+__getattr__ = door(__name__, {name: f"{__name__}.{home}" for home, names in _HOMES.items() for name in names})[0]
 
 
 def counter_for(model: ModelInfo | str) -> TokenCounter:
     """The best counter there is for a model: exact with its vocabulary, else an estimate that says how far off."""
-    from loom.catalog import find_model  # noqa: PLC0415  nothing is loaded until somebody counts
+    from loom.catalog import find_model  # noqa: PLC0415  loaded only when tokens are counted
     from loom.tokens.estimate import ESTIMATE_ERROR, EstimateCounter  # noqa: PLC0415
     from loom.tokens.exact import VOCABULARIES, ExactCounter, has_vocabularies  # noqa: PLC0415
     from loom.tokens.parts import PartRules  # noqa: PLC0415

@@ -25,7 +25,7 @@ _FLOOR: Final = 0.02
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """What was learned of one model; keep it, and give it to the next counter."""
+    """The scale learned for one model; keep it, and give it to the next counter."""
 
     base_tokens: float = 0.0
     actual_tokens: float = 0.0
@@ -42,7 +42,7 @@ class Calibration:
     def after(self, base_tokens: float, actual: float) -> Calibration:
         """This calibration and one more observation."""
         weight = min(1.0, base_tokens / _FULL_WEIGHT)
-        if self.evidence >= 1.0:  # one odd response must not undo what many said
+        if self.evidence >= 1.0:  # one odd response must not undo what many showed
             actual = min(max(actual, base_tokens * self.scale / _OUTLIER), base_tokens * self.scale * _OUTLIER)
         learned = replace(
             self,
@@ -52,9 +52,7 @@ class Calibration:
         )
         miss = math.log(actual / base_tokens / learned.scale)
         return replace(
-            learned,
-            evidence=self.evidence * _DECAY + weight,
-            variance=self.variance * _DECAY + weight * miss * miss,
+            learned, evidence=self.evidence * _DECAY + weight, variance=self.variance * _DECAY + weight * miss * miss
         )
 
 
@@ -107,7 +105,7 @@ class CalibratedCounter:
         return max(1, round(base * self.scale)) if base else 0
 
     def observe(self, predicted: int, actual: int, *, scale: float | None = None) -> None:
-        """Learn from a response: what this counter said of the whole prompt, and what was billed for it.
+        """Learn from a response: this counter's count of the whole prompt, and the billed count.
 
         `scale` is the scale in force when the prompt was counted; without it, the present one.
         """

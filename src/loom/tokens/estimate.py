@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from loom.core.message import Part
-from loom.tokens.memo import Memo
-from loom.tokens.parts import PartRules
+from loom.tokens.parts import MemoCounter, PartRules
 
 ESTIMATE_ERROR: Final = 0.16
 """95 of 100 held-out texts of 4 KB (prose, code, data, and 21 languages) were within this share of the truth."""
@@ -113,7 +111,7 @@ def _count_scripts(n: Callable[[bytes], int], data: bytes) -> float:
     return total
 
 
-class EstimateCounter:
+class EstimateCounter(MemoCounter):
     """Counts by estimate; `scale` is what a model's own vocabulary makes of an o200k token."""
 
     def __init__(
@@ -124,9 +122,8 @@ class EstimateCounter:
         name: str = "estimate",
         rules: PartRules | None = None,
     ) -> None:
+        super().__init__(rules)
         self._scale, self._error, self._name = scale, error, name
-        self._rules = rules or PartRules()
-        self._memo = Memo()
 
     @property
     def name(self) -> str:
@@ -138,16 +135,5 @@ class EstimateCounter:
         """The expected relative error."""
         return self._error
 
-    def count(self, text: str) -> int:
-        """Tokens of a text."""
-        if not text:
-            return 0
-        known = self._memo.get(text)
-        if known is None:
-            known = max(1, round(self._scale * estimate_tokens(text)))
-            self._memo.put(text, known)
-        return known
-
-    def count_part(self, part: Part) -> int:
-        """Tokens of any part."""
-        return self._rules.count(part, self.count)
+    def _measure(self, text: str) -> int:
+        return max(1, round(self._scale * estimate_tokens(text)))

@@ -6,23 +6,14 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Final
 
-from loom.core.message import Part
 from loom.errors import MissingExtra, UsageError
-from loom.tokens.memo import Memo
-from loom.tokens.parts import PartRules
+from loom.tokens.parts import MemoCounter, PartRules
 
 VOCABULARIES: Final = {
-    "o200k": "o200k_base",
-    "cl100k": "cl100k_base",
-    "llama3": "llama3",
-    "qwen3": "qwen3",
-    "deepseek_v3": "deepseek_v3",
-    "gemma4": "gemma4",
-    "glm4": "glm4",
-    "kimi_k3": "kimi_k3",
-    "mistral_v3": "mistral_v3",
-    "gpt_oss": "gpt_oss",
-}
+    "o200k": "o200k_base", "cl100k": "cl100k_base", "llama3": "llama3", "qwen3": "qwen3",
+    "deepseek_v3": "deepseek_v3", "gemma4": "gemma4", "glm4": "glm4", "kimi_k3": "kimi_k3",
+    "mistral_v3": "mistral_v3", "gpt_oss": "gpt_oss",
+}  # fmt: skip
 
 
 def has_vocabularies() -> bool:
@@ -30,7 +21,7 @@ def has_vocabularies() -> bool:
     return find_spec("splintr") is not None
 
 
-class ExactCounter:
+class ExactCounter(MemoCounter):
     """Counts with one vocabulary, which is loaded at the first count."""
 
     def __init__(self, vocabulary: str = "o200k", *, rules: PartRules | None = None) -> None:
@@ -38,9 +29,8 @@ class ExactCounter:
             raise UsageError(f"there is no vocabulary {vocabulary!r}; use one of {', '.join(VOCABULARIES)}")
         if not has_vocabularies():
             raise MissingExtra("exact token counts", "tokens")
+        super().__init__(rules)
         self._vocabulary = vocabulary
-        self._rules = rules or PartRules()
-        self._memo = Memo()
         self._encode: Callable[[str], list[int]] | None = None
         self._frame = 0
 
@@ -54,21 +44,7 @@ class ExactCounter:
         """Exact for text; pictures and documents follow the provider's published rules."""
         return 0.0
 
-    def count(self, text: str) -> int:
-        """Tokens of a text."""
-        if not text:
-            return 0
-        known = self._memo.get(text)
-        if known is None:
-            known = self._encoded_length(text)
-            self._memo.put(text, known)
-        return known
-
-    def count_part(self, part: Part) -> int:
-        """Tokens of any part."""
-        return self._rules.count(part, self.count)
-
-    def _encoded_length(self, text: str) -> int:
+    def _measure(self, text: str) -> int:
         encode = self._encode or self._load()
         try:
             return len(encode(text)) - self._frame

@@ -1,4 +1,4 @@
-"""How many tokens a picture takes: its size from its first bytes, and each provider's rule."""
+"""Token counts of pictures: size from the first bytes, and each provider's rule."""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 
 class Memo:
     """Counts by text, in two generations: what was not asked for since the last turnover is let go.
@@ -21,17 +23,16 @@ class Memo:
     def __len__(self) -> int:
         return len(self._young) + len(self._old)
 
-    def get(self, text: str) -> int | None:
-        """The count of a text, if it is remembered."""
+    def count(self, text: str, measure: Callable[[str], int]) -> int:
+        """The count of a text: as remembered, or measured now."""
         found = self._young.get(text)
         if found is None:
             found = self._old.get(text)
-            if found is not None:
-                self.put(text, found)
+            found = measure(text) if found is None else found
+            self._put(text, found)
         return found
 
-    def put(self, text: str, count: int) -> None:
-        """Remember the count of a text."""
+    def _put(self, text: str, count: int) -> None:
         if len(text) > self._max_chars:
             return
         if len(self._young) >= self._entries or self._chars + len(text) > self._max_chars:

@@ -1,10 +1,11 @@
-"""How many tokens each kind of part, a message and a tool take, given a way to count text."""
+"""Token counts of parts, messages and tools, given a way to count text."""
 
 from __future__ import annotations
 
 import base64
 import json
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from typing import Any, Final, cast
 
@@ -55,11 +56,11 @@ class PartRules:
             case TextPart(text):
                 return count(text)
             case ImagePart(data):
-                return self._remembered(data, self._image)
+                return self._media.count(data, self._image)
             case DocumentPart(data, media_type):
                 if media_type.startswith("text/"):
                     return count(base64.b64decode(data).decode("utf-8", "replace"))
-                return self._remembered(data, self._document)
+                return self._media.count(data, self._document)
             case ToolCallPart(_, name, input):
                 return CALL_OVERHEAD + count(name) + count(json.dumps(input, ensure_ascii=False))
             case ToolResultPart(_, content):
@@ -70,19 +71,32 @@ class PartRules:
                 open_parts, sealed = _without_seals(body)
                 return count(json.dumps(open_parts, ensure_ascii=False)) + sealed_tokens(sealed)
 
-    def _remembered(self, data: str, measure: Callable[[str], int]) -> int:
-        known = self._media.get(data)
-        if known is None:
-            known = measure(data)
-            self._media.put(data, known)
-        return known
-
     def _image(self, data: str) -> int:
         size = image_size(data)
         return self._image_rule.tokens(*size) if size else UNKNOWN_SIZE
 
     def _document(self, data: str) -> int:
         return self._page * pdf_pages(base64.b64decode(data))
+
+
+class MemoCounter(ABC):
+    """A counter that counts each text once, as long as it is remembered; a subclass measures."""
+
+    def __init__(self, rules: PartRules | None) -> None:
+        self._rules = rules or PartRules()
+        self._memo = Memo()
+
+    @abstractmethod
+    def _measure(self, text: str) -> int:
+        """Tokens of a text that is not empty."""
+
+    def count(self, text: str) -> int:
+        """Tokens of a text."""
+        return self._memo.count(text, self._measure) if text else 0
+
+    def count_part(self, part: Part) -> int:
+        """Tokens of any part."""
+        return self._rules.count(part, self.count)
 
 
 def pdf_pages(data: bytes) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
-from loom.core.checks import mended
+from loom.core.checks import join_surrogates
 from loom.core.limits import MAX_TEXT, shortened
 from loom.core.message import DocumentPart, ImagePart, TextPart
 from loom.protocols.tool import ToolOutput
@@ -47,4 +47,4 @@ def _as_json(value: Any) -> str:
 
 def _sayable(text: str) -> str:
     """The text as every provider takes it: not empty, and no half of a surrogate pair."""
-    return mended(text) if text.strip() else "(empty)"
+    return join_surrogates(text) if text.strip() else "(empty)"

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loom.catalog.model import CacheRules
-from loom.context.cache.diagnose import Cause, diagnose
+from loom.context.cache.diagnose import FindingCause, diagnose
 from loom.context.cache.matching import marked
-from loom.context.cache.prompt import Block, Origin, Prompt
+from loom.context.cache.prompt import Block, BlockOrigin, Prompt
 from loom.context.cache.repair import FIXES, Fix, repair
 from loom.context.cache.simulate import simulate
 from loom.errors import UsageError
@@ -21,7 +21,7 @@ from tests.context.cache import layouts
 from tests.context.cache.layouts import EXACT, GRID, LOOKBACK, UNITS, Layout
 from tests.context.cache.strategies import SMALL_RULES, traces
 
-BAD: list[tuple[Callable[[], Layout], Cause, Fix]] = [
+BAD: list[tuple[Callable[[], Layout], FindingCause, Fix]] = [
     (layouts.sections_only, "tail_not_marked", "mark_tail"),
     (layouts.automatic_on_reminder, "automatic_marker_on_volatile", "explicit_tail"),
     (layouts.reminder_before_last, "reminder_removed", "move_volatile"),
@@ -58,7 +58,7 @@ def name_of(value: object) -> str | None:
 
 
 @pytest.mark.parametrize(("layout", "cause", "fix"), BAD, ids=name_of)
-def test_a_bad_layout_is_named_and_repaired(layout: Callable[[], Layout], cause: Cause, fix: Fix) -> None:
+def test_a_bad_layout_is_named_and_repaired(layout: Callable[[], Layout], cause: FindingCause, fix: Fix) -> None:
     bad = layout()
     findings = diagnose(bad.trace, bad.rules)
     assert (findings[0].cause, findings[0].fix) == (cause, fix)
@@ -69,7 +69,9 @@ def test_a_bad_layout_is_named_and_repaired(layout: Callable[[], Layout], cause:
 
 
 @pytest.mark.parametrize(("layout", "cause", "fix"), BAD, ids=name_of)
-def test_a_repaired_layout_has_nothing_left_to_find(layout: Callable[[], Layout], cause: Cause, fix: Fix) -> None:
+def test_a_repaired_layout_has_nothing_left_to_find(
+    layout: Callable[[], Layout], cause: FindingCause, fix: Fix
+) -> None:
     bad = layout()
     left = diagnose(repair(bad.trace, fix, bad.rules), bad.rules)
     assert [f for f in left if f.saving > 0.01] == []
@@ -92,7 +94,7 @@ def test_a_finding_says_where_and_how_much() -> None:
 
 
 def test_the_author_of_a_changing_block_is_named() -> None:
-    origin = Origin("foundation", "e3", "main", "clock.md")
+    origin = BlockOrigin("foundation", "e3", "main", "clock.md")
     bad = layouts.timestamp()
     trace = [
         replace(p, blocks=(p.blocks[0], replace(p.blocks[1], origin=origin), *p.blocks[2:])) for p in bad.trace[:20]

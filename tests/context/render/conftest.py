@@ -14,7 +14,7 @@ import pytest
 from loom.context.context import Context
 from loom.context.entry import DocumentEntry, Entry, ImageEntry, MessageEntry, StringEntry
 from loom.context.file_entry import FileEntry
-from loom.context.render.layout import Layout, Slot
+from loom.context.render.layout import Layout, WireSlot
 from loom.core.message import (
     ImagePart,
     Message,
@@ -46,7 +46,7 @@ SEARCH = ToolSpec(
 )
 PLOT = ToolSpec("plot", "", {"type": "object", "properties": {"metric": {"type": "string"}}})
 
-MarksOf = Callable[[Layout, Callable[[Slot], bool], str, str], dict[Slot, str]]
+MarksOf = Callable[[Layout, Callable[[WireSlot], bool], str, str], dict[WireSlot, str]]
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def window(tmp_path: Path) -> Window:
 def marks() -> MarksOf:
     """Marks the last static slot and the last one of the conversation, each with its lifetime."""
 
-    def mark(layout: Layout, may_mark: Callable[[Slot], bool], static: str, convo: str) -> dict[Slot, str]:
+    def mark(layout: Layout, may_mark: Callable[[WireSlot], bool], static: str, convo: str) -> dict[WireSlot, str]:
         slots = [slot for slot in layout.slots() if may_mark(slot) and not slot.volatile]
         return {
             [s for s in slots if s.section in STATIC][-1]: static,

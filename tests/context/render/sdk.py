@@ -111,7 +111,7 @@ def _instance(kind: Any) -> Check:
 
     def check(value: Any, path: str) -> str | None:
         fits = isinstance(value, accepted) and (kind is bool or not isinstance(value, bool))
-        return None if fits else f"{path}: {value!r:.80} is no {getattr(kind, '__name__', kind)}"
+        return None if fits else f"{path}: {value!r:.80} is not {getattr(kind, '__name__', kind)}"
 
     return check
 
@@ -119,7 +119,7 @@ def _instance(kind: Any) -> Check:
 def _items(item: Any) -> Check:
     def check(value: Any, path: str) -> str | None:
         if not isinstance(value, list):
-            return f"{path}: {value!r:.80} is no list"
+            return f"{path}: {value!r:.80} is not a list"
         return _first(_check_of(item)(v, f"{path}[{i}]") for i, v in enumerate(value))
 
     return check
@@ -128,7 +128,7 @@ def _items(item: Any) -> Check:
 def _values(item: Any) -> Check:
     def check(value: Any, path: str) -> str | None:
         if not isinstance(value, dict):
-            return f"{path}: {value!r:.80} is no object"
+            return f"{path}: {value!r:.80} is not an object"
         return _first(_check_of(item)(v, f"{path}.{k}") for k, v in value.items())
 
     return check
@@ -140,7 +140,7 @@ def _typed_dict(form: Any) -> Check:
 
     def check(value: Any, path: str) -> str | None:
         if not isinstance(value, dict):
-            return f"{path}: {value!r:.80} is no object"
+            return f"{path}: {value!r:.80} is not an object"
         if unknown := value.keys() - fields.keys():
             return f"{path}: {form.__name__} has no key {', '.join(sorted(unknown))}"
         if missing := required - value.keys():
@@ -163,7 +163,7 @@ def _union(members: tuple[Any, ...]) -> Check:
         problems = [_check_of(member)(value, path) for member in fitting]
         if None in problems:
             return None
-        told = [problem for problem in problems if problem and not problem.startswith(f"{path}: {value!r:.80} is no ")]
+        told = [problem for problem in problems if problem and not problem.startswith(f"{path}: {value!r:.80} is not ")]
         names = ", ".join(getattr(m, "__name__", str(m)) for m in members)
         return " or ".join(told) or f"{path}: {value!r:.80} is none of {names}"
 
@@ -224,7 +224,7 @@ def _empties(value: Any, path: str) -> Iterator[str]:
 
 def _only(body: dict[str, Any], *, required: set[str], optional: set[str] = frozenset()) -> None:  # pyright: ignore[reportArgumentType]
     assert required <= body.keys() <= required | optional, f"body: the keys are {sorted(body)}"
-    assert isinstance(body["model"], str), f"body.model: {body['model']!r} is no text"
+    assert isinstance(body["model"], str), f"body.model: {body['model']!r} is not text"
 
 
 def _validate(form: Any, value: Any, path: str) -> Any:
@@ -246,7 +246,7 @@ def _check_system_instruction(config: dict[str, Any]) -> None:
 
 
 def _check_contents(contents: Any, path: str) -> None:
-    assert isinstance(contents, list), f"{path}: {contents!r:.80} is no list"
+    assert isinstance(contents, list), f"{path}: {contents!r:.80} is not a list"
     for i, content in enumerate(contents):
         assert content.get("role") in {"user", "model"}, f"{path}[{i}].role: {content.get('role')!r}"
         _check_content(content, f"{path}[{i}]")

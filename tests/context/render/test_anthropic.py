@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 from loom.context.context import Context
@@ -30,7 +31,7 @@ def laid_out(*messages: Message, binds_thinking: bool = True) -> Layout:
     context.foundation.add("Be brief.")
     for message in messages:
         context.convo.add(message)
-    return lay_out(context.compile(), anthropic.dialect(binds_thinking=binds_thinking))
+    return lay_out(context.compile(), replace(anthropic.DIALECT, binds_thinking=binds_thinking))
 
 
 def messages_of(layout: Layout) -> list[dict[str, Any]]:
@@ -40,19 +41,19 @@ def messages_of(layout: Layout) -> list[dict[str, Any]]:
 
 
 def test_golden(window: Window, golden, marks) -> None:
-    layout = lay_out(window, anthropic.dialect())
+    layout = lay_out(window, anthropic.DIALECT)
     body = anthropic.render(layout, MODEL, marks(layout, anthropic.may_mark, "1h", "5m"), {"max_tokens": 500}).body
     check_anthropic(body)
     golden("anthropic", body)
 
 
 def test_two_renders_are_equal_bytes(window: Window) -> None:
-    first, second = (anthropic.render(lay_out(window, anthropic.dialect()), MODEL, {}, {}).body for _ in range(2))
+    first, second = (anthropic.render(lay_out(window, anthropic.DIALECT), MODEL, {}, {}).body for _ in range(2))
     assert json.dumps(first) == json.dumps(second)
 
 
 def test_every_slot_has_one_place_and_is_found_there(window: Window) -> None:
-    layout = lay_out(window, anthropic.dialect())
+    layout = lay_out(window, anthropic.DIALECT)
     out = anthropic.render(layout, MODEL, {}, {})
     assert Counter(out.origins.values()) == Counter(layout.slots())
     for path, slot in out.origins.items():
@@ -139,7 +140,7 @@ def test_a_compaction_block_comes_back_verbatim() -> None:
 
 
 def test_markers_carry_their_lifetime_and_reasoning_carries_none(window: Window) -> None:
-    layout = lay_out(window, anthropic.dialect())
+    layout = lay_out(window, anthropic.DIALECT)
     out = anthropic.render(layout, MODEL, dict.fromkeys(layout.slots(), "1h"), {})
     check_anthropic(out.body)
     marked = {slot for path, slot in out.origins.items() if "cache_control" in at(out.body, path)}

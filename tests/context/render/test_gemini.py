@@ -24,7 +24,7 @@ def laid_out(*messages: Message) -> Layout:
     context = Context("test")
     for message in messages:
         context.convo.add(message)
-    return lay_out(context.compile(), gemini.dialect())
+    return lay_out(context.compile(), gemini.DIALECT)
 
 
 def contents_of(layout: Layout) -> list[dict[str, Any]]:
@@ -34,19 +34,19 @@ def contents_of(layout: Layout) -> list[dict[str, Any]]:
 
 
 def test_golden(window: Window, golden) -> None:
-    layout = lay_out(window, gemini.dialect())
+    layout = lay_out(window, gemini.DIALECT)
     body = gemini.render(layout, MODEL, {}, {"temperature": 0.5, "max_output_tokens": 500}).body
     check_gemini(body)
     golden("gemini", body)
 
 
 def test_two_renders_are_equal_bytes(window: Window) -> None:
-    first, second = (gemini.render(lay_out(window, gemini.dialect()), MODEL, {}, {}).body for _ in range(2))
+    first, second = (gemini.render(lay_out(window, gemini.DIALECT), MODEL, {}, {}).body for _ in range(2))
     assert json.dumps(first) == json.dumps(second)
 
 
 def test_every_slot_has_one_place_and_is_found_there(window: Window) -> None:
-    layout = lay_out(window, gemini.dialect())
+    layout = lay_out(window, gemini.DIALECT)
     out = gemini.render(layout, MODEL, {}, {})
     assert Counter(out.origins.values()) == Counter(layout.slots())
     for path, slot in out.origins.items():
@@ -152,14 +152,14 @@ def test_a_signature_never_moves_to_a_message_that_was_sent_before() -> None:
 
 
 def test_nothing_may_be_marked(window: Window) -> None:
-    layout = lay_out(window, gemini.dialect())
+    layout = lay_out(window, gemini.DIALECT)
     assert [gemini.may_mark(slot) for slot in layout.slots()] == [False] * len(window.parts)
     plain, marked = (gemini.render(layout, MODEL, m, {}).body for m in ({}, dict.fromkeys(layout.slots(), "1h")))
     assert plain == marked
 
 
 def test_cache_and_rest_are_the_whole(window: Window) -> None:
-    layout = lay_out(window, gemini.dialect())
+    layout = lay_out(window, gemini.DIALECT)
     whole = gemini.render(layout, MODEL, {}, {"temperature": 0.5}).body
     cache = gemini.cache_resource(layout, MODEL, 3600, "incident")
     out = gemini.render(layout, MODEL, {}, {"temperature": 0.5}, cached_content="cachedContents/7")
@@ -181,7 +181,7 @@ def test_cache_and_rest_are_the_whole(window: Window) -> None:
 def test_a_cache_of_tools_alone_has_no_empty_fields() -> None:
     context = Context("test", tools=[ToolSpec("see")])
     context.convo.add("hi")
-    cache = gemini.cache_resource(lay_out(context.compile(), gemini.dialect()), MODEL, 60)
+    cache = gemini.cache_resource(lay_out(context.compile(), gemini.DIALECT), MODEL, 60)
     check_gemini_cache(cache)
     assert cache["config"].keys() == {"tools", "ttl"}
 
@@ -191,4 +191,4 @@ def test_a_cache_of_nothing_or_for_no_time_is_refused(window: Window) -> None:
         gemini.cache_resource(laid_out(Message.user("hi")), MODEL, 60)
     for seconds in (0, -1, True, 1.5, "60"):
         with pytest.raises(BadCacheTTL):
-            gemini.cache_resource(lay_out(window, gemini.dialect()), MODEL, seconds)  # pyright: ignore[reportArgumentType]
+            gemini.cache_resource(lay_out(window, gemini.DIALECT), MODEL, seconds)  # pyright: ignore[reportArgumentType]

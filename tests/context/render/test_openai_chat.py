@@ -10,7 +10,7 @@ import pytest
 
 from loom.context.context import Context
 from loom.context.render import openai_chat
-from loom.context.render.layout import NO_OUTPUT, Layout, Slot, lay_out
+from loom.context.render.layout import NO_OUTPUT, Layout, WireSlot, lay_out
 from loom.core.message import (
     DocumentPart,
     ImagePart,
@@ -32,7 +32,7 @@ def laid_out(*messages: Message, system: str = "Be brief.") -> Layout:
     context.foundation.add(system)
     for message in messages:
         context.convo.add(message)
-    return lay_out(context.compile(), openai_chat.dialect())
+    return lay_out(context.compile(), openai_chat.DIALECT)
 
 
 def messages_of(layout: Layout) -> list[dict[str, Any]]:
@@ -41,12 +41,12 @@ def messages_of(layout: Layout) -> list[dict[str, Any]]:
     return body["messages"]
 
 
-def slot_of(layout: Layout, kind: type) -> Slot:
+def slot_of(layout: Layout, kind: type) -> WireSlot:
     return next(slot for slot in layout.slots() if isinstance(slot.content, kind))
 
 
 def test_golden(window: Window, golden, marks) -> None:
-    layout = lay_out(window, openai_chat.dialect())
+    layout = lay_out(window, openai_chat.DIALECT)
     markers = marks(layout, openai_chat.may_mark, "12h", "30m")
     body = openai_chat.render(layout, MODEL, markers, {"max_completion_tokens": 500}).body
     check_openai_chat(body)
@@ -54,12 +54,12 @@ def test_golden(window: Window, golden, marks) -> None:
 
 
 def test_two_renders_are_equal_bytes(window: Window) -> None:
-    first, second = (openai_chat.render(lay_out(window, openai_chat.dialect()), MODEL, {}, {}).body for _ in range(2))
+    first, second = (openai_chat.render(lay_out(window, openai_chat.DIALECT), MODEL, {}, {}).body for _ in range(2))
     assert json.dumps(first) == json.dumps(second)
 
 
 def test_every_slot_is_found_where_the_origins_say(window: Window) -> None:
-    layout = lay_out(window, openai_chat.dialect())
+    layout = lay_out(window, openai_chat.DIALECT)
     out = openai_chat.render(layout, MODEL, {}, {})
     for path, slot in out.origins.items():
         block = at(out.body, path)
@@ -73,7 +73,7 @@ def test_every_slot_is_found_where_the_origins_say(window: Window) -> None:
 
 
 def test_reasoning_and_blocks_of_responses_stay_out(window: Window) -> None:
-    layout = lay_out(window, openai_chat.dialect())
+    layout = lay_out(window, openai_chat.DIALECT)
     assert {s.content.provider for s in layout.dropped if isinstance(s.content, ThinkingPart)} == {
         "anthropic",
         "openai",
@@ -139,7 +139,7 @@ def test_arguments_are_compact_and_keep_their_order() -> None:
 
 
 def test_markers_stand_on_what_goes_in_and_nowhere_else(window: Window) -> None:
-    layout = lay_out(window, openai_chat.dialect())
+    layout = lay_out(window, openai_chat.DIALECT)
     out = openai_chat.render(layout, MODEL, dict.fromkeys(layout.slots(), "30m"), {})
     check_openai_chat(out.body)
     marked = {slot for path, slot in out.origins.items() if "prompt_cache_breakpoint" in at(out.body, path)}
@@ -151,7 +151,7 @@ def test_markers_stand_on_what_goes_in_and_nowhere_else(window: Window) -> None:
 
 
 def test_a_result_is_marked_where_it_ends(window: Window) -> None:
-    layout = lay_out(window, openai_chat.dialect())
+    layout = lay_out(window, openai_chat.DIALECT)
     *_, with_picture = (s for s in layout.slots() if isinstance(s.content, ToolResultPart))
     out = openai_chat.render(layout, MODEL, {with_picture: "30m"}, {})
     (place,) = (path for path in out.origins if "prompt_cache_breakpoint" in at(out.body, path))
@@ -194,7 +194,7 @@ def test_a_growing_conversation_leaves_the_earlier_messages_as_they_were(window:
         Message.assistant("You are welcome."),
     ):
         context.convo.add(message)
-        layout = lay_out(context.compile(), openai_chat.dialect())
+        layout = lay_out(context.compile(), openai_chat.DIALECT)
         now = [json.dumps(m) for m in openai_chat.render(layout, MODEL, {}, {}).body["messages"]]
         assert now[: len(before)] == before
         before = now

@@ -30,7 +30,7 @@ def laid_out(*messages: Message) -> Layout:
     context.foundation.add("Be brief.")
     for message in messages:
         context.convo.add(message)
-    return lay_out(context.compile(), openai_responses.dialect())
+    return lay_out(context.compile(), openai_responses.DIALECT)
 
 
 def items_of(layout: Layout) -> list[dict[str, Any]]:
@@ -40,7 +40,7 @@ def items_of(layout: Layout) -> list[dict[str, Any]]:
 
 
 def test_golden(window: Window, golden, marks) -> None:
-    layout = lay_out(window, openai_responses.dialect())
+    layout = lay_out(window, openai_responses.DIALECT)
     markers = marks(layout, openai_responses.may_mark, "12h", "30m")
     settings = {"store": False, "include": ["reasoning.encrypted_content"]}
     body = openai_responses.render(layout, MODEL, markers, settings).body
@@ -49,13 +49,13 @@ def test_golden(window: Window, golden, marks) -> None:
 
 
 def test_two_renders_are_equal_bytes(window: Window) -> None:
-    dialect = openai_responses.dialect()
+    dialect = openai_responses.DIALECT
     first, second = (openai_responses.render(lay_out(window, dialect), MODEL, {}, {}).body for _ in range(2))
     assert json.dumps(first) == json.dumps(second)
 
 
 def test_every_slot_is_found_where_the_origins_say(window: Window) -> None:
-    layout = lay_out(window, openai_responses.dialect())
+    layout = lay_out(window, openai_responses.DIALECT)
     out = openai_responses.render(layout, MODEL, {}, {})
     for path, slot in out.origins.items():
         block = at(out.body, path)
@@ -126,7 +126,7 @@ def test_a_compaction_block_comes_back_verbatim_and_stands_for_what_it_covers() 
 
 
 def test_markers_stand_on_what_goes_in_and_nowhere_else(window: Window) -> None:
-    layout = lay_out(window, openai_responses.dialect())
+    layout = lay_out(window, openai_responses.DIALECT)
     out = openai_responses.render(layout, MODEL, dict.fromkeys(layout.slots(), "12h"), {})
     check_openai_responses(out.body)
     marked = [path for path in out.origins if "prompt_cache_breakpoint" in at(out.body, path)]
@@ -139,7 +139,7 @@ def test_markers_stand_on_what_goes_in_and_nowhere_else(window: Window) -> None:
 
 
 def test_the_end_of_a_result_carries_its_marker(window: Window) -> None:
-    layout = lay_out(window, openai_responses.dialect())
+    layout = lay_out(window, openai_responses.DIALECT)
     *_, result = (s for s in layout.slots() if isinstance(s.content, ToolResultPart))
     out = openai_responses.render(layout, MODEL, {result: "30m"}, {})
     (place,) = (path for path in out.origins if "prompt_cache_breakpoint" in at(out.body, path))

@@ -47,12 +47,12 @@ WRONG = [
     ("anthropic", put("messages[0].content[0]", "text", " "), "text is blank"),
     ("anthropic", drop("messages[0]", "role"), "messages"),
     ("anthropic", drop(".", "max_tokens"), "needs max_tokens"),
-    ("anthropic", put(".", "max_tokens", "many"), "'many' is no int"),
+    ("anthropic", put(".", "max_tokens", "many"), "'many' is not int"),
     ("openai_chat", drop("messages[3]", "tool_call_id"), "needs tool_call_id"),
     ("openai_chat", add("messages[3].content", {"type": "image_url", "image_url": {"url": "data:"}}), "content"),
     ("openai_chat", put("messages[0].content[0]", "prompt_cache_breakpoint", {"mode": "implicit"}), "is not one of"),
     ("openai_chat", put("messages[0].content[0]", "cache_control", {"type": "ephemeral"}), "has no key cache_control"),
-    ("openai_chat", put("messages[2].tool_calls[0].function", "arguments", {}), "is no str"),
+    ("openai_chat", put("messages[2].tool_calls[0].function", "arguments", {}), "is not str"),
     ("openai_chat", put(".", "input", "hi"), "has no key input"),
     (
         "openai_responses",
@@ -88,7 +88,7 @@ WRONG = [
 @pytest.mark.parametrize(("name", "spoil", "reason"), WRONG)
 def test_a_wrong_body_is_refused(window: Window, name: str, spoil: Callable[[Body], None], reason: str) -> None:
     renderer, check = RENDERERS[name]
-    body = renderer.render(lay_out(window, renderer.dialect()), "m", {}, {}).body
+    body = renderer.render(lay_out(window, renderer.DIALECT), "m", {}, {}).body
     check(body)
     spoiled = copy.deepcopy(body)
     spoil(spoiled)
@@ -100,6 +100,6 @@ def test_a_wrong_body_is_refused(window: Window, name: str, spoil: Callable[[Bod
 @pytest.mark.parametrize("name", RENDERERS)
 def test_what_is_not_json_is_refused(window: Window, name: str) -> None:
     renderer, check = RENDERERS[name]
-    body = renderer.render(lay_out(window, renderer.dialect()), "m", {}, {"metadata": b"bytes"}).body
+    body = renderer.render(lay_out(window, renderer.DIALECT), "m", {}, {"metadata": b"bytes"}).body
     with pytest.raises(TypeError, match="bytes"):
         check(body)

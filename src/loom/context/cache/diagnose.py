@@ -3,32 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, TypeAlias
 
 from loom.catalog.model import CacheRules
-from loom.context.cache.lives import Lives, follow
-from loom.context.cache.matching import Chain, Prefixes, marked, own_breakpoint, reach
+from loom.context.cache.lives import BlockHistory, block_history
+from loom.context.cache.matching import PrefixChain, Prefixes, marked, own_breakpoint, reach
 from loom.context.cache.prompt import Block, Prompt
 from loom.context.cache.repair import FIXES, Fix, repair
 from loom.context.cache.simulate import Simulation, simulate
 
-Cause: TypeAlias = Literal[
-    "tools_reordered",
-    "tools_changed",
-    "settings_changed",
-    "volatile_in_prefix",
-    "reminder_removed",
-    "history_rewritten",
-    "automatic_marker_on_volatile",
-    "tail_not_marked",
-    "lookback_overflow",
-    "past_marks_dropped",
-    "ttl_expired",
-    "below_minimum",
-]
+FindingCause: TypeAlias = Literal[
+    "tools_reordered", "tools_changed", "settings_changed", "volatile_in_prefix", "reminder_removed",
+    "history_rewritten", "automatic_marker_on_volatile", "tail_not_marked", "lookback_overflow", "past_marks_dropped",
+    "ttl_expired", "below_minimum",
+]  # fmt: skip
 
 NEGLIGIBLE = 0.005
 """A fix that saves a smaller share of the cost is not worth a finding."""
@@ -40,7 +31,7 @@ RARE = 8
 class Finding:
     """One cause of missed reads in a trace."""
 
-    cause: Cause
+    cause: FindingCause
     where: str
     """The block that shows it first: its path, and its origin where that is known."""
     requests: int
@@ -95,15 +86,15 @@ class _Seen:
     rules: CacheRules
 
     @cached_property
-    def lives(self) -> Lives:
-        return follow(self.trace)
+    def history(self) -> BlockHistory:
+        return block_history(self.trace)
 
     @cached_property
     def simulation(self) -> Simulation:
         return simulate(self.trace, self.rules)
 
     @cached_property
-    def chains(self) -> tuple[Chain, ...]:
+    def chains(self) -> tuple[PrefixChain, ...]:
         prefixes = Prefixes()
         return tuple(prefixes.lay(prompt) for prompt in self.trace)
 
@@ -112,216 +103,158 @@ class _Seen:
         """Whether the provider takes cache markers at all."""
         return self.rules.matching in {"lookback", "exact"}
 
-    def paid(self, numbers: Iterable[int]) -> str:
-        """Tokens that these requests did not read from the cache, in words."""
-        steps = [self.simulation.steps[n] for n in numbers]
-        return f"{sum(s.write + s.uncached for s in steps):,} of {sum(s.tokens for s in steps):,} tokens"
-
-    def share(self, numbers: Sequence[int]) -> str:
+    def share(self, numbers: Collection[int]) -> str:
         """How many requests, in words."""
         return f"{len(numbers)} of {len(self.trace)} requests"
 
+    def finding(
+        self,
+        cause: FindingCause,
+        at: tuple[int, int] | Block | str,
+        numbers: Collection[int],
+        message: str,
+        effect: str = ", so that {} were not read from the cache",
+    ) -> Finding:
+        """A finding at a block, or at request and position, that touches the requests of these numbers."""
+        block = self.trace[at[0]].blocks[at[1]] if isinstance(at, tuple) else at
+        where = block if isinstance(block, str) else block.where or block.kind
+        steps = [self.simulation.steps[n] for n in numbers]
+        paid = f"{sum(s.write + s.uncached for s in steps):,} of {sum(s.tokens for s in steps):,} tokens"
+        advice, fix = _REMEDIES[cause]
+        return Finding(
+            cause=cause,
+            where=where,
+            requests=len(numbers),
+            message=message + effect.format(paid),
+            advice=advice,
+            saving=0.0,
+            fix=fix,
+        )
 
-def _finding(cause: Cause, at: Block | str, numbers: Sequence[int], message: str) -> tuple[Finding, ...]:
-    where = at if isinstance(at, str) else at.where or at.kind
-    advice, fix = _REMEDIES[cause]
-    return (
-        Finding(cause=cause, where=where, requests=len(numbers), message=message, advice=advice, saving=0.0, fix=fix),
-    )
 
-
-def _tools(seen: _Seen) -> tuple[Finding, ...]:
+def _tools(seen: _Seen) -> Iterator[Finding]:
     rows = [[b for b in p.blocks if b.level == "tools"] for p in seen.trace]
     changed = [n for n in range(1, len(rows)) if [b.key for b in rows[n]] != [b.key for b in rows[n - 1]]]
     if not changed:
-        return ()
+        return
     old, new = rows[changed[0] - 1], rows[changed[0]]
     differing = next((b for a, b in zip(old, new, strict=False) if a.key != b.key), (new or old)[-1])
     reordered = all(_words(rows[n]) == _words(rows[n - 1]) for n in changed)
-    return _finding(
-        "tools_reordered" if reordered else "tools_changed",
-        differing,
-        changed,
-        f"the tool list came {'in another order' if reordered else 'with other content'} in {seen.share(changed)}, "
-        f"first in request {changed[0]}, and as it stands before everything else {seen.paid(changed)} were paid again",
-    )
+    how = "in another order" if reordered else "with other content"
+    message = f"the tool list came {how} in {seen.share(changed)}, first in request {changed[0]}"
+    effect = ", and as it stands before everything else {} were paid again"
+    yield seen.finding("tools_reordered" if reordered else "tools_changed", differing, changed, message, effect)
 
 
 def _words(tools: Iterable[Block]) -> list[str]:
     return sorted(word for tool in tools for word in re.findall(r"\w+", tool.content))
 
 
-def _settings(seen: _Seen) -> tuple[Finding, ...]:
+def _settings(seen: _Seen) -> Iterator[Finding]:
     values = [(p.model, dict(p.settings)) for p in seen.trace]
     changed = [n for n in range(1, len(values)) if values[n] != values[n - 1]]
-    if not changed:
-        return ()
-    first = changed[0]
-    what = "the model" if values[first][0] != values[first - 1][0] else "a request parameter"
-    return _finding(
-        "settings_changed",
-        f"request {first}",
-        changed,
-        f"{what} changed in {seen.share(changed)}, first in request {first}, "
-        f"so that {seen.paid(changed)} were not read from the cache",
-    )
+    if changed:
+        first = changed[0]
+        what = "the model" if values[first][0] != values[first - 1][0] else "a request parameter"
+        message = f"{what} changed in {seen.share(changed)}, first in request {first}"
+        yield seen.finding("settings_changed", f"request {first}", changed, message)
 
 
-def _volatile_inside(seen: _Seen) -> tuple[Finding, ...]:
-    lives = seen.lives
-    inside = [(n, i) for n in range(len(seen.trace)) for i in lives.inside(n)]
-    lasting = [(n, i) for n, i in inside if lives.slots[n][i] in lives.changed]
-    passing = [(n, i) for n, i in inside if lives.slots[n][i] not in lives.changed]
-    found: tuple[Finding, ...] = ()
-    if lasting:
-        n, i = lasting[0]
-        numbers = sorted({n for n, _ in lasting})
-        changes = sum(len(lives.changed[slot]) for slot in {lives.slots[n][i] for n, i in lasting})
-        found += _finding(
-            "volatile_in_prefix",
-            seen.trace[n].blocks[i],
-            numbers,
-            f"in {seen.share(numbers)} a block stood before others that stay, and its content changed "
-            f"{changes:,} times, so that {seen.paid(numbers)} were not read from the cache",
-        )
-    if passing:
-        n, i = passing[0]
-        numbers = sorted({n for n, _ in passing})
-        found += _finding(
-            "reminder_removed",
-            seen.trace[n].blocks[i],
-            numbers,
-            f"in {seen.share(numbers)} a block stood before others that stay, and the next request left it out, "
-            f"so that {seen.paid(numbers)} were not read from the cache",
-        )
-    return found
+def _volatile_inside(seen: _Seen) -> Iterator[Finding]:
+    history = seen.history
+    inside = [(n, i) for n in range(len(seen.trace)) for i in history.inside(n)]
+    lasting = [(n, i) for n, i in inside if history.slots[n][i] in history.changed]
+    passing = [(n, i) for n, i in inside if history.slots[n][i] not in history.changed]
+    changes = sum(len(history.changed[slot]) for slot in {history.slots[n][i] for n, i in lasting})
+    cases: list[tuple[FindingCause, list[tuple[int, int]], str]] = [
+        ("volatile_in_prefix", lasting, f"its content changed {changes:,} times"),
+        ("reminder_removed", passing, "the next request left it out"),
+    ]
+    for cause, places, what in cases:
+        if places:
+            numbers = sorted({n for n, _ in places})
+            message = f"in {seen.share(numbers)} a block stood before others that stay, and {what}"
+            yield seen.finding(cause, places[0], numbers, message)
 
 
-def _rewritten(seen: _Seen) -> tuple[Finding, ...]:
-    lives = seen.lives
-    volatile = {lives.slots[n][i] for n in range(len(seen.trace)) for i in lives.volatile[n]}
-    edits: dict[int, set[int]] = {}
-    for slot, numbers in lives.changed.items():
+def _rewritten(seen: _Seen) -> Iterator[Finding]:
+    history = seen.history
+    volatile = {history.slots[n][i] for n in range(len(seen.trace)) for i in history.volatile[n]}
+    edits: dict[int, set[int]] = {number: set(gone) for number, gone in enumerate(history.vanished)}
+    for slot, numbers in history.changed.items():
         for number in numbers:
-            edits.setdefault(number, set()).add(slot)
-    for number, gone in enumerate(lives.vanished):
-        if gone:
-            edits.setdefault(number, set()).update(gone)
-    kept = {n: {s for s in e if s not in volatile and lives.first[s].level == "messages"} for n, e in edits.items()}
+            edits[number].add(slot)
+    kept = {n: {s for s in e if s not in volatile and history.first[s].level == "messages"} for n, e in edits.items()}
     touched = sorted(n for n, slots in kept.items() if slots)
-    if not touched or len(touched) * RARE <= len(seen.trace) - 1:
-        return ()
-    earliest = min(kept[touched[0]])
-    return _finding(
-        "history_rewritten",
-        lives.first[earliest],
-        touched,
-        f"{seen.share(touched)} edited {sum(len(kept[n]) for n in touched):,} blocks that were already sent, "
-        f"so that {seen.paid(touched)} were not read from the cache",
-    )
+    if touched and len(touched) * RARE > len(seen.trace) - 1:
+        edited = sum(len(kept[n]) for n in touched)
+        message = f"{seen.share(touched)} edited {edited:,} blocks that were already sent"
+        yield seen.finding("history_rewritten", history.first[min(kept[touched[0]])], touched, message)
 
 
-def _automatic(seen: _Seen) -> tuple[Finding, ...]:
+def _automatic(seen: _Seen) -> Iterator[Finding]:
     own = {n: own_breakpoint(p, seen.rules) for n, p in enumerate(seen.trace)}
-    hit = {n: i for n, i in own.items() if i is not None and i in seen.lives.volatile[n]}
-    if not hit:
-        return ()
-    first = min(hit)
-    return _finding(
-        "automatic_marker_on_volatile",
-        seen.trace[first].blocks[hit[first]],
-        sorted(hit),
-        f"in {seen.share(sorted(hit))} the provider's own breakpoint fell on a last block that the next request does "
-        f"not repeat, so that {seen.paid(hit)} were not read from the cache",
-    )
+    hit = {n: i for n, i in own.items() if i is not None and i in seen.history.volatile[n]}
+    if hit:
+        message = f"in {seen.share(hit)} the provider's own breakpoint fell on a last block that the next request does "
+        yield seen.finding("automatic_marker_on_volatile", next(iter(hit.items())), hit, message + "not repeat")
 
 
-def _tail(seen: _Seen) -> tuple[Finding, ...]:
-    if not seen.marks:
-        return ()
-    bare: list[tuple[int, int]] = []
-    for n, prompt in enumerate(seen.trace):
-        tail = seen.lives.tail(n, prompt, seen.rules)
+def _tail(seen: _Seen) -> Iterator[Finding]:
+    bare: dict[int, int] = {}
+    for n, prompt in enumerate(seen.trace if seen.marks else ()):
+        tail = seen.history.tail(n, prompt, seen.rules)
         if tail is not None and not prompt.automatic and not prompt.blocks[tail].marker:
-            bare.append((n, tail))
-    if not bare:
-        return ()
-    numbers = [n for n, _ in bare]
-    last, tail = bare[-1]
-    return _finding(
-        "tail_not_marked",
-        seen.trace[last].blocks[tail],
-        numbers,
-        f"in {seen.share(numbers)} no marker stood on the last block that stays, "
-        f"so that {seen.paid(numbers)} were not read from the cache",
-    )
+            bare[n] = tail
+    if bare:
+        message = f"in {seen.share(bare)} no marker stood on the last block that stays"
+        yield seen.finding("tail_not_marked", list(bare.items())[-1], bare, message)
 
 
-def _out_of_reach(seen: _Seen) -> tuple[Finding, ...]:
-    if not seen.marks:
-        return ()
-    lost: list[tuple[int, int]] = []
-    for n in range(1, len(seen.trace)):
+def _out_of_reach(seen: _Seen) -> Iterator[Finding]:
+    lost: dict[int, int] = {}
+    for n in range(1, len(seen.trace) if seen.marks else 0):
         before, now = seen.chains[n - 1], seen.chains[n]
         last = max(marked(before.prompt, seen.rules), default=None)
         repeated = last is not None and last < len(now.nodes) and now.nodes[last] == before.nodes[last]
         if last is not None and repeated and last not in reach(now.prompt, seen.rules):
-            lost.append((n, last))
+            lost[n] = last
     if not lost:
-        return ()
-    numbers = [n for n, _ in lost]
-    n, last = lost[0]
+        return
     exact = seen.rules.matching == "exact"
-    reason = (
-        "only marks of the new request are looked up, and it was not marked again"
-        if exact
-        else f"it lay more than {seen.rules.lookback} positions behind every marker"
-    )
-    return _finding(
-        "past_marks_dropped" if exact else "lookback_overflow",
-        seen.trace[n].blocks[last],
-        numbers,
-        f"in {seen.share(numbers)} the entry of the request before was not found, because {reason}, "
-        f"so that {seen.paid(numbers)} were not read from the cache",
-    )
+    reason = f"it lay more than {seen.rules.lookback} positions behind every marker"
+    if exact:
+        reason = "only marks of the new request are looked up, and it was not marked again"
+    message = f"in {seen.share(lost)} the entry of the request before was not found, because {reason}"
+    cause = "past_marks_dropped" if exact else "lookback_overflow"
+    yield seen.finding(cause, next(iter(lost.items())), lost, message)
 
 
-def _expired(seen: _Seen) -> tuple[Finding, ...]:
+def _expired(seen: _Seen) -> Iterator[Finding]:
     warm = simulate([replace(p, at=None) for p in seen.trace], seen.rules)
     pairs = zip(seen.simulation.steps, warm.steps, strict=True)
     cold = [n for n, (timed, untimed) in enumerate(pairs) if timed.read < untimed.read]
-    if not cold:
-        return ()
-    gaps = [(seen.trace[n].at or 0.0) - (seen.trace[n - 1].at or 0.0) for n in cold]
-    return _finding(
-        "ttl_expired",
-        seen.trace[cold[0]].blocks[-1],
-        cold,
-        f"{seen.share(cold)} came after the entry had expired, the longest pause being {max(gaps):,.0f} seconds, "
-        f"so that {seen.paid(cold)} were not read from the cache",
-    )
+    if cold:
+        pause = max((seen.trace[n].at or 0.0) - (seen.trace[n - 1].at or 0.0) for n in cold)
+        message = f"{seen.share(cold)} came after the entry had expired, the longest pause being {pause:,.0f} seconds"
+        yield seen.finding("ttl_expired", (cold[0], -1), cold, message)
 
 
-def _short(seen: _Seen) -> tuple[Finding, ...]:
+def _short(seen: _Seen) -> Iterator[Finding]:
     lengths: dict[int, int] = {}
     for n, chain in enumerate(seen.chains):
         marks = marked(chain.prompt, seen.rules) if seen.marks else [len(chain.nodes) - 1]
         if marks and chain.nodes:
             lengths[n] = chain.ends[max(marks)]
     short = [n for n, length in lengths.items() if length < seen.rules.min_prefix]
-    if len(short) * 2 <= len(seen.trace):  # a conversation may start short
-        return ()
-    longest = max(lengths[n] for n in short)
-    return _finding(
-        "below_minimum",
-        seen.trace[short[0]].blocks[-1],
-        short,
-        f"the prefix of {seen.share(short)} was too short to be cached: the longest had {longest:,} tokens, "
-        f"and the model caches none under {seen.rules.min_prefix:,}",
-    )
+    if len(short) * 2 > len(seen.trace):  # a conversation may start short
+        longest = max(lengths[n] for n in short)
+        message = f"the prefix of {seen.share(short)} was too short to be cached: the longest had {longest:,} tokens"
+        effect = f", and the model caches none under {seen.rules.min_prefix:,}"
+        yield seen.finding("below_minimum", (short[0], -1), short, message, effect)
 
 
-_REMEDIES: dict[Cause, tuple[str, Fix | None]] = {
+_REMEDIES: dict[FindingCause, tuple[str, Fix | None]] = {
     "tools_reordered": ("send tools in one fixed order", "pin_tools"),
     "tools_changed": (
         "keep the text of each tool fixed, and add new ones at the end or inside the conversation",
@@ -353,17 +286,11 @@ _REMEDIES: dict[Cause, tuple[str, Fix | None]] = {
     ),
     "lookback_overflow": ("mark the last block of the request before as well", "mark_previous_tail"),
     "past_marks_dropped": ("mark the ends of earlier requests again", "remark_ends"),
-    "ttl_expired": (
-        "ask for the longest lifetime, or send a small request before the entry expires",
-        "longer_ttl",
-    ),
-    "below_minimum": (
-        "leave caching off for prompts of this size, or choose a model with a smaller minimum",
-        None,
-    ),
+    "ttl_expired": ("ask for the longest lifetime, or send a small request before the entry expires", "longer_ttl"),
+    "below_minimum": ("leave caching off for prompts of this size, or choose a model with a smaller minimum", None),
 }
 
-_DETECTORS: tuple[Callable[[_Seen], tuple[Finding, ...]], ...] = (
+_DETECTORS: tuple[Callable[[_Seen], Iterator[Finding]], ...] = (
     _tools,
     _settings,
     _volatile_inside,

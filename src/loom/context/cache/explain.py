@@ -10,22 +10,16 @@ from typing import Literal, TypeAlias
 
 from loom.catalog import CacheRules, ModelInfo
 from loom.context.cache.matching import common_length
-from loom.context.cache.prompt import LEVELS, Block, Level, Origin, Prompt
+from loom.context.cache.prompt import LEVELS, Block, BlockOrigin, Level, Prompt
 from loom.context.cache.simulate import write_price
-from loom.context.cache.subject import Subject, as_prompt, question_about
+from loom.context.cache.subject import AnyRequest, analysis_settings, as_prompt
 from loom.core.window import Window
 from loom.protocols.token_counter import TokenCounter
 
-Cause: TypeAlias = Literal[
-    "nothing_moved",
-    "model_changed",
-    "settings_changed",
-    "tools_reordered",
-    "tools_changed",
-    "block_edited",
-    "block_inserted",
-    "block_removed",
-]
+MoveCause: TypeAlias = Literal[
+    "nothing_moved", "model_changed", "settings_changed", "tools_reordered", "tools_changed", "block_edited",
+    "block_inserted", "block_removed",
+]  # fmt: skip
 
 _EXCERPT = 32
 CLOCK = re.compile(
@@ -38,11 +32,11 @@ CLOCK = re.compile(
 class Explanation:
     """Why the next request reads less than the last one left in the cache, or that it does not."""
 
-    cause: Cause
+    cause: MoveCause
     message: str
     advice: str = ""
     path: str = ""
-    origin: Origin | None = None
+    origin: BlockOrigin | None = None
     """The entry that moved, its section and the context that brought it; None for a foreign request."""
     byte: int = 0
     """How many bytes of the prompt stayed the same."""
@@ -68,8 +62,8 @@ class Explanation:
 
 
 def explain(
-    previous: Subject,
-    next: Subject,
+    previous: AnyRequest,
+    next: AnyRequest,
     provider: str | None = None,
     model: str | None = None,
     *,
@@ -82,10 +76,10 @@ def explain(
     """
     if isinstance(next, Window) and provider is None:
         provider, model = "anthropic", model or "claude"
-    question = question_about(next, provider, model, counter=counter)
-    before, _ = as_prompt(previous, question)
-    after, _ = as_prompt(next, question)
-    return compare(before, after, question.info)
+    analysis = analysis_settings(next, provider, model, counter=counter)
+    before, _ = as_prompt(previous, analysis)
+    after, _ = as_prompt(next, analysis)
+    return compare(before, after, analysis.info)
 
 
 def compare(before: Prompt, after: Prompt, model: ModelInfo) -> Explanation:
@@ -115,7 +109,7 @@ def compare(before: Prompt, after: Prompt, model: ModelInfo) -> Explanation:
 def _cached(prompt: Prompt, rules: CacheRules) -> int:
     """How many leading blocks a request leaves in the cache."""
     marked = max(prompt.markers, default=-1) + 1
-    if rules.matching in ("grid", "units"):  # the rest of it is cached too, but nobody expects to read it
+    if rules.matching in ("grid", "units"):  # the rest is cached too, but no request will read it
         return next((i for i, block in enumerate(prompt.blocks) if block.volatile), len(prompt.blocks))
     end = len(prompt.blocks) if prompt.automatic else marked
     return end if sum(block.tokens for block in prompt.blocks[:end]) >= rules.min_prefix else 0
@@ -160,7 +154,7 @@ def _settings_changed(before: Prompt, after: Prompt, cached: Sequence[Block], le
 def _tools_moved(cached: Sequence[Block], after: Sequence[Block], at: int) -> Explanation:
     was = [b for b in cached if b.level == "tools"]
     now = [b for b in after if b.level == "tools"]
-    names = _tool_names(was), _tool_names(now)
+    names = [b.tool_name for b in was], [b.tool_name for b in now]
     if sorted(b.key for b in was) == sorted(b.key for b in now):
         cause, message = "tools_reordered", "The same tools were sent in another order."
         advice = "Send tools in one fixed order; Context.tools keeps the order they were first sent in."
@@ -202,13 +196,14 @@ def _block_moved(cached: Sequence[Block], after: Sequence[Block], at: int) -> Ex
     )
 
 
-def _what_happened(cached: Sequence[Block], after: Sequence[Block], at: int) -> tuple[Cause, Block]:
+def _what_happened(cached: Sequence[Block], after: Sequence[Block], at: int) -> tuple[MoveCause, Block]:
     """Whether the first different block was edited, pushed back by a new one, or taken out; and which one to blame."""
     old, new = cached[at], after[at] if at < len(after) else None
     if new is None:
         return "block_removed", old
     if old.origin and new.origin:
-        return _what_happened_to_entries(cached, after, old, new)
+        cause = _what_happened_to_entries(cached, after, old.origin.entry, new.origin.entry)
+        return cause, old if cause == "block_removed" else new
     if any(b.key == old.key for b in after[at + 1 :]):
         return "block_inserted", new
     if any(b.key == new.key for b in cached[at + 1 :]):
@@ -218,24 +213,14 @@ def _what_happened(cached: Sequence[Block], after: Sequence[Block], at: int) -> 
     return "block_removed", old
 
 
-def _what_happened_to_entries(
-    cached: Sequence[Block], after: Sequence[Block], old: Block, new: Block
-) -> tuple[Cause, Block]:
-    was, now = _entries(cached), _entries(after)
-    assert old.origin is not None
-    assert new.origin is not None
-    if old.origin.entry == new.origin.entry:
-        return "block_edited", new
-    if old.origin.entry in now:
-        return "block_inserted", new
-    return ("block_removed", old) if new.origin.entry in was else ("block_edited", new)
+def _what_happened_to_entries(cached: Sequence[Block], after: Sequence[Block], old: str, new: str) -> MoveCause:
+    was, now = ({block.origin.entry for block in blocks if block.origin} for blocks in (cached, after))
+    if old != new and old in now:
+        return "block_inserted"
+    return "block_removed" if old != new and new in was else "block_edited"
 
 
-def _entries(blocks: Sequence[Block]) -> set[str]:
-    return {block.origin.entry for block in blocks if block.origin}
-
-
-def _advice(cause: Cause, block: Block, changed: str) -> str:
+def _advice(cause: MoveCause, block: Block, changed: str) -> str:
     if cause == "block_inserted":
         return "Put what is new at the end of the conversation, or include it before the first call."
     if cause == "block_removed":
@@ -282,14 +267,6 @@ def _body(block: Block) -> str:
         except (ValueError, KeyError, TypeError):
             return block.content
     return block.content
-
-
-def _tool_names(tools: Sequence[Block]) -> list[str]:
-    names: list[str] = []
-    for tool in tools:
-        found = re.search(r'"name": ?"([^"]*)"', tool.content)
-        names.append(found[1] if found else tool.path)
-    return names
 
 
 def _excerpt(text: str, at: int) -> str:

@@ -1,4 +1,4 @@
-"""What becomes of each block of a trace: whether it stays, changes or vanishes from request to request."""
+"""The history of each block of a trace: whether it stays, changes or vanishes from request to request."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from loom.context.cache.prompt import Block, Prompt
 
 
 @dataclass(frozen=True, slots=True)
-class Lives:
+class BlockHistory:
     """The blocks of a trace, followed from request to request.
 
     A slot is one place of the conversation. It keeps its number while its block is repeated or
@@ -42,7 +42,7 @@ class Lives:
         return sorted(i for i in gone if i < last)
 
 
-def follow(trace: Sequence[Prompt]) -> Lives:
+def block_history(trace: Sequence[Prompt]) -> BlockHistory:
     """Follows every block of a trace. Stability is read from the requests, and from what authors declared."""
     slots: list[tuple[int, ...]] = []
     first: dict[int, Block] = {}
@@ -62,7 +62,7 @@ def follow(trace: Sequence[Prompt]) -> Lives:
         vanished.append(frozenset(slots[-1]).difference(row) if slots else frozenset())
         slots.append(tuple(row))
     frozen = {slot: tuple(numbers) for slot, numbers in changed.items()}
-    return Lives(tuple(slots), _volatile(trace, slots, frozen, vanished), first, frozen, tuple(vanished))
+    return BlockHistory(tuple(slots), _volatile(trace, slots, frozen, vanished), first, frozen, tuple(vanished))
 
 
 def _volatile(
@@ -90,7 +90,10 @@ def _volatile(
 
 
 def _restless(block: Block, age: int, changes: int) -> bool:
-    """Whether a slot changes as a habit. A message that changes once was edited; tools have their own rules."""
+    """Whether a slot changes as a habit: in the system prompt once is enough, in a message at least every second time.
+
+    A message that changes once was edited; tools have their own rules.
+    """
     if block.level == "tools":
         return False
     if block.level == "system":

@@ -1,4 +1,4 @@
-"""Where the cache markers go: on the last part whose prefix will be the same in the next request."""
+"""Placement of cache markers: on the last part whose prefix will be the same in the next request."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from loom.catalog import CacheRules
-from loom.context.render.layout import Layout, Slot
+from loom.context.cache.matching import positions
+from loom.context.render.layout import Layout, WireSlot
 from loom.core.message import ToolCallPart, ToolResultPart
 from loom.core.section import SECTIONS, VOLATILE, SectionName, section_name
 from loom.errors import BadCacheTTL, TooManyBreakpoints
@@ -16,8 +17,10 @@ MAX_BREAKPOINTS = 4
 """Breakpoints a caller may name: the smallest limit of the providers that take any."""
 
 _LOOKBACK_MARGIN = 2
-"""Positions kept free at the end of a lookback, for blocks a provider adds itself."""
+"""Positions kept free at the end of a lookback, for blocks a provider adds itself: one marker too many costs nothing,
+a prefix out of reach costs the whole conversation again."""
 
+_KINDS: dict[type, str] = {ToolCallPart: "call", ToolResultPart: "result"}
 _PREVIOUS_END = "end of the previous request, out of reach of the new end"
 
 _REMARKED = 24
@@ -29,17 +32,17 @@ class Placement:
     """The markers of one request, why each is there, and what a person should know."""
 
     ttl: str | None
-    markers: dict[Slot, str] = field(default_factory=dict[Slot, str])
-    reasons: dict[Slot, str] = field(default_factory=dict[Slot, str])
+    markers: dict[WireSlot, str] = field(default_factory=dict[WireSlot, str])
+    reasons: dict[WireSlot, str] = field(default_factory=dict[WireSlot, str])
     warnings: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
 
-    def mark(self, slot: Slot | None, reason: str) -> None:
+    def mark(self, slot: WireSlot | None, reason: str) -> None:
         """Mark a slot, once."""
         if slot is not None and self.ttl is not None and slot not in self.markers:
             self.markers[slot] = self.ttl
             self.reasons[slot] = reason
 
-    def unmark(self, slot: Slot) -> None:
+    def unmark(self, slot: WireSlot) -> None:
         """Take a marker away."""
         del self.markers[slot], self.reasons[slot]
 
@@ -47,7 +50,7 @@ class Placement:
 def place(
     layout: Layout,
     rules: CacheRules,
-    may_mark: Callable[[Slot], bool],
+    may_mark: Callable[[WireSlot], bool],
     *,
     breakpoints: Sequence[str] | None = None,
     ttl_seconds: float | None = None,
@@ -55,7 +58,7 @@ def place(
 ) -> Placement:
     """Choose the markers of a request.
 
-    The end of the conversation is marked without being asked. `breakpoints` names sections to mark at their
+    The end of the conversation is always marked. `breakpoints` names sections to mark at their
     end; None marks the end of everything static. Raises on unknown sections, on more than four, and on a
     lifetime that means nothing. `automatic` says that the caller asked the provider for a breakpoint of its own,
     which takes a place.
@@ -76,7 +79,7 @@ def place(
         _mark_section(placement, stable, name)
     convo = [slot for slot in stable if slot.section == "convo"]
     placement.mark(convo[-1] if convo else None, "end of the conversation")
-    if rules.matching == "exact":
+    if rules.matching == "exact":  # no limit to keep to: of more markers than it takes, the provider uses the latest
         _mark_past_ends(placement, layout, stable)
     else:
         _mark_previous_tail(placement, layout, rules, stable)
@@ -111,7 +114,7 @@ def _named(breakpoints: Sequence[str] | None) -> list[SectionName] | None:
     return sections
 
 
-def _mark_section(placement: Placement, stable: list[Slot], name: SectionName) -> None:
+def _mark_section(placement: Placement, stable: list[WireSlot], name: SectionName) -> None:
     """Mark a section's last part, or, where it is empty, the last part before it: the same prefix."""
     if name in VOLATILE:
         message = f"no breakpoint on {name}: it changes with every request, so a prefix that ends there never hits"
@@ -126,7 +129,7 @@ def _mark_section(placement: Placement, stable: list[Slot], name: SectionName) -
     placement.mark(own, f"end of {name}")
 
 
-def _mark_previous_tail(placement: Placement, layout: Layout, rules: CacheRules, stable: list[Slot]) -> None:
+def _mark_previous_tail(placement: Placement, layout: Layout, rules: CacheRules, stable: list[WireSlot]) -> None:
     """Mark where the last request ended, if a lookback from the new end would not reach it."""
     tail = stable[-1] if stable else None
     if layout.previous_tail is None or tail is None:
@@ -134,11 +137,12 @@ def _mark_previous_tail(placement: Placement, layout: Layout, rules: CacheRules,
     slots = list(layout.slots())
     order = {slot: number for number, slot in enumerate(slots)}
     start, end = order[layout.previous_tail], order[tail]
-    if positions(slots[start + 1 : end + 1], collapse=rules.collapse_runs) > rules.lookback - _LOOKBACK_MARGIN:
+    kinds = [_KINDS.get(type(slot.content), "") for slot in slots[start + 1 : end + 1]]
+    if max(positions(kinds, rules), default=0) > rules.lookback - _LOOKBACK_MARGIN:
         placement.mark(_last(stable, lambda slot: order[slot] <= start), _PREVIOUS_END)
 
 
-def _mark_past_ends(placement: Placement, layout: Layout, stable: list[Slot]) -> None:
+def _mark_past_ends(placement: Placement, layout: Layout, stable: list[WireSlot]) -> None:
     """Mark earlier ends again: with exact matching an entry is found only at a marker of the new request."""
     known = set(stable)
     order = {slot: number for number, slot in enumerate(layout.slots())}
@@ -151,8 +155,11 @@ def _mark_past_ends(placement: Placement, layout: Layout, stable: list[Slot]) ->
     placement.markers = dict(sorted(placement.markers.items(), key=lambda item: order[item[0]]))
 
 
-def _keep_to_limit(placement: Placement, limit: int, layout: Layout, tail: Slot | None) -> None:
-    """Give up the earliest markers first: a later one covers everything before it."""
+def _keep_to_limit(placement: Placement, limit: int, layout: Layout, tail: WireSlot | None) -> None:
+    """Give up the earliest markers first: a later one covers everything before it.
+
+    Two never give way: the end, where the next request looks, and the end of the previous request, which is read now.
+    """
     marked = [slot for slot in layout.slots() if slot in placement.markers]
     for victim in [s for s in marked if s is not tail and placement.reasons[s] != _PREVIOUS_END]:
         if len(placement.markers) <= limit:
@@ -164,20 +171,9 @@ def _keep_to_limit(placement: Placement, limit: int, layout: Layout, tail: Slot 
         placement.unmark(victim)
 
 
-def positions(slots: Sequence[Slot], *, collapse: bool) -> int:
-    """How many positions of a lookback these slots take; a run of calls, or of results, may count as one."""
-    count, last = 0, ""
-    for slot in slots:
-        kind = "call" if isinstance(slot.content, ToolCallPart) else ""
-        kind = "result" if isinstance(slot.content, ToolResultPart) else kind
-        count += not (collapse and kind and kind == last)
-        last = kind
-    return count
-
-
-def _rank(slot: Slot) -> int:
+def _rank(slot: WireSlot) -> int:
     return SECTIONS.index(slot.section) if slot.section else -1
 
 
-def _last(slots: Sequence[Slot], wanted: Callable[[Slot], bool]) -> Slot | None:
+def _last(slots: Sequence[WireSlot], wanted: Callable[[WireSlot], bool]) -> WireSlot | None:
     return next((slot for slot in reversed(slots) if wanted(slot)), None)

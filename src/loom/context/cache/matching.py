@@ -22,7 +22,7 @@ EARLIER_ENDS = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Chain:
+class PrefixChain:
     """One request with the hash of each of its prefixes; equal prefixes have equal nodes."""
 
     prompt: Prompt
@@ -47,9 +47,9 @@ class Prefixes:
     """Hashes the prefixes of each request, going on from what it shares with the request before."""
 
     def __init__(self) -> None:
-        self._last: Chain | None = None
+        self._last: PrefixChain | None = None
 
-    def lay(self, prompt: Prompt) -> Chain:
+    def lay(self, prompt: Prompt) -> PrefixChain:
         """The request as a chain; the model and the settings of a level salt all that follows."""
         shared = self._shared(prompt)
         parents = list(self._last.parents[:shared]) if self._last else []
@@ -57,6 +57,8 @@ class Prefixes:
         node = nodes[-1] if nodes else _digest(b"", f"{prompt.provider}\0{prompt.model}".encode())
         depth = LEVELS.index(prompt.blocks[shared - 1].level) + 1 if shared else 0
         for block in prompt.blocks[shared:]:
+            # A setting counts from its level on: it goes into the hash once, before the first block of that level,
+            # also where the levels before have no block.
             while depth <= LEVELS.index(block.level):
                 node = _digest(node, prompt.settings.get(LEVELS[depth], "").encode())
                 depth += 1
@@ -64,7 +66,7 @@ class Prefixes:
             node = _digest(node, block.key)
             nodes.append(node)
         ends = tuple(accumulate(b.tokens for b in prompt.blocks))
-        self._last = Chain(prompt, tuple(parents), tuple(nodes), ends)
+        self._last = PrefixChain(prompt, tuple(parents), tuple(nodes), ends)
         return self._last
 
     def _shared(self, prompt: Prompt) -> int:
@@ -83,8 +85,8 @@ def _digest(node: bytes, step: bytes) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """What a request reads from the cache."""
+class CacheRead:
+    """The cache hit of one request."""
 
     tokens: int = 0
     blocks: int = 0
@@ -92,62 +94,62 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class CacheWrite:
     """An entry that a request leaves: everything up to `tokens`, for a lifetime."""
 
     tokens: int
     ttl: str
 
 
-class Matcher(Protocol):
+class PrefixCache(Protocol):
     """One provider's cache. Each request is read first and then written, in the order of the trace."""
 
-    def read(self, chain: Chain) -> Found:
+    def read(self, chain: PrefixChain) -> CacheRead:
         """What this request finds, which also keeps it alive."""
         ...
 
-    def write(self, chain: Chain) -> tuple[Written, ...]:
+    def write(self, chain: PrefixChain) -> tuple[CacheWrite, ...]:
         """Stores this request; returns the entries the provider charges for, shortest first."""
         ...
 
 
-def matcher(rules: CacheRules) -> Matcher:
+def empty_cache(rules: CacheRules) -> PrefixCache:
     """An empty cache that follows `rules`."""
     match rules.matching:
         case "lookback" | "exact":
-            return Marked(rules)
+            return MarkerCache(rules)
         case "grid":
-            return Grid(rules)
+            return GridCache(rules)
         case "units":
-            return Units(rules)
+            return UnitCache(rules)
 
 
-class Marked:
+class MarkerCache:
     """Entries stand at the marks of a request, and are found within reach of the marks of a later one."""
 
     def __init__(self, rules: CacheRules) -> None:
         self._rules = rules
         self._entries = _Entries()
 
-    def read(self, chain: Chain) -> Found:
+    def read(self, chain: PrefixChain) -> CacheRead:
         """The deepest live entry within reach."""
-        for i in sorted(reach(chain.prompt, self._rules), reverse=True):
+        for i in sorted(reach(chain.prompt, self._rules), reverse=True):  # the deepest entry covers all others
             if self._entries.live(chain.nodes[i], chain.at):
                 self._entries.touch(chain.nodes[i], chain.at)
-                return Found(chain.ends[i], i + 1)
-        return Found()
+                return CacheRead(chain.ends[i], i + 1)
+        return CacheRead()
 
-    def write(self, chain: Chain) -> tuple[Written, ...]:
+    def write(self, chain: PrefixChain) -> tuple[CacheWrite, ...]:
         """One entry at each mark behind the minimum prefix."""
-        written: list[Written] = []
+        written: list[CacheWrite] = []
         for i, ttl in marked(chain.prompt, self._rules).items():
             if chain.ends[i] >= self._rules.min_prefix:
                 self._entries.keep(chain.nodes[i], chain.at, _lifetime(self._rules, ttl))
-                written.append(Written(chain.ends[i], ttl))
+                written.append(CacheWrite(chain.ends[i], ttl))
         return tuple(written)
 
 
-class Grid:
+class GridCache:
     """The longest token prefix shared with any earlier request, cut down to whole cells of a grid."""
 
     def __init__(self, rules: CacheRules) -> None:
@@ -156,22 +158,22 @@ class Grid:
         self._entries = _Entries()
         self._siblings: dict[tuple[bytes, str, str, str], list[tuple[str, bytes]]] = {}
 
-    def read(self, chain: Chain) -> Found:
+    def read(self, chain: PrefixChain) -> CacheRead:
         """Whole blocks first, then the text that the first new block shares with one seen in its place."""
-        whole = 0
-        while whole < len(chain.nodes) and self._entries.live(chain.nodes[whole], chain.at):
-            whole += 1
+        whole = self._entries.live_prefix(chain)
         shared = chain.ends[whole - 1] if whole else 0
         if whole < len(chain.nodes):
             shared += self._shared_inside(chain, whole)
-        shared -= shared % self._rules.grid
+        shared -= shared % self._rules.grid  # the provider hashes whole cells only
         if shared < max(1, self._rules.min_prefix):
-            return Found()
-        return Found(shared, bisect_right(chain.ends, shared))
+            return CacheRead()
+        return CacheRead(shared, bisect_right(chain.ends, shared))
 
-    def write(self, chain: Chain) -> tuple[Written, ...]:
+    def write(self, chain: PrefixChain) -> tuple[CacheWrite, ...]:
         """Every prefix is kept, free of charge."""
         for i, node in enumerate(chain.nodes):
+            # Siblings: other texts seen behind the same prefix. They are kept sorted, so that the one that shares the
+            # most with a new text is found by bisection and not by comparing with all.
             if not self._entries.live(node, chain.at):
                 known = self._siblings.setdefault(_place(chain, i), [])
                 item = (chain.blocks[i].content, node)
@@ -181,7 +183,7 @@ class Grid:
             self._entries.keep(node, chain.at, self._seconds)
         return ()
 
-    def _shared_inside(self, chain: Chain, i: int) -> int:
+    def _shared_inside(self, chain: PrefixChain, i: int) -> int:
         block = chain.blocks[i]
         known = self._siblings.get(_place(chain, i), [])
         # In sorted order the longest common prefix is always with a neighbour.
@@ -194,7 +196,7 @@ class Grid:
         return block.tokens * longest // max(1, len(block.content))
 
 
-class Units:
+class UnitCache:
     """Whole units: where an earlier request or its answer ended, and prefixes that two requests shared."""
 
     def __init__(self, rules: CacheRules) -> None:
@@ -204,7 +206,7 @@ class Units:
         self._seen = _Entries()
         self._unanswered: dict[bytes, dict[Level, str]] = {}
 
-    def read(self, chain: Chain) -> Found:
+    def read(self, chain: PrefixChain) -> CacheRead:
         """The longest unit that this request begins with."""
         self._learn_answers(chain)
         for i in range(len(chain.nodes) - 1, -1, -1):
@@ -212,14 +214,12 @@ class Units:
                 break
             if self._units.live(chain.nodes[i], chain.at):
                 self._units.touch(chain.nodes[i], chain.at)
-                return Found(chain.ends[i], i + 1)
-        return Found()
+                return CacheRead(chain.ends[i], i + 1)
+        return CacheRead()
 
-    def write(self, chain: Chain) -> tuple[Written, ...]:
+    def write(self, chain: PrefixChain) -> tuple[CacheWrite, ...]:
         """The whole request becomes a unit, and so does what it shares with an earlier one."""
-        shared = 0
-        while shared < len(chain.nodes) and self._seen.live(chain.nodes[shared], chain.at):
-            shared += 1
+        shared = self._seen.live_prefix(chain)
         if shared:
             self._units.keep(chain.nodes[shared - 1], chain.at, self._seconds)
         for node in chain.nodes:
@@ -229,7 +229,7 @@ class Units:
             self._unanswered[chain.nodes[-1]] = dict(chain.prompt.settings)
         return ()
 
-    def _learn_answers(self, chain: Chain) -> None:
+    def _learn_answers(self, chain: PrefixChain) -> None:
         # The answer to a request is only seen when a later request repeats it; its unit is as old as the request.
         for i, node in enumerate(chain.nodes):
             if self._unanswered.get(node) != dict(chain.prompt.settings) or not self._units.live(node, chain.at):
@@ -265,10 +265,11 @@ def reach(prompt: Prompt, rules: CacheRules) -> set[int]:
     if rules.matching == "exact":
         ends = message_ends(prompt.blocks)[-EARLIER_ENDS - 1 :] if prompt.automatic else ()
         return {*prompt.markers[-rules.lookups :], *ends}
-    positions = lookback_positions(prompt.blocks, collapse=rules.collapse_runs)
+    kinds = ["call" if b.kind in CALLS else "result" if b.kind in RESULTS else "" for b in prompt.blocks]
+    at = positions(kinds, rules)
     within: set[int] = set()
     for mark in marked(prompt, rules):
-        first = bisect_right(positions, positions[mark] - rules.lookback)
+        first = bisect_right(at, at[mark] - rules.lookback)
         within.update(range(first, mark + 1))
     return within
 
@@ -290,17 +291,10 @@ def markable(block: Block, rules: CacheRules) -> bool:
     return rules.max_markers > 0 and block.kind not in THINKING and bool(block.content)
 
 
-def lookback_positions(blocks: Sequence[Block], *, collapse: bool) -> list[int]:
-    """The position of each block as a lookback counts them: a run of calls, or of results, may count once."""
-    positions: list[int] = []
-    position = 0
-    previous = ""
-    for block in blocks:
-        run = "calls" if block.kind in CALLS else "results" if block.kind in RESULTS else ""
-        position += not (collapse and run and run == previous)
-        positions.append(position)
-        previous = run
-    return positions
+def positions(kinds: Sequence[str], rules: CacheRules) -> list[int]:
+    """The position of each block as a lookback counts them, from 1: a run of one kind ("" has none) may count once."""
+    pairs = zip(kinds, ("", *kinds), strict=False)
+    return list(accumulate(not (rules.collapse_runs and kind and kind == before) for kind, before in pairs))
 
 
 def message_ends(blocks: Sequence[Block]) -> list[int]:
@@ -346,9 +340,13 @@ class _Entries:
         expires = self._kept[node][0]
         return at is None or expires is None or at < expires
 
+    def live_prefix(self, chain: PrefixChain) -> int:
+        """How many leading nodes of a chain are alive."""
+        return next((i for i, node in enumerate(chain.nodes) if not self.live(node, chain.at)), len(chain.nodes))
+
     def keep(self, node: bytes, at: float | None, seconds: float | None) -> None:
         expires = None if at is None or seconds is None else at + seconds
-        if self.live(node, at):
+        if self.live(node, at):  # a short write must not shorten the life of a longer one
             before, lasting = self._kept[node]
             if before is None or (expires is not None and before > expires):
                 expires, seconds = before, lasting
@@ -365,7 +363,7 @@ def _lifetime(rules: CacheRules, ttl: str | None) -> float | None:
     return rules.ttls.get(ttl) if ttl else None
 
 
-def _place(chain: Chain, i: int) -> tuple[bytes, str, str, str]:
+def _place(chain: PrefixChain, i: int) -> tuple[bytes, str, str, str]:
     block = chain.blocks[i]
     return (chain.parents[i], block.level, block.role, block.kind)
 

@@ -1,8 +1,8 @@
-"""Plan: what the prompt cache will do with a request, before it is sent."""
+"""Plan: a prediction of what the prompt cache does with a request, before it is sent."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -10,8 +10,8 @@ from loom.catalog import CacheRules, ModelInfo
 from loom.context.cache.diagnose import Finding, diagnose
 from loom.context.cache.explain import CLOCK, compare
 from loom.context.cache.prompt import Block, Prompt
-from loom.context.cache.simulate import Step, simulate
-from loom.context.cache.subject import Subject, as_prompt, question_about
+from loom.context.cache.simulate import simulate
+from loom.context.cache.subject import AnyRequest, analysis_settings, as_prompt
 from loom.context.render.request import Request
 from loom.core.window import Window
 from loom.protocols.token_counter import TokenCounter
@@ -29,7 +29,7 @@ class Marker:
 
 @dataclass(frozen=True, slots=True)
 class PlanWarning:
-    """Something about the request that costs money or fails; `code` is stable, `message` is for people."""
+    """A warning about cost or failure of a request; `code` is stable, `message` is for people."""
 
     code: str
     message: str
@@ -37,7 +37,7 @@ class PlanWarning:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CachePlan:
-    """Where the markers go in this request, why, and what they are predicted to read, write and cost."""
+    """The cache markers of a request, why they are there, and the predicted reads, writes and cost."""
 
     provider: str
     model: str
@@ -81,11 +81,11 @@ class CachePlan:
 
 
 def plan(
-    subject: Subject,
+    subject: AnyRequest,
     provider: str | None = None,
     model: str | None = None,
     *,
-    previous: Sequence[Subject] | Subject | None = None,
+    previous: Sequence[AnyRequest] | AnyRequest | None = None,
     cache_breakpoints: Sequence[str] | None = None,
     cache_ttl: float | None = None,
     counter: TokenCounter | None = None,
@@ -96,39 +96,33 @@ def plan(
     `previous` are the requests that went before, oldest first. A window knows the last few that its context sent;
     given more, faults that only show over time are found too. `settings` go into the body of a window.
     """
-    question = question_about(
-        subject,
-        provider,
-        model,
-        counter=counter,
-        breakpoints=cache_breakpoints,
-        ttl=cache_ttl,
-        settings=settings,
+    analysis = analysis_settings(
+        subject, provider, model, counter=counter, breakpoints=cache_breakpoints, ttl=cache_ttl, settings=settings
     )
-    info, rules = question.info, question.info.cache
-    prompt, request = as_prompt(subject, question)
-    past = [as_prompt(p, question)[0] for p in _past(subject, previous)]
+    info, rules = analysis.info, analysis.info.cache
+    prompt, request = as_prompt(subject, analysis)
+    past = [as_prompt(p, analysis)[0] for p in _past(subject, previous)]
     step = simulate([*past, prompt], rules).steps[-1]
     return CachePlan(
-        provider=question.target.provider,
-        model=question.target.model,
+        provider=analysis.target.provider,
+        model=analysis.target.model,
         markers=_markers(prompt, request),
         tokens=step.tokens,
         read=step.read,
         write=step.write,
         uncached=step.uncached,
         cost=step.cost,
-        usd=_usd(step, info),
+        usd=None if info.input_price is None else step.cost * info.input_price / 1e6,
         next_read=_next_read(past, prompt, rules),
         warnings=tuple(_warnings(subject, prompt, past, request, info)),
         findings=diagnose([*past, prompt], rules) if previous is not None and len(past) > 1 else (),
-        error=question.counter.error,
+        error=analysis.counter.error,
         prompt=prompt,
         body=request.body if request else None,
     )
 
 
-def _past(subject: Subject, previous: Sequence[Subject] | Subject | None) -> list[Subject]:
+def _past(subject: AnyRequest, previous: Sequence[AnyRequest] | AnyRequest | None) -> list[AnyRequest]:
     if previous is None:
         return list(subject.history) if isinstance(subject, Window) else []
     if isinstance(previous, Window | Prompt | Mapping):
@@ -161,67 +155,54 @@ def _next_read(past: list[Prompt], prompt: Prompt, rules: CacheRules) -> int:
     return simulate([*past, prompt, replace(prompt, blocks=tuple(blocks))], rules).steps[-1].read
 
 
-def _usd(step: Step, info: ModelInfo) -> float | None:
-    return None if info.input_price is None else step.cost * info.input_price / 1e6
-
-
 def _warnings(
-    subject: Subject, prompt: Prompt, past: list[Prompt], request: Request | None, info: ModelInfo
-) -> list[PlanWarning]:
-    found = [PlanWarning(code, message) for code, message in request.placement.warnings] if request else []
+    subject: AnyRequest, prompt: Prompt, past: list[Prompt], request: Request | None, info: ModelInfo
+) -> Iterator[PlanWarning]:
+    yield from (PlanWarning(code, message) for code, message in (request.placement.warnings if request else ()))
     if isinstance(subject, Window):
-        found += [PlanWarning(n.code, n.message) for n in subject.notices]
-    if past:
-        moved = compare(past[-1], prompt, info)
-        if moved.moved:
-            price = f" (${moved.extra_usd:.4f})" if moved.extra_usd is not None else ""
-            cost = f"It costs {moved.lost_tokens:,} cached tokens{price}."
-            found.append(PlanWarning("prefix_moved", f"{moved.message} {cost} {moved.advice}"))
-    found += _cache_warnings(prompt, info)
-    found += _request_warnings(prompt, request, info)
-    return found
+        yield from (PlanWarning(n.code, n.message) for n in subject.notices)
+    moved = compare(past[-1], prompt, info) if past else None
+    if moved and moved.moved:
+        price = f" (${moved.extra_usd:.4f})" if moved.extra_usd is not None else ""
+        cost = f"It costs {moved.lost_tokens:,} cached tokens{price}."
+        yield PlanWarning("prefix_moved", f"{moved.message} {cost} {moved.advice}")
+    yield from _cache_warnings(prompt, info)
+    yield from _request_warnings(prompt, request, info)
 
 
-def _cache_warnings(prompt: Prompt, info: ModelInfo) -> list[PlanWarning]:
+def _cache_warnings(prompt: Prompt, info: ModelInfo) -> Iterator[PlanWarning]:
     rules, name = info.cache, info.model or info.provider
-    found: list[PlanWarning] = []
     end = len(prompt.blocks) if prompt.automatic or not rules.max_markers else max(prompt.markers, default=-1) + 1
     covered = sum(b.tokens for b in prompt.blocks[:end])
     if end and covered < rules.min_prefix:
-        message = (
-            f"the prefix has {covered:,} tokens; {name} caches none under {rules.min_prefix:,}, and does not say so"
-        )
-        found.append(PlanWarning("below_minimum", message))
+        limit = f"{name} caches none under {rules.min_prefix:,}, and does not say so"
+        yield PlanWarning("below_minimum", f"the prefix has {covered:,} tokens; {limit}")
     if not end:
-        found.append(PlanWarning("nothing_marked", "the request carries no cache marker, so nothing of it is cached"))
+        yield PlanWarning("nothing_marked", "the request carries no cache marker, so nothing of it is cached")
     for block in prompt.blocks[: end if rules.max_markers else 0]:
         if block.volatile:
             message = f"{block.where} changes with every request but stands before a marker"
-            found.append(PlanWarning("volatile_in_prefix", message))
+            yield PlanWarning("volatile_in_prefix", message)
     for block in prompt.blocks:
         clock = CLOCK.search(block.content) if block.level != "messages" else None
         if clock:
             where = "into attention" if block.origin else "behind the conversation"
             advice = f"if that changes, everything after it is paid for again: move it {where}"
-            found.append(PlanWarning("volatile_in_prefix", f"{block.where} holds {clock[0]!r}; {advice}"))
-    return found
+            yield PlanWarning("volatile_in_prefix", f"{block.where} holds {clock[0]!r}; {advice}")
 
 
-def _request_warnings(prompt: Prompt, request: Request | None, info: ModelInfo) -> list[PlanWarning]:
-    found: list[PlanWarning] = []
+def _request_warnings(prompt: Prompt, request: Request | None, info: ModelInfo) -> Iterator[PlanWarning]:
     turns = [b for b in prompt.blocks if b.level == "messages"]
     if not any(b.role in ("user", "tool") for b in turns):
-        found.append(PlanWarning("no_user_turn", "there is no user message, so the request cannot be answered"))
+        yield PlanWarning("no_user_turn", "there is no user message, so the request cannot be answered")
     elif turns[-1].role in ("assistant", "model") and not info.prefill:
-        message = f"the request ends with an assistant message; {info.model} refuses that"
-        found.append(PlanWarning("prefill", message))
+        yield PlanWarning("prefill", f"the request ends with an assistant message; {info.model} refuses that")
     if prompt.tokens > info.context_window:
         message = f"{prompt.tokens:,} tokens are over the window of {info.context_window:,}"
-        found.append(PlanWarning("over_window", message))
+        yield PlanWarning("over_window", message)
     for slot in request.layout.dropped if request else ():
         message = f"reasoning of entry {slot.entry} is left out: its prefix changed, or it is another provider's"
-        found.append(PlanWarning("thinking_dropped", message))
+        yield PlanWarning("thinking_dropped", message)
     if not info.known:
         message = f"{info.model or 'this model'} is not in the catalogue; safe defaults are used for it"
-        found.append(PlanWarning("unknown_model", message))
-    return found
+        yield PlanWarning("unknown_model", message)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
@@ -9,11 +10,12 @@ from typing import Literal, TypeAlias
 
 Level: TypeAlias = Literal["tools", "system", "messages"]
 LEVELS: tuple[Level, ...] = ("tools", "system", "messages")
+_TOOL_NAME = re.compile(r'"name"\s*:\s*"([^"]+)"')
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
-    """Where a block came from in a context. It never reaches the wire."""
+class BlockOrigin:
+    """The entry of a context that a block came from. It never reaches the wire."""
 
     section: str
     entry: str
@@ -42,7 +44,7 @@ class Block:
     path: str = ""
     marker: str | None = None
     """The lifetime of an explicit cache marker on this block, as the provider writes it ("5m")."""
-    origin: Origin | None = None
+    origin: BlockOrigin | None = None
     volatile: bool = False
     """The author says that this block changes with every request."""
     key: bytes = field(init=False, repr=False)
@@ -54,6 +56,12 @@ class Block:
     def marked(self, ttl: str | None) -> Block:
         """This block with another marker, or with none."""
         return self if self.marker == ttl else replace(self, marker=ttl)
+
+    @property
+    def tool_name(self) -> str:
+        """The name of the tool that this block defines; its path where it has none."""
+        named = _TOOL_NAME.search(self.content)
+        return named[1] if named else self.path
 
     @property
     def where(self) -> str:

@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from math import ceil
 from typing import Literal, TypeAlias, get_args
 
 from loom.catalog.model import CacheRules
-from loom.context.cache.lives import Lives, follow
+from loom.context.cache.lives import BlockHistory, block_history
 from loom.context.cache.matching import common_length
 from loom.context.cache.prompt import Block, Prompt
 from loom.context.cache.simulate import simulate
 from loom.errors import UsageError
 
 Fix: TypeAlias = Literal[
-    "pin_tools",
-    "pin_settings",
-    "move_volatile",
-    "batch_edits",
-    "explicit_tail",
-    "mark_tail",
-    "mark_previous_tail",
-    "remark_ends",
-    "longer_ttl",
-]
+    "pin_tools", "pin_settings", "move_volatile", "batch_edits", "explicit_tail", "mark_tail", "mark_previous_tail",
+    "remark_ends", "longer_ttl",
+]  # fmt: skip
 FIXES: tuple[Fix, ...] = get_args(Fix)
 """Every fix, in the order in which several are applied."""
 
@@ -35,10 +28,10 @@ BATCHES = (5, 10, 20, 40)
 SMALLEST_UPDATE = 16
 """Tokens of a note about a small change: a changed word needs a sentence around it."""
 
-Trace: TypeAlias = tuple[Prompt, ...]
+Prompts: TypeAlias = tuple[Prompt, ...]
 
 
-def repair(trace: Sequence[Prompt], fix: Fix, rules: CacheRules) -> Trace:
+def repair(trace: Sequence[Prompt], fix: Fix, rules: CacheRules) -> Prompts:
     """The trace as it would have been sent with the fix.
 
     The fixes:
@@ -57,13 +50,13 @@ def repair(trace: Sequence[Prompt], fix: Fix, rules: CacheRules) -> Trace:
     return _REPAIRS[fix](tuple(trace), rules)
 
 
-def _pin_tools(trace: Trace, _rules: CacheRules) -> Trace:
+def _pin_tools(trace: Prompts, _rules: CacheRules) -> Prompts:
     known: dict[str, Block] = {}
     repaired: list[Prompt] = []
     for prompt in trace:
         given = [b for b in prompt.blocks if b.level == "tools"]
         for tool in given:
-            known.setdefault(_tool_name(tool), tool)
+            known.setdefault(tool.tool_name, tool)
         marker = next((b.marker for b in reversed(given) if b.marker), None)
         pinned = [b.marked(None) for b in known.values()] if given else []
         if pinned:
@@ -73,30 +66,25 @@ def _pin_tools(trace: Trace, _rules: CacheRules) -> Trace:
     return tuple(repaired)
 
 
-def _tool_name(tool: Block) -> str:
-    named = re.search(r'"name"\s*:\s*"([^"]+)"', tool.content)
-    return named.group(1) if named else tool.path
-
-
-def _pin_settings(trace: Trace, _rules: CacheRules) -> Trace:
+def _pin_settings(trace: Prompts, _rules: CacheRules) -> Prompts:
     return tuple(replace(p, model=trace[0].model, settings=trace[0].settings) for p in trace)
 
 
-def _move_volatile(trace: Trace, rules: CacheRules) -> Trace:
-    lives = follow(trace)
-    pinned = _pinnable(trace, lives)
-    repaired = tuple(_moved(number, prompt, lives, pinned) for number, prompt in enumerate(trace))
+def _move_volatile(trace: Prompts, rules: CacheRules) -> Prompts:
+    history = block_history(trace)
+    pinned = _pinnable(trace, history)
+    repaired = tuple(_moved(number, prompt, history, pinned) for number, prompt in enumerate(trace))
     # What was moved is now the last block, where an automatic breakpoint would land on it.
-    return _explicit_tail(repaired, rules) if any(p.automatic for p in repaired) else repaired
+    return _mark(repaired, rules, automatic=False) if any(p.automatic for p in repaired) else repaired
 
 
-def _pinnable(trace: Trace, lives: Lives) -> set[int]:
+def _pinnable(trace: Prompts, history: BlockHistory) -> set[int]:
     """Slots whose text always stays mostly the same, so that only the words that change have to move."""
-    moving = {lives.slots[n][i] for n in range(len(trace)) for i in lives.inside(n)}
-    pinned = moving.intersection(lives.changed)
+    moving = {history.slots[n][i] for n in range(len(trace)) for i in history.inside(n)}
+    pinned = moving.intersection(history.changed)
     for number, prompt in enumerate(trace):
-        for slot, block in zip(lives.slots[number], prompt.blocks, strict=True):
-            if slot in pinned and len(_news(lives.first[slot], block)) * 2 > len(block.content):
+        for slot, block in zip(history.slots[number], prompt.blocks, strict=True):
+            if slot in pinned and len(_news(history.first[slot], block)) * 2 > len(block.content):
                 pinned.discard(slot)
     return pinned
 
@@ -108,15 +96,15 @@ def _news(first: Block, now: Block) -> str:
     return now.content[start : len(now.content) - end]
 
 
-def _moved(number: int, prompt: Prompt, lives: Lives, pinned: set[int]) -> Prompt:
-    inside = lives.inside(number)
+def _moved(number: int, prompt: Prompt, history: BlockHistory, pinned: set[int]) -> Prompt:
+    inside = history.inside(number)
     if not inside:
         return prompt
     kept: list[Block] = []
     late: list[Block] = []
     for i, block in enumerate(prompt.blocks):
-        slot = lives.slots[number][i]
-        first = lives.first[slot]
+        slot = history.slots[number][i]
+        first = history.first[slot]
         if i not in inside:
             kept.append(block)
         elif slot not in pinned:
@@ -126,12 +114,13 @@ def _moved(number: int, prompt: Prompt, lives: Lives, pinned: set[int]) -> Promp
         else:
             kept.append(replace(first, marker=block.marker, path=block.path))
             late += [_late(block, _news(first, block))] if first.key != block.key else []
-    edge = len(kept) - (len(prompt.blocks) - 1 - _last_stable(number, prompt, lives))
+    # What moves goes behind the last stable block, but before the volatile tail, which keeps its place.
+    edge = len(kept) - (len(prompt.blocks) - 1 - _last_stable(number, prompt, history))
     return replace(prompt, blocks=(*kept[:edge], *late, *kept[edge:]))
 
 
-def _last_stable(number: int, prompt: Prompt, lives: Lives) -> int:
-    return max(i for i in range(len(prompt.blocks)) if i not in lives.volatile[number])
+def _last_stable(number: int, prompt: Prompt, history: BlockHistory) -> int:
+    return max(i for i in range(len(prompt.blocks)) if i not in history.volatile[number])
 
 
 def _late(block: Block, content: str) -> Block:
@@ -149,20 +138,20 @@ def _late(block: Block, content: str) -> Block:
     )
 
 
-def _batch_edits(trace: Trace, rules: CacheRules) -> Trace:
-    lives = follow(trace)
-    batched = [_batched(trace, lives, every) for every in BATCHES]
+def _batch_edits(trace: Prompts, rules: CacheRules) -> Prompts:
+    history = block_history(trace)
+    batched = [_batched(trace, history, every) for every in BATCHES]
     return min(batched, key=lambda candidate: simulate(candidate, rules).cost)
 
 
-def _batched(trace: Trace, lives: Lives, every: int) -> Trace:
+def _batched(trace: Prompts, history: BlockHistory, every: int) -> Prompts:
     repaired: list[Prompt] = []
     shown: dict[int, Block] = {}
     for number, prompt in enumerate(trace):
-        row = lives.slots[number]
+        row = history.slots[number]
         own = dict(zip(row, prompt.blocks, strict=True))
-        passing = {row[i] for i in lives.volatile[number]}
-        shown = own if number % every == 0 else _merged(shown, row, lives)
+        passing = {row[i] for i in history.volatile[number]}
+        shown = own if number % every == 0 else _merged(shown, row, history)
         blocks = [
             (own[slot] if slot in passing else block).marked(own[slot].marker if slot in own else None)
             for slot, block in shown.items()
@@ -172,8 +161,11 @@ def _batched(trace: Trace, lives: Lives, every: int) -> Trace:
     return tuple(repaired)
 
 
-def _merged(shown: dict[int, Block], row: Sequence[int], lives: Lives) -> dict[int, Block]:
-    """The blocks shown so far, with the slots that are new in this request behind the ones they follow."""
+def _merged(shown: dict[int, Block], row: Sequence[int], history: BlockHistory) -> dict[int, Block]:
+    """The blocks shown so far, with the slots that are new in this request behind the ones they follow.
+
+    -1 stands for the start: a new first slot follows nothing.
+    """
     follower = {row[i - 1] if i else -1: slot for i, slot in enumerate(row) if slot not in shown}
     merged: dict[int, Block] = {}
     for anchor in (-1, *shown):
@@ -181,43 +173,28 @@ def _merged(shown: dict[int, Block], row: Sequence[int], lives: Lives) -> dict[i
             merged[anchor] = shown[anchor]
         new = follower.get(anchor)
         while new is not None:
-            merged[new] = lives.first[new]
+            merged[new] = history.first[new]
             new = follower.get(new)
     return merged
 
 
-def _explicit_tail(trace: Trace, rules: CacheRules) -> Trace:
-    return _mark(trace, rules, past=0, automatic=False)
-
-
-def _mark_tail(trace: Trace, rules: CacheRules) -> Trace:
-    return _mark(trace, rules, past=0)
-
-
-def _mark_previous_tail(trace: Trace, rules: CacheRules) -> Trace:
-    return _mark(trace, rules, past=1)
-
-
-def _remark_ends(trace: Trace, rules: CacheRules) -> Trace:
-    return _mark(trace, rules, past=len(trace))
-
-
-def _mark(trace: Trace, rules: CacheRules, *, past: int, automatic: bool = True) -> Trace:
-    """Marks the tail of each request and those of the `past` requests before it."""
-    lives = follow(trace)
+def _mark(trace: Prompts, rules: CacheRules, *, past: int | None = 0, automatic: bool = True) -> Prompts:
+    """Marks the tail of each request and those of the `past` requests before it; None for all of them."""
+    history = block_history(trace)
     tails: list[int] = []
     repaired: list[Prompt] = []
     for number, prompt in enumerate(trace):
-        row = lives.slots[number]
-        tail = lives.tail(number, prompt, rules)
+        row = history.slots[number]
+        tail = history.tail(number, prompt, rules)
         tails.append(-1 if tail is None else row[tail])
         own = prompt.automatic if automatic else None
         # Exact matching finds an old entry only where it is marked again.
-        every = rules.matching == "exact" and not own
-        wanted = set(tails if every else tails[-past - 1 :])
+        every = past is None or (rules.matching == "exact" and not own)
+        wanted = set(tails if every else tails[-(past or 0) - 1 :])
         ttl = _lifetime_of(prompt, rules)
+        # The request's own markers win over ours, except on blocks that the next request will not repeat.
         marks = {i: prompt.blocks[i].marker or ttl for i, slot in enumerate(row) if slot in wanted}
-        marks |= {i: prompt.blocks[i].marker for i in prompt.markers if i not in lives.volatile[number]}
+        marks |= {i: prompt.blocks[i].marker for i in prompt.markers if i not in history.volatile[number]}
         kept = dict(_within_limit(sorted(marks.items()), rules, own=own))
         blocks = tuple(b.marked(kept.get(i)) for i, b in enumerate(prompt.blocks))
         repaired.append(replace(prompt, blocks=blocks, automatic=own))
@@ -240,28 +217,26 @@ def _lifetime_of(prompt: Prompt, rules: CacheRules) -> str | None:
     return (used[-1] if used else prompt.automatic) or rules.default_ttl or next(iter(rules.ttls), None)
 
 
-def _longer_ttl(trace: Trace, rules: CacheRules) -> Trace:
+def _longer_ttl(trace: Prompts, rules: CacheRules) -> Prompts:
     if not rules.ttls:
         return trace
     longest = max(rules.ttls, key=lambda ttl: rules.ttls[ttl])
     return tuple(
         replace(
-            p,
-            blocks=tuple(b.marked(longest) if b.marker else b for b in p.blocks),
-            automatic=p.automatic and longest,
+            p, blocks=tuple(b.marked(longest) if b.marker else b for b in p.blocks), automatic=p.automatic and longest
         )
         for p in trace
     )
 
 
-_REPAIRS: dict[Fix, Callable[[Trace, CacheRules], Trace]] = {
+_REPAIRS: dict[Fix, Callable[[Prompts, CacheRules], Prompts]] = {
     "pin_tools": _pin_tools,
     "pin_settings": _pin_settings,
     "move_volatile": _move_volatile,
     "batch_edits": _batch_edits,
-    "explicit_tail": _explicit_tail,
-    "mark_tail": _mark_tail,
-    "mark_previous_tail": _mark_previous_tail,
-    "remark_ends": _remark_ends,
+    "explicit_tail": partial(_mark, automatic=False),
+    "mark_tail": _mark,
+    "mark_previous_tail": partial(_mark, past=1),
+    "remark_ends": partial(_mark, past=None),
     "longer_ttl": _longer_ttl,
 }

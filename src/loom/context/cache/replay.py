@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from loom.context.cache import simulate as simulator
 from loom.context.cache.prompt import Prompt
 from loom.context.cache.simulate import Simulation
-from loom.context.cache.subject import Subject, as_prompt, question_about
+from loom.context.cache.subject import AnyRequest, analysis_settings, as_prompt
 from loom.core.window import Window
 from loom.errors import UsageError
 from loom.protocols.token_counter import TokenCounter
 
 
 def simulate(
-    trace: Sequence[Subject],
+    trace: Sequence[AnyRequest],
     provider: str | None = None,
     model: str | None = None,
     *,
@@ -30,6 +30,8 @@ def simulate(
         raise UsageError("a trace is a list of requests; put this one into a list")
     if not trace:
         raise UsageError("the trace is empty; give at least one request")
-    question = question_about(trace[0], provider, model, counter=counter, breakpoints=cache_breakpoints, ttl=cache_ttl)
-    prompts = [as_prompt(subject, question)[0] for subject in trace]
-    return simulator.simulate(prompts, question.info.cache)
+    analysis = analysis_settings(
+        trace[0], provider, model, counter=counter, breakpoints=cache_breakpoints, ttl=cache_ttl
+    )
+    prompts = [as_prompt(subject, analysis)[0] for subject in trace]
+    return simulator.simulate(prompts, analysis.info.cache)

@@ -1,4 +1,4 @@
-"""The replay of a trace through a provider's prompt cache: what is read, what is written, what it costs."""
+"""A trace replayed through a provider's prompt cache: reads, writes and cost."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from loom.catalog.model import CacheRules
-from loom.context.cache.matching import Found, Prefixes, Written, matcher
+from loom.context.cache.matching import CacheRead, CacheWrite, Prefixes, empty_cache
 from loom.context.cache.prompt import Prompt
 from loom.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """What one request did. Every token of the prompt is read, written or uncached."""
+    """The cache use of one request. Every token of the prompt is read, written or uncached."""
 
     read: int
     write: int
@@ -31,7 +31,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Simulation:
-    """What a trace did, request by request and together."""
+    """The cache use of a trace, by request and in sum."""
 
     steps: tuple[Step, ...]
 
@@ -77,7 +77,7 @@ def simulate(trace: Sequence[Prompt], rules: CacheRules) -> Simulation:
     Raises:
         UsageError: the provider would refuse a request, for too many markers or an unknown lifetime.
     """
-    cache = matcher(rules)
+    cache = empty_cache(rules)
     prefixes = Prefixes()
     steps: list[Step] = []
     for number, prompt in enumerate(trace):
@@ -92,7 +92,7 @@ def simulate(trace: Sequence[Prompt], rules: CacheRules) -> Simulation:
     return Simulation(tuple(steps))
 
 
-def _step(tokens: int, found: Found, written: tuple[Written, ...], rules: CacheRules) -> Step:
+def _step(tokens: int, found: CacheRead, written: tuple[CacheWrite, ...], rules: CacheRules) -> Step:
     reached = found.tokens
     cost = found.tokens * rules.read
     for entry in written:
@@ -101,11 +101,7 @@ def _step(tokens: int, found: Found, written: tuple[Written, ...], rules: CacheR
         reached += stretch
     uncached = tokens - reached
     return Step(
-        read=found.tokens,
-        write=reached - found.tokens,
-        uncached=uncached,
-        cost=cost + uncached,
-        at_block=found.blocks,
+        read=found.tokens, write=reached - found.tokens, uncached=uncached, cost=cost + uncached, at_block=found.blocks
     )
 
 
@@ -119,9 +115,9 @@ def write_price(ttl: str, rules: CacheRules) -> float:
 def _check_lifetimes(number: int, prompt: Prompt, rules: CacheRules) -> None:
     if not rules.ttls:
         return
-    asked = [(b.path, b.marker) for b in prompt.blocks if b.marker]
-    asked += [("the automatic breakpoint", prompt.automatic)] if prompt.automatic else []
-    for place, ttl in asked:
+    markers = [(b.path, b.marker) for b in prompt.blocks if b.marker]
+    markers += [("the automatic breakpoint", prompt.automatic)] if prompt.automatic else []
+    for place, ttl in markers:
         if ttl not in rules.ttls:
             raise UsageError(
                 f"request {number} would be refused: {place} asks for the lifetime {ttl!r}; "

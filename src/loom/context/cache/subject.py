@@ -1,4 +1,4 @@
-"""What a cache question is asked about: a window, a request body of any program, or a prompt already read."""
+"""The requests that cache analysis takes: a window, a recorded request body, or a prompt already read."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from loom.catalog import ModelInfo
-from loom.context.cache.prompt import Origin, Prompt
+from loom.context.cache.prompt import BlockOrigin, Prompt
 from loom.context.cache.recorded.envelope import model_of
 from loom.context.cache.recorded.request import read_request
-from loom.context.render.layout import Slot
+from loom.context.render.layout import WireSlot
 from loom.context.render.request import Request, prepare
 from loom.context.render.target import Target, target_for
 from loom.core.window import Window
@@ -18,12 +18,12 @@ from loom.errors import UsageError
 from loom.protocols.token_counter import TokenCounter
 from loom.tokens import counter_for
 
-Subject: TypeAlias = Window | Prompt | Mapping[str, Any]
+AnyRequest: TypeAlias = Window | Prompt | Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """What a cache question is about: the target, who counts tokens for it, and how markers are to be placed."""
+class AnalysisSettings:
+    """The settings of one cache analysis: target, token counter, and how markers are placed."""
 
     target: Target
     counter: TokenCounter
@@ -37,8 +37,8 @@ class Question:
         return self.target.info
 
 
-def question_about(
-    subject: Subject,
+def analysis_settings(
+    subject: AnyRequest,
     provider: str | None,
     model: str | None,
     *,
@@ -46,8 +46,8 @@ def question_about(
     breakpoints: Sequence[str] | None = None,
     ttl: float | None = None,
     settings: Mapping[str, Any] | None = None,
-) -> Question:
-    """A question about a subject; a recorded request names its own model."""
+) -> AnalysisSettings:
+    """The settings to analyse a request with; a recorded request names its own model."""
     if isinstance(subject, Prompt):
         provider, model = provider or subject.provider, model or subject.model
     elif isinstance(subject, Mapping):
@@ -59,22 +59,22 @@ def question_about(
             "a window is planned for a model; name both, as in plan(window, 'anthropic', 'claude-sonnet-5')"
         )
     target = target_for(provider, model)
-    return Question(target, counter or counter_for(target.info), breakpoints, ttl, settings)
+    return AnalysisSettings(target, counter or counter_for(target.info), breakpoints, ttl, settings)
 
 
-def as_prompt(subject: Subject, question: Question) -> tuple[Prompt, Request | None]:
+def as_prompt(subject: AnyRequest, analysis: AnalysisSettings) -> tuple[Prompt, Request | None]:
     """A subject as its cache sees it; for a window also the request made of it."""
     if isinstance(subject, Prompt):
         return subject, None
-    target, counter = question.target, question.counter
+    target, counter = analysis.target, analysis.counter
     if isinstance(subject, Window):
         request = prepare(
             subject,
             target.provider,
             target.model,
-            cache_breakpoints=question.breakpoints,
-            cache_ttl=question.ttl,
-            settings=question.settings,
+            cache_breakpoints=analysis.breakpoints,
+            cache_ttl=analysis.ttl,
+            settings=analysis.settings,
         )
         return prompt_of(request, counter), request
     named = None if model_of(subject) else target.model
@@ -95,5 +95,5 @@ def prompt_of(request: Request, counter: TokenCounter) -> Prompt:
     return replace(prompt, blocks=blocks)
 
 
-def _origin(slot: Slot) -> Origin | None:
-    return Origin(slot.section, slot.entry, slot.context, slot.label, slot.file) if slot.section else None
+def _origin(slot: WireSlot) -> BlockOrigin | None:
+    return BlockOrigin(slot.section, slot.entry, slot.context, slot.label, slot.file) if slot.section else None

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any
 
-from loom.context.render.body import Rendered, Settings
-from loom.context.render.layout import Dialect, Layout, Slot
+from loom.context.render.body import RenderedBody, RequestSettings
+from loom.context.render.layout import Layout, WireDialect, WireSlot
 from loom.core.message import (
     DocumentPart,
     ImagePart,
@@ -22,40 +22,32 @@ from loom.core.message import (
 )
 
 DEFAULT_MAX_TOKENS = 4096
+DIALECT = WireDialect("anthropic", thinking="sealed")
 
 
-def dialect(*, binds_thinking: bool = True) -> Dialect:
-    """How Anthropic wants a window laid out."""
-    return Dialect("anthropic", binds_thinking=binds_thinking, thinking="sealed")
-
-
-def render(layout: Layout, model: str, markers: Mapping[Slot, str], settings: Settings) -> Rendered:
+def render(layout: Layout, model: str, markers: Mapping[WireSlot, str], settings: RequestSettings) -> RenderedBody:
     """A complete request body, with cache markers on the slots that have one."""
-    out = Rendered({"model": model, "max_tokens": DEFAULT_MAX_TOKENS, **settings})
+    out = RenderedBody({"model": model, "max_tokens": DEFAULT_MAX_TOKENS, **settings})
 
-    def block(slot: Slot, path: str) -> dict[str, Any]:
+    def block(slot: WireSlot) -> dict[str, Any]:
         made = _tool(slot.content) if isinstance(slot.content, ToolSpec) else _block(slot.content)
         ttl = markers.get(slot)
         if ttl and may_mark(slot):
             made["cache_control"] = {"type": "ephemeral"} if ttl == "5m" else {"type": "ephemeral", "ttl": ttl}
-        out.origins[path] = slot
         return made
 
     if layout.tools:
-        out.body["tools"] = [block(slot, f"tools[{i}]") for i, slot in enumerate(layout.tools)]
+        out.body["tools"] = out.blocks("tools", layout.tools, block)
     if layout.system:
-        out.body["system"] = [block(slot, f"system[{i}]") for i, slot in enumerate(layout.system)]
+        out.body["system"] = out.blocks("system", layout.system, block)
     out.body["messages"] = [
-        {
-            "role": turn.role,
-            "content": [block(slot, f"messages[{i}].content[{j}]") for j, slot in enumerate(turn.slots)],
-        }
+        {"role": turn.role, "content": out.blocks(f"messages[{i}].content", turn.slots, block)}
         for i, turn in enumerate(layout.turns)
     ]
     return out
 
 
-def may_mark(slot: Slot) -> bool:
+def may_mark(slot: WireSlot) -> bool:
     """Whether a block may carry a cache marker: reasoning may not."""
     return not isinstance(slot.content, ThinkingPart)
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from copy import deepcopy
 from typing import Any
 
 from loom.context.entry import plain
-from loom.context.render.body import Rendered, Settings
-from loom.context.render.layout import Dialect, Layout, Slot, Turn
+from loom.context.render.body import RenderedBody, RequestSettings, tool_head, tool_schema
+from loom.context.render.layout import Layout, WireDialect, WireMessage, WireSlot
 from loom.core.message import (
     DocumentPart,
     ImagePart,
@@ -22,25 +21,22 @@ from loom.core.message import (
 from loom.core.section import STATIC
 from loom.errors import BadCacheTTL, UsageError
 
-
-def dialect(*, binds_thinking: bool = True) -> Dialect:
-    """How Gemini wants a window laid out."""
-    return Dialect("gemini", binds_thinking=binds_thinking)
+DIALECT = WireDialect("gemini")
 
 
 def render(
     layout: Layout,
     model: str,
-    markers: Mapping[Slot, str],  # noqa: ARG001  (one signature for all renderers)
-    settings: Settings,
+    markers: Mapping[WireSlot, str],  # noqa: ARG001  (one signature for all renderers)
+    settings: RequestSettings,
     *,
     cached_content: str | None = None,
-) -> Rendered:
+) -> RenderedBody:
     """A complete request body; the settings go into its config, and there are no markers.
 
     With `cached_content`, the name of a resource made by `cache_resource`, what lives there is left out.
     """
-    out = Rendered({"model": model})
+    out = RenderedBody({"model": model})
     config = dict(settings)
     if cached_content is None:
         turns = layout.turns
@@ -53,7 +49,7 @@ def render(
     return out
 
 
-def may_mark(slot: Slot) -> bool:  # noqa: ARG001  (one signature for all renderers)
+def may_mark(slot: WireSlot) -> bool:  # noqa: ARG001  (one signature for all renderers)
     """Whether a block may carry a cache marker: none may."""
     return False
 
@@ -65,7 +61,7 @@ def cache_resource(layout: Layout, model: str, ttl_seconds: int, display_name: s
     """
     if isinstance(ttl_seconds, bool) or not isinstance(ttl_seconds, int) or ttl_seconds <= 0:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise BadCacheTTL(ttl_seconds)
-    out = Rendered({})
+    out = RenderedBody({})
     config = _head(layout, out)
     contents = _contents(_turns(layout, static=True), _tool_names(layout), out)
     if contents:
@@ -78,31 +74,28 @@ def cache_resource(layout: Layout, model: str, ttl_seconds: int, display_name: s
     return {"model": model, "config": config}
 
 
-def _head(layout: Layout, out: Rendered) -> dict[str, Any]:
+def _head(layout: Layout, out: RenderedBody) -> dict[str, Any]:
     """The tools and the system prompt, as fields of a config."""
     config: dict[str, Any] = {}
     if layout.tools:
-        declared = [_tool(slot.content) for slot in layout.tools if isinstance(slot.content, ToolSpec)]
+        declared = out.blocks("config.tools[0].function_declarations", layout.tools, _tool)
         config["tools"] = [{"function_declarations": declared}]
-        for i, slot in enumerate(layout.tools):
-            out.origins[f"config.tools[0].function_declarations[{i}]"] = slot
     if layout.system:
-        config["system_instruction"] = {"parts": [_part(slot, "") for slot in layout.system]}
-        for i, slot in enumerate(layout.system):
-            out.origins[f"config.system_instruction.parts[{i}]"] = slot
+        parts = out.blocks("config.system_instruction.parts", layout.system, lambda slot: _part(slot, ""))
+        config["system_instruction"] = {"parts": parts}
     return config
 
 
-def _turns(layout: Layout, *, static: bool) -> list[Turn]:
+def _turns(layout: Layout, *, static: bool) -> list[WireMessage]:
     """The turns, or parts of turns, that stand in static sections, or those that do not."""
-    picked = [Turn(t.role, tuple(s for s in t.slots if (s.section in STATIC) == static)) for t in layout.turns]
+    picked = [WireMessage(t.role, tuple(s for s in t.slots if (s.section in STATIC) == static)) for t in layout.turns]
     return [turn for turn in picked if turn.slots]
 
 
-def _tool_names(layout: Layout) -> dict[Slot, str]:
+def _tool_names(layout: Layout) -> dict[WireSlot, str]:
     """The tool that each result came from: a result has to name it, and only the call before it knows."""
     called: dict[str, str] = {}
-    names: dict[Slot, str] = {}
+    names: dict[WireSlot, str] = {}
     for slot in layout.slots():
         match slot.content:
             case ToolCallPart(id, name):
@@ -114,7 +107,7 @@ def _tool_names(layout: Layout) -> dict[Slot, str]:
     return names
 
 
-def _contents(turns: Iterable[Turn], names: Mapping[Slot, str], out: Rendered) -> list[dict[str, Any]]:
+def _contents(turns: Iterable[WireMessage], names: Mapping[WireSlot, str], out: RenderedBody) -> list[dict[str, Any]]:
     contents: list[dict[str, Any]] = []
     for turn in turns:
         parts, origins = _parts(turn.slots, names)
@@ -124,16 +117,18 @@ def _contents(turns: Iterable[Turn], names: Mapping[Slot, str], out: Rendered) -
     return contents
 
 
-def _parts(slots: tuple[Slot, ...], names: Mapping[Slot, str]) -> tuple[list[dict[str, Any]], dict[str, Slot]]:
+def _parts(
+    slots: tuple[WireSlot, ...], names: Mapping[WireSlot, str]
+) -> tuple[list[dict[str, Any]], dict[str, WireSlot]]:
     """The parts of a turn, and where each slot went.
 
-    A signature without text is no part of its own: it seals the part after it, or, where it is the last thing
+    A signature without text is not a part of its own: it seals the part after it, or, where it is the last thing
     a message says, the part before it (a stream sends it last).
     """
     parts: list[dict[str, Any]] = []
-    origins: dict[str, Slot] = {}
-    waiting: Slot | None = None
-    last: Slot | None = None
+    origins: dict[str, WireSlot] = {}
+    waiting: WireSlot | None = None
+    last: WireSlot | None = None
     for slot, after in zip(slots, (*slots[1:], None), strict=True):
         waiting = waiting if waiting and waiting.entry == slot.entry else None
         if isinstance(slot.content, ThinkingPart) and not slot.content.text:
@@ -150,17 +145,16 @@ def _parts(slots: tuple[Slot, ...], names: Mapping[Slot, str]) -> tuple[list[dic
     return parts, origins
 
 
-def _signature(slot: Slot) -> str:
+def _signature(slot: WireSlot) -> str:
     assert isinstance(slot.content, ThinkingPart)
     return slot.content.signature or slot.content.redacted or ""
 
 
-def _tool(tool: ToolSpec) -> dict[str, Any]:
-    described = {"description": tool.description} if tool.description else {}
-    return {"name": tool.name, **described, "parameters_json_schema": deepcopy(tool.input_schema)}
+def _tool(slot: WireSlot) -> dict[str, Any]:
+    return {**tool_head(slot), "parameters_json_schema": tool_schema(slot)}
 
 
-def _part(slot: Slot, tool_name: str) -> dict[str, Any]:
+def _part(slot: WireSlot, tool_name: str) -> dict[str, Any]:
     match slot.content:
         case TextPart(text):
             return {"text": text}

@@ -28,7 +28,7 @@ NO_OUTPUT = "[The tool returned nothing.]"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Slot:
+class WireSlot:
     """One position on the wire: a tool, or a part of an entry. Two slots are never equal: a place is not a value."""
 
     content: ToolSpec | Part
@@ -42,22 +42,22 @@ class Slot:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class WireMessage:
     """Consecutive slots of one role."""
 
     role: Role
-    slots: tuple[Slot, ...]
+    slots: tuple[WireSlot, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Dialect:
-    """What a provider accepts, as far as the layout depends on it."""
+class WireDialect:
+    """A provider's rules that the layout depends on."""
 
     provider: str
     system_turns: bool = False
     """A system message may stand among the turns; otherwise its text joins a user turn."""
-    binds_thinking: bool = False
-    """Thinking whose prefix changed is refused, so it is left out."""
+    binds_thinking: bool = True
+    """Thinking whose prefix changed is refused, so it is left out; no more than the model's own catalogue row says."""
     thinking: Literal["any", "sealed", "signed", "none"] = "any"
     """Which of its own thinking a provider takes back: any, what is signed or redacted, what is signed, or none."""
 
@@ -66,15 +66,15 @@ class Dialect:
 class Layout:
     """A window in wire order."""
 
-    tools: tuple[Slot, ...]
-    system: tuple[Slot, ...]
-    turns: tuple[Turn, ...]
-    previous_tail: Slot | None
+    tools: tuple[WireSlot, ...]
+    system: tuple[WireSlot, ...]
+    turns: tuple[WireMessage, ...]
+    previous_tail: WireSlot | None
     """The last slot of the conversation that an earlier request already carried."""
-    dropped: tuple[Slot, ...]
+    dropped: tuple[WireSlot, ...]
     """Reasoning left out: its seal is missing or another provider's, or its prefix has changed."""
 
-    def slots(self) -> Iterator[Slot]:
+    def slots(self) -> Iterator[WireSlot]:
         """Every slot, in wire order."""
         yield from self.tools
         yield from self.system
@@ -82,12 +82,12 @@ class Layout:
             yield from turn.slots
 
 
-def lay_out(window: Window, dialect: Dialect) -> Layout:
-    """Put a window into wire order for one provider."""
-    dropped: list[Slot] = []
-    system: list[Slot] = []
-    turns: list[Slot] = []
-    previous: Slot | None = None
+def lay_out(window: Window, dialect: WireDialect) -> Layout:
+    """Arrange a window in wire order for one provider."""
+    dropped: list[WireSlot] = []
+    system: list[WireSlot] = []
+    turns: list[WireSlot] = []
+    previous: WireSlot | None = None
     for name in STATIC:
         for slot in _slots(window, name, dialect, dropped):
             (system if slot.role == "system" else turns).append(slot)
@@ -97,7 +97,7 @@ def lay_out(window: Window, dialect: Dialect) -> Layout:
     for name in VOLATILE:
         turns += _slots(window, name, dialect, dropped)
     return Layout(
-        tools=tuple(Slot(tool, "system") for tool in window.tools),
+        tools=tuple(WireSlot(tool, "system") for tool in window.tools),
         system=tuple(system),
         turns=_grouped(turns),
         previous_tail=previous,
@@ -105,13 +105,15 @@ def lay_out(window: Window, dialect: Dialect) -> Layout:
     )
 
 
-def _conversation(window: Window, dialect: Dialect, dropped: list[Slot]) -> tuple[list[Slot], Slot | None]:
+def _conversation(
+    window: Window, dialect: WireDialect, dropped: list[WireSlot]
+) -> tuple[list[WireSlot], WireSlot | None]:
     """The slots of the conversation, and the last one that was sent before.
 
     A provider's own compaction block stands for everything before it, so only the newest one opens the list.
     """
-    slots: list[Slot] = []
-    previous: Slot | None = None
+    slots: list[WireSlot] = []
+    previous: WireSlot | None = None
     for number, found in enumerate(_item_slots(window, "convo", dialect, dropped)):
         for slot in found:
             if _compacts(slot):
@@ -123,35 +125,37 @@ def _conversation(window: Window, dialect: Dialect, dropped: list[Slot]) -> tupl
     return slots, previous
 
 
-def _compacts(slot: Slot) -> bool:
+def _compacts(slot: WireSlot) -> bool:
     return isinstance(slot.content, NativePart) and slot.content.body.get("type") == "compaction"
 
 
-def _slots(window: Window, name: SectionName, dialect: Dialect, dropped: list[Slot]) -> list[Slot]:
+def _slots(window: Window, name: SectionName, dialect: WireDialect, dropped: list[WireSlot]) -> list[WireSlot]:
     return [slot for slots in _item_slots(window, name, dialect, dropped) for slot in slots]
 
 
-def _item_slots(window: Window, name: SectionName, dialect: Dialect, dropped: list[Slot]) -> Iterator[list[Slot]]:
+def _item_slots(
+    window: Window, name: SectionName, dialect: WireDialect, dropped: list[WireSlot]
+) -> Iterator[list[WireSlot]]:
     static, volatile = name in STATIC, name in VOLATILE
     for run, item in window.items(name):
         role = item.role or default_role(name)
         if role == "system" and not static and not dialect.system_turns:
             role = "user"
-        slots: list[Slot] = []
+        slots: list[WireSlot] = []
         for part in item.parts:
-            slot = Slot(part, role, volatile, name, run.context, item.id, item.name, isinstance(item, FileView))
-            if _refused(part, dialect, void=item.id in window.void):
+            slot = WireSlot(part, role, volatile, name, run.context, item.id, item.name, isinstance(item, FileView))
+            if _left_out(part, dialect, void=item.id in window.void):
                 dropped.append(slot)
             else:
-                slots.append(_placed(slot))
+                slots.append(_with_legal_role(slot))
         yield slots
 
 
-def _placed(slot: Slot) -> Slot:
+def _with_legal_role(slot: WireSlot) -> WireSlot:
     """A slot with a role that may carry it: system takes text only, and a model sends no pictures."""
     part = slot.content
     if isinstance(part, ToolResultPart):
-        return replace(slot, role="user", content=_answered(part))
+        return replace(slot, role="user", content=_without_empty_text(part))
     if isinstance(part, ToolCallPart | ThinkingPart):
         return replace(slot, role="assistant") if slot.role != "assistant" else slot
     if isinstance(part, ImagePart | DocumentPart):
@@ -161,27 +165,27 @@ def _placed(slot: Slot) -> Slot:
     return slot
 
 
-def _answered(result: ToolResultPart) -> ToolResultPart:
+def _without_empty_text(result: ToolResultPart) -> ToolResultPart:
     """A result with something in each part: providers refuse empty text."""
-    said = tuple(c for c in result.content if not isinstance(c, TextPart) or c.text.strip())
-    if len(said) == len(result.content) > 0:
+    content = tuple(c for c in result.content if not isinstance(c, TextPart) or c.text.strip())
+    if len(content) == len(result.content) > 0:
         return result
-    return replace(result, content=said or (TextPart(NO_OUTPUT),))
+    return replace(result, content=content or (TextPart(NO_OUTPUT),))
 
 
-def _refused(part: Part, dialect: Dialect, *, void: bool) -> bool:
+def _left_out(part: Part, dialect: WireDialect, *, void: bool) -> bool:
     if isinstance(part, ThinkingPart):
-        taken = {
+        accepted = {
             "any": part.text or part.signature or part.redacted,
             "sealed": part.signature or part.redacted,
             "signed": part.signature,
             "none": None,
         }
         foreign = part.provider != dialect.provider
-        return foreign or not taken[dialect.thinking] or (void and dialect.binds_thinking)
+        return foreign or not accepted[dialect.thinking] or (void and dialect.binds_thinking)
     return isinstance(part, NativePart) and part.provider != dialect.provider
 
 
-def _grouped(slots: Iterable[Slot]) -> tuple[Turn, ...]:
+def _grouped(slots: Iterable[WireSlot]) -> tuple[WireMessage, ...]:
     groups = (tuple(group) for _, group in groupby(slots, key=lambda slot: slot.role))
-    return tuple(Turn(group[0].role, group) for group in groups)
+    return tuple(WireMessage(group[0].role, group) for group in groups)

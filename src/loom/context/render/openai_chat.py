@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from copy import deepcopy
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, Literal, TypeAlias
 
 from loom.context.entry import plain
-from loom.context.render.body import Rendered, Settings
-from loom.context.render.layout import Dialect, Layout, Slot, Turn
+from loom.context.render.body import RenderedBody, RequestSettings, tool_head, tool_schema
+from loom.context.render.layout import Layout, WireDialect, WireMessage, WireSlot
 from loom.core.message import (
     JSON,
     DocumentPart,
@@ -21,40 +20,36 @@ from loom.core.message import (
     ThinkingPart,
     ToolCallPart,
     ToolResultPart,
-    ToolSpec,
 )
 from loom.core.message_wire import FAILED
 
 SystemRole: TypeAlias = Literal["developer", "system"]
 DEFAULT_TTL = "30m"
-
-
-def dialect(*, binds_thinking: bool = True) -> Dialect:
-    """How Chat wants a window laid out; it has no place for reasoning, nor for the blocks of Responses."""
-    return Dialect("openai_chat", system_turns=True, binds_thinking=binds_thinking, thinking="none")
+DIALECT = WireDialect("openai_chat", system_turns=True, thinking="none")
+"""Chat has no place for reasoning, nor for the blocks of Responses."""
 
 
 def render(
     layout: Layout,
     model: str,
-    markers: Mapping[Slot, str],
-    settings: Settings,
+    markers: Mapping[WireSlot, str],
+    settings: RequestSettings,
     *,
     system_role: SystemRole = "developer",
     reasoning: bool = False,
-) -> Rendered:
+) -> RenderedBody:
     """A complete request body, with cache markers on the slots that have one.
 
     `system_role` is what the server calls the role of instructions: OpenAI says developer, most others system.
     `reasoning` says that the server wants its reasoning back with every tool call, be it empty.
     """
-    out = Rendered({"model": model, **settings})
+    out = RenderedBody({"model": model, **settings})
     marks = Marks(markers, settings)
     chat = _Chat(out, marks, system_role, reasoning)
     if layout.tools:
-        out.body["tools"] = [_tool(slot, f"tools[{i}]", out) for i, slot in enumerate(layout.tools)]
+        out.body["tools"] = out.blocks("tools", layout.tools, _tool)
     if layout.system:
-        chat.add(Turn("system", layout.system))
+        chat.add(WireMessage("system", layout.system))
     for turn in layout.turns:
         chat.add(turn)
     out.body["messages"] = chat.messages
@@ -62,7 +57,7 @@ def render(
     return out
 
 
-def may_mark(slot: Slot) -> bool:
+def may_mark(slot: WireSlot) -> bool:
     """Whether a block may carry a cache marker: what goes into the model may, tools and its own words may not."""
     if isinstance(slot.content, ToolResultPart):
         return True
@@ -73,11 +68,11 @@ def may_mark(slot: Slot) -> bool:
 class Marks:
     """The cache markers of one OpenAI request."""
 
-    ttls: Mapping[Slot, str]
-    settings: Settings
+    ttls: Mapping[WireSlot, str]
+    settings: RequestSettings
     used: bool = False
 
-    def put(self, slot: Slot, block: dict[str, Any]) -> None:
+    def put(self, slot: WireSlot, block: dict[str, Any]) -> None:
         """Mark the end of a block, if its slot has a marker.
 
         A marker without a lifetime takes the request's own, so the default is left out only where both are it.
@@ -112,7 +107,7 @@ def arguments(call: ToolCallPart) -> str:
 
 
 def answer(result: ToolResultPart) -> tuple[TextPart | ImagePart | DocumentPart, ...]:
-    """What a tool answered; that the call failed is said in words, as there is no field for it."""
+    """What a tool answered. A failed call is marked in the text: the format has no field for it."""
     if not result.is_error:
         return result.content
     first, *rest = result.content
@@ -125,13 +120,13 @@ def answer(result: ToolResultPart) -> tuple[TextPart | ImagePart | DocumentPart,
 class _Chat:
     """The messages of a request, as they are made turn by turn."""
 
-    out: Rendered
+    out: RenderedBody
     marks: Marks
     system_role: SystemRole
     reasoning: bool
     messages: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
 
-    def add(self, turn: Turn) -> None:
+    def add(self, turn: WireMessage) -> None:
         """Add what a turn says; one turn may become several messages."""
         if turn.role == "assistant":
             self._add_assistant(turn.slots)
@@ -141,17 +136,16 @@ class _Chat:
                 self._add_results(tuple(group))
             else:
                 role = self.system_role if turn.role == "system" else "user"
-                self._add_message(role, [(slot, self._marked(slot, _part(slot))) for slot in group])
+                content = self.out.blocks(f"{self._at}.content", group, lambda slot: self._marked(slot, _part(slot)))
+                self.messages.append({"role": role, "content": content})
 
-    def _add_message(self, role: str, blocks: Iterable[tuple[Slot, dict[str, Any]]]) -> None:
-        content: list[dict[str, Any]] = []
-        for slot, block in blocks:
-            self.out.origins[f"messages[{len(self.messages)}].content[{len(content)}]"] = slot
-            content.append(block)
-        self.messages.append({"role": role, "content": content})
+    @property
+    def _at(self) -> str:
+        """The path of the next message."""
+        return f"messages[{len(self.messages)}]"
 
-    def _add_assistant(self, slots: Iterable[Slot]) -> None:
-        at = f"messages[{len(self.messages)}]"
+    def _add_assistant(self, slots: Iterable[WireSlot]) -> None:
+        at = self._at
         content: list[dict[str, Any]] = []
         calls: list[dict[str, Any]] = []
         thoughts: list[str] = []
@@ -174,9 +168,9 @@ class _Chat:
             message["tool_calls"] = calls
         self.messages.append(message)
 
-    def _add_results(self, slots: tuple[Slot, ...]) -> None:
+    def _add_results(self, slots: tuple[WireSlot, ...]) -> None:
         """Add a tool message for each result, then what these could not carry: they take text only."""
-        carried: list[tuple[Slot, dict[str, Any]]] = []
+        carried: list[tuple[WireSlot, dict[str, Any]]] = []
         for slot in slots:
             assert isinstance(slot.content, ToolResultPart)
             result = slot.content
@@ -184,23 +178,19 @@ class _Chat:
             media = [(slot, _media(part)) for part in result.content if not isinstance(part, TextPart)]
             self._marked(slot, media[-1][1] if media else content[-1])
             carried += media
-            at = f"messages[{len(self.messages)}]"
-            self.out.origins.update({f"{at}.content[{i}]": slot for i in range(len(content))})
+            self.out.origins.update({f"{self._at}.content[{i}]": slot for i in range(len(content))})
             self.messages.append({"role": "tool", "tool_call_id": result.call_id, "content": content})
         if carried:
-            self._add_message("user", carried)
+            self.out.origins.update({f"{self._at}.content[{i}]": slot for i, (slot, _) in enumerate(carried)})
+            self.messages.append({"role": "user", "content": [block for _, block in carried]})
 
-    def _marked(self, slot: Slot, block: dict[str, Any]) -> dict[str, Any]:
+    def _marked(self, slot: WireSlot, block: dict[str, Any]) -> dict[str, Any]:
         self.marks.put(slot, block)
         return block
 
 
-def _tool(slot: Slot, path: str, out: Rendered) -> dict[str, Any]:
-    assert isinstance(slot.content, ToolSpec)
-    tool = slot.content
-    out.origins[path] = slot
-    described = {"description": tool.description} if tool.description else {}
-    return {"type": "function", "function": {"name": tool.name, **described, "parameters": deepcopy(tool.input_schema)}}
+def _tool(slot: WireSlot) -> dict[str, Any]:
+    return {"type": "function", "function": {**tool_head(slot), "parameters": tool_schema(slot)}}
 
 
 def _call(call: ToolCallPart) -> dict[str, Any]:
@@ -208,7 +198,7 @@ def _call(call: ToolCallPart) -> dict[str, Any]:
     return {"id": call.id, "type": "function", "function": function}
 
 
-def _part(slot: Slot) -> dict[str, Any]:
+def _part(slot: WireSlot) -> dict[str, Any]:
     part = slot.content
     if isinstance(part, TextPart):
         return {"type": "text", "text": part.text}

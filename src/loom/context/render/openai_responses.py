@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from copy import deepcopy
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
-from loom.context.render.body import Rendered, Settings
-from loom.context.render.layout import Dialect, Layout, Slot, Turn
+from loom.context.render.body import RenderedBody, RequestSettings, tool_head, tool_schema
+from loom.context.render.layout import Layout, WireDialect, WireMessage, WireSlot
 from loom.context.render.openai_chat import Marks, answer, arguments, data_url, file_name, may_mark
 from loom.core.message import (
     DocumentPart,
@@ -19,29 +18,26 @@ from loom.core.message import (
     ThinkingPart,
     ToolCallPart,
     ToolResultPart,
-    ToolSpec,
 )
 
-__all__ = ["dialect", "may_mark", "render"]
+__all__ = ["DIALECT", "may_mark", "render"]
+
+DIALECT = WireDialect("openai", system_turns=True, thinking="signed")
+"""A reasoning item comes back under its id."""
 
 
-def dialect(*, binds_thinking: bool = True) -> Dialect:
-    """How Responses wants a window laid out; a reasoning item comes back under its id."""
-    return Dialect("openai", system_turns=True, binds_thinking=binds_thinking, thinking="signed")
-
-
-def render(layout: Layout, model: str, markers: Mapping[Slot, str], settings: Settings) -> Rendered:
+def render(layout: Layout, model: str, markers: Mapping[WireSlot, str], settings: RequestSettings) -> RenderedBody:
     """A complete request body, with cache markers on the slots that have one.
 
     The system prompt is the first input item and not `instructions`, which cannot carry a marker.
     """
-    out = Rendered({"model": model, **settings})
+    out = RenderedBody({"model": model, **settings})
     marks = Marks(markers, settings)
     made = _Input(out, marks)
     if layout.tools:
-        out.body["tools"] = [_tool(slot, f"tools[{i}]", out) for i, slot in enumerate(layout.tools)]
+        out.body["tools"] = out.blocks("tools", layout.tools, _tool)
     if layout.system:
-        made.add(Turn("system", layout.system))
+        made.add(WireMessage("system", layout.system))
     for turn in layout.turns:
         made.add(turn)
     out.body["input"] = made.items
@@ -53,15 +49,16 @@ def render(layout: Layout, model: str, markers: Mapping[Slot, str], settings: Se
 class _Input:
     """The input items of a request, as they are made turn by turn."""
 
-    out: Rendered
+    out: RenderedBody
     marks: Marks
     items: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
 
-    def add(self, turn: Turn) -> None:
+    def add(self, turn: WireMessage) -> None:
         """Add what a turn says: its content as messages, everything else as items of their own."""
         for is_content, group in groupby(turn.slots, key=_is_content):
             if is_content:
-                self._add_message("developer" if turn.role == "system" else "user", group)
+                content = self.out.blocks(f"input[{len(self.items)}].content", group, self._block)
+                self.items.append({"role": "developer" if turn.role == "system" else "user", "content": content})
                 continue
             for slot in group:
                 if isinstance(slot.content, ToolResultPart):
@@ -71,17 +68,13 @@ class _Input:
                     self.out.origins[f"input[{len(self.items)}]{part}"] = slot
                     self.items.append(_item(slot))
 
-    def _add_message(self, role: str, slots: Iterable[Slot]) -> None:
-        content: list[dict[str, Any]] = []
-        for slot in slots:
-            assert isinstance(slot.content, TextPart | ImagePart | DocumentPart)
-            block = _content(slot.content)
-            self.marks.put(slot, block)
-            self.out.origins[f"input[{len(self.items)}].content[{len(content)}]"] = slot
-            content.append(block)
-        self.items.append({"role": role, "content": content})
+    def _block(self, slot: WireSlot) -> dict[str, Any]:
+        assert isinstance(slot.content, TextPart | ImagePart | DocumentPart)
+        block = _content(slot.content)
+        self.marks.put(slot, block)
+        return block
 
-    def _add_result(self, slot: Slot, result: ToolResultPart) -> None:
+    def _add_result(self, slot: WireSlot, result: ToolResultPart) -> None:
         output = [_content(part) for part in answer(result)]
         self.marks.put(slot, output[-1])
         at = f"input[{len(self.items)}]"
@@ -89,18 +82,12 @@ class _Input:
         self.items.append({"type": "function_call_output", "call_id": result.call_id, "output": output})
 
 
-def _is_content(slot: Slot) -> bool:
+def _is_content(slot: WireSlot) -> bool:
     return slot.role != "assistant" and isinstance(slot.content, TextPart | ImagePart | DocumentPart)
 
 
-def _tool(slot: Slot, path: str, out: Rendered) -> dict[str, Any]:
-    assert isinstance(slot.content, ToolSpec)
-    tool = slot.content
-    out.origins[path] = slot
-    made: dict[str, Any] = {"type": "function", "name": tool.name}
-    if tool.description:
-        made["description"] = tool.description
-    return {**made, "parameters": deepcopy(tool.input_schema), "strict": False}
+def _tool(slot: WireSlot) -> dict[str, Any]:
+    return {"type": "function", **tool_head(slot), "parameters": tool_schema(slot), "strict": False}
 
 
 def _content(part: TextPart | ImagePart | DocumentPart) -> dict[str, Any]:
@@ -113,11 +100,11 @@ def _content(part: TextPart | ImagePart | DocumentPart) -> dict[str, Any]:
             return {"type": "input_file", "filename": file_name(part), "file_data": data_url(part)}
 
 
-def _item(slot: Slot) -> dict[str, Any]:
+def _item(slot: WireSlot) -> dict[str, Any]:
     match slot.content:
         case TextPart(text, phase):  # a list of output parts goes only with the id of the answer it came from
-            said = {"role": "assistant", "content": text}
-            return {**said, "phase": phase} if phase else said
+            answer_text = {"role": "assistant", "content": text}
+            return {**answer_text, "phase": phase} if phase else answer_text
         case ToolCallPart(id, name) as call:
             return {"type": "function_call", "call_id": id, "name": name, "arguments": arguments(call)}
         case ThinkingPart(text, signature, redacted):

@@ -3,35 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, NamedTuple
 
 from loom.context.cache.markers import Placement, place
-from loom.context.render import anthropic, compatible, gemini, openai_chat, openai_responses
-from loom.context.render.body import Rendered
-from loom.context.render.layout import Dialect, Layout, Slot, lay_out
+from loom.context.render import anthropic, gemini, openai_chat, openai_responses
+from loom.context.render.body import RenderedBody
+from loom.context.render.layout import Layout, WireDialect, WireSlot, lay_out
 from loom.context.render.target import Target, target_for
 from loom.core.window import Window
 from loom.errors import UsageError
 
 
-class _Renderer(Protocol):
-    def dialect(self, *, binds_thinking: bool = True) -> Dialect: ...
-    def render(
-        self, layout: Layout, model: str, markers: Mapping[Slot, str], settings: Mapping[str, Any]
-    ) -> Rendered: ...
-    @property
-    def may_mark(self) -> Callable[[Slot], bool]: ...
+class _Renderer(NamedTuple):
+    dialect: WireDialect
+    render: Callable[[Layout, str, Mapping[WireSlot, str], Mapping[str, Any]], RenderedBody]
+    may_mark: Callable[[WireSlot], bool]
 
 
+def _reasoning(provider: str) -> _Renderer:
+    """The form of a service that wants its reasoning back, as DeepSeek does after a tool call, or else refuses.
+
+    Nothing of it is sealed, so nothing is bound to a prefix.
+    """
+    dialect = WireDialect(provider, system_turns=True, binds_thinking=False)
+    return _Renderer(dialect, partial(openai_chat.render, system_role="system", reasoning=True), openai_chat.may_mark)
+
+
+# Most servers that speak the Chat form know the system prompt by its older role.
+_COMPATIBLE = _Renderer(openai_chat.DIALECT, partial(openai_chat.render, system_role="system"), openai_chat.may_mark)
+_ANTHROPIC = _Renderer(anthropic.DIALECT, anthropic.render, anthropic.may_mark)
 _RENDERERS: dict[str, _Renderer] = {
-    "anthropic": anthropic,
-    "bedrock": anthropic,
-    "openai": openai_responses,
-    "openai_chat": openai_chat,
-    "gemini": gemini,
-    "deepseek": compatible.Reasoning("deepseek"),
-    "xai": compatible.Reasoning("xai"),
+    "anthropic": _ANTHROPIC,
+    "bedrock": _ANTHROPIC,
+    "openai": _Renderer(openai_responses.DIALECT, openai_responses.render, openai_responses.may_mark),
+    "openai_chat": _Renderer(openai_chat.DIALECT, openai_chat.render, openai_chat.may_mark),
+    "gemini": _Renderer(gemini.DIALECT, gemini.render, gemini.may_mark),
+    "deepseek": _reasoning("deepseek"),
+    "xai": _reasoning("xai"),
 }
 
 
@@ -42,7 +52,7 @@ class Request:
     target: Target
     layout: Layout
     placement: Placement
-    rendered: Rendered
+    rendered: RenderedBody
 
     @property
     def body(self) -> dict[str, Any]:
@@ -65,12 +75,13 @@ def prepare(
         raise UsageError(f"a request is made of a window, not of {type(window).__name__}; call compile() first")
     target = target_for(provider, model)
     info = target.info
-    renderer = _RENDERERS.get(target.provider, compatible)
-    layout = lay_out(window, renderer.dialect(binds_thinking=info.binds_thinking or not info.known))
+    dialect, render_body, may_mark = _RENDERERS.get(target.provider, _COMPATIBLE)
+    binds = dialect.binds_thinking and (info.binds_thinking or not info.known)
+    layout = lay_out(window, replace(dialect, binds_thinking=binds))
     placement = place(
         layout,
         info.cache,
-        renderer.may_mark,
+        may_mark,
         breakpoints=cache_breakpoints,
         ttl_seconds=cache_ttl,
         automatic="cache_control" in (settings or {}),
@@ -78,7 +89,7 @@ def prepare(
     markers = placement.markers if cache else {}
     if not cache and info.cache.implicit:  # without a word from us the provider would place a breakpoint itself
         settings = {"prompt_cache_options": {"mode": "explicit"}, **(settings or {})}
-    return Request(target, layout, placement, renderer.render(layout, target.model, markers, settings or {}))
+    return Request(target, layout, placement, render_body(layout, target.model, markers, settings or {}))
 
 
 def render(
@@ -111,5 +122,5 @@ def render(
 
 def cache_resource(window: Window, model: str, *, ttl: int = 3600, display_name: str | None = None) -> dict[str, Any]:
     """The arguments of `client.caches.create` for a Gemini cache of what is static in a window."""
-    layout = lay_out(window, gemini.dialect())
+    layout = lay_out(window, gemini.DIALECT)
     return gemini.cache_resource(layout, target_for("gemini", model).model, ttl, display_name)

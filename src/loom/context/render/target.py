@@ -1,4 +1,4 @@
-"""Which provider and model a request is for: the wire it speaks, and what is known of the model."""
+"""The target of a request: provider, model, and the catalogue's data about it."""
 
 from __future__ import annotations
 

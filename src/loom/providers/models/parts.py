@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from math import isfinite
 
-from loom.core.checks import mended
+from loom.core.checks import join_surrogates
 from loom.core.message import JSON, NativePart, Part, TextPart, ThinkingPart, ToolCallPart
 from loom.protocols.model import Chunk, ModelResponse, Stop, TextChunk, ToolCallChunk
 
@@ -43,22 +43,22 @@ class Mender:
         for chunk in chunks:
             if isinstance(chunk, ModelResponse):
                 if self._held.get(TextChunk):
-                    yield TextChunk(mended(self._held[TextChunk]))
+                    yield TextChunk(join_surrogates(self._held[TextChunk]))
                 yield replace(chunk, parts=tuple(_mended(part) for part in chunk.parts))
             elif isinstance(chunk, ToolCallChunk):
-                yield replace(chunk, json=mended(chunk.json))
+                yield replace(chunk, json=join_surrogates(chunk.json))
             else:
                 text = self._held.pop(type(chunk), "") + chunk.text
                 if "\ud800" <= text[-1:] <= "\udbff":
                     text, self._held[type(chunk)] = text[:-1], text[-1]
                 if text:
-                    yield replace(chunk, text=mended(text))
+                    yield replace(chunk, text=join_surrogates(text))
 
 
 def _mended(part: Part) -> Part:
     match part:
         case TextPart(text) | ThinkingPart(text):
-            return replace(part, text=mended(text))
+            return replace(part, text=join_surrogates(text))
         case ToolCallPart(_, _, input):
             return replace(part, input=_mended_json(input))
         case NativePart(_, body):
@@ -68,7 +68,7 @@ def _mended(part: Part) -> Part:
 
 
 def _mended_json(value: JSON) -> JSON:
-    return json.loads(mended(json.dumps(value, ensure_ascii=False)))
+    return json.loads(join_surrogates(json.dumps(value, ensure_ascii=False)))
 
 
 def unique_calls(parts: Iterable[Part], answer_id: str | None) -> tuple[Part, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, Final
 
 from loom.catalog.model import CacheRules
@@ -10,23 +11,23 @@ from loom.context.cache.prompt import Level
 from loom.context.cache.recorded.blocks import (
     UNSEEN_DOCUMENT,
     UNSEEN_IMAGE,
-    Blocks,
-    Place,
-    Shown,
+    BlockCollector,
+    BlockPlace,
+    ShownPart,
     document,
     image,
     text_body,
     without_payloads,
 )
 from loom.context.cache.recorded.fields import (
-    Table,
+    JsonObject,
     as_list,
     canonical,
     maybe_table,
     maybe_text,
     refuse,
     rows,
-    table,
+    tables,
     text_of,
 )
 from loom.core.message import NativePart, TextPart, ThinkingPart
@@ -36,19 +37,16 @@ KINDS: Final = frozenset(
 )
 
 
-def read(body: Table, out: Blocks) -> None:
+def read(body: JsonObject, out: BlockCollector) -> None:
     """The blocks of a request, in the order in which Anthropic hashes them."""
-    for i, tool in enumerate(rows(body.get("tools"), "tools")):
-        spec = table(tool, f"tools[{i}]")
-        out.add_tool(Place("tools", "system", f"tools[{i}]"), spec, spec)
-    _content(body.get("system"), Place("system", "system", "system"), out)
-    for i, item in enumerate(rows(body.get("messages"), "messages")):
-        message = table(item, f"messages[{i}]")
-        role = text_of(message.get("role"), f"messages[{i}].role")
-        _content(message.get("content"), Place("messages", role, f"messages[{i}].content"), out)
+    out.add_tools(body.get("tools"), "tools")
+    _content(body.get("system"), BlockPlace("system", "system", "system"), out)
+    for path, message in tables(body.get("messages"), "messages"):
+        role = text_of(message.get("role"), f"{path}.role")
+        _content(message.get("content"), BlockPlace("messages", role, f"{path}.content"), out)
 
 
-def settings(body: Table) -> dict[Level, dict[str, Any]]:
+def settings(body: JsonObject) -> dict[Level, dict[str, Any]]:
     """The parameters that invalidate from a level on."""
     output = maybe_table(body.get("output_config"))
     thinking = body.get("thinking")
@@ -67,34 +65,34 @@ def settings(body: Table) -> dict[Level, dict[str, Any]]:
     }
 
 
-def automatic(body: Table, out: Blocks, _rules: CacheRules) -> str | None:
+def automatic(body: JsonObject, out: BlockCollector, _rules: CacheRules) -> str | None:
     """The lifetime of the automatic breakpoint, which a marker on the request itself asks for."""
     return out.split({"cache_control": body.get("cache_control")}, "the request")[1]
 
 
-def _tool_choice(choice: Table) -> Table | None:
+def _tool_choice(choice: JsonObject) -> JsonObject | None:
     kept = {k: v for k, v in choice.items() if (k, v) != ("disable_parallel_tool_use", False)}
     return None if kept in ({}, {"type": "auto"}) else kept
 
 
-def _message_blocks(body: Table) -> Iterator[Table]:
+def _message_blocks(body: JsonObject) -> Iterator[JsonObject]:
     for message in rows(body.get("messages"), "messages"):
         yield from (maybe_table(block) for block in as_list(maybe_table(message).get("content")) or ())
 
 
-def _cites(block: Table) -> bool:
+def _cites(block: JsonObject) -> bool:
     return maybe_table(block.get("citations")).get("enabled") is True
 
 
-def _content(content: object, place: Place, out: Blocks) -> None:
+def _content(content: object, place: BlockPlace, out: BlockCollector) -> None:
     if isinstance(content, str):
         out.add_text(place, content)
         return
-    for i, item in enumerate(rows(content, place.path)):
-        add_block(table(item, f"{place.path}[{i}]"), place.under(f"[{i}]"), out)
+    for path, block in tables(content, place.path):
+        add_block(block, replace(place, path=path), out)
 
 
-def add_block(block: Table, place: Place, out: Blocks) -> None:
+def add_block(block: JsonObject, place: BlockPlace, out: BlockCollector) -> None:
     """One content block; its kind is its type, where Anthropic's cache tells it apart."""
     type = block.get("type")
     if not isinstance(type, str):
@@ -110,23 +108,22 @@ def add_block(block: Table, place: Place, out: Blocks) -> None:
     out.add(place, kind, body, lambda _: _tokens(kind, body, out), marker)
 
 
-def _plain_result(body: Table, place: Place, out: Blocks) -> tuple[Table, str | None]:
+def _plain_result(body: JsonObject, place: BlockPlace, out: BlockCollector) -> tuple[JsonObject, str | None]:
     """A tool result whose content is a list without markers, and the last marker that stood in it."""
     content = body.get("content")
     if content is None:
         return body, None
-    path = f"{place.path}.content"
-    parts = [text_body(content)] if isinstance(content, str) else rows(content, path)
+    parts = [text_body(content)] if isinstance(content, str) else content
     marker: str | None = None
-    plain: list[Table] = []
-    for i, part in enumerate(parts):
-        kept, found = out.split(table(part, f"{path}[{i}]"), f"{path}[{i}]")
+    plain: list[JsonObject] = []
+    for path, part in tables(parts, f"{place.path}.content"):
+        kept, found = out.split(part, path)
         marker = found or marker
         plain.append(text_body(maybe_text(kept.get("text")), kept) if kept.get("type") == "text" else kept)
     return {**body, "content": plain}, marker
 
 
-def _tokens(kind: str, block: Table, out: Blocks) -> int:
+def _tokens(kind: str, block: JsonObject, out: BlockCollector) -> int:
     match kind:
         case "image" | "document":
             return out.shown(_shown(block))
@@ -144,7 +141,7 @@ def _tokens(kind: str, block: Table, out: Blocks) -> int:
             return out.rest(block)
 
 
-def _shown(block: Table) -> Shown:
+def _shown(block: JsonObject) -> ShownPart:
     source = maybe_table(block.get("source"))
     match block.get("type"):
         case "text":

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias, cast
 
 from loom.context.cache.prompt import Block, Level
-from loom.context.cache.recorded.fields import Table, canonical, maybe_text, refuse, table
+from loom.context.cache.recorded.fields import JsonObject, canonical, maybe_table, maybe_text, refuse, table, tables
 from loom.core.message import (
     IMAGE_TYPES,
     DocumentPart,
@@ -32,10 +32,10 @@ UNSEEN_IMAGE: Final = 1600
 UNSEEN_DOCUMENT: Final = 3000
 """Tokens of such a document: about a page."""
 
-Shown: TypeAlias = TextPart | ImagePart | DocumentPart | int
+ShownPart: TypeAlias = TextPart | ImagePart | DocumentPart | int
 """What a block shows: a part, or its tokens where the part itself was not recorded."""
 
-Made: TypeAlias = dict[tuple[str, ...], Block]
+KnownBlocks: TypeAlias = dict[tuple[str, ...], Block]
 """Blocks made before, by everything that makes them."""
 
 _PAYLOAD = re.compile(r"(?:data:[^,]{0,200},)?[A-Za-z0-9+/_-]{256,}={0,2}")
@@ -43,36 +43,36 @@ _DATA_URL = re.compile(r"data:([^;,]*+)[^,]*+(?<=;base64),")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where a block stands in a request."""
+class BlockPlace:
+    """The position of a block in a request."""
 
     level: Level
     role: str
     path: str
 
-    def under(self, rest: str) -> Place:
+    def under(self, rest: str) -> BlockPlace:
         """A place inside this one."""
         return replace(self, path=self.path + rest)
 
 
-class Blocks:
+class BlockCollector:
     """Collects the blocks of one request.
 
     Requests of one trace repeat each other, so they share `made`: a block that was there before is not
     counted again, and is the identical object.
     """
 
-    def __init__(self, counter: TokenCounter, made: Made | None = None) -> None:
+    def __init__(self, counter: TokenCounter, made: KnownBlocks | None = None) -> None:
         self.counter = counter
         self.found: list[Block] = []
         self.marker_ttl: str | None = None
         """The lifetime of a marker that names none, where the request says so for all of them."""
-        self._made: Made = {} if made is None else made
+        self._made: KnownBlocks = {} if made is None else made
 
     def add(
-        self, place: Place, kind: str, body: object, count: Callable[[str], int], marker: str | None = None
+        self, place: BlockPlace, kind: str, body: object, count: Callable[[str], int], marker: str | None = None
     ) -> None:
-        """One more block; `count` says the tokens of its canonical text, and is only asked for a new one."""
+        """One more block; `count` says the tokens of its canonical text, and is only called for a new one."""
         content = canonical(body)
         key = (place.level, place.role, kind, content)
         block = self._made.get(key)
@@ -83,15 +83,21 @@ class Blocks:
             block = replace(block, path=place.path, marker=marker)
         self.found.append(block)
 
-    def add_text(self, place: Place, text: str, rest: Mapping[str, Any] | None = None) -> None:
-        """A block of text, alike for a plain string and for a list of one; an empty one is no block."""
+    def add_text(self, place: BlockPlace, text: str, rest: Mapping[str, Any] | None = None) -> None:
+        """A block of text, alike for a plain string and for a list of one; an empty one is not a block."""
         body, marker = self.split(rest or {}, place.path)
         if text or marker:
             self.add(place, "text", text_body(text, body), lambda _: self.counter.count(text), marker)
 
-    def add_tool(self, place: Place, tool: Table, spec: Table) -> None:
-        """The definition of a tool; `spec` is the part of it that has its name."""
-        body, marker = self.split(tool, place.path)
+    def add_tools(self, tools: object, path: str) -> None:
+        """The list of tool definitions at a path."""
+        for at, tool in tables(tools, path):
+            self.add_tool(tool, at)
+
+    def add_tool(self, tool: JsonObject, path: str) -> None:
+        """The definition of a tool; Chat has its name and schema one level deeper."""
+        body, marker = self.split(tool, path)
+        spec, place = maybe_table(tool.get("function", tool)), BlockPlace("tools", "system", path)
         self.add(place, "tool", body, lambda content: _tool_tokens(spec, content, self.counter), marker)
 
     def mark_last(self, marker: str | None) -> None:
@@ -99,7 +105,7 @@ class Blocks:
         if marker and self.found:
             self.found[-1] = self.found[-1].marked(marker)
 
-    def split(self, block: Mapping[str, Any], path: str) -> tuple[Table, str | None]:
+    def split(self, block: Mapping[str, Any], path: str) -> tuple[JsonObject, str | None]:
         """A block without its cache marker, and the lifetime of that marker."""
         marker: str | None = None
         for name in MARKERS:
@@ -126,14 +132,14 @@ class Blocks:
                 input = json.loads(given)
             except (ValueError, RecursionError):
                 input = None
-        named = cast("Table", input) if isinstance(input, dict) else {"input": given}
+        named = cast("JsonObject", input) if isinstance(input, dict) else {"input": given}
         return self.counter.count_part(ToolCallPart(maybe_text(id), maybe_text(name), named))
 
-    def shown(self, shown: Shown) -> int:
+    def shown(self, shown: ShownPart) -> int:
         """Tokens of what a block shows."""
         return shown if isinstance(shown, int) else self.counter.count_part(shown)
 
-    def result(self, call_id: object, shown: Iterable[Shown]) -> int:
+    def result(self, call_id: object, shown: Iterable[ShownPart]) -> int:
         """Tokens of a tool's answer."""
         items = list(shown)
         seen = tuple(item for item in items if not isinstance(item, int))
@@ -147,7 +153,7 @@ class Blocks:
         return hidden + self.counter.count(canonical(without_payloads(body)))
 
 
-def text_body(text: str, rest: Mapping[str, Any] | None = None) -> Table:
+def text_body(text: str, rest: Mapping[str, Any] | None = None) -> JsonObject:
     """The one form of a text block. What is empty in it says nothing, whether it was sent or not."""
     kept = {key: value for key, value in (rest or {}).items() if key not in {"type", "text"} and value not in _EMPTY}
     return {"type": "text", "text": text, **kept}
@@ -156,7 +162,7 @@ def text_body(text: str, rest: Mapping[str, Any] | None = None) -> Table:
 _EMPTY: Final[tuple[object, ...]] = (None, [], {}, "", False)
 
 
-def image(data: object, media_type: object) -> Shown:
+def image(data: object, media_type: object) -> ShownPart:
     """A picture from its base64 text, or a guess where that is missing or cut."""
     known = maybe_text(media_type) if media_type in IMAGE_TYPES else "image/png"
     try:
@@ -165,7 +171,7 @@ def image(data: object, media_type: object) -> Shown:
         return UNSEEN_IMAGE
 
 
-def document(data: object, media_type: object) -> Shown:
+def document(data: object, media_type: object) -> ShownPart:
     """A document from its base64 text, or a guess where that is missing or cut."""
     try:
         return DocumentPart(maybe_text(data), maybe_text(media_type) or "application/pdf")
@@ -173,7 +179,7 @@ def document(data: object, media_type: object) -> Shown:
         return UNSEEN_DOCUMENT
 
 
-def from_url(url: object, make: Callable[[object, object], Shown]) -> Shown:
+def from_url(url: object, make: Callable[[object, object], ShownPart]) -> ShownPart:
     """A picture or document from a data URL; a guess from any other."""
     found = _DATA_URL.match(maybe_text(url))
     return make(maybe_text(url)[found.end() :], found[1]) if found else make(None, None)
@@ -184,7 +190,7 @@ def without_payloads(value: object) -> object:
     if isinstance(value, str):
         return "" if _PAYLOAD.fullmatch(value) else value
     if isinstance(value, Mapping):
-        return {key: without_payloads(item) for key, item in cast("Table", value).items()}
+        return {key: without_payloads(item) for key, item in cast("JsonObject", value).items()}
     if isinstance(value, list | tuple):
         return [without_payloads(item) for item in cast("list[object]", value)]
     return value
@@ -193,7 +199,7 @@ def without_payloads(value: object) -> object:
 def _sealed(value: object) -> Iterator[str]:
     """Texts that the provider sealed for itself; it opens them, so they count."""
     if isinstance(value, Mapping):
-        for key, item in cast("Table", value).items():
+        for key, item in cast("JsonObject", value).items():
             if key == "encrypted_content" and isinstance(item, str):
                 yield item
             else:
@@ -203,8 +209,8 @@ def _sealed(value: object) -> Iterator[str]:
             yield from _sealed(item)
 
 
-def _tool_tokens(spec: Table, content: str, counter: TokenCounter) -> int:
-    from loom.tokens.parts import count_tool  # noqa: PLC0415  nothing is loaded until somebody counts
+def _tool_tokens(spec: JsonObject, content: str, counter: TokenCounter) -> int:
+    from loom.tokens.parts import count_tool  # noqa: PLC0415  loaded only when tokens are counted
 
     schema = spec.get("input_schema", spec.get("parameters"))
     if not isinstance(schema, dict):

@@ -2,32 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from loom.context.cache.prompt import Level
 from loom.context.cache.recorded import openai_parts
-from loom.context.cache.recorded.blocks import Blocks, Place
-from loom.context.cache.recorded.fields import Table, maybe_table, maybe_text, rows, table, text_of
+from loom.context.cache.recorded.blocks import BlockCollector, BlockPlace
+from loom.context.cache.recorded.fields import JsonObject, maybe_table, maybe_text, table, tables, text_of
 
 _REASONING: Final = ("reasoning_content", "reasoning", "reasoning_details")
 
 
-def read(body: Table, out: Blocks) -> None:
+def read(body: JsonObject, out: BlockCollector) -> None:
     """The blocks of a request: tools, the opening system messages, then the rest."""
     out.marker_ttl = openai_parts.marker_ttl(body)
     for name in ("tools", "functions"):
-        for i, item in enumerate(rows(body.get(name), name)):
-            tool = table(item, f"{name}[{i}]")
-            out.add_tool(Place("tools", "system", f"{name}[{i}]"), tool, maybe_table(tool.get("function", tool)))
+        out.add_tools(body.get(name), name)
     level: Level = "system"
-    for i, item in enumerate(rows(body.get("messages"), "messages")):
-        message = table(item, f"messages[{i}]")
-        role = text_of(message.get("role"), f"messages[{i}].role")
+    for path, message in tables(body.get("messages"), "messages"):
+        role = text_of(message.get("role"), f"{path}.role")
         level = "system" if level == "system" and role in openai_parts.OPENING else "messages"
-        _message(message, Place(level, role, f"messages[{i}]"), out)
+        _message(message, BlockPlace(level, role, path), out)
 
 
-def _message(message: Table, place: Place, out: Blocks) -> None:
+def _message(message: JsonObject, place: BlockPlace, out: BlockCollector) -> None:
     if place.role in {"tool", "function"}:
         openai_parts.tool_result(message, "content", place, out)
         return
@@ -39,8 +37,8 @@ def _message(message: Table, place: Place, out: Blocks) -> None:
     openai_parts.content(message.get("content"), place.under(".content"), out, message.get("name"))
     if message.get("refusal"):
         out.add_text(place.under(".refusal"), maybe_text(message["refusal"]))
-    for i, call in enumerate(rows(message.get("tool_calls"), f"{place.path}.tool_calls")):
-        _call(table(call, f"{place.path}.tool_calls[{i}]"), place.under(f".tool_calls[{i}]"), out)
+    for path, call in tables(message.get("tool_calls"), f"{place.path}.tool_calls"):
+        _call(call, replace(place, path=path), out)
     if message.get("function_call"):
         _call(table(message["function_call"], f"{place.path}.function_call"), place.under(".function_call"), out)
     if message.get("audio"):
@@ -49,7 +47,7 @@ def _message(message: Table, place: Place, out: Blocks) -> None:
         out.mark_last(out.split(message, place.path)[1])
 
 
-def _call(call: Table, place: Place, out: Blocks) -> None:
+def _call(call: JsonObject, place: BlockPlace, out: BlockCollector) -> None:
     body, marker = out.split(call, place.path)
     named = maybe_table(body.get("function", body.get("custom", body)))
     given = named.get("arguments", named.get("input"))

@@ -6,10 +6,11 @@ import json
 import math
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Final, cast
 
-from loom.context.cache.recorded.fields import Table, maybe_text, refuse, table
+from loom.context.cache.recorded.fields import JsonObject, maybe_text, refuse, table
 from loom.errors import BadRequestFile
 
 _INSIDE: Final = ("request", "body", "json", "params", "content", "input")
@@ -23,7 +24,7 @@ _MILLISECONDS: Final = 1e11
 _MICROSECONDS: Final = 1e14
 
 
-def read_recorded(obj: Mapping[str, object]) -> tuple[Table, float | None]:
+def read_recorded(obj: Mapping[str, object]) -> tuple[JsonObject, float | None]:
     """The request body in a log record, and when it was sent; a bare body is its own record.
 
     Understands `{"request": ...}`, `{"body": ...}`, `{"url": ..., "body" | "json" | "content": ...}`, the lines of
@@ -52,14 +53,14 @@ def model_of(obj: Mapping[str, object]) -> str:
     return maybe_text(read_recorded(obj)[0].get("model")).removeprefix("models/")
 
 
-def is_body(record: Table) -> bool:
+def is_body(record: JsonObject) -> bool:
     """Whether this is a request itself, and not a log around one."""
     if "contents" in record or isinstance(record.get("messages"), list):
         return True
     return isinstance(record.get("input"), str | list) or "instructions" in record
 
 
-def _inner(record: Table) -> Table | None:
+def _inner(record: JsonObject) -> JsonObject | None:
     for name in _INSIDE:
         value = record.get(name)
         if isinstance(value, str) and value.lstrip().startswith("{"):
@@ -70,11 +71,11 @@ def _inner(record: Table) -> Table | None:
                     f"{name} is text, but not whole JSON ({error}); record the body without cutting it"
                 ) from error
         if isinstance(value, Mapping):
-            return cast("Table", value)
+            return cast("JsonObject", value)
     return None
 
 
-def _model(record: Table) -> str:
+def _model(record: JsonObject) -> str:
     named = maybe_text(record.get("model")) or maybe_text(record.get("modelId"))
     if named:
         return named
@@ -82,7 +83,7 @@ def _model(record: Table) -> str:
     return found[1] if found else ""
 
 
-def _time(record: Table) -> float | None:
+def _time(record: JsonObject) -> float | None:
     for name in _TIMES:
         value = record.get(name)
         if value is not None and not isinstance(value, Mapping | list):
@@ -91,20 +92,18 @@ def _time(record: Table) -> float | None:
 
 
 def _seconds(value: object, name: str) -> float:
-    if isinstance(value, str):
-        try:
-            value = float(value)
-        except ValueError:
-            return _from_iso(value, name)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    seconds = _number(value.strip()) if isinstance(value, str) else value
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not math.isfinite(seconds):
         refuse(name, value, "a time, in seconds or as 2026-11-15T08:30:00Z")
-    scale = 1e6 if value > _MICROSECONDS else 1e3 if value > _MILLISECONDS else 1.0
-    return value / scale
+    scale = 1e6 if seconds > _MICROSECONDS else 1e3 if seconds > _MILLISECONDS else 1.0
+    return seconds / scale
 
 
-def _from_iso(value: str, name: str) -> float:
-    try:
-        moment = datetime.fromisoformat(value.strip())
-    except ValueError:
-        refuse(name, value, "a time, in seconds or as 2026-11-15T08:30:00Z")
-    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+def _number(text: str) -> float | None:
+    """Seconds, from a number or a moment written as text; None where it is neither."""
+    with suppress(ValueError):
+        return float(text)
+    with suppress(ValueError):
+        moment = datetime.fromisoformat(text)
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    return None

@@ -1,24 +1,24 @@
-"""Fields of a recorded request: taken out with a check, and written back as text."""
+"""Checked access to the fields of a recorded request, and its canonical JSON text."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn, TypeAlias, cast
 
 from loom.errors import BadRequestFile
 
-Table: TypeAlias = dict[str, Any]
+JsonObject: TypeAlias = dict[str, Any]
 """A JSON object."""
 
 _SHOWN = 60
 
 
-def table(value: object, path: str) -> Table:
+def table(value: object, path: str) -> JsonObject:
     """The JSON object at a path."""
     if not isinstance(value, Mapping):
         refuse(path, value, "a JSON object")
-    return cast("Table", value)
+    return cast("JsonObject", value)
 
 
 def rows(value: object, path: str) -> list[Any]:
@@ -28,6 +28,12 @@ def rows(value: object, path: str) -> list[Any]:
     if not isinstance(value, list | tuple):
         refuse(path, value, "a list")
     return list(cast("list[Any]", value))
+
+
+def tables(value: object, path: str) -> Iterator[tuple[str, JsonObject]]:
+    """The JSON objects of the list at a path, each with its own path."""
+    for i, item in enumerate(rows(value, path)):
+        yield f"{path}[{i}]", table(item, f"{path}[{i}]")
 
 
 def as_list(value: object) -> list[Any] | None:
@@ -42,9 +48,9 @@ def text_of(value: object, path: str) -> str:
     return value
 
 
-def maybe_table(value: object) -> Table:
+def maybe_table(value: object) -> JsonObject:
     """A JSON object, or an empty one in place of anything else."""
-    return cast("Table", value) if isinstance(value, Mapping) else {}
+    return cast("JsonObject", value) if isinstance(value, Mapping) else {}
 
 
 def maybe_text(value: object) -> str:

@@ -7,52 +7,50 @@ from typing import Any
 
 from loom.catalog.model import CacheRules
 from loom.context.cache.prompt import Level
-from loom.context.cache.recorded.blocks import Blocks, Place, Shown, document, image
-from loom.context.cache.recorded.fields import Table, as_list, maybe_table, maybe_text, refuse, rows, table
+from loom.context.cache.recorded.blocks import BlockCollector, BlockPlace, ShownPart, document, image
+from loom.context.cache.recorded.fields import JsonObject, as_list, maybe_table, maybe_text, refuse, table, tables
 from loom.core.message import ThinkingPart
 
 _HUMP = re.compile(r"(?<=[a-z])([A-Z])")
 
 
-def read(body: Table, out: Blocks) -> None:
+def read(body: JsonObject, out: BlockCollector) -> None:
     """The blocks of a request: tools, the system instruction, then the contents."""
     path, config = ("config.", table(body["config"], "config")) if body.get("config") else ("", body)
-    for i, tool in enumerate(rows(config.get("tools"), f"{path}tools")):
-        _tools(table(tool, f"{path}tools[{i}]"), f"{path}tools[{i}]", out)
+    for at, tool in tables(config.get("tools"), f"{path}tools"):
+        _tools(tool, at, out)
     key, system = _field(config, "system_instruction")
     if system is not None:
-        _content(system, Place("system", "system", path + key), out)
-    _content(body["contents"], Place("messages", "user", "contents"), out)
+        _content(system, BlockPlace("system", "system", path + key), out)
+    _content(body["contents"], BlockPlace("messages", "user", "contents"), out)
 
 
-def settings(body: Table) -> dict[Level, dict[str, Any]]:
+def settings(body: JsonObject) -> dict[Level, dict[str, Any]]:
     """An explicit cache stands before everything; of no other parameter is it known to matter."""
     config = maybe_table(body.get("config")) or body
     return {"tools": {"cached_content": _field(config, "cached_content")[1]}}
 
 
-def automatic(_body: Table, _out: Blocks, _rules: CacheRules) -> str | None:
+def automatic(_body: JsonObject, _out: BlockCollector, _rules: CacheRules) -> str | None:
     """Gemini takes no breakpoints."""
     return None
 
 
-def _field(table: Table, name: str) -> tuple[str, Any]:
+def _field(table: JsonObject, name: str) -> tuple[str, Any]:
     """A field by its snake_case name, in either spelling: the name as it was sent, and the value."""
     found = ((key, value) for key, value in table.items() if _HUMP.sub(r"_\1", key).lower() == name)
     return next(found, (name, None))
 
 
-def _tools(tool: Table, path: str, out: Blocks) -> None:
+def _tools(tool: JsonObject, path: str, out: BlockCollector) -> None:
     key, declared = _field(tool, "function_declarations")
-    for i, item in enumerate(rows(declared, f"{path}.{key}")):
-        spec = table(item, f"{path}.{key}[{i}]")
-        out.add_tool(Place("tools", "system", f"{path}.{key}[{i}]"), spec, spec)
+    out.add_tools(declared, f"{path}.{key}")
     others = {name: value for name, value in tool.items() if name != key and value is not None}
     if others:
-        out.add_tool(Place("tools", "system", path), others, others)
+        out.add_tool(others, path)
 
 
-def _content(value: object, place: Place, out: Blocks) -> None:
+def _content(value: object, place: BlockPlace, out: BlockCollector) -> None:
     """A content: a string, one part, a list of parts, or an object with a role and parts."""
     if isinstance(value, str):
         out.add_text(place, value)
@@ -66,13 +64,13 @@ def _content(value: object, place: Place, out: Blocks) -> None:
     if "parts" not in given:
         _part(given, place, out)
         return
-    said = maybe_text(given.get("role")) or place.role
-    role = "assistant" if said == "model" else said
-    inside = Place(place.level, role if place.level == "messages" else "system", f"{place.path}.parts")
+    named = maybe_text(given.get("role")) or place.role
+    role = "assistant" if named == "model" else named
+    inside = BlockPlace(place.level, role if place.level == "messages" else "system", f"{place.path}.parts")
     _content(given["parts"], inside, out)
 
 
-def _part(part: Table, place: Place, out: Blocks) -> None:
+def _part(part: JsonObject, place: BlockPlace, out: BlockCollector) -> None:
     if isinstance(part.get("text"), str):
         if part.get("thought") is True:
             out.add(place, "thinking", part, lambda _: out.part(ThinkingPart(part["text"], provider="gemini")))
@@ -95,7 +93,7 @@ def _part(part: Table, place: Place, out: Blocks) -> None:
     out.add(place, "other", part, lambda _: out.rest(part))
 
 
-def _call_tokens(kind: str, call: Table, out: Blocks) -> int:
+def _call_tokens(kind: str, call: JsonObject, out: BlockCollector) -> int:
     return out.call(call.get("id"), call.get("name"), call.get("args" if kind == "tool_use" else "response"))
 
 
@@ -105,5 +103,5 @@ def _media_kind(media: str) -> str:
     return "document" if media == "application/pdf" or media.startswith("text/") else "other"
 
 
-def _shown(blob: Table, media: str) -> Shown:
+def _shown(blob: JsonObject, media: str) -> ShownPart:
     return (image if media.startswith("image/") else document)(blob.get("data"), media)

@@ -1,23 +1,32 @@
-"""What OpenAI's two formats share: content parts, tool results, breakpoints and parameters."""
+"""The parts that OpenAI's two formats share: content parts, tool results, breakpoints and parameters."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Final
 
 from loom.catalog.model import CacheRules
 from loom.context.cache.prompt import Level
 from loom.context.cache.recorded import anthropic
 from loom.context.cache.recorded.blocks import (
-    Blocks,
-    Place,
-    Shown,
+    BlockCollector,
+    BlockPlace,
+    ShownPart,
     document,
     from_url,
     image,
     text_body,
     without_payloads,
 )
-from loom.context.cache.recorded.fields import Table, as_list, canonical, maybe_table, maybe_text, refuse, rows, table
+from loom.context.cache.recorded.fields import (
+    JsonObject,
+    as_list,
+    canonical,
+    maybe_table,
+    maybe_text,
+    refuse,
+    tables,
+)
 from loom.core.message import TextPart
 
 TEXTS: Final = frozenset({"text", "input_text", "output_text", "refusal", "summary_text", "reasoning_text"})
@@ -29,16 +38,16 @@ OPENING: Final = frozenset({"system", "developer"})
 _IMPLICIT_TTL: Final = "30m"
 
 
-def content(value: object, place: Place, out: Blocks, name: object = None) -> None:
+def content(value: object, place: BlockPlace, out: BlockCollector, name: object = None) -> None:
     """The content of a message: a string, or a list of parts. A named author is part of each block."""
     if isinstance(value, str):
         out.add_text(place, value, {"name": name})
         return
-    for i, item in enumerate(rows(value, place.path)):
-        _add_part(table(item, f"{place.path}[{i}]"), place.under(f"[{i}]"), out, name)
+    for path, part in tables(value, place.path):
+        _add_part(part, replace(place, path=path), out, name)
 
 
-def _add_part(part: Table, place: Place, out: Blocks, name: object) -> None:
+def _add_part(part: JsonObject, place: BlockPlace, out: BlockCollector, name: object) -> None:
     type = part.get("type")
     if not isinstance(type, str):
         refuse(place.path, part, 'a content part with a "type", such as {"type": "text", "text": ...}')
@@ -54,30 +63,25 @@ def _add_part(part: Table, place: Place, out: Blocks, name: object) -> None:
         out.add(place, _kind(type), body, lambda _: _part_tokens(body, out), marker)
 
 
-def tool_result(item: Table, key: str, place: Place, out: Blocks) -> None:
+def tool_result(item: JsonObject, key: str, place: BlockPlace, out: BlockCollector) -> None:
     """The answer of a tool, a block for each of its parts; `key` is where they stand in the item."""
     head, marker = out.split(item, place.path)
-    value = item.get(key)
-    given = as_list(value)
-    if given is not None:
-        parts = [table(part, f"{place.path}.{key}[{i}]") for i, part in enumerate(given)]
-        places = [place.under(f".{key}[{i}]") for i in range(len(parts))]
+    value, path, call = item.get(key), f"{place.path}.{key}", item.get("call_id", item.get("tool_call_id"))
+    if as_list(value) is not None:
+        parts = list(tables(value, path))
     else:
-        parts = [text_body(value if isinstance(value, str) else canonical(value))]
-        places = [place.under(f".{key}")]
-    for part, at in zip(parts, places, strict=True):
-        body, own = out.split(part, at.path)
+        parts = [(path, text_body(value if isinstance(value, str) else canonical(value)))]
+    for at, part in parts:
+        body, own = out.split(part, at)
         plain = text_body(maybe_text(body.get("text")), body) if body.get("type") in TEXTS else body
-        _add_result({**head, key: plain}, key, at, out, own)
+        shown = {**head, key: plain}
+        out.add(
+            replace(place, path=at), "tool_result", shown, lambda _, part=plain: out.result(call, [_shown(part)]), own
+        )
     out.mark_last(marker)
 
 
-def _add_result(body: Table, key: str, place: Place, out: Blocks, marker: str | None) -> None:
-    call = body.get("call_id", body.get("tool_call_id"))
-    out.add(place, "tool_result", body, lambda _: out.result(call, [_shown(body[key])]), marker)
-
-
-def settings(body: Table) -> dict[Level, dict[str, Any]]:
+def settings(body: JsonObject) -> dict[Level, dict[str, Any]]:
     """The parameters that are hashed before everything else."""
     text, reasoning = maybe_table(body.get("text")), maybe_table(body.get("reasoning"))
     form = body.get("response_format") or text.get("format")
@@ -95,8 +99,8 @@ def settings(body: Table) -> dict[Level, dict[str, Any]]:
     }
 
 
-def automatic(body: Table, out: Blocks, rules: CacheRules) -> str | None:
-    """The lifetime of the breakpoint that the provider places itself, unless it is told not to."""
+def automatic(body: JsonObject, out: BlockCollector, rules: CacheRules) -> str | None:
+    """The lifetime of the breakpoint that the provider places itself, unless the request forbids it."""
     if body.get("cache_control"):  # a gateway to Anthropic
         return anthropic.automatic(body, out, rules)
     options = maybe_table(body.get("prompt_cache_options"))
@@ -105,7 +109,7 @@ def automatic(body: Table, out: Blocks, rules: CacheRules) -> str | None:
     return maybe_text(options.get("ttl")) or _IMPLICIT_TTL
 
 
-def marker_ttl(body: Table) -> str | None:
+def marker_ttl(body: JsonObject) -> str | None:
     """The lifetime of markers that name none, where the request says so for all of them."""
     return maybe_text(maybe_table(body.get("prompt_cache_options")).get("ttl")) or None
 
@@ -114,11 +118,11 @@ def _kind(type: str) -> str:
     return "image" if type in IMAGES else "document" if type in FILES else "other"
 
 
-def _part_tokens(part: Table, out: Blocks) -> int:
+def _part_tokens(part: JsonObject, out: BlockCollector) -> int:
     return out.shown(_shown(part)) if _kind(part["type"]) != "other" else out.rest(part)
 
 
-def _shown(part: Table) -> Shown:
+def _shown(part: JsonObject) -> ShownPart:
     type = part.get("type")
     if type in TEXTS:
         return TextPart(maybe_text(part.get("text")))

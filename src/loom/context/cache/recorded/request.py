@@ -2,37 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from loom.catalog.model import CacheRules
+from loom.catalog import CacheRules, find_model
 from loom.context.cache.prompt import Level, Prompt
 from loom.context.cache.recorded import anthropic, chat, gemini, openai_parts, responses
-from loom.context.cache.recorded.blocks import Blocks, Made
+from loom.context.cache.recorded.blocks import BlockCollector, KnownBlocks
 from loom.context.cache.recorded.envelope import read_recorded
-from loom.context.cache.recorded.fields import Table, as_list, canonical, maybe_table, maybe_text, refuse, rows
+from loom.context.cache.recorded.fields import JsonObject, as_list, canonical, maybe_table, maybe_text, refuse, rows
 from loom.errors import BadRequestFile
 from loom.protocols.token_counter import TokenCounter
 
-Settings: TypeAlias = dict[Level, dict[str, Any]]
+LevelSettings: TypeAlias = dict[Level, dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Format:
-    """How one wire format is read."""
+class WireFormat:
+    """The reader of one wire format."""
 
-    read: Callable[[Table, Blocks], None]
-    settings: Callable[[Table], Settings]
-    automatic: Callable[[Table, Blocks, CacheRules], str | None]
+    read: Callable[[JsonObject, BlockCollector], None]
+    settings: Callable[[JsonObject], LevelSettings]
+    automatic: Callable[[JsonObject, BlockCollector, CacheRules], str | None]
     provider: str | None = None
     """Whose format it is, where others do not speak it."""
 
 
-_ANTHROPIC: Final = Format(anthropic.read, anthropic.settings, anthropic.automatic, "anthropic")
-_CHAT: Final = Format(chat.read, openai_parts.settings, openai_parts.automatic)
-_RESPONSES: Final = Format(responses.read, openai_parts.settings, openai_parts.automatic)
-_GEMINI: Final = Format(gemini.read, gemini.settings, gemini.automatic, "gemini")
+_ANTHROPIC: Final = WireFormat(anthropic.read, anthropic.settings, anthropic.automatic, "anthropic")
+_CHAT: Final = WireFormat(chat.read, openai_parts.settings, openai_parts.automatic)
+_RESPONSES: Final = WireFormat(responses.read, openai_parts.settings, openai_parts.automatic)
+_GEMINI: Final = WireFormat(gemini.read, gemini.settings, gemini.automatic, "gemini")
 
 _ANTHROPIC_BLOCKS: Final = (anthropic.KINDS - {"text"}) | {"server_tool_use", "search_result"}
 _CHAT_ROLES: Final = frozenset({"system", "developer", "tool", "function"})
@@ -52,7 +52,7 @@ def read_request(
     model: str | None = None,
     counter: TokenCounter,
     at: float | None = None,
-    made: Made | None = None,
+    made: KnownBlocks | None = None,
 ) -> Prompt:
     """Reads one request, or a log record around it, as a prompt.
 
@@ -60,17 +60,15 @@ def read_request(
     share a `made` share their equal blocks.
 
     Raises:
-        BadRequestFile: this is no request, or it does not show its whole prompt.
+        BadRequestFile: this is not a request, or it does not hold its whole prompt.
     """
-    from loom.catalog import find_model  # noqa: PLC0415  the catalogue is read when it is first asked
-
     request, sent = read_recorded(body)
     name = model or maybe_text(request.get("model")).removeprefix("models/")
     form = _format(request, provider, name)
     if not name:
         raise BadRequestFile('the request names no model; add "model" to the record, or say which model it was sent to')
     owner = provider or _owner(request, form, find_model(name).provider)
-    blocks = Blocks(counter, made)
+    blocks = BlockCollector(counter, made)
     form.read(request, blocks)
     if not blocks.found:
         raise BadRequestFile("the request has no content at all; record the request body as it was sent")
@@ -84,7 +82,7 @@ def read_request(
     )
 
 
-def _settings(found: Settings) -> dict[Level, str]:
+def _settings(found: LevelSettings) -> dict[Level, str]:
     texts: dict[Level, str] = {}
     for level, values in found.items():
         given = {name: value for name, value in values.items() if value is not None}
@@ -93,13 +91,13 @@ def _settings(found: Settings) -> dict[Level, str]:
     return texts
 
 
-def _owner(body: Table, form: Format, by_model: str) -> str:
+def _owner(body: JsonObject, form: WireFormat, by_model: str) -> str:
     if maybe_text(body.get("anthropic_version")).startswith("bedrock"):
         return "bedrock"
     return form.provider if form.provider and by_model == "generic" else by_model
 
 
-def _format(body: Table, provider: str | None, model: str) -> Format:
+def _format(body: JsonObject, provider: str | None, model: str) -> WireFormat:
     if "contents" in body:
         return _GEMINI
     if "messages" in body:
@@ -115,11 +113,14 @@ def _format(body: Table, provider: str | None, model: str) -> Format:
     raise BadRequestFile(f"no request was found in a record with {keys}; give {_ACCEPTED}")
 
 
-def _is_anthropic(body: Table, provider: str | None, model: str) -> bool:
+def _is_anthropic(body: JsonObject, provider: str | None, model: str) -> bool:
     """Whether a body with messages is Anthropic's. Where it could be either, its owner decides."""
     tools = [maybe_table(tool) for tool in rows(body.get("tools"), "tools")]
-    messages = [_message(m, i) for i, m in enumerate(rows(body["messages"], "messages"))]
-    types = {part.get("type") for message in messages for part in _parts(message)}
+    messages = [
+        maybe_table(m) or refuse(f"messages[{i}]", m, "a message with a role and content")
+        for i, m in enumerate(rows(body["messages"], "messages"))
+    ]
+    types = {maybe_table(part).get("type") for m in messages for part in as_list(m.get("content")) or ()}
     if {"system", "anthropic_version"} & body.keys() or any("input_schema" in tool for tool in tools):
         return True
     if _CHAT_FIELDS & body.keys() or any("function" in tool for tool in tools):
@@ -128,18 +129,4 @@ def _is_anthropic(body: Table, provider: str | None, model: str) -> bool:
         return False
     if types & _ANTHROPIC_BLOCKS:
         return True
-    return (provider or _provider_of(model)) in {"anthropic", "bedrock"}
-
-
-def _provider_of(model: str) -> str:
-    from loom.catalog import find_model  # noqa: PLC0415  the catalogue is read when it is first asked
-
-    return find_model(model).provider
-
-
-def _message(value: object, i: int) -> Table:
-    return maybe_table(value) or refuse(f"messages[{i}]", value, "a message with a role and content")
-
-
-def _parts(message: Table) -> Iterator[Table]:
-    yield from (maybe_table(part) for part in as_list(message.get("content")) or ())
+    return (provider or find_model(model).provider) in {"anthropic", "bedrock"}

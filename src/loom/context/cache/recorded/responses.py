@@ -6,35 +6,33 @@ from typing import Final
 
 from loom.context.cache.prompt import Level
 from loom.context.cache.recorded import openai_parts
-from loom.context.cache.recorded.blocks import Blocks, Place
-from loom.context.cache.recorded.fields import Table, maybe_text, refuse, rows, table, text_of
+from loom.context.cache.recorded.blocks import BlockCollector, BlockPlace
+from loom.context.cache.recorded.fields import JsonObject, maybe_text, refuse, tables, text_of
 from loom.core.message import NativePart
 from loom.errors import BadRequestFile
 
-_KEPT_AWAY: Final = ("previous_response_id", "conversation")
+_ELSEWHERE: Final = ("previous_response_id", "conversation")
 
 
-def read(body: Table, out: Blocks) -> None:
+def read(body: JsonObject, out: BlockCollector) -> None:
     """The blocks of a request: tools, instructions, then the input."""
     out.marker_ttl = openai_parts.marker_ttl(body)
     _check_whole(body)
-    for i, item in enumerate(rows(body.get("tools"), "tools")):
-        tool = table(item, f"tools[{i}]")
-        out.add_tool(Place("tools", "system", f"tools[{i}]"), tool, tool)
+    out.add_tools(body.get("tools"), "tools")
     level: Level = "system"
     given = body.get("instructions")
     if isinstance(given, str):
-        out.add_text(Place("system", "system", "instructions"), given)
+        out.add_text(BlockPlace("system", "system", "instructions"), given)
     elif given:
         level = _items(given, "instructions", level, out)
     if isinstance(body.get("input"), str):
-        out.add_text(Place("messages", "user", "input"), body["input"])
+        out.add_text(BlockPlace("messages", "user", "input"), body["input"])
     else:
         _items(body.get("input"), "input", level, out)
 
 
-def _check_whole(body: Table) -> None:
-    for name in _KEPT_AWAY:
+def _check_whole(body: JsonObject) -> None:
+    for name in _ELSEWHERE:
         if body.get(name):
             raise BadRequestFile(
                 f"{name} is {body[name]!r}: the prompt goes on from a state that only the provider has, so the "
@@ -42,30 +40,28 @@ def _check_whole(body: Table) -> None:
             )
 
 
-def _items(value: object, name: str, level: Level, out: Blocks) -> Level:
-    for i, item in enumerate(rows(value, name)):
-        path = f"{name}[{i}]"
-        entry = table(item, path)
+def _items(value: object, name: str, level: Level, out: BlockCollector) -> Level:
+    for path, entry in tables(value, name):
         role = entry.get("role")
         opening = isinstance(role, str) and role in openai_parts.OPENING
         level = "system" if level == "system" and opening else "messages"
         if (entry.get("type") or "message") == "message":
-            place = Place(level, text_of(role, f"{path}.role"), f"{path}.content")
+            place = BlockPlace(level, text_of(role, f"{path}.role"), f"{path}.content")
             openai_parts.content(entry.get("content"), place, out)
         else:
             _item(entry, maybe_text(role), level, path, out)
     return level
 
 
-def _item(item: Table, role: str, level: Level, path: str, out: Blocks) -> None:
+def _item(item: JsonObject, role: str, level: Level, path: str, out: BlockCollector) -> None:
     type = text_of(item.get("type"), f"{path}.type")
     if type.endswith("_output"):
         if "output" not in item:
             refuse(path, item, 'a tool output with an "output"')
-        openai_parts.tool_result(item, "output", Place(level, "tool", path), out)
+        openai_parts.tool_result(item, "output", BlockPlace(level, "tool", path), out)
         return
     body, marker = out.split(item, path)
-    place = Place(level, role or "assistant", path)
+    place = BlockPlace(level, role or "assistant", path)
     if type.endswith("_call"):
         given = body.get("arguments", body.get("input", body.get("action")))
         name = body.get("name") or type

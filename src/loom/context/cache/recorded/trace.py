@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, cast
 
 from loom.catalog import find_model
 from loom.context.cache.prompt import Prompt
-from loom.context.cache.recorded.blocks import Made
+from loom.context.cache.recorded.blocks import KnownBlocks
 from loom.context.cache.recorded.envelope import model_of
 from loom.context.cache.recorded.request import read_request
 from loom.context.cache.recorded.usage import read_usage
@@ -18,6 +18,8 @@ from loom.core.message import Usage
 from loom.errors import BadRequestFile
 from loom.protocols.token_counter import TokenCounter
 from loom.tokens import counter_for
+
+_JSON_KINDS: dict[type, str] = {type(None): "null", bool: "true or false", str: "a text", list: "a list"}
 
 
 class Trace(NamedTuple):
@@ -90,12 +92,11 @@ def _read(
 ) -> Trace:
     prompts: list[Prompt] = []
     usages: list[Usage | None] = []
-    made: Made = {}
+    made: KnownBlocks = {}
     for place, record in records:
         if not isinstance(record, dict):
-            raise BadRequestFile(
-                f"{place}: this is {_sort(record)}, not a JSON object; give one request in each record"
-            )
+            kind = _JSON_KINDS.get(type(record), "a number")
+            raise BadRequestFile(f"{place}: this is {kind}, not a JSON object; give one request in each record")
         given = cast("dict[str, Any]", record)
         try:
             counter = counter or counter_for(find_model(model or model_of(given), provider))
@@ -170,17 +171,3 @@ def _text(path: Path) -> str:
 
 def _too_deep(place: str) -> BadRequestFile:
     return BadRequestFile(f"{place}: the JSON is nested too deeply to be read; remove this record")
-
-
-def _sort(value: object) -> str:
-    match value:
-        case None:
-            return "null"
-        case bool():
-            return "true or false"
-        case str():
-            return "a text"
-        case list():
-            return "a list"
-        case _:
-            return "a number"

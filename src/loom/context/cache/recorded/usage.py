@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Final, TypeAlias
 
-from loom.context.cache.recorded.fields import Table, maybe_table
+from loom.context.cache.recorded.fields import JsonObject, maybe_table
 from loom.core.message import Usage
 
 _USAGES: Final = ("usage", "usageMetadata", "usage_metadata")
@@ -33,7 +33,7 @@ def _find(value: object, depth: int) -> Usage | None:
     return own or next((found for found in inside if found), None)
 
 
-def _opened(value: object) -> Table:
+def _opened(value: object) -> JsonObject:
     if isinstance(value, str) and value.lstrip().startswith("{"):
         try:
             value = json.loads(value)
@@ -42,7 +42,7 @@ def _opened(value: object) -> Table:
     return maybe_table(value)
 
 
-def _normalised(usage: Table) -> Usage | None:
+def _normalised(usage: JsonObject) -> Usage | None:
     for form in (_loom, _gemini, _deepseek, _openai, _anthropic):
         found = form(usage)
         if found is not None:
@@ -50,13 +50,13 @@ def _normalised(usage: Table) -> Usage | None:
     return None
 
 
-def _loom(usage: Table) -> Usage | None:
+def _loom(usage: JsonObject) -> Usage | None:
     if not {"input", "cache_read"} <= usage.keys():
         return None
     return _usage(usage, ("input",), ("output",), ("cache_read",), ("cache_write",))
 
 
-def _gemini(usage: Table) -> Usage | None:
+def _gemini(usage: JsonObject) -> Usage | None:
     total = ("prompt_token_count", "promptTokenCount", "total_input_tokens")
     if not usage.keys() & set(total):
         return None
@@ -66,14 +66,14 @@ def _gemini(usage: Table) -> Usage | None:
     return _usage(usage, total, output, read, ()) + Usage(output=_number(usage, thought))
 
 
-def _deepseek(usage: Table) -> Usage | None:
+def _deepseek(usage: JsonObject) -> Usage | None:
     if "prompt_cache_hit_tokens" not in usage:
         return None
     read, missed = _number(usage, ("prompt_cache_hit_tokens",)), _number(usage, ("prompt_cache_miss_tokens",))
     return Usage(input=read + missed, output=_number(usage, ("completion_tokens",)), cache_read=read)
 
 
-def _openai(usage: Table) -> Usage | None:
+def _openai(usage: JsonObject) -> Usage | None:
     details = maybe_table(usage.get("input_tokens_details")) or maybe_table(usage.get("prompt_tokens_details"))
     if "prompt_tokens" not in usage and "input_tokens_details" not in usage:
         return None
@@ -88,7 +88,7 @@ def _openai(usage: Table) -> Usage | None:
     )
 
 
-def _anthropic(usage: Table) -> Usage | None:
+def _anthropic(usage: JsonObject) -> Usage | None:
     if "input_tokens" not in usage:
         return None
     read = _number(usage, ("cache_read_input_tokens",))
@@ -106,7 +106,7 @@ def _anthropic(usage: Table) -> Usage | None:
 _Names: TypeAlias = tuple[str, ...]
 
 
-def _usage(usage: Table, input: _Names, output: _Names, read: _Names, write: _Names) -> Usage:
+def _usage(usage: JsonObject, input: _Names, output: _Names, read: _Names, write: _Names) -> Usage:
     return Usage(
         input=_number(usage, input),
         output=_number(usage, output),
@@ -115,7 +115,7 @@ def _usage(usage: Table, input: _Names, output: _Names, read: _Names, write: _Na
     )
 
 
-def _number(usage: Table, names: _Names) -> int:
+def _number(usage: JsonObject, names: _Names) -> int:
     """The first of these fields that holds a count."""
     values = (usage.get(name) for name in names)
     return next((int(v) for v in values if isinstance(v, int | float) and not isinstance(v, bool) and v >= 0), 0)
