@@ -26,8 +26,8 @@ from loom.protocols.key_values import KeyValues
 from loom.protocols.model import Model
 from loom.protocols.tool import Tool
 from loom.session.config import SessionConfig
-from loom.session.options import Asked
-from loom.session.sending import Sending
+from loom.session.options import TurnOptions
+from loom.session.sending import PendingReply
 from loom.session.session import Session
 from loom.telemetry.bill import Bill, Ledger, metered
 from loom.tools.run_context import RunContext
@@ -173,7 +173,12 @@ class Agent:
             return await self._answered(session, sending)
 
     async def stream(
-        self, text: str | Message, *, user_id: str = "default", session_id: str | None = None, **asked: Unpack[Asked]
+        self,
+        text: str | Message,
+        *,
+        user_id: str = "default",
+        session_id: str | None = None,
+        **asked: Unpack[TurnOptions],
     ) -> AsyncIterator[Event]:
         """Answer one message, and tell each step as it happens; the events are those of a session.
 
@@ -195,7 +200,7 @@ class Agent:
         session_id: str,
         user_id: str = "default",
         at: int | str | None = None,
-        **asked: Unpack[Asked],
+        **asked: Unpack[TurnOptions],
     ) -> Result:
         """Go on with a saved conversation; from an earlier turn or checkpoint `at`, in a new conversation.
 
@@ -329,9 +334,9 @@ class Agent:
     ) -> None:
         await self.aclose()
 
-    async def _answered(self, session: Session, sending: Sending) -> Result:
+    async def _answered(self, session: Session, pending: PendingReply) -> Result:
         async with self._answering():
-            reply = await sending
+            reply = await pending
             notes, learned = await self._learn(session)
         return result_of(session, reply, notes=(*self.notes, *notes), learned=learned)
 

@@ -13,7 +13,7 @@ from loom.core.limits import MAX_TOOL_INPUT, MAX_VALUE, chars_in, shortened
 from loom.core.message import JSON, Message, ToolCallPart, ToolResultPart, ToolSpec
 from loom.errors import BadOutput, UsageError
 from loom.protocols.model import ModelResponse
-from loom.session.resuming import NOT_USABLE
+from loom.session.history import NOT_USABLE
 
 FINAL_ANSWER: Final = "final_answer"
 

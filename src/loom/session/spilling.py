@@ -1,4 +1,4 @@
-"""Results too large to show: the log keeps them whole, the model sees both ends and can read the rest."""
+"""Long tool results: the log keeps all of them, the model sees both ends and can read the rest."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LINE: Final = 200
 """Characters of a line that is shown for a match."""
 
 
-class Spilling:
+class LongResults:
     """Shortens the results of one session that are longer than `limit` characters, and reads them again.
 
     Shortening is a rewrite of what is shown, like a compaction: the original stays in the log, is saved, restored and

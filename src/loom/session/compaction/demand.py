@@ -28,7 +28,7 @@ class Demand:
     """The answer that the history ends with."""
 
 
-def demand(
+def find_demand(
     shown: Sequence[Shown],
     *,
     counter: TokenCounter,
