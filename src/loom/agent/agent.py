@@ -90,7 +90,7 @@ class Agent:
             cache_ttl: how long the provider should keep the prefix, in seconds.
             tool_output_limit: characters of a tool result that are shown; the model sees both ends of a longer one,
                 and reads or searches the rest with the tool `read_output`. None shows every result whole.
-            facts: how facts are found in what is said: by `rules` before the answer is returned; by a `model`, which
+            facts: how facts are extracted from messages: by `rules` before the answer is returned; by a `model`, which
                 is this agent's, in the background as well; or not at all (None). If not said, as the memory says, else
                 `model` where one was named.
             namespace: keeps applications on one store apart; that of the memory if not given.
@@ -149,7 +149,7 @@ class Agent:
 
         Args:
             text: what the user says.
-            user_id: who says it; nobody else's memory is read or written.
+            user_id: the user; no other user's memory is read or written.
             session_id: the conversation; a new one if not given.
             metadata: what tools find in get_run_context().metadata.
             max_cost: US dollars that the run may cost. What is spent is compared with it before each request; then the
@@ -162,15 +162,11 @@ class Agent:
             BadOutput: no answer had the form that was asked for.
             CostExceeded: making room for the next request has cost what the run may cost.
         """
-        async with self._sessions.taken(user_id, session_id) as session:
-            sending = session.send(
-                text,
-                metadata=metadata,
-                max_cost=max_cost,
-                output_type=output_type,
-                output_retries=output_retries,
+        async with self._sessions.acquire(user_id, session_id) as session:
+            pending = session.send(
+                text, metadata=metadata, max_cost=max_cost, output_type=output_type, output_retries=output_retries
             )
-            return await self._answered(session, sending)
+            return await self._finish(session, pending)
 
     async def stream(
         self,
@@ -178,15 +174,15 @@ class Agent:
         *,
         user_id: str = "default",
         session_id: str | None = None,
-        **asked: Unpack[TurnOptions],
+        **options: Unpack[TurnOptions],
     ) -> AsyncIterator[Event]:
-        """Answer one message, and tell each step as it happens; the events are those of a session.
+        """Answer one message, and yield each step as it happens; the events are those of a session.
 
-        `asked` is what run() takes beside it.
+        The options are those of run().
         """
-        async with self._sessions.taken(user_id, session_id) as session:
+        async with self._sessions.acquire(user_id, session_id) as session:
             async with self._answering():
-                async with aclosing(aiter(session.send(text, **asked))) as events:
+                async with aclosing(aiter(session.send(text, **options))) as events:
                     async for event in events:
                         yield event
                 _, learned = await self._learn(session)
@@ -200,12 +196,12 @@ class Agent:
         session_id: str,
         user_id: str = "default",
         at: int | str | None = None,
-        **asked: Unpack[TurnOptions],
+        **options: Unpack[TurnOptions],
     ) -> Result:
         """Go on with a saved conversation; from an earlier turn or checkpoint `at`, in a new conversation.
 
-        Without a text it goes on with a turn that was cut off, by a crash, say, or by a ceiling. `asked` is what run()
-        takes beside it.
+        Without a text it goes on with a turn that was cut off, by a crash, say, or by a cost limit. The options are
+        those of run().
 
         Raises:
             NotFound: there is no such conversation of this user.
@@ -214,11 +210,11 @@ class Agent:
         if not await self._sessions.exists(user_id, session_id):
             raise NotFound(f"user {user_id!r} has no conversation {session_id!r}; run() begins one")
         if at is not None:
-            async with self._sessions.taken(user_id, session_id) as session:
+            async with self._sessions.acquire(user_id, session_id) as session:
                 session_id = (await session.fork(at)).id
-        async with self._sessions.taken(user_id, session_id) as session:
-            sending = session.resume(**asked) if text is None else session.send(text, **asked)
-            return await self._answered(session, sending)
+        async with self._sessions.acquire(user_id, session_id) as session:
+            pending = session.resume(**options) if text is None else session.send(text, **options)
+            return await self._finish(session, pending)
 
     def run_sync(self, text: str | Message, **options: Any) -> Result:
         """run() for programs without an event loop, from any thread; works where a loop is running, too.
@@ -255,12 +251,12 @@ class Agent:
 
         Nothing is sent or kept. Tools travel beside the messages of a request, not among them.
         """
-        async with self._sessions.taken(user_id, session_id) as session:
+        async with self._sessions.acquire(user_id, session_id) as session:
             return await session.preview(text)
 
     async def session(self, *, user_id: str = "default", session_id: str | None = None) -> Session:
         """The session behind a conversation, to look at, compact, rewind or fork."""
-        async with self._sessions.taken(user_id, session_id) as session:
+        async with self._sessions.acquire(user_id, session_id) as session:
             return session
 
     async def forget(self, user_id: str, *, before: datetime | None = None) -> Erasure:
@@ -334,7 +330,7 @@ class Agent:
     ) -> None:
         await self.aclose()
 
-    async def _answered(self, session: Session, pending: PendingReply) -> Result:
+    async def _finish(self, session: Session, pending: PendingReply) -> Result:
         async with self._answering():
             reply = await pending
             notes, learned = await self._learn(session)
@@ -346,9 +342,9 @@ class Agent:
         return portal.call(call)
 
     async def _learn(self, session: Session) -> tuple[tuple[str, ...], tuple[Event, ...]]:
-        """Find facts in what was just remembered by rules, so that the next turn knows them; no model is asked.
+        """Extract facts from this turn with rules, so that the next turn knows them; no model is asked.
 
-        Returns what to say, also of what a model learnt in the background since the last turn.
+        Returns notes and events, also of what a model learnt in the background since the last turn.
         """
         if self.memory is None:
             return (), ()
@@ -357,7 +353,7 @@ class Agent:
             done = await self.memory.metabolize(user_id=user_id, learn=False)
         except LoomError as error:  # the answer is there, and what was not learnt waits
             return (f"nothing was learnt from this turn: {error}",), ()
-        notes = (*done.notes, *(f"a job of the memory failed: {reason}" for reason in done.failed))
+        notes = (*done.notes, *(f"background memory job failed: {reason}" for reason in done.failed))
         events: list[Event] = []
         if facts := done.counts.get("facts", 0):
             events.append(session.announce(MemoryLearned, turns=1, facts=facts, usage=Usage(), by="rules"))

@@ -1,4 +1,4 @@
-"""The sessions of an agent: found, made, kept warm, one turn at a time each."""
+"""The sessions of an agent: opened on demand, kept warm, one turn at a time each."""
 
 from __future__ import annotations
 
@@ -29,33 +29,26 @@ from loom.session.config import SessionConfig
 from loom.session.session import Session
 
 _WARM = 64
-"""Sessions that stay in memory; the others are restored when they are wanted."""
-
-
+"""Sessions that stay in memory; the others are restored on demand."""
 _DESCRIBED = 300
 """Characters of the instructions that describe an agent."""
-
-
 _LEAVING = 10.0
-"""Seconds that a stream which was walked away from may take to close."""
+"""Seconds that an abandoned stream may take to close."""
 
 
 @dataclass(slots=True)
-class _Place:
-    """Where one conversation is: its session, and who may use it now.
-
-    A stream that is left in the middle is closed in another task than the one that began it, so `free` is a semaphore:
-    a lock wants to be released by who took it.
-    """
+class _OpenSession:
+    """One session, and the task that uses it now."""
 
     session: Session
+    # An abandoned stream is closed in another task than the one that began it, and a lock may only be released by the
+    # task that acquired it.
     free: Semaphore = field(default_factory=lambda: Semaphore(1))
     user: int | None = None
-    """The task that uses it now."""
 
     @asynccontextmanager
-    async def used(self) -> AsyncGenerator[None]:
-        """Wait until nobody else uses it, and use it."""
+    async def locked(self) -> AsyncGenerator[None]:
+        """Wait until no other task uses it, and use it."""
         task = get_current_task().id
         try:
             with fail_after(_LEAVING if self.user == task else None):
@@ -96,7 +89,7 @@ class Sessions:
             )
         for tool in tools:
             if not isinstance(tool, Tool):  # pyright: ignore[reportUnnecessaryIsInstance]
-                raise UsageError(f"{tool!r} is no tool; put @tool above the function")
+                raise UsageError(f"{tool!r} is not a tool; put @tool above the function")
         self._model = model
         self._memory = memory
         self._instructions = instructions
@@ -109,24 +102,24 @@ class Sessions:
         self._namespace = namespace
         self._clock = clock or SystemClock()
         self._ids = RecordIds(self._clock)
-        self._places: OrderedDict[Scope, _Place] = OrderedDict()
+        self._open: OrderedDict[Scope, _OpenSession] = OrderedDict()
         self._closed = False
 
     @asynccontextmanager
-    async def taken(self, user_id: str, session_id: str | None) -> AsyncGenerator[Session]:
-        """The session of a conversation, for one turn; whoever comes meanwhile waits."""
+    async def acquire(self, user_id: str, session_id: str | None) -> AsyncGenerator[Session]:
+        """The session of a conversation, for one turn; others wait until it is over."""
         self._check_open()
         scope = Scope(self._namespace, user_id, self._ids.next_id() if session_id is None else session_id)
-        place = self._places.get(scope) or self._placed(scope)
-        self._places.move_to_end(scope)
-        async with place.used():
+        held = self._open.get(scope) or self._add(scope)
+        self._open.move_to_end(scope)
+        async with held.locked():
             if session_id is not None:
-                await self._caught_up(place, scope)
+                await self._catch_up(held, scope)
             try:
-                yield place.session
-            except StoreConflict:  # somebody else went on with it; the next turn begins where they are
+                yield held.session
+            except StoreConflict:  # another process continued it; the next turn begins where that one ended
                 with suppress(NotFound):  # or forgot it
-                    await place.session.restore()
+                    await held.session.restore()
                 raise
 
     @property
@@ -141,14 +134,14 @@ class Sessions:
         return await self._store.load(Scope(self._namespace, user_id, session_id)) is not None
 
     async def forget(self, user_id: str, before: datetime | None = None) -> Receipt:
-        """Remove the saved sessions of a user, and let go of those that are open here, a running turn included.
+        """Remove the saved sessions of a user, and drop those that are open here, a running turn included.
 
         With `before`, only sessions that were last saved before that moment.
         """
         self._check_open()
         user = Scope(self._namespace, user_id)
         if before is None:
-            self._let_go(user)
+            self._discard(user)
             return await self._store.forget(user)
         return await self._forget_before(user, as_utc(before, "before of forget()"))
 
@@ -159,16 +152,16 @@ class Sessions:
         removed, pending = Counter[str](), list[str]()
         for session_id in [id for id, at in newest.items() if at < before]:
             session = user.for_session(session_id)
-            self._let_go(session)
+            self._discard(session)
             receipt = await self._store.forget(session)
             removed.update(receipt.removed)
             pending += receipt.pending
         return Receipt(removed=dict(removed), pending=tuple(dict.fromkeys(pending)))
 
-    def _let_go(self, scope: Scope) -> None:
-        """Drop the sessions of a scope that are open here; whoever still holds one cannot save it."""
-        for held in [held for held in self._places if scope.covers(held)]:
-            self._places.pop(held).session.discard()
+    def _discard(self, scope: Scope) -> None:
+        """Drop the open sessions of a scope; code that still holds one cannot save it."""
+        for held in [held for held in self._open if scope.covers(held)]:
+            self._open.pop(held).session.discard()
 
     async def aclose(self) -> None:
         """Save every session, and close the store if it was opened here."""
@@ -176,29 +169,29 @@ class Sessions:
         async with AsyncExitStack() as stack:
             if self._closes_store:
                 stack.push_async_callback(self._store.aclose)
-            for place in self._places.values():
-                stack.push_async_callback(place.session.aclose)
-        self._places.clear()
+            for held in self._open.values():
+                stack.push_async_callback(held.session.aclose)
+        self._open.clear()
 
     def _check_open(self) -> None:
         if self._closed:
             raise UsageError("this agent is closed; make another one")
 
-    def _placed(self, scope: Scope) -> _Place:
-        place = self._places[scope] = _Place(self._made(scope))
-        idle = [key for key, other in self._places.items() if other is not place and other.free.value]
-        for key in idle[: max(0, len(self._places) - _WARM)]:  # every turn is saved, so nothing is lost
-            del self._places[key]
-        return place
+    def _add(self, scope: Scope) -> _OpenSession:
+        added = self._open[scope] = _OpenSession(self._make(scope))
+        idle = [key for key, other in self._open.items() if other is not added and other.free.value]
+        for key in idle[: max(0, len(self._open) - _WARM)]:  # every turn is saved, so nothing is lost
+            del self._open[key]
+        return added
 
-    def _made(self, scope: Scope) -> Session:
+    def _make(self, scope: Scope) -> Session:
         shown = self._instructions
         return Session(
             model=self._model,
             config=self._config,
             instructions=shown if isinstance(shown, str) else None,
             prompt=shown if isinstance(shown, Prompt) else None,
-            context=_begun(shown) if isinstance(shown, Context) else None,
+            context=_copy(shown) if isinstance(shown, Context) else None,
             tools=self._tools,
             skills=self._skills,
             memory=self._memory,
@@ -210,16 +203,16 @@ class Sessions:
             clock=self._clock,
         )
 
-    async def _caught_up(self, place: _Place, scope: Scope) -> None:
-        """Take on what others saved of this conversation meanwhile, perhaps in another process, or that it is gone."""
+    async def _catch_up(self, held: _OpenSession, scope: Scope) -> None:
+        """Take over what another process saved of this conversation, or that it was deleted."""
         newest = await self._store.load(scope)
-        if newest is None and place.session.head is not None:
-            place.session = self._made(scope)
-        elif newest is not None and newest.id != place.session.head:
-            await place.session.restore()
+        if newest is None and held.session.head is not None:
+            held.session = self._make(scope)
+        elif newest is not None and newest.id != held.session.head:
+            await held.session.restore()
 
 
-def _begun(context: Context) -> Context:
+def _copy(context: Context) -> Context:
     """A context for a new session: all of the given one, its conversation included."""
     copied = context.copy()
     for entry in context.convo:
