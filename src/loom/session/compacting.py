@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from anyio import fail_after
 
@@ -14,7 +14,7 @@ from loom.core.checkpoint import Compaction, Replacement, Shown
 from loom.core.clock import Clock
 from loom.core.event import CompactionEnd, CompactionStart, ContextPressure
 from loom.core.ids import RecordIds
-from loom.core.message import Message, TextPart, Usage, plain
+from loom.core.message import Message, TextPart, ThinkingPart, Usage, plain
 from loom.core.window import View, Window
 from loom.errors import CannotCompact, CompactionError, ContextOverflow, LoomError, NotFound, ProviderUnavailable
 from loom.protocols.compactor import Rewrite
@@ -22,13 +22,12 @@ from loom.protocols.model import Model, ModelResponse
 from loom.session.calling import ModelCaller
 from loom.session.compaction.ask import Ask, ask_model
 from loom.session.compaction.build import build
-from loom.session.compaction.chain import Chain, Pass
+from loom.session.compaction.chain import Chain, Pass, apply_rewrite
 from loom.session.compaction.config import CompactionConfig
 from loom.session.compaction.coverage import Coverage, coverage
-from loom.session.compaction.cut import shown_tokens
-from loom.session.compaction.demand import Demand, find_demand
-from loom.session.compaction.laws import after, broken_law
+from loom.session.compaction.cut import cut, shown_tokens
 from loom.session.compaction.policy import Decision, Load, decide
+from loom.session.compaction.record import is_left_over
 from loom.session.events import Emitter
 from loom.session.history import History, has_content
 from loom.session.naming import named_model
@@ -42,6 +41,8 @@ Spend: TypeAlias = Callable[[Bill], None]
 _SMALLER = 0.9
 """After a refusal the next request has at most this share of the refused one: providers count differently from us, and
 a request just below the limit might be refused once more."""
+_RECORD = (200, 1_000)
+"""Tokens for the record of a compaction on demand: at least and at most; in between, half of what goes."""
 _FILLER = "word "
 _WORTH_A_TRY = 1.1
 """Where a pass could not reach its target, the next one waits until the prompt has grown by this factor: every pass may
@@ -87,6 +88,16 @@ class CompactionPlan:
     @property
     def _otherwise(self) -> str:
         return f"; {self.fallback} instead, if the summary fails or is too long" if self.fallback else ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Demand:
+    """What a compaction on demand has to keep and reach. Tokens are those of a compactor."""
+
+    keep: frozenset[str]
+    target: int
+    keeps_newest: bool
+    """Whether the history ends with an answer, which then stays."""
 
 
 class CompactionDriver:
@@ -168,18 +179,32 @@ class CompactionDriver:
         demand = self._demand(window)
         return await self._run("asked for", window, demand.target, spend, demand) if demand else None
 
-    def _demand(self, window: Window) -> Demand | None:
-        """What compacting now would have to keep and reach; None where all is within `retain`."""
+    def _demand(self, window: Window) -> _Demand | None:
+        """What compacting now has to keep and reach, so that all that `retain` names stays; None where nothing else is.
+
+        Where what `retain` names would trigger the next compaction at once, it gives way.
+        """
         load, decision = self.load(window)
-        return find_demand(
-            self._history.shown,
-            counter=self._caller.meter.counter,
-            keep=self._keep(),
-            retain=self._config.retain,
-            target=self._inside(min(decision.target, int(load.history * self._config.target))),
-            limit=self._inside(decision.trigger - max(0, load.tokens - load.history)),
-            binds_thinking=self._caller.binds_thinking,
-        )
+        shown, counter, keep = self._history.shown, self._caller.meter.counter, self._keep()
+        retain = replace(self._config.retain, firm=True)
+        total = shown_tokens(shown, counter)
+        choice = cut(shown, target=total, counter=counter, keep=keep, retain=retain, reserve=0)
+        if all(is_left_over(item.message) for item in choice.dropped):
+            return None
+        gone = {item.id for item in choice.dropped} | choice.bridges
+        stays = [item for item in shown if item.id not in gone]
+        newest = shown[-1] if shown[-1].message.role == "assistant" else None
+        size = shown_tokens(stays, counter)
+        spare = total - size
+        least, most = _RECORD
+        target = self._inside(min(decision.target, int(load.history * self._config.target)))
+        wanted = min(total - 1, max(target, size + min(spare, max(least, min(spare // 2, most)))))
+        if wanted > self._inside(decision.trigger - max(0, load.tokens - load.history)):
+            stays, wanted = [newest] if newest else [], min(target, total - 1)
+        # Thinking that is bound to what stood before it goes with the edit, so its message cannot stay as it is.
+        binds = self._caller.binds_thinking
+        unchanged = (item.id for item in stays if not (binds and _thinks(item)))
+        return _Demand(frozenset(unchanged) | keep, wanted, newest is not None)
 
     def _inside(self, target: int) -> int:
         """A target of ours in tokens of a compactor: ours count the overhead of each message, too."""
@@ -207,41 +232,27 @@ class CompactionDriver:
     # -- how ----------------------------------------------------------------------------------------------
 
     async def _run(
-        self, reason: str, window: Window, target: int, spend: Spend, demand: Demand | None = None
+        self, reason: str, window: Window, target: int, spend: Spend, demand: _Demand | None = None
     ) -> Compaction:
         """Rewrite what is shown down to a target; raises CompactionError where that fails, and nothing changed."""
         compactor = self._built(self._ask, firm=True) if demand else self._compactor
         before = self._caller.meter.tokens(window)
         await self._emitter.emit(CompactionStart, reason=reason, strategy=compactor.name, tokens=before, target=target)
         self._spent = Bill()
+        done, failure = None, None
+        outcome: dict[str, Any] = {"strategy": compactor.name, "tokens_after": before, "undo": None}
+        outcome |= {"covered": 0, "dropped_thinking": 0}
         try:
             rewrite = await self._rewrite(compactor, demand.target if demand else self._inside(target), demand)
             done = self._apply(rewrite, before)
+            outcome = {"strategy": done.strategy, "tokens_after": done.tokens_after, "undo": done.id}
+            outcome |= {"covered": len(rewrite.covered), "dropped_thinking": rewrite.dropped_thinking}
         except LoomError as error:
-            spend(self._spent)
-            await self._emitter.emit(
-                CompactionEnd,
-                strategy=compactor.name,
-                tokens_before=before,
-                tokens_after=before,
-                covered=0,
-                dropped_thinking=0,
-                usage=self._spent.usage,
-                undo=None,
-                error=str(error),
-            )
-            raise error if isinstance(error, CompactionError) else CompactionError(str(error)) from error
+            failure, outcome["error"] = error, str(error)
         spend(self._spent)
-        await self._emitter.emit(
-            CompactionEnd,
-            strategy=done.strategy,
-            tokens_before=before,
-            tokens_after=done.tokens_after,
-            covered=len(rewrite.covered),
-            dropped_thinking=rewrite.dropped_thinking,
-            usage=self._spent.usage,
-            undo=done.id,
-        )
+        await self._emitter.emit(CompactionEnd, tokens_before=before, usage=self._spent.usage, **outcome)
+        if done is None:
+            raise failure if isinstance(failure, CompactionError) else CompactionError(str(failure)) from failure
         self._pressure, self._gave_up_at = 0, None
         return done
 
@@ -280,7 +291,7 @@ class CompactionDriver:
     def _planned(self, rewrite: Pass, window: Window, calls: Sequence[int], fallback: str | None) -> CompactionPlan:
         before = self._caller.meter.tokens(window)
         shown = self._history.shown
-        left = after(shown, rewrite)
+        left = apply_rewrite(shown, rewrite)
         kept = {item.id for item in left}
         first = next((n for n, (a, b) in enumerate(zip(shown, left, strict=False)) if a.id != b.id), len(left))
         return CompactionPlan(
@@ -295,23 +306,20 @@ class CompactionDriver:
             rewritten_tokens=self._count(left[first:]),
         )
 
-    async def _rewrite(self, compactor: Chain, target: int, demand: Demand | None) -> Pass:
-        """A rewrite that keeps the laws; compactors may be the user's own, so that is checked."""
+    async def _rewrite(self, compactor: Chain, target: int, demand: _Demand | None) -> Pass:
+        """A rewrite that does something; the chain has checked that it keeps the laws."""
         shown = tuple(self._history.shown)
         keep = self._keep().union(demand.keep if demand else ())
         rewrite = await compactor.compact(shown, target=target, counter=self._caller.meter.counter, keep=keep)
         if not rewrite.replacements:
             raise CannotCompact(f"{compactor.name} found nothing to replace")
-        broken = broken_law(shown, rewrite, target=target, counter=self._caller.meter.counter, keep=keep)
-        if broken:
-            raise CannotCompact(f"{compactor.name}: {broken}")
-        left = after(shown, rewrite)
-        if demand and demand.newest and (not left or left[-1].message.text != shown[-1].message.text):
+        left = apply_rewrite(shown, rewrite)
+        if demand and demand.keeps_newest and (not left or left[-1].message.text != shown[-1].message.text):
             raise CannotCompact(f"{compactor.name} leaves no room for the newest answer; use a larger window")
         return rewrite
 
     def _apply(self, rewrite: Pass, before: int) -> Compaction:
-        shrunk = self._count(self._history.shown) - self._count(after(self._history.shown, rewrite))
+        shrunk = self._count(self._history.shown) - self._count(apply_rewrite(self._history.shown, rewrite))
         compaction = Compaction(
             id=self._ids.next_id(),
             at=self._clock.now(),
@@ -378,3 +386,7 @@ class CompactionDriver:
         items.append(MessageEntry(Message.user(instruction)))
         asked = window.only(("foundation", "focus", "topic", "convo")).with_items("convo", items, void=frozenset())
         return await self._caller.complete(asked, max_output=max_output)
+
+
+def _thinks(item: Shown) -> bool:
+    return any(isinstance(part, ThinkingPart) for part in item.message.parts)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TypedDict
-
 from loom.errors import UsageError
 from loom.protocols.compactor import Compactor
 from loom.session.compaction.ask import Ask, ask_model
 from loom.session.compaction.chain import Chain
 from loom.session.compaction.clear_tools import ClearTools
-from loom.session.compaction.config import CompactionConfig, Retain
+from loom.session.compaction.config import CompactionConfig
+from loom.session.compaction.cut import CutOptions
 from loom.session.compaction.hierarchical import Hierarchical
 from loom.session.compaction.sliding_window import SlidingWindow
 from loom.session.compaction.snapshot import Snapshot
@@ -17,24 +16,16 @@ from loom.session.compaction.summarize import Summarize
 from loom.session.compaction.truncate import Truncate
 
 
-class _Common(TypedDict):
-    """What every strategy that cuts is told."""
-
-    retain: Retain
-    binds_thinking: bool
-    max_messages: int | None
-
-
 def build(config: CompactionConfig, *, ask: Ask | None = None, binds_thinking: bool = True) -> Chain:
     """The compactor of a configuration: its strategies in a chain, clearing first, truncation last.
 
     Args:
         config: what is wanted.
-        ask: who writes summaries, unless the configuration names a model for that.
+        ask: asks for summaries, unless the configuration names a model for that.
         binds_thinking: whether the model refuses thinking whose past was edited.
     """
     by_count = config.trigger.type == "messages"
-    common = _Common(
+    common = CutOptions(
         retain=config.retain,
         binds_thinking=binds_thinking,
         max_messages=max(2, int((config.trigger.threshold or 0) * config.target)) if by_count else None,
@@ -49,7 +40,7 @@ def build(config: CompactionConfig, *, ask: Ask | None = None, binds_thinking: b
     return Chain(strategies, cheap=cheap, last=Truncate(**common))
 
 
-def _made(name: str, clear: ClearTools, ask: Ask | None, common: _Common) -> Compactor:
+def _made(name: str, clear: ClearTools, ask: Ask | None, common: CutOptions) -> Compactor:
     match name:
         case "truncate":
             return Truncate(**common)

@@ -1,25 +1,29 @@
-"""Choosing what stays of a history, and turning the choice into a rewrite."""
+"""Choosing what stays of a history, turning the choice into a rewrite, and the base class of strategies that do so."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from math import inf
-from typing import Final
+from typing import ClassVar, Final, TypedDict, Unpack
 
 from loom.core.checkpoint import Replacement, Shown
 from loom.core.message import Message, ThinkingPart, ToolResultPart, Usage
-from loom.errors import CannotCompact
+from loom.errors import CannotCompact, UsageError
 from loom.protocols.compactor import Rewrite
 from loom.protocols.token_counter import TokenCounter
 from loom.session.compaction.config import Retain
-from loom.session.compaction.record import glimpse_of, is_glimpse, is_record
+from loom.session.compaction.record import Record, glimpse_of, is_glimpse, is_record
 from loom.session.compaction.shorten import clamped
 from loom.session.rounds import Unit, current_request, leading_system, rounds_of, units_of
 
+OVERLAP: Final = "overlap"
+"""The part of a record that shows the beginning of the last dropped messages."""
 _BRIDGE: Final = 200
-"""Tokens of an answer up to which it stays whole before a request that stays."""
+"""Tokens of an answer up to which it stays complete before a request that stays: about a paragraph. A longer one gets a
+glimpse."""
 
 
 def message_tokens(message: Message, counter: TokenCounter) -> int:
@@ -103,6 +107,69 @@ def cut(
     if retain.firm:
         left += tail.release_unanswered(glimpses)
     return Cut(tuple(shown), units, tuple(tail.stays), edited, left, bridges, glimpses)
+
+
+class CutOptions(TypedDict, total=False):
+    """What every strategy that cuts a history takes."""
+
+    retain: Retain
+    """How much of the end stays, if it fits."""
+    binds_thinking: bool
+    """Whether the model refuses thinking whose past was edited; assumed if not given."""
+    max_messages: int | None
+    """The most messages that may be shown afterwards, where their number is the trigger."""
+
+
+class Cutter(ABC):
+    """A compactor that keeps the end of a history and replaces the rest by one record; see CutOptions."""
+
+    name: ClassVar[str]
+    reserve: ClassVar[int] = 1000
+    """Tokens to leave for the record, if they can be spared."""
+
+    def __init__(self, **options: Unpack[CutOptions]) -> None:
+        self._retain = options.get("retain") or Retain()
+        self._binds_thinking = options.get("binds_thinking", True)
+        self._max_messages = options.get("max_messages")
+
+    async def compact(
+        self, shown: Sequence[Shown], *, target: int, counter: TokenCounter, keep: AbstractSet[str] = frozenset()
+    ) -> Rewrite:
+        """A rewrite that brings `shown` down to `target` tokens."""
+        if is_within(shown, target, counter):
+            return Rewrite(replacements=())
+        choice = cut(
+            shown,
+            target=target,
+            counter=counter,
+            keep=keep,
+            retain=self._retain,
+            reserve=self.reserve,
+            max_messages=self._max_messages,
+        )
+        record, usage = await self._write(choice, counter) if choice.dropped else (None, Usage())
+        message = record.message if record else None
+        if message is not None and message_tokens(message, counter) > choice.room:
+            raise CannotCompact(f"the record of {self.name} is larger than the {choice.room:,} tokens left for it")
+        return rewrite(choice, message, keep=keep, binds_thinking=self._binds_thinking, usage=usage)
+
+    @abstractmethod
+    async def _write(self, choice: Cut, counter: TokenCounter) -> tuple[Record | None, Usage]:
+        """The record of what goes, within `choice.room` tokens, and what it cost; None shows nothing."""
+
+
+def is_within(shown: Sequence[Shown], target: int, counter: TokenCounter) -> bool:
+    """Whether a history has at most `target` tokens already."""
+    if target < 0:
+        raise UsageError(f"the target of a compaction is {target}; give 0 or more tokens")
+    return shown_tokens(shown, counter) <= target
+
+
+def earlier_lines(records: Iterable[Record]) -> tuple[str, ...]:
+    """The lines of earlier records, for a strategy that cannot write them anew; an overlap is out of date by then."""
+    return tuple(
+        line for record in records for name, lines in record.parts.items() if name != OVERLAP for line in lines
+    )
 
 
 def rewrite(
