@@ -428,7 +428,7 @@ async def test_an_agent_inside_a_tool_of_another_has_a_run_of_its_own() -> None:
 
 
 def test_outside_a_run_there_is_no_context() -> None:
-    with pytest.raises(UsageError, match="there is no run here"):
+    with pytest.raises(UsageError, match="not inside a run"):
         get_run_context()
 
 

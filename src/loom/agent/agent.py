@@ -34,7 +34,6 @@ from loom.tools.run_context import RunContext
 
 if TYPE_CHECKING:
     from datetime import datetime
-    from types import TracebackType
 
     from loom.context.context import Context
     from loom.context.prompt import Prompt
@@ -77,7 +76,7 @@ class Agent:
             instructions: what it is told first: text, a built Prompt, or a Context that every session begins with.
             model: `provider:model`, or a model. If not given: the one that LOOM_MODEL names, else one that needs no
                 key and answers with what it finds in memory.
-            memory: `inmemory`, `sqlite:PATH`, a mapping, or a memory; None is no memory. If not given, it remembers
+            memory: `inmemory`, `sqlite:PATH`, a mapping, or a memory; None for none. If not given, it remembers
                 until the process ends. What is given as an object (a model, a store) is not closed by the agent.
             tools: what it may call; see @tool.
             skills: what the user may activate by what they say, and the model load with `load_skill`.
@@ -115,16 +114,13 @@ class Agent:
             tool_output_limit=tool_output_limit,
             ledger=self._ledger,
         )
+        own: dict[str, Any] = {"skills": tuple(skills), "memory": self.memory, "approve": approve}
         self._sessions = Sessions(
-            model=metered(self.model, self._ledger),
-            memory=self.memory,
+            partial(Session, model=metered(self.model, self._ledger), config=session_config, checkpoint=store, **own),
             instructions=instructions,
             tools=(*tools, *(_memory_tools(self.memory) if memory_tools else ())),
-            skills=tuple(skills),
             store=store,
             closes_store=store is not checkpoint,
-            config=session_config,
-            approve=approve,
             namespace=namespace or (self.memory.namespace if self.memory else "default"),
             clock=clock,
         )
@@ -204,8 +200,8 @@ class Agent:
         those of run().
 
         Raises:
-            NotFound: there is no such conversation of this user.
-            UsageError: there is no text, and the last turn is complete.
+            NotFound: this user has no such conversation.
+            UsageError: no text was given, and the last turn is complete.
         """
         if not await self._sessions.exists(user_id, session_id):
             raise NotFound(f"user {user_id!r} has no conversation {session_id!r}; run() begins one")
@@ -317,17 +313,13 @@ class Agent:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
     async def _finish(self, session: Session, pending: PendingReply) -> Result:

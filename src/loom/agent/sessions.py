@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 
 from anyio import Semaphore, fail_after, get_current_task
 
 from loom.context.context import Context
 from loom.context.prompt import Prompt
-from loom.context.skills import Skill
 from loom.core.checks import as_utc
 from loom.core.clock import Clock, SystemClock
 from loom.core.ids import RecordIds
@@ -20,12 +20,8 @@ from loom.core.plain import one_line
 from loom.core.record import Receipt
 from loom.core.scope import Scope
 from loom.errors import NotFound, StoreConflict, UsageError
-from loom.memory.memory import Memory
-from loom.protocols.approve import Approve
 from loom.protocols.checkpoint_store import CheckpointStore
-from loom.protocols.model import Model
 from loom.protocols.tool import Tool
-from loom.session.config import SessionConfig
 from loom.session.session import Session
 
 _WARM = 64
@@ -70,19 +66,16 @@ class Sessions:
 
     def __init__(
         self,
+        make: Callable[..., Session],
         *,
-        model: Model,
-        memory: Memory | None,
         instructions: str | Prompt | Context,
         tools: Sequence[Tool],
-        skills: Sequence[Skill],
         store: CheckpointStore,
         closes_store: bool,
-        config: SessionConfig,
-        approve: Approve | None,
         namespace: str,
         clock: Clock | None,
     ) -> None:
+        """Keep the sessions that `make` returns."""
         if not isinstance(instructions, str | Prompt | Context):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UsageError(
                 f"instructions are text, a Context, or what PromptBuilder.build() gave, not {instructions!r}"
@@ -90,17 +83,12 @@ class Sessions:
         for tool in tools:
             if not isinstance(tool, Tool):  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise UsageError(f"{tool!r} is not a tool; put @tool above the function")
-        self._model = model
-        self._memory = memory
+        self._clock = clock or SystemClock()
+        self._make_session = partial(make, tools=tools, clock=self._clock)
         self._instructions = instructions
-        self._tools = tools
-        self._skills = skills
         self._store = store
         self._closes_store = closes_store
-        self._config = config
-        self._approve = approve
         self._namespace = namespace
-        self._clock = clock or SystemClock()
         self._ids = RecordIds(self._clock)
         self._open: OrderedDict[Scope, _OpenSession] = OrderedDict()
         self._closed = False
@@ -186,21 +174,13 @@ class Sessions:
 
     def _make(self, scope: Scope) -> Session:
         shown = self._instructions
-        return Session(
-            model=self._model,
-            config=self._config,
+        return self._make_session(
             instructions=shown if isinstance(shown, str) else None,
             prompt=shown if isinstance(shown, Prompt) else None,
             context=_copy(shown) if isinstance(shown, Context) else None,
-            tools=self._tools,
-            skills=self._skills,
-            memory=self._memory,
-            approve=self._approve,
-            checkpoint=self._store,
             session_id=scope.session_id,
             user_id=scope.user_id,
             namespace=scope.namespace,
-            clock=self._clock,
         )
 
     async def _catch_up(self, held: _OpenSession, scope: Scope) -> None:

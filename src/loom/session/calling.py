@@ -119,7 +119,7 @@ class ModelCaller:
         prepared = self._prepared(window)
         response = await self._retry(self._neutral(window, prepared))
         await self._report_cache(prepared, response.usage)
-        self.meter.measured(window, response.usage.input)
+        self.meter.observe(window, response.usage.input)
         return response
 
     async def _retry(self, request: ModelRequest) -> ModelResponse:

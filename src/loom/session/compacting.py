@@ -144,7 +144,7 @@ class CompactionDriver:
     async def if_needed(self, spend: Spend) -> None:
         """Compact if it is time. Where that cannot be done the turn goes on: the provider has the last word."""
         window = self._context.compile(clear_volatile=False)
-        await self._caller.meter.read(window)
+        await self._caller.meter.count_ahead(window)
         load, decision = self.load(window)
         if decision.pressure > self._pressure:
             values = {"tokens": load.tokens, "window": load.window, "trigger": decision.trigger}
@@ -175,7 +175,7 @@ class CompactionDriver:
     async def on_demand(self, spend: Spend) -> Compaction | None:
         """Compact now; None where all is within `retain`: then there is nothing to do, and no event."""
         window = self._context.compile(clear_volatile=False)
-        await self._caller.meter.read(window)
+        await self._caller.meter.count_ahead(window)
         demand = self._demand(window)
         return await self._run("asked for", window, demand.target, spend, demand) if demand else None
 
@@ -259,7 +259,7 @@ class CompactionDriver:
     async def plan(self) -> CompactionPlan:
         """What a compaction now would do. No model is asked: summaries are taken to be as long as they may be."""
         window = self._context.compile(clear_volatile=False)
-        await self._caller.meter.read(window)
+        await self._caller.meter.count_ahead(window)
         calls: list[int] = []
         beside = self._caller.meter.tokens(window) - self._count(self._history.shown)
 

@@ -27,7 +27,7 @@ class TurnOptions(TypedDict, total=False):
     metadata: Mapping[str, Any] | None
     """What tools find in get_run_context().metadata."""
     max_cost: float | None
-    """US dollars that this turn may cost; that of the configuration if not given."""
+    """US dollars that this turn may cost; the limit of the configuration if not given."""
     output_type: Any
     """The form of the answer: a pydantic model, a dataclass, a TypedDict or a plain type; the value is `output`."""
     output_retries: int

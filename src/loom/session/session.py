@@ -286,7 +286,7 @@ class Session:
             await self._save()
 
     def expand(self, id: str) -> tuple[LoggedMessage, ...]:
-        """The original messages behind something shown: a summary, a cleared result, or a whole compaction."""
+        """The original messages of something shown: a summary, a cleared result, or a whole compaction."""
         return self._history.expand(id)
 
     def coverage(self, handle: str | None = None) -> Coverage:
@@ -300,7 +300,7 @@ class Session:
             raise NotFound(f"no message with the id {id!r} is shown; explain() lists those that are")
         thinks = any(isinstance(part, ThinkingPart) for part in found.message.parts)
         if thinks and self._parts.model.binds_thinking:
-            raise UsageError(f"message {id!r} holds thinking that is bound to what stands before it; pin another")
+            raise UsageError(f"message {id!r} holds thinking that is bound to the messages before it; pin another")
         self._history.pins[id] = None
 
     def unpin(self, id: str) -> None:
@@ -327,7 +327,7 @@ class Session:
         conversation from elsewhere: this session continues it under its own name, and is saved at once.
 
         Raises:
-            NotFound: there is no such checkpoint; the session is unchanged.
+            NotFound: the checkpoint does not exist; the session is unchanged.
             StoreConflict: this very session is saved with other messages.
         """
         id, elsewhere = which(checkpoint, self.id)

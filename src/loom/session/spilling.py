@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from loom.core.checkpoint import LoggedMessage
 from loom.core.heavy import off_loop
-from loom.core.message import JSON, Message, TextPart, ToolResultPart, ToolSpec
+from loom.core.message import JSON, Message, Part, TextPart, ToolResultPart, ToolSpec
 from loom.errors import NotFound, UsageError
 from loom.protocols.token_counter import TokenCounter
 from loom.session.config import SMALLEST_OUTPUT
@@ -49,12 +49,10 @@ class LongResults:
         parts = [self._shortened(part, f"{logged.id}-{n}") for n, part in enumerate(logged.message.parts)]
         short = Message(logged.message.role, tuple(parts))
         if short != logged.message:
-            both, chars = (logged.message, short), sum(map(len, map(_text_of, logged.message.parts)))
-            before, after = await off_loop(chars // 8, lambda: [self._tokens(message) for message in both])
+            count, both = self._counter.count_part, (logged.message, short)
+            chars = sum(len(_text(part)) for part in logged.message.parts)
+            before, after = await off_loop(chars // 8, lambda: [sum(map(count, message.parts)) for message in both])
             self._history.shorten(logged.id, short, before=before, after=after)
-
-    def _tokens(self, message: Message) -> int:
-        return sum(map(self._counter.count_part, message.parts))
 
     async def run(self, input: JSON) -> str:
         """A piece of a result, or the places where a text stands in it."""
@@ -81,9 +79,9 @@ class LongResults:
                     return _text(part)
         raise NotFound(f"there is no result {id!r} in this conversation; a shortened result names its id")
 
-    def _shortened(self, part: Any, id: str) -> Any:
-        text = _text_of(part)
-        if len(text) <= self._limit:
+    def _shortened(self, part: Part, id: str) -> Part:
+        text = _text(part)
+        if not isinstance(part, ToolResultPart) or len(text) <= self._limit:
             return part
         head = (self._limit - _NOTICE) * 3 // 4
         tail = self._limit - _NOTICE - head
@@ -96,12 +94,10 @@ class LongResults:
         return ToolResultPart(part.call_id, (shown, *rest), is_error=part.is_error)
 
 
-def _text(part: ToolResultPart) -> str:
-    return "\n".join(piece.text for piece in part.content if isinstance(piece, TextPart))
-
-
-def _text_of(part: Any) -> str:
-    return _text(part) if isinstance(part, ToolResultPart) else ""
+def _text(part: Part) -> str:
+    """The text of a tool result; empty for any other part."""
+    pieces = part.content if isinstance(part, ToolResultPart) else ()
+    return "\n".join(piece.text for piece in pieces if isinstance(piece, TextPart))
 
 
 def _is_count(value: object, least: int) -> bool:

@@ -1,4 +1,4 @@
-"""What a function returned, as a model reads it."""
+"""Return values of tools, in the form a model reads."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def as_output(value: Any) -> ToolOutput:
     """Text as it is, parts as they are, nothing as "done", anything else as JSON; both ends of what is too long.
 
     Raises:
-        TypeError: there is no such form for it; the message says what to return instead.
+        TypeError: it has no such form; the message says what to return instead.
     """
     if value is None:
         return "done"
@@ -46,5 +46,5 @@ def _as_json(value: Any) -> str:
 
 
 def _sayable(text: str) -> str:
-    """The text as every provider takes it: not empty, and no half of a surrogate pair."""
+    """The text in a form that every provider accepts: not empty, and without half a surrogate pair."""
     return mended(text) if text.strip() else "(empty)"

@@ -1,4 +1,4 @@
-"""Replacing old tool results by one line each: what was asked, how much came, how it began."""
+"""Replaces old tool results by one line each: the call, the size of its result, and its beginning."""
 
 from __future__ import annotations
 

@@ -75,11 +75,11 @@ def cut(
 ) -> Cut:
     """Choose what stays: what must, then the newest rounds that fit, then the newest units of the first that does not.
 
-    What must stay is the opening system messages, the current request, everything in `keep`, and calls that
-    still wait for their results. `reserve` tokens are left for a record if they can be spared.
+    The opening system messages, the current request, everything in `keep`, and calls without results must stay.
+    `reserve` tokens are left for a record if they can be spared.
 
     Where `retain` is firm, it comes before the reserve, the newest answer stays if it fits, and a request that stays
-    keeps the answer before it, or a glimpse of it: what a user said at two times never reads as one message.
+    keeps the answer before it, or a glimpse of it: two requests must never read as one message.
 
     Raises:
         CannotCompact: what must stay is larger than the target.
@@ -91,8 +91,10 @@ def cut(
     if fixed > target:
         raise CannotCompact(_why_not(units, sizes, must, target))
     room = target - fixed
-    spare = 0 if retain.firm else min(reserve, room // 2)
+    spare = 0 if retain.firm else min(reserve, room // 2)  # half, so that a small target still keeps some messages
     tail = _Tail(units, sizes, must, room=room - spare, max_messages=max_messages)
+    # The order decides who gets the room: the newest answer, then results that the model has not seen yet, then rounds
+    # from the newest on, then the answers that keep two requests apart.
     if retain.firm:
         tail.take_newest()
     edited: dict[str, Message] = {}
@@ -100,7 +102,7 @@ def cut(
         edited = tail.take_fresh(counter)
         tail.take_rounds(*retain.limits(sum(sizes)))
     bridges = tail.take_bridges() if retain.firm else frozenset[str]()
-    tail.release_records()
+    tail.release_records()  # before the room is counted: the new record folds earlier ones in
     left = target - sum(size for n, size in enumerate(tail.sizes) if tail.stays[n])
     glimpses = tail.glimpses(left // 2, counter) if retain.firm else {}
     left -= sum(message_tokens(message, counter) for message in glimpses.values())
@@ -232,14 +234,14 @@ def rewritten(
 
 
 class _Tail:
-    """The end of a history, taken from the newest unit on."""
+    """Chooses the units that stay, from the newest on; counts the room and the places that are left."""
 
     def __init__(
         self, units: Sequence[Unit], sizes: list[int], must: Sequence[bool], *, room: int, max_messages: int | None
     ) -> None:
         self.units, self.sizes, self._must = units, list(sizes), must
         self.stays = list(must)
-        self._whole = self._room = room
+        self._all_room = self._room = room
         standing = sum(len(unit.items) for unit, needed in zip(units, must, strict=True) if needed)
         self._places = inf if max_messages is None else max_messages - 1 - standing  # one is for the record
         if self._places < 0:
@@ -303,7 +305,7 @@ class _Tail:
         return free
 
     def _before_requests(self) -> list[int]:
-        """Answers that go, right before requests that stay, newest first; not one that nothing would stand before."""
+        """Answers that go, right before requests that stay, newest first; not one that would open the history."""
         gone = [n for n, stays in enumerate(self.stays) if not stays]
         last = gone[-1] if gone else -1
         return [
@@ -318,7 +320,7 @@ class _Tail:
 
     def take_rounds(self, messages: float, tokens: float) -> None:
         """Keep the newest rounds within these limits; of a round that alone exceeds them, its newest units."""
-        most_messages, most_tokens = messages, min(tokens, self._whole)
+        most_messages, most_tokens = messages, min(tokens, self._all_room)
         end = len(self.units)
         for found in reversed(rounds_of(self.units)):
             places = list(range(end - len(found.units), end))
@@ -415,8 +417,8 @@ def _ends_with_result(unit: Unit) -> bool:
 def _is_answer(unit: Unit) -> bool:
     """Whether a unit is one message of the model's with something to read."""
     message = unit.items[0].message
-    whole = len(unit.items) == 1 and not unit.open and not unit.stray
-    return whole and message.role == "assistant" and bool(message.text.strip())
+    alone = len(unit.items) == 1 and not unit.open and not unit.stray
+    return alone and message.role == "assistant" and bool(message.text.strip())
 
 
 def _without_thinking(message: Message) -> Message | None:

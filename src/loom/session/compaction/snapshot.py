@@ -67,15 +67,14 @@ def _snapshot(dropped: Sequence[Shown]) -> Record:
 
 
 def _requests(messages: Sequence[Shown]) -> Iterable[str]:
-    return (one_line(item.message.text or _kinds(item), 400) for item in messages if is_request(item.message))
-
-
-def _kinds(item: Shown) -> str:
-    return " ".join(plain(part) for part in item.message.parts if not isinstance(part, ToolResultPart))
+    for item in messages:
+        if is_request(item.message):
+            others = (plain(part) for part in item.message.parts if not isinstance(part, ToolResultPart))
+            yield one_line(item.message.text or " ".join(others), 400)
 
 
 def _decisions(messages: Sequence[Shown]) -> Iterable[str]:
-    # A page that a tool fetched decides nothing.
+    # Only the messages' own text: a page that a tool fetched decides nothing.
     return (one_line(found, 240) for item in messages for found in decisions_in(item.message.text))
 
 

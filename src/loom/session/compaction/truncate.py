@@ -12,7 +12,7 @@ class Truncate(Cutter):
     """Drops what does not stay. Asks no model and succeeds whenever anything can.
 
     An earlier record is all that is left of older messages, so its lines are carried on as far as they fit. Where not
-    even one line has room, there is no record.
+    even one line fits, nothing is written.
     """
 
     name = "truncate"
