@@ -131,15 +131,12 @@ class Sessions:
         if before is None:
             self._discard(user)
             return await self._store.forget(user)
-        return await self._forget_before(user, as_utc(before, "before of forget()"))
-
-    async def _forget_before(self, user: Scope, before: datetime) -> Receipt:
+        before = as_utc(before, "before of forget()")
         newest: dict[str, datetime] = {}
         for checkpoint in await self._store.list(user):
             newest.setdefault(checkpoint.session_id, checkpoint.at)
         removed, pending = Counter[str](), list[str]()
-        for session_id in [id for id, at in newest.items() if at < before]:
-            session = user.for_session(session_id)
+        for session in [user.for_session(id) for id, at in newest.items() if at < before]:
             self._discard(session)
             receipt = await self._store.forget(session)
             removed.update(receipt.removed)

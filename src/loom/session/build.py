@@ -104,7 +104,7 @@ def build_parts(
         emitter=emitter,
         model=caller,
         compaction=CompactionDriver(
-            config.compaction, caller=caller, context=context, history=history, emitter=emitter, clock=clock, ids=ids
+            config.compaction, caller=caller, context=context, history=history, emitter=emitter
         ),
         tools=toolbox,
         skills=active,

@@ -11,9 +11,7 @@ from anyio import fail_after
 from loom.context.context import Context
 from loom.context.entry import MessageEntry
 from loom.core.checkpoint import Compaction, Replacement, Shown
-from loom.core.clock import Clock
 from loom.core.event import CompactionEnd, CompactionStart, ContextPressure
-from loom.core.ids import RecordIds
 from loom.core.message import Message, TextPart, ThinkingPart, Usage, plain
 from loom.core.window import View, Window
 from loom.errors import CannotCompact, CompactionError, ContextOverflow, LoomError, NotFound, ProviderUnavailable
@@ -78,16 +76,13 @@ class CompactionPlan:
         return self.tokens_before - self.tokens_after
 
     def __str__(self) -> str:
+        otherwise = f"; {self.fallback} instead, if the summary fails or is too long" if self.fallback else ""
         asks = f", asking the model {self.calls}x ({self.call_tokens:,} tokens of prompt)" if self.calls else ""
         return (
             f"{self.strategy}: {len(self.goes)} of {len(self.goes) + len(self.stays)} messages would go{asks}; "
             f"{self.tokens_before:,} tokens would become {self.tokens_after:,}, and {self.rewritten_tokens:,} of them "
-            f"would be written to the cache again{self._otherwise}"
+            f"would be written to the cache again{otherwise}"
         )
-
-    @property
-    def _otherwise(self) -> str:
-        return f"; {self.fallback} instead, if the summary fails or is too long" if self.fallback else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,16 +106,12 @@ class CompactionDriver:
         context: Context,
         history: History,
         emitter: Emitter,
-        clock: Clock,
-        ids: RecordIds,
     ) -> None:
         self._config = config
         self._caller = caller
         self._context = context
         self._history = history
         self._emitter = emitter
-        self._clock = clock
-        self._ids = ids
         self._pressure = 0
         self._gave_up_at: int | None = None
         self._spent = Bill()
@@ -244,7 +235,9 @@ class CompactionDriver:
         outcome |= {"covered": 0, "dropped_thinking": 0}
         try:
             rewrite = await self._rewrite(compactor, demand.target if demand else self._inside(target), demand)
-            done = self._apply(rewrite, before)
+            shown = self._history.shown
+            left = max(0, before - self._count(shown) + self._count(apply_rewrite(shown, rewrite)))
+            done = self._history.rewrite(rewrite.strategy, rewrite.replacements, before=before, after=left)
             outcome = {"strategy": done.strategy, "tokens_after": done.tokens_after, "undo": done.id}
             outcome |= {"covered": len(rewrite.covered), "dropped_thinking": rewrite.dropped_thinking}
         except LoomError as error:
@@ -317,19 +310,6 @@ class CompactionDriver:
         if demand and demand.keeps_newest and (not left or left[-1].message.text != shown[-1].message.text):
             raise CannotCompact(f"{compactor.name} leaves no room for the newest answer; use a larger window")
         return rewrite
-
-    def _apply(self, rewrite: Pass, before: int) -> Compaction:
-        shrunk = self._count(self._history.shown) - self._count(apply_rewrite(self._history.shown, rewrite))
-        compaction = Compaction(
-            id=self._ids.next_id(),
-            at=self._clock.now(),
-            strategy=rewrite.strategy,
-            replacements=rewrite.replacements,
-            tokens_before=before,
-            tokens_after=max(0, before - shrunk),
-        )
-        self._history.apply(compaction)
-        return compaction
 
     def _count(self, shown: Sequence[Shown]) -> int:
         counter = self._caller.meter.counter

@@ -83,25 +83,21 @@ class History:
         self.shown = [item for item in self.shown if item.id not in gone]
         self._context.convo.drop(entries)
 
-    def apply(self, compaction: Compaction) -> None:
-        """Show the history with a compaction more."""
-        shown = compaction.apply(self.shown)
-        self.log.append(compaction)
-        self.applied = (*self.applied, compaction.id)
-        self._show(shown)
-
-    def shorten(self, id: str, short: Message, *, before: int, after: int) -> None:
-        """Show a message shorter than it is; `before` and `after` are its tokens."""
-        self.apply(
-            Compaction(
-                id=self._ids.next_id(),
-                at=self._clock.now(),
-                strategy=SPILL,
-                replacements=(Replacement((id,), short),),
-                tokens_before=before,
-                tokens_after=after,
-            )
+    def rewrite(self, strategy: str, replacements: Sequence[Replacement], *, before: int, after: int) -> Compaction:
+        """Show the history with a compaction more; `before` and `after` are its tokens."""
+        made = Compaction(
+            id=self._ids.next_id(),
+            at=self._clock.now(),
+            strategy=strategy,
+            replacements=tuple(replacements),
+            tokens_before=before,
+            tokens_after=after,
         )
+        shown = made.apply(self.shown)
+        self.log.append(made)
+        self.applied = (*self.applied, made.id)
+        self._show(shown)
+        return made
 
     @property
     def last_compaction(self) -> str | None:

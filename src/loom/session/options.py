@@ -81,12 +81,11 @@ def _check_priced(parts: Parts, ceiling: float) -> None:
 
 
 def _run(scope: Scope, run_id: str, metadata: Mapping[str, Any] | None) -> RunContext:
-    assert scope.session_id is not None
     check_attributes(dict.fromkeys(metadata or ()), "the metadata of a run")
     outer = current_run()
     return RunContext(
         user_id=scope.user_id,
-        session_id=scope.session_id,
+        session_id=scope.session_id or "",
         namespace=scope.namespace,
         run_id=run_id,
         depth=0 if outer is None else outer.depth + 1,

@@ -100,12 +100,12 @@ class Saver:
             ) from error
         self.last, self.head, self._unsure = checkpoint, checkpoint.id, None
 
-    async def load(self, id: str | None = None, turn: int | None = None) -> tuple[Checkpoint, Sequence[LogEntry]]:
+    async def load(self, at: int | str | None = None) -> tuple[Checkpoint, Sequence[LogEntry]]:
         """A checkpoint and the log up to it: the one named, the last of a turn, or the last of all."""
         newest = await self.store.load(self.scope)
-        found = newest if id is None and turn is None else await self._find(id, turn)
+        found = newest if at is None else await self._find(at)
         if newest is None or found is None:
-            what = repr(id) if id is not None else f"of turn {turn}" if turn is not None else "yet"
+            what = repr(at) if isinstance(at, str) else "yet" if at is None else f"of turn {at}"
             raise NotFound(f"session {self.scope.session_id!r} has no checkpoint {what}; checkpoints() lists them")
         log = await self.store.history(self.scope, found.id)
         self.last, self.head, self._unsure = found, newest.id, None
@@ -132,13 +132,13 @@ class Saver:
         """Begin another session at a checkpoint of this one: the one named, the last of a turn, or the last."""
         if not isinstance(self.store, Forks):
             raise UsageError(f"{type(self.store).__name__} cannot fork; use a store that can, such as SQLite")
-        found = self.last if at is None else await self._find(*((None, at) if isinstance(at, int) else (at, None)))
+        found = self.last if at is None else await self._find(at)
         if found is None:
             what = "has no turn to fork at yet" if at is None else f"has no checkpoint {at!r}"
             raise NotFound(f"session {self.scope.session_id!r} {what}")
         return await self.store.fork(self.scope, found.id, session_id=session_id)
 
-    async def _find(self, id: str | None, turn: int | None) -> Checkpoint | None:
-        if id is not None:
-            return await self.store.load(self.scope, id)
-        return None if turn is None else end_of_turn(await self.store.list(self.scope), turn)
+    async def _find(self, at: int | str) -> Checkpoint | None:
+        if isinstance(at, str):
+            return await self.store.load(self.scope, at)
+        return end_of_turn(await self.store.list(self.scope), at)

@@ -360,7 +360,7 @@ class Session:
                 self._become(None)
                 self._saver.last = None
                 return None
-            found, log = await self._saver.load(*((None, to) if isinstance(to, int) else (to, None)))
+            found, log = await self._saver.load(to)
             self._become(found, log)
             return found
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from loom.core.checkpoint import LoggedMessage
+from loom.core.checkpoint import LoggedMessage, Replacement
 from loom.core.heavy import off_loop
 from loom.core.message import JSON, Message, Part, TextPart, ToolResultPart, ToolSpec
 from loom.errors import NotFound, UsageError
 from loom.protocols.token_counter import TokenCounter
 from loom.session.config import SMALLEST_OUTPUT
-from loom.session.history import History
+from loom.session.history import SPILL, History
 
 _NOTICE: Final = SMALLEST_OUTPUT // 2
 """Characters that are set aside for the notice."""
@@ -52,7 +52,7 @@ class LongResults:
             count, both = self._counter.count_part, (logged.message, short)
             chars = sum(len(_text(part)) for part in logged.message.parts)
             before, after = await off_loop(chars // 8, lambda: [sum(map(count, message.parts)) for message in both])
-            self._history.shorten(logged.id, short, before=before, after=after)
+            self._history.rewrite(SPILL, [Replacement((logged.id,), short)], before=before, after=after)
 
     async def run(self, input: JSON) -> str:
         """A piece of a result, or the places where a text stands in it."""

@@ -75,7 +75,7 @@ class Chain:
         cheap = [_Breaker(self._cheap)] if self._cheap else []
         for breaker in (*cheap, *self._strategies, _Breaker(self._last)):
             compactor = breaker.compactor
-            if not breaker.ready():
+            if breaker.rests():
                 failures.append(f"{compactor.name} rests after {breaker.failures} failures in a row")
                 continue
             try:
@@ -85,10 +85,10 @@ class Chain:
             except CannotCompact as error:
                 failures.append(f"{compactor.name}: {error.reason}")
             except Exception as error:  # noqa: BLE001  whatever a strategy does wrong, the session goes on
-                breaker.failed()
+                breaker.count_failure()
                 failures.append(f"{compactor.name}: {type(error).__name__}: {error}")
             else:
-                breaker.worked()
+                breaker.failures = 0
                 return Pass(
                     replacements=rewrite.replacements,
                     dropped_thinking=rewrite.dropped_thinking,
@@ -107,20 +107,14 @@ class _Breaker:
         self.failures = 0
         self._rest = 0
 
-    def ready(self) -> bool:
-        """Whether it may; every time it may not brings it closer."""
-        if not self._rest:
-            return True
+    def rests(self) -> bool:
+        """Whether it may not; every time it may not brings it closer."""
         self._rest -= 1
-        return False
+        return self._rest >= 0
 
-    def failed(self) -> None:
+    def count_failure(self) -> None:
         self.failures += 1
-        if self.failures >= FAILURES:
-            self._rest = REST
-
-    def worked(self) -> None:
-        self.failures = 0
+        self._rest = REST if self.failures >= FAILURES else 0
 
 
 def apply_rewrite(shown: Sequence[Shown], rewrite: Rewrite) -> tuple[Shown, ...]:
