@@ -46,5 +46,5 @@ def _as_json(value: Any) -> str:
 
 
 def _sayable(text: str) -> str:
-    """The text in a form that every provider accepts: not empty, and without half a surrogate pair."""
+    """The text as every provider takes it: not empty, and no half of a surrogate pair."""
     return mended(text) if text.strip() else "(empty)"
