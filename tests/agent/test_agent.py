@@ -304,7 +304,7 @@ async def test_what_a_compaction_took_away_is_recalled_again() -> None:
         assert shown(model).count("What is the code") == 1
 
 
-async def test_what_stands_in_every_turn_is_bounded() -> None:
+async def test_the_standing_part_of_a_turn_is_bounded() -> None:
     model = ScriptedModel(lambda _: "ok")
     async with Agent(model=model, memory="inmemory", config={"standing_budget": 100}) as agent:
         assert agent.memory

@@ -193,7 +193,7 @@ def rewrite(
 
 
 def _of_run(choice: Cut, run: tuple[str, ...], record: Message | None) -> list[Replacement]:
-    """What stands in place of a run: the record, and a glimpse of the answer that it ends with."""
+    """The replacements of a run: the record, and a glimpse of the answer that it ends with."""
     glimpse = choice.glimpses.get(run[-1])
     begins = record is None and choice.shown[leading_system(choice.shown)].id == run[0]
     if glimpse is None or begins:
