@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -41,6 +42,20 @@ class Echo:
         if input == {"fail": True}:
             raise ValueError("no such thing; ask for another")
         return f"echo: {input}"
+
+
+class Waiting:
+    """A tool that never answers."""
+
+    spec = ToolSpec("wait", "Waits.", {"type": "object"})
+
+    def __init__(self) -> None:
+        self.started = anyio.Event()
+
+    async def run(self, input: JSON) -> str:
+        self.started.set()
+        await anyio.sleep_forever()
+        return str(input)
 
 
 def call(id: str, name: str = "echo", **input: JSON) -> ToolCallPart:
@@ -304,17 +319,8 @@ async def test_a_turn_goes_on_only_when_its_reader_asks_for_more() -> None:
 
 
 async def test_a_reader_that_is_cancelled_stops_the_turn() -> None:
-    started = anyio.Event()
-
-    class Waits:
-        spec = ToolSpec("wait", "Wait.", {"type": "object"})
-
-        async def run(self, input: JSON) -> str:
-            started.set()
-            await anyio.sleep_forever()
-            return "never"
-
-    session = Session(model=ScriptedModel([ToolCallPart("a", "wait", {}), "again"]), tools=[Waits()])
+    waiting = Waiting()
+    session = Session(model=ScriptedModel([call("a", "wait"), "again"]), tools=[waiting])
 
     async def read() -> None:
         async for _ in session.send("go"):
@@ -322,7 +328,7 @@ async def test_a_reader_that_is_cancelled_stops_the_turn() -> None:
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(read)
-        await started.wait()
+        await waiting.started.wait()
         tasks.cancel_scope.cancel()
     assert (await session.send("go on")).text == "again"
 
@@ -365,3 +371,28 @@ async def test_the_end_of_a_tool_is_told_while_another_still_runs() -> None:
             ends.append(event.name)
             told.set()
     assert ends == ["fast", "slow"]
+
+
+async def test_an_abandoned_stream_is_closed_without_waiting_for_the_garbage_collector() -> None:
+    session = Session(model=ScriptedModel(["a long answer that comes in pieces", "again"]))
+    gc.disable()
+    try:
+        async for event in session.send("hi"):
+            if event.type == "text":
+                break
+        await anyio.wait_all_tasks_blocked()
+        assert (await session.send("hi")).text == "again"
+    finally:
+        gc.enable()
+
+
+async def test_a_turn_that_is_closed_by_another_task_ends_its_stream() -> None:
+    session = Session(model=ScriptedModel([call("a", "wait"), "again"]), tools=[Waiting()])
+    pending = session.send("go")
+    async with anyio.create_task_group() as tasks:
+        async for event in pending:
+            if event.type == "tool.start":
+                tasks.start_soon(pending.aclose)
+    with pytest.raises(UsageError, match="not over"):
+        _ = pending.reply
+    assert (await session.send("go on")).text == "again"

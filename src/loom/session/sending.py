@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from asyncio import Queue, create_task, gather
+from asyncio import Queue, Task, create_task, gather
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from dataclasses import dataclass, field
 from typing import Any
@@ -44,7 +44,7 @@ class PendingReply:
     def __init__(self, run: Callable[[Events | None], Coroutine[Any, Any, Reply]]) -> None:
         self._run = run
         self._reply: Reply | None = None
-        self._stream: AsyncGenerator[Event] | None = None
+        self._turn: Task[Reply] | None = None  # not the stream, which is closed as soon as its reader drops it
         self._used = False
         self._began = False
 
@@ -61,9 +61,7 @@ class PendingReply:
 
     def __aiter__(self) -> AsyncGenerator[Event]:
         self._used = True
-        stream = self._read()
-        self._stream = self._stream or stream
-        return stream
+        return self._read()
 
     def __await__(self) -> Generator[Any, None, Reply]:
         self._used = True
@@ -72,8 +70,10 @@ class PendingReply:
     async def aclose(self) -> None:
         """Stop the turn, after reading only some of its events; where it is over already this changes nothing."""
         self._used = True
-        if self._stream is not None:
-            await self._stream.aclose()
+        if self._turn is not None:
+            self._turn.cancel()
+            with CancelScope(shield=True):  # a reader that is cancelled waits until the session is usable again
+                await gather(self._turn, return_exceptions=True)
 
     def _begin(self) -> None:
         if self._began:
@@ -90,14 +90,13 @@ class PendingReply:
         self._begin()
         events: Events = Queue()
         # A task group would have to be left by the task that entered it, but an abandoned stream is closed by another.
-        turn = create_task(self._run(events))
+        turn = self._turn = create_task(self._run(events))
         turn.add_done_callback(lambda _: events.put_nowait(None))
         try:
             while (event := await events.get()) is not None:
                 yield event
                 events.task_done()
-            self._reply = await turn
+            if not turn.cancelled():
+                self._reply = await turn
         finally:
-            turn.cancel()
-            with CancelScope(shield=True):  # a reader that is cancelled waits until the session is usable again
-                await gather(turn, return_exceptions=True)
+            await self.aclose()
