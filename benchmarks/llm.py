@@ -33,7 +33,7 @@ from loom.protocols.extractor import Extractor
 from loom.protocols.model import Model, ModelRequest, ModelResponse, ModelSettings
 from loom.providers.models.local import LocalModel
 from loom.session.compaction.ask import Ask
-from loom.session.compaction.writing import SUMMARY, Writer
+from loom.session.compaction.writing import SUMMARY, SummaryWriter
 from loom.session.session import Session
 
 DATA = Path(__file__).with_name("llm_dialogues.json")
@@ -160,7 +160,7 @@ async def summarize(person: Any, model: Model, report: Report) -> None:
     """Have the model summarise each dialogue; a fact counts where a dialogue of the person states it."""
     for dialogue in person["dialogues"]:
         history = [Shown(str(i), message) for i, message in enumerate(messages_of([dialogue]))]
-        writer = Writer(greedy(model), max_output=MAX_SUMMARY_OUTPUT, strategy="summarize")
+        writer = SummaryWriter(greedy(model), max_output=MAX_SUMMARY_OUTPUT, strategy="summarize")
         with Timer(report, "summary of a dialogue"):
             try:
                 text = await writer.write(history, SUMMARY)

@@ -27,7 +27,7 @@ from loom.core.event import CompactionEnd, CompactionStart, Event
 from loom.core.message import Message, ToolCallPart, ToolSpec
 from loom.errors import CannotCompact, ContextOverflow, LoomError, StoreUnavailable, UsageError
 from loom.protocols.model import ModelRequest
-from loom.session.history import is_sayable
+from loom.session.history import has_content
 from loom.session.session import Session
 from loom.stores.inmemory.checkpoints import MemoryCheckpointStore
 from loom.testing import FakeClock, ScriptedModel
@@ -82,7 +82,7 @@ async def run(count: int) -> Counter[tuple[str, str]]:
 async def one(seed: int, strategy: str) -> str:
     """One history through one session; returns how the compaction ended."""
     rng = random.Random(f"{seed} {strategy}")
-    messages = [m for m in random_messages(random.Random(seed)) if is_sayable(m)]
+    messages = [m for m in random_messages(random.Random(seed)) if has_content(m)]
     store = Crashing(rng.randint(1, 5), written=rng.random() < 0.5) if rng.random() < 0.3 else MemoryCheckpointStore()
     fault = rng.choice(list(FAULTS)) if rng.random() < 0.6 else "none"
     model = ScriptedModel(lambda r: answer(r, fault), name=rng.choice(MODELS), context_window=1_000_000)
@@ -113,7 +113,7 @@ async def lives(session: Session, messages: list[Message], rng: random.Random) -
     heard: list[Event] = []
     session.subscribe(heard.append)
     for message in messages:
-        session._state.history.append(message)
+        session._history.append(message)
     await session.checkpoint()
     before, shown = rendered(session), session.shown
     request = last_request(shown)
@@ -122,7 +122,7 @@ async def lives(session: Session, messages: list[Message], rng: random.Random) -
     for id in pins:
         with suppress(UsageError):  # bound thinking cannot be pinned
             session.pin(id)
-    pins = list(session._state.compacting.pins)
+    pins = list(session._history.pins)
     try:
         compaction = await session.compact()
     except CannotCompact:
@@ -169,7 +169,7 @@ def check_shown(session: Session, keep: set[str], shown: tuple[Shown, ...]) -> N
 
 def check_request(session: Session) -> None:
     """Nothing the provider gets holds a call without its result, or a result without its call."""
-    request = session._state.caller.request(session.context.compile(clear_volatile=False))
+    request = session._parts.model.request(session.context.compile(clear_volatile=False))
     if not request.messages:  # a call alone waits for its result; nothing would be sent
         return
     waiting = any(isinstance(part, ToolCallPart) for part in request.messages[-1].parts)
@@ -205,7 +205,7 @@ async def restored(session: Session, model: ScriptedModel, strategy: str, store:
 
 
 def rendered(session: Session) -> str:
-    request = session._state.caller.request(session.context.compile(clear_volatile=False))
+    request = session._parts.model.request(session.context.compile(clear_volatile=False))
     assert request.rendered is not None
     return json.dumps(request.rendered.body, sort_keys=True)
 

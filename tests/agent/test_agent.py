@@ -304,7 +304,7 @@ async def test_what_a_compaction_took_away_is_recalled_again() -> None:
         assert shown(model).count("What is the code") == 1
 
 
-async def test_what_stands_in_every_turn_is_bounded() -> None:
+async def test_the_standing_part_of_a_turn_is_bounded() -> None:
     model = ScriptedModel(lambda _: "ok")
     async with Agent(model=model, memory="inmemory", config={"standing_budget": 100}) as agent:
         assert agent.memory
@@ -428,7 +428,7 @@ async def test_an_agent_inside_a_tool_of_another_has_a_run_of_its_own() -> None:
 
 
 def test_outside_a_run_there_is_no_context() -> None:
-    with pytest.raises(UsageError, match="there is no run here"):
+    with pytest.raises(UsageError, match="not inside a run"):
         get_run_context()
 
 

@@ -24,7 +24,7 @@ def echo(request: ModelRequest) -> str:
 
 @pytest.mark.parametrize("wrong", [{"tools": [len]}, {"tools": "len"}, {"instructions": 5}], ids=str)
 def test_what_an_agent_cannot_be_made_of_is_refused_at_once(wrong: Any) -> None:
-    with pytest.raises(UsageError, match=r"is no tool; put @tool above|instructions are text, a Context"):
+    with pytest.raises(UsageError, match=r"is not a tool; put @tool above|instructions are text, a Context"):
         Agent(**{"model": ScriptedModel(echo), **wrong})
 
 

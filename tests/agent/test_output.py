@@ -182,7 +182,7 @@ def test_a_form_without_an_event_loop() -> None:
         assert agent.run_sync("Where?", output_type=Point).output == Point(1)
 
 
-async def test_what_is_no_form_is_refused_before_anything_is_asked() -> None:
+async def test_an_output_type_without_a_schema_is_refused_before_anything_is_asked() -> None:
     class Opaque:
         pass
 

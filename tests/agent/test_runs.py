@@ -131,7 +131,7 @@ async def test_a_tool_can_be_tested_alone_in_a_run_of_the_test() -> None:
         assert await count_words.run({"text": "one two three"}) == "3"
         assert get_run_context() is run
         assert (run.session_id, run.run_id, run.metadata["plan"]) == ("test-session", "test-run", "pro")
-    with pytest.raises(UsageError, match=r"there is no run here.*loom.testing.run_context"):
+    with pytest.raises(UsageError, match=r"not inside a run.*loom.testing.run_context"):
         get_run_context()
 
 

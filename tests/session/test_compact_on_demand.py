@@ -75,7 +75,7 @@ async def test_the_newest_messages_stay_and_roles_take_turns(strategy: str, size
     assert roles == ["user", "assistant"] * (len(roles) // 2)
     assert await session.compact() is None, "all that is left is within retain"
     await session.send("and now?")
-    assert [m.role for m in session._state.caller.request(session.context.compile()).messages][:2] == roles[:2]
+    assert [m.role for m in session._parts.model.request(session.context.compile()).messages][:2] == roles[:2]
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)

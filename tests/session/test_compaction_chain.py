@@ -83,7 +83,7 @@ class Own:
         ((Replacement(tuple(i.id for i in LARGE[1:]), Message.user("x " * 90_000)),), "tokens and the target is"),
     ],
 )
-async def test_whoever_breaks_a_law_is_not_believed(replacements, reason):
+async def test_a_rewrite_that_breaks_a_law_is_refused(replacements, reason):
     found = await passed(Chain([Own(*replacements)]), LARGE)
     assert found.strategy == "truncate"
     assert reason in found.failures[0]
@@ -125,7 +125,7 @@ async def test_a_strategy_that_keeps_failing_rests_and_is_tried_again():
     assert strategies == ["truncate"] * (REST - 1) + ["summarize"] * 4, "closed again"
 
 
-async def test_having_no_room_is_no_failure():
+async def test_having_no_room_does_not_count_as_a_failure():
     ask = ScriptedAsk()
     chain = Chain([Summarize(ask)])
     small = shown_from([Message.user("w " * 40), Message.assistant("w " * 40), Message.user("go on")])

@@ -57,7 +57,7 @@ def test_every_setting_as_a_dict():
         ("summarize", "compaction is 'summarize'; give a dict"),
         ({"strategi": "summarize"}, "compaction has no setting strategi; it has trigger, retain"),
         ({"strategy": "magic"}, "strategy is 'magic'; use one of summarize, truncate"),
-        ({"strategy": 3}, "3 is no strategy"),
+        ({"strategy": 3}, "3 is not a strategy"),
         ({"strategy": []}, "no compaction strategy"),
         ({"trigger": 0.8}, "trigger is 0.8; give a dict or a Trigger"),
         ({"trigger": {"threshold": 0.8}}, "which has no type"),

@@ -1,4 +1,4 @@
-"""Many short messages: what stands around them is most of what they take."""
+"""Many short messages: most of their tokens are the overhead of a message."""
 
 import pytest
 

@@ -40,7 +40,7 @@ def test_a_name_is_refused_at_once_with_who_opens_it(name: str, value: Any, open
 
 
 def test_a_blocking_memory_is_none_for_a_session() -> None:
-    with open_memory_sync("inmemory") as memory, pytest.raises(UsageError, match="is no Memory"):
+    with open_memory_sync("inmemory") as memory, pytest.raises(UsageError, match="is not a Memory"):
         Session(model=ScriptedModel(), memory=memory)  # type: ignore[arg-type]
 
 

@@ -141,7 +141,7 @@ async def test_thinking_of_one_model_is_not_sent_to_another_that_binds_it() -> N
     await session.send("go on")
     sent = [part for message in second.requests[0].messages for part in message.parts]
     assert session.messages[1] == Message("assistant", thought)
-    assert any(isinstance(p, ThinkingPart) for p in sent) is not session._state.caller.binds_thinking
+    assert any(isinstance(p, ThinkingPart) for p in sent) is not session._parts.model.binds_thinking
 
 
 async def test_a_model_cannot_be_changed_in_a_turn_or_after_the_end() -> None:

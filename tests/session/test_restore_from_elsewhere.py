@@ -168,7 +168,7 @@ async def test_thinking_from_elsewhere_is_not_sent_to_a_model_that_binds_it() ->
     await after.send("go on")
     assert after.messages[1] == thought
     sent = scripted.requests[0].messages[1]
-    bound = after._state.caller.binds_thinking
+    bound = after._parts.model.binds_thinking
     assert any(isinstance(p, ThinkingPart) for p in sent.parts) is not bound
 
 

@@ -29,7 +29,7 @@ def test_calls_and_all_their_results_are_one_unit():
     assert sizes(ASK, calls("a", "b"), results("b", "a")) == [1, 2]
 
 
-def test_what_stands_between_a_call_and_its_result_belongs_to_the_unit():
+def test_messages_between_a_call_and_its_result_belong_to_the_unit():
     assert sizes(calls("a"), ASK, results("a"), ASK) == [3, 1]
     assert sizes(calls("a"), calls("b"), results("a"), results("b")) == [4]
 

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Sequence
 from itertools import pairwise
 
+import anyio
 import pytest
 
 from loom.context.context import Context
 from loom.context.skills import Skill
-from loom.core.event import Event
+from loom.core.event import Event, ToolEnd
 from loom.core.message import JSON, Message, TextPart, ToolCallPart, ToolResultPart, ToolSpec
-from loom.errors import ContextOverflow, NotFound, ProviderUnavailable, RateLimited, StoreConflict, UsageError
+from loom.errors import (
+    BadResponse,
+    ContextOverflow,
+    NotFound,
+    ProviderUnavailable,
+    RateLimited,
+    StoreConflict,
+    UsageError,
+)
 from loom.protocols.model import ModelRequest
 from loom.session.session import Session
 from loom.stores.inmemory.checkpoints import MemoryCheckpointStore
@@ -32,6 +42,20 @@ class Echo:
         if input == {"fail": True}:
             raise ValueError("no such thing; ask for another")
         return f"echo: {input}"
+
+
+class Waiting:
+    """A tool that never answers."""
+
+    spec = ToolSpec("wait", "Waits.", {"type": "object"})
+
+    def __init__(self) -> None:
+        self.started = anyio.Event()
+
+    async def run(self, input: JSON) -> str:
+        self.started.set()
+        await anyio.sleep_forever()
+        return str(input)
 
 
 def call(id: str, name: str = "echo", **input: JSON) -> ToolCallPart:
@@ -282,3 +306,93 @@ async def test_a_listener_that_fails_stops_nothing(caplog: pytest.LogCaptureFixt
     assert (await session.send("hi")).text == "ok"
     assert "display gone" in caplog.text
     stop()
+
+
+async def test_a_turn_goes_on_only_when_its_reader_asks_for_more() -> None:
+    session = Session(model=ScriptedModel(["a long answer that comes in pieces"]))
+    heard: list[Event] = []
+    session.subscribe(heard.append)
+    async for event in session.send("hi"):
+        await anyio.wait_all_tasks_blocked()
+        if event.type != "session.start":  # sent together with the event behind it
+            assert heard[-1] is event
+
+
+async def test_a_reader_that_is_cancelled_stops_the_turn() -> None:
+    waiting = Waiting()
+    session = Session(model=ScriptedModel([call("a", "wait"), "again"]), tools=[waiting])
+
+    async def read() -> None:
+        async for _ in session.send("go"):
+            pass
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(read)
+        await waiting.started.wait()
+        tasks.cancel_scope.cancel()
+    assert (await session.send("go on")).text == "again"
+
+
+async def test_a_failure_reaches_the_reader_once_after_its_event() -> None:
+    session = Session(model=ScriptedModel([BadResponse("broken"), "fine"]))
+    events: list[Event] = []
+
+    async def read() -> None:
+        async for event in session.send("hi"):
+            events.append(event)  # noqa: PERF401  (a comprehension would lose them)
+
+    with pytest.raises(BadResponse, match="broken"):
+        await read()
+    assert types(events) == ["session.start", "turn.start", "error"]
+    assert (await session.send("hi")).text == "fine"
+
+
+async def test_the_end_of_a_tool_is_told_while_another_still_runs() -> None:
+    told = anyio.Event()
+
+    class Fast:
+        spec = ToolSpec("fast", "Answer.", {"type": "object"})
+
+        async def run(self, input: JSON) -> str:
+            return "fast"
+
+    class Slow:
+        spec = ToolSpec("slow", "Wait.", {"type": "object"})
+
+        async def run(self, input: JSON) -> str:
+            await told.wait()
+            return "slow"
+
+    calls = (ToolCallPart("a", "slow", {}), ToolCallPart("b", "fast", {}))
+    session = Session(model=ScriptedModel([calls, "done"]), tools=[Fast(), Slow()])
+    ends: list[str] = []
+    async for event in session.send("go"):
+        if isinstance(event, ToolEnd):
+            ends.append(event.name)
+            told.set()
+    assert ends == ["fast", "slow"]
+
+
+async def test_an_abandoned_stream_is_closed_without_waiting_for_the_garbage_collector() -> None:
+    session = Session(model=ScriptedModel(["a long answer that comes in pieces", "again"]))
+    gc.disable()
+    try:
+        async for event in session.send("hi"):
+            if event.type == "text":
+                break
+        await anyio.wait_all_tasks_blocked()
+        assert (await session.send("hi")).text == "again"
+    finally:
+        gc.enable()
+
+
+async def test_a_turn_that_is_closed_by_another_task_ends_its_stream() -> None:
+    session = Session(model=ScriptedModel([call("a", "wait"), "again"]), tools=[Waiting()])
+    pending = session.send("go")
+    async with anyio.create_task_group() as tasks:
+        async for event in pending:
+            if event.type == "tool.start":
+                tasks.start_soon(pending.aclose)
+    with pytest.raises(UsageError, match="not over"):
+        _ = pending.reply
+    assert (await session.send("go on")).text == "again"

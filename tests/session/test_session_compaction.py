@@ -45,7 +45,7 @@ def session_of(strategy: str, *, window: int = 4_000, **options: Any) -> tuple[S
 
 
 def rendered(session: Session) -> str:
-    request = session._state.caller.request(session.context.compile(clear_volatile=False))
+    request = session._parts.model.request(session.context.compile(clear_volatile=False))
     assert request.rendered is not None
     return json.dumps(request.rendered.body, sort_keys=True)
 

@@ -48,7 +48,7 @@ NUMPY = """Find orders.
 
 
 @pytest.mark.parametrize("text", [GOOGLE, REST, NUMPY], ids=["google", "rest", "numpy"])
-def test_what_stands_before_the_sections_and_each_parameter(text):
+def test_the_summary_and_each_parameter(text):
     summary, arguments = read_docstring(text)
     assert summary == "Find orders.\n\nLooks at the last year only."
     assert arguments == {"query": "what to look for, in plain words.", "limit": "how many: at the most."}
@@ -59,7 +59,7 @@ def test_no_docstring_says_nothing(text):
     assert read_docstring(text) == ("", {})
 
 
-def test_a_colon_in_the_text_is_no_section():
+def test_a_colon_in_the_text_does_not_begin_a_section():
     summary, arguments = read_docstring("Say: hello.\n\nNote that this: is text.")
     assert summary == "Say: hello.\n\nNote that this: is text."
     assert arguments == {}

@@ -163,7 +163,7 @@ async def test_parameters_may_have_names_that_pydantic_uses_itself() -> None:
     assert await odd.run({"json": "a", "_private": 4}) == "a1x4"
 
 
-async def test_a_default_that_is_no_json_stays_with_the_function() -> None:
+async def test_a_default_without_a_json_form_stays_with_the_function() -> None:
     nothing = object()
 
     @tool
@@ -280,7 +280,7 @@ async def test_a_timeout_of_the_functions_own_is_not_mistaken_for_the_tools() ->
         await asks.run({})
 
 
-async def test_an_exception_reaches_whoever_runs_the_tool() -> None:
+async def test_an_exception_reaches_the_caller_of_the_tool() -> None:
     @tool
     def fails() -> None:
         raise KeyError("no such order")

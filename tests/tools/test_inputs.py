@@ -25,12 +25,12 @@ async def test_an_input_that_was_written_as_text_once_more_is_read() -> None:
     ("sent", "said"),
     [
         ('{"a": 2', "is not valid JSON (Expecting"),
-        ("[1]", "is no JSON object"),
-        ([1], "is no JSON object"),
-        (7, "is no"),
+        ("[1]", "is not a JSON object"),
+        ([1], "is not a JSON object"),
+        (7, "is not a JSON object"),
     ],
 )
-async def test_an_input_that_is_no_object_is_told(sent: Any, said: str) -> None:
+async def test_an_input_that_is_not_an_object_is_reported(sent: Any, said: str) -> None:
     @tool
     def add(a: int) -> int:
         return a

@@ -144,5 +144,5 @@ async def test_outside_a_run_no_tool_works(tools):
         sent = {"text": "x"} if tool.spec.name == "remember" else sent
         sent = {"name": "x"} if tool.spec.name == "read_block" else sent
         sent = {"name": "x", "text": "y"} if tool.spec.name == "write_block" else sent
-        with pytest.raises(UsageError, match="there is no run here"):
+        with pytest.raises(UsageError, match="not inside a run"):
             await tool.run(sent)

@@ -26,15 +26,14 @@ from loom.protocols.key_values import KeyValues
 from loom.protocols.model import Model
 from loom.protocols.tool import Tool
 from loom.session.config import SessionConfig
-from loom.session.options import Asked
-from loom.session.sending import Sending
+from loom.session.options import TurnOptions
+from loom.session.sending import PendingReply
 from loom.session.session import Session
 from loom.telemetry.bill import Bill, Ledger, metered
 from loom.tools.run_context import RunContext
 
 if TYPE_CHECKING:
     from datetime import datetime
-    from types import TracebackType
 
     from loom.context.context import Context
     from loom.context.prompt import Prompt
@@ -77,7 +76,7 @@ class Agent:
             instructions: what it is told first: text, a built Prompt, or a Context that every session begins with.
             model: `provider:model`, or a model. If not given: the one that LOOM_MODEL names, else one that needs no
                 key and answers with what it finds in memory.
-            memory: `inmemory`, `sqlite:PATH`, a mapping, or a memory; None is no memory. If not given, it remembers
+            memory: `inmemory`, `sqlite:PATH`, a mapping, or a memory; None for none. If not given, it remembers
                 until the process ends. What is given as an object (a model, a store) is not closed by the agent.
             tools: what it may call; see @tool.
             skills: what the user may activate by what they say, and the model load with `load_skill`.
@@ -90,7 +89,7 @@ class Agent:
             cache_ttl: how long the provider should keep the prefix, in seconds.
             tool_output_limit: characters of a tool result that are shown; the model sees both ends of a longer one,
                 and reads or searches the rest with the tool `read_output`. None shows every result whole.
-            facts: how facts are found in what is said: by `rules` before the answer is returned; by a `model`, which
+            facts: how facts are extracted from messages: by `rules` before the answer is returned; by a `model`, which
                 is this agent's, in the background as well; or not at all (None). If not said, as the memory says, else
                 `model` where one was named.
             namespace: keeps applications on one store apart; that of the memory if not given.
@@ -115,16 +114,13 @@ class Agent:
             tool_output_limit=tool_output_limit,
             ledger=self._ledger,
         )
+        own: dict[str, Any] = {"skills": tuple(skills), "memory": self.memory, "approve": approve}
         self._sessions = Sessions(
-            model=metered(self.model, self._ledger),
-            memory=self.memory,
+            partial(Session, model=metered(self.model, self._ledger), config=session_config, checkpoint=store, **own),
             instructions=instructions,
             tools=(*tools, *(_memory_tools(self.memory) if memory_tools else ())),
-            skills=tuple(skills),
             store=store,
             closes_store=store is not checkpoint,
-            config=session_config,
-            approve=approve,
             namespace=namespace or (self.memory.namespace if self.memory else "default"),
             clock=clock,
         )
@@ -149,7 +145,7 @@ class Agent:
 
         Args:
             text: what the user says.
-            user_id: who says it; nobody else's memory is read or written.
+            user_id: the user; no other user's memory is read or written.
             session_id: the conversation; a new one if not given.
             metadata: what tools find in get_run_context().metadata.
             max_cost: US dollars that the run may cost. What is spent is compared with it before each request; then the
@@ -162,26 +158,27 @@ class Agent:
             BadOutput: no answer had the form that was asked for.
             CostExceeded: making room for the next request has cost what the run may cost.
         """
-        async with self._sessions.taken(user_id, session_id) as session:
-            sending = session.send(
-                text,
-                metadata=metadata,
-                max_cost=max_cost,
-                output_type=output_type,
-                output_retries=output_retries,
+        async with self._sessions.acquire(user_id, session_id) as session:
+            pending = session.send(
+                text, metadata=metadata, max_cost=max_cost, output_type=output_type, output_retries=output_retries
             )
-            return await self._answered(session, sending)
+            return await self._finish(session, pending)
 
     async def stream(
-        self, text: str | Message, *, user_id: str = "default", session_id: str | None = None, **asked: Unpack[Asked]
+        self,
+        text: str | Message,
+        *,
+        user_id: str = "default",
+        session_id: str | None = None,
+        **options: Unpack[TurnOptions],
     ) -> AsyncIterator[Event]:
-        """Answer one message, and tell each step as it happens; the events are those of a session.
+        """Answer one message, and yield each step as it happens; the events are those of a session.
 
-        `asked` is what run() takes beside it.
+        The options are those of run().
         """
-        async with self._sessions.taken(user_id, session_id) as session:
+        async with self._sessions.acquire(user_id, session_id) as session:
             async with self._answering():
-                async with aclosing(aiter(session.send(text, **asked))) as events:
+                async with aclosing(aiter(session.send(text, **options))) as events:
                     async for event in events:
                         yield event
                 _, learned = await self._learn(session)
@@ -195,25 +192,25 @@ class Agent:
         session_id: str,
         user_id: str = "default",
         at: int | str | None = None,
-        **asked: Unpack[Asked],
+        **options: Unpack[TurnOptions],
     ) -> Result:
         """Go on with a saved conversation; from an earlier turn or checkpoint `at`, in a new conversation.
 
-        Without a text it goes on with a turn that was cut off, by a crash, say, or by a ceiling. `asked` is what run()
-        takes beside it.
+        Without a text it goes on with a turn that was cut off, by a crash, say, or by a cost limit. The options are
+        those of run().
 
         Raises:
-            NotFound: there is no such conversation of this user.
-            UsageError: there is no text, and the last turn is complete.
+            NotFound: this user has no such conversation.
+            UsageError: no text was given, and the last turn is complete.
         """
         if not await self._sessions.exists(user_id, session_id):
             raise NotFound(f"user {user_id!r} has no conversation {session_id!r}; run() begins one")
         if at is not None:
-            async with self._sessions.taken(user_id, session_id) as session:
+            async with self._sessions.acquire(user_id, session_id) as session:
                 session_id = (await session.fork(at)).id
-        async with self._sessions.taken(user_id, session_id) as session:
-            sending = session.resume(**asked) if text is None else session.send(text, **asked)
-            return await self._answered(session, sending)
+        async with self._sessions.acquire(user_id, session_id) as session:
+            pending = session.resume(**options) if text is None else session.send(text, **options)
+            return await self._finish(session, pending)
 
     def run_sync(self, text: str | Message, **options: Any) -> Result:
         """run() for programs without an event loop, from any thread; works where a loop is running, too.
@@ -250,12 +247,12 @@ class Agent:
 
         Nothing is sent or kept. Tools travel beside the messages of a request, not among them.
         """
-        async with self._sessions.taken(user_id, session_id) as session:
+        async with self._sessions.acquire(user_id, session_id) as session:
             return await session.preview(text)
 
     async def session(self, *, user_id: str = "default", session_id: str | None = None) -> Session:
         """The session behind a conversation, to look at, compact, rewind or fork."""
-        async with self._sessions.taken(user_id, session_id) as session:
+        async with self._sessions.acquire(user_id, session_id) as session:
             return session
 
     async def forget(self, user_id: str, *, before: datetime | None = None) -> Erasure:
@@ -316,22 +313,18 @@ class Agent:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
-    async def _answered(self, session: Session, sending: Sending) -> Result:
+    async def _finish(self, session: Session, pending: PendingReply) -> Result:
         async with self._answering():
-            reply = await sending
+            reply = await pending
             notes, learned = await self._learn(session)
         return result_of(session, reply, notes=(*self.notes, *notes), learned=learned)
 
@@ -341,9 +334,9 @@ class Agent:
         return portal.call(call)
 
     async def _learn(self, session: Session) -> tuple[tuple[str, ...], tuple[Event, ...]]:
-        """Find facts in what was just remembered by rules, so that the next turn knows them; no model is asked.
+        """Extract facts from this turn with rules, so that the next turn knows them; no model is asked.
 
-        Returns what to say, also of what a model learnt in the background since the last turn.
+        Returns notes and events, also of what a model learnt in the background since the last turn.
         """
         if self.memory is None:
             return (), ()
@@ -352,7 +345,7 @@ class Agent:
             done = await self.memory.metabolize(user_id=user_id, learn=False)
         except LoomError as error:  # the answer is there, and what was not learnt waits
             return (f"nothing was learnt from this turn: {error}",), ()
-        notes = (*done.notes, *(f"a job of the memory failed: {reason}" for reason in done.failed))
+        notes = (*done.notes, *(f"background memory job failed: {reason}" for reason in done.failed))
         events: list[Event] = []
         if facts := done.counts.get("facts", 0):
             events.append(session.announce(MemoryLearned, turns=1, facts=facts, usage=Usage(), by="rules"))

@@ -1,4 +1,4 @@
-"""What a run of an agent gives back."""
+"""Result: what a run of an agent returns."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from loom.session.session import Session
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """How a run ended, what it cost, and what memory had to do with it."""
+    """How a run ended, what it cost, what was recalled and what was remembered."""
 
     text: str
     stop: str
@@ -33,7 +33,7 @@ class Result:
     remembered: Remembered | None
     """What was kept of this turn, and what was left out with its reason."""
     notes: tuple[str, ...] = ()
-    """What a person should know: which parts were not there, and what was done without them."""
+    """What a person should know: what failed or was missing, and what was done instead."""
     events: tuple[Event, ...] = field(default=(), repr=False)
 
     @property

@@ -1,18 +1,18 @@
-"""The sessions of an agent: found, made, kept warm, one turn at a time each."""
+"""The sessions of an agent: opened on demand, kept warm, one turn at a time each."""
 
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 
 from anyio import Semaphore, fail_after, get_current_task
 
 from loom.context.context import Context
 from loom.context.prompt import Prompt
-from loom.context.skills import Skill
 from loom.core.checks import as_utc
 from loom.core.clock import Clock, SystemClock
 from loom.core.ids import RecordIds
@@ -20,42 +20,31 @@ from loom.core.plain import one_line
 from loom.core.record import Receipt
 from loom.core.scope import Scope
 from loom.errors import NotFound, StoreConflict, UsageError
-from loom.memory.memory import Memory
-from loom.protocols.approve import Approve
 from loom.protocols.checkpoint_store import CheckpointStore
-from loom.protocols.model import Model
 from loom.protocols.tool import Tool
-from loom.session.config import SessionConfig
 from loom.session.session import Session
 
 _WARM = 64
-"""Sessions that stay in memory; the others are restored when they are wanted."""
-
-
+"""Sessions that stay in memory; the others are restored on demand."""
 _DESCRIBED = 300
 """Characters of the instructions that describe an agent."""
-
-
 _LEAVING = 10.0
-"""Seconds that a stream which was walked away from may take to close."""
+"""Seconds that an abandoned stream may take to close."""
 
 
 @dataclass(slots=True)
-class _Place:
-    """Where one conversation is: its session, and who may use it now.
-
-    A stream that is left in the middle is closed in another task than the one that began it, so `free` is a semaphore:
-    a lock wants to be released by who took it.
-    """
+class _OpenSession:
+    """One session, and the task that uses it now."""
 
     session: Session
+    # An abandoned stream is closed in another task than the one that began it, and a lock may only be released by the
+    # task that acquired it.
     free: Semaphore = field(default_factory=lambda: Semaphore(1))
     user: int | None = None
-    """The task that uses it now."""
 
     @asynccontextmanager
-    async def used(self) -> AsyncGenerator[None]:
-        """Wait until nobody else uses it, and use it."""
+    async def locked(self) -> AsyncGenerator[None]:
+        """Wait until no other task uses it, and use it."""
         task = get_current_task().id
         try:
             with fail_after(_LEAVING if self.user == task else None):
@@ -77,56 +66,48 @@ class Sessions:
 
     def __init__(
         self,
+        make: Callable[..., Session],
         *,
-        model: Model,
-        memory: Memory | None,
         instructions: str | Prompt | Context,
         tools: Sequence[Tool],
-        skills: Sequence[Skill],
         store: CheckpointStore,
         closes_store: bool,
-        config: SessionConfig,
-        approve: Approve | None,
         namespace: str,
         clock: Clock | None,
     ) -> None:
+        """Keep the sessions that `make` returns."""
         if not isinstance(instructions, str | Prompt | Context):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UsageError(
                 f"instructions are text, a Context, or what PromptBuilder.build() gave, not {instructions!r}"
             )
         for tool in tools:
             if not isinstance(tool, Tool):  # pyright: ignore[reportUnnecessaryIsInstance]
-                raise UsageError(f"{tool!r} is no tool; put @tool above the function")
-        self._model = model
-        self._memory = memory
+                raise UsageError(f"{tool!r} is not a tool; put @tool above the function")
+        self._clock = clock or SystemClock()
+        self._make_session = partial(make, tools=tools, clock=self._clock)
         self._instructions = instructions
-        self._tools = tools
-        self._skills = skills
         self._store = store
         self._closes_store = closes_store
-        self._config = config
-        self._approve = approve
         self._namespace = namespace
-        self._clock = clock or SystemClock()
         self._ids = RecordIds(self._clock)
-        self._places: OrderedDict[Scope, _Place] = OrderedDict()
+        self._open: OrderedDict[Scope, _OpenSession] = OrderedDict()
         self._closed = False
 
     @asynccontextmanager
-    async def taken(self, user_id: str, session_id: str | None) -> AsyncGenerator[Session]:
-        """The session of a conversation, for one turn; whoever comes meanwhile waits."""
+    async def acquire(self, user_id: str, session_id: str | None) -> AsyncGenerator[Session]:
+        """The session of a conversation, for one turn; others wait until it is over."""
         self._check_open()
         scope = Scope(self._namespace, user_id, self._ids.next_id() if session_id is None else session_id)
-        place = self._places.get(scope) or self._placed(scope)
-        self._places.move_to_end(scope)
-        async with place.used():
+        held = self._open.get(scope) or self._add(scope)
+        self._open.move_to_end(scope)
+        async with held.locked():
             if session_id is not None:
-                await self._caught_up(place, scope)
+                await self._catch_up(held, scope)
             try:
-                yield place.session
-            except StoreConflict:  # somebody else went on with it; the next turn begins where they are
+                yield held.session
+            except StoreConflict:  # another process continued it; the next turn begins where that one ended
                 with suppress(NotFound):  # or forgot it
-                    await place.session.restore()
+                    await held.session.restore()
                 raise
 
     @property
@@ -141,34 +122,31 @@ class Sessions:
         return await self._store.load(Scope(self._namespace, user_id, session_id)) is not None
 
     async def forget(self, user_id: str, before: datetime | None = None) -> Receipt:
-        """Remove the saved sessions of a user, and let go of those that are open here, a running turn included.
+        """Remove the saved sessions of a user, and drop those that are open here, a running turn included.
 
         With `before`, only sessions that were last saved before that moment.
         """
         self._check_open()
         user = Scope(self._namespace, user_id)
         if before is None:
-            self._let_go(user)
+            self._discard(user)
             return await self._store.forget(user)
-        return await self._forget_before(user, as_utc(before, "before of forget()"))
-
-    async def _forget_before(self, user: Scope, before: datetime) -> Receipt:
+        before = as_utc(before, "before of forget()")
         newest: dict[str, datetime] = {}
         for checkpoint in await self._store.list(user):
             newest.setdefault(checkpoint.session_id, checkpoint.at)
         removed, pending = Counter[str](), list[str]()
-        for session_id in [id for id, at in newest.items() if at < before]:
-            session = user.for_session(session_id)
-            self._let_go(session)
+        for session in [user.for_session(id) for id, at in newest.items() if at < before]:
+            self._discard(session)
             receipt = await self._store.forget(session)
             removed.update(receipt.removed)
             pending += receipt.pending
         return Receipt(removed=dict(removed), pending=tuple(dict.fromkeys(pending)))
 
-    def _let_go(self, scope: Scope) -> None:
-        """Drop the sessions of a scope that are open here; whoever still holds one cannot save it."""
-        for held in [held for held in self._places if scope.covers(held)]:
-            self._places.pop(held).session.discard()
+    def _discard(self, scope: Scope) -> None:
+        """Drop the open sessions of a scope; code that still holds one cannot save it."""
+        for held in [held for held in self._open if scope.covers(held)]:
+            self._open.pop(held).session.discard()
 
     async def aclose(self) -> None:
         """Save every session, and close the store if it was opened here."""
@@ -176,50 +154,42 @@ class Sessions:
         async with AsyncExitStack() as stack:
             if self._closes_store:
                 stack.push_async_callback(self._store.aclose)
-            for place in self._places.values():
-                stack.push_async_callback(place.session.aclose)
-        self._places.clear()
+            for held in self._open.values():
+                stack.push_async_callback(held.session.aclose)
+        self._open.clear()
 
     def _check_open(self) -> None:
         if self._closed:
             raise UsageError("this agent is closed; make another one")
 
-    def _placed(self, scope: Scope) -> _Place:
-        place = self._places[scope] = _Place(self._made(scope))
-        idle = [key for key, other in self._places.items() if other is not place and other.free.value]
-        for key in idle[: max(0, len(self._places) - _WARM)]:  # every turn is saved, so nothing is lost
-            del self._places[key]
-        return place
+    def _add(self, scope: Scope) -> _OpenSession:
+        added = self._open[scope] = _OpenSession(self._make(scope))
+        idle = [key for key, other in self._open.items() if other is not added and other.free.value]
+        for key in idle[: max(0, len(self._open) - _WARM)]:  # every turn is saved, so nothing is lost
+            del self._open[key]
+        return added
 
-    def _made(self, scope: Scope) -> Session:
+    def _make(self, scope: Scope) -> Session:
         shown = self._instructions
-        return Session(
-            model=self._model,
-            config=self._config,
+        return self._make_session(
             instructions=shown if isinstance(shown, str) else None,
             prompt=shown if isinstance(shown, Prompt) else None,
-            context=_begun(shown) if isinstance(shown, Context) else None,
-            tools=self._tools,
-            skills=self._skills,
-            memory=self._memory,
-            approve=self._approve,
-            checkpoint=self._store,
+            context=_copy(shown) if isinstance(shown, Context) else None,
             session_id=scope.session_id,
             user_id=scope.user_id,
             namespace=scope.namespace,
-            clock=self._clock,
         )
 
-    async def _caught_up(self, place: _Place, scope: Scope) -> None:
-        """Take on what others saved of this conversation meanwhile, perhaps in another process, or that it is gone."""
+    async def _catch_up(self, held: _OpenSession, scope: Scope) -> None:
+        """Take over what another process saved of this conversation, or that it was deleted."""
         newest = await self._store.load(scope)
-        if newest is None and place.session.head is not None:
-            place.session = self._made(scope)
-        elif newest is not None and newest.id != place.session.head:
-            await place.session.restore()
+        if newest is None and held.session.head is not None:
+            held.session = self._make(scope)
+        elif newest is not None and newest.id != held.session.head:
+            await held.session.restore()
 
 
-def _begun(context: Context) -> Context:
+def _copy(context: Context) -> Context:
     """A context for a new session: all of the given one, its conversation included."""
     copied = context.copy()
     for entry in context.convo:

@@ -1,9 +1,9 @@
-"""Calling the model: a window becomes a request, a failure of the moment is tried again, usage is measured."""
+"""Model calls: a window becomes a request, a temporary failure is retried, usage is measured."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import AbstractContextManager, aclosing
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -17,7 +17,7 @@ from loom.context.cache.subject import prompt_of
 from loom.context.render.neutral import neutral
 from loom.context.render.request import Request, prepare
 from loom.context.render.target import Target, target_for
-from loom.core.event import CacheStatus, Event, Recovery, Text
+from loom.core.event import CacheStatus, Recovery, Text
 from loom.core.limits import MAX_TEXT
 from loom.core.message import Usage
 from loom.core.window import Window
@@ -41,17 +41,17 @@ from loom.tokens import counter_for
 
 Sleep: TypeAlias = Callable[[float], Awaitable[object]]
 
-_USUAL_ANSWER = 4096
-"""Tokens set aside for an answer where nobody says how long one may be."""
+_DEFAULT_ANSWER = 4096
+"""Tokens reserved for an answer where neither the settings nor the catalogue limit it: a long one of most models."""
 _REMEMBERED = 4
-"""How many earlier requests a prediction looks at."""
-_AT_ONCE = 100
-"""Pieces of an answer after which others get their turn, where the model gives them without a wait."""
+"""How many earlier requests a cache prediction replays: each costs time, and newer ones extend the older prefixes."""
+_CHUNKS_PER_CHECKPOINT = 100
+"""Chunks after which other tasks get their turn, where the model delivers without a wait."""
 _LONGEST_WAIT = 60.0
-"""Seconds; a provider that asks for more is not waited for."""
+"""Seconds; a provider that asks for more is out of order for this turn, and the caller should decide."""
 
 
-class Caller:
+class ModelCaller:
     """Sends windows to one model."""
 
     def __init__(
@@ -64,13 +64,11 @@ class Caller:
         self.use(model)
 
     def use(self, model: Model) -> None:
-        """Send to this model from now on; what was measured and cached was another's."""
+        """Send to this model from now on; the measurements and requests of another one do not count for it."""
         self.model = model
         self.target: Target = target_for(None, model.name)
         self.meter = Meter(counter_for(self.target.info))
         self._sent: list[Prompt] = []
-        self.response: ModelResponse | None = None
-        """The answer to the request sent last, once it is complete."""
 
     @property
     def window_size(self) -> int:
@@ -79,13 +77,13 @@ class Caller:
 
     @property
     def reserved_output(self) -> int:
-        """How many tokens of the window are set aside for the answer."""
-        asked = self._config.settings.max_output or self.target.info.max_output or _USUAL_ANSWER
+        """How many tokens of the window are set aside for the answer: at most a quarter, or no history would fit."""
+        asked = self._config.settings.max_output or self.target.info.max_output or _DEFAULT_ANSWER
         return min(asked, self.window_size // 4)
 
     @property
     def binds_thinking(self) -> bool:
-        """Whether thinking is refused once the prompt before it has changed; so for a new model of who does that."""
+        """Whether thinking is refused once the prompt before it has changed; assumed of unknown models of Anthropic."""
         unknown = not self.target.info.known and self.target.provider in ("anthropic", "bedrock")
         return self.target.info.binds_thinking or unknown
 
@@ -116,29 +114,29 @@ class Caller:
         """What a usage costs in US dollars; None where a price is not known."""
         return self.target.info.cost(usage)
 
-    async def send(self, window: Window) -> AsyncGenerator[Event]:
-        """Send a window; the answer is in `response` when the events end."""
+    async def send(self, window: Window) -> ModelResponse:
+        """Send a window, and send it again after a temporary failure."""
         prepared = self._prepared(window)
-        request = self._neutral(window, prepared)
-        for attempt in range(1, self._config.max_retries + 2):
-            self.response = None
+        response = await self._retry(self._neutral(window, prepared))
+        await self._report_cache(prepared, response.usage)
+        self.meter.observe(window, response.usage.input)
+        return response
+
+    async def _retry(self, request: ModelRequest) -> ModelResponse:
+        attempt = 0
+        while True:
+            attempt += 1
             try:
-                async with aclosing(self._stream(request)) as events:
-                    async for event in events:
-                        yield event
+                return await self._stream(request)
             except ProviderError as error:
                 delay = _delay(error, attempt)
                 if delay is None or attempt > self._config.max_retries:
                     raise
-                yield self._emitter.emit(
-                    Recovery, action="retry", reason=str(error), attempt=attempt, delay_milliseconds=round(delay * 1000)
+                wait = round(delay * 1000)
+                await self._emitter.emit(
+                    Recovery, action="retry", reason=str(error), attempt=attempt, delay_milliseconds=wait
                 )
                 await self._sleep(delay)
-            else:
-                break
-        assert self.response is not None
-        yield self._status(prepared, self.response.usage)
-        self.meter.measured(window, self.response.usage.input)
 
     async def complete(self, window: Window, *, max_output: int) -> ModelResponse:
         """The answer to a request beside the conversation: it is not measured, and nothing is tried again."""
@@ -155,7 +153,8 @@ class Caller:
         provider, _, name = model.name.partition(":")
         return self._spans.chat(provider, name)
 
-    async def _stream(self, request: ModelRequest) -> AsyncGenerator[Event]:
+    async def _stream(self, request: ModelRequest) -> ModelResponse:
+        response: ModelResponse | None = None
         with self._spans.chat(self.target.provider, self.target.model) as span:
             chunks = self.model.stream(request)
             try:
@@ -163,18 +162,19 @@ class Caller:
                 async for chunk in chunks:
                     chars += self._checked(chunk, chars)
                     pieces += 1
-                    if pieces % _AT_ONCE == 0:
+                    if pieces % _CHUNKS_PER_CHECKPOINT == 0:
                         await checkpoint()
                     if isinstance(chunk, TextChunk) and chunk.text:
-                        yield self._emitter.emit(Text, text=chunk.text)
+                        await self._emitter.emit(Text, text=chunk.text)
                     elif isinstance(chunk, ModelResponse):
-                        self.response = chunk
+                        response = chunk
             finally:
                 if isinstance(chunks, AsyncGenerator):  # closing it stops the request
                     await chunks.aclose()  # pyright: ignore[reportUnknownMemberType]
-            if self.response is None:
+            if response is None:
                 raise BadResponse(f"the stream of {self.model.name} ended without an answer")
-            span.answered(self.response)
+            span.answered(response)
+        return response
 
     def _checked(self, chunk: Chunk, before: int) -> int:
         """How many characters a piece of an answer adds, beside those before it; refuses an answer without end."""
@@ -191,14 +191,14 @@ class Caller:
             )
         return chars
 
-    def _status(self, request: Request, usage: Usage) -> CacheStatus:
-        """What the cache did, beside what its rules say it should have done after the requests before this one."""
+    async def _report_cache(self, request: Request, usage: Usage) -> None:
+        """Say what the cache did, beside what its rules predict after the requests before this one."""
         info = self.target.info
         prompt = prompt_of(request, self.meter.counter)
         step = simulate([*self._sent, prompt], info.cache).steps[-1]
         moved = compare(self._sent[-1], prompt, info) if self._sent else None
         self._sent = [*self._sent[1 - _REMEMBERED :], prompt]
-        return self._emitter.emit(
+        await self._emitter.emit(
             CacheStatus,
             usage=usage,
             predicted_read=step.read,
@@ -208,7 +208,7 @@ class Caller:
 
 
 def _delay(error: ProviderError, attempt: int) -> float | None:
-    """Seconds to wait before the next try; None where another one is no use."""
+    """Seconds to wait before the next try: 1, 2, 4, ... or as the provider asks; None where a retry is useless."""
     if not error.retryable:
         return None
     asked = error.retry_after if isinstance(error, RateLimited | ProviderUnavailable) else None

@@ -1,59 +1,63 @@
-"""Compaction in a session: when it is time, what it costs, and that nothing is lost by it."""
+"""Drives the compaction of a session: when it is due, what it costs, and that nothing is lost by it."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
 
 from anyio import fail_after
 
 from loom.context.context import Context
 from loom.context.entry import MessageEntry
 from loom.core.checkpoint import Compaction, Replacement, Shown
-from loom.core.clock import Clock
-from loom.core.event import CompactionEnd, CompactionStart, ContextPressure, Event
-from loom.core.ids import RecordIds
-from loom.core.message import Message, TextPart, Usage, plain
+from loom.core.event import CompactionEnd, CompactionStart, ContextPressure
+from loom.core.message import Message, TextPart, ThinkingPart, Usage, plain
 from loom.core.window import View, Window
 from loom.errors import CannotCompact, CompactionError, ContextOverflow, LoomError, NotFound, ProviderUnavailable
 from loom.protocols.compactor import Rewrite
 from loom.protocols.model import Model, ModelResponse
-from loom.session.calling import Caller
+from loom.session.calling import ModelCaller
 from loom.session.compaction.ask import Ask, ask_model
 from loom.session.compaction.build import build
-from loom.session.compaction.chain import Chain, Pass
+from loom.session.compaction.chain import Chain, Pass, apply_rewrite
 from loom.session.compaction.config import CompactionConfig
 from loom.session.compaction.coverage import Coverage, coverage
-from loom.session.compaction.cut import shown_tokens
-from loom.session.compaction.demand import Demand, demand
-from loom.session.compaction.laws import after, broken_law
+from loom.session.compaction.cut import cut, shown_tokens
 from loom.session.compaction.policy import Decision, Load, decide
+from loom.session.compaction.record import is_left_over
 from loom.session.events import Emitter
-from loom.session.history import History, is_sayable
+from loom.session.history import History, has_content
 from loom.session.naming import named_model
 from loom.session.rounds import current_request
 from loom.telemetry.bill import Bill, info_of
 from loom.tokens.parts import MESSAGE_OVERHEAD
 
+Spend: TypeAlias = Callable[[Bill], None]
+"""Takes what a compaction cost, also where it failed."""
+
 _SMALLER = 0.9
-"""After a refusal the next request has at most this share of the refused one."""
+"""After a refusal the next request has at most this share of the refused one: providers count differently from us, and
+a request just below the limit might be refused once more."""
+_RECORD = (200, 1_000)
+"""Tokens for the record of a compaction on demand: at least and at most; in between, half of what goes."""
 _FILLER = "word "
 _WORTH_A_TRY = 1.1
-"""Where a pass could not reach its target, the next one waits until the prompt has grown by this factor."""
+"""Where a pass could not reach its target, the next one waits until the prompt has grown by this factor: every pass may
+ask a model, and the same history fails the same way."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionPlan:
     """What a compaction would do. Nothing has been changed.
 
-    Where a model would write a summary, its length is not known yet: `tokens_after` then takes the longest that
-    would be asked for.
+    The length of a summary is not known before a model writes it: `tokens_after` assumes the longest one allowed.
     """
 
     strategy: str
-    """Who would do it, given that a summary which a model is asked for is good enough."""
+    """The strategy that would run."""
     fallback: str | None
-    """Who would do it otherwise; None where no model is asked."""
+    """The strategy that would run if the summary fails or is too long; None where no model is asked."""
     tokens_before: int
     tokens_after: int
     goes: tuple[Shown, ...]
@@ -72,115 +76,135 @@ class CompactionPlan:
         return self.tokens_before - self.tokens_after
 
     def __str__(self) -> str:
+        otherwise = f"; {self.fallback} instead, if the summary fails or is too long" if self.fallback else ""
         asks = f", asking the model {self.calls}x ({self.call_tokens:,} tokens of prompt)" if self.calls else ""
         return (
             f"{self.strategy}: {len(self.goes)} of {len(self.goes) + len(self.stays)} messages would go{asks}; "
             f"{self.tokens_before:,} tokens would become {self.tokens_after:,}, and {self.rewritten_tokens:,} of them "
-            f"would be written to the cache again{self._otherwise}"
+            f"would be written to the cache again{otherwise}"
         )
 
-    @property
-    def _otherwise(self) -> str:
-        return f"; {self.fallback} instead, if the summary fails or is too long" if self.fallback else ""
+
+@dataclass(frozen=True, slots=True)
+class _Demand:
+    """What a compaction on demand has to keep and reach. Tokens are those of a compactor."""
+
+    keep: frozenset[str]
+    target: int
+    keeps_newest: bool
+    """Whether the history ends with an answer, which then stays."""
 
 
-class Compacting:
+class CompactionDriver:
     """Keeps one session's history inside the window of its model."""
 
     def __init__(
         self,
         config: CompactionConfig,
         *,
-        caller: Caller,
+        caller: ModelCaller,
         context: Context,
         history: History,
         emitter: Emitter,
-        clock: Clock,
-        ids: RecordIds,
     ) -> None:
-        self.config = config
-        self.pins: dict[str, None] = {}
-        """Ids of messages that no compaction may touch."""
-        self.last: Compaction | None = None
+        self._config = config
         self._caller = caller
         self._context = context
         self._history = history
         self._emitter = emitter
-        self._clock = clock
-        self._ids = ids
         self._pressure = 0
         self._gave_up_at: int | None = None
-        self.spent = Bill()
-        """What the last compaction cost."""
+        self._spent = Bill()
+        """The cost of the pass in progress."""
         self._summaries = named_model(config.summary_model) if config.summary_model else None
         self._asks: Ask = self._other(self._summaries) if self._summaries else self._own
         self._compactor = self._built(self._ask)
 
-    def forget(self) -> None:
-        """The history has become another one: what was found out about it holds no more."""
+    def reset(self) -> None:
+        """Start afresh: the history has become another one."""
         self._pressure, self._gave_up_at = 0, None
+        self._caller.meter.forget()
 
     def rebuild(self) -> None:
-        """The model has become another one."""
+        """Start afresh with another model."""
         self._compactor = self._built(self._ask)
-        self.forget()
+        self.reset()
 
     # -- when ---------------------------------------------------------------------------------------------
 
-    async def if_needed(self) -> AsyncGenerator[Event]:
+    async def if_needed(self, spend: Spend) -> None:
         """Compact if it is time. Where that cannot be done the turn goes on: the provider has the last word."""
         window = self._context.compile(clear_volatile=False)
-        await self._caller.meter.read(window)
+        await self._caller.meter.count_ahead(window)
         load, decision = self.load(window)
         if decision.pressure > self._pressure:
-            yield self._emitter.emit(ContextPressure, tokens=load.tokens, window=load.window, trigger=decision.trigger)
+            values = {"tokens": load.tokens, "window": load.window, "trigger": decision.trigger}
+            await self._emitter.emit(ContextPressure, **values)
         self._pressure = decision.pressure
         waits = self._gave_up_at is not None and load.tokens < self._gave_up_at * _WORTH_A_TRY
         if not decision.compact or waits:
             return
         try:
-            async for event in self.run(f"{load.tokens:,} tokens of {decision.trigger:,}", window, decision.target):
-                yield event
+            await self._run(f"{load.tokens:,} tokens of {decision.trigger:,}", window, decision.target, spend)
         except CompactionError:
             self._gave_up_at = load.tokens
 
-    async def after_overflow(self, window: Window, error: ContextOverflow) -> AsyncGenerator[Event]:
+    async def after_overflow(self, window: Window, error: ContextOverflow, spend: Spend) -> None:
         """The provider refused a request as too large: make the next one smaller, whatever the trigger says."""
         load, decision = self.load(window)
         size = error.size or load.tokens
         limit = min(size * _SMALLER, error.limit or size)
-        # What the provider counts and what is counted here may differ: the share of the refused size is what matters.
+        # The provider's count and ours may differ: the share of the refused size is what matters.
         total = load.tokens * limit / size
         target = min(decision.target, int(total - (load.tokens - load.history)))
         try:
-            async for event in self.run(f"the provider refused the request: {error}", window, max(0, target)):
-                yield event
+            await self._run(f"the provider refused the request: {error}", window, max(0, target), spend)
         except CompactionError as failure:
             message = f"{error}; and the request cannot be made smaller: {failure}"
             raise ContextOverflow(message, limit=error.limit, size=error.size) from failure
 
-    def _demand(self, window: Window) -> Demand | None:
-        """What compacting now would have to keep and reach; None where all is within `retain`."""
+    async def on_demand(self, spend: Spend) -> Compaction | None:
+        """Compact now; None where all is within `retain`: then there is nothing to do, and no event."""
+        window = self._context.compile(clear_volatile=False)
+        await self._caller.meter.count_ahead(window)
+        demand = self._demand(window)
+        return await self._run("asked for", window, demand.target, spend, demand) if demand else None
+
+    def _demand(self, window: Window) -> _Demand | None:
+        """What compacting now has to keep and reach, so that all that `retain` names stays; None where nothing else is.
+
+        Where what `retain` names would trigger the next compaction at once, it gives way.
+        """
         load, decision = self.load(window)
-        shown = self._history.shown
-        return demand(
-            shown,
-            counter=self._caller.meter.counter,
-            keep=self._keep(),
-            retain=self.config.retain,
-            target=self._inside(min(decision.target, int(load.history * self.config.target))),
-            limit=self._inside(decision.trigger - max(0, load.tokens - load.history)),
-            binds_thinking=self._caller.binds_thinking,
-        )
+        shown, counter, keep = self._history.shown, self._caller.meter.counter, self._keep()
+        retain = replace(self._config.retain, firm=True)
+        total = shown_tokens(shown, counter)
+        choice = cut(shown, target=total, counter=counter, keep=keep, retain=retain, reserve=0)
+        if all(is_left_over(item.message) for item in choice.dropped):
+            return None
+        gone = {item.id for item in choice.dropped} | choice.bridges
+        stays = [item for item in shown if item.id not in gone]
+        newest = shown[-1] if shown[-1].message.role == "assistant" else None
+        size = shown_tokens(stays, counter)
+        spare = total - size
+        least, most = _RECORD
+        target = self._inside(min(decision.target, int(load.history * self._config.target)))
+        wanted = min(total - 1, max(target, size + min(spare, max(least, min(spare // 2, most)))))
+        if wanted > self._inside(decision.trigger - max(0, load.tokens - load.history)):
+            stays, wanted = [newest] if newest else [], min(target, total - 1)
+        # Thinking that is bound to what stood before it goes with the edit, so its message cannot stay as it is.
+        binds = self._caller.binds_thinking
+        unchanged = (item.id for item in stays if not (binds and _thinks(item)))
+        return _Demand(frozenset(unchanged) | keep, wanted, newest is not None)
 
     def _inside(self, target: int) -> int:
-        """A target counts what stands around each message too, and a compactor counts what is in them."""
+        """A target of ours in tokens of a compactor: ours count the overhead of each message, too."""
         shown = self._history.shown
         return target * shown_tokens(shown, self._caller.meter.counter) // max(1, self._count(shown))
 
     def _keep(self) -> set[str]:
         shown = self._history.shown
-        keep = {*self.pins} & {item.id for item in shown}
+        keep = {*self._history.pins} & {item.id for item in shown}
         if (request := current_request(shown)) is not None:
             keep.add(request.id)
         return keep
@@ -194,67 +218,57 @@ class Compacting:
         load = Load(
             tokens=total, history=history, messages=len(self._history.shown), window=size, reserved_output=reserve
         )
-        return load, decide(self.config, load)
+        return load, decide(self._config, load)
 
     # -- how ----------------------------------------------------------------------------------------------
 
-    async def run(self, reason: str, window: Window, target: int, asked: Demand | None = None) -> AsyncGenerator[Event]:
+    async def _run(
+        self, reason: str, window: Window, target: int, spend: Spend, demand: _Demand | None = None
+    ) -> Compaction:
         """Rewrite what is shown down to a target; raises CompactionError where that fails, and nothing changed."""
-        compactor = self._built(self._ask, firm=True) if asked else self._compactor
+        compactor = self._built(self._ask, firm=True) if demand else self._compactor
         before = self._caller.meter.tokens(window)
-        yield self._emitter.emit(CompactionStart, reason=reason, strategy=compactor.name, tokens=before, target=target)
-        self.spent = Bill()
-        rewrite, error = Pass(replacements=(), strategy=compactor.name), None
-        compaction: Compaction | None = None
+        await self._emitter.emit(CompactionStart, reason=reason, strategy=compactor.name, tokens=before, target=target)
+        self._spent = Bill()
+        done, failure = None, None
+        outcome: dict[str, Any] = {"strategy": compactor.name, "tokens_after": before, "undo": None}
+        outcome |= {"covered": 0, "dropped_thinking": 0}
         try:
-            rewrite = await self._rewrite(compactor, asked.target if asked else self._inside(target), asked)
-            compaction = self._apply(rewrite.strategy, rewrite, before)
-        except LoomError as failure:
-            error = failure
-        yield self._emitter.emit(
-            CompactionEnd,
-            strategy=compaction.strategy if compaction else compactor.name,
-            tokens_before=before,
-            tokens_after=compaction.tokens_after if compaction else before,
-            covered=len(rewrite.covered) if compaction else 0,
-            dropped_thinking=rewrite.dropped_thinking if compaction else 0,
-            usage=self.spent.usage,
-            undo=compaction.id if compaction else None,
-            error=str(error) if error else None,
-        )
-        if error is not None:
-            raise error if isinstance(error, CompactionError) else CompactionError(str(error)) from error
-        self.forget()
-
-    async def on_demand(self) -> AsyncGenerator[Event]:
-        """Compact now; where all is within `retain` there is nothing to do, and nothing is told."""
-        window = self._context.compile(clear_volatile=False)
-        await self._caller.meter.read(window)
-        self.last = None
-        if (asked := self._demand(window)) is not None:
-            async for event in self.run("asked for", window, asked.target, asked):
-                yield event
+            rewrite = await self._rewrite(compactor, demand.target if demand else self._inside(target), demand)
+            shown = self._history.shown
+            left = max(0, before - self._count(shown) + self._count(apply_rewrite(shown, rewrite)))
+            done = self._history.rewrite(rewrite.strategy, rewrite.replacements, before=before, after=left)
+            outcome = {"strategy": done.strategy, "tokens_after": done.tokens_after, "undo": done.id}
+            outcome |= {"covered": len(rewrite.covered), "dropped_thinking": rewrite.dropped_thinking}
+        except LoomError as error:
+            failure, outcome["error"] = error, str(error)
+        spend(self._spent)
+        await self._emitter.emit(CompactionEnd, tokens_before=before, usage=self._spent.usage, **outcome)
+        if done is None:
+            raise failure if isinstance(failure, CompactionError) else CompactionError(str(failure)) from failure
+        self._pressure, self._gave_up_at = 0, None
+        return done
 
     async def plan(self) -> CompactionPlan:
         """What a compaction now would do. No model is asked: summaries are taken to be as long as they may be."""
         window = self._context.compile(clear_volatile=False)
-        await self._caller.meter.read(window)
-        asked: list[int] = []
+        await self._caller.meter.count_ahead(window)
+        calls: list[int] = []
         beside = self._caller.meter.tokens(window) - self._count(self._history.shown)
 
         async def guess(history: Sequence[Shown], instruction: str, *, max_output: int) -> ModelResponse:
             counter = self._caller.meter.counter
             size = self._count(history)
-            asked.append(beside + size + counter.count(instruction))
+            calls.append(beside + size + counter.count(instruction))
             text = _FILLER * max(1, min(max_output, size // 4) // counter.count(_FILLER * 8) * 8)
             return ModelResponse(parts=(TextPart(text),), stop="end", usage=Usage(), model="guess")
 
-        compactor, wanted = self._built(guess, firm=True), self._demand(window)
-        if wanted is None:
+        compactor, demand = self._built(guess, firm=True), self._demand(window)
+        if demand is None:
             return self._planned(Pass(replacements=(), strategy=compactor.name), window, (), None)
-        rewrite = await self._rewrite(compactor, wanted.target, wanted)
-        fallback = compactor.after(rewrite.strategy) if asked else None
-        return self._planned(rewrite, window, asked, fallback)
+        rewrite = await self._rewrite(compactor, demand.target, demand)
+        fallback = compactor.after(rewrite.strategy) if calls else None
+        return self._planned(rewrite, window, calls, fallback)
 
     def coverage(self, handle: str | None) -> Coverage:
         """What a compaction kept of what it replaced."""
@@ -263,14 +277,14 @@ class Compacting:
             raise NotFound("nothing was compacted yet")
         compaction = self._history.compaction(handle)
         originals = [Shown(m.id, m.message) for m in self._history.expand(compaction.id)]
-        told = "\n".join(plain(part) for r in compaction.replacements if r.message for part in r.message.parts)
-        replacement = Replacement(tuple(item.id for item in originals), Message.user(told) if told else None)
+        text = "\n".join(plain(part) for r in compaction.replacements if r.message for part in r.message.parts)
+        replacement = Replacement(tuple(item.id for item in originals), Message.user(text) if text else None)
         return coverage(originals, Rewrite(replacements=(replacement,)))
 
-    def _planned(self, rewrite: Pass, window: Window, asked: Sequence[int], fallback: str | None) -> CompactionPlan:
+    def _planned(self, rewrite: Pass, window: Window, calls: Sequence[int], fallback: str | None) -> CompactionPlan:
         before = self._caller.meter.tokens(window)
         shown = self._history.shown
-        left = after(shown, rewrite)
+        left = apply_rewrite(shown, rewrite)
         kept = {item.id for item in left}
         first = next((n for n, (a, b) in enumerate(zip(shown, left, strict=False)) if a.id != b.id), len(left))
         return CompactionPlan(
@@ -280,39 +294,22 @@ class Compacting:
             tokens_after=max(0, before - self._count(shown) + self._count(left)),
             goes=tuple(item for item in shown if item.id not in kept),
             stays=tuple(item for item in shown if item.id in kept),
-            calls=len(asked),
-            call_tokens=sum(asked),
+            calls=len(calls),
+            call_tokens=sum(calls),
             rewritten_tokens=self._count(left[first:]),
         )
 
-    async def _rewrite(self, compactor: Chain, target: int, asked: Demand | None = None) -> Pass:
-        """A rewrite that keeps the laws, whoever wrote the compactor."""
+    async def _rewrite(self, compactor: Chain, target: int, demand: _Demand | None) -> Pass:
+        """A rewrite that does something; the chain has checked that it keeps the laws."""
         shown = tuple(self._history.shown)
-        keep = self._keep().union(asked.keep if asked else ())
+        keep = self._keep().union(demand.keep if demand else ())
         rewrite = await compactor.compact(shown, target=target, counter=self._caller.meter.counter, keep=keep)
         if not rewrite.replacements:
             raise CannotCompact(f"{compactor.name} found nothing to replace")
-        broken = broken_law(shown, rewrite, target=target, counter=self._caller.meter.counter, keep=keep)
-        if broken:
-            raise CannotCompact(f"{compactor.name}: {broken}")
-        left = after(shown, rewrite)
-        if asked and asked.newest and (not left or left[-1].message.text != shown[-1].message.text):
+        left = apply_rewrite(shown, rewrite)
+        if demand and demand.keeps_newest and (not left or left[-1].message.text != shown[-1].message.text):
             raise CannotCompact(f"{compactor.name} leaves no room for the newest answer; use a larger window")
         return rewrite
-
-    def _apply(self, strategy: str, rewrite: Rewrite, before: int) -> Compaction:
-        shrunk = self._count(self._history.shown) - self._count(after(self._history.shown, rewrite))
-        compaction = Compaction(
-            id=self._ids.next_id(),
-            at=self._clock.now(),
-            strategy=strategy,
-            replacements=rewrite.replacements,
-            tokens_before=before,
-            tokens_after=max(0, before - shrunk),
-        )
-        self._history.apply(compaction)
-        self.last = compaction
-        return compaction
 
     def _count(self, shown: Sequence[Shown]) -> int:
         counter = self._caller.meter.counter
@@ -322,8 +319,8 @@ class Compacting:
 
     def _built(self, ask: Ask, *, firm: bool = False) -> Chain:
         """The compactor of the configuration, every request of which goes through `ask`."""
-        retain = replace(self.config.retain, firm=firm or self.config.retain.firm)
-        config = replace(self.config, summary_model=None, retain=retain)
+        retain = replace(self._config.retain, firm=firm or self._config.retain.firm)
+        config = replace(self._config, summary_model=None, retain=retain)
         return build(config, ask=ask, binds_thinking=self._caller.binds_thinking)
 
     def _other(self, model: Model) -> Ask:
@@ -341,13 +338,13 @@ class Compacting:
     async def _ask(self, history: Sequence[Shown], instruction: str, *, max_output: int) -> ModelResponse:
         """Ask for a summary; what it costs counts, whatever becomes of it."""
         try:
-            with fail_after(self.config.timeout):
+            with fail_after(self._config.timeout):
                 response = await self._asks(history, instruction, max_output=max_output)
         except TimeoutError as error:
-            raise ProviderUnavailable(f"a summary took longer than {self.config.timeout:g} seconds") from error
+            raise ProviderUnavailable(f"a summary took longer than {self._config.timeout:g} seconds") from error
         other = self._summaries
         cost = info_of(other.name).cost(response.usage) if other else self._caller.cost(response.usage)
-        self.spent += Bill(requests=1, usage=response.usage, cost=cost)
+        self._spent += Bill(requests=1, usage=response.usage, cost=cost)
         return response
 
     async def _own(self, history: Sequence[Shown], instruction: str, *, max_output: int) -> ModelResponse:
@@ -365,7 +362,11 @@ class Compacting:
                 if item.id == last.id:
                     break
         else:
-            items += [MessageEntry(item.message) for item in history if is_sayable(item.message)]
+            items += [MessageEntry(item.message) for item in history if has_content(item.message)]
         items.append(MessageEntry(Message.user(instruction)))
         asked = window.only(("foundation", "focus", "topic", "convo")).with_items("convo", items, void=frozenset())
         return await self._caller.complete(asked, max_output=max_output)
+
+
+def _thinks(item: Shown) -> bool:
+    return any(isinstance(part, ThinkingPart) for part in item.message.parts)

@@ -1,4 +1,4 @@
-"""What a session shows its model, for people."""
+"""SessionExplanation: what the next request would hold, for people."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from loom.context.cache.plan import CachePlan
 from loom.core.checkpoint import Compaction, Shown
 from loom.core.message import Usage, plain
-from loom.session.state import State
+from loom.session.build import Parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,32 +59,32 @@ class SessionExplanation:
         return "\n".join(lines)
 
 
-def explain_session(state: State) -> SessionExplanation:
+def explain_session(parts: Parts) -> SessionExplanation:
     """Look at a session; nothing is sent or changed."""
-    window = state.context.compile(clear_volatile=False)
-    load, decision = state.compacting.load(window)
+    history, counter = parts.history, parts.model.meter.counter
+    window = parts.context.compile(clear_volatile=False)
+    load, decision = parts.compaction.load(window)
+
+    def line(item: Shown) -> ShownLine:
+        text = " ".join(" ".join(map(plain, item.message.parts)).split())
+        return ShownLine(
+            id=item.id,
+            role=item.message.role,
+            tokens=sum(map(counter.count_part, item.message.parts)),
+            start=text[:60],
+            stands_for=len(history.expand(item.id)),
+            pinned=item.id in history.pins,
+        )
+
     return SessionExplanation(
-        session_id=state.scope.session_id or "",
-        turn=state.turn,
+        session_id=parts.saver.scope.session_id or "",
+        turn=history.turn,
         tokens=load.tokens,
         window=load.window,
         trigger=decision.trigger,
-        sections=state.caller.meter.sections(window),
-        messages=tuple(_line(state, item) for item in state.history.shown),
-        compactions=tuple(map(state.history.compaction, state.history.applied)),
-        usage=state.usage,
-        cache=state.caller.plan(window),
-    )
-
-
-def _line(state: State, item: Shown) -> ShownLine:
-    counter = state.caller.meter.counter
-    text = " ".join(" ".join(map(plain, item.message.parts)).split())
-    return ShownLine(
-        id=item.id,
-        role=item.message.role,
-        tokens=sum(map(counter.count_part, item.message.parts)),
-        start=text[:60],
-        stands_for=len(state.history.expand(item.id)),
-        pinned=item.id in state.compacting.pins,
+        sections=parts.model.meter.sections(window),
+        messages=tuple(map(line, history.shown)),
+        compactions=tuple(map(history.compaction, history.applied)),
+        usage=history.usage,
+        cache=parts.model.plan(window),
     )

@@ -1,4 +1,4 @@
-"""The history of a session: a log that only grows, and what is shown of it."""
+"""The history of a session: an append-only log, what is shown of it, and the counts that a checkpoint saves with it."""
 
 from __future__ import annotations
 
@@ -8,21 +8,25 @@ from typing import Final
 
 from loom.context.context import Context
 from loom.context.entry import MessageEntry
-from loom.core.checkpoint import Compaction, LogEntry, LoggedMessage, Replacement, Shown, shown_of
+from loom.core.checkpoint import Checkpoint, Compaction, LogEntry, LoggedMessage, Replacement, Shown, shown_of
 from loom.core.clock import Clock
 from loom.core.ids import RecordIds
-from loom.core.message import Message, TextPart
-from loom.errors import NotFound
+from loom.core.message import Message, TextPart, ToolCallPart, ToolResultPart, Usage
+from loom.errors import NotFound, UsageError
+from loom.telemetry.bill import Bill
 
 SPILL: Final = "spill"
 """The strategy of a rewrite that only shortens one message of tool results."""
+NOT_USABLE: Final = "This is not a usable answer: "
+"""How a message begins that asks a model for its answer once more."""
+_INTERRUPTED: Final = "the run was interrupted before this call answered; whether it had an effect is not known"
 
 
 class History:
     """One session's log and its view, kept in step with the conversation of a context.
 
-    The log is never changed, only added to; a compaction is an entry like a message. What is shown is the
-    messages with the compactions in `applied`.
+    Entries of the log never change; a compaction is an entry like a message. The model is shown the messages with the
+    compactions in `applied`.
     """
 
     def __init__(self, context: Context, *, clock: Clock, ids: RecordIds) -> None:
@@ -32,7 +36,20 @@ class History:
         self.log: list[LogEntry] = []
         self.applied: tuple[str, ...] = ()
         self.shown: list[Shown] = []
+        self.pins: dict[str, None] = {}
+        """Ids of messages that no compaction may touch."""
+        self.turn = 0
+        """Finished turns."""
+        self.usage = Usage()
+        """Of all calls, compactions included."""
+        self.unfinished = False
+        """Whether the log ends inside a turn."""
         self._entries: dict[str, MessageEntry] = {}
+        begun = [Message(entry.show().role or "user", entry.show().parts) for entry in context.convo]
+        context.convo.clear()
+        for message in begun:
+            self.append(message)
+        self._begun = tuple(self.log)
 
     def append(self, message: Message) -> LoggedMessage:
         """Add a message at the end."""
@@ -43,6 +60,10 @@ class History:
         self._entries[logged.id] = entry
         self._context.convo.add(entry)
         return logged
+
+    def spend(self, bill: Bill) -> None:
+        """Count the tokens of a bill."""
+        self.usage += bill.usage
 
     def withdraw(self, position: int) -> None:
         """Take back the messages that the log gained since it had this length.
@@ -62,25 +83,21 @@ class History:
         self.shown = [item for item in self.shown if item.id not in gone]
         self._context.convo.drop(entries)
 
-    def apply(self, compaction: Compaction) -> None:
-        """Show the history with a compaction more."""
-        shown = compaction.apply(self.shown)
-        self.log.append(compaction)
-        self.applied = (*self.applied, compaction.id)
-        self._show(shown)
-
-    def shorten(self, id: str, short: Message, *, before: int, after: int) -> None:
-        """Show a message shorter than it is; `before` and `after` are its tokens."""
-        self.apply(
-            Compaction(
-                id=self._ids.next_id(),
-                at=self._clock.now(),
-                strategy=SPILL,
-                replacements=(Replacement((id,), short),),
-                tokens_before=before,
-                tokens_after=after,
-            )
+    def rewrite(self, strategy: str, replacements: Sequence[Replacement], *, before: int, after: int) -> Compaction:
+        """Show the history with a compaction more; `before` and `after` are its tokens."""
+        made = Compaction(
+            id=self._ids.next_id(),
+            at=self._clock.now(),
+            strategy=strategy,
+            replacements=tuple(replacements),
+            tokens_before=before,
+            tokens_after=after,
         )
+        shown = made.apply(self.shown)
+        self.log.append(made)
+        self.applied = (*self.applied, made.id)
+        self._show(shown)
+        return made
 
     @property
     def last_compaction(self) -> str | None:
@@ -97,8 +114,30 @@ class History:
         self.applied = applied
         self._show(shown, void=_behind(self.log, {handle}))
 
+    def restore(self, checkpoint: Checkpoint, log: Iterable[LogEntry], *, trust_thinking: bool) -> None:
+        """Become the history of a checkpoint, with its counts."""
+        self.load(log, checkpoint.compactions, trust_thinking=trust_thinking)
+        self.pins = dict.fromkeys(checkpoint.pins)
+        self.turn, self.usage, self.unfinished = checkpoint.turn, checkpoint.usage, checkpoint.unfinished
+
+    def begin_again(self, *, trust_thinking: bool) -> None:
+        """Go back to before the first turn."""
+        self.load(self._begun, (), trust_thinking=trust_thinking)
+        self.pins, self.turn, self.usage, self.unfinished = {}, 0, Usage(), False
+
+    def adopt(self, log: Sequence[LogEntry], *, turn: int, usage: Usage) -> None:
+        """Become a conversation from elsewhere; its thinking is bound to a prompt that is not known here."""
+        self.load(log, (), trust_thinking=False)
+        self.pins, self.turn, self.usage, self.unfinished = {}, turn, usage, False
+
+    def follow(self, other: History) -> None:
+        """Become what another history is that began with the same log."""
+        self.load(other.log, other.applied)
+        self.pins = dict(other.pins)
+        self.turn, self.usage, self.unfinished = other.turn, other.usage, other.unfinished
+
     def load(self, log: Iterable[LogEntry], applied: Sequence[str], *, trust_thinking: bool = True) -> None:
-        """Become another history; thinking that is not trusted is void, for a model that binds it to the prompt."""
+        """Show another log; thinking that is not trusted is void, for a model that binds it to the prompt."""
         log = list(log)
         shown = shown_of(log, applied)  # first, because it refuses what does not fit
         self.log, self.applied = log, tuple(applied)
@@ -116,6 +155,27 @@ class History:
             if isinstance(entry, Compaction) and entry.id == handle:
                 return entry
         raise NotFound(f"this session has no compaction {handle!r}")
+
+    def find_cut_turn(self, session_id: str) -> LoggedMessage:
+        """The message that began the last turn, which was cut off.
+
+        Raises:
+            UsageError: the last turn is complete, or there is none.
+        """
+        messages = [entry for entry in self.log if isinstance(entry, LoggedMessage)]
+        request = next((entry for entry in reversed(messages) if _is_request(entry.message)), None)
+        waits = bool(messages) and any(isinstance(part, ToolResultPart) for part in messages[-1].message.parts)
+        if request is None or not (self.unfinished or waits or self.missing_results()):
+            reason = "its last turn is complete; give it a message" if request else "nothing was said in it yet"
+            raise UsageError(f"session {session_id!r} has nothing to resume: {reason}")
+        return request
+
+    def missing_results(self) -> list[Message]:
+        """Results for the calls of the last message that have none."""
+        last = self.shown[-1].message if self.shown else None
+        calls = [part for part in last.parts if isinstance(part, ToolCallPart)] if last else []
+        results = tuple(ToolResultPart(call.id, (TextPart(_INTERRUPTED),), is_error=True) for call in calls)
+        return [Message("user", results)] if results else []
 
     def expand(self, id: str) -> tuple[LoggedMessage, ...]:
         """The messages of the log behind something shown: a summary, a message, or a whole compaction."""
@@ -141,10 +201,10 @@ class History:
         self.shown = list(shown)
         # The same message keeps its entry, so that what comes back after an undo is the very same bytes.
         # A message that lost its thinking may hold nothing any more: then there is nothing to show of it.
-        said = [s for s in shown if is_sayable(s.message)]
-        self._entries |= {s.id: MessageEntry(s.message) for s in said if s.id not in self._entries}
-        entries = [self._entries[s.id] for s in said]
-        self._context.rewrite(entries, void=[e for s, e in zip(said, entries, strict=True) if s.id in void])
+        visible = [item for item in shown if has_content(item.message)]
+        self._entries |= {item.id: MessageEntry(item.message) for item in visible if item.id not in self._entries}
+        entries = [self._entries[item.id] for item in visible]
+        self._context.rewrite(entries, void=[e for item, e in zip(visible, entries, strict=True) if item.id in void])
 
 
 def _behind(log: Sequence[LogEntry], undone: Collection[str]) -> set[str]:
@@ -153,6 +213,13 @@ def _behind(log: Sequence[LogEntry], undone: Collection[str]) -> set[str]:
     return {entry.id for entry in seen if isinstance(entry, LoggedMessage)}
 
 
-def is_sayable(message: Message) -> bool:
+def has_content(message: Message) -> bool:
     """Whether a message holds anything a provider takes: text that is only white space is nothing."""
     return any(not isinstance(part, TextPart) or part.text.strip() for part in message.parts)
+
+
+def _is_request(message: Message) -> bool:
+    """Whether the user wrote it: not the result of a tool, and not a demand for an answer of another form."""
+    if message.role != "user" or message.text.startswith(NOT_USABLE):
+        return False
+    return not any(isinstance(part, ToolResultPart) for part in message.parts)

@@ -1,4 +1,4 @@
-"""How full the window is: what the last response measured, and an estimate of what was added since."""
+"""How full the window is: the size that the last response reported, and an estimate of what was added since."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from loom.tokens import CalibratedCounter, count_tool
 from loom.tokens.parts import MESSAGE_OVERHEAD
 
 _FASTER = 8
-"""How many times less than cutting it into words counting a text takes."""
+"""off_loop() knows how long splitting a text into words takes; counting its tokens takes this many times less."""
 
 
 class Meter:
     """Counts windows for one model, and learns from every response.
 
-    A window counts as the last measured one plus the difference between the two as counted, so a history that
-    shrinks counts less at once, and whatever the counter gets wrong of the unchanged part does not matter.
+    A window has the size of the last measured one plus the counted difference. So a history that shrinks counts less at
+    once, and errors of the counter about the unchanged part do not matter.
     """
 
     def __init__(self, counter: TokenCounter) -> None:
@@ -34,22 +34,22 @@ class Meter:
         actual, then = self._measured
         return max(0, actual + round((counted - then) * self.counter.scale))
 
-    def measured(self, window: Window, tokens: int) -> None:
-        """A response said how many tokens this window had."""
+    def observe(self, window: Window, tokens: int) -> None:
+        """Learn from a response that reported the tokens of this window."""
         if tokens > 0:
             counted = self._count(window)
             self.counter.observe(counted, tokens, scale=1.0)
             self._measured = (tokens, counted)
 
-    async def read(self, window: Window) -> None:
-        """Count what is new in a window ahead of time: in a thread, where that is much."""
+    async def count_ahead(self, window: Window) -> None:
+        """Count the new items of a window: in a thread, where that is much work."""
         items = (item for section in SECTIONS for _, item in window.items(section))
         new = [item for item in items if _key(item) not in self._known]
         counts = await off_loop(sum(len(item.text) for item in new) // _FASTER, lambda: list(map(self._item, new)))
         self._known.update(zip(map(_key, new), counts, strict=True))
 
     def forget(self) -> None:
-        """The next window has nothing to do with the measured one."""
+        """Drop the last measurement: the next window is of another history."""
         self._measured = None
 
     def sections(self, window: Window) -> dict[str, int]:

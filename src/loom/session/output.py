@@ -1,4 +1,4 @@
-"""Answers of a given form: a tool that the model gives its final answer with, and reading what it gave."""
+"""Typed answers: the tool `final_answer` that a model gives its answer with, and the validation of its input."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from loom.core.limits import MAX_TOOL_INPUT, MAX_VALUE, chars_in, shortened
 from loom.core.message import JSON, Message, ToolCallPart, ToolResultPart, ToolSpec
 from loom.errors import BadOutput, UsageError
 from loom.protocols.model import ModelResponse
-from loom.session.resuming import NOT_USABLE
+from loom.session.history import NOT_USABLE
 
 FINAL_ANSWER: Final = "final_answer"
 
@@ -23,7 +23,7 @@ _VALUE = "value"
 
 
 class Output:
-    """The answer that one turn has to give."""
+    """The typed answer that one turn has to give."""
 
     def __init__(self, kind: Any, *, retries: int = 1, taken: Sequence[str] = ()) -> None:
         if isinstance(retries, bool) or not isinstance(retries, int) or retries < 0:  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -38,12 +38,12 @@ class Output:
         self.text = ""
         """The answer as JSON."""
         self.problem: str | None = None
-        """What is wrong with the answer given last."""
+        """What is wrong with the last answer."""
         self.is_given = False
         self.has_failed = False
 
     def is_over(self, response: ModelResponse) -> bool:
-        """Whether nothing more is asked for after this response: the answer is there, or there were enough tries."""
+        """Whether this response ends the turn: the answer is there, or the retries are used up."""
         self.problem = None
         call = next((call for call in response.tool_calls if call.name == FINAL_ANSWER), None)
         if call is None and (response.tool_calls or response.stop == "pause"):
@@ -66,7 +66,7 @@ class Output:
         return {call.id: wrong for call in calls if call.name == FINAL_ANSWER} if self.problem else {}
 
     def closing(self, calls: Sequence[ToolCallPart]) -> Message | None:
-        """The results of the calls of the last response, of which none is made any more."""
+        """Results for the calls of the last response, none of which is run any more."""
         results = [
             ToolResultPart(call.id, "accepted")  # pyright: ignore[reportArgumentType]
             if call.name == FINAL_ANSWER and self.is_given
@@ -76,12 +76,12 @@ class Output:
         return Message("user", tuple(results)) if results else None
 
     def again(self) -> list[Message]:
-        """What to say to a model that answered in words that are no answer."""
+        """What to tell a model that answered in words of the wrong form."""
         text = f"{NOT_USABLE}{self.problem}. Give it by calling {FINAL_ANSWER}."
         return [Message.user(text)] if self.problem else []
 
     def check(self) -> None:
-        """Raise if the model had all its tries, and never gave a usable answer."""
+        """Raise if the retries are used up without a usable answer."""
         if self.has_failed:
             raise BadOutput(self._form.name, self._tries, self.problem or "")
 
@@ -93,7 +93,7 @@ def _answer_in(response: ModelResponse, call: ToolCallPart | None) -> JSON:
 
 
 class _Form:
-    """A type as a JSON schema, and reading what a model sent for it."""
+    """A type as a JSON schema, and the validation of what a model sends for it."""
 
     def __init__(self, kind: Any) -> None:
         self.name: str = getattr(kind, "__name__", str(kind))
@@ -152,7 +152,7 @@ def _wrapped(schema: JSON) -> JSON:
 
 
 def _parsed(text: str) -> JSON:
-    """The JSON in an answer, a Markdown fence around it aside."""
+    """The JSON in an answer, without a Markdown fence around it."""
     body = text.strip()
     if body.startswith("```") and body.endswith("```") and "\n" in body:
         body = body[body.index("\n") : -3]

@@ -1,4 +1,4 @@
-"""A session's memory: what is shown of it in a turn, and what is kept of the turn."""
+"""The memory of a session: what a turn is shown of it, and what is kept of the turn."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ _SOURCE = 200
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Lines under a title. Those that are `whole` make one text; the others are a list, each line for itself."""
+    """Lines under a title: one text, or a list whose lines can be read alone."""
 
     title: str
     lines: tuple[str, ...]
-    whole: bool = False
+    is_text: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    """What a turn is shown of memory: what stands in every turn, and what was found for this message."""
+class MemoryView:
+    """What a turn is shown of memory: the standing part of every turn, and what was found for this message."""
 
     groups: tuple[Group, ...]
     found: Recalled | None
@@ -55,7 +55,7 @@ class Known:
     """Of the user, before any of it was read."""
 
     def text(self, shown: Iterable[Shown] = ()) -> str:
-        """It as the model sees it, fenced; empty where there is nothing. What is `shown` already is left out."""
+        """The view as the model reads it, fenced; empty where there is nothing. Lines `shown` before are left out."""
         earlier = [item.message.text for item in shown if item.message.text.startswith(_NOTE)]
         groups = [new for group in self.groups if (new := _new(group, earlier)).lines]
         if not groups:
@@ -64,45 +64,45 @@ class Known:
         return fenced(_TAG, body, _NOTE)
 
 
-class Remembering:
+class SessionMemory:
     """One user's memory as one session uses it."""
 
     def __init__(self, memory: Memory, scope: Scope, config: SessionConfig, clock: Clock) -> None:
         self._memory = memory
-        # A memory may have a namespace of its own; what another one holds is not for this user's eyes.
+        # A memory may have a namespace of its own; this user must not see records of another one.
         self._scope = replace(scope, namespace=memory.namespace)
         self._config = config
         self._clock = clock
         self._counter = EstimateCounter()
 
-    async def known(self, said: str, history: History) -> Known:
+    async def view(self, text: str, history: History) -> MemoryView:
         """What to show for a message of the user, beside what the conversation shows anyway."""
         epoch = await self._memory.epoch(user_id=self._scope.user_id)
-        found = await self._recalled(said, history)
+        found = await self._recall(text, history)
         hits = [hit.item for hit in found.hits] if found else []
         standing: list[Group] = []
         if self._config.standing_budget:
             profile = (await self._memory.profile(user_id=self._scope.user_id)).groups()
-            told = {item.id for item in hits}
+            ids = {item.id for item in hits}
             layer = self._memory.config.l1
             lately = await recent(self._memory.store, self._scope, layer, now=self._clock.now())
-            standing = self._standing(profile, [_line(episode) for episode in lately if episode.id not in told])
+            standing = self._standing(profile, [_line(episode) for episode in lately if episode.id not in ids])
             if any(group.title == FACTS and len(group.lines) == len(profile[FACTS]) for group in standing):
                 hits = [item for item in hits if not isinstance(item, Fact)]  # all of them are shown already
         own = tuple(_line(item) for item in hits if not isinstance(item, Passage))
         corpus = tuple(_line(item) for item in hits if isinstance(item, Passage))
-        return Known((*standing, Group(_FOUND, own), Group(_KNOWLEDGE, corpus)), found, epoch)
+        return MemoryView((*standing, Group(_FOUND, own), Group(_KNOWLEDGE, corpus)), found, epoch)
 
-    async def remember(self, key: str, said: str, answered: str, *, known: Known | None) -> Remembered:
+    async def remember(self, key: str, message: str, answer: str, *, view: MemoryView | None) -> Remembered:
         """Keep an exchange; under the same key it is kept once.
 
         The answer may repeat what was shown of memory: if some of that was forgotten meanwhile, the answer is not
         kept.
         """
-        epoch, notes = known.epoch if known else None, tuple[str, ...]()
+        epoch, notes = view.epoch if view else None, tuple[str, ...]()
         turns = [
-            Turn(text=said, speaker="user", origin="user"),
-            Turn(text=answered, speaker="assistant", origin="assistant"),
+            Turn(text=message, speaker="user", origin="user"),
+            Turn(text=answer, speaker="assistant", origin="assistant"),
         ]
         for _ in range(TRIES):
             try:
@@ -116,19 +116,19 @@ class Remembering:
                 return replace(done, notes=(*done.notes, *notes))
             except StaleWrite:
                 epoch = await self._memory.epoch(user_id=self._scope.user_id)
-                if known is not None and not await self._is_there(known):
+                if view is not None and not await self._is_stored(view):
                     turns, notes = turns[:1], (_ANSWER_GONE,)
         raise StaleWrite(self._scope.user_id)
 
     async def end(self) -> None:
-        """The conversation is over: memory keeps an episode of it. Where that fails, it does so after an hour."""
+        """Keep an episode of the conversation, which is over. Where that fails, memory does so after an hour."""
         assert self._scope.session_id is not None
         with suppress(LoomError):
             await self._memory.end_session(user_id=self._scope.user_id, session_id=self._scope.session_id)
 
-    async def _is_there(self, known: Known) -> bool:
+    async def _is_stored(self, view: MemoryView) -> bool:
         """Whether every record that was shown is still stored."""
-        hits = known.found.hits if known.found else ()
+        hits = view.found.hits if view.found else ()
         ids = {hit.item.id for hit in hits if not isinstance(hit.item, Passage)}
         if not ids:
             return True
@@ -136,12 +136,12 @@ class Remembering:
         found = await self._memory.store.list(self._scope.for_user(), where=fits, limit=len(ids))
         return {record.id for record in found} == ids
 
-    async def _recalled(self, said: str, history: History) -> Recalled | None:
-        """What fits a message; None where there is nothing to look for or nothing was found."""
-        if not said.strip() or not self._config.recall_limit:
+    async def _recall(self, text: str, history: History) -> Recalled | None:
+        """Hits for a message; None where there is nothing to look for or nothing was found."""
+        if not text.strip() or not self._config.recall_limit:
             return None
         found = await self._memory.recall(
-            said,
+            text,
             user_id=self._scope.user_id,
             limit=self._config.recall_limit,
             budget=self._config.recall_budget,
@@ -150,19 +150,19 @@ class Remembering:
         return found if found.hits else None
 
     def _unseen(self, history: History) -> Filter:
-        """What the model does not see anyway: a conversation that was never compacted shows all of itself."""
+        """Leaves out what the model sees anyway: a conversation that was never compacted shows all of itself."""
         if not history.applied:
             return Not(Eq("session_id", self._scope.session_id))
         ids = tuple(keyed_id(self._scope, turn_key(item.id), n) for item in history.shown for n in (0, 1))
         return Not(And(Eq("kind", "episode"), Or(In("id", ids), In("sources", ids))))
 
-    def _standing(self, profile: Mapping[str, list[str]], said: Sequence[str]) -> list[Group]:
-        """What stands in every turn, within the budget: wishes and pinned texts, then facts, then what was just said.
+    def _standing(self, profile: Mapping[str, list[str]], lately: Sequence[str]) -> list[Group]:
+        """What every turn is shown, within the budget: standing instructions, pinned texts, facts, recent messages.
 
-        Of facts and of what was said the newest are kept.
+        Of facts and of recent messages the newest are kept.
         """
-        wanted = [Group(t, tuple(lines), whole=t.startswith(PINNED)) for t, lines in profile.items() if t != FACTS]
-        wanted += [Group(FACTS, tuple(profile.get(FACTS, ()))), Group(_RECENT, tuple(said))]
+        wanted = [Group(t, tuple(lines), is_text=t.startswith(PINNED)) for t, lines in profile.items() if t != FACTS]
+        wanted += [Group(FACTS, tuple(profile.get(FACTS, ()))), Group(_RECENT, tuple(lately))]
         room = self._config.standing_budget
         groups: list[Group] = []
         for group in wanted:
@@ -171,28 +171,28 @@ class Remembering:
         return groups
 
     def _fitted(self, group: Group, room: int) -> tuple[Group, int]:
-        """What of a group fits, and the room that is left: a text keeps its beginning, a list its end."""
+        """The part of a group that fits, and the room left: a text keeps its beginning, a list its end."""
         lines: list[str] = []
         room -= self._counter.count(group.title)
-        for line in group.lines if group.whole else reversed(group.lines):
+        for line in group.lines if group.is_text else reversed(group.lines):
             cost = self._counter.count(line) + 1
             if cost > room:
-                lines += [_CUT] if group.whole and lines else []
+                lines += [_CUT] if group.is_text and lines else []
                 break
             room -= cost
             lines.append(line)
-        kept = tuple(lines if group.whole else reversed(lines))
+        kept = tuple(lines if group.is_text else reversed(lines))
         return replace(group, lines=kept), room if kept else room + self._counter.count(group.title)
 
 
 def turn_key(id: str) -> str:
-    """Under what a turn is remembered, given the id of the message that began it."""
+    """The key that a turn is remembered under, given the id of the message that began it."""
     return f"turn:{id}"
 
 
 def _new(group: Group, earlier: Sequence[str]) -> Group:
     """What of a group was not shown before."""
-    if group.whole:
+    if group.is_text:
         text = "\n".join([f"{group.title}:", *group.lines])
         return replace(group, lines=()) if any(text in shown for shown in earlier) else group
     known = {line for shown in earlier for line in shown.splitlines()}

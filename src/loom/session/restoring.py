@@ -1,4 +1,4 @@
-"""SessionState: a conversation as plain values, for a session that goes on with one from anywhere."""
+"""SessionState: a conversation as plain values, to continue one from anywhere."""
 
 from __future__ import annotations
 
@@ -7,26 +7,25 @@ from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import Any, cast
 
-from loom.core.checkpoint import Checkpoint, LoggedMessage, shown_of
+from loom.core.checkpoint import Checkpoint, LoggedMessage
 from loom.core.checks import as_utc, check_id
 from loom.core.clock import Clock
 from loom.core.ids import RecordIds
 from loom.core.limits import MAX_TEXT, check_length
 from loom.core.message import Message, Usage
-from loom.errors import StoreConflict, UsageError
-from loom.session.state import State
+from loom.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionState:
-    """What a session goes on with, wherever it was kept: another store, a file of yours, another program.
+    """A conversation to continue, wherever it was kept: another store, a file of yours, another program.
 
-    It has the messages that the model is shown, and no log behind them: what was compacted before cannot be undone,
-    and there are no earlier turns to go back to.
+    It has the messages that the model is shown, and no log: earlier compactions cannot be undone, and there are no
+    earlier turns to go back to.
     """
 
     session_id: str
-    """The name it had. The session that takes it on keeps its own."""
+    """The name it had. The session that continues it keeps its own."""
     messages: Sequence[Message]
     turn_count: int = 0
     total_usage: Usage | Mapping[str, Any] = field(default_factory=Usage)
@@ -93,32 +92,6 @@ def which(
     if not isinstance(given, Checkpoint | SessionState | Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UsageError(f"restore() was given {type(given).__name__}; give a checkpoint, its id, or a SessionState")
     return None, SessionState.of(given)
-
-
-async def take_on(state: State, given: SessionState, ids: RecordIds, clock: Clock) -> Checkpoint | None:
-    """Make a session go on with a conversation from elsewhere, to be saved next.
-
-    Where it is the session's own, as its store has it, that one is restored with its whole log; returns its checkpoint.
-    """
-    saver = state.saver
-    if given.session_id == state.scope.session_id and saver.head is None:
-        saved = await saver.store.load(state.scope)
-        if saved is not None:
-            log = await saver.store.history(state.scope, saved.id)
-            if tuple(item.message for item in shown_of(log, saved.compactions)) != given.messages:
-                raise StoreConflict(
-                    f"session {given.session_id!r} is saved with other messages; restore() brings those back, and a "
-                    "session with another id can go on with these"
-                )
-            found, log = await saver.load(saved.id)
-            state.become(found, log)
-            return found
-    await saver.check_new()
-    state.become(None, given.log(ids, clock))
-    state.history.load(state.history.log, (), trust_thinking=False)  # bound to a prompt that is not known here
-    state.turn, state.usage = given.turn_count, given.usage
-    saver.last = None
-    return None
 
 
 def _usage(given: Usage | Mapping[str, Any]) -> Usage:

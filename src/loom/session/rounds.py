@@ -1,4 +1,4 @@
-"""Where a history may be cut: rounds, and inside them the units that stand or fall together."""
+"""Where a history may be cut: rounds, and inside them the units that stay or go together."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Round:
 
 
 def is_request(message: Message) -> bool:
-    """Whether a user said this: some part is no tool result, and it is no record of earlier messages."""
+    """Whether the user wrote this: some part is not a tool result, and it is not a record of earlier messages."""
     return (
         message.role == "user"
         and any(not isinstance(part, ToolResultPart) for part in message.parts)
@@ -57,7 +57,7 @@ def is_request(message: Message) -> bool:
 
 
 def current_request(shown: Sequence[Shown]) -> Shown | None:
-    """The last thing a user said."""
+    """The last message of the user."""
     return next((item for item in reversed(shown) if is_request(item.message)), None)
 
 
@@ -69,8 +69,8 @@ def leading_system(shown: Sequence[Shown]) -> int:
 def units_of(shown: Sequence[Shown]) -> tuple[Unit, ...]:
     """The units of a history, in order.
 
-    A result belongs to the last call of its id that is still open, wherever it stands; what lies between the
-    two belongs to the unit as well. Call ids may come back later in a history: some providers count from 0.
+    A result belongs to the last open call of its id, and so does everything between the two. Call ids may come back
+    later in a history: some providers count from 0.
     """
     reach = list(range(len(shown)))  # the last place that belongs together with this one
     waiting: dict[str, int] = {}

@@ -1,13 +1,13 @@
-"""Saving a session: each turn is written once, behind the one before it."""
+"""Saving a session: each turn is written once, after the one before it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from loom.core.checkpoint import Checkpoint, LogEntry, end_of_turn
+from loom.core.checkpoint import Checkpoint, LogEntry, end_of_turn, shown_of
 from loom.core.clock import Clock
 from loom.core.ids import RecordIds
-from loom.core.message import Usage
+from loom.core.message import Message
 from loom.core.scope import Scope
 from loom.errors import NotFound, StoreConflict, UsageError
 from loom.protocols.checkpoint_store import CheckpointStore, Forks
@@ -17,9 +17,9 @@ from loom.session.history import History
 class Saver:
     """Knows how much of a log is durable, and writes the rest.
 
-    `last` is the checkpoint the history continues; `head` the one last saved in this session, which is another
-    one after going back. A write whose outcome is not known, because it failed or was cancelled on its way, is made
-    again before the next: a store takes the same one twice.
+    `last` is the checkpoint that the history continues; `head` the one last saved in this session, which differs after
+    going back. A write that failed or was cancelled may have arrived all the same. It is repeated before the next one:
+    a store accepts the same write twice.
     """
 
     def __init__(self, store: CheckpointStore, scope: Scope, *, clock: Clock, ids: RecordIds) -> None:
@@ -37,19 +37,23 @@ class Saver:
         self.is_discarded = True
 
     def check_wanted(self) -> None:
-        """Refuse to keep anything of a session that was forgotten."""
+        """Refuse to save anything of a session that was forgotten."""
         if self.is_discarded:
             raise NotFound(
                 f"session {self.scope.session_id!r} of user {self.scope.user_id!r} was forgotten, and with it the turn "
                 "that was running; begin another one"
             )
 
-    def is_saved(self, history: History, *, usage: Usage, pins: Sequence[str]) -> bool:
+    def is_saved(self, history: History) -> bool:
         """Whether everything of a history is durable, its view included."""
         last = self.last
         if last is None or self._unsure is not None or last.position != len(history.log):
             return False
-        return (last.compactions, last.usage, last.pins) == (history.applied, usage, tuple(pins))
+        return (last.compactions, last.usage, last.pins) == (history.applied, history.usage, tuple(history.pins))
+
+    def is_durable(self, position: int) -> bool:
+        """Whether the log is saved beyond a position."""
+        return self.last is not None and self.last.position > position
 
     async def check_new(self) -> None:
         """Refuse to begin a session under a name that the store has already: nothing of it could be saved."""
@@ -59,10 +63,8 @@ class Saver:
             f"session {self.scope.session_id!r} already exists; restore() it to go on with it, or take another id"
         )
 
-    async def save(
-        self, history: History, *, turn: int, usage: Usage, pins: Sequence[str] = (), unfinished: bool = False
-    ) -> Checkpoint:
-        """Write what is new, and a checkpoint at the end of it."""
+    async def save(self, history: History) -> Checkpoint:
+        """Write the new entries, and a checkpoint at their end."""
         assert self.scope.session_id is not None
         if self._unsure is not None:
             await self._write(*self._unsure)
@@ -72,12 +74,12 @@ class Saver:
             session_id=self.scope.session_id,
             at=self._clock.now(),
             position=len(history.log),
-            turn=turn,
+            turn=history.turn,
             parent=self.last.id if self.last else None,
             compactions=history.applied,
-            pins=tuple(pins),
-            usage=usage,
-            unfinished=unfinished,
+            pins=tuple(history.pins),
+            usage=history.usage,
+            unfinished=history.unfinished,
         )
         await self._write(checkpoint, tuple(history.log[done:]), self.head)
         return checkpoint
@@ -98,32 +100,45 @@ class Saver:
             ) from error
         self.last, self.head, self._unsure = checkpoint, checkpoint.id, None
 
-    async def load(self, id: str | None = None, turn: int | None = None) -> tuple[Checkpoint, Sequence[LogEntry]]:
+    async def load(self, at: int | str | None = None) -> tuple[Checkpoint, Sequence[LogEntry]]:
         """A checkpoint and the log up to it: the one named, the last of a turn, or the last of all."""
         newest = await self.store.load(self.scope)
-        found = newest if id is None and turn is None else await self._find(id, turn)
+        found = newest if at is None else await self._find(at)
         if newest is None or found is None:
-            what = _named(id, turn)
+            what = repr(at) if isinstance(at, str) else "yet" if at is None else f"of turn {at}"
             raise NotFound(f"session {self.scope.session_id!r} has no checkpoint {what}; checkpoints() lists them")
         log = await self.store.history(self.scope, found.id)
         self.last, self.head, self._unsure = found, newest.id, None
         return found, log
 
+    async def find_same(self, messages: Sequence[Message]) -> str | None:
+        """The id of the newest checkpoint, if it shows exactly these messages; None where nothing is saved.
+
+        Raises:
+            StoreConflict: the session is saved with other messages.
+        """
+        saved = await self.store.load(self.scope)
+        if saved is None:
+            return None
+        log = await self.store.history(self.scope, saved.id)
+        if tuple(item.message for item in shown_of(log, saved.compactions)) != tuple(messages):
+            raise StoreConflict(
+                f"session {self.scope.session_id!r} is saved with other messages; restore() brings those back, and a "
+                "session with another id can go on with these"
+            )
+        return saved.id
+
     async def fork(self, at: int | str | None, *, session_id: str) -> Checkpoint:
         """Begin another session at a checkpoint of this one: the one named, the last of a turn, or the last."""
         if not isinstance(self.store, Forks):
             raise UsageError(f"{type(self.store).__name__} cannot fork; use a store that can, such as SQLite")
-        found = self.last if at is None else await self._find(*((None, at) if isinstance(at, int) else (at, None)))
+        found = self.last if at is None else await self._find(at)
         if found is None:
             what = "has no turn to fork at yet" if at is None else f"has no checkpoint {at!r}"
             raise NotFound(f"session {self.scope.session_id!r} {what}")
         return await self.store.fork(self.scope, found.id, session_id=session_id)
 
-    async def _find(self, id: str | None, turn: int | None) -> Checkpoint | None:
-        if id is not None:
-            return await self.store.load(self.scope, id)
-        return None if turn is None else end_of_turn(await self.store.list(self.scope), turn)
-
-
-def _named(id: str | None, turn: int | None) -> str:
-    return repr(id) if id is not None else f"of turn {turn}" if turn is not None else "yet"
+    async def _find(self, at: int | str) -> Checkpoint | None:
+        if isinstance(at, str):
+            return await self.store.load(self.scope, at)
+        return end_of_turn(await self.store.list(self.scope), at)

@@ -1,16 +1,20 @@
-"""A message on its way: read its events, or await its reply."""
+"""PendingReply: a message that was sent. Await it for the reply, or read its events as they happen."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Generator
+from asyncio import Queue, Task, create_task, gather
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from dataclasses import dataclass, field
 from typing import Any
 from warnings import warn
+
+from anyio import CancelScope
 
 from loom.core.event import Event
 from loom.core.message import Usage
 from loom.errors import UsageError
 from loom.memory.values import Recalled, Remembered
+from loom.session.events import Events
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,8 +23,7 @@ class Reply:
 
     text: str
     stop: str
-    """`end`, `length`, `refusal`, ... as the model said; `steps` where the turn had its last step, `cost` where it has
-    cost as much as it may."""
+    """`end`, `length`, `refusal`, ... as the model said; `steps` or `cost` where the turn reached that limit."""
     turn: int
     usage: Usage
     """Of this turn, compactions included."""
@@ -35,18 +38,15 @@ class Reply:
     events: tuple[Event, ...] = field(default=(), repr=False)
 
 
-class Sending:
-    """What send() returns. Nothing happens before it is awaited or read, and it can be only one of the two, once."""
+class PendingReply:
+    """What send() returns. Nothing happens before it is awaited or read; it can be one of the two, once."""
 
-    def __init__(
-        self, events: Callable[[], AsyncGenerator[Event]], reply: Callable[[tuple[Event, ...]], Reply]
-    ) -> None:
-        self._make = events
-        self._reply = reply
-        self._seen: list[Event] = []
-        self._events_made: AsyncGenerator[Event] | None = None
+    def __init__(self, run: Callable[[Events | None], Coroutine[Any, Any, Reply]]) -> None:
+        self._run = run
+        self._reply: Reply | None = None
+        self._turn: Task[Reply] | None = None  # not the stream, which is closed as soon as its reader drops it
         self._used = False
-        self._done = False
+        self._began = False
 
     def __del__(self) -> None:
         if not self._used:
@@ -55,37 +55,48 @@ class Sending:
     @property
     def reply(self) -> Reply:
         """How the turn ended, once all its events were read."""
-        if not self._done:
+        if self._reply is None:
             raise UsageError("the turn is not over; read its events to the end, or await it")
-        return self._reply(tuple(self._seen))
+        return self._reply
 
     def __aiter__(self) -> AsyncGenerator[Event]:
         self._used = True
-        return self._events()
+        return self._read()
 
     def __await__(self) -> Generator[Any, None, Reply]:
         self._used = True
-        return self._drained().__await__()
+        return self._complete().__await__()
 
     async def aclose(self) -> None:
         """Stop the turn, after reading only some of its events; where it is over already this changes nothing."""
         self._used = True
-        if self._events_made is not None:
-            await self._events_made.aclose()
+        if self._turn is not None:
+            self._turn.cancel()
+            with CancelScope(shield=True):  # a reader that is cancelled waits until the session is usable again
+                await gather(self._turn, return_exceptions=True)
 
-    async def _events(self) -> AsyncGenerator[Event]:
-        if self._events_made is not None:
+    def _begin(self) -> None:
+        if self._began:
             raise UsageError("this message was sent already; call send() again to send another")
-        events = self._events_made = self._make()
-        try:
-            async for event in events:
-                self._seen.append(event)
-                yield event
-            self._done = True
-        finally:
-            await events.aclose()
+        self._began = True
 
-    async def _drained(self) -> Reply:
-        async for _ in self._events():
-            pass
-        return self.reply
+    async def _complete(self) -> Reply:
+        self._begin()
+        self._reply = await self._run(None)
+        return self._reply
+
+    async def _read(self) -> AsyncGenerator[Event]:
+        """Run the turn beside its reader. It stays in step: it goes on when the reader asks for the next event."""
+        self._begin()
+        events: Events = Queue()
+        # A task group would have to be left by the task that entered it, but an abandoned stream is closed by another.
+        turn = self._turn = create_task(self._run(events))
+        turn.add_done_callback(lambda _: events.put_nowait(None))
+        try:
+            while (event := await events.get()) is not None:
+                yield event
+                events.task_done()
+            if not turn.cancelled():
+                self._reply = await turn
+        finally:
+            await self.aclose()

@@ -1,4 +1,4 @@
-"""Skills in a session: what the user's message activates, what the model loads itself, and what that allows."""
+"""Skills of a session: activated by the user's message or loaded by the model, and the tools they allow."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from loom.protocols.tool import Tool
 LOAD: Final = "load_skill"
 """The tool by which a model loads a skill."""
 _SURE = 0.6
-"""Matches below this confidence activate nothing."""
+"""Matches below this confidence activate nothing; a description alone reaches it at best."""
 
 
 class ActiveSkills:
@@ -33,10 +33,10 @@ class ActiveSkills:
         """Those that the model may load, by name."""
         return {skill.name: skill for skill in self._skills if not skill.user_only}
 
-    def activate(self, said: str, shown: Sequence[Message]) -> list[Message]:
+    def activate(self, text: str, shown: Sequence[Message]) -> list[Message]:
         """Activate what a message asks for; returns the instructions that are not in the conversation yet."""
         self.loaded = ()
-        self.active = tuple(m.skill for m in self._matcher.match(said) if m.confidence >= _SURE)
+        self.active = tuple(m.skill for m in self._matcher.match(text) if m.confidence >= _SURE)
         wanted = [Message.user(create_active_skill_fragment(skill).text()) for skill in self.active]
         return [message for message in wanted if message not in shown]
 
@@ -52,7 +52,7 @@ class ActiveSkills:
     def refused(self, calls: Sequence[ToolCallPart]) -> dict[str, str]:
         """Why calls may not run while the active skills are, by the id of the call.
 
-        What the model loaded itself can take tools away; it gives none back that the user's own choice took.
+        A skill that the model loaded can take tools away, but not give back those that the user's skills took.
         """
         asked = [call for call in calls if call.name != LOAD or not self.loadable]
         reasons = {call.id: tool_refusal(call, self.active) or tool_refusal(call, self.loaded) for call in asked}

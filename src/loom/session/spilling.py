@@ -1,16 +1,16 @@
-"""Results too large to show: the log keeps them whole, the model sees both ends and can read the rest."""
+"""Long tool results: the log keeps all of them, the model sees both ends and can read the rest."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
-from loom.core.checkpoint import LoggedMessage
+from loom.core.checkpoint import LoggedMessage, Replacement
 from loom.core.heavy import off_loop
-from loom.core.message import JSON, Message, TextPart, ToolResultPart, ToolSpec
+from loom.core.message import JSON, Message, Part, TextPart, ToolResultPart, ToolSpec
 from loom.errors import NotFound, UsageError
 from loom.protocols.token_counter import TokenCounter
 from loom.session.config import SMALLEST_OUTPUT
-from loom.session.history import History
+from loom.session.history import SPILL, History
 
 _NOTICE: Final = SMALLEST_OUTPUT // 2
 """Characters that are set aside for the notice."""
@@ -20,7 +20,7 @@ _LINE: Final = 200
 """Characters of a line that is shown for a match."""
 
 
-class Spilling:
+class LongResults:
     """Shortens the results of one session that are longer than `limit` characters, and reads them again.
 
     Shortening is a rewrite of what is shown, like a compaction: the original stays in the log, is saved, restored and
@@ -49,12 +49,10 @@ class Spilling:
         parts = [self._shortened(part, f"{logged.id}-{n}") for n, part in enumerate(logged.message.parts)]
         short = Message(logged.message.role, tuple(parts))
         if short != logged.message:
-            both, chars = (logged.message, short), sum(map(len, map(_text_of, logged.message.parts)))
-            before, after = await off_loop(chars // 8, lambda: [self._tokens(message) for message in both])
-            self._history.shorten(logged.id, short, before=before, after=after)
-
-    def _tokens(self, message: Message) -> int:
-        return sum(map(self._counter.count_part, message.parts))
+            count, both = self._counter.count_part, (logged.message, short)
+            chars = sum(len(_text(part)) for part in logged.message.parts)
+            before, after = await off_loop(chars // 8, lambda: [sum(map(count, message.parts)) for message in both])
+            self._history.rewrite(SPILL, [Replacement((logged.id,), short)], before=before, after=after)
 
     async def run(self, input: JSON) -> str:
         """A piece of a result, or the places where a text stands in it."""
@@ -81,9 +79,9 @@ class Spilling:
                     return _text(part)
         raise NotFound(f"there is no result {id!r} in this conversation; a shortened result names its id")
 
-    def _shortened(self, part: Any, id: str) -> Any:
-        text = _text_of(part)
-        if len(text) <= self._limit:
+    def _shortened(self, part: Part, id: str) -> Part:
+        text = _text(part)
+        if not isinstance(part, ToolResultPart) or len(text) <= self._limit:
             return part
         head = (self._limit - _NOTICE) * 3 // 4
         tail = self._limit - _NOTICE - head
@@ -96,12 +94,10 @@ class Spilling:
         return ToolResultPart(part.call_id, (shown, *rest), is_error=part.is_error)
 
 
-def _text(part: ToolResultPart) -> str:
-    return "\n".join(piece.text for piece in part.content if isinstance(piece, TextPart))
-
-
-def _text_of(part: Any) -> str:
-    return _text(part) if isinstance(part, ToolResultPart) else ""
+def _text(part: Part) -> str:
+    """The text of a tool result; empty for any other part."""
+    pieces = part.content if isinstance(part, ToolResultPart) else ()
+    return "\n".join(piece.text for piece in pieces if isinstance(piece, TextPart))
 
 
 def _is_count(value: object, least: int) -> bool:

@@ -1,31 +1,36 @@
-"""The tools of a session: what the model is told of them, and running what it asks for."""
+"""The tools of a session: their specs, asking for approval, and running the calls of an answer."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Protocol
+from inspect import isawaitable, iscoroutinefunction
+from logging import getLogger
+from typing import Any, Protocol
 
-from anyio import create_task_group
+from anyio import create_task_group, to_thread
 
 from loom.context.entry import MessageEntry
 from loom.core.clock import Clock
-from loom.core.event import Event, ToolEnd, ToolStart
-from loom.core.limits import MAX_TEXT, MAX_TOOL_INPUT, MAX_TOOL_NAME, chars_in, check_length, shortened
+from loom.core.event import ToolEnd, ToolRefused, ToolStart
+from loom.core.limits import MAX_TEXT, MAX_TOOL_INPUT, MAX_TOOL_NAME, MAX_VALUE, chars_in, check_length, shortened
 from loom.core.message import DocumentPart, ImagePart, Message, TextPart, ToolCallPart, ToolResultPart, ToolSpec
 from loom.core.run import RunContext, within_run
 from loom.errors import CostExceeded, UsageError
+from loom.protocols.approve import Approve, ToolRequest
 from loom.protocols.tool import Tool, ToolOutput
 from loom.session.events import Emitter
 from loom.telemetry.bill import Bill, Ledger
+
+_log = getLogger(__name__)
 
 
 class Payer(Protocol):
     """A turn that pays for what runs inside its tools."""
 
     def spend(self, bill: Bill, counted: Collection[Ledger]) -> None:
-        """Something was spent, which stands on these ledgers already."""
+        """Add a bill, which is on these ledgers already."""
         ...
 
     def exceeded(self) -> CostExceeded | None:
@@ -42,9 +47,9 @@ def payer_above() -> Payer | None:
 
 
 class Toolbox:
-    """Tools by name. The calls of one answer run beside each other; their results come back in order."""
+    """Tools by name. The calls of one answer run concurrently; their results come back in order."""
 
-    def __init__(self, tools: Iterable[Tool], *, emitter: Emitter, clock: Clock) -> None:
+    def __init__(self, tools: Iterable[Tool], *, approve: Approve | None, emitter: Emitter, clock: Clock) -> None:
         self._tools: dict[str, Tool] = {}
         for tool in tools:
             if not isinstance(tool, Tool):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -54,6 +59,7 @@ class Toolbox:
             if tool.spec.name in self._tools:
                 raise UsageError(f"two tools are called {tool.spec.name!r}; rename one")
             self._tools[tool.spec.name] = tool
+        self._approve = approve
         self._emitter = emitter
         self._clock = clock
 
@@ -62,24 +68,17 @@ class Toolbox:
         """What the model is told, in the order given."""
         return tuple(tool.spec for tool in self._tools.values())
 
-    def started(self, calls: Sequence[ToolCallPart]) -> list[Event]:
-        """Say that the calls are about to run."""
-        return [self._emitter.emit(ToolStart, call_id=call.id, name=call.name) for call in calls]
-
     async def run(
-        self,
-        calls: Sequence[ToolCallPart],
-        refused: dict[str, str],
-        *,
-        run: RunContext,
-        payer: Payer,
-    ) -> tuple[Message, list[Event]]:
-        """Run every call in a run; those in `refused` (by id) get the reason instead. Returns results and ends.
+        self, calls: Sequence[ToolCallPart], refused: dict[str, str], *, run: RunContext, payer: Payer
+    ) -> Message:
+        """The results of all calls; those in `refused` (by id) get the reason instead.
 
         `payer` pays for what runs inside the tools.
         """
+        refused = {**refused, **await self._ask([call for call in calls if call.id not in refused], run)}
+        for call in calls:
+            await self._emitter.emit(ToolStart, call_id=call.id, name=call.name)
         results: dict[str, ToolResultPart] = {}
-        ends: list[Event] = []
 
         async def one(call: ToolCallPart) -> None:
             began = self._clock.monotonic()
@@ -87,22 +86,32 @@ class Toolbox:
             try:
                 with within_run(run), _paid_by(payer):
                     result = await self._answer(call, refused.get(call.id), MAX_TEXT // len(calls))
-            finally:  # a tool that awaits a task which somebody cancelled ends like this, and nothing else does
+            finally:  # a tool that awaits a task which was cancelled ends like this, and nothing else does
                 results[call.id] = result
                 spent = round((self._clock.monotonic() - began) * 1000)
-                ends.append(
-                    self._emitter.emit(
-                        ToolEnd, call_id=call.id, name=call.name, is_error=result.is_error, milliseconds=spent
-                    )
-                )
+                values = {"name": call.name, "is_error": result.is_error, "milliseconds": spent}
+                self._emitter.emit_nowait(ToolEnd, call_id=call.id, **values)
 
         async with create_task_group() as tasks:
             for call in calls:
                 tasks.start_soon(one, call)
-        return Message("user", tuple(results[call.id] for call in calls)), ends
+        return Message("user", tuple(results[call.id] for call in calls))
+
+    async def _ask(self, calls: Sequence[ToolCallPart], run: RunContext) -> dict[str, str]:
+        """Ask the approval hook about calls; returns the reasons of those that it refuses, by id."""
+        refused: dict[str, str] = {}
+        if self._approve is None:
+            return refused
+        for call in calls:
+            request = ToolRequest(name=call.name, arguments=call.arguments, call_id=call.id, run=run)
+            reason = await _refusal(self._approve, request)
+            if reason is not None:
+                refused[call.id] = f"the call was refused, and not made: {reason}"
+                await self._emitter.emit(ToolRefused, call_id=call.id, name=call.name, reason=reason)
+        return refused
 
     async def _answer(self, call: ToolCallPart, refusal: str | None, most: int) -> ToolResultPart:
-        """What a tool says to a call, in at most so many characters."""
+        """The result of a call, in at most so many characters."""
         tool = self._tools.get(call.name)
         if refusal is not None:
             return _failed(call, refusal)
@@ -114,7 +123,7 @@ class Toolbox:
         try:
             result = ToolResultPart(call.id, _content(await tool.run(call.input), most))
             MessageEntry(Message("user", (result,)))  # refuses what no provider takes
-        except (Exception, SystemExit) as error:  # noqa: BLE001  (whatever a tool raises is told to the model)
+        except (Exception, SystemExit) as error:  # noqa: BLE001  (the model is told of whatever a tool raises)
             return _failed(call, shortened(f"{type(error).__name__}: {error}", most))
         return result
 
@@ -143,3 +152,25 @@ def _content(output: ToolOutput, most: int) -> tuple[TextPart | ImagePart | Docu
 
 def _failed(call: ToolCallPart, reason: str) -> ToolResultPart:
     return ToolResultPart(call.id, (TextPart(reason),), is_error=True)
+
+
+async def _refusal(approve: Approve, request: ToolRequest) -> str | None:
+    """Why a call is refused; None where it may be made."""
+    try:
+        with within_run(request.run):
+            answer = await _answer(approve, request)
+    except (Exception, SystemExit) as error:  # noqa: BLE001  (a guard that cannot decide must not let anything through)
+        _log.exception("the approval of %s failed", request.name)
+        return f"its approval failed ({type(error).__name__})"
+    if answer is True:
+        return None
+    if isinstance(answer, str) and answer.strip():
+        return shortened(answer, MAX_VALUE)
+    return "it was not approved"
+
+
+async def _answer(approve: Approve, request: ToolRequest) -> Any:
+    if iscoroutinefunction(approve) or iscoroutinefunction(getattr(approve, "__call__", None)):  # noqa: B004
+        return await approve(request)  # pyright: ignore[reportGeneralTypeIssues, reportUnknownVariableType]
+    answer = await to_thread.run_sync(approve, request, abandon_on_cancel=True)
+    return await answer if isawaitable(answer) else answer

@@ -1,306 +1,251 @@
-"""One turn: recall, compile, call, run tools, append, compact when it is time, save."""
+"""One turn: recall, compile, call the model, run tools, compact when it is time, save, remember."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Collection
-from contextlib import aclosing
+from collections.abc import Collection
 
 from loom.context.entry import StringEntry
-from loom.core.checkpoint import LoggedMessage
-from loom.core.event import (
-    CheckpointSaved,
-    CompactionEnd,
-    Event,
-    MemoryRecalled,
-    MemoryRemembered,
-    Recovery,
-    TurnEnd,
-    TurnStart,
-)
+from loom.core.checkpoint import Checkpoint, LoggedMessage
+from loom.core.event import CheckpointSaved, MemoryRecalled, MemoryRemembered, Recovery, TurnEnd, TurnStart
 from loom.core.message import Message
 from loom.core.window import Window
 from loom.errors import ContextOverflow, CostExceeded, LoomError
 from loom.memory.ingest import said_in
-from loom.memory.values import Recalled, Remembered
+from loom.memory.values import Remembered
 from loom.protocols.model import ModelResponse
-from loom.session.history import is_sayable
-from loom.session.options import TurnOptions
-from loom.session.recalling import Known
-from loom.session.resuming import interrupted
+from loom.session.build import Parts
+from loom.session.history import has_content
+from loom.session.options import TurnSpec
+from loom.session.recalling import MemoryView, turn_key
 from loom.session.sending import Reply
-from loom.session.state import State
 from loom.session.tools import payer_above
 from loom.telemetry.bill import Bill, Ledger, MeteredModel
 
 
 class TurnRun:
-    """A turn in progress. `events()` does the work; the rest tells how it went.
+    """A turn in progress. With `resumed` it is a turn that was cut off, and that message began it."""
 
-    With `resumed` it is a turn that was cut off, and that message began it.
-    """
-
-    def __init__(
-        self, state: State, message: Message, options: TurnOptions, *, resumed: LoggedMessage | None = None
-    ) -> None:
-        self._state = state
+    def __init__(self, parts: Parts, message: Message, spec: TurnSpec, *, resumed: LoggedMessage | None = None) -> None:
+        self._parts = parts
+        self._emitter = parts.emitter
+        self._history = parts.history
+        self._context = parts.context
         self._message = message
-        self._options = options
+        self._spec = spec
         self._resumed = resumed
         self._above = payer_above()
-        self._start = -1
-        self._unfinished = False
         self._steps = 0
-        self._request: LoggedMessage | None = resumed
         self._tail: StringEntry | None = None
-        self._known: Known | None = None
-        self.text = ""
-        self.stop = "end"
-        self.turn = 0
-        self.checkpoint_id = ""
-        self.bill = Bill()
-        self.recalled: Recalled | None = None
-        self.remembered: Remembered | None = None
+        self._text = ""
+        self._stop = "end"
+        self._bill = Bill()
 
-    async def events(self) -> AsyncGenerator[Event]:
+    async def run(self) -> Reply:
         """Run the turn. If it fails before the model answered, it is as if it had never been sent."""
-        state, output = self._state, self._options.output
-        yield state.emitter.emit(TurnStart, turn=state.turn + 1, run_id=self._options.run.run_id)
+        history, output = self._history, self._spec.output
+        start, unfinished = len(history.log), history.unfinished
+        await self._emitter.emit(TurnStart, turn=history.turn + 1, run_id=self._spec.run.run_id)
         try:
-            state.context.tools += [output.spec] if output else []
-            async with aclosing(self._run()) as events:
-                async for event in events:
-                    yield event
+            self._context.tools += [output.spec] if output else []
+            return await self._run()
         finally:
-            state.context.step.clear()
+            self._context.step.clear()
             if output:
-                state.context.tools = [spec for spec in state.context.tools if spec is not output.spec]
-            if not self._steps and self._start >= 0 and not state.is_durable(self._start):
-                state.history.withdraw(self._start)
-                state.unfinished = self._unfinished
+                self._context.tools = [spec for spec in self._context.tools if spec is not output.spec]
+            if not self._steps and not self._parts.saver.is_durable(start):
+                history.withdraw(start)
+                history.unfinished = unfinished
 
-    def reply(self, events: tuple[Event, ...]) -> Reply:
-        """How the turn ended."""
+    async def _run(self) -> Reply:
+        history, output = self._history, self._spec.output
+        view = await self._recall()
+        request = self._begin(view)
+        while not await self._step():
+            pass
+        if self._stop == "cost" and (error := self.exceeded()) is not None:
+            await self._emitter.emit(Recovery, action="degrade", reason=str(error), attempt=1)
+        history.turn, history.unfinished = history.turn + 1, False
+        checkpoint = await self._save()
+        remembered = await self._remember(request, view)
+        await self._emitter.emit(TurnEnd, turn=history.turn, stop=self._stop, usage=self._bill.usage)
+        if output is not None:
+            output.check()
         return Reply(
-            text=self.text,
-            stop=self.stop,
-            turn=self.turn,
-            usage=self.bill.usage,
-            cost=self.bill.cost,
-            checkpoint_id=self.checkpoint_id,
-            run_id=self._options.run.run_id,
-            output=self._options.output.value if self._options.output else self.text,
-            recalled=self.recalled,
-            remembered=self.remembered,
-            events=events,
+            text=self._text,
+            stop=self._stop,
+            turn=history.turn,
+            usage=self._bill.usage,
+            cost=self._bill.cost,
+            checkpoint_id=checkpoint.id,
+            run_id=self._spec.run.run_id,
+            output=output.value if output else self._text,
+            recalled=view.found if view else None,
+            remembered=remembered,
         )
 
-    async def _run(self) -> AsyncGenerator[Event]:
-        state = self._state
-        async for event in self._recall():
-            yield event
-        self._begin()
-        while True:
-            async with aclosing(self._answer()) as events:
-                async for event in events:
-                    yield event
-            response = state.caller.response
-            assert response is not None
-            if self._is_over(response):
-                self._settle_output(response)
-                break
-            self.stop = self._ended_early() or self.stop
-            async with aclosing(self._tools(response)) as events:
-                async for event in events:
-                    yield event
-            if (ended := self._ended_early()) is not None:  # what tools spent counts, too
-                self.stop = ended
-                break
-        if self.stop == "cost" and (error := self.exceeded()) is not None:
-            yield state.emitter.emit(Recovery, action="degrade", reason=str(error), attempt=1)
-        state.turn, state.unfinished = state.turn + 1, False
-        self.turn = state.turn
-        yield await self._saved()
-        async for event in self._remember():
-            yield event
-        yield state.emitter.emit(TurnEnd, turn=state.turn, stop=self.stop, usage=self.bill.usage)
-        if self._options.output is not None:
-            self._options.output.check()
+    async def _step(self) -> bool:
+        """One answer of the model, and the calls in it; whether the turn is over."""
+        response = await self._answer()
+        if self._is_over(response):
+            self._settle_output(response)
+            return True
+        self._stop = self._ended_early() or self._stop
+        await self._run_tools(response)
+        ended = self._ended_early()  # what tools spent counts, too
+        self._stop = ended or self._stop
+        return ended is not None
 
     def _is_over(self, response: ModelResponse) -> bool:
-        """Whether the model has said its last word."""
-        if self._options.output is not None:
-            return self._options.output.is_over(response)
+        """Whether the model has given its final answer."""
+        if self._spec.output is not None:
+            return self._spec.output.is_over(response)
         return response.stop != "pause" and not response.tool_calls
 
     def _ended_early(self) -> str | None:
         """Why the model is not asked again, where it is not."""
-        if self._steps == self._state.config.max_steps:
+        if self._steps == self._parts.config.max_steps:
             return "steps"
         return "cost" if self.exceeded() is not None else None
 
     def _settle_output(self, response: ModelResponse) -> None:
-        """Close the calls of a turn whose answer has a form, and take the answer for its text."""
-        output = self._options.output
+        """Close the calls of a turn whose answer has a form, and use the answer as its text."""
+        output = self._spec.output
         if output is None:
             return
         if (closing := output.closing(response.tool_calls)) is not None:
-            self._state.history.append(closing)
-        self.text, self.stop = output.text, "end" if output.is_given else "output"
+            self._history.append(closing)
+        self._text, self._stop = output.text, "end" if output.is_given else "output"
 
-    def _begin(self) -> None:
-        """The message joins the history, behind what was recalled and activated for it."""
-        state = self._state
-        self._start = len(state.history.log)
-        self._unfinished, state.unfinished = state.unfinished, True
+    def _begin(self, view: MemoryView | None) -> LoggedMessage:
+        """Add the message to the history, after recalled memory and activated skills; returns it as logged."""
+        history = self._history
+        history.unfinished = True
         if self._resumed is not None:
-            for results in interrupted(state.history):
-                state.history.append(results)
-            self._show_recalled()
-            return
-        for instructions in state.skills.activate(self._message.text, [s.message for s in state.history.shown]):
-            state.history.append(instructions)
-        self._show_recalled()
-        self._request = state.history.append(self._message)
+            for results in history.missing_results():
+                history.append(results)
+            self._show_recalled(view)
+            return self._resumed
+        for instructions in self._parts.skills.activate(self._message.text, [s.message for s in history.shown]):
+            history.append(instructions)
+        self._show_recalled(view)
+        return history.append(self._message)
 
-    def _show_recalled(self) -> None:
-        """Show what was recalled, in the conversation or behind it; in a turn that was cut off, it is there already."""
-        state = self._state
-        text = self._known.text(state.history.shown if state.keeps_recall else ()) if self._known else ""
-        if text and not state.keeps_recall:
+    def _show_recalled(self, view: MemoryView | None) -> None:
+        """Show recalled memory, in the conversation or after it; a turn that was cut off has it there already."""
+        keeps = self._parts.keeps_recall
+        text = view.text(self._history.shown if keeps else ()) if view else ""
+        if text and not keeps:
             self._tail = StringEntry(text, role="user")
         elif text and self._resumed is None:
-            state.history.append(Message.user(text))
+            self._history.append(Message.user(text))
 
-    async def _answer(self) -> AsyncGenerator[Event]:
+    async def _answer(self) -> ModelResponse:
         """One answer of the model, after a compaction where it is time for one."""
-        state = self._state
-        state.saver.check_wanted()
-        async for event in state.compacting.if_needed():
-            self._heard(event)
-            yield event
-        retried = False
-        while True:
-            if (exceeded := self.exceeded()) is not None:
-                raise exceeded
-            if self._tail is not None:
-                state.context.step.add(self._tail)
-            window = state.context.compile(clear_volatile=False)
-            try:
-                async with aclosing(state.caller.send(window)) as events:
-                    async for event in events:
-                        yield event
-            except ContextOverflow as error:
-                if retried:
-                    raise
-                retried = True
-                yield state.emitter.emit(Recovery, action="compact", reason=str(error), attempt=1)
-                async for event in state.compacting.after_overflow(window, error):
-                    self._heard(event)
-                    yield event
-            else:
-                self._took(window)
-                return
+        self._parts.saver.check_wanted()
+        await self._parts.compaction.if_needed(self.spend)
+        window = self._compile()
+        try:
+            response = await self._parts.model.send(window)
+        except ContextOverflow as error:  # once: a smaller request that is refused as well is an error of the turn
+            await self._emitter.emit(Recovery, action="compact", reason=str(error), attempt=1)
+            await self._parts.compaction.after_overflow(window, error, self.spend)
+            window = self._compile()
+            response = await self._parts.model.send(window)
+        self._record_response(window, response)
+        return response
 
-    def _took(self, window: Window) -> None:
-        """An answer is complete: it joins the history."""
-        state = self._state
-        response = state.caller.response
-        assert response is not None
-        self.spend(Bill(requests=1, usage=response.usage, cost=state.caller.cost(response.usage)))
-        state.context.commit(window)
-        if response.message is not None and is_sayable(response.message):
-            state.history.append(response.message)
-        self.text, self.stop = response.text, response.stop
+    def _compile(self) -> Window:
+        if (exceeded := self.exceeded()) is not None:
+            raise exceeded
+        if self._tail is not None:
+            self._context.step.add(self._tail)
+        return self._context.compile(clear_volatile=False)
+
+    def _record_response(self, window: Window, response: ModelResponse) -> None:
+        """An answer is complete: it joins the history, and the turn can no longer be withdrawn."""
+        self.spend(Bill(requests=1, usage=response.usage, cost=self._parts.model.cost(response.usage)))
+        self._context.commit(window)
+        if response.message is not None and has_content(response.message):
+            self._history.append(response.message)
+        self._text, self._stop = response.text, response.stop
         self._steps += 1
 
-    def _heard(self, event: Event) -> None:
-        if isinstance(event, CompactionEnd):
-            self.spend(self._state.compacting.spent)
-
     def exceeded(self) -> CostExceeded | None:
-        """The error to say that this turn, or one above it, has cost as much as it may; None where it has not."""
-        return self._options.exceeded(self.bill) or (self._above.exceeded() if self._above else None)
+        """The error to say that this turn, or one above it, has reached its cost limit; None where it has not."""
+        return self._spec.exceeded(self._bill) or (self._above.exceeded() if self._above else None)
 
     def spend(self, bill: Bill, counted: Collection[Ledger] | None = None) -> None:
-        """Something was spent: by this turn, or, if it is `counted` somewhere, by a run inside one of its tools."""
-        model = self._state.caller.model
+        """Add a bill: of this turn, or, if it is `counted` on some ledgers, of a run inside one of its tools."""
+        model = self._parts.model.model
         own = (model.ledger,) if isinstance(model, MeteredModel) else ()
         for ledger in own if counted is not None else ():
-            if ledger not in (counted or ()):  # an agent may stand below itself
+            if ledger not in (counted or ()):  # an agent may be called by itself
                 ledger.bill += bill
-        self.bill += bill
-        self._state.usage += bill.usage
+        self._bill += bill
+        self._history.spend(bill)
         if self._above is not None:
             self._above.spend(bill, {*(counted or ()), *own})
 
-    async def _tools(self, response: ModelResponse) -> AsyncGenerator[Event]:
-        state = self._state
-        calls = response.tool_calls
+    async def _run_tools(self, response: ModelResponse) -> None:
+        parts, calls, output = self._parts, response.tool_calls, self._spec.output
         if calls:
             refused = self._refused(response)
-            async for event in state.approving.ask(calls, refused, self._options.run):
-                yield event
-            for event in state.tools.started(calls):
-                yield event
-            results, ends = await state.tools.run(calls, refused, run=self._options.run, payer=self)
-            for event in ends:
-                yield event
-            logged = state.history.append(results)
-            if state.spilling is not None:
-                await state.spilling.shorten(logged)
-        elif self._options.output is not None and self._ended_early() is None:
-            for again in self._options.output.again():
-                state.history.append(again)
-        yield await self._saved()
+            results = self._history.append(await parts.tools.run(calls, refused, run=self._spec.run, payer=self))
+            if parts.long_results is not None:
+                await parts.long_results.shorten(results)
+        elif output is not None and self._ended_early() is None:
+            for again in output.again():
+                self._history.append(again)
+        await self._save()
 
     def _refused(self, response: ModelResponse) -> dict[str, str]:
         """Why calls are not run, by their ids."""
         if response.stop == "length":
             reason = "the answer was cut off before the call was complete; make it again, with less input"
-        elif self.stop == "steps":
-            reason = f"this turn has had its {self._state.config.max_steps} steps; the call was not made"
+        elif self._stop == "steps":
+            reason = f"this turn has had its {self._parts.config.max_steps} steps; the call was not made"
         elif (error := self.exceeded()) is not None:
             reason = f"{error.reason}; the call was not made"
         else:
-            output = self._options.output
-            answered = output.refused(response.tool_calls) if output else {}
-            return {**self._state.skills.refused(response.tool_calls), **answered}
+            output = self._spec.output
+            wrong = output.refused(response.tool_calls) if output else {}
+            return {**self._parts.skills.refused(response.tool_calls), **wrong}
         return {call.id: reason for call in response.tool_calls}
 
-    async def _saved(self) -> Event:
-        state = self._state
-        checkpoint = await state.save()
-        self.checkpoint_id = checkpoint.id
-        return state.emitter.emit(CheckpointSaved, checkpoint_id=checkpoint.id, turn=checkpoint.turn)
+    async def _save(self) -> Checkpoint:
+        checkpoint = await self._parts.saver.save(self._history)
+        await self._emitter.emit(CheckpointSaved, checkpoint_id=checkpoint.id, turn=checkpoint.turn)
+        return checkpoint
 
-    async def _recall(self) -> AsyncGenerator[Event]:
-        memory = self._state.memory
-        if memory is not None:
-            try:
-                self._known = await memory.known(self._message.text, self._state.history)
-                self.recalled = self._known.found
-            except LoomError as error:
-                yield self._degraded("nothing was recalled", error)
-            if self.recalled is not None:
-                ids = tuple(hit.item.id for hit in self.recalled.hits)
-                tokens = self.recalled.tokens
-                yield self._state.emitter.emit(MemoryRecalled, ids=ids, count=len(ids), tokens=tokens)
+    async def _recall(self) -> MemoryView | None:
+        """Look into memory; where that fails, the turn goes on without it."""
+        if self._parts.memory is None:
+            return None
+        try:
+            view = await self._parts.memory.view(self._message.text, self._history)
+        except LoomError as error:
+            await self._degrade("nothing was recalled", error)
+            return None
+        if view.found is not None:
+            ids = tuple(hit.item.id for hit in view.found.hits)
+            await self._emitter.emit(MemoryRecalled, ids=ids, count=len(ids), tokens=view.found.tokens)
+        return view
 
-    async def _remember(self) -> AsyncGenerator[Event]:
-        state = self._state
-        if state.memory is not None:
-            assert self._request is not None
-            key = f"turn:{self._request.id}"
-            try:
-                state.saver.check_wanted()
-                answer = self.text if state.config.remember_answers else ""
-                said = said_in(self._message)
-                self.remembered = await state.memory.remember(key, said, answer, known=self._known)
-            except LoomError as error:
-                yield self._degraded("this turn was not remembered", error)
-            else:
-                ids, left_out = tuple(r.id for r in self.remembered.kept), len(self.remembered.skipped)
-                yield state.emitter.emit(MemoryRemembered, ids=ids, count=len(ids), skipped=left_out)
+    async def _remember(self, request: LoggedMessage, view: MemoryView | None) -> Remembered | None:
+        """Keep the exchange in memory; where that fails, the answer is still there."""
+        parts = self._parts
+        if parts.memory is None:
+            return None
+        try:
+            parts.saver.check_wanted()
+            answer = self._text if parts.config.remember_answers else ""
+            done = await parts.memory.remember(turn_key(request.id), said_in(self._message), answer, view=view)
+        except LoomError as error:
+            await self._degrade("this turn was not remembered", error)
+            return None
+        ids = tuple(record.id for record in done.kept)
+        await self._emitter.emit(MemoryRemembered, ids=ids, count=len(ids), skipped=len(done.skipped))
+        return done
 
-    def _degraded(self, what: str, error: LoomError) -> Event:
-        return self._state.emitter.emit(Recovery, action="degrade", reason=f"{what}: {error}", attempt=1)
+    async def _degrade(self, what: str, error: LoomError) -> None:
+        await self._emitter.emit(Recovery, action="degrade", reason=f"{what}: {error}", attempt=1)

@@ -1,4 +1,4 @@
-"""The bill: requests to models, the tokens of their answers and what they cost, counted where a request is made."""
+"""Bill: model requests, their tokens and their cost, counted where a request is made."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from loom.protocols.model import Chunk, KnowsWindow, Model, ModelRequest, ModelR
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bill:
-    """What some requests to models came to. A request that failed counts as a request, and has no tokens."""
+    """The sum of some model requests. A request that failed counts as a request, and has no tokens."""
 
     requests: int = 0
     usage: Usage = field(default_factory=Usage)
@@ -39,17 +39,17 @@ class Ledger:
         self.bill = Bill()
 
     def sent(self) -> None:
-        """A request is sent."""
+        """Count a request."""
         self.bill += Bill(requests=1)
 
     def answered(self, usage: Usage, info: ModelInfo | None = None) -> None:
-        """A request was answered by a model; one that nothing is known of has no price."""
+        """Count the tokens of an answer; a model without an entry in the catalogue has no price."""
         cost = info.cost(usage) if info else None
         self.bill += Bill(usage=usage, cost=cost if usage != Usage() else 0.0)
 
 
 class MeteredModel:
-    """A model whose requests stand on a ledger. In everything else it is the model inside."""
+    """A model whose requests are counted on a ledger. In everything else it is the model inside."""
 
     def __init__(self, model: Model, ledger: Ledger) -> None:
         self._model = model
@@ -66,14 +66,14 @@ class MeteredModel:
         return self._model.name
 
     async def complete(self, request: ModelRequest) -> ModelResponse:
-        """The whole answer."""
+        """The complete answer."""
         self._ledger.sent()
         response = await self._model.complete(request)
         self._ledger.answered(response.usage, info_of(self.name))
         return response
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[Chunk]:
-        """The answer as it comes; the last item is the whole ModelResponse."""
+        """The answer in pieces; the last item is the complete ModelResponse."""
         self._ledger.sent()
         chunks = self._model.stream(request)
         try:
@@ -91,7 +91,7 @@ class MeteredModel:
 
 
 class _Windowed(MeteredModel):
-    """The same for a model that knows its own window: only then is there one to ask for."""
+    """The same for a model that knows its own window: isinstance() must see `context_window` only then."""
 
     @property
     def context_window(self) -> int:
@@ -106,7 +106,7 @@ def metered(model: Model, ledger: Ledger) -> MeteredModel:
 
 
 def info_of(name: str) -> ModelInfo:
-    """What the catalogue knows of a model, by `provider:model`."""
+    """The entry of the catalogue for a model, by `provider:model`."""
     head, colon, rest = name.partition(":")
     provider = KNOWN_AS.get(head.lower(), head.lower())
     return find_model(rest, provider) if colon and provider in Catalog.current().providers else find_model(name)

@@ -1,6 +1,6 @@
 """The spans of a session, under the GenAI names of OpenTelemetry. Without a tracer set up they cost next to nothing.
 
-Content (what was said) never goes into a span: only names, counts and ids do.
+The content of messages never goes into a span: only names, counts and ids do.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Value: TypeAlias = str | int | float | bool
 class SessionSpans:
     """Turns the events of one session into spans: a turn, and inside it calls, tools and compactions.
 
-    No span becomes the current one: events come out of a generator, whose reader has a current span of its own.
+    No span becomes the current one: the reader of a turn has a current span of its own.
     """
 
     def __init__(self, session_id: str) -> None:
@@ -48,7 +48,7 @@ class SessionSpans:
         """Follow an event."""
         match event:
             case TurnStart():
-                self._end_turn(Usage())  # one whose reader walked away
+                self._end_turn(Usage())  # one that never ended
                 run = {"loom.run.id": event.run_id} if event.run_id else {}
                 self._turn = self._start("invoke_agent", {"gen_ai.operation.name": "invoke_agent", **run})
             case SessionEnd():

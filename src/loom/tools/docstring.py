@@ -1,8 +1,9 @@
-"""Reading a docstring: what a function does, and what it says of each parameter."""
+"""Reads docstrings: the summary of a function, and the text of each parameter."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
 from inspect import cleandoc
 
 _GOOGLE = re.compile(r"(?:Args|Arguments|Parameters|Params):")
@@ -11,90 +12,76 @@ _SECTION = re.compile(
 )
 _REST = re.compile(r":(?:param|parameter|arg|argument)\s(?:[^:]*\s)?(\w+)\s*:\s*(.*)")
 _ENTRY = re.compile(r"\*{0,2}(\w+)\s*(?:\([^)]*\)\s*)?:\s*(.*)")
-_NUMPY_ENTRY = re.compile(r"(\w+)\s*(?::.*)?")
+_NUMPY_ENTRY = re.compile(r"(\w+)\s*(?::.*)?()")
 
 
 def read_docstring(text: str | None) -> tuple[str, dict[str, str]]:
-    """What stands before the first section, as one paragraph to each of its own, and the text of each parameter.
+    """The text before the first section, each paragraph on one line, and the text of each parameter.
 
-    Google (`Args:`), reST (`:param name:`) and numpy (`Parameters`, underlined) are understood.
+    Google (`Args:`), reST (`:param name:`) and numpy (`Parameters`, underlined) are understood. It is our own because
+    docstring-parser finds fewer parameters: one line that does not fit a style makes it drop the whole section.
     """
     lines = cleandoc(text or "").splitlines()
     start = next((n for n in range(len(lines)) if _is_section(lines, n)), len(lines))
     paragraphs = "\n".join(lines[:start]).split("\n\n")
     summary = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs if paragraph.strip())
-    return summary, _google(lines) or _numpy(lines) or _rest(lines)
+    return summary, _joined(_google(lines)) or _joined(_numpy(lines)) or _joined(_rest(lines))
 
 
 def _is_section(lines: list[str], n: int) -> bool:
-    line = lines[n]
+    line = lines[n].rstrip()
     if line.startswith(":"):
         return re.match(r":\w[^:]*:", line) is not None
-    return _SECTION.fullmatch(line.rstrip()) is not None and (line.rstrip().endswith(":") or _is_underlined(lines, n))
+    return _SECTION.fullmatch(line) is not None and (line.endswith(":") or _is_underlined(lines, n))
 
 
 def _is_underlined(lines: list[str], n: int) -> bool:
     return n + 1 < len(lines) and re.fullmatch(r"-{3,}\s*", lines[n + 1]) is not None
 
 
-def _google(lines: list[str]) -> dict[str, str]:
-    start = next((n for n, line in enumerate(lines) if _GOOGLE.fullmatch(line.rstrip())), None)
-    if start is None:
-        return {}
-    found: list[tuple[str, list[str]]] = []
-    depth: int | None = None
-    for line in lines[start + 1 :]:
-        if not line.strip():
-            continue
+# Each style yields the lines of its parameters, and the match of those that begin a parameter.
+
+
+def _google(lines: list[str]) -> Iterator[tuple[str, re.Match[str] | None]]:
+    start = next((n for n, line in enumerate(lines, 1) if _GOOGLE.fullmatch(line.rstrip())), len(lines))
+    depth = 0
+    for line in filter(str.strip, lines[start:]):
         indent = len(line) - len(line.lstrip())
         if not indent:
-            break
-        depth = indent if depth is None else depth
-        entry = _ENTRY.fullmatch(line.strip()) if indent == depth else None
-        _take(found, line, entry)
-    return _joined(found)
+            return
+        depth = depth or indent
+        yield line, _ENTRY.fullmatch(line.strip()) if indent == depth else None
 
 
-def _numpy(lines: list[str]) -> dict[str, str]:
-    head = (n for n, line in enumerate(lines) if line.rstrip() == "Parameters" and _is_underlined(lines, n))
-    start = next(head, None)
-    if start is None:
-        return {}
-    found: list[tuple[str, list[str]]] = []
-    for n in range(start + 2, len(lines)):
-        line = lines[n]
+def _numpy(lines: list[str]) -> Iterator[tuple[str, re.Match[str] | None]]:
+    heads = (n for n, line in enumerate(lines) if line.rstrip() == "Parameters" and _is_underlined(lines, n))
+    for n in range(next(heads, len(lines)) + 2, len(lines)):
         if _is_underlined(lines, n):
-            break
-        if not line.strip():
-            continue
-        if line[0].isspace():
-            _take(found, line, None)
-        elif entry := _NUMPY_ENTRY.fullmatch(line.strip()):
-            found.append((entry[1], []))
-    return _joined(found)
+            return
+        entry = _NUMPY_ENTRY.fullmatch(lines[n].rstrip())
+        if entry or lines[n][:1].isspace():
+            yield lines[n], entry
 
 
-def _rest(lines: list[str]) -> dict[str, str]:
-    found: list[tuple[str, list[str]]] = []
+def _rest(lines: list[str]) -> Iterator[tuple[str, re.Match[str] | None]]:
     inside = False
     for line in lines:
         if line.startswith(":") or not line.strip():
             entry = _REST.fullmatch(line.rstrip())
             inside = entry is not None
-            _take(found, "", entry)
+            yield "", entry
         elif inside and line[0].isspace():
-            _take(found, line, None)
-    return _joined(found)
+            yield line, None
 
 
-def _take(found: list[tuple[str, list[str]]], line: str, entry: re.Match[str] | None) -> None:
-    """Begin another parameter, or go on with the last one."""
-    if entry is not None:
-        found.append((entry[1], [entry[2]]))
-    elif found:
-        found[-1][1].append(line)
-
-
-def _joined(found: list[tuple[str, list[str]]]) -> dict[str, str]:
-    texts = {name: " ".join(" ".join(lines).split()) for name, lines in found}
-    return {name: text for name, text in texts.items() if text}
+def _joined(found: Iterable[tuple[str, re.Match[str] | None]]) -> dict[str, str]:
+    texts: dict[str, list[str]] = {}
+    name = ""
+    for line, entry in found:
+        if entry is not None:
+            name = entry[1]
+            texts[name] = [entry[2]]
+        elif name:
+            texts[name].append(line)
+    joined = {name: " ".join(" ".join(pieces).split()) for name, pieces in texts.items()}
+    return {name: text for name, text in joined.items() if text}

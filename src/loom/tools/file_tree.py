@@ -1,4 +1,4 @@
-"""The files of one user: paths that cannot leave their root, and texts that are blocks of his memory."""
+"""The files of one user: paths that cannot leave their root, and texts that are blocks of their memory."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _AFTER: Final = chr(ord(FILE[-1]) + 1)
 
 
 def path_of(path: str) -> str:
-    """A path as it is kept; refuses whatever does not plainly lie under the root.
+    """A path as it is stored; refuses any that does not plainly lie under the root.
 
-    Nothing is decoded, folded or resolved: a path that another reader could take for another one is no path.
+    Nothing is decoded, folded or resolved: a path that another program could read as a different one is refused.
     """
     if len(path) > _MAX_PATH + 1:
         raise ToolError(f"Path is too long: {len(path):,} characters; at most {_MAX_PATH} are allowed")
@@ -62,7 +62,7 @@ def size_of(characters: int) -> str:
 
 
 class FileTree:
-    """The files of a user as they are now. A change that another one came before raises StoreConflict."""
+    """The files of a user as they are now. Writing after a concurrent change raises StoreConflict."""
 
     def __init__(self, memory: Memory, scope: Scope, clock: Clock, files: dict[str, WorkingBlock]) -> None:
         self._store = memory.store

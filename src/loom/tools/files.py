@@ -1,4 +1,4 @@
-"""The memory tool of Anthropic, for any model: files under /memories, one tree to a user, kept in a memory's store."""
+"""Anthropic's memory tool, for any model: files under /memories, one tree for each user, in a memory's store."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _DESCRIPTION = (
     "new_path). Look at /memories before you begin."
 )
 _PLACES = 20
-"""Places of a text that an error names at the most."""
+"""The most places of a text that an error names."""
 _NEEDS = {
     "view": ("path",),
     "create": ("path", "file_text"),
@@ -37,8 +37,8 @@ _NEEDS = {
 def memory_files(memory: Memory, *, clock: Clock | None = None) -> FunctionTool:
     """The tool `memory`: Anthropic knows it as `memory_20250818`, other models by its schema.
 
-    Each user has files of his own. They are not shown in a turn unless the model looks at them, and go when the user
-    is forgotten.
+    Each user has their own files. They are not shown in a turn unless the model looks at them, and are deleted when the
+    user is forgotten.
     """
     files = _Files(memory, clock or SystemClock())
     native = {"anthropic": {"type": "memory_20250818", "name": "memory"}}
@@ -141,7 +141,7 @@ async def _replace(tree: FileTree, path: str, old: str, new: str) -> str:
 
 
 def _places(text: str, wanted: str) -> list[int]:
-    """Where a text stands in another, the first places of many."""
+    """The first places of a text in another."""
     found: list[int] = []
     place = text.find(wanted)
     while place >= 0 and len(found) < _PLACES:

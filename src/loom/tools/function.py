@@ -82,7 +82,7 @@ class FunctionTool:
             result = await self._called(arguments)
             if not isinstance(result, list | dict | tuple | set):
                 return self._worded(result)
-            # It may hold anything, and nobody knows how much before it is written out.
+            # It may hold anything, and its size is not known before it is written out.
             return await to_thread.run_sync(self._worded, cast("object", result), abandon_on_cancel=True)
         raise ToolError(f"{self.spec.name} took longer than {self._timeout:g} seconds and was stopped")
 

@@ -1,4 +1,4 @@
-"""Tools with which a model looks into its user's memory, and changes it."""
+"""Tools with which a model searches and changes the memory of its user."""
 
 from __future__ import annotations
 

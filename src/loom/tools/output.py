@@ -1,4 +1,4 @@
-"""What a function returned, as a model reads it."""
+"""Return values of tools, in the form a model reads."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def as_output(value: Any) -> ToolOutput:
     """Text as it is, parts as they are, nothing as "done", anything else as JSON; both ends of what is too long.
 
     Raises:
-        TypeError: there is no such form for it; the message says what to return instead.
+        TypeError: it has no such form; the message says what to return instead.
     """
     if value is None:
         return "done"

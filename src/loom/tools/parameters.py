@@ -1,4 +1,4 @@
-"""The parameters of a function: their JSON schema, and reading what a model sent for them."""
+"""The parameters of a function: their JSON schema, and the validation of what a model sends."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class _Untitled(GenerateJsonSchema):
 
 
 class Parameters:
-    """What a function takes, as a model sees it.
+    """The parameters of a function, as a model sees them.
 
-    Values are read leniently where nothing is lost by it: "5" is a number, 5 a text, and JSON in a text is what it
-    says, where the text itself is not wanted.
+    Values are read leniently where nothing is lost by it: "5" is a number, 5 a text, and JSON in a text is parsed where
+    a text is not wanted.
     """
 
     def __init__(self, function: Callable[..., Any], called: str, documented: Mapping[str, str]) -> None:
@@ -68,16 +68,16 @@ class Parameters:
         return {self._names[field]: getattr(checked, field) for field in checked.model_fields_set}
 
     def _read_again(self, given: dict[str, Any], error: ValidationError) -> BaseModel:
-        """Once more, with texts that hold JSON taken for what they hold."""
+        """Try once more, with texts that hold JSON parsed."""
         parsed = _parsed(given, {str(e["loc"][0]) for e in error.errors() if e["loc"]})
         if parsed is None:
-            raise ValueError(self._said(error)) from error
+            raise ValueError(self._describe(error)) from error
         try:
             return self._model.model_validate(parsed)
         except ValidationError:
-            raise ValueError(self._said(error)) from error
+            raise ValueError(self._describe(error)) from error
 
-    def _said(self, error: ValidationError) -> str:
+    def _describe(self, error: ValidationError) -> str:
         wrong = [f"{'.'.join(map(str, e['loc'])) or 'input'}: {e['msg']}" for e in error.errors()]
         if any(e["type"] == "extra_forbidden" for e in error.errors()):
             wrong.append(f"the parameters are {', '.join(self._names.values()) or 'none'}")
@@ -98,7 +98,7 @@ class Parameters:
 
 
 def _parameters(function: Callable[..., Any], called: str) -> list[inspect.Parameter]:
-    """The parameters that a model may give; what a partial has fixed is not its business."""
+    """The parameters that a model may give; those that a partial has fixed are left out."""
     try:
         signature = inspect.signature(function, eval_str=True)
     except NameError as error:
@@ -106,7 +106,7 @@ def _parameters(function: Callable[..., Any], called: str) -> list[inspect.Param
             f"the type hints of {called} cannot be read: {error}; define the type in its module"
         ) from error
     except (TypeError, ValueError) as error:
-        raise UsageError(f"{function!r} is no function whose parameters can be read: {error}") from error
+        raise UsageError(f"{function!r} is not a function whose parameters can be read: {error}") from error
     fixed: set[str] = set()
     while isinstance(function, partial):
         fixed |= set(function.keywords)
@@ -132,7 +132,7 @@ def _object(input: JSON) -> dict[str, Any]:
         except ValueError as error:
             raise ValueError(f"it is not valid JSON ({error}); send one JSON object") from error
     if not isinstance(input, dict | None) and input != "":
-        raise ValueError("it is no JSON object; send one, with a field for each parameter")
+        raise ValueError("it is not a JSON object; send one, with a field for each parameter")
     return dict(input or {})  # pyright: ignore[reportUnknownArgumentType]
 
 

@@ -1,4 +1,4 @@
-"""Who a tool works for: the scope of the run, without threading it through every signature."""
+"""The run that a tool was called in, without passing it through every signature."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from loom.errors import UsageError
 
 
 def get_run_context() -> RunContext:
-    """The run that calls; inside any tool, sync or async, however deep.
+    """The run of the tool that calls this, sync or async, however deep.
 
     Raises:
-        UsageError: no run calls.
+        UsageError: it was called outside a run.
     """
     context = current_run()
     if context is None:
         raise UsageError(
-            "there is no run here; get_run_context() is for code that a tool runs (in a test: "
+            "not inside a run; get_run_context() is for code that a tool runs (in a test: "
             "with loom.testing.run_context(user_id=...))"
         )
     return context

@@ -1,4 +1,4 @@
-"""Compaction: when a history is made smaller, what stays of it, and what stands for the rest."""
+"""Compaction: when a history is made smaller, what stays of it, and what replaces the rest."""
 
 from __future__ import annotations
 

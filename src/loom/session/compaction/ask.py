@@ -1,4 +1,4 @@
-"""Asking a model to put a history into words."""
+"""Ask: how a strategy asks a model about a history."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def ask_model(model: Model) -> Ask:
     """
 
     async def ask(history: Sequence[Shown], instruction: str, *, max_output: int) -> ModelResponse:
-        said = tuple(message for item in history if (message := _as_text(item.message)) is not None)
+        texts = tuple(message for item in history if (message := _as_text(item.message)) is not None)
         settings = ModelSettings(max_output=max_output)
-        return await model.complete(ModelRequest(messages=(*said, Message.user(instruction)), settings=settings))
+        return await model.complete(ModelRequest(messages=(*texts, Message.user(instruction)), settings=settings))
 
     return ask
 

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TypedDict
-
 from loom.errors import UsageError
 from loom.protocols.compactor import Compactor
 from loom.session.compaction.ask import Ask, ask_model
 from loom.session.compaction.chain import Chain
 from loom.session.compaction.clear_tools import ClearTools
-from loom.session.compaction.config import CompactionConfig, Retain
+from loom.session.compaction.config import CompactionConfig
+from loom.session.compaction.cut import CutOptions
 from loom.session.compaction.hierarchical import Hierarchical
 from loom.session.compaction.sliding_window import SlidingWindow
 from loom.session.compaction.snapshot import Snapshot
 from loom.session.compaction.summarize import Summarize
 from loom.session.compaction.truncate import Truncate
 
-
-class _Common(TypedDict):
-    """What every strategy that cuts is told."""
-
-    retain: Retain
-    binds_thinking: bool
-    max_messages: int | None
+_PLAIN = {"truncate": Truncate, "sliding_window": SlidingWindow, "snapshot": Snapshot}
+_ASKING = {"summarize": Summarize, "hierarchical": Hierarchical}
 
 
 def build(config: CompactionConfig, *, ask: Ask | None = None, binds_thinking: bool = True) -> Chain:
@@ -30,11 +24,11 @@ def build(config: CompactionConfig, *, ask: Ask | None = None, binds_thinking: b
 
     Args:
         config: what is wanted.
-        ask: who writes summaries, unless the configuration names a model for that.
+        ask: asks for summaries, unless the configuration names a model for that.
         binds_thinking: whether the model refuses thinking whose past was edited.
     """
     by_count = config.trigger.type == "messages"
-    common = _Common(
+    common = CutOptions(
         retain=config.retain,
         binds_thinking=binds_thinking,
         max_messages=max(2, int((config.trigger.threshold or 0) * config.target)) if by_count else None,
@@ -43,23 +37,18 @@ def build(config: CompactionConfig, *, ask: Ask | None = None, binds_thinking: b
         raise UsageError(f"summary_model is the name {config.summary_model!r}; open it first, with open_model()")
     asked = ask if config.summary_model is None else ask_model(config.summary_model)
     clear = ClearTools(config.clear_tools, binds_thinking=binds_thinking)
-    # Clearing leaves the number of messages as it is, so it is no answer to a trigger that counts them.
+    # Clearing leaves the number of messages as it is, so it cannot answer a trigger that counts them.
     cheap = clear if config.clear_tools.enabled and not by_count else None
-    strategies = [s if not isinstance(s, str) else _made(s, clear, asked, common) for s in config.strategies]
-    return Chain(strategies, cheap=cheap, last=Truncate(**common))
-
-
-def _made(name: str, clear: ClearTools, ask: Ask | None, common: _Common) -> Compactor:
-    match name:
-        case "truncate":
-            return Truncate(**common)
-        case "sliding_window":
-            return SlidingWindow(**common)
-        case "snapshot":
-            return Snapshot(**common)
-        case "clear_tools":
-            return clear
-        case _:
-            if ask is None:
-                raise UsageError(f"the strategy {name} needs a model; give ask=, or summary_model in the configuration")
-            return (Summarize if name == "summarize" else Hierarchical)(ask, **common)
+    made: list[Compactor] = []
+    for strategy in config.strategies:
+        if not isinstance(strategy, str):
+            made.append(strategy)
+        elif strategy == "clear_tools":
+            made.append(clear)
+        elif strategy in _PLAIN:
+            made.append(_PLAIN[strategy](**common))
+        elif asked is None:
+            raise UsageError(f"the strategy {strategy} needs a model; give ask=, or summary_model in the configuration")
+        else:
+            made.append(_ASKING[strategy](asked, **common))
+    return Chain(made, cheap=cheap, last=Truncate(**common))

@@ -1,4 +1,4 @@
-"""Replacing old tool results by one line each: what was asked, how much came, how it began."""
+"""Replaces old tool results by one line each: the call, the size of its result, and its beginning."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import replace
 
 from loom.core.checkpoint import Replacement, Shown
 from loom.core.message import Part, TextPart, ToolCallPart, ToolResultPart, plain
-from loom.errors import CannotCompact, UsageError
+from loom.errors import CannotCompact
 from loom.protocols.compactor import Rewrite
 from loom.protocols.token_counter import TokenCounter
 from loom.session.compaction.config import ClearToolsOptions
-from loom.session.compaction.cut import rewritten, shown_tokens
+from loom.session.compaction.cut import is_within, rewritten, shown_tokens
 from loom.session.compaction.shorten import describe, one_line
 from loom.session.rounds import current_request
 
@@ -35,24 +35,16 @@ class ClearTools:
         self._binds_thinking = binds_thinking
 
     async def compact(
-        self,
-        shown: Sequence[Shown],
-        *,
-        target: int,
-        counter: TokenCounter,
-        keep: AbstractSet[str] = frozenset(),
+        self, shown: Sequence[Shown], *, target: int, counter: TokenCounter, keep: AbstractSet[str] = frozenset()
     ) -> Rewrite:
         """A rewrite that brings `shown` down to `target` tokens by clearing alone."""
-        if target < 0:
-            raise UsageError(f"the target of a compaction is {target}; give 0 or more tokens")
-        size = shown_tokens(shown, counter)
-        if size <= target:
+        if is_within(shown, target, counter):
             return Rewrite(replacements=())
         request = current_request(shown)
         untouched = keep if request is None else {*keep, request.id}
         found = self._cleared(shown, counter, untouched)
         rewrite = rewritten(shown, found, keep=untouched, binds_thinking=self._binds_thinking)
-        left = size - _saved(shown, rewrite, counter)
+        left = shown_tokens(shown, counter) - _saved(shown, rewrite, counter)
         if left > target:
             raise CannotCompact(
                 f"clearing {len(found)} messages with tool results leaves {left:,} tokens and the target is "

@@ -46,8 +46,8 @@ class Retain:
     """How much of the end of a history stays as it is: so many messages or tokens, or a share of its tokens.
 
     It is rounded down to whole rounds; where one round alone is larger, to whole units of it. 0 keeps nothing
-    but the current request. It is a wish: the target of a pass comes first, and room for a record of what goes. A
-    `firm` one comes before the record, and keeps the newest answer too; that is how compact() on demand takes it.
+    but the current request. The target of a pass comes first, and room for a summary message. A `firm` one comes before
+    that message, and keeps the newest answer too: compact() on demand uses it so.
     """
 
     type: RetainType = "messages"
@@ -90,7 +90,7 @@ class ClearToolsOptions:
     keep: int = 3
     """The newest results stay."""
     exclude: tuple[str, ...] = ()
-    """Tools whose results stay whatever happens: those that cannot be asked again."""
+    """Tools whose results always stay: those that cannot be called again."""
     min_tokens: int = 150
     """Smaller results stay."""
 
@@ -110,8 +110,7 @@ class CompactionConfig:
     failed, and truncation comes last without being asked.
 
     `target` is the share of the trigger that a pass must reach. At 1 the next message would trigger again, and
-    every pass costs the cached prefix; near 0 much is given away that had room. Half leaves as much
-    room as the history that stays.
+    every pass costs the cached prefix; near 0 much is dropped that had room. Half leaves as much room as it keeps.
     """
 
     trigger: Trigger = field(default_factory=Trigger)
@@ -119,8 +118,8 @@ class CompactionConfig:
     strategy: Strategy = "summarize"
     target: float = 0.5
     summary_model: Model | str | None = None
-    """Who writes summaries, as a model or by name (`provider:model`); None: the session's own model, which has the
-    history in its cache."""
+    """The model that writes summaries, or its name (`provider:model`); None: the session's own, which has the history
+    in its cache."""
     timeout: float = 120.0
     """Seconds that one summary may take; then the next strategy is tried."""
     clear_tools: ClearToolsOptions = field(default_factory=ClearToolsOptions)
@@ -145,7 +144,7 @@ class CompactionConfig:
             if isinstance(strategy, str):
                 _check_choice(strategy, STRATEGIES, "a compaction strategy")
             elif not isinstance(strategy, Compactor):  # pyright: ignore[reportUnnecessaryIsInstance]
-                raise UsageError(f"{strategy!r} is no strategy; give one of {', '.join(STRATEGIES)}, or a Compactor")
+                raise UsageError(f"{strategy!r} is not a strategy; give one of {', '.join(STRATEGIES)}, or a Compactor")
         if not self.strategies:
             raise UsageError("no compaction strategy was given; name one, or use the trigger `disabled`")
 
@@ -163,7 +162,7 @@ class CompactionConfig:
         """
         if value is None or isinstance(value, CompactionConfig):
             return value or cls()
-        values = _known(value, cls, "compaction")
+        values = settings_in(value, cls, "compaction")
         for name, kind in (("trigger", Trigger), ("retain", Retain), ("clear_tools", ClearToolsOptions)):
             if name in values and not isinstance(values[name], kind):
                 values[name] = _read(kind, values[name], name)
@@ -175,7 +174,7 @@ class CompactionConfig:
 def _read(kind: type[Trigger | Retain | ClearToolsOptions], value: object, name: str) -> object:
     if kind is ClearToolsOptions and isinstance(value, bool):
         return ClearToolsOptions(enabled=value)
-    values = _known(value, kind, name)
+    values = settings_in(value, kind, name)
     if kind is not ClearToolsOptions and "type" not in values:
         raise UsageError(f"{name} is {value!r}, which has no type; give one, such as {{'type': 'messages', ...}}")
     if kind is Trigger:
@@ -183,7 +182,8 @@ def _read(kind: type[Trigger | Retain | ClearToolsOptions], value: object, name:
     return kind(**values)
 
 
-def _known(value: object, kind: type[Any], name: str) -> dict[str, Any]:
+def settings_in(value: object, kind: type[Any], name: str) -> dict[str, Any]:
+    """The settings of a mapping, by the names of the fields of a class; refuses others."""
     if not isinstance(value, Mapping):
         raise UsageError(f"{name} is {value!r}; give a dict or a {kind.__name__}")
     values = {str(key): given for key, given in cast("Mapping[Any, Any]", value).items()}

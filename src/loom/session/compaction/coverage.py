@@ -1,4 +1,4 @@
-"""What a rewrite still tells of the messages it replaces, and a list of facts that makes it tell more."""
+"""Coverage: which facts of the replaced messages a rewrite still contains, and a list of those that it lacks."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from loom.core.checkpoint import Shown
 from loom.core.message import Message
 from loom.core.words import query_terms
 from loom.protocols.compactor import Rewrite
-from loom.session.compaction.facts import Facts, facts_in, facts_of, numbers_in, paths_in, text_of, urls_in
+from loom.session.compaction.facts import facts_in, numbers_in, paths_in, text_of, urls_in
 
 _MOST: Final = 1_000
-"""Facts of one kind that are looked for: each one is a walk through the whole replacement."""
+"""Facts of one kind that are looked for: each one is a search through the whole replacement."""
 _SAME: Final = 0.6
-"""The share of its words from which on a decision counts as told."""
+"""The share of its words from which on a decision counts as contained: a summary says it in other words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Covered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coverage:
-    """What a rewrite still tells of the messages it replaces. What is missing comes back with the originals.
+    """Which facts of the replaced messages a rewrite still contains. The others come back with the originals.
 
     Of each kind the first thousand facts are compared.
     """
@@ -46,15 +46,23 @@ class Coverage:
 
     @property
     def missing(self) -> int:
-        """How many facts are not told any more."""
+        """How many facts are no longer contained."""
         return sum(len(kind.missing) for kind in (self.paths, self.numbers, self.names, self.decisions))
 
 
 def coverage(shown: Sequence[Shown], rewrite: Rewrite) -> Coverage:
     """The coverage of a rewrite of `shown`."""
     covered = rewrite.covered
+    facts = facts_in("\n".join(text_of(item.message) for item in shown if item.id in covered))
     told = "\n".join(text_of(r.message) for r in rewrite.replacements if r.message is not None)
-    return _compare(facts_of(item.message for item in shown if item.id in covered), told)
+    terms = frozenset(query_terms(told)) if facts.decisions else frozenset[str]()
+    numbers = {_plain_number(number) for number in numbers_in(told)}
+    return Coverage(
+        paths=_split(facts.paths, lambda path: path in told),
+        numbers=_split(facts.numbers, lambda number: _plain_number(number) in numbers),
+        names=_split(facts.names, lambda name: name in told),
+        decisions=_split(facts.decisions, lambda sentence: _is_told(sentence, terms)),
+    )
 
 
 def facts_lines(messages: Sequence[Message], told: str) -> dict[str, tuple[str, ...]]:
@@ -67,18 +75,6 @@ def facts_lines(messages: Sequence[Message], told: str) -> dict[str, tuple[str, 
     places = [place for place in (*urls_in(text)[-_MOST:], *paths_in(text)[-_MOST:]) if place not in told]
     phrases = [phrase for number, phrase in numbers_in(text).items() if _plain_number(number) not in known]
     return {"paths": tuple(reversed(places)), "numbers": tuple(dict.fromkeys(reversed(phrases)))}
-
-
-def _compare(facts: Facts, told: str) -> Coverage:
-    there = facts_in(told)
-    terms = frozenset(query_terms(told)) if facts.decisions else frozenset[str]()
-    numbers = {_plain_number(number) for number in there.numbers}
-    return Coverage(
-        paths=_split(facts.paths, lambda path: path in told),
-        numbers=_split(facts.numbers, lambda number: _plain_number(number) in numbers),
-        names=_split(facts.names, lambda name: name in told),
-        decisions=_split(facts.decisions, lambda sentence: _is_told(sentence, terms)),
-    )
 
 
 def _split(facts: Sequence[str], is_told: Callable[[str], bool]) -> Covered:

@@ -1,25 +1,29 @@
-"""Choosing what stays of a history, and turning the choice into a rewrite."""
+"""Choosing what stays of a history, turning the choice into a rewrite, and the base class of strategies that do so."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from math import inf
-from typing import Final
+from typing import ClassVar, Final, TypedDict, Unpack
 
 from loom.core.checkpoint import Replacement, Shown
 from loom.core.message import Message, ThinkingPart, ToolResultPart, Usage
-from loom.errors import CannotCompact
+from loom.errors import CannotCompact, UsageError
 from loom.protocols.compactor import Rewrite
 from loom.protocols.token_counter import TokenCounter
 from loom.session.compaction.config import Retain
-from loom.session.compaction.record import glimpse_of, is_glimpse, is_record
+from loom.session.compaction.record import Record, glimpse_of, is_glimpse, is_record
 from loom.session.compaction.shorten import clamped
 from loom.session.rounds import Unit, current_request, leading_system, rounds_of, units_of
 
+OVERLAP: Final = "overlap"
+"""The part of a record that shows the beginning of the last dropped messages."""
 _BRIDGE: Final = 200
-"""Tokens of an answer up to which it stays whole before a request that stays."""
+"""Tokens of an answer up to which it stays complete before a request that stays: about a paragraph. A longer one gets a
+glimpse."""
 
 
 def message_tokens(message: Message, counter: TokenCounter) -> int:
@@ -71,11 +75,11 @@ def cut(
 ) -> Cut:
     """Choose what stays: what must, then the newest rounds that fit, then the newest units of the first that does not.
 
-    What must stay is the opening system messages, the current request, everything in `keep`, and calls that
-    still wait for their results. `reserve` tokens are left for a record if they can be spared.
+    The opening system messages, the current request, everything in `keep`, and calls without results must stay.
+    `reserve` tokens are left for a record if they can be spared.
 
     Where `retain` is firm, it comes before the reserve, the newest answer stays if it fits, and a request that stays
-    keeps the answer before it, or a glimpse of it: what a user said at two times never reads as one message.
+    keeps the answer before it, or a glimpse of it: two requests must never read as one message.
 
     Raises:
         CannotCompact: what must stay is larger than the target.
@@ -87,8 +91,10 @@ def cut(
     if fixed > target:
         raise CannotCompact(_why_not(units, sizes, must, target))
     room = target - fixed
-    spare = 0 if retain.firm else min(reserve, room // 2)
+    spare = 0 if retain.firm else min(reserve, room // 2)  # half, so that a small target still keeps some messages
     tail = _Tail(units, sizes, must, room=room - spare, max_messages=max_messages)
+    # The order decides who gets the room: the newest answer, then results that the model has not seen yet, then rounds
+    # from the newest on, then the answers that keep two requests apart.
     if retain.firm:
         tail.take_newest()
     edited: dict[str, Message] = {}
@@ -96,13 +102,76 @@ def cut(
         edited = tail.take_fresh(counter)
         tail.take_rounds(*retain.limits(sum(sizes)))
     bridges = tail.take_bridges() if retain.firm else frozenset[str]()
-    tail.release_records()
+    tail.release_records()  # before the room is counted: the new record folds earlier ones in
     left = target - sum(size for n, size in enumerate(tail.sizes) if tail.stays[n])
     glimpses = tail.glimpses(left // 2, counter) if retain.firm else {}
     left -= sum(message_tokens(message, counter) for message in glimpses.values())
     if retain.firm:
         left += tail.release_unanswered(glimpses)
     return Cut(tuple(shown), units, tuple(tail.stays), edited, left, bridges, glimpses)
+
+
+class CutOptions(TypedDict, total=False):
+    """What every strategy that cuts a history takes."""
+
+    retain: Retain
+    """How much of the end stays, if it fits."""
+    binds_thinking: bool
+    """Whether the model refuses thinking whose past was edited; assumed if not given."""
+    max_messages: int | None
+    """The most messages that may be shown afterwards, where their number is the trigger."""
+
+
+class Cutter(ABC):
+    """A compactor that keeps the end of a history and replaces the rest by one record; see CutOptions."""
+
+    name: ClassVar[str]
+    reserve: ClassVar[int] = 1000
+    """Tokens to leave for the record, if they can be spared."""
+
+    def __init__(self, **options: Unpack[CutOptions]) -> None:
+        self._retain = options.get("retain") or Retain()
+        self._binds_thinking = options.get("binds_thinking", True)
+        self._max_messages = options.get("max_messages")
+
+    async def compact(
+        self, shown: Sequence[Shown], *, target: int, counter: TokenCounter, keep: AbstractSet[str] = frozenset()
+    ) -> Rewrite:
+        """A rewrite that brings `shown` down to `target` tokens."""
+        if is_within(shown, target, counter):
+            return Rewrite(replacements=())
+        choice = cut(
+            shown,
+            target=target,
+            counter=counter,
+            keep=keep,
+            retain=self._retain,
+            reserve=self.reserve,
+            max_messages=self._max_messages,
+        )
+        record, usage = await self._write(choice, counter) if choice.dropped else (None, Usage())
+        message = record.message if record else None
+        if message is not None and message_tokens(message, counter) > choice.room:
+            raise CannotCompact(f"the record of {self.name} is larger than the {choice.room:,} tokens left for it")
+        return rewrite(choice, message, keep=keep, binds_thinking=self._binds_thinking, usage=usage)
+
+    @abstractmethod
+    async def _write(self, choice: Cut, counter: TokenCounter) -> tuple[Record | None, Usage]:
+        """The record of what goes, within `choice.room` tokens, and what it cost; None shows nothing."""
+
+
+def is_within(shown: Sequence[Shown], target: int, counter: TokenCounter) -> bool:
+    """Whether a history has at most `target` tokens already."""
+    if target < 0:
+        raise UsageError(f"the target of a compaction is {target}; give 0 or more tokens")
+    return shown_tokens(shown, counter) <= target
+
+
+def earlier_lines(records: Iterable[Record]) -> tuple[str, ...]:
+    """The lines of earlier records, for a strategy that cannot write them anew; an overlap is out of date by then."""
+    return tuple(
+        line for record in records for name, lines in record.parts.items() if name != OVERLAP for line in lines
+    )
 
 
 def rewrite(
@@ -124,7 +193,7 @@ def rewrite(
 
 
 def _of_run(choice: Cut, run: tuple[str, ...], record: Message | None) -> list[Replacement]:
-    """What stands in place of a run: the record, and a glimpse of the answer that it ends with."""
+    """The replacements of a run: the record, and a glimpse of the answer that it ends with."""
     glimpse = choice.glimpses.get(run[-1])
     begins = record is None and choice.shown[leading_system(choice.shown)].id == run[0]
     if glimpse is None or begins:
@@ -165,14 +234,14 @@ def rewritten(
 
 
 class _Tail:
-    """The end of a history, taken from the newest unit on."""
+    """Chooses the units that stay, from the newest on; counts the room and the places that are left."""
 
     def __init__(
         self, units: Sequence[Unit], sizes: list[int], must: Sequence[bool], *, room: int, max_messages: int | None
     ) -> None:
         self.units, self.sizes, self._must = units, list(sizes), must
         self.stays = list(must)
-        self._whole = self._room = room
+        self._all_room = self._room = room
         standing = sum(len(unit.items) for unit, needed in zip(units, must, strict=True) if needed)
         self._places = inf if max_messages is None else max_messages - 1 - standing  # one is for the record
         if self._places < 0:
@@ -236,7 +305,7 @@ class _Tail:
         return free
 
     def _before_requests(self) -> list[int]:
-        """Answers that go, right before requests that stay, newest first; not one that nothing would stand before."""
+        """Answers that go, right before requests that stay, newest first; not one that would open the history."""
         gone = [n for n, stays in enumerate(self.stays) if not stays]
         last = gone[-1] if gone else -1
         return [
@@ -251,7 +320,7 @@ class _Tail:
 
     def take_rounds(self, messages: float, tokens: float) -> None:
         """Keep the newest rounds within these limits; of a round that alone exceeds them, its newest units."""
-        most_messages, most_tokens = messages, min(tokens, self._whole)
+        most_messages, most_tokens = messages, min(tokens, self._all_room)
         end = len(self.units)
         for found in reversed(rounds_of(self.units)):
             places = list(range(end - len(found.units), end))
@@ -348,8 +417,8 @@ def _ends_with_result(unit: Unit) -> bool:
 def _is_answer(unit: Unit) -> bool:
     """Whether a unit is one message of the model's with something to read."""
     message = unit.items[0].message
-    whole = len(unit.items) == 1 and not unit.open and not unit.stray
-    return whole and message.role == "assistant" and bool(message.text.strip())
+    alone = len(unit.items) == 1 and not unit.open and not unit.stray
+    return alone and message.role == "assistant" and bool(message.text.strip())
 
 
 def _without_thinking(message: Message) -> Message | None:

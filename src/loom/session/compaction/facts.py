@@ -1,4 +1,4 @@
-"""Finding, without a model, what a reader of a shortened history would miss: paths, numbers, names, decisions."""
+"""Finds paths, numbers, names and decisions in a text, without a model."""
 
 from __future__ import annotations
 
@@ -61,11 +61,6 @@ def text_of(message: Message) -> str:
 def chars_of(shown: Iterable[Shown]) -> int:
     """How many characters of text some messages have, roughly: what is looked through to find facts."""
     return sum(len(text) for item in shown for part in item.message.parts for text in _texts(part))
-
-
-def facts_of(messages: Iterable[Message]) -> Facts:
-    """What some messages mention."""
-    return facts_in("\n".join(text_of(message) for message in messages))
 
 
 def facts_in(text: str) -> Facts:

@@ -10,7 +10,7 @@ from loom.errors import ContextOverflow
 from loom.protocols.token_counter import TokenCounter
 from loom.session.compaction.cut import Cut
 from loom.session.compaction.summarize import Summarize
-from loom.session.compaction.writing import ROLL_UP, SUMMARY, TOPICS, Writer
+from loom.session.compaction.writing import ROLL_UP, SUMMARY, TOPICS, SummaryWriter
 from loom.session.rounds import Round, Unit, rounds_of
 
 MAX_TOPICS: Final = 8
@@ -27,20 +27,20 @@ class Hierarchical(Summarize):
 
     name = "hierarchical"
 
-    async def _summary(self, writer: Writer, choice: Cut, counter: TokenCounter) -> dict[str, tuple[str, ...]]:
+    async def _summary(self, writer: SummaryWriter, choice: Cut, counter: TokenCounter) -> dict[str, tuple[str, ...]]:
         groups = topics_of(choice.prefix)
         texts = await self._write_topics(writer, groups, counter)
         if len(texts) == 1:
             return {"summary": tuple(texts[0][0].split("\n"))}
-        told = [writer.told(text, [item for unit in units for item in unit.items]) for text, units in texts]
-        overall = await writer.write(told, ROLL_UP)
+        parts = [writer.as_message(text, [item for unit in units for item in unit.items]) for text, units in texts]
+        overall = await writer.write(parts, ROLL_UP)
         return {
             "summary": tuple(overall.split("\n")),
             "topics": tuple("\n".join(text for text, _ in texts).split("\n")),
         }
 
     async def _write_topics(
-        self, writer: Writer, groups: Sequence[Sequence[Unit]], counter: TokenCounter
+        self, writer: SummaryWriter, groups: Sequence[Sequence[Unit]], counter: TokenCounter
     ) -> list[tuple[str, Sequence[Unit]]]:
         """Texts about consecutive topics, as few as the requests take, each with what it is about."""
         units = [unit for group in groups for unit in group]

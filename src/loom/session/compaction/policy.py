@@ -1,4 +1,4 @@
-"""Deciding, from plain numbers, whether to compact, down to what, and how full the window is."""
+"""When to compact and down to what, decided from plain numbers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ trigger. The last is the trigger itself, so that pressure is never reported afte
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What the next request holds, and what the model takes."""
+    """The size of the next request, and the window of the model."""
 
     tokens: int
     """The whole prompt: system, tools and history."""

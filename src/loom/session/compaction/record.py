@@ -1,9 +1,9 @@
-"""The message that stands for messages no longer shown: a preamble, and a fence that its text cannot close.
+"""The message in place of messages no longer shown: a preamble, and a fence that its text cannot close.
 
-Behind it may stand a glimpse: the beginning of the answer before the request that is shown next.
+After it may come a glimpse: the beginning of the answer before the request that is shown next.
 
-What a record tells is data, whoever wrote it. There is one format for every strategy, so that a later pass
-finds an earlier record and folds it in; records never stack.
+The content of a record is data, never instructions. There is one format for every strategy, so that a later pass finds
+an earlier record and folds it in; records never stack.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ _FORM: Final = re.compile(
 _PART: Final = re.compile(r'<loom-part name="(\w+)">\n([^<]*(?:<(?!/?loom-)[^<]*)*)\n</loom-part>\n')
 _REST: Final = " … [the whole of this answer is part of the record above]"
 _GLIMPSES: Final = (160, 40, 0)
-"""Characters of an answer that a glimpse shows, most first."""
+"""Characters of an answer that a glimpse shows: the longest that fits."""
 _TAGS: Final = ("loom-record", "loom-part")
 _TAG: Final = re.compile(r"<(?=\s*(?:/\s*)?loom-)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What is kept of messages that are no longer shown, in named parts of whole lines."""
+    """What remains of messages that are no longer shown, in named parts of whole lines."""
 
     strategy: str
     messages: int
@@ -113,8 +113,8 @@ def records_in(items: Iterable[Shown]) -> tuple[Record, ...]:
 
 def originals_in(items: Sequence[Shown]) -> int:
     """How many original messages these stand for: one each, and a record for all that it replaced."""
-    said = sum(not is_left_over(item.message) for item in items)
-    return said + sum(record.messages for record in records_in(items))
+    own = sum(not is_left_over(item.message) for item in items)
+    return own + sum(record.messages for record in records_in(items))
 
 
 def fit(record: Record, limit: int, counter: TokenCounter) -> Record | None:

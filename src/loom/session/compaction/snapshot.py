@@ -5,16 +5,14 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from typing import Final, Unpack
 
 from loom.core.checkpoint import Shown
 from loom.core.heavy import off_loop
 from loom.core.message import ToolCallPart, ToolResultPart, Usage, plain
 from loom.errors import CannotCompact, UsageError
 from loom.protocols.token_counter import TokenCounter
-from loom.session.compaction.config import Retain
-from loom.session.compaction.cut import Cut
-from loom.session.compaction.cutting import Cutting, carried
+from loom.session.compaction.cut import Cut, CutOptions, Cutter, earlier_lines
 from loom.session.compaction.facts import chars_of, decisions_in, leaves, paths_in
 from loom.session.compaction.record import Record, fit, originals_in, read_record, records_in
 from loom.session.compaction.shorten import describe, one_line
@@ -23,32 +21,22 @@ from loom.session.rounds import is_request
 _TIMES: Final = re.compile(r"^(.+) x(\d{1,9})")
 
 
-class Snapshot(Cutting):
+class Snapshot(Cutter):
     """Shows what was asked, decided, touched, called and what failed, of the part that goes. Asks no model.
 
     There is one snapshot: an earlier one is folded into the new one.
 
     Args:
         max_tokens: the most a snapshot takes.
-        retain: how much of the end stays, if it fits.
-        binds_thinking: whether the model refuses thinking whose past was edited.
-        max_messages: the most messages that may be shown afterwards.
+        options: see CutOptions.
     """
 
     name = "snapshot"
-    reserve = 1000
 
-    def __init__(
-        self,
-        *,
-        max_tokens: int = 1000,
-        retain: Retain | None = None,
-        binds_thinking: bool = True,
-        max_messages: int | None = None,
-    ) -> None:
+    def __init__(self, *, max_tokens: int = 1000, **options: Unpack[CutOptions]) -> None:
         if max_tokens < 1:
             raise UsageError(f"max_tokens={max_tokens}; a snapshot needs at least 1")
-        super().__init__(retain=retain, binds_thinking=binds_thinking, max_messages=max_messages)
+        super().__init__(**options)
         self._max_tokens = max_tokens
 
     async def _write(self, choice: Cut, counter: TokenCounter) -> tuple[Record | None, Usage]:
@@ -62,64 +50,65 @@ class Snapshot(Cutting):
 
 def _snapshot(dropped: Sequence[Shown]) -> Record:
     """The extract, most important part first: what does not fit is left off at the end."""
-    said = [item for item in dropped if read_record(item.message) is None]
+    messages = [item for item in dropped if read_record(item.message) is None]
     records = records_in(dropped)
     earlier = [record.parts for record in records if record.strategy == Snapshot.name]
     parts = {
-        name: _newest((*(line for old in earlier for line in old.get(name, ())), *find(said)), most)
+        name: _newest((*(line for old in earlier for line in old.get(name, ())), *find(messages)), most)
         for name, (most, find) in _PARTS.items()
     }
-    parts["counts"] = _added((*(line for old in earlier for line in old.get("counts", ())), *_counts(said)))
+    parts["counts"] = _added((*(line for old in earlier for line in old.get("counts", ())), *_counts(messages)))
     others = (record for record in records if record.strategy != Snapshot.name)
     parts["earlier"] = (
         *(line for old in earlier for line in old.get("earlier", ())),
-        *carried(others, without=frozenset({"overlap"})),
+        *earlier_lines(others),
     )
     return Record(Snapshot.name, originals_in(dropped), parts)
 
 
-def _requests(said: Sequence[Shown]) -> Iterable[str]:
-    return (one_line(item.message.text or _kinds(item), 400) for item in said if is_request(item.message))
+def _requests(messages: Sequence[Shown]) -> Iterable[str]:
+    for item in messages:
+        if is_request(item.message):
+            others = (plain(part) for part in item.message.parts if not isinstance(part, ToolResultPart))
+            yield one_line(item.message.text or " ".join(others), 400)
 
 
-def _kinds(item: Shown) -> str:
-    return " ".join(plain(part) for part in item.message.parts if not isinstance(part, ToolResultPart))
+def _decisions(messages: Sequence[Shown]) -> Iterable[str]:
+    # Only the messages' own text: a page that a tool fetched decides nothing.
+    return (one_line(found, 240) for item in messages for found in decisions_in(item.message.text))
 
 
-def _decisions(said: Sequence[Shown]) -> Iterable[str]:
-    # A page that a tool fetched decides nothing.
-    return (one_line(found, 240) for item in said for found in decisions_in(item.message.text))
-
-
-def _errors(said: Sequence[Shown]) -> Iterable[str]:
-    for item in said:
+def _errors(messages: Sequence[Shown]) -> Iterable[str]:
+    for item in messages:
         for part in item.message.parts:
             if isinstance(part, ToolResultPart) and part.is_error:
                 yield one_line(" ".join(map(plain, part.content)), 300)
 
 
-def _files(said: Sequence[Shown]) -> Iterable[str]:
+def _files(messages: Sequence[Shown]) -> Iterable[str]:
     """Every path in the input of any tool, newest mention last."""
     found: dict[str, None] = {}
-    for call in _calls_in(said):
+    for call in _calls_in(messages):
         for path in paths_in("\n".join(leaves(call.input))):
             found.pop(path, None)
             found[path] = None
     return found
 
 
-def _calls(said: Sequence[Shown]) -> Iterable[str]:
-    return (describe(call) for call in _calls_in(said))
+def _calls(messages: Sequence[Shown]) -> Iterable[str]:
+    return (describe(call) for call in _calls_in(messages))
 
 
-def _answer(said: Sequence[Shown]) -> Iterable[str]:
-    return (one_line(i.message.text, 240) for i in said if i.message.role == "assistant" and i.message.text.strip())
+def _answer(messages: Sequence[Shown]) -> Iterable[str]:
+    return (one_line(i.message.text, 240) for i in messages if i.message.role == "assistant" and i.message.text.strip())
 
 
-def _counts(said: Sequence[Shown]) -> Iterable[str]:
-    counts = Counter(f"calls of {call.name}" for call in _calls_in(said))
-    counts["requests"] = sum(is_request(item.message) for item in said)
-    counts["errors"] = sum(isinstance(p, ToolResultPart) and p.is_error for item in said for p in item.message.parts)
+def _counts(messages: Sequence[Shown]) -> Iterable[str]:
+    counts = Counter(f"calls of {call.name}" for call in _calls_in(messages))
+    counts["requests"] = sum(is_request(item.message) for item in messages)
+    counts["errors"] = sum(
+        isinstance(p, ToolResultPart) and p.is_error for item in messages for p in item.message.parts
+    )
     return (f"{one_line(name, 80)} x{count}" for name, count in sorted(counts.items()) if count)
 
 
@@ -134,8 +123,8 @@ _PARTS: Final[dict[str, tuple[int, Callable[[Sequence[Shown]], Iterable[str]]]]]
 """How many lines of each kind stay, and where they come from."""
 
 
-def _calls_in(said: Sequence[Shown]) -> Iterable[ToolCallPart]:
-    return (part for item in said for part in item.message.parts if isinstance(part, ToolCallPart))
+def _calls_in(messages: Sequence[Shown]) -> Iterable[ToolCallPart]:
+    return (part for item in messages for part in item.message.parts if isinstance(part, ToolCallPart))
 
 
 def _newest(lines: Iterable[str], most: int) -> tuple[str, ...]:

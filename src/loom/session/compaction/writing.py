@@ -17,7 +17,7 @@ from loom.session.compaction.shorten import head_and_tail
 from loom.session.rounds import Unit
 
 MAX_ASKS: Final = 32
-"""The most requests that one summary may take; what needs more is left to a strategy that asks nobody."""
+"""The most requests that one summary may take; a history that needs more is left to a strategy without a model."""
 _PART_TOKENS: Final = 2000
 """What is asked about one text of a unit that does not fit a request on its own."""
 
@@ -58,7 +58,7 @@ ROLL_UP: Final = (
 ).strip()
 
 
-class Writer:
+class SummaryWriter:
     """Asks for the texts of one compaction, adds up what they cost, and stops after MAX_ASKS."""
 
     def __init__(self, ask: Ask, *, max_output: int, strategy: str) -> None:
@@ -77,7 +77,7 @@ class Writer:
         text = instruction.format(words=words, **values)
         response = await self._ask(history, text, max_output=self._max_output)
         self.usage += response.usage
-        return _said(response)
+        return _text_of(response)
 
     async def write_in_steps(self, units: Sequence[Unit], instruction: str, counter: TokenCounter) -> str:
         """One text about all units: of as many as fit a request, then of that text and the next ones, and so on."""
@@ -93,17 +93,16 @@ class Writer:
                     continue
                 text = await self.write((*carried, *_shortened(step, counter)), instruction)
             at += size
-            told = [item for unit in units[:at] for item in unit.items]
-            carried = (self.told(text, told),)
+            carried = (self.as_message(text, [item for unit in units[:at] for item in unit.items]),)
         return text
 
-    def told(self, text: str, items: Sequence[Shown]) -> Shown:
+    def as_message(self, text: str, items: Sequence[Shown]) -> Shown:
         """A text that was written about some messages, as a message to ask about."""
         record = Record(self._strategy, originals_in(items), {"summary": tuple(text.split("\n"))})
         return Shown("summary", record.message)
 
 
-def _said(response: ModelResponse) -> str:
+def _text_of(response: ModelResponse) -> str:
     text = response.text.replace("\0", "").encode("utf-8", "replace").decode().strip()
     if response.stop == "refusal" or not any(char.isalnum() for char in text):
         kinds = ", ".join(type(part).__name__ for part in response.parts) or "nothing"

@@ -1,4 +1,4 @@
-"""Defects of the seed (its section 2.3) and of agents at large, each as a test that Loom does not have them."""
+"""What every strategy guarantees where other agents are known to fail."""
 
 import re
 
@@ -61,7 +61,7 @@ async def halved(compactor, shown, share=0.5):
 
 
 @pytest.mark.parametrize("name", CUTTING)
-async def test_seed_1_one_long_tool_turn_is_compacted(name):
+async def test_one_long_tool_turn_is_compacted(name):
     shown = shown_from(long_round(40))
     assert len(shown) == 81
     after = await halved(strategy(name, ScriptedAsk()), shown)
@@ -71,12 +71,12 @@ async def test_seed_1_one_long_tool_turn_is_compacted(name):
 
 @pytest.mark.parametrize("name", CUTTING)
 @pytest.mark.parametrize("count", range(1, 13))
-async def test_seed_2_no_orphan_wherever_the_cut_falls(name, count):
+async def test_no_orphan_wherever_the_cut_falls(name, count):
     retain = Retain("messages", count=count)
     check_pairs(await halved(strategy(name, ScriptedAsk(), retain=retain), shown_from(rounds_with_tools(20))))
 
 
-async def test_seed_3_the_default_configuration_asks_the_sessions_own_model():
+async def test_the_default_configuration_asks_the_sessions_own_model():
     assert CompactionConfig().summary_model is None
     ask = ScriptedAsk()
     found = await build(CompactionConfig(), ask=ask).compact(
@@ -86,7 +86,7 @@ async def test_seed_3_the_default_configuration_asks_the_sessions_own_model():
     assert len(ask.asked) == 1
 
 
-async def test_seed_4_failed_summaries_never_stop_compaction():
+async def test_failed_summaries_never_stop_compaction():
     chain = build(CompactionConfig(clear_tools=NO_CLEARING), ask=ScriptedAsk("rate limit"))
     shown = shown_from(rounds_with_tools(20))
     for _ in range(30):
@@ -94,7 +94,7 @@ async def test_seed_4_failed_summaries_never_stop_compaction():
         assert found.strategy == "truncate"
 
 
-async def test_seed_5_a_snapshot_is_one_user_message_that_knows_the_last_request():
+async def test_a_snapshot_is_one_user_message_that_knows_the_last_request():
     shown = shown_from(rounds_with_tools(20))
     for number in range(5):
         shown = await halved(Snapshot(), shown)
@@ -104,7 +104,7 @@ async def test_seed_5_a_snapshot_is_one_user_message_that_knows_the_last_request
         shown = (*shown, *shown_from(rounds_with_tools(10), f"r{number}_"))
 
 
-async def test_seed_17_retain_0_keeps_nothing_but_the_current_request():
+async def test_retain_0_keeps_nothing_but_the_current_request():
     for name in CUTTING:
         compactor = strategy(name, ScriptedAsk(), retain=Retain("messages", count=0))
         after = await halved(compactor, shown_from([*rounds_with_tools(20), Message.user("now")]))
@@ -112,7 +112,7 @@ async def test_seed_17_retain_0_keeps_nothing_but_the_current_request():
 
 
 @pytest.mark.parametrize("limit", range(60, 700, 37))
-async def test_seed_19_a_size_cap_never_cuts_inside_a_tag(limit):
+async def test_a_size_cap_never_cuts_inside_a_tag(limit):
     shown = shown_from([*rounds_with_tools(20), Message.user("now")])
     compactor = Snapshot(max_tokens=limit, retain=Retain("messages", count=0))
     try:
@@ -178,7 +178,7 @@ async def test_a_failed_summary_leaves_the_history_as_it_was(fault, error):
     assert shown == before
 
 
-async def test_an_error_that_is_no_overflow_is_not_taken_for_one():
+async def test_other_errors_are_not_taken_for_an_overflow():
     ask = ScriptedAsk("bad")
     with pytest.raises(BadResponse):
         await Summarize(ask).compact(shown_from(rounds_with_tools(20)), target=900, counter=COUNTER)

@@ -1,4 +1,4 @@
-"""Seed 001 in Python spelling: compaction, checkpoints and prompt assembly in one session."""
+"""Compaction, checkpoints and prompt assembly in one session, as in the examples that people come with."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ async def test_rewind_to_a_turn_is_its_end_and_not_the_middle_of_the_next() -> N
         await session.rewind(9)
 
 
-async def test_a_turn_that_failed_midway_is_no_end_of_a_turn() -> None:
+async def test_a_turn_that_failed_midway_is_not_the_end_of_a_turn() -> None:
     model = ScriptedModel(["one", CALL, UsageError("no"), "two"])
     store = MemoryCheckpointStore()
     session = Session(model=model, tools=[Look()], checkpoint=store)

@@ -1,6 +1,6 @@
-"""Each known defect of the session of seed 001, and each class of compaction complaint, as a test that it is not here.
+"""What a session guarantees where others are known to fail: lost requests, orphaned calls, silent compaction.
 
-The strategies themselves have theirs in `test_compaction_defects.py`, prompts in `tests/context/test_prompt.py`.
+The guarantees of the strategies themselves are in `test_compaction_guarantees.py`, prompts in `tests/context/test_prompt.py`.
 """
 
 from __future__ import annotations
@@ -248,7 +248,7 @@ async def test_a_summary_that_was_never_made_is_not_shown_as_one(empty: str) -> 
     assert (await session.compact()).strategy == "truncate"
 
 
-async def test_an_error_that_is_no_overflow_compacts_nothing() -> None:
+async def test_an_error_other_than_an_overflow_compacts_nothing() -> None:
     model = ScriptedModel(lambda _: "ok")
     session = Session(model=model)
     for n in range(6):
