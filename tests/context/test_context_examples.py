@@ -1,4 +1,4 @@
-"""Every snippet of the first seed document, with its documented result."""
+"""Rows 000 of `docs/reference/coming-from.md`: every snippet, with its documented result."""
 
 import base64
 from typing import Any
