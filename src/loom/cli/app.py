@@ -13,7 +13,6 @@ from typer.core import TyperGroup
 
 from loom import __version__
 from loom.cli import cache, chat, demo, doctor, memory, session, store
-from loom.cli.forget import forget
 from loom.cli.output import echo
 from loom.core.plain import plain_text
 
@@ -58,7 +57,7 @@ app.command(name="chat")(chat.chat)
 app.add_typer(store.app, name="store")
 app.command(name="demo")(demo.demo)
 app.command(name="doctor")(doctor.doctor)
-app.command(name="forget")(forget)
+app.command(name="forget")(memory.forget_person)
 
 
 def _version(value: bool) -> None:

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from loom.catalog import find_model
 from loom.cli.cache import explanation_view, plan_view
-from loom.cli.demo_scene import MODEL, PROVIDER, Scene, table
+from loom.cli.demo import MODEL, PROVIDER, DemoScene, table
 from loom.context.cache.explain import explain
 from loom.context.cache.plan import CachePlan, plan
 from loom.context.context import Context
@@ -41,14 +41,14 @@ _RULES = (
 )
 
 
-def context_scenes(folder: Path) -> Iterator[Scene]:
+def context_scenes(folder: Path) -> Iterator[DemoScene]:
     """The scenes, in order."""
     soul = folder / "SOUL.md"
     soul.write_text(_handbook("Be kind."), encoding="utf-8")
     agent = build(soul, pin=False)
     window = agent.compile()
     first = plan(window, PROVIDER, MODEL)
-    yield Scene(
+    yield DemoScene(
         "Under it all: a context is compiled, and planned before it is sent",
         "Six sections, a visitor (security rules), a file (SOUL.md) and a picture become one immutable window. These "
         "are its parts in the order of the wire, and what the cache will do with them. The reminder in attention "
@@ -58,7 +58,7 @@ def context_scenes(folder: Path) -> Iterator[Scene]:
     )
     _turn(agent)
     second = plan(agent.compile(), PROVIDER, MODEL)
-    yield Scene(
+    yield DemoScene(
         "The conversation goes on",
         "A tool call, its result and a question were appended. Every earlier byte is where it was: the cache hits.",
         _summary(second),
@@ -66,7 +66,7 @@ def context_scenes(folder: Path) -> Iterator[Scene]:
     )
     yield from _edit(agent, soul)
     yield from _edit_pinned(soul)
-    yield Scene(
+    yield DemoScene(
         "The same window, other providers",
         "One context, rendered for each: markers where they are taken, marked again where that is needed, none where "
         "prefixes are found without. 1st and 2nd are the costs of the two requests, as shares of the uncached price.",
@@ -75,12 +75,12 @@ def context_scenes(folder: Path) -> Iterator[Scene]:
     )
 
 
-def _edit(agent: Context, soul: Path) -> Iterator[Scene]:
+def _edit(agent: Context, soul: Path) -> Iterator[DemoScene]:
     before = agent.compile(clear_volatile=False)
     soul.write_text(_handbook("Be blunt."), encoding="utf-8")
     after = agent.compile(clear_volatile=False)
     found, cost = explain(before, after, PROVIDER, MODEL), plan(after, PROVIDER, MODEL)
-    yield Scene(
+    yield DemoScene(
         "One edit, and what it costs",
         "Somebody changes one word of SOUL.md while the agent runs. The next request shows it, and this is the price:",
         Group(explanation_view(found), Text(), _summary(cost)),
@@ -88,7 +88,7 @@ def _edit(agent: Context, soul: Path) -> Iterator[Scene]:
     )
 
 
-def _edit_pinned(soul: Path) -> Iterator[Scene]:
+def _edit_pinned(soul: Path) -> Iterator[DemoScene]:
     soul.write_text(_handbook("Be kind."), encoding="utf-8")
     agent = build(soul, pin=True)
     agent.compile()
@@ -99,7 +99,7 @@ def _edit_pinned(soul: Path) -> Iterator[Scene]:
     found = explain(before, after, PROVIDER, MODEL)
     cost = plan(after, PROVIDER, MODEL)
     update = [p.part.text for p in after.parts if isinstance(p.part, TextPart) and p.part.text.startswith("[Update")]
-    yield Scene(
+    yield DemoScene(
         "The same edit with FileEntry(..., pin=True)",
         "The text that was sent stays where it is; the change is appended to the conversation:",
         Group(Text("\n".join(update), style="cyan"), Text(), explanation_view(found), Text(), _summary(cost)),
