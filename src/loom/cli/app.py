@@ -1,4 +1,4 @@
-"""The commands of `loom`, and what they share."""
+"""The `loom` application: its commands, and errors as plain text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from loom.core.plain import plain_text
 
 
 class Commands(TyperGroup):
-    """The commands; what is said of a wrong command line repeats it as plain text."""
+    """The commands. An error that quotes the command line quotes it as plain text."""
 
     def make_context(self, *args: Any, **options: Any) -> Any:
         """Read the command line."""
@@ -26,7 +26,7 @@ class Commands(TyperGroup):
             return super().make_context(*args, **options)
 
     def invoke(self, ctx: Any) -> Any:
-        """Read the rest of it, and do what it says."""
+        """Read the rest of it, and run the command."""
         with _plain_errors():
             return super().invoke(ctx)
 
@@ -36,9 +36,9 @@ def _plain_errors() -> Generator[None]:
     try:
         yield
     except Exception as error:
-        said: object = getattr(error, "message", None)  # of the errors that typer prints by itself
-        if isinstance(said, str):
-            error.__dict__["message"] = plain_text(said)
+        message: object = getattr(error, "message", None)  # of the errors that typer itself prints
+        if isinstance(message, str):
+            error.__dict__["message"] = plain_text(message)
         raise
 
 

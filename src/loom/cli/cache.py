@@ -1,4 +1,4 @@
-"""`loom cache`: plan, explain and simulate, for recorded requests of any program."""
+"""`loom cache`: plan, explain and simulate the recorded requests of any program."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from loom.cli.output import console, plain, print_json
+from loom.cli.output import Json, console, plain, print_json
 
 app = typer.Typer(
-    help="What the prompt cache does with requests: before they are sent, and afterwards.", no_args_is_help=True
+    help="Check what the prompt cache does with requests, before and after they are sent.", no_args_is_help=True
 )
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Provider = Annotated[
     str | None,
     typer.Option(help="anthropic, bedrock, openai, gemini, deepseek, vllm, ...; read from the request if not given."),
@@ -27,12 +26,12 @@ Model = Annotated[str | None, typer.Option(help="The model; read from the reques
 @app.command()
 def plan(
     request: Annotated[Path, typer.Argument(help="A request body as JSON.")],
-    previous: Annotated[list[Path] | None, typer.Option(help="A request that went before; may be repeated.")] = None,
+    previous: Annotated[list[Path] | None, typer.Option(help="An earlier request; may be repeated.")] = None,
     provider: Provider = None,
     model: Model = None,
     json: Json = False,
 ) -> None:
-    """What the cache will read, write and cost, before a request is sent."""
+    """Predict what the cache will read, write and cost, before a request is sent."""
     from loom import plan as make_plan
 
     found = make_plan(_load(request), provider, model, previous=[_load(path) for path in previous or []] or None)
@@ -44,13 +43,13 @@ def plan(
 
 @app.command()
 def explain(
-    previous: Annotated[Path, typer.Argument(help="The request that went before, as JSON.")],
+    previous: Annotated[Path, typer.Argument(help="The request before it, as JSON.")],
     next: Annotated[Path, typer.Argument(help="The request that missed, as JSON.")],
     provider: Provider = None,
     model: Model = None,
     json: Json = False,
 ) -> None:
-    """The first byte that moved between two requests, who moved it, what it costs, and what to do."""
+    """Find the first byte that changed between two requests, the cause, the cost, and what to do."""
     from loom import explain as make_explanation
 
     found = make_explanation(_load(previous), _load(next), provider, model)
@@ -67,7 +66,7 @@ def simulate(
     model: Model = None,
     json: Json = False,
 ) -> None:
-    """Replay requests through the cache: what was read and written, what it cost, and what to mend."""
+    """Replay requests through the cache: what was read and written, what it cost, and what to fix."""
     from rich.progress import track
 
     from loom.catalog import find_model
@@ -84,20 +83,20 @@ def simulate(
     done = replay(list(track(prompts, "replaying", console=errors, transient=True)), rules)
     with errors.status("looking for causes"):
         findings = diagnose(prompts, rules)
-        mended = prompts
+        fixed = prompts
         wanted: list[Fix] = [fix for fix in FIXES if any(f.fix == fix for f in findings)]
         for fix in wanted:
-            mended = repair(mended, fix, rules)
-        best = replay(mended, rules) if findings else done
+            fixed = repair(fixed, fix, rules)
+        best = replay(fixed, rules) if findings else done
     billed = [usage for usage in usages if usage]
     if json:
         totals = {name: getattr(done, name) for name in ("tokens", "read", "write", "uncached", "cost")}
-        shares = {"relative_cost": done.relative_cost, "read_share": done.read_share, "mended_cost": best.relative_cost}
+        shares = {"relative_cost": done.relative_cost, "read_share": done.read_share, "fixed_cost": best.relative_cost}
         print_json({**totals, **shares, "steps": done.steps, "findings": findings, "billed": billed})
         return
     views: list[RenderableType] = [steps_table(done), Text(), findings_view(findings)]
     if findings:
-        line = f"With these mended: {best.relative_cost:.1%} of the uncached price, not {done.relative_cost:.1%}."
+        line = f"With these fixed: {best.relative_cost:.1%} of the uncached price, not {done.relative_cost:.1%}."
         views.append(Text(line))
     if billed:
         read, input = sum(u.cache_read for u in billed), sum(u.input for u in billed)

@@ -1,4 +1,4 @@
-"""`loom demo`: what Loom does, in a minute. No key, no server, nothing is sent."""
+"""`loom demo`: what Loom does, in a minute. It needs no key and no server, and sends nothing."""
 
 from __future__ import annotations
 
@@ -6,16 +6,14 @@ import tempfile
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
 import anyio
-import typer
 from rich.console import Console, RenderableType
 from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from loom.cli.output import console, plain, print_json
+from loom.cli.output import Json, console, plain, print_json
 
 PROVIDER, MODEL = "anthropic", "claude-sonnet-5"
 """The provider whose cache rules and prices are used. Nothing is sent to it."""
@@ -47,8 +45,8 @@ def dollars(amount: float | None) -> str:
     return "-" if amount is None else f"${amount:.4f}"
 
 
-def demo(json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
-    """Two users, facts that change, recall, a compaction, checkpoints, the cache, and what each cost. Needs no key."""
+def demo(json: Json = False) -> None:
+    """Show two users, facts that change, recall, compaction, checkpoints, the cache and all costs. Needs no key."""
     with tempfile.TemporaryDirectory() as folder:
         anyio.run(_perform, Path(folder), json)
 

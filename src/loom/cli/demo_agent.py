@@ -1,4 +1,4 @@
-"""The scenes of `loom demo` with an agent: users, facts, recall, compaction, checkpoints, and what each cost."""
+"""The scenes of `loom demo` about agents: users, facts, recall, compaction, checkpoints and costs, and their script."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _KNOWN = timedelta(days=3)
 
 
 class Provider:
-    """A scripted model that counts as the provider it poses as would: by its cache rules, from the very requests."""
+    """A scripted model that reports usage as the real provider would: by its cache rules, for these requests."""
 
     def __init__(self) -> None:
         self.model = ScriptedModel(self._answer, name=f"{PROVIDER}:{MODEL}")
@@ -44,19 +44,19 @@ class Provider:
         self._sent: list[Mapping[str, Any]] = []
 
     def expect(self, answers: Iterable[str | Part]) -> None:
-        """Say these next."""
+        """Give these answers next."""
         self._script += answers
 
     def expire(self) -> None:
-        """Let the cache forget everything, as it does within minutes."""
+        """Empty the cache, as the provider does after minutes."""
         self._sent.clear()
 
     def _answer(self, request: ModelRequest) -> ModelResponse:
         assert request.rendered is not None
         self._sent.append(request.rendered.body)
         step = simulate(self._sent, PROVIDER, MODEL).steps[-1]
-        said = self._script.pop(0)
-        part = TextPart(said) if isinstance(said, str) else said
+        answer = self._script.pop(0)
+        part = TextPart(answer) if isinstance(answer, str) else answer
         output = EstimateCounter().count_part(part)
         usage = Usage(input=step.tokens, output=output, cache_read=step.read, cache_write=step.write)
         stop = "tool" if isinstance(part, ToolCallPart) else "end"
@@ -87,7 +87,7 @@ class Story:
         return Agent(handbook(), model=self.provider.model, memory=memory, tools=[look_up], clock=self.clock)
 
     def wait_for(self, line: Line) -> None:
-        """Let time pass until a line is said: minutes, or days after which the provider's cache is cold."""
+        """Let time pass until a line is sent: minutes, or days after which the provider's cache is cold."""
         passed = BEGIN + timedelta(days=line.day) - self.clock.now()
         if passed > timedelta(0):
             self.clock.advance(passed)
@@ -96,7 +96,7 @@ class Story:
         self.provider.expect(line.answers)
 
     async def run(self, agent: Agent, line: Line, **options: Any) -> Result:
-        """Say a line, and put what it cost on the bill."""
+        """Send a line, and put its cost on the bill."""
         self.wait_for(line)
         say = agent.resume if options else agent.run
         result = await say(line.said, user_id=line.user, session_id=line.session, **options)
@@ -168,8 +168,8 @@ async def _facts(memory: Memory) -> DemoScene:
     rows = [(f.text, *map(_day, (f.valid_from, f.valid_until, f.recorded_at, f.superseded_at))) for f in ever]
     return DemoScene(
         "A fact changes, and its history stays",
-        "Facts were drawn from what was said, here by plain rules (a real model finds more). Each has two time axes: "
-        "when it was true, and when it was believed. The move retired a belief, and nothing was overwritten.",
+        "Facts were extracted from the messages, here by plain rules (a real model finds more). Each has two time "
+        "axes: when it was true, and when it was believed. The move retired an old fact; nothing was overwritten.",
         Group(table(columns, rows), Text(), table(("question", "answer"), asked.items())),
         {"facts": [dict(zip(columns, row, strict=True)) for row in rows], "asked": asked},
     )
@@ -184,8 +184,8 @@ async def _recall(story: Story, agent: Agent) -> DemoScene:
     return DemoScene(
         "Recall says why",
         f"{ASKING[0].said!r}, asks Alice in a new session. This was found for her, with the signals that added most to "
-        "its score; below it stands what the model was shown, behind the conversation, where it costs no cached byte. "
-        "Bob asks the same; what was found for him is his own, and nothing of hers.",
+        "its score; below it is what the model was shown, after the conversation, where it costs no cached byte. "
+        "Bob asks the same; only Bob's own memory was searched, and nothing of hers is shown.",
         Group(
             table(("found for Alice", "score", "of which"), rows, right=("score",)),
             Text(),
@@ -220,22 +220,22 @@ async def _compaction(story: Story, session: Session) -> DemoScene:
     rows = [
         ("dry run", str(planned)),
         ("done", f"{done.strategy}: {change}, {len(before)} -> {data['messages']['after']} messages"),
-        ("cost", f"{dollars(data['summary_usd'])}: the summary is asked for with the prefix that is cached already"),
+        ("cost", f"{dollars(data['summary_usd'])}: the summary request reuses the prefix that is already cached"),
         ("saved", f"{done.tokens_before - done.tokens_after:,} tokens of every later request"),
-        ("hidden", f"{data['facts_missing']} of the facts in what was replaced; the log keeps all of them"),
+        ("hidden", f"{data['facts_missing']} of the facts in the replaced messages; the log keeps all of them"),
         ("undo", f"all {len(session.messages)} messages are shown again, unchanged: {data['undone']}"),
     ]
     return DemoScene(
-        "A long conversation is compacted, and put back",
-        "Alice plans a trip; timetables fill the window. compact(dry_run=True) says what would go before anything is "
-        "changed; the log keeps every message, so undo() brings them back.",
+        "A long conversation is compacted, and restored",
+        "Alice plans a trip; timetables fill the window. compact(dry_run=True) shows what would be replaced before "
+        "anything changes; the log keeps every message, so undo() brings them back.",
         table(("", ""), rows),
         data,
     )
 
 
 async def _compacted(story: Story, session: Session) -> tuple[Compaction, Usage]:
-    """Compact, with the scripted summary; what was done, and what it took."""
+    """Compact with the scripted summary; returns the compaction and its usage."""
     seen: list[Event] = []
     stop = session.subscribe(seen.append)
     story.provider.expect([SUMMARY])
@@ -262,9 +262,9 @@ async def _checkpoints(story: Story, agent: Agent, restored: Session) -> DemoSce
     ]
     return DemoScene(
         "Every turn is saved: restore, go back, fork",
-        f"The agent was closed and opened again. The trip is back from its file, which has {len(points)} checkpoints "
-        "of it: after each round of tools, each turn, the compaction and its undo. resume(at=2) begins a second "
-        "conversation where the first one was after two turns; both go on alone.",
+        f"The agent was closed and opened again. The trip was restored from its file, which has {len(points)} "
+        "checkpoints of it: after each round of tools, each turn, the compaction and its undo. resume(at=2) begins a "
+        "second conversation where the first one was after two turns; both continue separately.",
         table(("conversation", "turns", "how it ends"), rows, right=("turns",)),
         data,
     )
@@ -294,9 +294,9 @@ def _bill(story: Story, session: Session) -> DemoScene:
     columns = ("session", "in", "out", "cached", "cost", "without a cache")
     return DemoScene(
         "What each cost",
-        f"By the prices and cache rules of {MODEL} in the catalogue of {find_model(MODEL, PROVIDER).as_of}. The cache "
-        "shares are predicted, because nothing was sent. The first request of a day writes the cache and costs more "
-        "than it would without one; the others read it.",
+        f"By the prices and cache rules of {MODEL}, as of {find_model(MODEL, PROVIDER).as_of}. The cache shares are "
+        "predicted, because nothing was sent. The first request of a day writes the cache and costs more than it would "
+        "without one; the others read it.",
         table(columns, rows, right=columns[1:]),
         data,
     )
@@ -316,9 +316,9 @@ def _hits(recalled: Recalled | None) -> list[dict[str, Any]]:
 
 
 def _strongest(why: Mapping[str, float]) -> str:
-    """The signals that spoke loudest for a hit."""
-    loudest = sorted(why.items(), key=lambda signal: (-signal[1], signal[0]))[:3]
-    return ", ".join(f"{name} {value:.2f}" for name, value in loudest)
+    """The three strongest signals of a hit."""
+    strongest = sorted(why.items(), key=lambda signal: (-signal[1], signal[0]))[:3]
+    return ", ".join(f"{name} {value:.2f}" for name, value in strongest)
 
 
 def _objects(facts: Iterable[Fact]) -> str:
@@ -345,7 +345,7 @@ class Line:
 
 
 def _asks(day: int, session: str, said: str, route: str, answer: str) -> Line:
-    """A line of Alice that the model looks up a timetable for."""
+    """A message of Alice that makes the model call the timetable tool."""
     call = ToolCallPart(f"call_{route.replace('-', '_')}", "timetable", {"route": route})
     return Line(day, "alice", session, said, (call, answer))
 
@@ -376,7 +376,7 @@ SUMMARY: Final = (
 
 
 def timetable(route: str) -> str:
-    """What the timetable tool answers: long, as tools do."""
+    """The answer of the timetable tool: long, as tool results often are."""
     start, _, end = route.partition("-")
     hours = (f"{hour:02}:{(hour * 7 + past) % 60:02}" for hour in range(5, 23) for past in (0, 24, 48))
     return "\n".join(f"{at} {start} Central, platform {n % 9 + 1}, to {end}, daily" for n, at in enumerate(hours))

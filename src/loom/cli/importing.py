@@ -1,4 +1,4 @@
-"""What `loom memory import` does: a file is read into a memory, and all that became of it is counted."""
+"""`loom memory import`: read a file or a pipe into a memory, piece by piece, and count the result."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ if TYPE_CHECKING:
 
 
 STDIN = Path("-")
-"""How standard input is named on a command line."""
+"""Standard input, as named on the command line."""
 
 _PIECE = 256 * 1024
 _HELD = 8
-"""Pieces of a pipe that wait to be used; who writes to it waits as well then."""
+"""Pieces of a pipe that may wait; then the writer of the pipe waits as well."""
 _LISTENING = 0.1
-"""Seconds after which Ctrl-C is heard: one that comes just before a wait begins does not end the wait."""
+"""Seconds between checks for Ctrl-C: one that arrives just before a wait begins does not end that wait."""
 
 
 @dataclass(slots=True)
 class Imported:
-    """What became of the entries of a file."""
+    """Counts of an import."""
 
     new: int = 0
     there: int = 0
-    """Records that were there already."""
+    """Records that were already stored."""
     left_out: Counter[str] = field(default_factory=Counter[str])
-    """How many entries are no turns, by the reason."""
+    """How many entries were left out, by reason."""
     notes: dict[str, None] = field(default_factory=dict[str, None])
-    """What a reader should know, each once."""
+    """Notes for the user, each once."""
 
     def __str__(self) -> str:
         """The counts, for people."""
-        there = f", {self.there:,} there already" if self.there else ""
+        there = f", {self.there:,} already there" if self.there else ""
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in self.left_out.most_common())
         return f"{self.new:,} new{there}" + (f", {self.left_out.total():,} left out ({reasons})" if reasons else "")
 
@@ -53,7 +53,7 @@ class Imported:
 def import_file(memory: Any, path: Path, *, user: str, progress: Callable[[int, int], None]) -> Imported:
     """Read an export of Loom or conversations of other programs into a user's memory, piece by piece.
 
-    `progress` is told how many bytes of a file are read, and how many it has.
+    `progress` is called with the bytes read and the size of the file.
     """
     from loom.memory.json_stream import JsonStream
 
@@ -74,7 +74,7 @@ def _import_lines(memory: Any, stream: JsonStream, user: str, done: Imported) ->
 
     start = 0
     for lines in batches(stream.lines()):
-        with _interrupt_put_off():
+        with _delay_interrupt():
             read = memory.import_(lines, user_id=user, start=start)
         start += len(lines)
         there = len(read.skipped)
@@ -90,7 +90,7 @@ def _import_transcripts(memory: Any, stream: JsonStream, path: Path, user: str, 
         for found in read_transcripts(stream, "stdin" if path == STDIN else path.stem):
             _import_transcript(memory, found, user, done)
     except UsageError as error:
-        kept = f"{done.new + done.there:,} records before it are kept; correct it and import all of it again, "
+        kept = f"{done.new + done.there:,} records before it are kept; correct the file and import all of it again, "
         again = f"{kept}nothing is added twice" if done.new + done.there else "nothing was imported"
         raise UsageError(f"{error}; {again}") from error
     done.notes.update(dict.fromkeys(memory.metabolize(user_id=user).notes))
@@ -100,7 +100,7 @@ def _import_transcript(memory: Any, found: Transcript, user: str, done: Imported
     from loom.memory.values import REPEATED
 
     key = f"import:{found.session_id}" + (f":{found.start}" if found.start else "")
-    with _interrupt_put_off():
+    with _delay_interrupt():
         read = memory.remember(found.turns, user_id=user, session_id=found.session_id, key=key)
     reasons = Counter(skip.reason for skip in (*found.skipped, *read.skipped))
     there = reasons.pop(REPEATED, 0)
@@ -112,25 +112,25 @@ def _import_transcript(memory: Any, found: Transcript, user: str, done: Imported
 
 
 @contextmanager
-def _interrupt_put_off() -> Generator[None]:
-    """Put Ctrl-C off until the block is through, so that nothing is left without vectors; the second one holds."""
-    asked: list[int] = []
+def _delay_interrupt() -> Generator[None]:
+    """Delay Ctrl-C until the block is done, so that no record is left without a vector; a second one acts at once."""
+    signals: list[int] = []
 
-    def ask(number: int, _: object) -> None:
-        asked.append(number)
+    def note(number: int, _: object) -> None:
+        signals.append(number)
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
-    before = signal.signal(signal.SIGINT, ask)
+    before = signal.signal(signal.SIGINT, note)
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-    if asked:
+    if signals:
         raise KeyboardInterrupt
 
 
 def pieces_of(path: Path, progress: Callable[[int, int], None]) -> Iterator[bytes]:
-    """The bytes of a file, which tell how far it is read, or of a pipe, where Ctrl-C is heard at any moment.
+    """The bytes of a file, with progress, or of a pipe, which Ctrl-C can interrupt at any moment.
 
     Raises:
         UsageError: it cannot be read.
@@ -154,7 +154,7 @@ def _file(path: Path, size: int, progress: Callable[[int, int], None]) -> Iterat
 
 
 def _pipe(path: Path) -> Iterator[bytes]:
-    """Opened and read in a thread: whoever waits for a pipe to be opened at its other end cannot be interrupted."""
+    """Read a pipe in a thread: a thread that waits for the other end to open it cannot be interrupted."""
     pieces: Queue[bytes | OSError] = Queue(_HELD)
     Thread(target=_read, args=(path, pieces), name=f"loom reads {path}", daemon=True).start()
     while piece := _next(pieces):

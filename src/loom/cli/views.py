@@ -1,4 +1,4 @@
-"""What the command line shows: a window as a bar, a replay as a table, findings as a list. Nothing is printed here."""
+"""Views for the command line: a window as a bar, a replay as a table, findings as a list. Nothing is printed here."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _COLOURS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class _Glyphs:
-    """The signs of a bar; a terminal that cannot show blocks gets plain ones."""
+    """The characters of a bar; a terminal that cannot show blocks gets ASCII."""
 
     cached: str
     uncached: str
@@ -52,7 +52,7 @@ _PLAIN: Final = _Glyphs("#", ".", ("=", "-"), "^", "|", "_.:-=+*#", "...")
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """A renderable that is made when the console says how wide it is and what it can show."""
+    """A renderable that is built when the width and the abilities of the console are known."""
 
     make: Callable[[_Glyphs, int], RenderableType]
     width: int | None = None
@@ -71,12 +71,12 @@ def window_bar(prompt: Prompt, *, read_tokens: int | None = None, width: int = 8
 
 
 def steps_table(simulation: Simulation, *, rows: int = 40) -> RenderableType:
-    """What each request of a replay read, wrote and cost; of more than `rows` requests the middle is left out."""
+    """What each request of a replay read, wrote and cost; the middle of more than `rows` requests is left out."""
     return _View(lambda glyphs, room: _steps(simulation, rows, glyphs, room))
 
 
 def findings_view(findings: Sequence[Finding]) -> RenderableType:
-    """The causes of missed reads, each with what it saves to remove it."""
+    """The causes of missed reads, each with what fixing it saves."""
     if not findings:
         return Text("No cause of missed cache reads was found.")
     return Group(*(_finding(number, finding) for number, finding in enumerate(findings, 1)))
@@ -133,7 +133,7 @@ def _runs(blocks: Sequence[Block], width: int) -> list[_Run]:
 
 
 def _before(sizes: Sequence[int]) -> list[int]:
-    """What comes before each item."""
+    """The sum of the sizes before each item."""
     return [0, *accumulate(sizes)][:-1]
 
 
@@ -161,7 +161,7 @@ def _headline(prompt: Prompt, read: int | None) -> Text:
 
 
 def _labels(runs: Sequence[_Run], glyphs: _Glyphs, width: int) -> Text:
-    """The name of each section above its start, as far as there is room."""
+    """The name of each section above its start, where there is room."""
     line = Text(no_wrap=True)
     for run in runs:
         if run.cells:
@@ -291,7 +291,7 @@ def _share_bar(step: Step, glyphs: _Glyphs) -> Text:
 
 
 def _spark(shares: Sequence[float], glyphs: _Glyphs, width: int) -> str:
-    """One sign for each share; of more shares than fit, the mean of as many neighbours as needed."""
+    """One character per share; if there are more shares than fit, one per mean of several neighbours."""
     size = -(-len(shares) // width) or 1
     groups = [shares[i : i + size] for i in range(0, len(shares), size)]
     top = len(glyphs.spark) - 1
