@@ -1,7 +1,7 @@
-"""Keep the package small: counts that may only fall, and the layout table of CONTRIBUTING.md.
+"""Keep the package small: counts that may only fall, and the pages that show its layout.
 
 `python -m tools.house` checks both and names what is too much. `--update` lowers the limits in `tools/house.json` to
-what is there now, and writes the layout table anew. A limit is never raised by the tool.
+what is there now, and writes the layout table and the diagram again. A limit is never raised by the tool.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,7 +26,6 @@ CRUMB_LINES: Final = 60
 _OURS: Final = re.compile(r"loom(\.\w+)*\.?")
 _LOADERS: Final = ("import_module", "__import__", "door")
 """What imports a module by its name; `door` is Loom's own, for modules that only re-export."""
-_LAYOUT: Final = re.compile(r"(<!-- layout: [^\n]*-->\n).*?(<!-- end of layout -->)", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -171,8 +171,7 @@ def layout(modules: Mapping[str, Module], project: Mapping[str, Any]) -> str:
         for module in modules.values()
         if module.is_package or module.name.count(".") == 1
     ]
-    layers = project["tool"]["importlinter"]["contracts"][0]["layers"]
-    order = " >\n".join(", ".join(f"`{name}`" for name in layer.replace("loom.", "").split(" | ")) for layer in layers)
+    order = " >\n".join(", ".join(f"`{name}`" for name in layer) for layer in layers_of(project))
     table = "\n".join(["| folder or module | holds | modules |", "|---|---|---|", *rows])
     return f"{table}\n\nImports point down, and packages on one line never import each other:\n\n{order}.\n"
 
@@ -189,33 +188,67 @@ def _members(package: Module, modules: Mapping[str, Module]) -> str:
     return ", ".join(f"`{name.rpartition('.')[2]}`" for name in inside)
 
 
-def with_layout(page: str, table: str) -> str:
-    """A page with the layout between its marks; without marks the page is not one that holds a layout."""
-    found = _LAYOUT.search(page)
+def diagram(modules: Mapping[str, Module], project: Mapping[str, Any]) -> str:
+    """The packages as a Mermaid diagram, from the top layer to the bottom one."""
+    lines = ["```mermaid", "flowchart TD"]
+    layers = [[name for name in layer if f"loom.{name}" in modules] for layer in layers_of(project)]
+    ends: list[str] = []
+    for layer in filter(None, layers):
+        summaries = {name: modules[f"loom.{name}"].summary.replace("`", "") for name in layer}
+        nodes = [f'    {name}["{name}<br/><small>{summary}</small>"]' for name, summary in summaries.items()]
+        is_alone = len(layer) == 1
+        lines += nodes if is_alone else ["    subgraph siblings [ ]", *(f"    {node}" for node in nodes), "    end"]
+        ends.append(layer[0] if is_alone else "siblings")
+    lines += [f"    {upper} --> {lower}" for upper, lower in pairwise(ends)]
+    return "\n".join([*lines, "```", ""])
+
+
+def layers_of(project: Mapping[str, Any]) -> list[list[str]]:
+    """The layers of the import contract, top first; the packages of one layer are siblings."""
+    layers: list[str] = project["tool"]["importlinter"]["contracts"][0]["layers"]
+    return [layer.replace("loom.", "").split(" | ") for layer in layers]
+
+
+def with_section(page: str, mark: str, text: str) -> str:
+    """A page with the text between the two comments that hold the mark."""
+    found = re.search(rf"(<!-- {mark}: [^\n]*-->\n).*?(<!-- end of {mark} -->)", page, re.DOTALL)
     if found is None:
-        raise SystemExit("CONTRIBUTING.md has no `<!-- layout: ... -->` and `<!-- end of layout -->`; put them back")
-    return f"{page[: found.start()]}{found[1]}\n{table}\n{found[2]}{page[found.end() :]}"
+        raise SystemExit(
+            f"a page has lost its comments `<!-- {mark}: ... -->` and `<!-- end of {mark} -->`; put them back"
+        )
+    return f"{page[: found.start()]}{found[1]}\n{text}\n{found[2]}{page[found.end() :]}"
+
+
+def outdated(root: Path, modules: Mapping[str, Module]) -> dict[Path, str]:
+    """The pages that do not show the package as it is, each with the text that it should have."""
+    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
+    sections = {
+        root / "CONTRIBUTING.md": ("layout", layout(modules, project)),
+        root / "docs/explanation/architecture.md": ("house", diagram(modules, project)),
+    }
+    pages = {path: path.read_text(encoding="utf-8") for path in sections}
+    wanted = {path: with_section(pages[path], *section) for path, section in sections.items()}
+    return {path: text for path, text in wanted.items() if text != pages[path]}
 
 
 def main(arguments: Sequence[str] | None = None, *, root: Path = ROOT) -> int:
     """Check, or update; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tools.house", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--update", action="store_true", help="lower the limits, and write the layout table")
+    parser.add_argument("--update", action="store_true", help="lower the limits, and write the pages")
     update = parser.parse_args(arguments).update
-    limits_file, guide = root / "tools/house.json", root / "CONTRIBUTING.md"
+    limits_file = root / "tools/house.json"
     settings = json.loads(limits_file.read_text(encoding="utf-8"))
     modules = read_package(root / "src")
     found = measure(modules, settings["doors"])
     problems = over(settings["limits"], found)
-    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
-    page = guide.read_text(encoding="utf-8")
-    now = with_layout(page, layout(modules, project))
+    pages = outdated(root, modules)
     if update:
-        guide.write_text(now, encoding="utf-8")
+        for path, text in pages.items():
+            path.write_text(text, encoding="utf-8")
         settings["limits"] = {name: min(settings["limits"][name], len(items)) for name, items in found.items()}
         limits_file.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
-    elif now != page:
-        problems.append("the layout table of CONTRIBUTING.md is out of date: run `python -m tools.house --update`")
+    else:
+        problems += [f"{path.name} is out of date; run `python -m tools.house --update`" for path in pages]
     for line in problems or [", ".join(f"{len(items)} {name}" for name, items in found.items())]:
         print(line)
     return 1 if problems else 0

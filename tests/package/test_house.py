@@ -5,7 +5,7 @@ import textwrap
 
 import pytest
 
-from tools.house import main, measure, read_package, with_layout
+from tools.house import main, measure, read_package, with_section
 
 PROJECT = """
 [[tool.importlinter.contracts]]
@@ -23,6 +23,7 @@ FILES = {
         'def f(name): return import_module(f"loom.engine.{name}"), import_module("numpy")\n'
     ),
     "CONTRIBUTING.md": "# Guide\n<!-- layout: by a tool -->\nold\n<!-- end of layout -->\nrest\n",
+    "docs/explanation/architecture.md": "# House\n<!-- house: by a tool -->\n<!-- end of house -->\n",
     "pyproject.toml": PROJECT,
 }
 
@@ -68,6 +69,9 @@ def test_update_lowers_the_limits_and_writes_the_layout(house, capsys):
     assert "| `stores/` | Stores of records | `main`, `other` |" in guide
     assert "`cli` >\n`stores`, `memory` >\n`core`." in guide
     assert guide.endswith("rest\n")
+    house_page = (house / "docs/explanation/architecture.md").read_text()
+    assert 'stores["stores<br/><small>Stores of records</small>"]' in house_page
+    assert "siblings --> core" in house_page
     capsys.readouterr()
     assert main([], root=house) == 0
     assert capsys.readouterr().out == "7 modules, 1 class names defined twice, 2 crumbs, 1 hidden imports\n"
@@ -83,4 +87,4 @@ def test_a_figure_that_rises_fails_and_is_never_written(house, capsys):
 
 def test_a_guide_without_the_marks_is_refused():
     with pytest.raises(SystemExit, match="put them back"):
-        with_layout("# Guide\n", "| a |")
+        with_section("# Guide\n", "layout", "| a |")

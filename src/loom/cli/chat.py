@@ -166,9 +166,7 @@ class Chat:
         for id, text, waits in _instructions(await self._read_standing()):
             if text not in known:
                 known.add(text)
-                does = (
-                    f"waits; /confirm {id} or /reject {id}" if waits else f"is a standing instruction now; /reject {id}"
-                )
+                does = f"waits; /confirm {id} or /reject {id}" if waits else f"learnt; /reject {id}"
                 self._print(f"! {text}: {does}", type="standing", id=id, wish=text, unconfirmed=waits)
 
     def _show(self, event: Event) -> None:
