@@ -98,7 +98,7 @@ def test_what_was_learnt_is_told_once_as_a_line_of_json(chat):
 def test_compact_and_undo(chat):
     done = chat(lines=[*(f"Say {n}. " + "word " * 40 for n in range(6)), "/compact", "/undo", "/undo"])
     assert "/undo reverses it" in done.stdout
-    assert "what was compacted last is shown again" in done.stdout
+    assert "the messages of the last compaction are shown again" in done.stdout
     assert done.stderr == "loom: nothing was compacted, so there is nothing to undo\n"
 
 

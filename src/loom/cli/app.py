@@ -45,7 +45,7 @@ def _plain_errors() -> Generator[None]:
 app = typer.Typer(
     name="loom",
     cls=Commands,
-    help="Decide what a model sees, and keep what it should know next time.",
+    help="Decide what a model sees, and remember what it should know next time.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -69,10 +69,10 @@ def _version(value: bool) -> None:
 @app.callback()
 def options(
     version: Annotated[  # noqa: ARG001 - its callback does it
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and leave.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """Decide what a model sees, and keep what it should know next time."""
+    """Decide what a model sees, and remember what it should know next time."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # what a terminal cannot show is better shown as `?` than not at all
             stream.reconfigure(errors="replace")

@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from loom.cli.output import Json, console, plain, print_json
@@ -38,12 +37,14 @@ def plan(
     if json:
         print_json({**plain(found), "relative_cost": found.relative_cost})
         return
+    from loom.cli.views import plan_view
+
     console().print(plan_view(found))
 
 
 @app.command()
 def explain(
-    previous: Annotated[Path, typer.Argument(help="The request before it, as JSON.")],
+    previous: Annotated[Path, typer.Argument(help="The earlier request, as JSON.")],
     next: Annotated[Path, typer.Argument(help="The request that missed, as JSON.")],
     provider: Provider = None,
     model: Model = None,
@@ -56,6 +57,8 @@ def explain(
     if json:
         print_json(found)
         return
+    from loom.cli.views import explanation_view
+
     console().print(explanation_view(found))
 
 
@@ -102,47 +105,6 @@ def simulate(
         read, input = sum(u.cache_read for u in billed), sum(u.input for u in billed)
         views.append(Text(f"Billed, as recorded: {read:,} of {input:,} tokens read from the cache."))
     console().print(Group(*views))
-
-
-def plan_view(found: Any) -> RenderableType:
-    """A plan for people: the window as a bar, the prediction, the markers, the warnings."""
-    from loom.cli.views import findings_view, window_bar
-
-    price = f", ${found.usd:.4f}" if found.usd is not None else ""
-    error = f" (counts ±{found.error:.0%})" if found.error else ""
-    views: list[RenderableType] = [
-        window_bar(found.prompt, read_tokens=found.read),
-        Text(),
-        Text(f"read {found.read:,}  write {found.write:,}  uncached {found.uncached:,}{error}"),
-        Text(
-            f"cost {found.relative_cost:.2f} of the uncached price{price}; the next request reads {found.next_read:,}"
-        ),
-    ]
-    if found.markers:
-        table = Table.grid(padding=(0, 2, 0, 0))
-        for marker in found.markers:
-            table.add_row(Text("▲", style="bold"), marker.ttl, marker.path, marker.reason, f"{marker.tokens:,} tokens")
-        views += [Text(), table]
-    if found.warnings:
-        views.append(Text())
-        views += [Text(f"! {w.message}", style="yellow") for w in found.warnings]
-    if found.findings:
-        views += [Text(), findings_view(found.findings)]
-    return Group(*views)
-
-
-def explanation_view(found: Any) -> RenderableType:
-    """An explanation for people."""
-    if not found.moved:
-        return Text(found.message, style="green")
-    lines = [Text(found.message, style="bold")]
-    if found.before or found.after:
-        lines += [Text(f"- {found.before!r}", style="red"), Text(f"+ {found.after!r}", style="green")]
-    price = f", ${found.extra_usd:.4f}" if found.extra_usd is not None else ""
-    lines.append(Text(f"kept {found.kept_tokens:,} cached tokens ({found.byte:,} bytes), lost {found.lost_tokens:,}"))
-    lines.append(Text(f"extra cost, once: {found.extra_cost:,.0f} tokens at the plain price{price}"))
-    lines.append(Text(found.advice, style="cyan"))
-    return Group(*lines)
 
 
 def _load(path: Path) -> dict[str, Any]:

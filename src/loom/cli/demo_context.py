@@ -13,8 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from loom.catalog import find_model
-from loom.cli.cache import explanation_view, plan_view
 from loom.cli.demo import MODEL, PROVIDER, DemoScene, table
+from loom.cli.views import explanation_view, plan_view
 from loom.context.cache.explain import explain
 from loom.context.cache.plan import CachePlan, plan
 from loom.context.context import Context

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from loom.core.record import Erasure
     from loom.memory.extract.llm import LlmExtractor
 
-app = typer.Typer(help="Remember, recall and forget, in a memory file.", no_args_is_help=True)
+app = typer.Typer(help="Remember, recall and forget.", no_args_is_help=True)
 
 
 def _not_blank(param: typer.CallbackParam, value: str | None) -> str | None:
@@ -31,8 +31,8 @@ def _not_blank(param: typer.CallbackParam, value: str | None) -> str | None:
     return value
 
 
-Db = Annotated[str, typer.Option("--db", help="The memory: sqlite:PATH.", envvar="LOOM_MEMORY")]
-User = Annotated[str, typer.Option("--user", help="Whose memory.", envvar="LOOM_USER", callback=_not_blank)]
+Db = Annotated[str, typer.Option("--db", help="The memory: sqlite:PATH or another URL.", envvar="LOOM_MEMORY")]
+User = Annotated[str, typer.Option("--user", help="The user.", envvar="LOOM_USER", callback=_not_blank)]
 Embedder = Annotated[
     str | None,
     typer.Option(
@@ -105,7 +105,7 @@ def search(
     *,
     db: Db = DEFAULT,
     user: User = "me",
-    limit: Annotated[int, typer.Option(help="Hits at the most.", min=1)] = 8,
+    limit: Annotated[int, typer.Option(help="The maximum number of hits.", min=1)] = 8,
     embedder: Embedder = None,
     json: Json = False,
 ) -> None:
@@ -135,7 +135,7 @@ def search(
 def facts(
     db: Db = DEFAULT,
     user: User = "me",
-    history: Annotated[bool, typer.Option(help="Retired facts, too.")] = False,
+    history: Annotated[bool, typer.Option(help="Include retired facts.")] = False,
     json: Json = False,
 ) -> None:
     """List the known facts, and since when they are true and believed."""
@@ -257,7 +257,7 @@ def forget(
     ] = None,
     db: Db = DEFAULT,
     user: User = "me",
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     json: Json = False,
 ) -> None:
     """Forget records, or a whole user."""
@@ -376,8 +376,8 @@ def forget_person(
     sessions: Annotated[
         str | None, typer.Option("--sessions", help="The store of conversations, if not beside the memory.")
     ] = None,
-    namespace: Annotated[str, typer.Option("--namespace", help="The application.")] = "default",
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    namespace: Annotated[str, typer.Option("--namespace", help="The namespace of the application.")] = "default",
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     json: Json = False,
 ) -> None:
     """Erase a person: memory, conversations and jobs, with a receipt that says what is still pending.

@@ -7,13 +7,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-import anyio
 import typer
 from rich.table import Table
 from rich.text import Text
 
 from loom.cli.chat import CHATS, WHO
 from loom.cli.output import Json, console, echo_json, print_json
+from loom.cli.store import run_and_close
 from loom.core.checkpoint import end_of_turn
 from loom.core.message import plain
 from loom.core.message_codec import log_to_dict
@@ -32,8 +32,8 @@ Store = Annotated[
     str, typer.Option("--store", help="The store of sessions: sqlite:PATH or files:FOLDER.", envvar="LOOM_SESSIONS")
 ]
 User = Annotated[str, typer.Option("--user", help="The user of the conversations.", envvar="LOOM_USER")]
-Namespace = Annotated[str, typer.Option("--namespace", help="The application they belong to.")]
-Id = Annotated[str, typer.Argument(help="The name of the conversation.")]
+Namespace = Annotated[str, typer.Option("--namespace", help="The namespace of the application.")]
+Id = Annotated[str, typer.Argument(help="The id of the conversation.")]
 At = Annotated[str | None, typer.Option("--at", help="A checkpoint id, or the number of a turn; by default, the last.")]
 _T = TypeVar("_T")
 _WIDEST = 10_000
@@ -64,14 +64,7 @@ def _run(store: str, work: Callable[[CheckpointStore], Awaitable[_T]]) -> _T:
 
     opened = open_checkpoints(store)
     check_is_there(store)
-
-    async def all_of_it() -> _T:
-        try:
-            return await work(opened)
-        finally:
-            await opened.aclose()
-
-    return anyio.run(all_of_it)
+    return run_and_close(opened, work)
 
 
 async def _found(store: CheckpointStore, scope: Scope, at: str | None) -> Checkpoint:
@@ -149,8 +142,8 @@ def show(
     user: User = WHO,
     namespace: Namespace = "default",
     at: At = None,
-    whole: Annotated[bool, typer.Option("--all", help="Show every original message, also what was compacted.")] = False,
-    checkpoints: Annotated[bool, typer.Option("--checkpoints", help="List its saved points, for --at.")] = False,
+    whole: Annotated[bool, typer.Option("--all", help="Show all original messages, compacted ones too.")] = False,
+    checkpoints: Annotated[bool, typer.Option("--checkpoints", help="List its checkpoints, for --at.")] = False,
     json: Json = False,
 ) -> None:
     """Show a conversation as the model sees it, and what was compacted."""
@@ -216,7 +209,7 @@ def restore(
 @app.command()
 def fork(
     id: Id,
-    new_id: Annotated[str | None, typer.Option("--as", help="The name of the new conversation.")] = None,
+    new_id: Annotated[str | None, typer.Option("--as", help="The id of the new conversation.")] = None,
     store: Store = CHATS,
     user: User = WHO,
     namespace: Namespace = "default",
@@ -277,10 +270,10 @@ def compact(
     model: Annotated[
         str, typer.Option(help="The model whose window counts, as provider:model.")
     ] = "compatible:unknown",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would happen.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only report what would happen.")] = False,
     json: Json = False,
 ) -> None:
-    """Compact a conversation, or say what that would do. Without a model, strategies that ask none are possible."""
+    """Compact a conversation, or report what that would do. Only strategies that need no model are available."""
     from loom.engine.models import check_name
     from loom.session.compacting import CompactionPlan
 

@@ -36,15 +36,19 @@ def with_store(url: str, work: Callable[[Any], Awaitable[_T]]) -> _T:
     from loom.engine.places import Opening, check_is_there, store_at
 
     check_is_there(url)
-    store = store_at(url, Opening(makes=False))
+    return run_and_close(store_at(url, Opening(makes=False)), work)
 
-    async def all_of_it() -> _T:
+
+def run_and_close(store: Any, work: Callable[[Any], Awaitable[_T]]) -> _T:
+    """Run work on an open store, and close it."""
+
+    async def run() -> _T:
         try:
             return await work(store)
         finally:
             await store.aclose()
 
-    return anyio.run(all_of_it)
+    return anyio.run(run)
 
 
 @app.command()

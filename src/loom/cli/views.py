@@ -14,6 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from loom.context.cache.diagnose import Finding
+from loom.context.cache.explain import Explanation
+from loom.context.cache.plan import CachePlan
 from loom.context.cache.prompt import Block, Prompt
 from loom.context.cache.simulate import Simulation, Step
 
@@ -80,6 +82,45 @@ def findings_view(findings: Sequence[Finding]) -> RenderableType:
     if not findings:
         return Text("No cause of missed cache reads was found.")
     return Group(*(_finding(number, finding) for number, finding in enumerate(findings, 1)))
+
+
+def plan_view(found: CachePlan) -> RenderableType:
+    """A plan for people: the window as a bar, the prediction, the markers, the warnings."""
+    price = f", ${found.usd:.4f}" if found.usd is not None else ""
+    error = f" (counts ±{found.error:.0%})" if found.error else ""
+    views: list[RenderableType] = [
+        window_bar(found.prompt, read_tokens=found.read),
+        Text(),
+        Text(f"read {found.read:,}  write {found.write:,}  uncached {found.uncached:,}{error}"),
+        Text(
+            f"cost {found.relative_cost:.2f} of the uncached price{price}; the next request reads {found.next_read:,}"
+        ),
+    ]
+    if found.markers:
+        table = Table.grid(padding=(0, 2, 0, 0))
+        for marker in found.markers:
+            table.add_row(Text("▲", style="bold"), marker.ttl, marker.path, marker.reason, f"{marker.tokens:,} tokens")
+        views += [Text(), table]
+    if found.warnings:
+        views.append(Text())
+        views += [Text(f"! {w.message}", style="yellow") for w in found.warnings]
+    if found.findings:
+        views += [Text(), findings_view(found.findings)]
+    return Group(*views)
+
+
+def explanation_view(found: Explanation) -> RenderableType:
+    """An explanation for people."""
+    if not found.moved:
+        return Text(found.message, style="green")
+    lines = [Text(found.message, style="bold")]
+    if found.before or found.after:
+        lines += [Text(f"- {found.before!r}", style="red"), Text(f"+ {found.after!r}", style="green")]
+    price = f", ${found.extra_usd:.4f}" if found.extra_usd is not None else ""
+    lines.append(Text(f"kept {found.kept_tokens:,} cached tokens ({found.byte:,} bytes), lost {found.lost_tokens:,}"))
+    lines.append(Text(f"extra cost, once: {found.extra_cost:,.0f} tokens at the plain price{price}"))
+    lines.append(Text(found.advice, style="cyan"))
+    return Group(*lines)
 
 
 # ---------------------------------------------------------------------------------------------------- the window
