@@ -16,6 +16,7 @@ FILES = {
     "src/loom/core/__init__.py": '"""Values."""\n',
     "src/loom/core/names.py": '"""Names."""\nclass Found: ...\n',
     "src/loom/core/shared.py": '"""Shared."""\n',
+    "src/loom/memory.py": '"""Memory."""\n',
     "src/loom/stores/__init__.py": '"""Stores of records.\n\nMore.\n"""\n',
     "src/loom/stores/main.py": '"""Main."""\nfrom loom.core import names\nfrom ..core.shared import x\nclass Found: ...\n',
     "src/loom/stores/other.py": (
@@ -51,7 +52,7 @@ def limits_of(root):
 
 def test_what_is_counted(house):
     found = measure(read_package(house / "src"), doors=())
-    assert len(found["modules"]) == 7
+    assert len(found["modules"]) == 8
     assert found["class names defined twice"] == ["Found: loom.core.names, loom.stores.main"]
     assert found["crumbs"] == [
         "loom.core.names (2 lines): only loom.stores.main imports it",
@@ -64,7 +65,7 @@ def test_what_is_counted(house):
 def test_update_lowers_the_limits_and_writes_the_layout(house, capsys):
     assert main([], root=house) == 1, "the layout is old"
     assert main(["--update"], root=house) == 0
-    assert limits_of(house) == {"modules": 7, "class names defined twice": 1, "crumbs": 2, "hidden imports": 1}
+    assert limits_of(house) == {"modules": 8, "class names defined twice": 1, "crumbs": 2, "hidden imports": 1}
     guide = (house / "CONTRIBUTING.md").read_text()
     assert "| `stores/` | Stores of records | `main`, `other` |" in guide
     assert "`cli` >\n`stores`, `memory` >\n`core`." in guide
@@ -74,15 +75,15 @@ def test_update_lowers_the_limits_and_writes_the_layout(house, capsys):
     assert "siblings --> core" in house_page
     capsys.readouterr()
     assert main([], root=house) == 0
-    assert capsys.readouterr().out == "7 modules, 1 class names defined twice, 2 crumbs, 1 hidden imports\n"
+    assert capsys.readouterr().out == "8 modules, 1 class names defined twice, 2 crumbs, 1 hidden imports\n"
 
 
 def test_a_figure_that_rises_fails_and_is_never_written(house, capsys):
     main(["--update"], root=house)
     (house / "src/loom/core/extra.py").write_text(textwrap.dedent('"""Extra."""\nclass Found: ...\n'))
     assert main(["--update"], root=house) == 1
-    assert "modules: 8, and at most 7 are allowed" in capsys.readouterr().out
-    assert limits_of(house)["modules"] == 7
+    assert "modules: 9, and at most 8 are allowed" in capsys.readouterr().out
+    assert limits_of(house)["modules"] == 8
 
 
 def test_a_guide_without_the_marks_is_refused():
