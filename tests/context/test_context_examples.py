@@ -4,7 +4,6 @@ import base64
 from typing import Any
 
 import pytest
-from tests.docs.test_seed_examples import IMAGE, LIFECYCLE, QUICK_START, REDACTION, RENDERING, VISITORS
 
 from loom import (
     Context,
@@ -18,6 +17,7 @@ from loom import (
 )
 from loom.compactor import Compactor, StubCompactor
 from loom.errors import UsageError
+from tests.docs.test_migration_examples import IMAGE, LIFECYCLE, QUICK_START, REDACTION, RENDERING, VISITORS
 
 PNG = base64.b64encode(bytes.fromhex("89504e470d0a1a0a0000000d4948445200000001000000010806000000")).decode()
 
