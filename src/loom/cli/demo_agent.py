@@ -144,7 +144,7 @@ async def _meeting(story: Story, agent: Agent) -> DemoScene:
     return DemoScene(
         "One agent, two users, several sessions",
         'Agent("...", memory="sqlite:./travel.db") keeps each user\'s memory and conversations in one file. '
-        f"The answers are scripted, so no key is needed; tokens, cache and prices are those of {MODEL} for the very "
+        f"The answers are scripted, so no key is needed; tokens, cache and prices are those of {MODEL} for the "
         "requests that would be sent. A new day finds the provider's cache empty, so its first request writes it.",
         table(columns, rows, right=columns[-3:]),
         data,
@@ -195,7 +195,7 @@ async def _recall(story: Story, agent: Agent) -> DemoScene:
             Text(),
             Text(
                 f"Of the {alice.usage.input:,} tokens of Alice's request {alice.usage.cache_write:,} went into the "
-                "cache; the memory behind them did not."
+                "cache; the memory after them did not."
             ),
         ),
         {"hits": hits, "shown": shown.text, "others": [hit["text"] for hit in _hits(bob.recalled)]},

@@ -268,7 +268,7 @@ class WireModelSuite(ModelSuite, Suite):
     # -- stopping -----------------------------------------------------------------------------------------
 
     async def test_cancelling_the_call_stops_the_request(self, model: Model, service: WireServer) -> None:
-        """The provider sees that nobody listens any more."""
+        """The provider sees that the client has closed the connection."""
         service.script("stalled")
         async with create_task_group() as tasks:
             tasks.start_soon(model.complete, QUESTION)
@@ -277,7 +277,7 @@ class WireModelSuite(ModelSuite, Suite):
         assert await to_thread.run_sync(partial(service.hung_up.wait, _PATIENCE))
 
     async def test_closing_the_stream_stops_the_request(self, model: Model, service: WireServer) -> None:
-        """The provider sees that nobody listens any more."""
+        """The provider sees that the client has closed the connection."""
         service.script("stalled")
         async with aclosing(cast("Any", model.stream(QUESTION))) as chunks:
             await anext(chunks)
