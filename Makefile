@@ -26,8 +26,8 @@ check: $(SETUP)  ## style, types, import direction, declared dependencies, size,
 	@$(BIN)/pyright --pythonpath $(BIN)/python
 	@$(BIN)/lint-imports
 	@$(BIN)/deptry .
-	@$(BIN)/python -m tools.house
-	@$(BIN)/python -m tools.words
+	@$(BIN)/python -m scripts.house
+	@$(BIN)/python -m scripts.words
 
 bench: $(SETUP)  ## the figures of benchmarks/README.md
 	@$(BIN)/python -m benchmarks.context

@@ -5,7 +5,7 @@ import textwrap
 
 import pytest
 
-from tools.house import main, measure, read_package, with_section
+from scripts.house import main, measure, read_package, with_section
 
 PROJECT = """
 [[tool.importlinter.contracts]]
@@ -41,13 +41,13 @@ def house(tmp_path):
 
 def allow(root, limit, **limits):
     names = ("modules", "class names defined twice", "crumbs", "hidden imports")
-    (root / "tools").mkdir(exist_ok=True)
+    (root / "scripts").mkdir(exist_ok=True)
     settings = {"limits": {**dict.fromkeys(names, limit), **limits}, "doors": []}
-    (root / "tools/house.json").write_text(json.dumps(settings), encoding="utf-8")
+    (root / "scripts/house.json").write_text(json.dumps(settings), encoding="utf-8")
 
 
 def limits_of(root):
-    return json.loads((root / "tools/house.json").read_text())["limits"]
+    return json.loads((root / "scripts/house.json").read_text())["limits"]
 
 
 def test_what_is_counted(house):

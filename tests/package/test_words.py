@@ -1,6 +1,6 @@
 """The check for words that readers stumble over."""
 
-from tools.words import ROOT, Rules, check, load_rules, main
+from scripts.words import ROOT, Rules, check, load_rules, main
 
 RULES = Rules(
     words={r"\bmend(s|ed|ing)?\b": "write fix", r"(?<!there )\bis no\b(?! longer\b)": "write is not a"},

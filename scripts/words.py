@@ -1,6 +1,6 @@
 """Find words that a reader stumbles over, in code, documentation, help texts and the names of tests.
 
-`python -m tools.words` lists each file with its leftovers. `tools/words.toml` holds the words, what to write instead,
+`python -m scripts.words` lists each file with its leftovers. `scripts/words.toml` holds the words, what to write instead,
 the quotations that may stay (texts that models or stores hold, words of users), and folders that are not clean yet.
 """
 
@@ -21,7 +21,7 @@ _TEST_NAME: Final = re.compile(r"^\s*(?:async )?(?:def|class) (test_\w+|Test\w+)
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What `tools/words.toml` says."""
+    """What `scripts/words.toml` says."""
 
     words: Mapping[str, str]
     """A pattern, and what to write instead."""
@@ -49,7 +49,7 @@ class Leftover:
 
 def load_rules(root: Path = ROOT) -> Rules:
     """The committed rules."""
-    with (root / "tools/words.toml").open("rb") as file:
+    with (root / "scripts/words.toml").open("rb") as file:
         found = tomllib.load(file)
     return Rules(found["words"], found["test_files"], found["quoted"], found["pending"])
 
@@ -102,8 +102,9 @@ def main(root: Path = ROOT) -> int:
     rules = load_rules(root)
     found = list(check(root, rules))
     for leftover in found:
-        print(leftover)
-    print(f"{len(found)} leftovers" + (f"; not looked at: {', '.join(rules.pending)}" if rules.pending else ""))
+        sys.stdout.write(f"{leftover}\n")
+    pending = f"; not looked at: {', '.join(rules.pending)}" if rules.pending else ""
+    sys.stdout.write(f"{len(found)} leftovers{pending}\n")
     return 1 if found else 0
 
 

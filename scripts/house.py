@@ -1,6 +1,6 @@
 """Keep the package small: counts that may only fall, and the pages that show its layout.
 
-`python -m tools.house` checks both and names what is too much. `--update` lowers the limits in `tools/house.json` to
+`python -m scripts.house` checks both and names what is too much. `--update` lowers the limits in `scripts/house.json` to
 what is there now, and writes the layout table and the diagram again. A limit is never raised by the tool.
 """
 
@@ -233,10 +233,10 @@ def outdated(root: Path, modules: Mapping[str, Module]) -> dict[Path, str]:
 
 def main(arguments: Sequence[str] | None = None, *, root: Path = ROOT) -> int:
     """Check, or update; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m tools.house", description=(__doc__ or "").partition("\n")[0])
+    parser = argparse.ArgumentParser(prog="python -m scripts.house", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--update", action="store_true", help="lower the limits, and write the pages")
     update = parser.parse_args(arguments).update
-    limits_file = root / "tools/house.json"
+    limits_file = root / "scripts/house.json"
     settings = json.loads(limits_file.read_text(encoding="utf-8"))
     modules = read_package(root / "src")
     found = measure(modules, settings["doors"])
@@ -248,9 +248,9 @@ def main(arguments: Sequence[str] | None = None, *, root: Path = ROOT) -> int:
         settings["limits"] = {name: min(settings["limits"][name], len(items)) for name, items in found.items()}
         limits_file.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
     else:
-        problems += [f"{path.name} is out of date; run `python -m tools.house --update`" for path in pages]
+        problems += [f"{path.name} is out of date; run `python -m scripts.house --update`" for path in pages]
     for line in problems or [", ".join(f"{len(items)} {name}" for name, items in found.items())]:
-        print(line)
+        sys.stdout.write(f"{line}\n")
     return 1 if problems else 0
 
 
