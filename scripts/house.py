@@ -1,7 +1,7 @@
 """Keep the package small: counts that may only fall, and the pages that show its layout.
 
-`python -m scripts.house` checks both and names what is too much. `--update` lowers the limits in `scripts/house.json` to
-what is there now, and writes the layout table and the diagram again. A limit is never raised by the tool.
+`python -m scripts.house` checks both and names what is too much. `--update` lowers the limits in `scripts/house.json`
+to what is there now, and writes the layout table and the diagram again. It never raises a limit.
 """
 
 from __future__ import annotations
