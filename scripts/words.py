@@ -1,7 +1,7 @@
 """Find words that a reader stumbles over, in code, documentation, help texts and the names of tests.
 
 `python -m scripts.words` lists each file with its leftovers. `scripts/words.toml` holds the words, what to write
-instead, the quotations that may stay (texts for models or in stores, words of users), and folders that are not clean yet.
+instead, the quotations that may stay (texts for models or stores, words of users), and folders that are not clean yet.
 """
 
 from __future__ import annotations
