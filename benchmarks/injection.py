@@ -55,7 +55,7 @@ class Obedient:
 
 @dataclass(frozen=True)
 class Heard:
-    """What one message became: what stands, what waits, and what a prompt would show of it."""
+    """The result of one message: standing and waiting instructions, and what a prompt would show of it."""
 
     message: str
     stands: tuple[str, ...]

@@ -64,11 +64,11 @@ def test_explain(recorded):
 def test_simulate(recorded):
     out = loom("cache", "simulate", recorded / "trace.jsonl").stdout
     assert "volatile in prefix" in out
-    assert "With these mended" in out
+    assert "With these fixed" in out
     found = json.loads(loom("cache", "simulate", recorded / "trace.jsonl", "--json").stdout)
     assert len(found["steps"]) == 8
     assert found["findings"][0]["cause"] == "volatile_in_prefix"
-    assert found["mended_cost"] < 0.6
+    assert found["fixed_cost"] < 0.6
     assert found["relative_cost"] > 1.2
 
 

@@ -74,7 +74,7 @@ def test_recall_says_why_and_keeps_users_apart(scenes):
 
 
 def test_a_compaction_says_what_it_saves_and_is_undone(scenes):
-    found = scenes["A long conversation is compacted, and put back"]
+    found = scenes["A long conversation is compacted, and restored"]
     assert found["tokens"]["after"] < found["tokens"]["before"]
     assert found["messages"]["after"] < found["messages"]["before"] == found["messages"]["in_log"]
     assert found["plan"]["saves"] > 0

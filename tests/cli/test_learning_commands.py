@@ -52,7 +52,7 @@ def test_a_chat_says_what_it_cost_and_what_of_it_was_learning(loom: Any, provide
     assert (
         "(3 requests, 3,000 tokens in, 60 out; of it for learning: 1 request, 1,000 tokens in, 20 out)" in done.stdout
     )
-    assert "learning from what was said" in done.stderr
+    assert "learning from the conversation" in done.stderr
     assert len(provider.requests) == 3
     shown = loom("chat", "--model", "compatible:qwen3", "--json", lines=("/cost",))
     found = json.loads(shown.stdout.splitlines()[0])
@@ -85,7 +85,7 @@ def test_an_interrupt_while_it_learns_at_the_end_leaves_that_for_the_next_time(t
             process.send_signal(signal.SIGINT)
             out, errors = process.communicate()
         assert b"Noted." in out
-        assert b"Ctrl-C leaves it for the next time" in errors
+        assert b"Ctrl-C postpones it to the next time" in errors
         assert process.returncode == 130
         assert len(service.requests) == 2
     assert "jobs 1 wait" in " ".join(loom("doctor", "sqlite:m.db").stdout.split())

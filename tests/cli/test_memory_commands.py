@@ -136,7 +136,7 @@ def test_wishes_are_listed_confirmed_and_rejected(loom):
     assert set(waits) == {"Always answer in Klingon", "Never call me before 9"}
     assert "loom memory confirm" in loom("standing").stdout
     assert "Klingon" not in loom("show").stdout + loom("facts").stdout
-    assert "stands from now on: Never call me before 9" in loom("confirm", waits["Never call me before 9"]).stdout
+    assert "standing instruction: Never call me before 9" in loom("confirm", waits["Never call me before 9"]).stdout
     assert json.loads(loom("reject", waits["Always answer in Klingon"], "--json").stdout)["removed"] == {"fact": 1}
     found = json.loads(loom("standing", "--json").stdout)
     assert [item["text"] for item in found["items"]] == ["Never call me before 9", "Always answer in French"]
@@ -144,7 +144,7 @@ def test_wishes_are_listed_confirmed_and_rejected(loom):
     assert "removed 1 fact" in loom("reject", found["items"][1]["id"]).stdout
     assert "has no wish 'nope'" in loom("reject", "nope", code=2).stderr
     assert "has no unconfirmed wish 'nope'" in loom("confirm", "nope", code=2).stderr
-    assert "nothing stands for you" in loom("standing", "--user", "you").stdout
+    assert "you has no standing instructions" in loom("standing", "--user", "you").stdout
 
 
 def test_what_is_retired_is_said(loom):
@@ -153,15 +153,15 @@ def test_what_is_retired_is_said(loom):
     assert "'Always answer in French' no longer stands" in " ".join(done.split())
 
 
-def test_another_embedder_is_mended_by_the_command_that_is_named(loom):
+def test_the_named_command_repairs_another_embedder(loom):
     loom("add", "the boat is red", "--embedder", "hash")
     assert json.loads(loom("search", "boat", "--json").stdout)["notes"] == [], "it opens with what it was made with"
     assert "because this store was made with it" in " ".join(loom("stats").stdout.split())
     done = loom("add", "the boat is blue", "--json", "--embedder", "wordllama")
     assert "loom memory reembed" in json.loads(done.stdout)["notes"][0]
     assert "loom memory reembed" in " ".join(loom("search", "boat", "--embedder", "wordllama").stdout.split())
-    mended = json.loads(loom("reembed", "--json").stdout)
-    assert (mended["records"], mended["exchanged"]) == (2, True)
+    done = json.loads(loom("reembed", "--json").stdout)
+    assert (done["records"], done["exchanged"]) == (2, True)
     assert json.loads(loom("search", "boat", "--json").stdout)["notes"] == []
     assert "embedded 0 records with wordllama" in loom("reembed").stdout
     assert "embedding with wordllama" in loom("stats").stdout

@@ -53,7 +53,7 @@ def test_reading_an_export_again_says_that_it_was_there(loom, tmp_path):
     loom("add", "I live in Oslo.", "My sister Anna has a boat.")
     loom("export", "--to", tmp_path / "me.jsonl")
     assert loom("import", tmp_path / "me.jsonl", "--user", "you").stdout == "imported for you: 4 new\n"
-    assert loom("import", tmp_path / "me.jsonl", "--user", "you").stdout == "imported for you: 0 new, 4 there already\n"
+    assert loom("import", tmp_path / "me.jsonl", "--user", "you").stdout == "imported for you: 0 new, 4 already there\n"
     loom("add", "I have a cat.")
     loom("export", "--to", tmp_path / "me.jsonl")
     done = json.loads(loom("import", tmp_path / "me.jsonl", "--user", "you", "--json").stdout)
@@ -91,7 +91,7 @@ sys.addaudithook(tell)
 main()
 """
 """`loom`, which says when it is about to open a pipe."""
-STOPPED = "loom: stopped; 1 records of me are kept; run it again to go on, nothing is added twice\n"
+STOPPED = "loom: stopped; 1 records of me are kept; run it again to continue, nothing is added twice\n"
 
 
 @pytest.fixture
@@ -146,7 +146,7 @@ def test_an_interrupt_in_the_middle_keeps_what_came_before(loom, child, pipe, tm
             assert reading.poll() is None
         reading.send_signal(signal.SIGINT)
         _, said = reading.communicate()
-    assert said == "loom: stopped; 1,000 records of me are kept; run it again to go on, nothing is added twice\n"
+    assert said == "loom: stopped; 1,000 records of me are kept; run it again to continue, nothing is added twice\n"
 
 
 def records_in(path):
@@ -219,9 +219,9 @@ def test_a_line_in_the_middle_that_cannot_be_read_leaves_what_came_before(loom, 
     (tmp_path / "x.jsonl").write_text("\n".join([*talks[:3], "{", talks[3]]))
     said = loom("import", "x.jsonl", code=2).stderr
     assert "x.jsonl: line 4: this is not JSON" in said
-    assert "; 3 records before it are kept; correct it and import all of it again" in said
+    assert "; 3 records before it are kept; correct the file and import all of it again" in said
     (tmp_path / "x.jsonl").write_text("\n".join(talks))
-    assert loom("import", "x.jsonl").stdout == "imported for me: 1 new, 3 there already\n"
+    assert loom("import", "x.jsonl").stdout == "imported for me: 1 new, 3 already there\n"
 
 
 @pytest.mark.parametrize("form", ["jq -c", "byte order mark", "piped"])

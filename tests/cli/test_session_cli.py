@@ -68,7 +68,7 @@ def test_a_conversation_belongs_to_its_user(loom):
 
 
 def test_restore_goes_back_and_keeps_what_came_later(loom):
-    assert "goes on from turn 1" in loom("restore", "trip", "--at", 1).stdout
+    assert "continues from turn 1" in loom("restore", "trip", "--at", 1).stdout
     assert data(loom("show", "trip", "--json"))["turn"] == 1
     assert data(loom("show", "trip", "--at", 3, "--json"))["turn"] == 3
 
@@ -177,7 +177,7 @@ def test_a_store_that_is_not_there(tmp_path, store, message):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_that_is_no_database(tmp_path):
+def test_a_file_that_is_not_a_database(tmp_path):
     (tmp_path / "notes.db").write_text("not a database, just notes\n" * 50)
     line = [LOOM, "session", "list", "--store", "sqlite:./notes.db"]
     done = run_loom(line, cwd=tmp_path)

@@ -75,7 +75,7 @@ def test_verify_says_what_differs_and_repairs_it(loom, tmp_path):
     assert not found["is_right"]
     assert found["parts"][0]["difference"]["by_user"][0]["missing"] > 0
     assert found["parts"][0]["difference"]["by_user"][0]["what"] == "words"
-    assert "all of it was repaired" in loom("store", "verify", "sqlite:m.db", "--repair").stdout
+    assert "everything was repaired" in loom("store", "verify", "sqlite:m.db", "--repair").stdout
     assert json.loads(loom("store", "verify", "sqlite:m.db", "--json").stdout)["is_right"]
 
 
@@ -105,7 +105,7 @@ def test_what_is_not_there_is_not_made(loom, tmp_path):
 def test_copy_counts_both_sides(loom, tmp_path):
     fill(f"sqlite:{tmp_path}/m.db")
     said = loom("store", "copy", "sqlite:m.db", "sqlite:copy.db").stdout
-    assert "2 users; 4 records and checkpoints were written" in said
+    assert "2 users; 4 records and checkpoints written" in said
     assert said.count("same") == 6
     found = json.loads(loom("store", "copy", "sqlite:m.db", "sqlite:copy.db", "--json").stdout)
     assert (found["is_equal"], found["written"], found["users"]) == (True, 0, 2)

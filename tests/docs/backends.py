@@ -43,7 +43,7 @@ class Backend:
     """What is said of several processes, and the test that shows it, if there is one."""
     killed: tuple[str, str]
     index: str = ""
-    """The laws of an index beside a truth."""
+    """The laws of an index beside a primary store."""
     engine: str = ""
     """What searches vectors, with the packages whose versions are named."""
     packages: tuple[str, ...] = ()
@@ -300,7 +300,7 @@ def _tested(backend: Backend, told: Told, store: object) -> list[str]:
 
 def _all(run: set[str], laws: object) -> str:
     if not run:
-        return "by its truth"
+        return "by its primary store"
     return "yes" if set(laws) <= run else "no"
 
 
@@ -313,7 +313,7 @@ def _counted(suite: type, base: type, has: Callable[[type], bool]) -> str:
 
 def _sessions(suite: type | None, told: Told) -> str:
     if suite is None:
-        return "in its truth" if sessions_place(told.url) else "no"
+        return "in its primary store" if sessions_place(told.url) else "no"
     store = open_checkpoints(told.url)  # which connects at its first call, and gets none
     return _counted(suite, CheckpointStoreSuite, lambda power: isinstance(store, power))
 

@@ -16,7 +16,11 @@ from tests import commands
 
 ROOT = Path(__file__).parents[2]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
-OTHERS = tuple(ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "AGENTS.md"))
+OTHERS = tuple(
+    ROOT / name
+    for name in ("CHANGELOG.md", "CONTRIBUTING.md", "AGENTS.md", "SECURITY.md", "VERSIONING.md", "benchmarks/README.md")
+)
+GUIDE = ROOT / "CONTRIBUTING.md"
 REWRITE = "LOOM_REWRITE_DOCS"
 WIDTH = 80
 

@@ -39,16 +39,15 @@ COMMANDS = (
 OPENING = """# The command line
 
 This page is the output of `--help`. The how-tos on the [cache bill](../how-to/cut-your-cache-bill.md), on
-[remembering](../how-to/remember-and-recall.md) and on [sessions](../how-to/run-a-session.md) show the commands at work.
-Every command that shows something for people prints the same as data with `--json`.
+[remembering](../how-to/remember-and-recall.md) and on [sessions](../how-to/run-a-session.md) show the commands in use.
+Every command that prints text for people prints the same as data with `--json`.
 
-A command ends with exit code 0, or with 2 and a message that says what is wrong with the call or the file; `store` and
-`doctor` end with 1 where a store does not hold what it should, or does not answer, or LOOM_MODEL names a model that
-cannot be used.
-Progress and errors go to the error stream, so the output can be piped.
+The exit code is 0 if a command succeeds, and 2, with a message, if the call or the file is wrong. `store` and `doctor` exit
+with 1 if a store is damaged, incomplete or does not answer, or if LOOM_MODEL names a model that cannot be used. Progress and
+errors go to the error stream, so the output can be piped.
 
-Stored text, names and answers are printed as plain text: what a terminal would obey, and what hides or reorders text, is
-left out. `--json` writes such characters as escapes, and an export to a file has them as they are.
+Stored text, names and answers are printed as plain text, without characters that control a terminal or hide or reorder text.
+`--json` writes such characters as escapes, and an export to a file keeps them.
 """
 
 

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from tests.docs.pages import PAGES, REWRITE, blocks, name_of, run, same, shown
+from tests.docs.pages import GUIDE, PAGES, REWRITE, blocks, name_of, run, same, shown
 
 
 @pytest.fixture(autouse=True)
@@ -17,7 +17,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
+@pytest.mark.parametrize("page", [*PAGES, GUIDE], ids=name_of)
 def test_a_page_prints_what_it_says(page, folder):
     text = page.read_text(encoding="utf-8")
     wrong = []

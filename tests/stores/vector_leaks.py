@@ -16,7 +16,7 @@ from loom.testing.conformance import VectorStoreSuite, check_non_interference
 from loom.testing.conformance.samples import ALICE, BOB
 from tests.testing.laws import broken_laws
 
-NEVER_MEET, SESSIONS = "test_scopes_never_meet", "test_a_user_sees_his_sessions"
+NEVER_MEET, SESSIONS = "test_scopes_never_meet", "test_a_user_sees_their_sessions"
 X, Y = [1.0, 0.0], [0.0, 1.0]
 SEEDS = 40
 SCOPES = [

@@ -1,4 +1,4 @@
-"""The command line."""
+"""The command line: `loom`."""
 
 from __future__ import annotations
 
@@ -17,5 +17,5 @@ def main() -> None:
         echo(f"loom: {error}", err=True)
         raise SystemExit(2) from None
     except BrokenPipeError:
-        sys.stderr.close()  # the reader of a pipe went away: nobody is left to tell
+        sys.stderr.close()  # the reader of the pipe is gone, and Python would complain there at exit
         raise SystemExit(1) from None

@@ -1,4 +1,4 @@
-"""The commands of `loom`, and what they share."""
+"""The `loom` application: its commands, and errors as plain text."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ from typer.core import TyperGroup
 
 from loom import __version__
 from loom.cli import cache, chat, demo, doctor, memory, session, store
-from loom.cli.forget import forget
 from loom.cli.output import echo
 from loom.core.plain import plain_text
 
 
 class Commands(TyperGroup):
-    """The commands; what is said of a wrong command line repeats it as plain text."""
+    """The commands. An error that quotes the command line quotes it as plain text."""
 
     def make_context(self, *args: Any, **options: Any) -> Any:
         """Read the command line."""
@@ -27,7 +26,7 @@ class Commands(TyperGroup):
             return super().make_context(*args, **options)
 
     def invoke(self, ctx: Any) -> Any:
-        """Read the rest of it, and do what it says."""
+        """Read the rest of it, and run the command."""
         with _plain_errors():
             return super().invoke(ctx)
 
@@ -37,16 +36,16 @@ def _plain_errors() -> Generator[None]:
     try:
         yield
     except Exception as error:
-        said: object = getattr(error, "message", None)  # of the errors that typer prints by itself
-        if isinstance(said, str):
-            error.__dict__["message"] = plain_text(said)
+        message: object = getattr(error, "message", None)  # of the errors that typer itself prints
+        if isinstance(message, str):
+            error.__dict__["message"] = plain_text(message)
         raise
 
 
 app = typer.Typer(
     name="loom",
     cls=Commands,
-    help="Decide what a model sees, and keep what it should know next time.",
+    help="Decide what a model sees, and remember what it should know next time.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -58,7 +57,7 @@ app.command(name="chat")(chat.chat)
 app.add_typer(store.app, name="store")
 app.command(name="demo")(demo.demo)
 app.command(name="doctor")(doctor.doctor)
-app.command(name="forget")(forget)
+app.command(name="forget")(memory.forget_person)
 
 
 def _version(value: bool) -> None:
@@ -70,10 +69,10 @@ def _version(value: bool) -> None:
 @app.callback()
 def options(
     version: Annotated[  # noqa: ARG001 - its callback does it
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and leave.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """Decide what a model sees, and keep what it should know next time."""
+    """Decide what a model sees, and remember what it should know next time."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # what a terminal cannot show is better shown as `?` than not at all
             stream.reconfigure(errors="replace")

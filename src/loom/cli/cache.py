@@ -1,4 +1,4 @@
-"""`loom cache`: plan, explain and simulate, for recorded requests of any program."""
+"""`loom cache`: plan, explain and simulate the recorded requests of any program."""
 
 from __future__ import annotations
 
@@ -7,16 +7,14 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
-from loom.cli.output import console, plain, print_json
+from loom.cli.output import Json, console, plain, print_json
 
 app = typer.Typer(
-    help="What the prompt cache does with requests: before they are sent, and afterwards.", no_args_is_help=True
+    help="Check what the prompt cache does with requests, before and after they are sent.", no_args_is_help=True
 )
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Provider = Annotated[
     str | None,
     typer.Option(help="anthropic, bedrock, openai, gemini, deepseek, vllm, ...; read from the request if not given."),
@@ -27,36 +25,40 @@ Model = Annotated[str | None, typer.Option(help="The model; read from the reques
 @app.command()
 def plan(
     request: Annotated[Path, typer.Argument(help="A request body as JSON.")],
-    previous: Annotated[list[Path] | None, typer.Option(help="A request that went before; may be repeated.")] = None,
+    previous: Annotated[list[Path] | None, typer.Option(help="An earlier request; may be repeated.")] = None,
     provider: Provider = None,
     model: Model = None,
     json: Json = False,
 ) -> None:
-    """What the cache will read, write and cost, before a request is sent."""
+    """Predict what the cache will read, write and cost, before a request is sent."""
     from loom import plan as make_plan
 
     found = make_plan(_load(request), provider, model, previous=[_load(path) for path in previous or []] or None)
     if json:
         print_json({**plain(found), "relative_cost": found.relative_cost})
         return
+    from loom.cli.views import plan_view
+
     console().print(plan_view(found))
 
 
 @app.command()
 def explain(
-    previous: Annotated[Path, typer.Argument(help="The request that went before, as JSON.")],
+    previous: Annotated[Path, typer.Argument(help="The earlier request, as JSON.")],
     next: Annotated[Path, typer.Argument(help="The request that missed, as JSON.")],
     provider: Provider = None,
     model: Model = None,
     json: Json = False,
 ) -> None:
-    """The first byte that moved between two requests, who moved it, what it costs, and what to do."""
+    """Find the first byte that changed between two requests, the cause, the cost, and what to do."""
     from loom import explain as make_explanation
 
     found = make_explanation(_load(previous), _load(next), provider, model)
     if json:
         print_json(found)
         return
+    from loom.cli.views import explanation_view
+
     console().print(explanation_view(found))
 
 
@@ -67,7 +69,7 @@ def simulate(
     model: Model = None,
     json: Json = False,
 ) -> None:
-    """Replay requests through the cache: what was read and written, what it cost, and what to mend."""
+    """Replay requests through the cache: what was read and written, what it cost, and what to fix."""
     from rich.progress import track
 
     from loom.catalog import find_model
@@ -84,66 +86,25 @@ def simulate(
     done = replay(list(track(prompts, "replaying", console=errors, transient=True)), rules)
     with errors.status("looking for causes"):
         findings = diagnose(prompts, rules)
-        mended = prompts
+        fixed = prompts
         wanted: list[Fix] = [fix for fix in FIXES if any(f.fix == fix for f in findings)]
         for fix in wanted:
-            mended = repair(mended, fix, rules)
-        best = replay(mended, rules) if findings else done
+            fixed = repair(fixed, fix, rules)
+        best = replay(fixed, rules) if findings else done
     billed = [usage for usage in usages if usage]
     if json:
         totals = {name: getattr(done, name) for name in ("tokens", "read", "write", "uncached", "cost")}
-        shares = {"relative_cost": done.relative_cost, "read_share": done.read_share, "mended_cost": best.relative_cost}
+        shares = {"relative_cost": done.relative_cost, "read_share": done.read_share, "fixed_cost": best.relative_cost}
         print_json({**totals, **shares, "steps": done.steps, "findings": findings, "billed": billed})
         return
     views: list[RenderableType] = [steps_table(done), Text(), findings_view(findings)]
     if findings:
-        line = f"With these mended: {best.relative_cost:.1%} of the uncached price, not {done.relative_cost:.1%}."
+        line = f"With these fixed: {best.relative_cost:.1%} of the uncached price, not {done.relative_cost:.1%}."
         views.append(Text(line))
     if billed:
         read, input = sum(u.cache_read for u in billed), sum(u.input for u in billed)
         views.append(Text(f"Billed, as recorded: {read:,} of {input:,} tokens read from the cache."))
     console().print(Group(*views))
-
-
-def plan_view(found: Any) -> RenderableType:
-    """A plan for people: the window as a bar, the prediction, the markers, the warnings."""
-    from loom.cli.views import findings_view, window_bar
-
-    price = f", ${found.usd:.4f}" if found.usd is not None else ""
-    error = f" (counts ±{found.error:.0%})" if found.error else ""
-    views: list[RenderableType] = [
-        window_bar(found.prompt, read_tokens=found.read),
-        Text(),
-        Text(f"read {found.read:,}  write {found.write:,}  uncached {found.uncached:,}{error}"),
-        Text(
-            f"cost {found.relative_cost:.2f} of the uncached price{price}; the next request reads {found.next_read:,}"
-        ),
-    ]
-    if found.markers:
-        table = Table.grid(padding=(0, 2, 0, 0))
-        for marker in found.markers:
-            table.add_row(Text("▲", style="bold"), marker.ttl, marker.path, marker.reason, f"{marker.tokens:,} tokens")
-        views += [Text(), table]
-    if found.warnings:
-        views.append(Text())
-        views += [Text(f"! {w.message}", style="yellow") for w in found.warnings]
-    if found.findings:
-        views += [Text(), findings_view(found.findings)]
-    return Group(*views)
-
-
-def explanation_view(found: Any) -> RenderableType:
-    """An explanation for people."""
-    if not found.moved:
-        return Text(found.message, style="green")
-    lines = [Text(found.message, style="bold")]
-    if found.before or found.after:
-        lines += [Text(f"- {found.before!r}", style="red"), Text(f"+ {found.after!r}", style="green")]
-    price = f", ${found.extra_usd:.4f}" if found.extra_usd is not None else ""
-    lines.append(Text(f"kept {found.kept_tokens:,} cached tokens ({found.byte:,} bytes), lost {found.lost_tokens:,}"))
-    lines.append(Text(f"extra cost, once: {found.extra_cost:,.0f} tokens at the plain price{price}"))
-    lines.append(Text(found.advice, style="cyan"))
-    return Group(*lines)
 
 
 def _load(path: Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The scenes of `loom demo` with a context: compiled and planned, edited, pinned, and for other providers."""
+"""The scenes of `loom demo` about contexts: compile, plan, edit, pin, and other providers."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from loom.catalog import find_model
-from loom.cli.cache import explanation_view, plan_view
-from loom.cli.demo_scene import MODEL, PROVIDER, Scene, table
+from loom.cli.demo import MODEL, PROVIDER, DemoScene, table
+from loom.cli.views import explanation_view, plan_view
 from loom.context.cache.explain import explain
 from loom.context.cache.plan import CachePlan, plan
 from loom.context.context import Context
@@ -25,7 +25,7 @@ from loom.core.window import Window
 
 OTHERS = (("openai", "gpt-5.6"), ("gemini", "gemini-3.1-pro"), ("vllm", "llama-4"))
 _SOUL = "sue"
-"""The id of the file's entry; entries draw theirs at random otherwise."""
+"""The id of the file's entry; otherwise ids are random."""
 
 _AREAS = (
     *("naming", "errors", "retries", "logging", "money", "time zones", "tests", "migrations", "access", "limits"),
@@ -37,58 +37,58 @@ _RULES = (
     "A change to {} needs a test that fails without it, and a line in the changelog that a user understands.",
     "When {} and speed disagree, ask which of the two a customer would notice first, and write the answer down.",
     "Do not copy code for {} between services; move it into the shared package and give it an owner.",
-    "Whoever touched {} last answers questions about it this week, also when the question is a simple one.",
+    "The person who touched {} last answers questions about it this week, even when the question is simple.",
 )
 
 
-def context_scenes(folder: Path) -> Iterator[Scene]:
+def context_scenes(folder: Path) -> Iterator[DemoScene]:
     """The scenes, in order."""
     soul = folder / "SOUL.md"
     soul.write_text(_handbook("Be kind."), encoding="utf-8")
     agent = build(soul, pin=False)
     window = agent.compile()
     first = plan(window, PROVIDER, MODEL)
-    yield Scene(
-        "Under it all: a context is compiled, and planned before it is sent",
-        "Six sections, a visitor (security rules), a file (SOUL.md) and a picture become one immutable window. These "
-        "are its parts in the order of the wire, and what the cache will do with them. The reminder in attention "
-        "stands behind the last marker, so it can change freely.",
+    yield DemoScene(
+        "Under the hood: a context is compiled, and planned before it is sent",
+        "Six sections, a visitor (security rules), a file (SOUL.md) and an image become one immutable window. These "
+        "are its parts in the order of the request, and what the cache will do with them. The reminder in attention "
+        "comes after the last marker, so it can change freely.",
         Group(_parts_table(window), Text(), plan_view(first)),
         {"parts": len(window.parts), "chars": window.chars, "plan": first},
     )
     _turn(agent)
     second = plan(agent.compile(), PROVIDER, MODEL)
-    yield Scene(
-        "The conversation goes on",
+    yield DemoScene(
+        "The conversation continues",
         "A tool call, its result and a question were appended. Every earlier byte is where it was: the cache hits.",
         _summary(second),
         second,
     )
     yield from _edit(agent, soul)
     yield from _edit_pinned(soul)
-    yield Scene(
+    yield DemoScene(
         "The same window, other providers",
-        "One context, rendered for each: markers where they are taken, marked again where that is needed, none where "
-        "prefixes are found without. 1st and 2nd are the costs of the two requests, as shares of the uncached price.",
+        "One context, rendered for each: with markers where the provider accepts them, repeated where it needs that, "
+        "none where it finds prefixes itself. 1st and 2nd are the costs of the two requests, relative to no cache.",
         _providers_table(rows := _providers(soul)),
         rows,
     )
 
 
-def _edit(agent: Context, soul: Path) -> Iterator[Scene]:
+def _edit(agent: Context, soul: Path) -> Iterator[DemoScene]:
     before = agent.compile(clear_volatile=False)
     soul.write_text(_handbook("Be blunt."), encoding="utf-8")
     after = agent.compile(clear_volatile=False)
     found, cost = explain(before, after, PROVIDER, MODEL), plan(after, PROVIDER, MODEL)
-    yield Scene(
+    yield DemoScene(
         "One edit, and what it costs",
-        "Somebody changes one word of SOUL.md while the agent runs. The next request shows it, and this is the price:",
+        "One word of SOUL.md changes while the agent runs. The next request contains it, and this is the price:",
         Group(explanation_view(found), Text(), _summary(cost)),
         {"explanation": found, "plan": cost},
     )
 
 
-def _edit_pinned(soul: Path) -> Iterator[Scene]:
+def _edit_pinned(soul: Path) -> Iterator[DemoScene]:
     soul.write_text(_handbook("Be kind."), encoding="utf-8")
     agent = build(soul, pin=True)
     agent.compile()
@@ -99,7 +99,7 @@ def _edit_pinned(soul: Path) -> Iterator[Scene]:
     found = explain(before, after, PROVIDER, MODEL)
     cost = plan(after, PROVIDER, MODEL)
     update = [p.part.text for p in after.parts if isinstance(p.part, TextPart) and p.part.text.startswith("[Update")]
-    yield Scene(
+    yield DemoScene(
         "The same edit with FileEntry(..., pin=True)",
         "The text that was sent stays where it is; the change is appended to the conversation:",
         Group(Text("\n".join(update), style="cyan"), Text(), explanation_view(found), Text(), _summary(cost)),
@@ -128,7 +128,7 @@ def _turn(agent: Context) -> None:
     agent.convo.add(Message("assistant", (TextPart("I will read the file first."), call)))
     agent.convo.add(Message("user", (ToolResultPart("call_1", (TextPart(result),)),)))
     agent.convo.add(Message.assistant("The loop retries three times without a pause."))
-    agent.convo.add(Message.user("How would you mend it?"))
+    agent.convo.add(Message.user("How would you fix it?"))
 
 
 def _providers(soul: Path) -> list[dict[str, object]]:
@@ -178,7 +178,7 @@ def _parts_table(window: Window) -> Table:
     table.add_column(style="dim", no_wrap=True, min_width=12)
     table.add_column(no_wrap=True, overflow="ellipsis")
     for part in window.parts:
-        shown = "(the picture itself)" if isinstance(part.part, ImagePart) else part.text.replace("\n", " ")
+        shown = "(the image itself)" if isinstance(part.part, ImagePart) else part.text.replace("\n", " ")
         table.add_row(part.section, part.context, Text(f"{part.role}: {shown}"))
     return table
 

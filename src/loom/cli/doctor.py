@@ -1,4 +1,4 @@
-"""`loom doctor`: what is installed, and what a store guarantees."""
+"""`loom doctor`: report what is installed, and what a store guarantees."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from loom.cli.output import console, print_json, progress_bar
+from loom.cli.output import Json, console, print_json, progress_bar
 
 if TYPE_CHECKING:
     from loom.engine.doctor import Examined, Installed
@@ -18,13 +18,15 @@ if TYPE_CHECKING:
 def doctor(
     url: Annotated[
         str | None,
-        typer.Argument(metavar="URL", help="A store, such as sqlite:PATH or postgres://...; none: the installation."),
+        typer.Argument(
+            metavar="URL", help="A store, such as sqlite:PATH or postgres://...; without it, the installation."
+        ),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json: Json = False,
 ) -> None:
-    """What is installed, or of a store: whether it answers, and what it guarantees as it is set up now.
+    """Report what is installed, or whether a store answers and what it guarantees with its current settings.
 
-    Exit code 1 where a part of the store does not answer, or the model that LOOM_MODEL names cannot be used.
+    The exit code is 1 if a part of the store does not answer, or if the model that LOOM_MODEL names cannot be used.
     """
     if url is None:
         _installation(json=json)
@@ -61,8 +63,8 @@ def _show_installed(found: Installed) -> None:
         table.add_row(name, Text(getattr(found, name)))
     if found.model_failure:
         table.add_row("", Text(f"cannot be used: {found.model_failure}", style="yellow"))
-    for extra, said in found.extras.items():
-        table.add_row(f"extra {extra}", Text(said))
+    for extra, status in found.extras.items():
+        table.add_row(f"extra {extra}", Text(status))
     console().print(table)
 
 

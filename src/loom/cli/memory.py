@@ -1,4 +1,4 @@
-"""`loom memory`: a memory file on the command line."""
+"""`loom memory` and `loom forget`: a memory on the command line."""
 
 from __future__ import annotations
 
@@ -7,20 +7,22 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import anyio
 import typer
 from rich.table import Table
 from rich.text import Text
 
 from loom.cli.importing import import_file
-from loom.cli.output import ask, console, echo, echo_json, plain, print_json, print_listed, progress_bar
+from loom.cli.output import Json, ask, console, echo, echo_json, plain, print_json, print_listed, progress_bar
 from loom.errors import NotFound, UsageError
 
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from loom.core.record import Erasure
     from loom.memory.extract.llm import LlmExtractor
 
-app = typer.Typer(help="Remember, recall and forget, in a memory file.", no_args_is_help=True)
+app = typer.Typer(help="Remember, recall and forget.", no_args_is_help=True)
 
 
 def _not_blank(param: typer.CallbackParam, value: str | None) -> str | None:
@@ -29,17 +31,16 @@ def _not_blank(param: typer.CallbackParam, value: str | None) -> str | None:
     return value
 
 
-Db = Annotated[str, typer.Option("--db", help="The memory: sqlite:PATH.", envvar="LOOM_MEMORY")]
-User = Annotated[str, typer.Option("--user", help="Whose memory.", envvar="LOOM_USER", callback=_not_blank)]
+Db = Annotated[str, typer.Option("--db", help="The memory: sqlite:PATH or another URL.", envvar="LOOM_MEMORY")]
+User = Annotated[str, typer.Option("--user", help="The user.", envvar="LOOM_USER", callback=_not_blank)]
 Embedder = Annotated[
     str | None,
     typer.Option(
         "--embedder",
-        help="The embedder: wordllama, minilm, openai, openai-large, hash; one on this machine if not given.",
+        help="The embedder: wordllama, minilm, openai, openai-large, hash; by default, one on this machine.",
         envvar="LOOM_EMBEDDER",
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 DEFAULT = "sqlite:./loom-memory.db"
 
 
@@ -47,7 +48,7 @@ DEFAULT = "sqlite:./loom-memory.db"
 def _opened(
     db: str, embedder: str | None = None, *, may_be_new: bool = False, model: str | None = None
 ) -> Generator[Any]:
-    """The memory at a place; one that is not there yet is refused where nobody is about to fill it."""
+    """Open the memory at a URL; one that does not exist is refused, unless the command is about to fill it."""
     from loom.engine import open_memory_sync
     from loom.engine.places import check_is_there
 
@@ -58,7 +59,7 @@ def _opened(
 
 
 def _reader(model: str | None) -> LlmExtractor | None:
-    """Who reads what waits for a model; nobody, if none is named."""
+    """The extractor for turns that wait for a model; None if no model is named."""
     if model is None:
         return None
     from loom.engine.models import open_model
@@ -104,13 +105,13 @@ def search(
     *,
     db: Db = DEFAULT,
     user: User = "me",
-    limit: Annotated[int, typer.Option(help="Hits at the most.", min=1)] = 8,
+    limit: Annotated[int, typer.Option(help="The maximum number of hits.", min=1)] = 8,
     embedder: Embedder = None,
     json: Json = False,
 ) -> None:
-    """Recall what is known, and why each hit is there.
+    """Recall what is known, and show why each hit was found.
 
-    Of a long text only the beginning is shown; `show` and --json have all of it.
+    Only the beginning of a long text is shown; `show` and --json print all of it.
     """
     if not query.strip():
         raise UsageError("the question is empty; ask in words, or see everything with `loom memory export`")
@@ -134,10 +135,10 @@ def search(
 def facts(
     db: Db = DEFAULT,
     user: User = "me",
-    history: Annotated[bool, typer.Option(help="Retired facts, too.")] = False,
+    history: Annotated[bool, typer.Option(help="Include retired facts.")] = False,
     json: Json = False,
 ) -> None:
-    """What is known for a fact, and since when."""
+    """List the known facts, and since when they are true and believed."""
     with _opened(db) as memory:
         found = memory.facts(user_id=user, history=history)
     if json:
@@ -151,7 +152,7 @@ def facts(
 
 
 def _days(start: datetime | None, end: datetime | None) -> str:
-    """From which day on, and until which where it is over."""
+    """The first day, and the last one if there is one."""
     days = [f"{word} {at:%Y-%m-%d}" for word, at in (("from", start), ("until", end)) if at]
     return " ".join(days) or "at any time"
 
@@ -159,13 +160,13 @@ def _days(start: datetime | None, end: datetime | None) -> str:
 @app.command()
 def show(
     id: Annotated[
-        str | None, typer.Argument(help="A record; without one, the profile that is shown in every turn.")
+        str | None, typer.Argument(help="A record id; without it, the profile that is shown in every turn.")
     ] = None,
     db: Db = DEFAULT,
     user: User = "me",
     json: Json = False,
 ) -> None:
-    """A record with where it comes from and what came of it, or a user's profile."""
+    """Show a record with its sources and what was derived from it, or a user's profile."""
     with _opened(db) as memory:
         found = _explained(memory, id, user) if id else memory.profile(user_id=user)
     if json:
@@ -175,7 +176,7 @@ def show(
     out.print(Text(str(found) or f"nothing is known of {user}"))
     if not id and found.standing.left_out:
         left = len(found.standing.left_out)
-        _print_notes((f"{left} more stand and are not shown: they take more than the tokens set aside for them",))
+        _print_notes((f"{left} more standing instructions are not shown: they do not fit into the token limit",))
 
 
 def _explained(memory: Any, id: str, user: str) -> Any:
@@ -188,7 +189,7 @@ def _explained(memory: Any, id: str, user: str) -> Any:
 
 @app.command()
 def standing(db: Db = DEFAULT, user: User = "me", json: Json = False) -> None:
-    """The preferences and instructions that stand, and those that wait to be confirmed."""
+    """List the standing preferences and instructions, and those that wait to be confirmed."""
     with _opened(db) as memory:
         found = memory.standing(user_id=user)
     if json:
@@ -197,50 +198,45 @@ def standing(db: Db = DEFAULT, user: User = "me", json: Json = False) -> None:
     for item in (*found.items, *found.left_out):
         print_listed(item.id, item.text, f"since {item.since:%Y-%m-%d}" if item.since else "at any time")
     for item in found.unconfirmed:
-        hint = f"`loom memory confirm {item.id}` makes it stand, `reject` drops it"
-        print_listed(item.id, item.text, f"waits since {item.since:%Y-%m-%d}: {hint}")
+        hint = f"`loom memory confirm {item.id}` accepts it, `reject` drops it"
+        print_listed(item.id, item.text, f"waiting since {item.since:%Y-%m-%d}: {hint}")
     if not (found.items or found.left_out or found.unconfirmed):
-        console().print(Text(f"nothing stands for {user}"))
+        console().print(Text(f"{user} has no standing instructions"))
 
 
 @app.command()
 def confirm(
-    id: Annotated[str, typer.Argument(help="A wish that waits; `standing` lists them.")],
+    id: Annotated[str, typer.Argument(help="A waiting instruction; `standing` lists them.")],
     db: Db = DEFAULT,
     user: User = "me",
     json: Json = False,
 ) -> None:
-    """Make a wish stand that was found among other text."""
+    """Accept an instruction that was found among other text."""
     with _opened(db) as memory:
         done = memory.confirm(id, user_id=user)
     if json:
         print_json(done)
         return
-    console().print(Text(f"stands from now on: {', '.join(item.text for item in done.kept)}"))
+    console().print(Text(f"standing instruction: {', '.join(item.text for item in done.kept)}"))
     _print_notes(done.notes)
 
 
 @app.command()
 def reject(
-    id: Annotated[str, typer.Argument(help="A wish that waits or stands; `standing` lists them.")],
+    id: Annotated[str, typer.Argument(help="A waiting or standing instruction; `standing` lists them.")],
     db: Db = DEFAULT,
     user: User = "me",
     json: Json = False,
 ) -> None:
-    """Drop a wish that waits, or take back one that stands."""
+    """Drop a waiting instruction, or end a standing one."""
     with _opened(db) as memory:
         receipt = memory.reject(id, user_id=user)
-    if json:
-        print_json(receipt)
-        return
-    console().print(f"removed {', '.join(f'{n} {kind}' for kind, n in receipt.removed.items())}")
-    for line in receipt.pending:
-        console().print(Text(f"pending: {line}", style="yellow"))
+    _print_receipt(receipt, json=json)
 
 
 @app.command()
 def stats(db: Db = DEFAULT, user: User = "me", embedder: Embedder = None, json: Json = False) -> None:
-    """How much is known, by layer, and which embedder is used."""
+    """Count the records by layer, and show which embedder is used."""
     with _opened(db, embedder) as memory:
         found = memory.stats(user_id=user)
         note = memory.embedder_note
@@ -257,11 +253,11 @@ def stats(db: Db = DEFAULT, user: User = "me", embedder: Embedder = None, json: 
 @app.command()
 def forget(
     ids: Annotated[
-        list[str] | None, typer.Argument(help="Records to forget; without any, everything of the user.")
+        list[str] | None, typer.Argument(help="Records to forget; without any, all data of the user.")
     ] = None,
     db: Db = DEFAULT,
     user: User = "me",
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     json: Json = False,
 ) -> None:
     """Forget records, or a whole user."""
@@ -269,8 +265,12 @@ def forget(
         if not ids and not yes:
             ask(f"Forget everything that is known of {user}?")
         for id in ids or ():
-            _explained(memory, id, user)  # nothing is forgotten where one of them is not there
+            _explained(memory, id, user)  # if one of them does not exist, nothing is forgotten
         receipt = memory.forget(*(ids or ()), user_id=user)
+    _print_receipt(receipt, json=json)
+
+
+def _print_receipt(receipt: Any, *, json: bool) -> None:
     if json:
         print_json(receipt)
         return
@@ -283,10 +283,10 @@ def forget(
 def export_(
     db: Db = DEFAULT,
     user: User = "me",
-    to: Annotated[Path | None, typer.Option(help="A file; the terminal if not given.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="It always is JSON; this changes nothing.")] = False,  # noqa: ARG001
+    to: Annotated[Path | None, typer.Option(help="A file; by default, standard output.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="The output is always JSON.")] = False,  # noqa: ARG001
 ) -> None:
-    """Everything of a user as JSON lines."""
+    """Write all records of a user as JSON lines."""
     with _opened(db) as memory:
         lines = memory.export(user_id=user)
     if to is None:
@@ -314,7 +314,7 @@ def import_(
     embedder: Embedder = None,
     json: Json = False,
 ) -> None:
-    """Read conversations or an export into a user's memory; reading a file again adds nothing.
+    """Import conversations or an export into a user's memory; importing a file twice adds nothing.
 
     The time of a message is read from timestamp, create_time, created_at or at, in ISO 8601 or seconds since 1970.
     """
@@ -322,9 +322,9 @@ def import_(
         with _opened(db, embedder, may_be_new=True) as memory, progress_bar("importing") as progress:
             done = import_file(memory, path, user=user, progress=progress)
     except KeyboardInterrupt:
-        with _opened(db, may_be_new=True) as memory:  # again: what was being written then has ended now
+        with _opened(db, may_be_new=True) as memory:  # opened again, because the interrupted write is complete by now
             held = sum(count for name, count in memory.stats(user_id=user).items() if name not in {"jobs", "failed"})
-        again = "run it again to go on, nothing is added twice"
+        again = "run it again to continue, nothing is added twice"
         echo(f"loom: stopped; {held:,} records of {user} are kept; {again}", err=True)
         raise typer.Exit(130) from None
     if json:
@@ -337,14 +337,14 @@ def import_(
 
 @app.command()
 def reembed(db: Db = DEFAULT, embedder: Embedder = None, json: Json = False) -> None:
-    """Give every record of every user a vector of another embedder; broken off, it goes on where it stopped."""
+    """Embed every record of every user again with another embedder; if interrupted, run it again to continue."""
     with _opened(db, embedder) as memory, progress_bar("embedding") as progress:
         done = memory.reembed(progress=progress)
     if json:
         print_json(done)
         return
-    let_go = "; the vectors of another embedder are gone" if done.exchanged else ""
-    console().print(f"embedded {done.records:,} records with {done.embedder}{let_go}")
+    replaced = "; the vectors of another embedder were removed" if done.exchanged else ""
+    console().print(f"embedded {done.records:,} records with {done.embedder}{replaced}")
 
 
 @app.command()
@@ -352,11 +352,11 @@ def work(
     db: Db = DEFAULT,
     model: Annotated[
         str | None,
-        typer.Option(help="provider:model that reads the turns which wait for one; without it they go on waiting."),
+        typer.Option(help="provider:model that reads the turns that wait for a model; without it they keep waiting."),
     ] = None,
     json: Json = False,
 ) -> None:
-    """Do the jobs that wait, of every user."""
+    """Run the waiting jobs of all users."""
     with _opened(db, model=model) as memory:
         done = memory.metabolize()
     if json:
@@ -367,3 +367,45 @@ def work(
     if done.bill.requests:
         console().print(Text(str(done.bill), style="dim"))
     _print_notes((*done.notes, *(f"failed: {reason}" for reason in done.failed)))
+
+
+def forget_person(
+    user: Annotated[str, typer.Argument(help="The user to erase.")],
+    *,
+    db: Annotated[str, typer.Option("--db", help="The store: sqlite:PATH, a URL.", envvar="LOOM_MEMORY")] = DEFAULT,
+    sessions: Annotated[
+        str | None, typer.Option("--sessions", help="The store of conversations, if not beside the memory.")
+    ] = None,
+    namespace: Annotated[str, typer.Option("--namespace", help="The namespace of the application.")] = "default",
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
+    json: Json = False,
+) -> None:
+    """Erase a person: memory, conversations and jobs, with a receipt that says what is still pending.
+
+    The exit code is 1 if something is pending.
+    """
+    from loom.engine.erase import erase_user
+
+    if not user.strip():
+        raise UsageError("the user is empty; name the user to erase")
+    if not yes:
+        ask(f"Erase all data of {user}, conversations included?")
+
+    async def work() -> Erasure:
+        return await erase_user(db, user, namespace=namespace, sessions=sessions)
+
+    erased = anyio.run(work)
+    if json:
+        print_json({"user": user, "stores": erased.stores, "pending": erased.pending})
+    else:
+        _print_erasure(erased)
+    if erased.pending:
+        raise typer.Exit(1)
+
+
+def _print_erasure(erased: Erasure) -> None:
+    for receipt in erased.stores:
+        removed = ", ".join(f"{count} {kind}" for kind, count in receipt.removed.items()) or "nothing was there"
+        console().print(Text(f"{receipt.store}: {removed}"), soft_wrap=True)
+        for line in receipt.pending:
+            console().print(Text(f"  pending: {line}", style="yellow"), soft_wrap=True)

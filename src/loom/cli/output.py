@@ -1,7 +1,7 @@
-"""What commands print: pictures for people, JSON for programs.
+"""Output of the commands: text for people, JSON for programs.
 
-Whatever is printed goes through here. Stored text, names, errors and answers of models may hold characters that a
-terminal obeys; none of them reaches it, whichever command prints them.
+Everything that is printed goes through this module. Stored text, names, errors and model answers may contain characters
+that control a terminal; none of them reaches it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from datetime import datetime
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 import typer
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -29,36 +29,38 @@ HIDDEN = {"prompt", "body", "key"}
 """Fields that are too large for a report."""
 SHOWN_CHARS = 300
 """Characters of a text in a list."""
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+"""The option that every command has."""
 
 
 class SafeConsole(Console):
-    """Prints the styles and moves that Loom asks for, and none that stand in a text."""
+    """A console that applies Loom's own styles, and none that a text contains."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """The pieces of what is printed, each with plain text."""
+        """The segments to print, each with plain text."""
         for piece in super().render(renderable, options):
             yield piece if piece.control else Segment(plain_text(piece.text), piece.style)
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Where people read. Brackets in a text are brackets, not markup."""
+    """A console for people. Brackets in a text are brackets, not markup."""
     return SafeConsole(stderr=stderr, highlight=False, markup=False, emoji=False)
 
 
 def echo(text: str = "", *, err: bool = False) -> None:
-    """Print a text as it is, but for what a terminal would obey."""
+    """Print a text without its control characters."""
     typer.echo(plain_text(text), err=err)
 
 
 def ask(question: str) -> None:
-    """Ask, and leave if the answer is no."""
+    """Ask for confirmation; a "no" ends the command."""
     typer.confirm(plain_text(question), abort=True)
 
 
 class Stream:
-    """Prints a text that comes in pieces, as soon as they come.
+    """Prints a streamed text, each piece at once.
 
-    What may belong to the next piece waits for it: half a line end, and characters that join two others.
+    Characters that may belong to the next piece wait for it: half a line end, and characters that join two others.
     """
 
     _WAITING = "\r\u200c\u200d\ufe0e\ufe0f"
@@ -77,10 +79,10 @@ class Stream:
         self._before = last if plain_text(last) == last else ""
 
 
-def print_listed(id: str, said: str, about: str) -> None:
-    """A record of a list: its id with what it says, which no width of a terminal cuts, and a line about it."""
+def print_listed(id: str, text: str, about: str) -> None:
+    """Print a record of a list: its id and text, not cut at the terminal's width, and a line about it."""
     out = console()
-    out.print(Text(f"{one_line(id)}  {shortened(said)}"), soft_wrap=True)
+    out.print(Text(f"{one_line(id)}  {shortened(text)}"), soft_wrap=True)
     out.print(Padding(Text(about, style="dim"), (0, 0, 0, 4), expand=False))
 
 
@@ -92,7 +94,7 @@ def shortened(text: str) -> str:
 
 @contextmanager
 def progress_bar(title: str) -> Generator[Callable[[int, int], None]]:
-    """A bar on the error stream, where people watch; gives a function that is told how far the work is."""
+    """Show a progress bar on the error stream; yields the function that takes what is done and the total."""
     out = console(stderr=True)
     with Progress(console=out, transient=True, disable=not out.is_terminal) as bar:
         task = bar.add_task(title, total=None)
@@ -105,12 +107,12 @@ def print_json(value: object, *, indent: int | None = 2) -> None:
 
 
 def echo_json(document: str) -> None:
-    """Print JSON as it is; what a terminal would obey is written as an escape, which means the same."""
+    """Print JSON; control characters are written as escapes, which mean the same."""
     typer.echo(document.translate(_ESCAPES))
 
 
 class _Escapes(dict[int, str]):
-    """How JSON spells each character, found out when it is first met."""
+    """How JSON spells each character, computed when it first occurs."""
 
     def __missing__(self, code: int) -> str:
         char = chr(code)
@@ -124,7 +126,7 @@ _ESCAPES = _Escapes()
 
 
 def plain(value: object) -> Any:
-    """A value as JSON knows it: dataclasses become objects, with their properties' names for keys."""
+    """A value as JSON: dataclasses become objects, with their field names as keys."""
     if isinstance(value, datetime):
         return value.isoformat()
     if isinstance(value, Episode | Fact | WorkingBlock):

@@ -1,4 +1,4 @@
-"""`loom session`: saved conversations on the command line."""
+"""`loom session`: show, restore, fork, export and compact saved conversations."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-import anyio
 import typer
 from rich.table import Table
 from rich.text import Text
 
 from loom.cli.chat import CHATS, WHO
-from loom.cli.output import console, echo_json, print_json
+from loom.cli.output import Json, console, echo_json, print_json
+from loom.cli.store import run_and_close
 from loom.core.checkpoint import end_of_turn
 from loom.core.message import plain
 from loom.core.message_codec import log_to_dict
@@ -26,18 +26,15 @@ if TYPE_CHECKING:
     from loom.protocols.model import Chunk, ModelRequest, ModelResponse
     from loom.session.session import Session
 
-app = typer.Typer(help="Look at saved conversations, go back in them, fork and compact them.", no_args_is_help=True)
+app = typer.Typer(help="Show saved conversations, go back in them, fork and compact them.", no_args_is_help=True)
 
 Store = Annotated[
-    str, typer.Option("--store", help="Where they are saved: sqlite:PATH or files:FOLDER.", envvar="LOOM_SESSIONS")
+    str, typer.Option("--store", help="The store of sessions: sqlite:PATH or files:FOLDER.", envvar="LOOM_SESSIONS")
 ]
-User = Annotated[str, typer.Option("--user", help="Whose conversations.", envvar="LOOM_USER")]
-Namespace = Annotated[str, typer.Option("--namespace", help="The application they belong to.")]
-Id = Annotated[str, typer.Argument(help="The name of the conversation.")]
-At = Annotated[
-    str | None, typer.Option("--at", help="A checkpoint id, or the number of a turn; the last if not given.")
-]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+User = Annotated[str, typer.Option("--user", help="The user of the conversations.", envvar="LOOM_USER")]
+Namespace = Annotated[str, typer.Option("--namespace", help="The namespace of the application.")]
+Id = Annotated[str, typer.Argument(help="The id of the conversation.")]
+At = Annotated[str | None, typer.Option("--at", help="A checkpoint id, or the number of a turn; by default, the last.")]
 _T = TypeVar("_T")
 _WIDEST = 10_000
 _ASKING = ("summarize", "hierarchical")
@@ -45,7 +42,7 @@ _NEEDS_MODEL = "the command line has no model to write a summary with; use --str
 
 
 class _NoModel:
-    """Stands for the model of a saved conversation: it has a name and a window, and answers nothing."""
+    """Placeholder for the model of a saved conversation: it has a name and a window, and gives no answers."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -61,20 +58,13 @@ class _NoModel:
 
 
 def _run(store: str, work: Callable[[CheckpointStore], Awaitable[_T]]) -> _T:
-    """Do something with a store that exists."""
+    """Run work on a store that must exist already."""
     from loom.engine.checkpoints import open_checkpoints
     from loom.engine.places import check_is_there
 
     opened = open_checkpoints(store)
     check_is_there(store)
-
-    async def all_of_it() -> _T:
-        try:
-            return await work(opened)
-        finally:
-            await opened.aclose()
-
-    return anyio.run(all_of_it)
+    return run_and_close(opened, work)
 
 
 async def _found(store: CheckpointStore, scope: Scope, at: str | None) -> Checkpoint:
@@ -88,7 +78,7 @@ async def _found(store: CheckpointStore, scope: Scope, at: str | None) -> Checkp
 
 
 async def _not_found(store: CheckpointStore, scope: Scope, at: str | None) -> NotFound:
-    """What is not there, the conversation or a point of it, and the command that lists those that are."""
+    """An error that names what is missing, the conversation or a point of it, and the command that lists them."""
     what = f"user {scope.user_id!r} has no conversation {scope.session_id!r}"
     if await store.load(scope) is None:
         return NotFound(f"{what}; see `loom session list`")
@@ -114,7 +104,7 @@ async def _session(store: CheckpointStore, scope: Scope, at: str | None, **optio
 
 @app.command("list")
 def list_(store: Store = CHATS, user: User = WHO, namespace: Namespace = "default", json: Json = False) -> None:
-    """List the conversations of a user, the last saved first."""
+    """List the conversations of a user, the most recent first."""
     saved = _run(store, lambda opened: opened.list(Scope(namespace, user)))
     newest: dict[str, Checkpoint] = {}
     points: dict[str, int] = {}
@@ -139,7 +129,7 @@ def _time(checkpoint: Checkpoint) -> str:
 
 
 def _print_whole(table: Table) -> None:
-    """Print a table as wide as it is, however narrow the terminal: half an id is of no use."""
+    """Print a table at its full width, even in a narrow terminal: an id that is cut is useless."""
     out = console()
     out.width = max(out.width, out.measure(table, options=out.options.update(width=_WIDEST)).maximum)
     out.print(table)
@@ -152,8 +142,8 @@ def show(
     user: User = WHO,
     namespace: Namespace = "default",
     at: At = None,
-    whole: Annotated[bool, typer.Option("--all", help="Show every original message, also what was compacted.")] = False,
-    checkpoints: Annotated[bool, typer.Option("--checkpoints", help="List its saved points, for --at.")] = False,
+    whole: Annotated[bool, typer.Option("--all", help="Show all original messages, compacted ones too.")] = False,
+    checkpoints: Annotated[bool, typer.Option("--checkpoints", help="List its checkpoints, for --at.")] = False,
     json: Json = False,
 ) -> None:
     """Show a conversation as the model sees it, and what was compacted."""
@@ -205,7 +195,7 @@ def restore(
     namespace: Namespace = "default",
     json: Json = False,
 ) -> None:
-    """Go back to an earlier point of a conversation; what came later stays loadable."""
+    """Go back to an earlier point of a conversation; later checkpoints stay available."""
     scope = Scope(namespace, user, id)
 
     async def work(opened: CheckpointStore) -> Checkpoint:
@@ -213,20 +203,20 @@ def restore(
         return await session.checkpoint()
 
     saved = _run(store, work)
-    _say(json, saved, f"conversation {id!r} goes on from turn {saved.turn} (checkpoint {saved.id})")
+    _say(json, saved, f"conversation {id!r} continues from turn {saved.turn} (checkpoint {saved.id})")
 
 
 @app.command()
 def fork(
     id: Id,
-    new_id: Annotated[str | None, typer.Option("--as", help="The name of the new conversation.")] = None,
+    new_id: Annotated[str | None, typer.Option("--as", help="The id of the new conversation.")] = None,
     store: Store = CHATS,
     user: User = WHO,
     namespace: Namespace = "default",
     at: At = None,
     json: Json = False,
 ) -> None:
-    """Begin a new conversation at a point of another; both go on alone."""
+    """Begin a new conversation at a point of another; both continue separately."""
     scope = Scope(namespace, user, id)
 
     async def work(opened: CheckpointStore) -> tuple[str, int]:
@@ -247,9 +237,9 @@ def export(
     namespace: Namespace = "default",
     at: At = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="The file to write; stdout if not given.")
+        Path | None, typer.Option("--output", "-o", help="The file to write; by default, standard output.")
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="The document is JSON in any case.")] = False,  # noqa: ARG001
+    json: Annotated[bool, typer.Option("--json", help="The output is always JSON.")] = False,  # noqa: ARG001
 ) -> None:
     """Write a conversation as one JSON document: the checkpoint and its whole log."""
     scope = Scope(namespace, user, id)
@@ -280,10 +270,10 @@ def compact(
     model: Annotated[
         str, typer.Option(help="The model whose window counts, as provider:model.")
     ] = "compatible:unknown",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would happen.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only report what would happen.")] = False,
     json: Json = False,
 ) -> None:
-    """Compact a conversation, or say what that would do. Without a model, strategies that ask none are possible."""
+    """Compact a conversation, or report what that would do. Only strategies that need no model are available."""
     from loom.engine.models import check_name
     from loom.session.compacting import CompactionPlan
 
@@ -302,7 +292,7 @@ def compact(
     if dry_run:
         _say(json, {**_counts(done), "calls": done.calls, "goes": [s.id for s in done.goes]}, str(done))
     elif isinstance(done, CompactionPlan):
-        text = f"nothing to compact: the newest {retain} messages stay, and there are no others"
+        text = f"nothing to compact: the newest {retain} messages are kept, and there are no others"
         _say(json, {**_counts(done), "undo": None}, text)
     else:
         text = f"{done.strategy}: {done.tokens_before:,} -> {done.tokens_after:,} tokens; its handle is {done.id}"

@@ -1,4 +1,4 @@
-"""`loom store`: making, verifying and copying stores."""
+"""`loom store`: create, verify, copy and sweep stores."""
 
 from __future__ import annotations
 
@@ -11,61 +11,64 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from loom.cli.output import console, plain, print_json, progress_bar
+from loom.cli.output import Json, console, plain, print_json, progress_bar
 
 if TYPE_CHECKING:
     from loom.core.scope import Scope
     from loom.engine.copy import Copied
     from loom.engine.verify import Verified
 
-app = typer.Typer(help="Make a store, verify its indexes, copy it, sweep out what was forgotten.", no_args_is_help=True)
+app = typer.Typer(help="Create a store, verify its indexes, copy it, erase forgotten bytes.", no_args_is_help=True)
 
 Url = Annotated[
     str, typer.Argument(metavar="URL", help="The store: sqlite:PATH, postgres://..., redis://..., qdrant:FOLDER, ...")
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 _T = TypeVar("_T")
 
 
 def user_name(user: Scope) -> str:
-    """A user as people read it; the usual namespace is left out."""
+    """A user's name for people; the default namespace is left out."""
     return user.user_id if user.namespace == "default" else f"{user.namespace} / {user.user_id}"
 
 
 def with_store(url: str, work: Callable[[Any], Awaitable[_T]]) -> _T:
-    """Do something with a store that is there already."""
+    """Run work on a store that must exist already."""
     from loom.engine.places import Opening, check_is_there, store_at
 
     check_is_there(url)
-    store = store_at(url, Opening(makes=False))
+    return run_and_close(store_at(url, Opening(makes=False)), work)
 
-    async def all_of_it() -> _T:
+
+def run_and_close(store: Any, work: Callable[[Any], Awaitable[_T]]) -> _T:
+    """Run work on an open store, and close it."""
+
+    async def run() -> _T:
         try:
             return await work(store)
         finally:
             await store.aclose()
 
-    return anyio.run(all_of_it)
+    return anyio.run(run)
 
 
 @app.command()
 def init(
     url: Annotated[str, typer.Argument(metavar="URL", help="The store; for Postgres, as an administrator reaches it.")],
     *,
-    schema: Annotated[str | None, typer.Option(help="The schema to make in Postgres.  [default: loom]")] = None,
+    schema: Annotated[str | None, typer.Option(help="The schema to create in Postgres.  [default: loom]")] = None,
     app_role: Annotated[str | None, typer.Option(help="The role that stores connect as.  [default: loom_app]")] = None,
     owner_role: Annotated[
-        str | None, typer.Option(help="The role that owns the tables; nobody connects as it.  [default: loom_owner]")
+        str | None, typer.Option(help="The role that owns the tables, never used to connect.  [default: loom_owner]")
     ] = None,
     password: Annotated[
         str | None, typer.Option(help="The password of the app role.", envvar="LOOM_APP_PASSWORD", show_envvar=True)
     ] = None,
     one_role: Annotated[
-        bool, typer.Option("--one-role", help="Make no role in Postgres: stores connect as the role of this URL.")
+        bool, typer.Option("--one-role", help="Create no role in Postgres: stores connect as the role of this URL.")
     ] = False,
     json: Json = False,
 ) -> None:
-    """Make the schema and the roles in Postgres, or the file or folder of another store; what is there stays."""
+    """Create the schema and roles in Postgres, or the file or folder of another store; existing data stays."""
     from loom.engine.init import init_store
 
     roles = {"schema": schema, "app_role": app_role, "owner_role": owner_role, "password": password}
@@ -93,9 +96,9 @@ def sweep(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Leave no bytes of what was forgotten; exit code 1 where something is still pending.
+    """Erase the bytes of forgotten records from the files; exit code 1 if some are still pending.
 
-    In Postgres each table is locked while it is written anew.
+    In Postgres each table is locked while it is rewritten.
     """
     from loom.engine.sweep import sweep_store
 
@@ -107,7 +110,7 @@ def sweep(
     if json:
         print_json({"pending": list(pending)})
     else:
-        for line in pending or ("no bytes of what was forgotten are left",):
+        for line in pending or ("no bytes of forgotten records are left",):
             console().print(Text(line), soft_wrap=True)
     if pending:
         raise typer.Exit(1)
@@ -117,11 +120,11 @@ def sweep(
 def verify(
     url: Url,
     repair: Annotated[
-        bool, typer.Option("--repair", help="Build what differs again from the records; remove what is damaged.")
+        bool, typer.Option("--repair", help="Rebuild indexes that differ from the records; remove damaged records.")
     ] = False,
     json: Json = False,
 ) -> None:
-    """Read every record, and compare every index with the records; exit code 1 where damage or a difference is left."""
+    """Read every record and compare every index with the records; exit code 1 if damage or a difference is left."""
     from loom.engine.verify import verify_store
 
     with progress_bar("verifying"):
@@ -146,12 +149,12 @@ def _show_verified(found: tuple[Verified, ...], *, is_right: bool, repair: bool)
         if difference is None:
             out.print(Text(f"{part.part} ({part.store}): {NOTHING}"), soft_wrap=True)
             continue
-        looked = f"{difference.users:,} users and {difference.vectors:,} vectors"
-        out.print(Text(f"{part.part} ({part.store}): looked at {looked}"), soft_wrap=True)
+        checked = f"{difference.users:,} users and {difference.vectors:,} vectors"
+        out.print(Text(f"{part.part} ({part.store}): checked {checked}"), soft_wrap=True)
         for problem in difference.problems:
             out.print(Text(f"! {problem}; restore the file from a copy", style="yellow"), soft_wrap=True)
         for lost in difference.damaged:
-            done = "it was removed" if repair else "--repair removes it; restore a copy first if you have one"
+            done = "it was removed" if repair else "--repair removes it; if you have a copy, restore that first"
             out.print(Text(f"! {lost}; {done}", style="yellow"), soft_wrap=True)
         for one in difference.by_user:
             counts = (f"{count:,}" for count in (one.missing, one.extra, one.wrong))
@@ -159,7 +162,7 @@ def _show_verified(found: tuple[Verified, ...], *, is_right: bool, repair: bool)
     if table.row_count:
         out.print(table)
     if table.row_count or any(part.difference and part.difference.damaged for part in found):
-        out.print("all of it was repaired" if is_right else "they differ" if repair else "they differ; see --repair")
+        out.print("everything was repaired" if is_right else "they differ" if repair else "they differ; see --repair")
     elif is_right:
         out.print("no difference")
 
@@ -167,14 +170,14 @@ def _show_verified(found: tuple[Verified, ...], *, is_right: bool, repair: bool)
 @app.command()
 def copy(
     source: Annotated[str, typer.Argument(metavar="SRC", help="The store to read.")],
-    target: Annotated[str, typer.Argument(metavar="DST", help="The store to write; a file is made if needed.")],
-    namespace: Annotated[str | None, typer.Option(help="Only this namespace; all of them if not given.")] = None,
+    target: Annotated[str, typer.Argument(metavar="DST", help="The store to write; a file is created if needed.")],
+    namespace: Annotated[str | None, typer.Option(help="Only this namespace; by default, all of them.")] = None,
     json: Json = False,
 ) -> None:
-    """Copy everything of every user, sessions too, to another store; broken off, it goes on when it is run again.
+    """Copy all data of all users, sessions included, to another store; if interrupted, run it again to continue.
 
-    What DST has under the same id is replaced; what else it has stays. Nobody should write to either meanwhile. Both
-    sides are counted afterwards, with digests; exit code 1 where they differ.
+    Records with the same id are replaced in DST; its other records stay. Do not write to either store during the copy.
+    Afterwards both sides are counted and compared by digest; exit code 1 if they differ.
     """
     from loom.engine.copy_places import copy_places
 
@@ -199,4 +202,4 @@ def _show_copied(done: Copied) -> None:
         out.print(table)
     for note in done.notes:
         out.print(Text(f"! {note}", style="yellow"), soft_wrap=True)
-    out.print(f"{done.users:,} users; {done.written:,} records and checkpoints were written; the rest was there")
+    out.print(f"{done.users:,} users; {done.written:,} records and checkpoints written; the rest was already there")

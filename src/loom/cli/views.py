@@ -1,4 +1,4 @@
-"""What the command line shows: a window as a bar, a replay as a table, findings as a list. Nothing is printed here."""
+"""Views for the command line: a window as a bar, a replay as a table, findings as a list. Nothing is printed here."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from loom.context.cache.diagnose import Finding
+from loom.context.cache.explain import Explanation
+from loom.context.cache.plan import CachePlan
 from loom.context.cache.prompt import Block, Prompt
 from loom.context.cache.simulate import Simulation, Step
 
@@ -35,7 +37,7 @@ _COLOURS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class _Glyphs:
-    """The signs of a bar; a terminal that cannot show blocks gets plain ones."""
+    """The characters of a bar; a terminal that cannot show blocks gets ASCII."""
 
     cached: str
     uncached: str
@@ -52,7 +54,7 @@ _PLAIN: Final = _Glyphs("#", ".", ("=", "-"), "^", "|", "_.:-=+*#", "...")
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """A renderable that is made when the console says how wide it is and what it can show."""
+    """A renderable that is built when the width and the abilities of the console are known."""
 
     make: Callable[[_Glyphs, int], RenderableType]
     width: int | None = None
@@ -71,15 +73,54 @@ def window_bar(prompt: Prompt, *, read_tokens: int | None = None, width: int = 8
 
 
 def steps_table(simulation: Simulation, *, rows: int = 40) -> RenderableType:
-    """What each request of a replay read, wrote and cost; of more than `rows` requests the middle is left out."""
+    """What each request of a replay read, wrote and cost; the middle of more than `rows` requests is left out."""
     return _View(lambda glyphs, room: _steps(simulation, rows, glyphs, room))
 
 
 def findings_view(findings: Sequence[Finding]) -> RenderableType:
-    """The causes of missed reads, each with what it saves to remove it."""
+    """The causes of missed reads, each with what fixing it saves."""
     if not findings:
         return Text("No cause of missed cache reads was found.")
     return Group(*(_finding(number, finding) for number, finding in enumerate(findings, 1)))
+
+
+def plan_view(found: CachePlan) -> RenderableType:
+    """A plan for people: the window as a bar, the prediction, the markers, the warnings."""
+    price = f", ${found.usd:.4f}" if found.usd is not None else ""
+    error = f" (counts ±{found.error:.0%})" if found.error else ""
+    views: list[RenderableType] = [
+        window_bar(found.prompt, read_tokens=found.read),
+        Text(),
+        Text(f"read {found.read:,}  write {found.write:,}  uncached {found.uncached:,}{error}"),
+        Text(
+            f"cost {found.relative_cost:.2f} of the uncached price{price}; the next request reads {found.next_read:,}"
+        ),
+    ]
+    if found.markers:
+        table = Table.grid(padding=(0, 2, 0, 0))
+        for marker in found.markers:
+            table.add_row(Text("▲", style="bold"), marker.ttl, marker.path, marker.reason, f"{marker.tokens:,} tokens")
+        views += [Text(), table]
+    if found.warnings:
+        views.append(Text())
+        views += [Text(f"! {w.message}", style="yellow") for w in found.warnings]
+    if found.findings:
+        views += [Text(), findings_view(found.findings)]
+    return Group(*views)
+
+
+def explanation_view(found: Explanation) -> RenderableType:
+    """An explanation for people."""
+    if not found.moved:
+        return Text(found.message, style="green")
+    lines = [Text(found.message, style="bold")]
+    if found.before or found.after:
+        lines += [Text(f"- {found.before!r}", style="red"), Text(f"+ {found.after!r}", style="green")]
+    price = f", ${found.extra_usd:.4f}" if found.extra_usd is not None else ""
+    lines.append(Text(f"kept {found.kept_tokens:,} cached tokens ({found.byte:,} bytes), lost {found.lost_tokens:,}"))
+    lines.append(Text(f"extra cost, once: {found.extra_cost:,.0f} tokens at the plain price{price}"))
+    lines.append(Text(found.advice, style="cyan"))
+    return Group(*lines)
 
 
 # ---------------------------------------------------------------------------------------------------- the window
@@ -133,7 +174,7 @@ def _runs(blocks: Sequence[Block], width: int) -> list[_Run]:
 
 
 def _before(sizes: Sequence[int]) -> list[int]:
-    """What comes before each item."""
+    """The sum of the sizes before each item."""
     return [0, *accumulate(sizes)][:-1]
 
 
@@ -161,7 +202,7 @@ def _headline(prompt: Prompt, read: int | None) -> Text:
 
 
 def _labels(runs: Sequence[_Run], glyphs: _Glyphs, width: int) -> Text:
-    """The name of each section above its start, as far as there is room."""
+    """The name of each section above its start, where there is room."""
     line = Text(no_wrap=True)
     for run in runs:
         if run.cells:
@@ -291,7 +332,7 @@ def _share_bar(step: Step, glyphs: _Glyphs) -> Text:
 
 
 def _spark(shares: Sequence[float], glyphs: _Glyphs, width: int) -> str:
-    """One sign for each share; of more shares than fit, the mean of as many neighbours as needed."""
+    """One character per share; if there are more shares than fit, one per mean of several neighbours."""
     size = -(-len(shares) // width) or 1
     groups = [shares[i : i + size] for i in range(0, len(shares), size)]
     top = len(glyphs.spark) - 1

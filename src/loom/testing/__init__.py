@@ -1,4 +1,4 @@
-"""What Loom ships for tests: fakes that keep the contracts."""
+"""Helpers for tests: a scripted model, a fake clock, a run context, real servers, and conformance suites."""
 
 from loom.testing.clock import FakeClock
 from loom.testing.running import run_context

@@ -1,4 +1,4 @@
-"""A clock that moves only by hand."""
+"""A fake clock that moves only when told."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stopping a call at each of its steps: something else happens there, and the call goes on."""
+"""Interrupt a call at each of its steps with another action, then let it continue."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ Interruption = Callable[[], Awaitable[None]]
 
 
 class Interrupter:
-    """The steps of whatever is called inside `counting()`: before and after each call of a watched object.
+    """Counts the steps inside `counting()`: one before and one after each call of a watched object.
 
-    A call of the watched object that is made by another task, or by the interruption itself, is no step.
+    A call of the watched object by another task, or by the interruption itself, does not count.
     """
 
     def __init__(self) -> None:
         self._left = -1
         self._interruption: Interruption | None = None
         self.reached = False
-        """Whether the call had as many steps as `counting()` was to let pass."""
+        """Whether the call had enough steps to be interrupted."""
 
     @asynccontextmanager
     async def counting(self, step: int, interruption: Interruption) -> AsyncGenerator[None]:
-        """Interrupt what is called in this block at one of its steps, counted from 0."""
+        """Interrupt the calls of this block at one step, counted from 0."""
         self._left, self._interruption, self.reached = step, interruption, False
         token = _counted.set(True)
         try:

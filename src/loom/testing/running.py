@@ -1,4 +1,4 @@
-"""A run for the test of a tool."""
+"""A run context for tests of tools."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def run_context(
     run_id: str = "test-run",
     metadata: Mapping[str, Any] | None = None,
 ) -> Generator[RunContext]:
-    """Run the block as a tool of an agent runs: get_run_context() gives this run in it, in sync and async code."""
+    """Run the block as a tool of an agent: get_run_context() returns this run, in sync and async code."""
     run = RunContext(
         user_id=user_id, session_id=session_id, namespace=namespace, run_id=run_id, metadata=dict(metadata or {})
     )

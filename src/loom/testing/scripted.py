@@ -1,4 +1,4 @@
-"""A model that answers what a test wrote down."""
+"""A model that gives scripted answers."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from loom.protocols.token_counter import TokenCounter
 from loom.tokens import EstimateCounter, count_request
 
 Reply: TypeAlias = str | Part | Sequence[Part] | ModelResponse | Exception
-"""What a script may say: text, parts, a whole response, or an error that is raised."""
+"""One line of a script: text, parts, a whole response, or an error that is raised."""
 
 
 class ScriptFinished(LoomError):
-    """The model was asked more often than its script has answers."""
+    """The model was called more often than its script has answers."""
 
 
 class ScriptedModel:
-    """Answers with the replies of a script, in order, or with what a function makes of each request.
+    """A model that answers with the replies of a script, in order, or with a function of the request.
 
-    It is a real Model in everything else: it streams, counts usage by estimate, and refuses a prompt larger than
-    its window. `requests` holds every request it got.
+    Otherwise it behaves like any model: it streams, estimates usage, and refuses a prompt larger than its window.
+    `requests` holds every request it got.
     """
 
     def __init__(
@@ -38,10 +38,10 @@ class ScriptedModel:
         """Make a model.
 
         Args:
-            replies: what it says, one after the other; or a function that is asked each time.
-            name: `provider:model`, to stand in for a real one in a test of its wire.
+            replies: the answers, in order; or a function that is called with each request.
+            name: `provider:model`; with a real name, requests are rendered for that provider.
             context_window: tokens a prompt may have before it is refused with ContextOverflow.
-            counter: who counts the prompt; an estimate if not given.
+            counter: counts the prompt; an estimate by default.
         """
         self._name = name
         self._script = replies if callable(replies) else None

@@ -1,4 +1,4 @@
-"""How long the event loop is held: the CPU time of each of its steps."""
+"""Measure how long the event loop is blocked: the CPU time of each of its steps."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from time import thread_time
 from typing import Any, cast
 
 _CALLS = ("call_soon", "call_soon_threadsafe", "call_at")
-"""What a loop is told its steps by; everything else it does goes through one of these."""
+"""The methods through which every step reaches the loop."""
 
 
 @dataclass(slots=True)
 class Steps:
-    """The steps that a loop made: how many, how much CPU time the longest took in seconds, and what it did."""
+    """The steps of a loop: how many, the CPU time of the longest in seconds, and which code it ran."""
 
     count: int = 0
     longest: float = 0.0
     where: str = ""
     is_over: bool = False
-    """Whether the block ended: the step that goes on behind it does not count."""
+    """Whether the block ended: the step that continues after it does not count."""
 
     def __str__(self) -> str:
         return f"{self.count} steps, the longest {self.longest * 1000:.1f} ms in {self.where or 'nothing'}"
@@ -41,16 +41,16 @@ class Steps:
 
 @asynccontextmanager
 async def measured_steps() -> AsyncGenerator[Steps]:
-    """Measure every step that the running asyncio loop makes inside the block, whatever task it is of.
+    """Measure every step of the running asyncio loop inside the block, of all tasks.
 
-    A step is what runs between two waits: while it does, nobody else is served. The time is CPU time of the loop's own
+    A step is the code between two waits: while it runs, no other task can. The time is CPU time of the loop's own
     thread, so a busy machine and work in other threads do not count.
     """
     loop, steps = asyncio.get_running_loop(), Steps()
     for name in _CALLS:
         setattr(loop, name, partial(_measured, getattr(loop, name), steps, name))
     try:
-        await asyncio.sleep(0)  # what runs now was begun before anybody measured; the next step is measured
+        await asyncio.sleep(0)  # the current step began unmeasured; the next one is measured
         yield steps
         await asyncio.sleep(0)
     finally:

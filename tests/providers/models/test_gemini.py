@@ -324,8 +324,8 @@ class TestLaws(WireModelSuite):
         await super().test_usage_counts_the_whole_prompt_with_the_cache_inside(model, service)
 
     @pytest.mark.xfail(reason="Gemini sends the input of a call as an object, never as text")
-    async def test_input_that_is_no_json_stays_text(self, model, service):
-        await super().test_input_that_is_no_json_stays_text(model, service)
+    async def test_input_that_is_not_json_stays_text(self, model, service):
+        await super().test_input_that_is_not_json_stays_text(model, service)
 
 
 async def test_a_setting_that_makes_no_sense_is_refused_before_it_is_sent(service, model):

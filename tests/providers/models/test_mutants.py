@@ -147,7 +147,7 @@ CAUGHT_BY = {
     SaysNothingAtTheEnd: "test_a_stream_ends_with_one_answer_that_has_its_text",
     CountsTheRestOnly: "test_usage_counts_the_whole_prompt_with_the_cache_inside",
     LosesTheSeal: "test_an_answer_comes_back_exactly_as_it_was_received",
-    ReadsWhatCannotBeRead: "test_input_that_is_no_json_stays_text",
+    ReadsWhatCannotBeRead: "test_input_that_is_not_json_stays_text",
     CallsItDone: "test_parallel_calls_come_whole_and_in_order",
     Retries: "test_a_fault_ends_as_documented_and_is_not_retried:overloaded",
     EndsQuietly: "test_a_broken_stream_never_ends_quietly",

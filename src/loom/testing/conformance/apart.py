@@ -1,4 +1,4 @@
-"""Laws of a store that searches by words and by vector in one go."""
+"""Laws of a store with native hybrid search: by words and by vector in one call."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ _ALL = 1000
 
 
 class _BothStore(MemoryStore, KeepsKeys, KeepsVectors, SearchesApart, Protocol):
-    """A memory store that searches by words and by vector in one go."""
+    """A memory store with native hybrid search."""
 
 
 class ApartLaws:
-    """What a store promises that searches by words and by vector in one go."""
+    """The laws of hybrid search."""
 
     @needs(SearchesApart, KeepsVectors, KeepsKeys)
     @pytest.mark.parametrize("seed", range(4))
     async def test_words_and_vector_find_what_each_finds_alone(self, store: _BothStore, seed: int) -> None:
-        """And every hit says what words say of it, if they found it, and how near it is."""
+        """Every hit has its lexical score, if words found it, and its distance."""
         chance = Random(seed)  # noqa: S311 - nothing is secret here
         await _fill(store, chance)
         for scope in (ALICE, ALICE.for_session("s1")):

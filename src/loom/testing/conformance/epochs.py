@@ -1,4 +1,4 @@
-"""Laws of writes that were prepared from a read: nothing that was removed after it comes back."""
+"""Laws of writes that were prepared from a read: records removed after the read do not come back."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _OTHER_CHANGES: dict[str, _Change] = {
 
 
 class EpochLaws:
-    """What a store promises to those who read, think and write."""
+    """The laws of a read, a computation and a write that depends on both."""
 
     @needs(KeepsJobs)
     @pytest.mark.parametrize("name", _REMOVALS)
@@ -81,7 +81,7 @@ class EpochLaws:
 
     @needs(KeepsJobs)
     async def test_a_forgotten_user_who_comes_back_is_somebody_else(self, store: JobKeepingStore) -> None:
-        """Neither who read before the user came, nor who read before they were forgotten, may write."""
+        """A write is refused if its read was before the user's first record, or before the user was forgotten."""
         absent = await store.epoch(ALICE)
         await _filled(store)
         there = await store.epoch(ALICE)

@@ -1,4 +1,4 @@
-"""Laws of forgetting beside other calls: at whatever step it happens, nothing that was forgotten comes back.
+"""Laws of forgetting during other calls: at whatever step it happens, nothing that was forgotten comes back.
 
 A memory is stopped at each call of its store, before and after it, and there a record, its session or its user is
 forgotten: by another memory on the same place, as another process would, or by a task that uses the same memory. And
@@ -28,7 +28,7 @@ _TURNS = 60  # of the event loop that a forgetting task gets before the interrup
 
 
 class Memories(NamedTuple):
-    """Two memories on one place. They share nothing in this process but that place."""
+    """Two memories on one store. They share nothing else in this process."""
 
     one: Any
     other: Any
@@ -36,7 +36,7 @@ class Memories(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """A user of whom something is to be forgotten: the id of what was said, and the memory that is at work."""
+    """A user of whom something is to be forgotten: the id of the turn, and the memory that is working."""
 
     memory: Any
     user: str

@@ -1,4 +1,4 @@
-"""Laws of a store that says what finds a record beside its own text."""
+"""Laws of a store that can export a record with its search keys and its vector."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from loom.testing.conformance.suite import needs
 
 
 class _OpenStore(MemoryStore, KeepsKeys, KeepsVectors, HandsOver, Protocol):
-    """A memory store whose records can be moved."""
+    """A memory store whose records can be exported with their keys."""
 
 
 class HandoverLaws:
-    """What a store promises that records can be moved out of."""
+    """The laws of exporting records with their keys."""
 
     @needs(HandsOver, KeepsKeys, KeepsVectors)
     async def test_keys_and_vectors_are_handed_over(self, store: _OpenStore) -> None:

@@ -1,4 +1,4 @@
-"""Laws of jobs that are kept beside the records."""
+"""Laws of background jobs that are stored with the records."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class _FullStore(JobKeepingStore, KeepsKeys, KeepsVectors, Protocol):
 
 
 class JobLaws:
-    """What a store promises that keeps jobs."""
+    """The laws of a store with jobs."""
 
     @needs(KeepsJobs)
     async def test_a_job_comes_back_equal(self, store: JobKeepingStore) -> None:

@@ -86,7 +86,7 @@ class KnowledgeBaseSuite(Suite):
         assert [hit.item.text for hit in await base.search("Anna")] == ["Anna drinks coffee."]
 
     async def test_removing_a_document_removes_its_passages(self, base: KnowledgeBase) -> None:
-        """All of them, once, and nobody else's; it may come back."""
+        """All of its passages, once, and no other document's; it may be added again."""
         await base.add(_long("long"), a_document())
         assert await base.remove("long", "long", "unknown") == 1
         assert await _documents(base, "Anna drinks tea") == {"tea"}
@@ -95,7 +95,7 @@ class KnowledgeBaseSuite(Suite):
         assert await _documents(base, "Anna drinks tea") == {"long", "tea"}
 
     async def test_a_hit_is_a_passage_of_its_document(self, base: KnowledgeBase) -> None:
-        """With its id, source, provenance and attributes, and the text that stands from start to end."""
+        """With its id, source, provenance and attributes, and the text from start to end."""
         documents = {document.id: document for document in (_long("long"), _long("accents", "Zo\u00eb \U0001f375 "))}
         await base.add(*documents.values())
         hits = await base.search("Anna drinks tea", limit=500)
@@ -127,7 +127,7 @@ class KnowledgeBaseSuite(Suite):
             assert await base.search("Anna drinks tea", limit=limit) == hits[:limit]
 
     async def test_filters_come_before_the_limit(self, base: KnowledgeBase) -> None:
-        """Better passages that do not fit take nobody's place."""
+        """Better passages that do not fit the filter take no place."""
         await base.add(*(a_document(f"a{n:03}", attributes={"n": n}) for n in range(90)))
         await base.add(a_document("z", f"Anna {'reads books and ' * 10}drinks.", source="library"))
         where = And(In("meta.n", (88, 89)), Not(Eq("document_id", "a088")))
@@ -143,7 +143,7 @@ class KnowledgeBaseSuite(Suite):
             await base.search(query, limit=limit)
 
     async def test_adding_is_all_or_nothing(self, base: KnowledgeBase) -> None:
-        """One that is no document, and none is there."""
+        """One item is not a document: none is added."""
         wrong: Any = "Anna drinks green tea."
         with pytest.raises(UsageError):
             await base.add(a_document(), wrong, a_document("two"))
@@ -184,7 +184,7 @@ class KnowledgeBaseSuite(Suite):
 
     @pytest.mark.parametrize("hops", range(5))
     async def test_the_graph_goes_max_hops_and_no_further(self, base: KnowledgeBase, hops: int) -> None:
-        """A document that names somebody within reach is found, any other is not."""
+        """A document that names a person within reach is found, any other is not."""
         graph = _graph(base)
         await base.add(*CHAIN)
         hits = await graph.search_graph("Anna", mode="graph", max_hops=hops, limit=50)

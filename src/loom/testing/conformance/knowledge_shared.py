@@ -1,4 +1,4 @@
-"""The laws of knowledge bases that share a store: what one of them wrote, all of them have."""
+"""The laws of knowledge bases that share a store: what one of them writes, all of them have."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class SharedKnowledgeSuite(Suite):
         assert {hit.item.text for hit in hits if _document(hit) == "x"} == {"Anna keeps the absinthe in the cellar."}
 
     async def test_other_text_replaces_it_everywhere(self, another: Another) -> None:
-        """Of a document with many passages none is left, whoever replaces it."""
+        """No passage of the old document is left, whichever base replaces it."""
         one, two = await another(), await another()
         await one.add(Document(id="tea", text=DAYS))
         assert len(await two.search("Anna", limit=500)) > 0
@@ -87,7 +87,7 @@ class SharedKnowledgeSuite(Suite):
                 assert {_document(hit) for hit in await base.search("Anna gave a present", limit=100)} == expected
 
     async def test_two_change_one_document_at_once(self, another: Another) -> None:
-        """It has one text, whole, and the same for everybody; removing it removes both."""
+        """It has one complete text, the same for both bases; removing it removes it from both."""
         one, two = await another(), await another()
         texts = [" ".join(f"Anna {verb} on day {n}." for n in range(60)) for verb in ("sings", "paints")]
         async with anyio.create_task_group() as tasks:

@@ -24,13 +24,13 @@ from loom.testing.conformance.traces import WORDS
 
 
 class Oracle:
-    """What a memory store is, in dicts."""
+    """A memory store as plain dicts: the model that the real store is compared with."""
 
     def __init__(self) -> None:
         self.users: dict[Scope, dict[str, Record]] = {}
 
     def seen(self, scope: Scope, where: Filter | None = None) -> dict[str, Record]:
-        """What the scope sees, by id."""
+        """The records that the scope sees, by id."""
         of_user = self.users.get(scope.for_user(), {})
         return {id: of_user[id] for id in sorted(of_user) if _sees(scope, of_user[id], where)}
 
@@ -76,7 +76,7 @@ def _shown(record: Record, query: Query, now: datetime) -> bool:
 
 
 WHO = st.tuples(st.sampled_from([0, 0, 0, 1]), st.sampled_from([None, None, None, "s1", "S1"]))
-"""One of the two users of a run, and one of his sessions; few, so that calls meet what others left."""
+"""One of the two users of a run, and one of their sessions; few, so that calls meet what others left."""
 IDS = st.sampled_from(["a", "A", "b", "a b", "%", "_", "'", "\u00e9", "e\u0301"])
 TEXTS = st.lists(st.sampled_from(WORDS), min_size=1, max_size=4).map(" ".join)
 TIMES = st.integers(0, 4).map(lambda day: START + day * DAY)
@@ -209,7 +209,7 @@ class MemoryStoreMachine(RuleBasedStateMachine):
 
     @invariant()
     def holds_what_the_oracle_holds(self) -> None:
-        """After a change, every user has exactly what he should have."""
+        """After a change, every user has exactly the records they should have."""
         if not getattr(self, "changed", False):
             return
         self.changed = False

@@ -1,4 +1,4 @@
-"""The laws of a memory store, with those of its optional powers."""
+"""The laws of a memory store, with those of its optional protocols."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class MemoryStoreSuite(
     EpochLaws,
     Suite,
 ):
-    """Subclass it, override the fixture `store`, and every law runs; powers that a store lacks are skipped."""
+    """Subclass it, override the fixture `store`, and every law runs; protocols that a store lacks are skipped."""
 
     @pytest.fixture
     def clock(self) -> FakeClock:
-        """The store's time, which stands still unless a law moves it."""
+        """The store's clock, which moves only when a law advances it."""
         return FakeClock()
 
     @pytest.fixture

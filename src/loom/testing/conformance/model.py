@@ -1,4 +1,4 @@
-"""The laws of Model: for any model, and for one that is asked over a wire that a test controls."""
+"""The laws of a model: for any model, and for one that is called over HTTP against a scripted server."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def drained(model: Model, request: ModelRequest) -> tuple[list[Chunk], Mod
 
 
 class ModelSuite(Suite):
-    """Laws that hold for any model, whatever it says. Needs a `model` that can be asked."""
+    """Laws that hold for any model, whatever it answers. Needs a `model` that can be called."""
 
     @pytest.fixture
     async def model(self) -> Model:
@@ -120,7 +120,7 @@ class WireModelSuite(ModelSuite, Suite):
         assert (streamed.stop, streamed.model, streamed.id) == ("end", said.model, said.id)
 
     async def test_an_answer_without_a_word_is_an_answer(self, model: Model, service: WireServer) -> None:
-        """Some models end a turn without a word; that is no failure."""
+        """Some models end a turn without text; that is not a failure."""
         service.script(Said())
         response = await model.complete(QUESTION)
         assert (response.parts, response.message, response.stop) == ((), None, "end")
@@ -132,7 +132,7 @@ class WireModelSuite(ModelSuite, Suite):
         assert (await model.complete(QUESTION)).usage == said.usage
 
     async def test_an_answer_that_is_cut_off_says_so(self, model: Model, service: WireServer) -> None:
-        """A limit that was hit is told."""
+        """A limit that was hit is reported."""
         service.script(Said.text("This goes on and", stop="length"))
         response = await model.complete(QUESTION)
         assert (response.text, response.stop) == ("This goes on and", "length")
@@ -164,7 +164,7 @@ class WireModelSuite(ModelSuite, Suite):
         service.script(Said.calls(ToolCallPart("c1", "search", "")))
         assert (await model.complete(QUESTION)).tool_calls == (ToolCallPart("c1", "search", {}),)
 
-    async def test_input_that_is_no_json_stays_text(self, model: Model, service: WireServer) -> None:
+    async def test_input_that_is_not_json_stays_text(self, model: Model, service: WireServer) -> None:
         """What cannot be read is kept for the tool to refuse; the answer itself is fine."""
         service.script(Said.calls(ToolCallPart("c1", "search", '{"q": "unfinis')))
         response = await model.complete(QUESTION)
@@ -180,7 +180,7 @@ class WireModelSuite(ModelSuite, Suite):
         assert len({call.id for call in calls}) == len(calls) > 0
 
     async def test_a_call_that_is_cut_off_is_not_run(self, model: Model, service: WireServer) -> None:
-        """A call that hit the limit is told apart from one that waits for its result."""
+        """A call that hit the limit is distinguished from one that waits for its result."""
         service.script(Said(parts=(ToolCallPart("c1", "search", '{"q": "unf'),), stop="length"))
         assert (await model.complete(QUESTION)).stop == "length"
 
@@ -260,7 +260,7 @@ class WireModelSuite(ModelSuite, Suite):
             assert not ended
 
     async def test_an_error_names_the_model(self, model: Model, service: WireServer) -> None:
-        """Whoever uses several models sees which one it was."""
+        """A caller that uses several models sees which one it was."""
         service.script("bad_request")
         with pytest.raises(ProviderError, match=model.name):
             await model.complete(QUESTION)
@@ -268,7 +268,7 @@ class WireModelSuite(ModelSuite, Suite):
     # -- stopping -----------------------------------------------------------------------------------------
 
     async def test_cancelling_the_call_stops_the_request(self, model: Model, service: WireServer) -> None:
-        """The provider sees that nobody listens any more."""
+        """The provider sees that the client has closed the connection."""
         service.script("stalled")
         async with create_task_group() as tasks:
             tasks.start_soon(model.complete, QUESTION)
@@ -277,7 +277,7 @@ class WireModelSuite(ModelSuite, Suite):
         assert await to_thread.run_sync(partial(service.hung_up.wait, _PATIENCE))
 
     async def test_closing_the_stream_stops_the_request(self, model: Model, service: WireServer) -> None:
-        """The provider sees that nobody listens any more."""
+        """The provider sees that the client has closed the connection."""
         service.script("stalled")
         async with aclosing(cast("Any", model.stream(QUESTION))) as chunks:
             await anext(chunks)

@@ -1,4 +1,4 @@
-"""Laws of a store's optional powers: pruning, touching, vectors and keys."""
+"""Laws of a store's optional protocols: pruning, touching, vectors and keys."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ NAN, INFINITY = float("nan"), float("inf")
 
 
 class PruneLaws:
-    """What a store promises that prunes."""
+    """The laws of a store that prunes."""
 
     @needs(Prunes)
     async def test_the_least_recently_accessed_go_first(self, store: PruningStore, clock: FakeClock) -> None:
@@ -99,7 +99,7 @@ class PruneLaws:
 
 
 class TouchLaws:
-    """What a store promises that counts accesses."""
+    """The laws of a store that counts accesses."""
 
     @needs(Touches)
     async def test_a_touch_changes_only_the_accesses(self, store: TouchingStore) -> None:
@@ -135,7 +135,7 @@ class TouchLaws:
 
 
 class VectorLaws:
-    """What a store promises that keeps vectors."""
+    """The laws of a store with vectors."""
 
     @needs(KeepsVectors)
     async def test_the_nearest_come_first(self, store: VectorKeepingStore) -> None:
@@ -159,7 +159,7 @@ class VectorLaws:
 
     @needs(KeepsVectors)
     async def test_vectors_obey_filters_scopes_and_time(self, store: VectorKeepingStore) -> None:
-        """What words would not find, vectors do not find either, and it takes nobody's place."""
+        """Records that a search by words would exclude, vectors do not find either, and they take no place."""
         await store.bind(IDENTITY, 2)
         await store.put(BOB, an_episode("bob"))
         await store.put(ALICE, an_episode("old", archived_at=START), a_fact("past", superseded_at=START))
@@ -173,7 +173,7 @@ class VectorLaws:
 
     @needs(KeepsVectors)
     async def test_before_bind_no_vector_is_taken(self, store: VectorKeepingStore) -> None:
-        """Nobody would know whose it is."""
+        """Without a bound embedder, its vector space would be unknown."""
         await store.put(ALICE, an_episode())
         with pytest.raises(UsageError):
             await store.put_vectors(ALICE, {"e1": [1.0, 0.0]})
@@ -239,7 +239,7 @@ class VectorLaws:
 
 
 class KeyLaws:
-    """What a store promises that keeps keys."""
+    """The laws of a store with search keys."""
 
     @needs(KeepsKeys)
     async def test_a_record_is_found_by_its_keys(self, store: KeyKeepingStore) -> None:

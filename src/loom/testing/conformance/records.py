@@ -1,4 +1,4 @@
-"""Laws of keeping records: what is put comes back, all or none, and goes when it is deleted."""
+"""Laws of storing records: what is put comes back, all or none, and goes when it is deleted."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ FILTERS: tuple[tuple[Filter, list[str]], ...] = (
 
 
 class RecordLaws:
-    """What every memory store promises about single records."""
+    """The laws of single records, for every memory store."""
 
     @pytest.mark.parametrize("which", [0, 1, 2], ids=["episode", "fact", "block"])
     async def test_what_is_put_comes_back_equal(self, store: MemoryStore, which: int) -> None:
@@ -115,7 +115,7 @@ class RecordLaws:
         assert await ids_of(store, ALICE, "tea") == []
 
     async def test_put_is_all_or_nothing(self, store: MemoryStore) -> None:
-        """A batch with one bad record writes none, wherever the bad one stands."""
+        """A batch with one bad record writes none, wherever the bad one is."""
         await store.put(ALICE, a_block(), an_episode("old", "old piano"))
         bad = a_block(text="conflict", version=7)
         good = [an_episode(f"e{n}", "new piano") for n in range(3)]
@@ -126,7 +126,7 @@ class RecordLaws:
             assert await ids_of(store, ALICE, "new") == []
         assert await store.get(ALICE, "old") == an_episode("old", "old piano")
 
-    async def test_what_is_no_record_is_refused(self, store: MemoryStore) -> None:
+    async def test_what_is_not_a_record_is_refused(self, store: MemoryStore) -> None:
         """A wrong type is refused before anything is written."""
         wrong: Any = "we drank tea"
         with pytest.raises(UsageError):
@@ -145,7 +145,7 @@ class RecordLaws:
         assert await store.get(ALICE, "block:persona") == a_block(text="likes coffee", version=2)
 
     async def test_an_equal_block_again_is_a_no_op(self, store: MemoryStore) -> None:
-        """A retry of a block that was written is no conflict."""
+        """Writing the same block again is not a conflict."""
         await store.put(ALICE, a_block())
         await store.put(ALICE, a_block())
         assert await store.get(ALICE, "block:persona") == a_block()

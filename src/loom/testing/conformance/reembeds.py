@@ -1,4 +1,4 @@
-"""Laws of a store whose vectors can be exchanged."""
+"""Laws of a store whose vectors can be replaced by those of another embedder."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ ELSEWHERE = Scope("another", "alice")
 
 
 class ReembedLaws:
-    """What a store promises that takes the vectors of another embedder in place of those it has."""
+    """The laws of replacing all vectors."""
 
     @needs(Reembeds)
     async def test_rebind_exchanges_every_vector_and_the_embedder(self, store: ReembeddingStore) -> None:
-        """No old vector is left for anybody, the old embedder is refused, and the records are as they were."""
+        """No old vector is left for any user, the old embedder is refused, and the records are as they were."""
         await store.bind(OLD, 2)
         for scope in (ALICE, BOB, ELSEWHERE):
             await store.put(scope, an_episode(), a_fact(), a_block())
@@ -39,7 +39,7 @@ class ReembedLaws:
 
     @needs(Reembeds)
     async def test_vectors_of_the_same_size_are_not_mixed(self, store: ReembeddingStore) -> None:
-        """Nothing that was held for a search outlives the exchange."""
+        """Nothing that was cached for a search outlives the replacement."""
         await store.bind(OLD, 2)
         await store.put(ALICE, an_episode("e1"), an_episode("e2"))
         await store.put_vectors(ALICE, {"e1": [1.0, 0.0], "e2": [0.0, 1.0]})
@@ -54,7 +54,7 @@ class ReembedLaws:
 
     @needs(Reembeds)
     async def test_the_same_embedder_again_changes_nothing(self, store: ReembeddingStore) -> None:
-        """Work that was broken off goes on where it stopped."""
+        """Interrupted work continues where it stopped."""
         assert await store.rebind(NEW, 2) is True
         await store.put(ALICE, an_episode("e1"), an_episode("e2"))
         await store.put_vectors(ALICE, {"e1": [1.0, 0.0]})

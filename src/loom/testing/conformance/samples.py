@@ -1,4 +1,4 @@
-"""Records, jobs and ids that the laws are tried on."""
+"""Records, jobs and ids that the laws are tested with."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class VectorKeepingStore(MemoryStore, KeepsVectors, Protocol):
 
 
 class ReembeddingStore(VectorKeepingStore, Reembeds, Protocol):
-    """A memory store with vectors that can be exchanged."""
+    """A memory store with vectors that can be replaced."""
 
 
 class KeyKeepingStore(MemoryStore, KeepsKeys, Protocol):

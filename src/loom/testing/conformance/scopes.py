@@ -1,4 +1,4 @@
-"""Laws of scopes: users never meet, and a session sees what is its own."""
+"""Laws of scopes: users never see each other's records, and a session sees its own."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pairs = pytest.mark.parametrize(("mine", "theirs"), TWINS, ids=range(len(TWINS))
 
 
 class ScopeLaws:
-    """What every memory store promises about whose record it is."""
+    """The laws of scopes, for every memory store."""
 
     @pairs
     @pytest.mark.parametrize("part", ["user_id", "namespace", "session_id"])
@@ -53,7 +53,7 @@ class ScopeLaws:
         assert sorted(await ids_of(store, BOB, "bob")) == ["block:persona", "e1", "f1"]
 
     async def test_forgetting_one_user_touches_nobody_else(self, store: MemoryStore) -> None:
-        """Everything of everybody else is as it was."""
+        """All records of other users are unchanged."""
         others = [Scope(user_id="bob"), Scope("other", "alice"), Scope(user_id="alic"), Scope(user_id="alice2")]
         for scope in (ALICE, *others):
             await store.put(scope, an_episode(), an_episode("e2", session_id="s"), a_fact(), a_block())

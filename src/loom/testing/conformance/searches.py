@@ -1,4 +1,4 @@
-"""Laws of search: what is found, in which order, as of when, and why."""
+"""Laws of search: which records are found, in which order, as of when, and why."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ HOSTILE = (
 
 
 class SearchLaws:
-    """What every memory store promises about search."""
+    """The laws of search, for every memory store."""
 
     async def test_search_finds_words_in_any_order_and_case(self, store: MemoryStore) -> None:
         """One word is enough; a record with none of the words is not a hit."""
@@ -74,7 +74,7 @@ class SearchLaws:
         assert await ids_of(store, ALICE, limit=2) == ["a", "b"]
 
     async def test_filters_come_before_the_limit(self, store: MemoryStore) -> None:
-        """Better hits that do not fit take nobody's place."""
+        """Better hits that do not fit the filter take no place."""
         await store.put(ALICE, *(an_episode(f"a{n}", "tea tea tea") for n in range(30)))
         await store.put(ALICE, *(an_episode(f"z{n}", "tea with milk", speaker="anna") for n in range(3)))
         assert await ids_of(store, ALICE, "tea", where=Eq("speaker", "anna"), limit=3) == ["z0", "z1", "z2"]

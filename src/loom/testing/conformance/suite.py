@@ -41,7 +41,7 @@ def _is_excused(law: object) -> bool:
 
 
 def needs(*powers: type) -> Callable[[Law], Law]:
-    """A law of optional powers: skipped for a `store` that lacks one of these protocols."""
+    """A law of optional protocols: skipped for a `store` that lacks one of them."""
 
     def decorate(law: Law) -> Law:
         @wraps(law)

@@ -16,7 +16,7 @@ from loom.protocols.memory_store import KeepsKeys, KeepsVectors, MemoryStore, Pr
 from loom.testing.conformance.samples import DAY, START, TWINS, a_block, a_fact, a_job, an_episode
 
 Op: TypeAlias = tuple[str, str, Any]
-"""Who calls, what, and with what."""
+"""One call: the user, the method and its arguments."""
 
 WORDS = ("tea", "coffee", "piano", "winter", "garden", "zurich")
 _WEIGHTS = {

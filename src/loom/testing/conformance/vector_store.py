@@ -87,7 +87,7 @@ class VectorStoreSuite(Suite):
             await store.upsert(ALICE, [VectorItem("a", [1.0, 0.0, 0.0])])
 
     async def test_filters_come_before_the_limit(self, store: VectorStore) -> None:
-        """Nearer vectors that do not fit take nobody's place."""
+        """Nearer vectors that do not fit the filter take no place."""
         await store.upsert(ALICE, [VectorItem(f"a{n}", X, {"lang": "de"}) for n in range(30)])
         await store.upsert(ALICE, [VectorItem(f"z{n}", XY, {"lang": "en"}) for n in range(3)])
         hits = await store.search(ALICE, X, limit=3, where=Eq("meta.lang", "en"))
@@ -113,7 +113,7 @@ class VectorStoreSuite(Suite):
         assert await store.forget(one) == 2
         assert (await store.count(one), await store.count(other)) == (0, 2)
 
-    async def test_a_user_sees_his_sessions(self, store: VectorStore) -> None:
+    async def test_a_user_sees_their_sessions(self, store: VectorStore) -> None:
         """A session sees its own alone."""
         await store.upsert(ALICE.for_session("s1"), [VectorItem("a", X)])
         await store.upsert(ALICE.for_session("s2"), [VectorItem("b", X)])

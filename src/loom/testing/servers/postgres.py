@@ -18,7 +18,7 @@ ADMIN = "postgres"
 
 @dataclass(frozen=True, slots=True)
 class PostgresServer:
-    """A server that runs. Everybody on this machine may connect as anybody: it is for tests only."""
+    """A running server. Any user of this machine may connect as any role: it is for tests only."""
 
     port: int
     folder: Path

@@ -27,7 +27,7 @@ class ServerFailed(RuntimeError):
 
 
 def free_port() -> int:
-    """A port of the loopback address that nobody uses at this moment."""
+    """A port of the loopback address that is free at this moment."""
     while True:
         port = random.choice(_PORTS)  # noqa: S311 - others choose at the same time; it guards nothing
         with socket.socket() as probe, suppress(OSError):
@@ -48,7 +48,7 @@ def private_folder(name: str) -> Generator[Path]:
 
 
 def run_as() -> dict[str, Any]:
-    """Whom a server runs as: root hands it to somebody without rights, as some servers refuse to be root."""
+    """The user that a server runs as: root runs it as `nobody`, because some servers refuse to run as root."""
     if os.getuid() != 0:
         return {}
     nobody = pwd.getpwnam(_NOBODY)

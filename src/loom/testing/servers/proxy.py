@@ -30,7 +30,7 @@ class Proxy:
             self._held = anyio.Event()
 
     async def held(self) -> None:
-        """Wait until something came that is not carried: whoever sent it gets no answer."""
+        """Wait until something arrived that is not forwarded: its sender gets no answer."""
         await self._held.wait()
 
     def thaw(self) -> None:
@@ -80,7 +80,7 @@ async def proxy(host: str, port: int) -> AsyncGenerator[Proxy]:
     ```
     """
     async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener:
-        found = Proxy(host, port, listener.extra(SocketAttribute.local_port))  # noqa: S610 - this is no Django
+        found = Proxy(host, port, listener.extra(SocketAttribute.local_port))  # noqa: S610 - not Django's `extra`
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(listener.serve, found.carry)
             yield found

@@ -1,4 +1,4 @@
-"""What a scripted provider says, and how a wire format says it."""
+"""The script of a local provider: answers, faults, and the interface of a wire format."""
 
 from __future__ import annotations
 
@@ -71,16 +71,16 @@ class Wire(Protocol):
     """A provider's wire format."""
 
     base_path: str
-    """What a client's base URL has behind the host."""
+    """The path of a client's base URL."""
     overflow: tuple[int | None, int | None]
-    """The limit and the size that its refusal of a long prompt tells."""
+    """The limit and the size in its refusal of a long prompt."""
 
     def frames(self, said: Said) -> Sequence[bytes]:
         """An answer as the events of a stream."""
         ...
 
     def refused(self, fault: Fault) -> Refused:
-        """A refusal by status, in the provider's own words."""
+        """A refusal by status, as the provider words it."""
         ...
 
     def error_frame(self) -> bytes:

@@ -14,7 +14,7 @@ from loom.testing.wire.script import Fault, Refused, Said, Wire
 
 Line: TypeAlias = Said | Fault | Refused
 Default: TypeAlias = Said | Callable[[dict[str, Any]], Line]
-"""What answers a request that the script does not: an answer, or a function of the request's body."""
+"""The answer to a request beyond the script: fixed, or a function of the request's body."""
 
 _FAULTS = get_args(Fault)
 _BROKEN = ("dropped", "cut", "ended_early", "malformed", "error_in_stream", "stalled")
@@ -47,7 +47,7 @@ class WireServer:
         self._script.extend(lines)
 
     def next_line(self, request: dict[str, Any]) -> Line:
-        """The line that answers this request; a request that nobody expected is refused."""
+        """The line that answers this request; a request beyond the script is refused."""
         with self._lock:
             if self._script:
                 return self._script.pop(0)
@@ -155,7 +155,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def serve(wire: Wire, *, default: Default | None = None) -> Generator[WireServer]:
-    """A server on a free port of this machine; `default` answers what the script does not, one request at a time."""
+    """Start a server on a free local port; `default` answers requests beyond the script, one at a time."""
     service = WireServer(wire, default)
     handler = type("Handler", (_Handler,), {"service": service})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)

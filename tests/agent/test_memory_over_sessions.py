@@ -1,4 +1,4 @@
-"""Seed 003: what it describes, through an agent. Its databases (Redis, Qdrant) are not part of this file."""
+"""What an agent remembers from one session to the next: rows 003 in `docs/reference/coming-from.md`, without servers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The known defects of the first seed's software: none of them may exist here. Numbers are the list's own."""
+"""What a context guarantees where other libraries fail: roles, ids, duplicates, lifetimes, files, redaction."""
 
 import base64
 from hashlib import sha256

@@ -1,4 +1,7 @@
-"""Seed 002: every example runs, with `loom` in its place; a server that speaks OpenAI's form stands in for OpenAI."""
+"""Layers, applications and knowledge bases: the examples of rows 002 in `docs/reference/coming-from.md`.
+
+A local server that speaks OpenAI's format answers for OpenAI.
+"""
 
 from __future__ import annotations
 

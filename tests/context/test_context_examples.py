@@ -1,4 +1,4 @@
-"""Every snippet of the first seed document, with its documented result."""
+"""Rows 000 of `docs/reference/coming-from.md`: every snippet, with its documented result."""
 
 import base64
 from typing import Any
@@ -17,7 +17,7 @@ from loom import (
 )
 from loom.compactor import Compactor, StubCompactor
 from loom.errors import UsageError
-from tests.docs.test_seed_examples import IMAGE, LIFECYCLE, QUICK_START, REDACTION, RENDERING, VISITORS
+from tests.docs.test_migration_examples import IMAGE, LIFECYCLE, QUICK_START, REDACTION, RENDERING, VISITORS
 
 PNG = base64.b64encode(bytes.fromhex("89504e470d0a1a0a0000000d4948445200000001000000010806000000")).decode()
 

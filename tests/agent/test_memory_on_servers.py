@@ -1,4 +1,4 @@
-"""Seed 004 on the engines it names: Chroma, Redis and Postgres, each a real one, as it comes."""
+"""A memory on real Chroma, Redis and Postgres servers, as they are installed: rows 004 in `docs/reference/coming-from.md`."""
 
 from __future__ import annotations
 

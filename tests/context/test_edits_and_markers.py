@@ -1,4 +1,4 @@
-"""Cases that once went wrong, each kept as the shortest script that shows it."""
+"""Edits of a context after it was sent, and where markers go then; each case in the shortest script that shows it."""
 
 import json
 import os

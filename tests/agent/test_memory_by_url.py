@@ -1,4 +1,4 @@
-"""Seed 004: every example runs, `loomflow` spelled `loom`; those with servers are in test_seed_004_servers.py."""
+"""A memory given as a URL, a mapping or an object: rows 004 in `docs/reference/coming-from.md`, without servers."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ async def test_a_memory_is_connected_lazily(monkeypatch: pytest.MonkeyPatch) -> 
     Agent("...", memory={"backend": "inmemory", "embedder": "openai"})
 
 
-async def test_facts_are_drawn_by_a_real_model_and_by_rules_with_a_reason_where_there_is_none() -> None:
+async def test_facts_are_extracted_by_a_real_model_and_by_rules_with_a_reason_where_there_is_none() -> None:
     offline = Agent("...", memory="inmemory")
     assert offline.notes == ("facts are drawn by plain rules: offline:memory is no model that could find more",)
     named = Agent("...", model="anthropic:claude-sonnet-4-5", memory="inmemory")

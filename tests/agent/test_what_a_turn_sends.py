@@ -1,4 +1,4 @@
-"""Defects of seeds 003 and 004 that show only in a whole agent or in what a call costs, as tests that they are not here."""
+"""What a turn of an agent sends, reads and compares: mistakes of other libraries that Loom does not make."""
 
 from __future__ import annotations
 

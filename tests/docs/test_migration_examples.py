@@ -1,7 +1,7 @@
-"""The Python examples of the documents that `docs/reference/coming-from.md` speaks of, as they stand there.
+"""The Python examples of the documents that `docs/reference/coming-from.md` speaks of, as written there.
 
 Only `loomflow` is spelled `loom`, and lines that a web page had run together are lines again. Servers that they name are
-not asked: nothing connects before the first run. `tests/agent/test_seed_004_servers.py` runs them on real ones.
+not asked: nothing connects before the first run. `tests/agent/test_memory_on_servers.py` runs them on real ones.
 """
 
 from __future__ import annotations
