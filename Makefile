@@ -14,8 +14,10 @@ unexport PYTHONDONTWRITEBYTECODE
 demo: $(SETUP)  ## two users, facts that change, recall, compaction, checkpoints, the cache, and what each cost
 	@$(BIN)/loom demo
 
-test: $(SETUP) $(MOCK) check  ## every check and every test
-	@$(BIN)/python -m pytest -q -n auto --durations=10
+test: $(SETUP) $(MOCK)  ## every check and every test, side by side; what the checks said comes last
+	@$(MAKE) --no-print-directory check >$(VENV)/check.log 2>&1 & check=$$!; \
+	$(BIN)/python -m pytest -q -n auto --dist worksteal --durations=10; tested=$$?; \
+	wait $$check; checked=$$?; cat $(VENV)/check.log; exit $$((tested || checked))
 
 test-llm: $(SETUP)  ## facts, summaries and compaction with a real model: 1.1 GB fetched once, about an hour
 	@$(BIN)/python -m benchmarks.llm --minutes 120
@@ -53,4 +55,4 @@ lock:  ## choose dependency versions anew; the lock names versions and hashes, n
 		--python-version 3.11 requirements-data.in -o requirements-data.lock
 
 clean:
-	@rm -rf $(VENV) dist .pytest_cache .ruff_cache .hypothesis
+	@rm -rf $(VENV) dist .pytest_cache .ruff_cache .hypothesis /dev/shm/loom-tests-$$(id -u)

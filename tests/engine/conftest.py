@@ -9,8 +9,8 @@ import pytest
 from loom.engine import open_memory
 from loom.providers.embedding.hashing import HashEmbedder
 from loom.stores.postgres import init_schema
-from loom.stores.postgres.schema import TABLES
 from loom.testing.servers import chroma, postgres, redis
+from tests.stores.postgres.tables import empty_tables
 
 
 def need(*packages):
@@ -38,7 +38,7 @@ def postgres_url(postgres_server):
     import psycopg
 
     with psycopg.connect(postgres_server.url(), autocommit=True) as db:
-        db.execute(f"TRUNCATE loom.embedder, {', '.join(f'loom.{table}' for table in TABLES)}")
+        empty_tables(db)
     return postgres_server.url("loom_app", password="s3cret&'%")
 
 

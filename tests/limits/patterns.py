@@ -61,8 +61,11 @@ def held(module: ModuleType) -> Iterator[tuple[str, re.Pattern[Any]]]:
 
 def used(module: ModuleType, tree: ast.AST) -> Iterator[tuple[re.Pattern[Any], str]]:
     """The methods that a module calls on the patterns it knows by name; an empty one where it hands a pattern on."""
-    called = {node.value for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-    for node in ast.walk(tree):
+    if not any(isinstance(value, re.Pattern) for value in vars(module).values()):
+        return
+    nodes = list(ast.walk(tree))
+    called = {node.value for node in nodes if isinstance(node, ast.Attribute)}
+    for node in nodes:
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.attr in METHODS:
             if isinstance(pattern := vars(module).get(node.value.id), re.Pattern):
                 yield pattern, node.attr

@@ -5,9 +5,7 @@ import sys
 from datetime import UTC, datetime
 from email.utils import format_datetime
 
-import anthropic
 import anyio
-import openai
 import pytest
 
 from loom.core.message import Message
@@ -70,6 +68,9 @@ async def test_the_users_key_is_not_sent_to_another_address(model, wire, monkeyp
 @each_kind
 async def test_a_client_that_is_given_is_used_without_its_retries_and_left_open(kind):
     with serve(kind.wire(), default=Said.text("Hello.")) as service:
+        import anthropic
+        import openai
+
         made = anthropic.AsyncAnthropic if kind.model is AnthropicModel else openai.AsyncOpenAI
         async with made(
             api_key="test", base_url=service.url, default_headers={"x-mine": "yes"}, max_retries=5

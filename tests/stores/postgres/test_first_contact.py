@@ -15,6 +15,7 @@ from loom.testing.conformance import CheckpointStoreSuite, MemoryStoreSuite, che
 from loom.testing.conformance.samples import ALICE, BOB, an_episode, ids_of, listed
 from loom.testing.servers import postgres
 from tests.stores.postgres.conftest import check_installed
+from tests.stores.postgres.tables import empty_tables
 
 pytestmark = pytest.mark.anyio
 
@@ -240,18 +241,18 @@ async def test_plain_vectors_become_those_of_pgvector(bare, new):
 
 @pytest.fixture(scope="module")
 def own(bare):
-    """The URL of an owner whose database is without pgvector, for the laws."""
+    """A database without pgvector, for the laws."""
+    import psycopg
+
     run(bare.url(), "CREATE DATABASE laws OWNER owner")
+    with psycopg.connect(bare.url(database="laws"), autocommit=True) as db:
+        yield db
+
+
+def emptied(bare, own):
+    """The URL of the owner of that database, without any row of anybody."""
+    empty_tables(own)
     return bare.url("owner", database="laws")
-
-
-def emptied(bare, url):
-    """The URL, without any row of anybody."""
-    database = url.rpartition("/")[2]
-    if run(bare.url(database=database), "SELECT to_regclass('loom.embedder')") != [(None,)]:
-        tables = ", ".join(f"loom.{table}" for table in ("embedder", *schema.TABLES))
-        run(bare.url(database=database), f"TRUNCATE {tables}")
-    return url
 
 
 class TestOneRoleWithoutPgvector(MemoryStoreSuite):

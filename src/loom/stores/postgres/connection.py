@@ -231,7 +231,7 @@ class Server:
         self.notes = access.notes
         pool: AsyncConnectionPool[Database] = AsyncConnectionPool(
             self._dsn,
-            min_size=1,
+            min_size=0,  # with 1, the first transaction would find that one not there yet, and make another
             max_size=self._pool_size,
             timeout=self._timeout,
             # A transaction begins and ends with messages of its own.

@@ -95,8 +95,9 @@ class Guard:
             raise StoreError(f"{where} has other policies than Loom's: {_listed(odd)}; drop them, then {_INIT}")
         if not self.allow_owner:
             # What policies say is not compared; what they do is: without a scope nothing may be seen.
-            for table in TABLES:
-                if await one(db, f"SELECT 1 FROM {table} LIMIT 1") is not None:
+            seen = await one(db, f"SELECT {', '.join(f'EXISTS (SELECT FROM {table})' for table in TABLES)}")
+            for table, is_shown in zip(TABLES, seen or (), strict=True):
+                if is_shown:
                     raise StoreError(f"{where} shows rows of {table} to somebody who named no user; {_INIT}")
 
 
