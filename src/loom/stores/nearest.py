@@ -15,6 +15,9 @@ from typing import TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from loom.errors import UsageError
+from loom.protocols.embedder import Vector
+
 Floats: TypeAlias = NDArray[np.float32]
 Numbers: TypeAlias = NDArray[np.int64]
 _Words: TypeAlias = NDArray[np.uint64]
@@ -83,6 +86,30 @@ class Vectors:
             return lambda query: cosines(matrix, query)
         sketches = self._sketches[:, : self._count]
         return lambda query: _COSINES[_differing(sketches, query)]
+
+
+def unit(vector: Vector, what: str) -> NDArray[np.float64]:
+    """The direction of a vector; refuses one that has none."""
+    try:
+        row = np.array(vector if isinstance(vector, np.ndarray) else list(vector), dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"{what} does not hold numbers only ({error}); give a sequence of floats") from error
+    if row.ndim != 1 or not len(row):
+        raise UsageError(f"{what} has the shape {row.shape}; give one row of numbers")
+    if not np.isfinite(row).all():
+        raise UsageError(f"{what} holds a NaN or an infinity; a vector needs finite numbers")
+    largest = np.abs(row).max()
+    if largest == 0:
+        raise UsageError(f"{what} is all zeros, which points nowhere; leave it out")
+    # Dividing by the largest first keeps the squares of very large and very small numbers in range.
+    row /= largest
+    return row / np.linalg.norm(row)
+
+
+def check_length(given: int, dimension: int, what: str) -> None:
+    """Refuse a vector of another dimension than the store's."""
+    if given != dimension:
+        raise UsageError(f"{what} has {given} numbers, and this store holds vectors of {dimension}; use one embedder")
 
 
 def cosines(matrix: Floats, query: Floats) -> Floats:

@@ -22,7 +22,7 @@ from loom.core.scope import Scope
 from loom.errors import EmbedderMismatch, UsageError
 from loom.protocols.embedder import Vector
 from loom.protocols.vector_store import VectorHit, VectorItem, VectorStore
-from loom.stores.inmemory.vectors import check_length, unit
+from loom.stores.nearest import check_length, unit
 
 ID, SESSION, TENANT, NAMESPACE, USER = "id", "session", "tenant", "namespace", "user_id"
 PAYLOAD = "payload"

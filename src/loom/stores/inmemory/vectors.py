@@ -17,6 +17,7 @@ from loom.core.scope import Scope
 from loom.errors import EmbedderMismatch, UsageError
 from loom.protocols.embedder import Vector
 from loom.protocols.vector_store import VectorHit, VectorItem
+from loom.stores.nearest import check_length, unit
 
 _Row: TypeAlias = NDArray[np.float64]
 _Key: TypeAlias = tuple[str | None, str]
@@ -248,27 +249,3 @@ class _Search:
 
 def _sees(scope: Scope, session_id: str | None) -> bool:
     return scope.session_id is None or scope.session_id == session_id
-
-
-def unit(vector: Vector, what: str) -> _Row:
-    """The direction of a vector; refuses one that has none."""
-    try:
-        row = np.array(vector if isinstance(vector, np.ndarray) else list(vector), dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise UsageError(f"{what} does not hold numbers only ({error}); give a sequence of floats") from error
-    if row.ndim != 1 or not len(row):
-        raise UsageError(f"{what} has the shape {row.shape}; give one row of numbers")
-    if not np.isfinite(row).all():
-        raise UsageError(f"{what} holds a NaN or an infinity; a vector needs finite numbers")
-    largest = np.abs(row).max()
-    if largest == 0:
-        raise UsageError(f"{what} is all zeros, which points nowhere; leave it out")
-    # Dividing by the largest first keeps the squares of very large and very small numbers in range.
-    row /= largest
-    return row / np.linalg.norm(row)
-
-
-def check_length(given: int, dimension: int, what: str) -> None:
-    """Refuse a vector of another dimension than the store's."""
-    if given != dimension:
-        raise UsageError(f"{what} has {given} numbers, and this store holds vectors of {dimension}; use one embedder")

@@ -22,7 +22,16 @@ from loom.stores.postgres.connection import Row, fetch, one, rows, run, run_many
 from loom.stores.postgres.owners import owner_of, seen
 from loom.stores.postgres.where import condition
 from loom.stores.postings import OWN, TextChange
-from loom.stores.record_rows import COLUMNS, SELECTED, from_row, to_micros, to_row
+from loom.stores.record_rows import (
+    COLUMNS,
+    EVICTION_ORDER,
+    SELECTED,
+    excess_of,
+    from_row,
+    to_archive,
+    to_micros,
+    to_row,
+)
 from loom.stores.record_rules import check_record, check_version
 from loom.stores.sql_where import Condition
 
@@ -296,24 +305,14 @@ async def prune(
     is_old = "coalesce(r.recorded_at < %s::bigint, false)"
     found = await one(db, f"SELECT count(*), count(*) FILTER (WHERE {is_old}) {live}", start, *values)
     amount, old = found or (0, 0)
-    excess = 0 if keep is None else max(0, amount - old - keep)
+    excess = excess_of(amount, old, keep)
     if not old and not excess:
         return ()
-    # What was never accessed counts as accessed when it came, or every new record would be the first to go.
-    order = "ORDER BY coalesce(r.accessed_at, r.recorded_at), r.recorded_at, r.id"
-    gone: list[tuple[int, str]] = []
-    for number, id, too_old in await rows(db, f"SELECT r.number, r.id, {is_old} {live} {order}", start, *values):
-        if too_old or excess > 0:
-            gone.append((number, id))
-            excess -= not too_old
-    await run(
-        db,
-        "UPDATE records SET archived_at = %s WHERE owner = %s AND number = ANY(%s)",
-        to_micros(now),
-        owner_of(scope),
-        [number for number, _ in gone],
-    )
-    return tuple(id for _, id in gone)
+    sql = f"SELECT r.number, r.id, {is_old} {live} {EVICTION_ORDER}"
+    gone = to_archive(await rows(db, sql, start, *values), excess)
+    sql = "UPDATE records SET archived_at = %s WHERE owner = %s AND number = ANY(%s)"
+    await run(db, sql, to_micros(now), owner_of(scope), list(gone))
+    return tuple(gone.values())
 
 
 async def count_sessions(db: Database, scope: Scope) -> int:

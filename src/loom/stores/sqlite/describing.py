@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import apsw
 
-from loom.stores.describing import spoken_embedder
+from loom.stores.base import embedder_label
 from loom.stores.sqlite.connection import Database, one
 from loom.stores.sqlite.file import SqliteFile
 from loom.stores.sqlite.schema import VERSION
@@ -27,8 +27,8 @@ def labels(db: Database) -> dict[str, str]:
     vectors = one(db, "SELECT count(*) FROM vectors") or (0,)
     return {
         "server": f"SQLite {apsw.sqlite_lib_version()}, in this process",
-        "isolation": "every statement names its user; whoever can read the file can read all of it",
+        "isolation": "every statement names its user; anyone who can read the file can read all of it",
         "index": f"{vectors[0]:,} vectors of {found[1]:,} records of {found[0]:,} users; written with the records",
-        "embedder": spoken_embedder(binding(db)),
+        "embedder": embedder_label(binding(db)),
         "schema": f"version {VERSION}, the newest this Loom knows",
     }

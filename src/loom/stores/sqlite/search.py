@@ -22,7 +22,7 @@ from loom.stores.sqlite import index
 from loom.stores.sqlite.checked_rows import SELECTED, from_row
 from loom.stores.sqlite.connection import Database, rows
 from loom.stores.sqlite.users import find_rows, next_number, number_of, row_of, seen
-from loom.stores.sqlite.vectors import Near, VectorCache, compared, dimension, unit_vector
+from loom.stores.sqlite.vectors import Near, VectorCache, compared, dimension, direction
 from loom.stores.sqlite.where import condition
 
 DENSE = "dense"
@@ -75,7 +75,7 @@ def search(
 ) -> list[Hit]:
     """The best hits, best first."""
     if query.vector is not None:
-        unit_vector(query.vector, dimension(db), "the vector of a query")
+        direction(query.vector, dimension(db))
     if user is None:
         return []
     asked = _Asked(user, scope, _shown(user, scope, query, now), query)

@@ -1,52 +1,58 @@
-"""The records of one user, with their keys and vectors."""
+"""What one user has, in memory: records with their keys and vectors, and jobs. Stores without an engine search it."""
 
 from __future__ import annotations
 
 import math
+import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from heapq import nsmallest
+from typing import Any, TypeAlias
 
-from loom.core.checks import check_text
+from loom.core.codec import record_from_dict, record_to_dict
 from loom.core.filter import Filter, In
 from loom.core.hit import Hit, rank_key, scored
 from loom.core.record import Episode, Fact, Layer, Record, WorkingBlock, changed
 from loom.core.scope import Scope
 from loom.core.words import query_terms, terms
-from loom.errors import NotFound, UsageError
+from loom.errors import NotFound, StoreConflict, UsageError
 from loom.protocols.embedder import Vector
+from loom.protocols.jobs import DeadLetter, Job, Lease
 from loom.protocols.memory_store import FoundBy, Query
-from loom.stores.inmemory.best import Signal, best
-from loom.stores.inmemory.lexical import WordIndex
-from loom.stores.inmemory.numbering import Numbering
-from loom.stores.inmemory.vector_table import VectorTable
-from loom.stores.record_rules import check_record, check_version
+from loom.stores.vector_table import Numbering, Signal, VectorTable, best
+from loom.stores.word_index import WordIndex
 
 OWN = "bm25"
 DENSE = "dense"
 
-Keys = Mapping[str, Mapping[str, str]]
+Keys: TypeAlias = Mapping[str, Mapping[str, str]]
+"""Texts under which records are found: by record id, then by kind."""
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
-    """What a write will do to a shelf, checked in full: applying it cannot fail.
+class RecordChange:
+    """What a write will do to the records of a user, checked in full: applying it cannot fail.
 
-    What is `anew` is removed first: nothing of the old record stays.
+    `deleted` are the ids it removes first; one that is in `records` too is put again, with nothing of the old record.
     """
 
-    records: Mapping[str, Record | None]
-    keys: Keys
-    anew: frozenset[str] = frozenset()
+    records: Mapping[str, Record]
+    keys: Keys = field(default_factory=dict[str, Mapping[str, str]])
+    deleted: frozenset[str] = frozenset()
 
 
 @dataclass(slots=True)
-class Shelf:
-    """What one user has. Callers never hold what the shelf holds: records are copied on the way in and out."""
+class UserRecords:
+    """What one user has. Callers never share objects with it: records are copied on the way in and out.
+
+    `dimension` is the length of vectors, None while no embedder is bound.
+    """
 
     records: dict[str, Record] = field(default_factory=dict[str, Record])
     keys: dict[str, dict[str, str]] = field(default_factory=dict[str, dict[str, str]])
+    dimension: int | None = None
     numbering: Numbering = field(init=False, default_factory=Numbering)
     vectors: VectorTable = field(init=False)
     indexes: dict[str, WordIndex] = field(init=False, default_factory=dict[str, WordIndex])
@@ -60,43 +66,34 @@ class Shelf:
 
     def plan(
         self, scope: Scope, *, put: Sequence[Record] = (), delete: Iterable[str] = (), keys: Keys | None = None
-    ) -> Change:
-        """Check a write, deletions first; nothing is changed yet."""
-        removed = {id for id in delete if self.get(scope, id) is not None}
-        planned: dict[str, Record | None] = dict.fromkeys(removed)
+    ) -> RecordChange:
+        """Check a write, deletions first, against what is stored; nothing is changed yet."""
+        deleted = frozenset(id for id in delete if self.get(scope, id) is not None)
+        planned: dict[str, Record] = {}
         for record in put:
-            check_record(scope, record)
-            stored = planned[record.id] if record.id in planned else self.records.get(record.id)
             if isinstance(record, WorkingBlock):
-                check_version(record, stored)
+                stored = None if record.id in deleted else self.records.get(record.id)
+                check_version(record, planned.get(record.id) or stored)
             planned[record.id] = copied(record)
-        anew = frozenset(id for id in removed if planned[id] is not None)
-        return Change(planned, self._checked_keys(scope, keys or {}, planned), anew)
-
-    def _checked_keys(self, scope: Scope, keys: Keys, planned: Mapping[str, Record | None]) -> Keys:
-        for id, texts in keys.items():
-            record = planned[id] if id in planned else self.records.get(id)
+        for id in keys or ():
+            record = planned.get(id) or (None if id in deleted else self.records.get(id))
             if record is None or not sees(scope, record):
-                raise NotFound(f"there is no record {id!r} to give keys to; put it first")
-            for kind, text in texts.items():
-                check_text(kind, f"the kind of a key of {id}")
-                check_text(text, f"the key {kind} of {id}", may_be_empty=True)
-        return {id: dict(texts) for id, texts in keys.items()}
+                raise no_record(id, "keys")
+        return RecordChange(planned, {id: dict(texts) for id, texts in (keys or {}).items()}, deleted)
 
-    def chars(self, change: Change) -> int:
-        """How many characters of text a change brings and takes away."""
-        records = (record for id, new in change.records.items() for record in (new, self.records.get(id)))
-        texts = (texts for id in {*change.records, *change.keys} for texts in (change.keys.get(id), self.keys.get(id)))
-        whole = sum(len(record.text) for record in records if record is not None)
-        return whole + sum(len(text) for found in texts if found is not None for text in found.values())
+    def chars(self, change: RecordChange) -> int:
+        """How many characters of text a change brings and removes."""
+        ids = {*change.records, *change.deleted, *change.keys}
+        records = [found for id in ids for found in (change.records.get(id), self.records.get(id)) if found]
+        texts = [text for id in ids for keys in (change.keys, self.keys) for text in keys.get(id, {}).values()]
+        return sum(len(record.text) for record in records) + sum(map(len, texts))
 
-    def apply(self, change: Change) -> None:
+    def apply(self, change: RecordChange) -> None:
         """Do what was planned."""
-        for id, record in change.records.items():
-            if record is None or id in change.anew:
-                self._remove(id)
-            if record is not None:
-                self._set(record)
+        for id in change.deleted:
+            self._remove(id)
+        for record in change.records.values():
+            self._set(record)
         for id, texts in change.keys.items():
             self._set_keys(id, texts)
 
@@ -154,23 +151,24 @@ class Shelf:
 
     def set_vectors(self, scope: Scope, vectors: Mapping[str, Vector]) -> None:
         """Give records their vectors, all or none."""
-        self.check_seen(scope, vectors)
-        self.vectors.set(vectors)
+        self.vectors.set(self.units(scope, vectors))
 
-    def check_seen(self, scope: Scope, ids: Iterable[str]) -> None:
-        """Refuse to give vectors to records that the scope does not see."""
-        for id in ids:
+    def units(self, scope: Scope, vectors: Mapping[str, Vector]) -> dict[str, Vector]:
+        """The directions of vectors that are to be set; refuses those of records that the scope does not see."""
+        found = {id: unit_vector(vector, self.dimension, f"the vector of {id}") for id, vector in vectors.items()}
+        for id in found:
             if self.get(scope, id) is None:
-                raise NotFound(f"there is no record {id!r} to give a vector to; put it first")
+                raise no_record(id, "a vector")
+        return found
 
     def found_by(self, scope: Scope, ids: Iterable[str]) -> dict[str, FoundBy]:
         """The keys and the vector of each of these records that the scope sees."""
         seen = [id for id in ids if self.get(scope, id) is not None]
         return {id: FoundBy(dict(self.keys.get(id, {})), self.vectors.get(id)) for id in seen}
 
-    def search(self, scope: Scope, query: Query, *, now: datetime, vector: tuple[float, ...] | None) -> list[Hit]:
+    def search(self, scope: Scope, query: Query, *, now: datetime) -> list[Hit]:
         """The best hits, best first; only what is returned is looked at in full."""
-        fits = self._fitting(scope, query, now)
+        fits, vector = self._fitting(scope, query, now), self._vector(query)
         if vector is None and not query.text.strip():
             ids = nsmallest(query.limit, (id for id, record in self.records.items() if fits(record)))
             return [Hit(copied(self.records[id]), 0.0) for id in ids]
@@ -180,18 +178,19 @@ class Shelf:
             signals[DENSE] = dense
         return self._hits(self._ranked(signals, query.limit, fits))
 
-    def search_apart(
-        self, scope: Scope, query: Query, *, near: int, now: datetime, vector: tuple[float, ...]
-    ) -> list[Hit]:
+    def search_apart(self, scope: Scope, query: Query, near: int, *, now: datetime) -> list[Hit]:
         """The best by words and the `near` best by vector, each with its cosine."""
-        fits = self._fitting(scope, query, now)
+        fits, vector = self._fitting(scope, query, now), self._vector(query)
         by_words = self._ranked(self._words(query.text), query.limit, fits)
-        dense = self.vectors.cosines(vector)
+        dense = None if vector is None else self.vectors.cosines(vector)
         if dense is None:
             return self._hits(by_words)
         by_vector = self._ranked({DENSE: dense}, near, fits)
         near_too = self._why(list(by_words), {DENSE: dense})
         return self._hits(by_vector | {number: why | near_too[number] for number, why in by_words.items()})
+
+    def _vector(self, query: Query) -> Vector | None:
+        return None if query.vector is None else unit_vector(query.vector, self.dimension, "the vector of a query")
 
     def beside(self, scope: Scope, query: Query, ids: Iterable[str], *, now: datetime) -> tuple[list[Hit], list[Hit]]:
         """The best by words alone, and those of these records that the query may show."""
@@ -274,17 +273,176 @@ def sees(scope: Scope, record: Record) -> bool:
     return scope.session_id is None or not isinstance(record, Episode) or record.session_id == scope.session_id
 
 
-def unit_vector(vector: Vector, dimension: int, what: str) -> tuple[float, ...]:
-    """The direction of a vector; refuses one that has none, or another dimension."""
-    numbers = tuple(float(number) for number in vector)
-    if len(numbers) != dimension:
-        raise UsageError(f"{what} has {len(numbers)} numbers; this store keeps vectors of {dimension}")
-    length = math.hypot(*numbers)
-    if not math.isfinite(length) or length == 0:
-        raise UsageError(f"{what} has the length {length}; give finite numbers that are not all zero")
-    return tuple(number / length for number in numbers)
+def check_version(block: WorkingBlock, stored: Record | None) -> None:
+    """Refuse a block that does not follow the stored one."""
+    if block == stored:
+        return
+    current = stored.version if isinstance(stored, WorkingBlock) else 0
+    if block.version != current + 1:
+        raise StoreConflict(
+            f"block {block.name!r} is stored with version {current}, so version {block.version} cannot follow; "
+            f"read it again and write version {current + 1}"
+        )
+
+
+def no_record(id: str, what: str) -> NotFound:
+    """The error of a record that is given keys or a vector and is not there."""
+    return NotFound(f"there is no record {id!r} to give {what} to; put it first")
+
+
+def unit_vector(vector: Vector, dimension: int | None, what: str) -> Vector:
+    """The direction of a vector; refuses one without a direction or of another dimension than the store's."""
+    from loom.stores.nearest import check_length, unit  # noqa: PLC0415 - numpy is loaded when vectors are used
+
+    if dimension is None:
+        raise UsageError("no embedder is bound to this store; call bind(identity, dimension) before you use vectors")
+    row = unit(vector, what)
+    check_length(len(row), dimension, what)
+    return row
 
 
 def _eviction_order(episode: Episode) -> tuple[datetime, datetime, str]:
     # What was never accessed counts as accessed when it came, or every new record would be the first to go.
     return (episode.accessed_at or episode.recorded_at, episode.recorded_at, episode.id)
+
+
+@dataclass(frozen=True, slots=True)
+class HeldJob:
+    """An open job, and who holds it until when."""
+
+    job: Job
+    token: str | None = None
+    until: datetime | None = None
+
+    def is_due(self, now: datetime, kinds: Sequence[str] | None = None) -> bool:
+        """Whether it may be leased, as a job of one of these kinds."""
+        is_free = self.until is None or self.until <= now
+        return is_free and self.job.run_at <= now and (kinds is None or self.job.kind in kinds)
+
+    def taken(self, until: datetime) -> HeldJob:
+        """The job leased once more, under a new token."""
+        job = replace(self.job, attempts=self.job.attempts + 1)
+        return HeldJob(job, secrets.token_hex(8), until)
+
+    def lease(self) -> Lease:
+        """The lease of its holder."""
+        assert self.token is not None
+        assert self.until is not None
+        return Lease(job=copied_job(self.job), token=self.token, until=self.until)
+
+
+@dataclass(slots=True)
+class UserState:
+    """Everything of one user. `vectors_of` counts the embedders before the one that the vectors come from."""
+
+    records: UserRecords = field(default_factory=UserRecords)
+    jobs: dict[str, HeldJob] = field(default_factory=dict[str, HeldJob])
+    dead: list[DeadLetter] = field(default_factory=list[DeadLetter])
+    vectors_of: int = 0
+
+    def held(self, lease: Lease) -> HeldJob:
+        """The job of a lease; refuses one that is not the newest of an open job."""
+        found = self.jobs.get(lease.job.id)
+        if found is None or found.token != lease.token:
+            raise lease_lost(lease)
+        return found
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON; from_dict() reads them back."""
+        records, numbers = self.records, {id: self.records.vectors.get(id) for id in self.records.records}
+        return {
+            "records": [record_to_dict(record) for record in records.records.values()],
+            "keys": {id: dict(texts) for id, texts in records.keys.items() if texts},
+            "vectors": {id: list(vector) for id, vector in numbers.items() if vector is not None},
+            "epoch": [records.life, records.removed, self.vectors_of],
+            "jobs": [
+                [job_to_dict(held.job), held.token, held.until and held.until.isoformat()]
+                for held in self.jobs.values()
+            ],
+            "dead": [[job_to_dict(dead.job), dead.reason, dead.at.isoformat()] for dead in self.dead],
+        }
+
+    @classmethod
+    def from_dict(cls, found: Mapping[str, Any]) -> UserState:
+        """The state of to_dict()."""
+        records = UserRecords()
+        read = [record_from_dict(record) for record in found["records"]]
+        records.apply(RecordChange({record.id: record for record in read}, found["keys"]))
+        records.vectors.set(found["vectors"])
+        records.life, records.removed, vectors_of = found["epoch"]
+        jobs = [(job_from_dict(job), token, until) for job, token, until in found["jobs"]]
+        return cls(
+            records,
+            {job.id: HeldJob(job, token, until and datetime.fromisoformat(until)) for job, token, until in jobs},
+            [
+                DeadLetter(job=job_from_dict(job), reason=reason, at=datetime.fromisoformat(at))
+                for job, reason, at in found["dead"]
+            ],
+            vectors_of,
+        )
+
+
+def new_jobs(jobs: Iterable[Job], still_open: Iterable[Job]) -> list[Job]:
+    """The jobs of a write whose key is not open yet; refuses an id that is open with another key."""
+    keys, ids = set[str](), set[str]()
+    for job in still_open:
+        keys.add(job.key)
+        ids.add(job.id)
+    return jobs_without(jobs, keys, ids)
+
+
+def jobs_without(jobs: Iterable[Job], keys: set[str], ids: set[str]) -> list[Job]:
+    """The same, given the keys and the ids of open jobs, which grow by those of the new ones."""
+    new: list[Job] = []
+    for job in jobs:
+        if job.key in keys:
+            continue
+        if job.id in ids:
+            raise UsageError(f"job {job.id} is open already, with another key than {job.key!r}; use a new id")
+        keys.add(job.key)
+        ids.add(job.id)
+        new.append(job)
+    return new
+
+
+def oldest_first(jobs: Iterable[HeldJob]) -> list[HeldJob]:
+    """Jobs in the order in which they are leased."""
+    return sorted(jobs, key=lambda held: (held.job.run_at, held.job.id))
+
+
+def lease_lost(lease: Lease) -> StoreConflict:
+    """The error of a lease that is not the newest of an open job."""
+    return StoreConflict(
+        f"job {lease.job.id} is no longer held under this lease: it was leased again, closed or forgotten; "
+        f"drop what you did and lease again"
+    )
+
+
+def job_to_dict(job: Job) -> dict[str, Any]:
+    """A job as plain values; its payload as it is."""
+    scope = [job.scope.namespace, job.scope.user_id, job.scope.session_id]
+    plain = {"id": job.id, "kind": job.kind, "key": job.key, "run_at": job.run_at.isoformat()}
+    return {"scope": scope, **plain, "payload": dict(job.payload), "attempts": job.attempts}
+
+
+def job_from_dict(found: Mapping[str, Any]) -> Job:
+    """The job of job_to_dict()."""
+    return Job(
+        id=found["id"],
+        scope=Scope(*found["scope"]),
+        kind=found["kind"],
+        key=found["key"],
+        run_at=datetime.fromisoformat(found["run_at"]),
+        payload=found["payload"],
+        attempts=found["attempts"],
+    )
+
+
+def payload_error(job: Job, error: Exception) -> UsageError:
+    """The error of a payload that cannot be stored."""
+    return UsageError(f"the payload of job {job.id} is not a JSON object ({error}); use plain values")
+
+
+def copied_job(job: Job) -> Job:
+    """A job that shares nothing that can change."""
+    return replace(job, payload=deepcopy(dict(job.payload)))
