@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from loom.stores.base import embedder_label
 from loom.stores.postgres.connection import one, rows
 from loom.stores.postgres.first_run import ROLE, Role, use_of
 from loom.stores.postgres.guard import SECURED
@@ -27,14 +28,13 @@ _ROWS = "SELECT (SELECT count(*) FROM records), (SELECT count(*) FROM vectors)"
 async def describe(db: Database, schema: str) -> dict[str, str]:
     """Server, schema, durability, isolation, index and embedder; the transaction is one for everybody."""
     version, vector = await one(db, _SERVER) or ("", "")
-    bound = await binding(db)
     return {
         "server": f"PostgreSQL {version}, {f'pgvector {vector}' if vector else 'without pgvector'}",
         "schema": f"{schema}, format {await stored_version(db, schema)}",
         "durability": await _durability(db),
         "isolation": await _isolation(db, schema),
         "index": await _index(db, schema),
-        "embedder": "none yet" if bound is None else f"{bound[0]} ({bound[1]} numbers)",
+        "embedder": embedder_label(await binding(db)),
     }
 
 

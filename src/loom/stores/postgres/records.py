@@ -9,14 +9,13 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
-from loom.core.checks import check_text
 from loom.core.filter import Filter
 from loom.core.record import Layer, Record, WorkingBlock
 from loom.core.scope import Scope
-from loom.errors import NotFound, StaleWrite
+from loom.errors import StaleWrite
 from loom.stores.postgres import index
 from loom.stores.postgres.connection import Row, fetch, one, rows, run, run_many
 from loom.stores.postgres.owners import owner_of, seen
@@ -32,15 +31,12 @@ from loom.stores.record_rows import (
     to_micros,
     to_row,
 )
-from loom.stores.record_rules import check_record, check_version
 from loom.stores.sql_where import Condition
+from loom.stores.user_records import Keys, check_version, no_record
 
 if TYPE_CHECKING:
     from loom.stores.postgres.connection import Database
 
-Keys: TypeAlias = Mapping[str, Mapping[str, str]]
-
-_MAX_KIND_BYTES = 512
 _INSERT = "INSERT INTO records SELECT * FROM json_populate_recordset(NULL::records, %s::json)"
 _UPDATE = f"UPDATE records SET {', '.join(f'{name} = %s' for name in COLUMNS)} WHERE owner = %s AND number = %s"
 _KEYS = (
@@ -117,8 +113,6 @@ async def take_numbers(db: Database, scope: Scope, amount: int, *counters: str) 
 
 async def _put(write: _Write, records: Sequence[Record]) -> None:
     db, scope, owner, words, *_ = write
-    for record in records:
-        check_record(scope, record)
     stored: dict[str, tuple[Record, int]] = {}
     for row in await _of_ids(db, scope.for_user(), [record.id for record in records], f"{SELECTED}, r.number"):
         record = from_row(row)
@@ -211,10 +205,8 @@ async def _set_keys(write: _Write, keys: Keys) -> None:
     for id, of_record in keys.items():
         number = new[id] if id in new else old.get(id)
         if number is None:
-            raise NotFound(f"there is no record {id!r} to give keys to; put it first")
+            raise no_record(id, "keys")
         for kind, text in of_record.items():
-            check_text(kind, f"the kind of a key of {id}", max_bytes=_MAX_KIND_BYTES)
-            check_text(text, f"the key {kind} of {id}", may_be_empty=True)
             before = held.get((number, kind))
             if before is not None:
                 changes.append((words.remove, f"{OWN}.{kind}", number, before))

@@ -21,9 +21,9 @@ from loom.stores.postgres.connection import Packed, Row, fetch
 from loom.stores.postgres.owners import owner_of, seen
 from loom.stores.postgres.records import fitting
 from loom.stores.postgres.vectors import COSINE, DENSE, all_cosines, direction, packed
-from loom.stores.postgres.where import condition
+from loom.stores.postgres.where import POSTGRES, condition
 from loom.stores.postings import Floats, Numbers, Part, total, why_of
-from loom.stores.record_rows import SELECTED, from_row, to_micros
+from loom.stores.record_rows import SELECTED, from_row
 from loom.stores.sql_where import Condition
 
 if TYPE_CHECKING:
@@ -106,19 +106,8 @@ async def search_apart(
 
 
 def _asked(db: Database, known: Known, scope: Scope, query: Query, now: datetime) -> _Asked:
-    sql, values = seen(scope)
-    parts = [sql]
-    if not query.archived:
-        parts.append("r.archived_at IS NULL")
-    if not query.history:
-        parts.append(
-            "(r.kind <> 'fact' OR ((r.valid_from IS NULL OR r.valid_from <= %s) "
-            "AND (r.valid_until IS NULL OR r.valid_until > %s) AND r.recorded_at <= %s "
-            "AND (r.superseded_at IS NULL OR r.superseded_at > %s)))"
-        )
-        at, known_at = to_micros(query.at or now), to_micros(query.known_at or now)
-        values = (*values, at, at, known_at, known_at)
-    return _Asked(db, owner_of(scope), known, query, " AND ".join(parts), values)
+    shown = POSTGRES.shown(Condition(*seen(scope)), query, now)
+    return _Asked(db, owner_of(scope), known, query, shown.sql, shown.values)
 
 
 def _vector(known: Known, vector: Vector) -> Packed:

@@ -17,13 +17,13 @@ from loom.core.scope import Scope
 from loom.protocols.memory_store import Query
 from loom.stores.by_score import by_score
 from loom.stores.postings import Floats, Numbers, Part, Scores, total, why_of
-from loom.stores.record_rows import to_micros
+from loom.stores.sql_where import Condition
 from loom.stores.sqlite import index
 from loom.stores.sqlite.checked_rows import SELECTED, from_row
 from loom.stores.sqlite.connection import Database, rows
 from loom.stores.sqlite.users import find_rows, next_number, number_of, row_of, seen
 from loom.stores.sqlite.vectors import Near, VectorCache, compared, dimension, direction
-from loom.stores.sqlite.where import condition
+from loom.stores.sqlite.where import SQLITE, condition
 
 DENSE = "dense"
 _TO_SPARE = 20
@@ -35,7 +35,6 @@ _LIKELIEST_FOR_EACH = 5
 _MOST_GROUPS = 2
 _AHEAD = 4
 
-_Sql: TypeAlias = tuple[str, tuple[Any, ...]]
 _Row: TypeAlias = tuple[Any, ...]
 """A row of the table: its columns, the first of which is the id, then which one it is."""
 
@@ -45,7 +44,7 @@ class _Asked(NamedTuple):
 
     user: int
     scope: Scope
-    shown: _Sql
+    shown: Condition
     query: Query
 
 
@@ -177,21 +176,9 @@ def _near(near: Near, size: int) -> Near:
     return near if known.all() else Near(near.numbers[known], near.cosines[known], near.is_exact)
 
 
-def _shown(user: int, scope: Scope, query: Query, now: datetime) -> _Sql:
+def _shown(user: int, scope: Scope, query: Query, now: datetime) -> Condition:
     """The condition for what this query may return, but for its filter."""
-    sql, values = seen(user, scope)
-    parts = [sql]
-    if not query.archived:
-        parts.append("r.archived_at IS NULL")
-    if not query.history:
-        parts.append(
-            "(r.kind <> 'fact' OR ((r.valid_from IS NULL OR r.valid_from <= ?) "
-            "AND (r.valid_until IS NULL OR r.valid_until > ?) AND r.recorded_at <= ? "
-            "AND (r.superseded_at IS NULL OR r.superseded_at > ?)))"
-        )
-        at, known_at = to_micros(query.at or now), to_micros(query.known_at or now)
-        values = (*values, at, at, known_at, known_at)
-    return " AND ".join(parts), values
+    return SQLITE.shown(Condition(*seen(user, scope)), query, now)
 
 
 def _fitting(
@@ -200,7 +187,7 @@ def _fitting(
     """The rows that are shown and fit the filter, by id; or `among` a JSON list of rows, in any order."""
     where, shown = asked.query.where, asked.shown
     fits = condition(where)
-    sql, values = f"{shown[0]} AND {fits.sql}", (*shown[1], *fits.values)
+    sql, values = f"{shown.sql} AND {fits.sql}", (*shown.values, *fits.values)
     source, order = "records AS r", "ORDER BY r.id"
     if among is not None:
         # A cross join is not reordered: the rows given are looked up, instead of walking all of the user's.
