@@ -71,7 +71,7 @@ class _Client(Protocol):
     async def aclose(self) -> None: ...
 
 
-class Link:
+class RedisConnection:
     """One pool of connections, and the commands sent over it."""
 
     def __init__(self, url: str, *, durable: bool | None, format_key: str, timeout: float) -> None:
@@ -262,3 +262,6 @@ def _hidden(url: str) -> str:
     if "@" not in parts.netloc and not parts.query:
         return url
     return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="").geturl()
+
+
+Link = RedisConnection

@@ -17,7 +17,7 @@ from loom.errors import StoreError, StoreUnavailable
 from loom.protocols.embedder import Vector
 from loom.protocols.vector_store import VectorHit
 from loom.stores.redis.codec import id_bytes, little_endian, unpack_vector
-from loom.stores.redis.link import Link
+from loom.stores.redis.link import RedisConnection
 from loom.stores.redis.names import StoreNames, UserNames
 from loom.stores.redis.retention import Retention
 from loom.stores.redis.scripts import NEAR
@@ -38,7 +38,7 @@ def pack_near(vector: Iterable[float]) -> bytes:
 class Near:
     """The vectors of users in RediSearch; each is a document named after its user and its record."""
 
-    def __init__(self, link: Link, names: StoreNames, retention: Retention) -> None:
+    def __init__(self, link: RedisConnection, names: StoreNames, retention: Retention) -> None:
         self._link, self._names, self._retention = link, names, retention
         self._made = set[int]()
 
