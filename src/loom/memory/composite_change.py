@@ -23,7 +23,7 @@ from loom.protocols.memory_store import (
     Reembeds,
     Touches,
 )
-from loom.protocols.whole_store import ListsUsers, WholeStore
+from loom.protocols.whole_store import ListsUsers
 
 _PAGE = 500
 
@@ -31,11 +31,6 @@ _PAGE = 500
 @runtime_checkable
 class Part(MemoryStore, Prunes, Touches, KeepsVectors, Reembeds, KeepsKeys, HandsOver, ListsUsers, Protocol):
     """A store that can keep a layer: every power but jobs."""
-
-
-@runtime_checkable
-class Truth(Part, WholeStore, Protocol):
-    """A store that can be the truth: every power."""
 
 
 class Placed(NamedTuple):

@@ -188,11 +188,7 @@ class BaseMemoryStore(ABC):
     async def rebind(self, identity: str, dimension: int) -> bool:
         """Remove another embedder's vectors and take this one's from now on; False if it was bound to it already."""
         check_embedder("rebind", identity, dimension)
-        while (bound := await self._bound()) != (identity, dimension):
-            if await self._rebind(bound, (identity, dimension)):
-                return True
-        await self._bind((identity, dimension))
-        return False
+        return await self._rebind((identity, dimension))
 
     async def put_vectors(self, scope: Scope, vectors: Mapping[str, Vector]) -> None:
         """Set the vectors of records, by record id, all or none."""
@@ -309,9 +305,9 @@ class BaseMemoryStore(ABC):
     @abstractmethod
     async def _bound(self) -> Bound | None: ...
 
-    @abstractmethod
-    async def _rebind(self, old: Bound | None, new: Bound) -> bool:
+    async def _set_embedder(self, old: Bound | None, new: Bound) -> bool:
         """Bind the store to `new` and remove all vectors; False, with nothing changed, if not bound to `old`."""
+        raise NotImplementedError(f"{type(self).__name__} gives neither _set_embedder nor _bind and _rebind")
 
     @abstractmethod
     async def _put_vectors(self, scope: Scope, vectors: dict[str, Vector]) -> None: ...
@@ -350,16 +346,24 @@ class BaseMemoryStore(ABC):
         return
 
     async def _search_apart(self, scope: Scope, query: Query, near: int) -> Iterable[Hit]:
+        assert query.vector is not None
         by_words = await self.search(scope, replace(query, vector=None))
         by_vector = await self.search(scope, replace(query, text="", limit=near))
         cosines = {hit.item.id: hit.why[DENSE] for hit in by_vector}
         far = await self.found_by(scope, *(hit.item.id for hit in by_words if hit.item.id not in cosines))
-        return joined(by_words, by_vector, cosines | compare(query.vector or (), far))
+        return joined(by_words, by_vector, cosines | compare(query.vector, far))
 
     async def _bind(self, wanted: Bound) -> None:
         while (bound := await self._bound()) is None:
-            await self._rebind(None, wanted)
+            await self._set_embedder(None, wanted)
         check_bound(bound, wanted)
+
+    async def _rebind(self, wanted: Bound) -> bool:
+        while (bound := await self._bound()) != wanted:
+            if await self._set_embedder(bound, wanted):
+                return True
+        await self._bind(wanted)
+        return False
 
     async def _count_unembedded(self, where: Filter | None) -> int:
         return len(await self._unembedded(where, None, None))
@@ -544,7 +548,7 @@ class SimpleMemoryStore(LocalSearchStore):
     async def _bound(self) -> Bound | None:
         return (await self._settings()).bound
 
-    async def _rebind(self, old: Bound | None, new: Bound) -> bool:
+    async def _set_embedder(self, old: Bound | None, new: Bound) -> bool:
         async with self._turn(None):
             settings = await self._settings()
             if settings.bound != old:

@@ -133,7 +133,7 @@ class PostgresStore(BaseMemoryStore):
     async def _bound(self) -> Bound | None:
         return vector_rows.bound_of(await self._server.glance(None, vector_rows.BOUND))
 
-    async def _rebind(self, old: Bound | None, new: Bound) -> bool:
+    async def _set_embedder(self, old: Bound | None, new: Bound) -> bool:
         async with self._server.transaction(None) as db:
             return await vector_rows.rebind(db, old, new)
 

@@ -188,7 +188,7 @@ class RedisStore(LocalSearchStore):
         await super()._bind(wanted)
         await self._near.prepare(wanted[1])
 
-    async def _rebind(self, old: Bound | None, new: Bound) -> bool:
+    async def _set_embedder(self, old: Bound | None, new: Bound) -> bool:
         is_done = await reembed.bind(self._link, self._names, old, new)
         if is_done and old is not None and old[1] != new[1]:
             await self._near.drop(old[1])

@@ -167,7 +167,7 @@ class SqliteStore(BaseMemoryStore):
             await super()._bind(wanted)
             self._bound_here = wanted
 
-    async def _rebind(self, old: Bound | None, new: Bound) -> bool:
+    async def _set_embedder(self, old: Bound | None, new: Bound) -> bool:
         is_done = await self._commit(lambda db: reembed.rebind(db, old, new))
         if is_done:
             self._bound_here = new
