@@ -73,9 +73,8 @@ class CompositeStore(DelegatingStore):
         return sorted(found, key=rank_key)[: query.limit]
 
     async def _search_apart(self, scope: Scope, query: Query, near: int) -> Iterable[Hit]:
-        return await super(DelegatingStore, self)._search_apart(
-            scope, query, near
-        )  # over all stores, not the truth alone
+        # Over all stores, not the truth alone.
+        return await super(DelegatingStore, self)._search_apart(scope, query, near)
 
     async def _list(self, scope: Scope, where: Filter | None, after: str | None, limit: int) -> Iterable[Record]:
         found = [record for place in self._places() for record in await self._page(place, scope, where, after, limit)]
