@@ -20,7 +20,7 @@ class UserDifference:
 
     @property
     def is_equal(self) -> bool:
-        """Whether there is no difference."""
+        """Whether the two agree."""
         return not (self.missing or self.extra or self.wrong)
 
 

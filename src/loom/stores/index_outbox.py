@@ -25,7 +25,7 @@ _PAGE = 100
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What may differ: these vectors of a user, all of his without ids, or those of everybody without a user."""
+    """What may differ: these vectors of a user, all of theirs without ids, or those of all users without a user."""
 
     id: str
     at: datetime

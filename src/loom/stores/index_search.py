@@ -2,7 +2,7 @@
 
 Together: each side gives its best first, deeper each time. What one side found is completed by asking the other for
 just that. It is enough when no record that neither side has shown can reach the last hit: its words score no more than
-the last of the words, and its cosine is no more than the last of the index.
+the last of the words, and its cosine at most the last of the index.
 """
 
 from __future__ import annotations

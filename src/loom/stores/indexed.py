@@ -27,7 +27,7 @@ from loom.stores.index_outbox import OUTBOX, Mark, Outbox
 from loom.stores.vector_entries import VectorIndex, checked_query
 
 _PAGE = 500
-# A mark of another process may be of work that goes on; after so long nobody is at work on it.
+# A mark of another process may be of work that goes on; after so long that process is taken for dead.
 _ABANDONED = timedelta(minutes=5)
 _LOOK_AGAIN = timedelta(seconds=30)
 
@@ -146,7 +146,7 @@ class IndexedStore(DelegatingStore):
             self._fell_behind(error)
 
     async def _put_right(self, mark: Mark) -> None:
-        """Bring the index into step where a mark points, and let go of the mark if nobody is at work there."""
+        """Bring the index into step where a mark points, and remove the mark if its change is over."""
         if mark.user is None:
             await compare(self._truth, self._index, repair=True)
         elif mark.ids is not None:
@@ -185,7 +185,7 @@ class IndexedStore(DelegatingStore):
     async def _is_known(self) -> bool:
         """Whether the embedder is known: as it was said, or else as the truth has it.
 
-        So to forget somebody, or to verify the index, needs no embedder.
+        So forgetting a user and verifying the index need no embedder.
         """
         if self._embedder is None:
             self._embedder = await self._truth.bound()
@@ -231,7 +231,7 @@ class IndexedStore(DelegatingStore):
     def _fell_behind(self, error: StoreError) -> None:
         self._is_behind, self.failure, self._looked_at = True, str(error), self._clock.now()
 
-    # -- without the outbox, which is nobody's ------------------------------------------------------------
+    # -- without the outbox, which belongs to no user -----------------------------------------------------
 
     async def _unembedded(
         self, where: Filter | None, after: tuple[Scope, str] | None, limit: int | None

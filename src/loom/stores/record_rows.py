@@ -92,7 +92,7 @@ def from_row(row: tuple[Any, ...]) -> Record:
     """The record of a row that starts with COLUMNS.
 
     Raises:
-        DamagedData: it is no row of a record.
+        DamagedData: it is not a row of a record.
     """
     try:
         return _episode_of(row) if row[_KIND] == Episode.kind else _other_of(row)

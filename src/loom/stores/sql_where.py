@@ -36,7 +36,7 @@ class Dialect:
     """How one database spells a condition on the columns of `records AS r`, and what it cannot take.
 
     `mark` stands for a value. A condition of more than `most_values` values or `longest_sql` characters is left to the
-    filter itself, as is an integer beyond `largest_integer`; None is no bound.
+    filter itself, as is an integer beyond `largest_integer`; None means no limit.
     """
 
     true: str

@@ -287,7 +287,7 @@ def check_version(block: WorkingBlock, stored: Record | None) -> None:
 
 def no_record(id: str, what: str) -> NotFound:
     """The error of a record that is given keys or a vector and is not there."""
-    return NotFound(f"there is no record {id!r} to give {what} to; put it first")
+    return NotFound(f"record {id!r} does not exist, so it cannot get {what}; put it first")
 
 
 def unit_vector(vector: Vector, dimension: int | None, what: str) -> Vector:
@@ -413,7 +413,7 @@ def oldest_first(jobs: Iterable[HeldJob]) -> list[HeldJob]:
 def lease_lost(lease: Lease) -> StoreConflict:
     """The error of a lease that is not the newest of an open job."""
     return StoreConflict(
-        f"job {lease.job.id} is no longer held under this lease: it was leased again, closed or forgotten; "
+        f"the lease on job {lease.job.id} has ended: the job was leased again, closed or forgotten; "
         f"drop what you did and lease again"
     )
 

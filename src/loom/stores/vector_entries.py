@@ -34,7 +34,7 @@ _GROWTH = 4
 
 
 Binding: TypeAlias = tuple[str | None, int]
-"""Whose vectors a store holds, None where nobody said, and how many numbers one has."""
+"""The embedder of the vectors, None if it was not named, and how many numbers a vector has."""
 
 
 @runtime_checkable
@@ -56,11 +56,11 @@ class VectorIndex(VectorStore, Protocol):
         ...
 
     async def clear(self) -> None:
-        """Remove the vectors of everybody, and whose they were."""
+        """Remove the vectors of all users, and the name of their embedder."""
         ...
 
     async def users(self) -> tuple[Scope, ...]:
-        """Everybody who has vectors."""
+        """All users who have vectors."""
         ...
 
     async def ids(self, scope: Scope) -> tuple[str, ...]:
@@ -131,7 +131,7 @@ def checked_query(vector: Vector, bound: Binding | None) -> list[float]:
 
 
 def tenant_of(scope: Scope) -> str:
-    """The user as text of fixed length, in which no character of his id is left."""
+    """The user as text of fixed length, in which no character of their id is left."""
     return sha256(scope.for_user().key().encode()).hexdigest()
 
 

@@ -77,7 +77,7 @@ class Signal(NamedTuple):
 
 def best(signals: Collection[Signal], limit: int, fits: Callable[[int], bool]) -> list[int]:
     """The `limit` numbers with the highest sums that fit, and all behind them that may turn out to be as good."""
-    import numpy as np  # noqa: PLC0415 - whoever does not search does not pay for it
+    import numpy as np  # noqa: PLC0415 - only a search pays for it
 
     from loom.stores.by_score import by_score  # noqa: PLC0415
 

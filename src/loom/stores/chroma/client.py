@@ -113,7 +113,7 @@ class ChromaCalls:
 def _patient_for(timeout: float) -> Any:
     """A client of a server that waits so long for each answer.
 
-    The one of Chroma would wait for ever, also while it is made: it asks the server twice before anybody has it.
+    Chroma's own client would wait for ever, also while it is made: it asks the server twice before that.
     """
     from chromadb.api.client import Client  # noqa: PLC0415 - it is loaded by now
 
@@ -131,4 +131,4 @@ def _patient_for(timeout: float) -> Any:
 
 def _session(client: Any) -> Any:
     """The HTTP session of a client of a server, or of its administrator."""
-    return client._server._session  # noqa: SLF001 - there is no other way
+    return client._server._session  # noqa: SLF001 - the client has no public way

@@ -99,7 +99,7 @@ class ChromaVectorStore:
         return "" if self._calls.where == MEMORY else _RESIDUE.format(where=self._calls.where)
 
     async def clear(self) -> None:
-        """Remove the vectors of everybody, and whose they were."""
+        """Remove the vectors of all users, and the name of their embedder."""
         await self._calls(self._remove_all)
         self._known = None
 
@@ -163,7 +163,7 @@ class ChromaVectorStore:
         return await self._calls(self._payloads, scope, ids)
 
     async def users(self) -> tuple[Scope, ...]:
-        """Everybody who has vectors."""
+        """All users who have vectors."""
         return await self._calls(self._users)
 
     async def aclose(self) -> None:

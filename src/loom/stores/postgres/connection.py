@@ -175,7 +175,7 @@ def _too_long(where: str) -> StoreUnavailable:
 
 
 async def _begun(db: Database, begin: str) -> Cursor | None:
-    """Begin a transaction; returns what the server said, or None on a connection that broke while nobody used it."""
+    """Begin a transaction; returns what the server said, or None on a connection that broke while it was idle."""
     from psycopg import OperationalError  # noqa: PLC0415
 
     try:
@@ -245,7 +245,7 @@ class Server:
 
     @asynccontextmanager
     async def transaction(self, scope: Scope | None, *, writes: bool = False) -> AsyncGenerator[Database]:
-        """A transaction that sees the rows of this user, or of everybody; a user's writers go one at a time."""
+        """A transaction that sees the rows of this user, or of all users; a user's writers go one at a time."""
         async with self._lent(scope, "" if scope is None or not writes else LOCK.format(lock_of(scope))) as (db, _):
             yield db
             await db.commit()
@@ -287,7 +287,7 @@ class Server:
                             yield db, said
                             return
                     except TimeoutError:
-                        # What it was asked may still run; nobody else is to get the answer.
+                        # Its statement may still run; no other call may get the answer.
                         await db.close()
                         raise
         raise StoreUnavailable(f"{self.name} broke off every connection; try again when it answers")

@@ -26,7 +26,7 @@ _ROWS = "SELECT (SELECT count(*) FROM records), (SELECT count(*) FROM vectors)"
 
 
 async def describe(db: Database, schema: str) -> dict[str, str]:
-    """Server, schema, durability, isolation, index and embedder; the transaction is one for everybody."""
+    """Server, schema, durability, isolation, index and embedder; the transaction is one for all users."""
     version, vector = await one(db, _SERVER) or ("", "")
     return {
         "server": f"PostgreSQL {version}, {f'pgvector {vector}' if vector else 'without pgvector'}",

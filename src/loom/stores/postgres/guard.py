@@ -97,7 +97,7 @@ class Guard:
             # What policies say is not compared; what they do is: without a scope nothing may be seen.
             for table in TABLES:
                 if await one(db, f"SELECT 1 FROM {table} LIMIT 1") is not None:
-                    raise StoreError(f"{where} shows rows of {table} to somebody who named no user; {_INIT}")
+                    raise StoreError(f"{where} shows rows of {table} to a transaction that names no user; {_INIT}")
 
 
 def guarded(dsn: str, insists: Guard, *, pool_size: int, timeout: float) -> Server:

@@ -62,7 +62,7 @@ async def epoch(db: Database, scope: Scope) -> str:
     found = await one(db, "SELECT life, removed FROM users WHERE owner = %s", owner_of(scope))
     if found is not None:
         return f"{found[0]}.{found[1]}"
-    # A user who came and went while somebody prepared a write is not the user who was never there.
+    # A user who came and went while another call prepared a write is not the user who was never there.
     gone = await one(db, "SELECT users FROM forgotten")
     return f"-{gone[0] if gone else 0}"
 
@@ -98,7 +98,7 @@ async def next_number(db: Database, owner: UUID) -> int:
 
 
 async def take_numbers(db: Database, scope: Scope, amount: int, *counters: str) -> int:
-    """Register the user and raise these counters of his; returns what the first was, a number never his before."""
+    """Register the user and raise these counters of theirs; returns the old value of the first, a number never used."""
     sums = ", ".join(f"{name} = users.{name} + excluded.{name}" for name in counters)
     found = await one(
         db,
@@ -324,7 +324,7 @@ async def forget_session(db: Database, scope: Scope) -> dict[str, int]:
 
 
 async def forget_user(db: Database, scope: Scope) -> dict[str, int]:
-    """Remove all records of a user with their keys, vectors and index, and his name; returns how many of each kind."""
+    """Remove all records of a user with their keys, vectors and index, and their name; returns how many of each kind."""
     owner = owner_of(scope)
     removed = dict(await rows(db, "SELECT kind, count(*) FROM records WHERE owner = %s GROUP BY kind", owner))
     for table in ("postings", "keys", "vectors", "records", "lengths", "users"):

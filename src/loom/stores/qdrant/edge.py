@@ -141,7 +141,7 @@ class EdgeCollection:
 
     def _create(self, about: Mapping[str, Any], dimension: int) -> None:
         engine = _engine()
-        self._remove_points()  # of one who died before he wrote whose they are
+        self._remove_points()  # of a process that died before it wrote whose they are
         config = engine.EdgeConfig(vectors=engine.EdgeVectorParams(size=dimension, distance=engine.Distance.Cosine))
         self._shard = engine.EdgeShard.create(str(self._folder / _POINTS), config)
         for key in INDEXED:

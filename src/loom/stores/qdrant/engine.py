@@ -42,7 +42,7 @@ class Engine(Protocol):
         ...
 
     async def about(self) -> Mapping[str, Any] | None:
-        """What was written about the collection; None where there is no collection, empty where nobody wrote."""
+        """What was written about the collection; None without a collection, empty where nothing was written."""
         ...
 
     async def create(self, about: Mapping[str, Any], dimension: int) -> None:

@@ -106,7 +106,7 @@ class QdrantVectorStore:
         return None if known is None or known[0] is None else (known[0], known[1])
 
     async def clear(self) -> None:
-        """Remove the vectors of everybody, and whose they were."""
+        """Remove the vectors of all users, and the name of their embedder."""
         self._known = None
         await self._engine.drop()
 
@@ -123,7 +123,7 @@ class QdrantVectorStore:
         try:
             await self._engine.create(about, dimension)
         except (StoreError, ValueError):  # the engine inside the client says ValueError
-            if await self._binding() is None:  # nobody else made it at the same moment
+            if await self._binding() is None:  # otherwise another process made it at the same moment
                 raise
         known = await self._binding()
         assert known is not None
@@ -205,7 +205,7 @@ class QdrantVectorStore:
         return {point.fields[ID]: point.vector for point in await self._engine.points(fits, with_vectors=True)}
 
     async def users(self) -> tuple[Scope, ...]:
-        """Everybody who has vectors."""
+        """All users who have vectors."""
         if await self._binding() is None:
             return ()
         found = {(point.fields[NAMESPACE], point.fields[USER]) for point in await self._engine.points(None)}
@@ -223,5 +223,5 @@ class QdrantVectorStore:
 
 
 def _of(scope: Scope, wanted: Sequence[Wanted]) -> list[Wanted]:
-    """The condition of every call: the user first, then what is wanted of his."""
+    """The condition of every call: the user first, then what is wanted of theirs."""
     return [Wanted(TENANT, (tenant_of(scope),)), *wanted]

@@ -30,7 +30,7 @@ from loom.stores.user_records import RecordChange, UserRecords
 
 DELETED, REPLACED, FORGOTTEN = "deleted", "replaced", "users"
 _OF_USER = (DELETED, REPLACED)
-"""Fields of a user that change when text is removed; where there is no user, those who were forgotten are counted."""
+"""Fields of a user that change when text is removed; of an unknown user, the forgotten users are counted."""
 TRIES = 1000
 """How often a transaction is planned again before it is given up."""
 
@@ -130,7 +130,7 @@ class Transaction:
         self._commands.append(command)
 
     async def commit(self) -> bool:
-        """Make the change; False, and nothing is changed, if what was read is no longer so."""
+        """Make the change; False, and nothing is changed, if a value that was read has changed."""
         if not self._commands or self.is_outdated:
             return not self.is_outdated
         user, store = self.user, self.store

@@ -46,7 +46,7 @@ async def held(change: Transaction, lease: Lease) -> HeldJob:
 
 
 def close(change: Transaction, job: Job) -> None:
-    """The job is no longer open."""
+    """Remove an open job."""
     user, store = change.user, change.store
     change.do("HDEL", user.jobs, job.id)
     change.do("HDEL", user.job_keys, job.key)

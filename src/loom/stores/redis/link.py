@@ -77,7 +77,7 @@ class RedisConnection:
     def __init__(self, url: str, *, durable: bool | None, format_key: str, timeout: float) -> None:
         parts = urlsplit(url)
         if parts.scheme not in _SCHEMES or not url.startswith(f"{parts.scheme}://"):
-            raise UsageError(f"{_hidden(url)!r} is no address of a Redis server; write redis://HOST:6379/0")
+            raise UsageError(f"{_hidden(url)!r} is not the address of a Redis server; write redis://HOST:6379/0")
         self.address = _hidden(url)
         self._url, self.said = split(url)
         self._durable = self.said.durable if durable is None else durable
@@ -185,7 +185,7 @@ class RedisConnection:
                 retry=Retry(NoBackoff(), 0),
             )
         except ValueError as error:
-            raise UsageError(f"{self.address!r} is no address of a Redis server: {error}") from error
+            raise UsageError(f"{self.address!r} is not the address of a Redis server: {error}") from error
         return cast("_Client", client)
 
     async def _check(self, client: _Client) -> None:

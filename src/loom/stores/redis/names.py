@@ -1,6 +1,6 @@
 """What the keys in Redis are called.
 
-A user is named in a key by a digest of his scope, whose parts carry their lengths: no character of an id can move a
+A user is named in a key by a digest of their scope, whose parts carry their lengths: no character of an id can move a
 boundary, end a key early or stand for another user, and no name is ever searched for by a pattern.
 """
 
@@ -43,12 +43,12 @@ class StoreNames:
 
     @property
     def due(self) -> str:
-        """Jobs that nobody holds, by the time they are to run."""
+        """Jobs that are free, by the time they are to run."""
         return f"{self.prefix}:due"
 
     @property
     def held(self) -> str:
-        """Jobs that somebody holds, by the end of the lease."""
+        """Jobs that are leased, by the end of the lease."""
         return f"{self.prefix}:held"
 
     @property

@@ -77,14 +77,14 @@ class Near:
             held, indexed = await self._counts(index, user)
         except StoreUnavailable:
             raise
-        except StoreError:  # somebody dropped it, or the server lost it in a crash
+        except StoreError:  # it was dropped, or the server lost it in a crash
             self._made.discard(len(vector))
             held, indexed = await self._counts(await self._ready(len(vector)), user)
         if held != indexed:
             await self._put_right(index, user)
             held, indexed = await self._counts(index, user)
         if held != indexed:
-            # The server still reads the documents of an index that was just made, or somebody writes this moment.
+            # The server still reads the documents of an index that was just made, or another process writes at this moment.
             return await self._compared(user, vector, limit)
         how = "HYBRID_POLICY ADHOC_BF" if held <= EXACT else f"EF_RUNTIME {max(2 * limit, _LEAST_LOOK)}"
         asked = f"(@u:{{{user.digest}}})=>[KNN $k @v $q {how}]"

@@ -127,7 +127,7 @@ class LocalCopies:
         names = self._names.user(scope)
         keys = (self._names.embedder, names.meta, names.changed, names.records, names.keys, names.vectors)
         more: bytes | None = b""
-        # Where the server searches vectors nobody needs them here.
+        # Where the server searches vectors they are not needed here.
         with_vectors = int(not (self._retention.is_unlimited and await self._link.searches()))
         while more is not None:
             since = (copy.version, copy.deleted, _ROWS, with_vectors)
