@@ -1,8 +1,8 @@
 """The vectors of large users: an HNSW index for each, because an exact search of theirs takes too long.
 
 Below INDEXED_FROM vectors all are compared, which is exact and about as quick. An index holds one user alone, so that
-the vectors of others do not thin out what it finds, and writes of small users pay nothing for it. Only an owner of the tables
-can make one; init_schema() does, without keeping writers waiting.
+the vectors of others do not thin out what it finds, and writes of small users pay nothing for it. Only an owner of the
+tables can make one; init_schema() does, without keeping writers waiting.
 """
 
 # ruff: noqa: S608 - only names and numbers that this package makes stand in SQL; every value is bound

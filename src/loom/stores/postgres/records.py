@@ -324,7 +324,7 @@ async def forget_session(db: Database, scope: Scope) -> dict[str, int]:
 
 
 async def forget_user(db: Database, scope: Scope) -> dict[str, int]:
-    """Remove all records of a user with their keys, vectors and index, and their name; returns how many of each kind."""
+    """Remove all records of a user with keys, vectors and index, and their name; returns how many of each kind."""
     owner = owner_of(scope)
     removed = dict(await rows(db, "SELECT kind, count(*) FROM records WHERE owner = %s GROUP BY kind", owner))
     for table in ("postings", "keys", "vectors", "records", "lengths", "users"):

@@ -84,7 +84,7 @@ class Near:
             await self._put_right(index, user)
             held, indexed = await self._counts(index, user)
         if held != indexed:
-            # The server still reads the documents of an index that was just made, or another process writes at this moment.
+            # The server still reads the documents of a new index, or another process writes at this moment.
             return await self._compared(user, vector, limit)
         how = "HYBRID_POLICY ADHOC_BF" if held <= EXACT else f"EF_RUNTIME {max(2 * limit, _LEAST_LOOK)}"
         asked = f"(@u:{{{user.digest}}})=>[KNN $k @v $q {how}]"
