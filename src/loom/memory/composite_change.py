@@ -33,7 +33,7 @@ class Part(MemoryStore, Prunes, Touches, KeepsVectors, Reembeds, KeepsKeys, Hand
     """A store that can keep a layer: every power but jobs."""
 
 
-class Placed(NamedTuple):
+class Location(NamedTuple):
     """A record and the store it is in."""
 
     store: Part
@@ -73,7 +73,7 @@ class Change:
 Changes: TypeAlias = dict[Part, Change]
 
 
-async def held(store: MemoryStore, user: Scope, ids: Iterable[str]) -> dict[str, Record]:
+async def records_in(store: MemoryStore, user: Scope, ids: Iterable[str]) -> dict[str, Record]:
     """Those of these records that a store has."""
     wanted = list(dict.fromkeys(ids))
     found: dict[str, Record] = {}
@@ -85,7 +85,7 @@ async def held(store: MemoryStore, user: Scope, ids: Iterable[str]) -> dict[str,
 
 
 @asynccontextmanager
-async def set_back_on_error(user: Scope, at: Mapping[str, Placed], changes: Changes) -> AsyncGenerator[None]:
+async def set_back_on_error(user: Scope, at: Mapping[str, Location], changes: Changes) -> AsyncGenerator[None]:
     """What the body does to these stores is taken back if it fails, or is cancelled."""
     before: dict[Part, dict[str, FoundBy]] = {}
     for part, change in changes.items():

@@ -16,7 +16,7 @@ from loom.core.hit import Hit, rank_key
 from loom.core.record import Episode, Layer, Receipt, Record
 from loom.core.scope import Scope
 from loom.errors import StaleWrite, UsageError
-from loom.memory.composite_change import Change, Changes, Part, Placed, held, set_back_on_error
+from loom.memory.composite_change import Change, Changes, Location, Part, records_in, set_back_on_error
 from loom.memory.locks import Locks
 from loom.protocols.embedder import Vector
 from loom.protocols.jobs import KeepsJobs
@@ -137,7 +137,7 @@ class CompositeStore(DelegatingStore):
 
     async def _left_over(self, place: int, scope: Scope, ids: Sequence[str]) -> set[str]:
         """Which of the ids that a store has belong to a stronger one."""
-        return {id for store in self._stores[:place] for id in await held(store, scope.for_user(), ids)}
+        return {id for store in self._stores[:place] for id in await records_in(store, scope.for_user(), ids)}
 
     # -- writing ------------------------------------------------------------------------------------------
 
@@ -252,15 +252,15 @@ class CompositeStore(DelegatingStore):
         async with self._locks.of(scope.for_user()):
             yield
 
-    async def _located(self, scope: Scope, ids: Iterable[str]) -> dict[str, Placed]:
+    async def _located(self, scope: Scope, ids: Iterable[str]) -> dict[str, Location]:
         """Where each of these records is; a copy that a crash left in a weaker store is deleted."""
-        at: dict[str, Placed] = {}
+        at: dict[str, Location] = {}
         wanted = list(ids)
         for store in self._stores:
-            found = await held(store, scope.for_user(), wanted)
+            found = await records_in(store, scope.for_user(), wanted)
             if left := [id for id in found if id in at]:
                 await store.delete(scope.for_user(), *left)
-            at.update({id: Placed(store, record) for id, record in found.items() if id not in at})
+            at.update({id: Location(store, record) for id, record in found.items() if id not in at})
         return at
 
     def _home(self, record: Record) -> Part:
@@ -268,7 +268,7 @@ class CompositeStore(DelegatingStore):
             return self._layers.get(record.layer, self._truth)
         return self._truth
 
-    def _store_of(self, at: Mapping[str, Placed], id: str) -> Part:
+    def _store_of(self, at: Mapping[str, Location], id: str) -> Part:
         return at[id].store if id in at else self._truth  # which refuses what is nowhere
 
     async def _change(self, scope: Scope, write: Write) -> Written:
@@ -276,7 +276,7 @@ class CompositeStore(DelegatingStore):
         last = {record.id: record for record in write.put}
         at = await self._located(scope, [*write.delete, *last, *write.keys])
         gone = [id for id in dict.fromkeys(write.delete) if id in at and sees(scope, at[id].record)]
-        stays = {id: placed for id, placed in at.items() if id not in gone}
+        stays = {id: location for id, location in at.items() if id not in gone}
         changes: Changes = defaultdict(Change)
         for id in gone:
             old = at[id].store
@@ -298,7 +298,7 @@ class CompositeStore(DelegatingStore):
 
         return Written(len(gone), await self._apply(scope, at, changes, commit))
 
-    async def _move(self, scope: Scope, old: Placed, record: Record, changes: Changes) -> None:
+    async def _move(self, scope: Scope, old: Location, record: Record, changes: Changes) -> None:
         """A record changes its store with all that finds it; the vector of another text stays behind."""
         found = (await old.store.found_by(scope.for_user(), record.id))[record.id]
         new = changes[self._home(record)]
@@ -308,7 +308,7 @@ class CompositeStore(DelegatingStore):
             new.vectors[record.id] = found.vector
         changes[old.store].leave.append(record.id)
 
-    async def _apply(self, scope: Scope, at: Mapping[str, Placed], changes: Changes, commit: _Commit[_T]) -> _T:
+    async def _apply(self, scope: Scope, at: Mapping[str, Location], changes: Changes, commit: _Commit[_T]) -> _T:
         user, truth = scope.for_user(), changes.pop(self._truth, Change())
         async with set_back_on_error(user, at, changes):
             for part, change in changes.items():

@@ -63,16 +63,16 @@ class Numbering:
 
 
 class Signal(NamedTuple):
-    """A score for each number, and for which of them it speaks at all."""
+    """A score for each number, and which of them have one."""
 
     scores: Floats
-    speaks: Mask
+    has_score: Mask
 
     def of(self, numbers: Sequence[int]) -> list[float | None]:
-        """The score of each of these numbers; None where it does not speak for one."""
+        """The score of each of these numbers; None where it has none."""
         places = list(numbers)
-        pairs = zip(self.speaks[places].tolist(), self.scores[places].tolist(), strict=True)
-        return [score if speaks else None for speaks, score in pairs]
+        pairs = zip(self.has_score[places].tolist(), self.scores[places].tolist(), strict=True)
+        return [score if has else None for has, score in pairs]
 
 
 def best(signals: Collection[Signal], limit: int, fits: Callable[[int], bool]) -> list[int]:
@@ -83,13 +83,13 @@ def best(signals: Collection[Signal], limit: int, fits: Callable[[int], bool]) -
 
     if not signals:
         return []
-    spoken_for = np.flatnonzero(np.logical_or.reduce([signal.speaks for signal in signals]))
-    totals: Floats = np.add.reduce([signal.scores for signal in signals])[spoken_for]
+    numbers = np.flatnonzero(np.logical_or.reduce([signal.has_score for signal in signals]))
+    totals: Floats = np.add.reduce([signal.scores for signal in signals])[numbers]
     found: list[int] = []
     worst = 0.0
     for group in by_score(totals, limit + _TO_SPARE):
         places = group[np.argsort(-totals[group])]
-        for number, score in zip(spoken_for[places].tolist(), totals[places].tolist(), strict=True):
+        for number, score in zip(numbers[places].tolist(), totals[places].tolist(), strict=True):
             if len(found) >= limit and score < worst - _CLOSE:
                 return found
             if fits(number):

@@ -95,9 +95,9 @@ class ChromaCalls:
         except LoomError:
             raise
         except Exception as error:
-            raise self._spoken(error) from error
+            raise self._translate(error) from error
 
-    def _spoken(self, error: Exception) -> Exception:
+    def _translate(self, error: Exception) -> Exception:
         import httpx  # noqa: PLC0415 - Chroma brings it
         from chromadb.errors import AuthorizationError, ChromaAuthError, ChromaError  # noqa: PLC0415
 

@@ -62,8 +62,8 @@ async def _isolation(db: Database, schema: str) -> str:
         ("bypasses row-level security", role.bypasses),
         ("owner of the tables", role.is_owner),
     )
-    powers = [kind for kind, holds in kinds if holds]
-    return f"{forced}, role {role.name} ({', '.join(powers) + ': not bound by it' if powers else 'bound by it'})"
+    rights = [kind for kind, holds in kinds if holds]
+    return f"{forced}, role {role.name} ({', '.join(rights) + ': not bound by it' if rights else 'bound by it'})"
 
 
 async def _index(db: Database, schema: str) -> str:

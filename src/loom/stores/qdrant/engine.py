@@ -61,7 +61,7 @@ class Engine(Protocol):
         """Add points, or replace those with the same id."""
         ...
 
-    async def nearest(self, asked: Sequence[float], fits: Fits, size: int) -> list[Near]:
+    async def nearest(self, query: Sequence[float], fits: Fits, size: int) -> list[Near]:
         """So many of the nearest points that fit, nearest first."""
         ...
 

@@ -154,12 +154,12 @@ class QdrantVectorStore:
     ) -> tuple[VectorHit, ...]:
         """The nearest vectors, nearest first."""
         known = await self._binding()
-        asked = checked_query(vector, known)
+        query = checked_query(vector, known)
 
         async def ask(size: int, wanted: Sequence[Wanted]) -> Found:
             if known is None:
                 return Found((), is_all=True)
-            found = await self._engine.nearest(asked, Fits(_of(scope, wanted)), size)
+            found = await self._engine.nearest(query, Fits(_of(scope, wanted)), size)
             return Found([entry_of(one.fields, one.score) for one in found], is_all=len(found) < size)
 
         return await nearest(ask, scope, limit=limit, where=where)

@@ -17,9 +17,9 @@ _ISOLATION = (
 
 def server_labels(found: Guarantees, prefix: str) -> dict[str, str]:
     """What holds for whatever is kept on the server."""
-    told = {"appendfsync": found.appendfsync, "maxmemory-policy": found.eviction}
+    known = {"appendfsync": found.appendfsync, "maxmemory-policy": found.eviction}
     settings = [f"appendonly={'yes' if found.appendonly else 'no'}"]
-    settings += [f"{name}={value or 'not told'}" for name, value in told.items()]
+    settings += [f"{name}={value or 'not known'}" for name, value in known.items()]
     return {
         "server": f"Redis {found.version}",
         "schema": f"keys that start with {prefix}:, format {FORMAT}",

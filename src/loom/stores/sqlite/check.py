@@ -39,7 +39,7 @@ def check(db: Database, *, repair: bool) -> IndexDifference:
     What cannot be read is left out of the comparison, and removed by a repair. Where the file itself is broken, that
     is said of each user whom it concerns; nothing is repaired then.
     """
-    problems = [str(said) for (said,) in rows(db, "PRAGMA integrity_check") if said != "ok"]
+    problems = [str(problem) for (problem,) in rows(db, "PRAGMA integrity_check") if problem != "ok"]
     problems += [f"{table}: a row points to nothing" for table, *_ in rows(db, "PRAGMA foreign_key_check")]
     found: list[UserDifference] = []
     damaged: list[str] = []
