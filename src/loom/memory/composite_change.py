@@ -1,4 +1,4 @@
-"""One change over several stores: what it does to each, and how it is taken back."""
+"""One transaction over several stores: its part in each, and how it is undone."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Location(NamedTuple):
 
 @dataclass(slots=True)
 class Change:
-    """What is done to one store: deletions, then records, keys and vectors. `leave` goes when all of it is safe."""
+    """The part of one store: deletions, then records, keys and vectors. `leave` goes when all of it is safe."""
 
     delete: list[str] = field(default_factory=list[str])
     put: list[Record] = field(default_factory=list[Record])
@@ -86,7 +86,7 @@ async def records_in(store: MemoryStore, user: Scope, ids: Iterable[str]) -> dic
 
 @asynccontextmanager
 async def set_back_on_error(user: Scope, at: Mapping[str, Location], changes: Changes) -> AsyncGenerator[None]:
-    """What the body does to these stores is taken back if it fails, or is cancelled."""
+    """Undo what the body does to these stores if it fails or is cancelled."""
     before: dict[Part, dict[str, FoundBy]] = {}
     for part, change in changes.items():
         old = [id for id in change.ids() if id in at and at[id].store is part]

@@ -266,7 +266,7 @@ class BaseMemoryStore(ABC):
         return tuple(await self._users(after, limit))
 
     async def describe(self) -> dict[str, str]:
-        """What this store is and what it guarantees, by label."""
+        """A description of this store and its guarantees, by label."""
         return await self._describe()
 
     async def aclose(self) -> None:
@@ -436,7 +436,7 @@ class LocalSearchStore(BaseMemoryStore):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a store keeps beside its users: its embedder, how many it had before, how many users were forgotten."""
+    """The state of a store beside its users: its embedder, how many it had before, how many users were forgotten."""
 
     bound: Bound | None = None
     rebinds: int = 0
@@ -463,7 +463,7 @@ class SimpleMemoryStore(LocalSearchStore):
 
     @abstractmethod
     async def _settings(self) -> Settings:
-        """What _save_settings() wrote last; Settings() before that."""
+        """The settings that were saved last; Settings() before that."""
 
     @abstractmethod
     async def _save_settings(self, settings: Settings) -> None: ...

@@ -1,4 +1,4 @@
-"""Making an index say what the truth says, and telling where it does not."""
+"""Comparing an index with the truth, and bringing it into step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a comparison of an index with what it indexes found."""
+"""The result of comparing an index with its records."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class Outbox:
             await self._truth.delete(OUTBOX, *done)
 
     async def marks(self) -> tuple[Mark, ...]:
-        """What is written down and not crossed out, the oldest first."""
+        """The marks that are not crossed out, the oldest first."""
         found: list[Mark] = []
         after: str | None = None
         while page := await self._truth.list(OUTBOX, after=after, limit=_PAGE):

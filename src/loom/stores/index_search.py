@@ -1,4 +1,4 @@
-"""Answering a query from two sides: words from the truth, nearness from the index, together or each for itself.
+"""Hybrid search: words from the truth, vectors from the index, as one list or as two.
 
 Together: each side gives its best first, deeper each time. What one side found is completed by asking the other for
 just that. It is enough when no record that neither side has shown can reach the last hit: its words score no more than
@@ -30,14 +30,14 @@ _PAGE = 500
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """What one side gave: scores by record, and the most that a record can score that is not among them."""
+    """The scores of one side by record, and the most that a record can score that is not among them."""
 
     scores: dict[str, float]
     rest: float | None
 
 
 class FindsNearest(Protocol):
-    """What an index is needed for here; every VectorStore does it."""
+    """The one call of an index that is needed here; every VectorStore has it."""
 
     async def search(
         self, scope: Scope, vector: Vector, *, limit: int = 10, where: Filter | None = None
@@ -90,7 +90,7 @@ async def search_apart(
 
 
 async def search_beside(truth: Truth, scope: Scope, query: Query, nearest: Mapping[str, float]) -> Sequence[Hit]:
-    """What SearchesBeside says, of any store: in one go where it can, otherwise step by step."""
+    """SearchesBeside for any store: in one call where it can, otherwise step by step."""
     if isinstance(truth, SearchesBeside):
         return await truth.search_beside(scope, query, nearest)
     by_words = await truth.search(scope, replace(query, vector=None))
@@ -125,7 +125,7 @@ def _most_of_the_rest(words: _Side, near: _Side) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class _Completed:
-    """What one side found, completed by the other."""
+    """The hits of one side, completed by the other."""
 
     truth: MemoryStore
     index: FindsNearest

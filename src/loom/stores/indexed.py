@@ -104,14 +104,14 @@ class IndexedStore(DelegatingStore):
         return (*await super().scrub(), *await self._in_index())
 
     async def _in_index(self) -> tuple[str, ...]:
-        """What of removed records is left in the index and its outbox, in words."""
+        """Remains of removed records in the index and its outbox, in words."""
         left = () if self.failure is None else (_STILL_INDEXED.format(why=self.failure),)
         if not left:
             await self._outbox.flush()  # a mark names the user
         return (*left, *((self._index.residue,) if self._index.residue else ()))
 
     async def _rewritten(self, scope: Scope, records: Sequence[Record]) -> list[str]:
-        """Those of these records that are there and say something else: the vector of the old text goes with it."""
+        """The ids of stored records that get another text: the vector of the old text goes with it."""
         texts = {record.id: record.text for record in records}
         found: list[str] = []
         for start in range(0, len(records), _PAGE):

@@ -1,4 +1,4 @@
-"""How like each of many vectors is to a query: exactly while they are few, by sketches when they are many.
+"""Cosines of many vectors to a query: exact while they are few, estimated by sketches when they are many.
 
 A sketch says on which side of 768 fixed planes a vector lies, in 96 bytes. Two vectors at an angle of `a` lie on
 different sides of a share `a / pi` of all planes, so the bits that differ tell the cosine, give or take a few

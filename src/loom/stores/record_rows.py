@@ -1,4 +1,4 @@
-"""Records and jobs as rows of SQL tables and back, and what else SQLite and Postgres say alike."""
+"""Records and jobs as rows of SQL tables, and other rules that SQLite and Postgres share."""
 
 from __future__ import annotations
 

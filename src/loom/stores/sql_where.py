@@ -56,7 +56,7 @@ class Dialect:
         return self._vague() if too_many or too_long else made
 
     def shown(self, seen: Condition, query: Query, now: datetime) -> Condition:
-        """What a query may return of what its scope sees, but for its filter."""
+        """The condition for the records that a query may return, but for its filter; `seen` is that of its scope."""
         parts, values = [seen.sql], seen.values
         if not query.archived:
             parts.append("r.archived_at IS NULL")

@@ -1,4 +1,4 @@
-"""What one user has, in memory: records with their keys and vectors, and jobs. Stores without an engine search it."""
+"""The data of one user in memory: records, keys, vectors and jobs, and a search for stores without an engine."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Keys: TypeAlias = Mapping[str, Mapping[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class RecordChange:
-    """What a write will do to the records of a user, checked in full: applying it cannot fail.
+    """The changes of a write to the records of a user, checked in full: applying them cannot fail.
 
     `deleted` are the ids it removes first; one that is in `records` too is put again, with nothing of the old record.
     """
@@ -45,7 +45,7 @@ class RecordChange:
 
 @dataclass(slots=True)
 class UserRecords:
-    """What one user has. Callers never share objects with it: records are copied on the way in and out.
+    """The records of one user. Callers never share objects with it: records are copied on the way in and out.
 
     `dimension` is the length of vectors, None while no embedder is bound.
     """
@@ -213,7 +213,7 @@ class UserRecords:
         return fits
 
     def _words(self, text: str) -> dict[str, Signal]:
-        """What the words of a text say, by the kind of key that they are in."""
+        """The scores of the words of a text, by the kind of key that they are in."""
         words = query_terms(text)
         found = {kind: index.scores(words, len(self.numbering)) for kind, index in sorted(self.indexes.items())}
         return {kind: Signal(scores, scores > 0) for kind, scores in found.items() if scores is not None}

@@ -1,4 +1,4 @@
-"""What the vector engines share: vectors as flat entries, the filters they understand, and an exact order of hits.
+"""Shared parts of the vector engines: vectors as flat entries, the filters they understand, and an exact order of hits.
 
 An engine is given text values under fixed keys and asked for equal ones, nothing else; whatever a filter says beyond
 that is decided here, on what comes back. So no character of an id, a name or a value means anything to an engine.
@@ -73,7 +73,7 @@ class VectorIndex(VectorStore, Protocol):
 
 
 class Found(NamedTuple):
-    """What an engine gave: its nearest entries, and whether it has no others."""
+    """The nearest entries of an engine, and whether it has no others."""
 
     entries: Sequence[Entry]
     is_all: bool
@@ -141,7 +141,7 @@ def entry_id(scope: Scope, id: str) -> str:
 
 
 def fields_of(scope: Scope, item: VectorItem) -> dict[str, str]:
-    """What an engine keeps beside a vector, all of it text."""
+    """The fields that an engine keeps beside a vector, all of it text."""
     found = {ID: item.id, _ATTRIBUTES: json.dumps(attributes_to_json(item.attributes))}
     if scope.session_id is not None:
         found[SESSION] = scope.session_id
@@ -152,14 +152,14 @@ def fields_of(scope: Scope, item: VectorItem) -> dict[str, str]:
 
 
 def entry_of(fields: Mapping[str, Any], score: float) -> Entry:
-    """What fields_of() wrote, as it was found."""
+    """The entry of the fields that fields_of() made."""
     written = fields[_ATTRIBUTES]
     attributes = {} if written == _NO_ATTRIBUTES else attributes_from_json(json.loads(written))
     return Entry(str(fields[ID]), fields.get(SESSION), attributes, round(min(1.0, max(-1.0, score)), _DIGITS))
 
 
 def wanted_by(scope: Scope, where: Filter | None) -> list[Wanted]:
-    """What an engine can be asked for; a filter may want more than that, never less."""
+    """The conditions for an engine: as much of a filter as engines understand."""
     session = [] if scope.session_id is None else [Wanted(SESSION, (scope.session_id,))]
     return [*session, *_pushed(where)]
 

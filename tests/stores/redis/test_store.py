@@ -96,7 +96,7 @@ class TestRedis(MemoryStoreSuite):
         await store.write(ALICE, jobs=[a_job()])
         with pytest.raises(UsageError, match="another key"):
             await store.write(ALICE, jobs=[a_job(key="other")])
-        with pytest.raises(UsageError, match="no JSON object"):
+        with pytest.raises(UsageError, match="not a JSON object"):
             await store.write(ALICE, put=[an_episode()], jobs=[a_job("j2", payload={"x": object()})])
         assert await store.count(ALICE) == 0
 

@@ -74,7 +74,7 @@ class ChromaVectorStore:
     # -- whose vectors these are --------------------------------------------------------------------------
 
     async def bind(self, identity: str, dimension: int) -> None:
-        """Say which embedder the vectors come from; the same again is a no-op."""
+        """Name the embedder that the vectors come from; the same again changes nothing."""
         check_embedder(identity, dimension)
         known = await self._binding()
         if known is not None:

@@ -30,7 +30,7 @@ _INLINE_NUMBERS = 2_000_000
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """What is known of one row; `id`, `session_id` and `attributes` are what a filter may ask for."""
+    """The entry of one row; `id`, `session_id` and `attributes` are what a filter may ask for."""
 
     id: str
     session_id: str | None
@@ -49,7 +49,7 @@ class InMemoryVectorStore:
         self._users: dict[tuple[str, str], _Table] = {}
 
     async def bind(self, identity: str, dimension: int) -> None:
-        """Say which embedder the vectors come from; the same again is a no-op."""
+        """Name the embedder that the vectors come from; the same again changes nothing."""
         if self._identity is not None and self._identity != identity:
             raise EmbedderMismatch(self._identity, identity)
         if dimension < 1:

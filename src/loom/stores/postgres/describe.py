@@ -1,4 +1,4 @@
-"""What a server is and what it guarantees, in words, as it is at this moment."""
+"""The description of a Postgres store and its guarantees, as the server is set up now."""
 
 from __future__ import annotations
 

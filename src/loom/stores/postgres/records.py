@@ -58,7 +58,7 @@ class _Write(NamedTuple):
 
 
 async def epoch(db: Database, scope: Scope) -> str:
-    """What changes whenever text of the user goes: a count of removals, or for no user that of forgotten users."""
+    """A token that changes whenever text of the user is removed; for an unknown user, when any user is forgotten."""
     found = await one(db, "SELECT life, removed FROM users WHERE owner = %s", owner_of(scope))
     if found is not None:
         return f"{found[0]}.{found[1]}"
@@ -147,7 +147,7 @@ def _fields(owner: UUID, number: int, record: Record) -> dict[str, Any]:
 
 
 def _newest(records: Sequence[Record], stored: Mapping[str, Record]) -> dict[str, Record]:
-    """What is to be written under each id: the last of the batch, if each could follow the one before it."""
+    """The record to write under each id: the last of the batch, if each could follow the one before it."""
     wanted: dict[str, Record] = {}
     for record in records:
         if isinstance(record, WorkingBlock):

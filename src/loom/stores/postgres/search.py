@@ -35,7 +35,7 @@ _COSINE = f"(SELECT {COSINE} FROM vectors AS v WHERE v.owner = %s AND v.number =
 
 
 class Known(NamedTuple):
-    """What a search begins with: how many numbers the user has, the dimension of vectors, if there is an index."""
+    """The start of a search: how many numbers the user has, the dimension of vectors, whether an index is used."""
 
     size: int | None
     dimension: int | None
@@ -115,7 +115,7 @@ def _vector(known: Known, vector: Vector) -> Packed:
 
 
 async def _first(request: _Request) -> list[Hit]:
-    """What a query that names nothing returns: the first by id."""
+    """The hits of a query without words or vector: the first by id."""
     db, _, _, query, shown, values = request
     fits = condition(query.where)
     sql = f"SELECT {SELECTED} FROM records AS r WHERE {shown} AND {fits.sql} ORDER BY r.id"

@@ -1,4 +1,4 @@
-"""The vectors of records: whose they are, setting, handing over and exchanging them."""
+"""The vectors of records: their embedder, writing, reading and replacing them."""
 
 # ruff: noqa: S608 - only names of columns and conditions of this package stand in SQL; every value is bound
 

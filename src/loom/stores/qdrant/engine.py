@@ -1,4 +1,4 @@
-"""What the vector store asks of a Qdrant engine, in words that are no engine's own."""
+"""The port of a Qdrant engine: the calls that the vector store makes."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ class QdrantVectorStore:
     # -- whose vectors these are --------------------------------------------------------------------------
 
     async def bind(self, identity: str, dimension: int) -> None:
-        """Say which embedder the vectors come from; the same again is a no-op."""
+        """Name the embedder that the vectors come from; the same again changes nothing."""
         check_embedder(identity, dimension)
         known = await self._binding() or await self._create(identity, dimension)
         check_binding(known, identity, dimension)

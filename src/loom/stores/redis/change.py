@@ -71,7 +71,7 @@ class Transaction:
         )
 
     async def epoch(self) -> str:
-        """What changes whenever text of the user goes; the change depends on it."""
+        """A token that changes whenever text of the user is removed; the transaction depends on it."""
         user, others = await self.read((self.user.meta, _OF_USER), (self.store.forgotten, [FORGOTTEN]))
         if DELETED in user:
             del self._checks[self.store.forgotten, id_bytes(FORGOTTEN)]

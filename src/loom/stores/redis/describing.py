@@ -1,4 +1,4 @@
-"""What a Redis store is and what it guarantees, in words, as the server is set up now."""
+"""The description of a Redis store and its guarantees, as the server is set up now."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ISOLATION = (
 
 
 def server_labels(found: Guarantees, prefix: str) -> dict[str, str]:
-    """What holds for whatever is kept on the server."""
+    """The labels that hold for every store on the server."""
     known = {"appendfsync": found.appendfsync, "maxmemory-policy": found.eviction}
     settings = [f"appendonly={'yes' if found.appendonly else 'no'}"]
     settings += [f"{name}={value or 'not known'}" for name, value in known.items()]

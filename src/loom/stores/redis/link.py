@@ -135,7 +135,7 @@ class RedisConnection:
         return self._searches
 
     async def guarantees(self) -> Guarantees:
-        """What the server says of itself."""
+        """The guarantees of the server, read from it."""
         return await self._ask(await self._opened())
 
     async def aclose(self) -> None:

@@ -1,4 +1,4 @@
-"""What the keys in Redis are called.
+"""The names of keys in Redis.
 
 A user is named in a key by a digest of their scope, whose parts carry their lengths: no character of an id can move a
 boundary, end a key early or stand for another user, and no name is ever searched for by a pattern.
@@ -21,8 +21,8 @@ class _Key:
     def __set_name__(self, _: type, name: str) -> None:
         self._name = name
 
-    def __get__(self, names: StoreNames | UserNames, _: type) -> str:
-        return names.of(self._name)
+    def __get__(self, names: StoreNames | UserNames | None, _: type) -> str:
+        return self._name if names is None else names.of(self._name)
 
 
 @dataclass(frozen=True, slots=True)

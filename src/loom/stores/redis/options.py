@@ -1,4 +1,4 @@
-"""What a Redis URL may say beside the address: `?durable=true&ttl=30d&ttl_l1=1h`."""
+"""Options in a Redis URL: `?durable=true&ttl=30d&ttl_l1=1h`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _YES_NO = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0
 
 
 class Options(NamedTuple):
-    """What was asked of a store: to refuse a server that may lose what it acknowledged, and how long things stay."""
+    """Options of a store: whether to refuse a server that may lose acknowledged writes, and how long episodes stay."""
 
     durable: bool = False
     ttl: Mapping[Layer | None, timedelta] = {}

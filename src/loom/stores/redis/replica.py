@@ -1,4 +1,4 @@
-"""A copy of what one user has, kept in step with the server: what searches look at.
+"""A local copy of one user's data, kept in step with the server, for searches.
 
 Redis holds the truth. A copy asks before every use what has changed since, in one call, and takes just that; so it
 answers as the server would at that moment, and a user who is asked about often costs one small question.
@@ -51,7 +51,7 @@ class LocalCopy:
 
     @property
     def binding(self) -> Binding | None:
-        """Whose vectors there are."""
+        """The embedder of the vectors."""
         return Binding.unpacked(self.life[1])
 
     def start_again(self, life: tuple[bytes, bytes | None]) -> None:
@@ -85,7 +85,7 @@ class LocalCopy:
             self.records.vectors.set(vectors)
 
     def drop(self, ids: Iterable[str]) -> None:
-        """Let go of records that are over; the server removes them in its own time."""
+        """Remove expired records; the server removes them in its own time."""
         self.records.apply(RecordChange({}, deleted=frozenset(ids)))
 
 
@@ -98,7 +98,7 @@ class LocalCopies:
         self._total = 0
 
     async def ask(self, scope: Scope, question: Callable[[UserRecords], _T]) -> _T:
-        """What the question says of the user's records as they are now."""
+        """The question's answer about the user's records as they are now."""
         digest = self._names.user(scope).digest
         copy = self._held.setdefault(digest, LocalCopy())
         self._held.move_to_end(digest)

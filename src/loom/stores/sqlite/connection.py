@@ -24,7 +24,7 @@ Row: TypeAlias = tuple[Any, ...]
 
 
 class Rows(Protocol):
-    """What a statement gives, row by row."""
+    """The rows of a statement, one by one."""
 
     def __iter__(self) -> Iterator[Row]: ...
 

@@ -20,7 +20,7 @@ _KEYS = "SELECT row, CAST(kind AS BLOB), kind, text FROM keys WHERE row >= ? AND
 
 @dataclass(slots=True)
 class Damage:
-    """What cannot be read of one user: rows of records, keys by row and kind, numbers of jobs; and that in words."""
+    """Unreadable data of one user: rows of records, keys by row and kind, numbers of jobs; and all of it in words."""
 
     records: set[int] = field(default_factory=set[int])
     keys: set[tuple[int, bytes]] = field(default_factory=set[tuple[int, bytes]])

@@ -1,4 +1,4 @@
-"""What a file says of itself."""
+"""The description of a SQLite store and its guarantees."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def durability(file: SqliteFile) -> str:
 
 
 def labels(db: Database) -> dict[str, str]:
-    """What is read from the file."""
+    """The labels that are read from the file."""
     found = one(db, "SELECT count(*), coalesce(sum(records), 0) FROM users") or (0, 0)
     vectors = one(db, "SELECT count(*) FROM vectors") or (0,)
     return {

@@ -137,7 +137,7 @@ def _numbers(found: Sequence[_Row]) -> Numbers:
 
 
 def _of(best: list[_Row], parts: list[Part], size: int) -> list[Part]:
-    """What the parts say of these rows, and of no others."""
+    """The parts, for these rows alone."""
     is_best = np.zeros(size, np.bool_)
     is_best[_numbers(best)] = True
     chosen = ((part, is_best[part.numbers]) for part in parts)

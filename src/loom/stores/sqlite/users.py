@@ -55,7 +55,7 @@ def make_user(db: Database, scope: Scope) -> int:
 
 
 def epoch_of(db: Database, scope: Scope) -> str:
-    """What changes whenever text of the user goes: a count of removals, or for no user that of forgotten users."""
+    """A token that changes whenever text of the user is removed; for an unknown user, when any user is forgotten."""
     found = one(
         db, "SELECT user, removed FROM users WHERE namespace = ? AND user_id = ?", scope.namespace, scope.user_id
     )

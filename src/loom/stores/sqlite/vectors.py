@@ -1,4 +1,4 @@
-"""The vectors of records, and what is held of them in memory to search them."""
+"""The vectors of records, and the cache that searches them."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ class _Held:
 
 
 class VectorCache:
-    """What is held in memory of the users searched last, at most `max_bytes` together. Safe to share between threads.
+    """The vectors of the users searched last, in memory, at most `max_bytes` together. Safe to share between threads.
 
     A user's vectors are kept whole while they are few, and are searched exactly; of many, only sketches are kept.
     """
