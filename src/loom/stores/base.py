@@ -479,7 +479,8 @@ class SimpleMemoryStore(LocalSearchStore):
     async def _user(self, scope: Scope, *, saves: bool = False) -> AsyncGenerator[UserState]:
         """The state of a user, in turn with others; saved after the body, unless that raised, if it `saves`."""
         async with self._turn(scope):
-            state, settings = await self._load(scope.for_user()) or UserState(), await self._settings()
+            user = scope if scope.session_id is None else scope.for_user()
+            state, settings = await self._load(user) or UserState(), await self._settings()
             if state.vectors_of != settings.rebinds:
                 state.records.vectors.clear()
                 state.vectors_of = settings.rebinds
@@ -489,9 +490,9 @@ class SimpleMemoryStore(LocalSearchStore):
                 state.records.life = settings.forgotten
             yield state
             if saves:
-                await self._keep(scope, state, had_records=had_records)
+                await self._keep(user, state, had_records=had_records)
 
-    async def _keep(self, scope: Scope, state: UserState, *, had_records: bool) -> None:
+    async def _keep(self, user: Scope, state: UserState, *, had_records: bool) -> None:
         if had_records and not state.records.records:
             # A user who came and went while another call prepared a write is not the user who was never there.
             async with self._turn(None):
@@ -500,7 +501,7 @@ class SimpleMemoryStore(LocalSearchStore):
             state.records = UserRecords()
         # Nothing of a user who has nothing is kept, their name included.
         is_empty = not (state.records.records or state.jobs or state.dead)
-        await self._save(scope.for_user(), None if is_empty else state)
+        await self._save(user, None if is_empty else state)
 
     async def _view(self, scope: Scope, question: Callable[[UserRecords], _T]) -> _T:
         async with self._user(scope) as state:
