@@ -528,15 +528,17 @@ class SimpleMemoryStore(LocalSearchStore):
     async def _forget(self, scope: Scope) -> Receipt:
         async with self._user(scope, saves=True) as state:
             gone = state.records.select(scope, None)
-            if scope.session_id is not None:
+            if scope.session_id is None:
+                state.records = UserRecords()  # much quicker than to take every word out of the index
+            else:
                 gone = [record for record in gone if isinstance(record, Episode)]
-            await self._apply(state.records, state.records.plan(scope, delete=[record.id for record in gone]))
-            jobs = [id for id, held in state.jobs.items() if scope.covers(held.job.scope)]
-            dead = [letter for letter in state.dead if scope.covers(letter.job.scope)]
-            state.jobs = {id: held for id, held in state.jobs.items() if id not in jobs}
-            state.dead = [letter for letter in state.dead if letter not in dead]
+                await self._apply(state.records, state.records.plan(scope, delete=[record.id for record in gone]))
+            before = len(state.jobs), len(state.dead)
+            state.jobs = {id: held for id, held in state.jobs.items() if not scope.covers(held.job.scope)}
+            state.dead = [letter for letter in state.dead if not scope.covers(letter.job.scope)]
+            jobs, dead = before[0] - len(state.jobs), before[1] - len(state.dead)
         kinds = Counter(record.kind for record in gone)
-        return Receipt(removed={**kinds, "job": len(jobs), "dead_letter": len(dead)})
+        return Receipt(removed={**kinds, "job": jobs, "dead_letter": dead})
 
     async def _prune(self, scope: Scope, layer: Layer, keep: int | None, before: datetime | None) -> Iterable[str]:
         async with self._user(scope, saves=True) as state:
