@@ -182,4 +182,4 @@ def test_a_file_that_is_not_a_database(tmp_path):
     line = [LOOM, "session", "list", "--store", "sqlite:./notes.db"]
     done = run_loom(line, cwd=tmp_path)
     assert done.returncode == 2
-    assert "is no sound SQLite file" in done.stderr
+    assert "is not a sound SQLite file" in done.stderr

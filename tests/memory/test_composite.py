@@ -195,12 +195,19 @@ class Crashing(InMemoryStore):
 
     left = None
 
-    def _apply(self, scope, shelf, change):
+    async def _write(self, scope, write):
+        self.count_down()
+        return await super()._write(scope, write)
+
+    async def _put_vectors(self, scope, vectors):
+        self.count_down()
+        await super()._put_vectors(scope, vectors)
+
+    def count_down(self):
         if self.left is not None:
             self.left -= 1
             if self.left < 0:
                 raise Crash
-        super()._apply(scope, shelf, change)
 
 
 MOVES = {

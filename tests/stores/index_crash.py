@@ -54,8 +54,8 @@ class Writer:
     async def say_what_was_left(self):
         left = await self.store.verify()
         if self.life % 2:
-            mended = await self.store.verify(repair=True)
-            assert mended.is_repaired is not left.is_equal
+            repaired = await self.store.verify(repair=True)
+            assert repaired.is_repaired is not left.is_equal
         await self.store.bind("crash:1:3", 3)
         seen = {"left in step" if left.is_equal else "left behind": 1}
         seen["lost"] = seen["back again"] = 0
@@ -65,7 +65,7 @@ class Writer:
             seen["back again"] += is_there is False and held is not None
         ids = await self.store._index.ids(ALICE)
         seen["doubled"] = len(ids) - len(set(ids))
-        seen["not mended"] = int(not (await self.store.verify()).is_equal or self.store.failure is not None)
+        seen["not repaired"] = int(not (await self.store.verify()).is_equal or self.store.failure is not None)
         if ids:
             (hit,) = await self.store.search(ALICE, Query(vector=vector_of(ids[0]), limit=1))
             seen["wrong answers"] = int(hit.item.id != ids[0])

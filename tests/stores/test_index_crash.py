@@ -24,7 +24,7 @@ def test_killed_processes_lose_nothing_and_the_index_is_mended(engine, tmp_path)
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     seen = json.loads(done.stdout)
-    bad = ("lost", "back again", "doubled", "not mended", "wrong answers")
+    bad = ("lost", "back again", "doubled", "not repaired", "wrong answers")
     assert {name: seen[name] for name in bad} == dict.fromkeys(bad, 0)
     assert seen["acknowledged"] >= KILLS
     assert seen.get("left in step", 0) + seen.get("left behind", 0) == KILLS + 1

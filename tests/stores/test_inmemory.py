@@ -40,7 +40,7 @@ class TestInMemory(MemoryStoreSuite):
         await store.put_keys(ALICE, {"e1": {"around": "zeppelin"}})
         await store.delete(ALICE, "e1")
         await store.get(ALICE, "e1")
-        assert store._shelves == {}
+        assert store._states == {}
 
     async def test_scores_are_those_of_bm25(self, store):
         # N=2, n=1, tf=1, 1 of 3 words against an average of 2: idf ln(1 + 1.5/1.5), tf 2.2 / (1 + 1.2 * 0.625)
@@ -65,7 +65,7 @@ class TestInMemory(MemoryStoreSuite):
         now = clock.now()
         with pytest.raises(UsageError, match="limit=0"):
             await store.list(ALICE, limit=0)
-        with pytest.raises(UsageError, match="over at once"):
+        with pytest.raises(UsageError, match="ends before it starts"):
             await store.lease(now=now, until=now)
         with pytest.raises(UsageError, match="keep=-1"):
             await store.prune(ALICE, layer=1, keep=-1)

@@ -100,7 +100,7 @@ async def test_a_newer_file_is_refused_with_both_versions(tmp_path):
 async def test_what_is_no_database_is_refused(tmp_path):
     path = tmp_path / "notes.txt"
     path.write_text("not a database " * 100)
-    with pytest.raises(StoreError, match="no sound SQLite file"):
+    with pytest.raises(StoreError, match="not a sound SQLite file"):
         await SqliteStore(path).count(ALICE)
     with pytest.raises(StoreUnavailable, match="cannot be opened"):
         await SqliteStore(tmp_path / "no" / "folder.db").count(ALICE)

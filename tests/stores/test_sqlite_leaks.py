@@ -55,7 +55,7 @@ LEAKS = {
         ("u.namespace = ? AND u.user_id = ?", "u.namespace <> -? AND u.user_id <> -?"),
         NON_INTERFERENCE,
     ),
-    "shares the keys of jobs": (everybodys("FROM jobs WHERE user = ? AND key = ?"), NON_INTERFERENCE),
+    "shares the keys of jobs": (everybodys("SELECT key, id FROM jobs WHERE user = ?"), NON_INTERFERENCE),
     "touches everybody's": (everybodys("coalesce(accessed_at, ?)) WHERE r.user = ?"), NON_INTERFERENCE),
     "prunes everybody's": (everybodys("FROM records AS r WHERE r.user = ? AND r.layer = ?"), NON_INTERFERENCE),
     "forgets those who came later": (

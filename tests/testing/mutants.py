@@ -9,13 +9,23 @@ import anyio
 from loom.core.record import Episode, Fact, Receipt, WorkingBlock
 from loom.core.scope import Scope
 from loom.stores.inmemory import InMemoryStore
-from loom.stores.inmemory.jobs import JobBook
+from loom.stores.user_records import HeldJob, UserState
 
 
 async def everybody(store, call):
     """What a call gives that forgot whose records it may see: those of all users."""
-    scopes = [Scope(*owner) for owner in store._shelves]
+    scopes = [Scope(*owner) for owner in store._states]
     return [await call(scope) for scope in scopes]
+
+
+def state_of(store, scope):
+    """The state of a user, which is made if need be."""
+    return store._states.setdefault((scope.namespace, scope.user_id), UserState())
+
+
+def records_of(store, scope):
+    """The records of a user, as the store holds them."""
+    return state_of(store, scope).records
 
 
 class SearchesEverybody(InMemoryStore):
@@ -49,15 +59,15 @@ class DeletesEverybodys(InMemoryStore):
 class ForgetsEverybody(InMemoryStore):
     async def forget(self, scope):
         receipt = await super().forget(scope)
-        self._shelves.clear()
+        self._states.clear()
         return receipt
 
 
 class ForgetsPrefixes(InMemoryStore):
     async def forget(self, scope):
         receipt = await super().forget(scope)
-        for owner in [o for o in self._shelves if o[1].startswith(scope.user_id) and o[0] == scope.namespace]:
-            del self._shelves[owner]
+        for owner in [o for o in self._states if o[1].startswith(scope.user_id) and o[0] == scope.namespace]:
+            del self._states[owner]
         return receipt
 
 
@@ -72,11 +82,11 @@ class _OtherOwner(InMemoryStore):
     def owner(self, scope):
         raise NotImplementedError
 
-    def _shelf(self, scope):
-        return super()._shelf(self.owner(scope))
+    async def _load(self, user):
+        return await super()._load(self.owner(user))
 
-    def _keep(self, scope, shelf):
-        super()._keep(self.owner(scope), shelf)
+    async def _save(self, user, state):
+        await super()._save(self.owner(user), state)
 
 
 class FoldsCase(_OtherOwner):
@@ -106,7 +116,7 @@ class DropsTheNamespace(_OtherOwner):
 
 class SharesIds(InMemoryStore):
     async def put(self, scope, *records):
-        for owner in [o for o in self._shelves if o != (scope.namespace, scope.user_id)]:
+        for owner in [o for o in self._states if o != (scope.namespace, scope.user_id)]:
             await self.delete(Scope(*owner), *(record.id for record in records))
         await super().put(scope, *records)
 
@@ -115,7 +125,7 @@ class SharesStatistics(InMemoryStore):
     """Scores depend on how many records everybody has."""
 
     async def search(self, scope, query):
-        total = sum(len(shelf.records) for shelf in self._shelves.values())
+        total = sum(len(state.records.records) for state in self._states.values())
         hits = await super().search(scope, query)
         return tuple(
             replace(hit, score=hit.score * total, why={k: v * total for k, v in hit.why.items()}) for hit in hits
@@ -161,7 +171,7 @@ class IgnoresKnownAt(InMemoryStore):
 class OrdersByArrival(InMemoryStore):
     async def search(self, scope, query):
         hits = await super().search(scope, query)
-        arrival = list(self._shelf(scope).records)
+        arrival = list(records_of(self, scope).records)
         return tuple(sorted(hits, key=lambda hit: (-hit.score, arrival.index(hit.item.id))))
 
 
@@ -185,12 +195,9 @@ class KeepsTheOldest(InMemoryStore):
 class IgnoresVersions(InMemoryStore):
     async def put(self, scope, *records):
         await super().put(scope, *(r for r in records if not isinstance(r, WorkingBlock)))
-        shelf = self._shelf(scope)
         for block in records:
             if isinstance(block, WorkingBlock):
-                shelf.records[block.id] = block
-        if shelf.records:
-            self._shelves[scope.namespace, scope.user_id] = shelf
+                records_of(self, scope).records[block.id] = block
 
 
 class LosesMicroseconds(InMemoryStore):
@@ -202,7 +209,7 @@ class LosesMicroseconds(InMemoryStore):
 class HandsOutItsOwn(InMemoryStore):
     async def get(self, scope, id):
         await super().get(scope, id)
-        return self._shelf(scope).records.get(id)
+        return records_of(self, scope).records.get(id)
 
 
 class PagesFromAfterOn(InMemoryStore):
@@ -229,41 +236,39 @@ class PrunesByDeleting(InMemoryStore):
 
 class KeysSurviveDelete(InMemoryStore):
     async def delete(self, scope, *ids):
-        keys = {id: dict(texts) for id, texts in self._shelf(scope).keys.items()}
+        keys = {id: dict(texts) for id, texts in records_of(self, scope).keys.items()}
         deleted = await super().delete(scope, *ids)
-        shelf = self._shelf(scope)
-        self._shelves[scope.namespace, scope.user_id] = shelf
         for id, texts in keys.items():
-            shelf._set_keys(id, texts)
+            records_of(self, scope)._set_keys(id, texts)
         return deleted
 
 
 class VectorsSurviveDelete(InMemoryStore):
     async def delete(self, scope, *ids):
-        vectors = self._shelf(scope).vectors
-        self.left = {id: vectors.get(id) for id in vectors.ids}
+        user = records_of(self, scope)
+        self.left = {id: user.vectors.get(id) for id in user.records if id in user.vectors}
         return await super().delete(scope, *ids)
 
     async def put(self, scope, *records):
         await super().put(scope, *records)
-        self._shelf(scope).vectors.set(getattr(self, "left", {}))
+        records_of(self, scope).vectors.set(getattr(self, "left", {}))
 
 
 class TakesAnyEmbedder(InMemoryStore):
     async def bind(self, identity, dimension):
-        self._bound = (identity, dimension)
+        self._set = replace(self._set, bound=(identity, dimension))
 
 
 class KeepsOldVectors(InMemoryStore):
     async def rebind(self, identity, dimension):
-        changed = self._bound != (identity, dimension)
-        self._bound = (identity, dimension)
+        changed = self._set.bound != (identity, dimension)
+        self._set = replace(self._set, bound=(identity, dimension))
         return changed
 
 
 class StartsAnew(InMemoryStore):
     async def rebind(self, identity, dimension):
-        self._bound = None
+        self._set = replace(self._set, bound=None)
         return await super().rebind(identity, dimension)
 
 
@@ -275,9 +280,9 @@ class ContinuesByIdAlone(InMemoryStore):
 
 class JobsSurviveForget(InMemoryStore):
     async def forget(self, scope):
-        jobs, self._jobs = self._jobs, JobBook()
+        jobs = dict(state_of(self, scope).jobs)
         receipt = await super().forget(scope)
-        self._jobs = jobs
+        state_of(self, scope).jobs = jobs
         return receipt
 
 
@@ -287,29 +292,17 @@ class ReceiptsSayNothing(InMemoryStore):
         return Receipt(removed={"episode": 0})
 
 
-class _FreeLeases(JobBook):
-    def lease(self, now, until, limit, scope, kinds):
-        for held in itertools.chain.from_iterable(user.values() for user in self._open.values()):
-            held.until = None
-        return super().lease(now, until, limit, scope, kinds)
-
-
 class LeasesTwice(InMemoryStore):
-    def __init__(self, *, clock=None):
-        super().__init__(clock=clock)
-        self._jobs = _FreeLeases()
-
-
-class _AnyToken(JobBook):
-    def _held(self, lease):
-        open_jobs = self._open.get((lease.job.scope.namespace, lease.job.scope.user_id), {})
-        return open_jobs.get(lease.job.id) or super()._held(lease)
+    async def lease(self, **asked):
+        for state in self._states.values():
+            state.jobs = {id: replace(held, until=None) for id, held in state.jobs.items()}
+        return await super().lease(**asked)
 
 
 class TakesLateFinishes(InMemoryStore):
-    def __init__(self, *, clock=None):
-        super().__init__(clock=clock)
-        self._jobs = _AnyToken()
+    async def finish(self, lease, **effects):
+        held = state_of(self, lease.job.scope).jobs.get(lease.job.id)
+        await super().finish(lease if held is None else replace(lease, token=held.token), **effects)
 
 
 class WritesJobsFirst(InMemoryStore):
@@ -322,7 +315,7 @@ class WritesJobsFirst(InMemoryStore):
 class QueuesTwice(InMemoryStore):
     async def write(self, scope, *, jobs=(), **more):
         await super().write(scope, **more)
-        self._jobs.add(jobs)
+        state_of(self, scope).jobs |= {job.id: HeldJob(job) for job in jobs}
         return len(jobs)
 
 

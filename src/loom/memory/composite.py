@@ -1,4 +1,4 @@
-"""Memory over several stores: what is at hand in a fast one, what is known in a durable one."""
+"""Memory over several stores: recent episodes in a fast one, everything else in a durable one."""
 
 from __future__ import annotations
 

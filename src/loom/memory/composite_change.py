@@ -1,4 +1,4 @@
-"""One change over several stores: what it does to each, and how it is taken back."""
+"""One transaction over several stores: its part in each, and how it is undone."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from loom.protocols.memory_store import (
     Reembeds,
     Touches,
 )
-from loom.protocols.whole_store import ListsUsers, WholeStore
+from loom.protocols.whole_store import ListsUsers
 
 _PAGE = 500
 
@@ -33,12 +33,7 @@ class Part(MemoryStore, Prunes, Touches, KeepsVectors, Reembeds, KeepsKeys, Hand
     """A store that can keep a layer: every power but jobs."""
 
 
-@runtime_checkable
-class Truth(Part, WholeStore, Protocol):
-    """A store that can be the truth: every power."""
-
-
-class Placed(NamedTuple):
+class Location(NamedTuple):
     """A record and the store it is in."""
 
     store: Part
@@ -47,7 +42,7 @@ class Placed(NamedTuple):
 
 @dataclass(slots=True)
 class Change:
-    """What is done to one store: deletions, then records, keys and vectors. `leave` goes when all of it is safe."""
+    """The part of one store: deletions, then records, keys and vectors. `leave` goes when all of it is safe."""
 
     delete: list[str] = field(default_factory=list[str])
     put: list[Record] = field(default_factory=list[Record])
@@ -78,7 +73,7 @@ class Change:
 Changes: TypeAlias = dict[Part, Change]
 
 
-async def held(store: MemoryStore, user: Scope, ids: Iterable[str]) -> dict[str, Record]:
+async def records_in(store: MemoryStore, user: Scope, ids: Iterable[str]) -> dict[str, Record]:
     """Those of these records that a store has."""
     wanted = list(dict.fromkeys(ids))
     found: dict[str, Record] = {}
@@ -90,8 +85,8 @@ async def held(store: MemoryStore, user: Scope, ids: Iterable[str]) -> dict[str,
 
 
 @asynccontextmanager
-async def set_back_on_error(user: Scope, at: Mapping[str, Placed], changes: Changes) -> AsyncGenerator[None]:
-    """What the body does to these stores is taken back if it fails, or is cancelled."""
+async def set_back_on_error(user: Scope, at: Mapping[str, Location], changes: Changes) -> AsyncGenerator[None]:
+    """Undo what the body does to these stores if it fails or is cancelled."""
     before: dict[Part, dict[str, FoundBy]] = {}
     for part, change in changes.items():
         old = [id for id in change.ids() if id in at and at[id].store is part]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter, defaultdict
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import datetime
@@ -12,24 +13,25 @@ from typing import TypeAlias, TypeVar
 
 from loom.core.filter import Filter
 from loom.core.hit import Hit, rank_key
-from loom.core.record import Episode, Fact, Layer, Receipt, Record, WorkingBlock
+from loom.core.record import Episode, Layer, Receipt, Record
 from loom.core.scope import Scope
 from loom.errors import StaleWrite, UsageError
-from loom.memory import composite_whole
-from loom.memory.composite_change import Change, Changes, Part, Placed, Truth, held, set_back_on_error
+from loom.memory.composite_change import Change, Changes, Location, Part, records_in, set_back_on_error
 from loom.memory.locks import Locks
 from loom.protocols.embedder import Vector
-from loom.protocols.jobs import DeadLetter, Job, KeepsJobs, Lease
-from loom.protocols.memory_store import FoundBy, Query, Scrubs, SeesSessions
+from loom.protocols.jobs import KeepsJobs
+from loom.protocols.memory_store import FoundBy, Query, Scrubs
+from loom.protocols.whole_store import Describes
+from loom.stores.base import Bound, Write, Written, owner
+from loom.stores.delegating import DelegatingStore, Truth
+from loom.stores.user_records import sees
 
 _T = TypeVar("_T")
-_RECORD = Episode | Fact | WorkingBlock
-_Keys: TypeAlias = Mapping[str, Mapping[str, str]]
 _Commit: TypeAlias = Callable[[Change], Awaitable[_T]]
 _BETWEEN = "|"
 
 
-class CompositeStore:
+class CompositeStore(DelegatingStore):
     """Keeps the live episodes of some layers in stores of their own, and everything else in the truth.
 
     The truth has the other layers, the archive, facts, blocks and jobs. A record that changes its layer, or is
@@ -37,7 +39,7 @@ class CompositeStore:
     crash leaves twice is one record all the same: the copy in the truth counts, or else that of the higher layer.
 
     A write goes to the layers first and to the truth last. If the truth refuses it, the layers are set back; a crash
-    in between may leave records of a write that nobody was told about. What was acknowledged is as durable as the
+    in between may leave records of a write that was never acknowledged. What was acknowledged is as durable as the
     store of its layer.
 
     Hits of all stores are ordered by their scores as they are. A store weighs words by its own texts, so a rare word
@@ -51,36 +53,34 @@ class CompositeStore:
             if not isinstance(part, Part):  # pyright: ignore[reportUnnecessaryIsInstance]
                 label = Layer(layer).label
                 raise UsageError(f"{type(part).__name__} cannot keep {label}: that needs every power but jobs")
-        self._truth = truth
+        super().__init__(truth)
         self._layers: dict[Layer, Part] = {Layer(layer): part for layer, part in layers.items()}
         highest_first = [self._layers[layer] for layer in sorted(self._layers, reverse=True)]
         # The strongest first: of two copies of a record, that in the stronger store counts.
         self._stores: tuple[Part, ...] = tuple(dict.fromkeys([truth, *highest_first]))
         self._locks = Locks()
 
-    # -- reading: the truth comes last, so that what moves up meanwhile is seen there ----------------------
+    # -- reading: the truth comes last, so that a record that moves up meanwhile is seen there -------------
 
-    async def get(self, scope: Scope, id: str) -> Record | None:
-        """The record with this id, None where there is none."""
+    async def _get(self, scope: Scope, id: str) -> Record | None:
         found: Record | None = None
         for store in reversed(self._stores):
             found = await store.get(scope.for_user(), id) or found
-        return found if found is not None and _sees(scope, found) else None
+        return found if found is not None and sees(scope, found) else None
 
-    async def search(self, scope: Scope, query: Query) -> tuple[Hit, ...]:
-        """The best hits of all stores, best first."""
-        found = [hit for place in self._places() for hit in await self._search(place, scope, query)]
-        return tuple(sorted(found, key=rank_key)[: query.limit])
+    async def _search(self, scope: Scope, query: Query) -> Iterable[Hit]:
+        found = [hit for place in self._places() for hit in await self._search_at(place, scope, query)]
+        return sorted(found, key=rank_key)[: query.limit]
 
-    async def list(
-        self, scope: Scope, *, where: Filter | None = None, after: str | None = None, limit: int = 100
-    ) -> tuple[Record, ...]:
-        """Records in the order of their ids, from behind `after`."""
+    async def _search_apart(self, scope: Scope, query: Query, near: int) -> Iterable[Hit]:
+        # Over all stores, not the truth alone.
+        return await super(DelegatingStore, self)._search_apart(scope, query, near)
+
+    async def _list(self, scope: Scope, where: Filter | None, after: str | None, limit: int) -> Iterable[Record]:
         found = [record for place in self._places() for record in await self._page(place, scope, where, after, limit)]
-        return tuple(sorted(found, key=lambda record: record.id)[:limit])
+        return sorted(found, key=lambda record: record.id)[:limit]
 
-    async def count(self, scope: Scope, *, where: Filter | None = None) -> int:
-        """How many records there are."""
+    async def _count(self, scope: Scope, where: Filter | None) -> int:
         total = 0
         for place in self._places():
             counted = await self._stores[place].count(scope, where=where)
@@ -89,15 +89,14 @@ class CompositeStore:
             total += counted
         return total
 
-    async def found_by(self, scope: Scope, *ids: str) -> Mapping[str, FoundBy]:
-        """The keys and the vector of each of these records that is there."""
+    async def _found_by(self, scope: Scope, ids: Sequence[str]) -> Mapping[str, FoundBy]:
         found: dict[str, FoundBy] = {}
         for place in self._places():
             left = await self._left_over(place, scope, ids)
             found.update(await self._stores[place].found_by(scope, *(id for id in ids if id not in left)))
         return found
 
-    async def _search(self, place: int, scope: Scope, query: Query) -> Sequence[Hit]:
+    async def _search_at(self, place: int, scope: Scope, query: Query) -> Sequence[Hit]:
         limit = query.limit
         while True:
             hits = await self._stores[place].search(scope, replace(query, limit=limit))
@@ -119,17 +118,17 @@ class CompositeStore:
                 return shown[:limit]
             after = page[-1].id
 
-    async def _unembedded(
-        self, place: int, where: Filter | None, after: tuple[Scope, str] | None, limit: int
+    async def _unembedded_at(
+        self, place: int, where: Filter | None, after: tuple[Scope, str] | None, limit: int | None
     ) -> Sequence[tuple[Scope, Record]]:
         shown: list[tuple[Scope, Record]] = []
         while True:
-            page = await self._stores[place].unembedded(where=where, after=after, limit=limit)
+            page = await self._stores[place].unembedded(where=where, after=after, limit=limit or sys.maxsize)
             for scope, group in groupby(page, key=lambda one: one[0]):
                 records = [record for _, record in group]
                 left = await self._left_over(place, scope, [record.id for record in records])
                 shown += [(scope, record) for record in records if record.id not in left]
-            if len(page) < limit or len(shown) >= limit:
+            if limit is None or len(page) < limit or len(shown) >= limit:
                 return shown[:limit]
             after = (page[-1][0], page[-1][1].id)
 
@@ -138,70 +137,27 @@ class CompositeStore:
 
     async def _left_over(self, place: int, scope: Scope, ids: Sequence[str]) -> set[str]:
         """Which of the ids that a store has belong to a stronger one."""
-        return {id for store in self._stores[:place] for id in await held(store, scope.for_user(), ids)}
+        return {id for store in self._stores[:place] for id in await records_in(store, scope.for_user(), ids)}
 
     # -- writing ------------------------------------------------------------------------------------------
 
-    async def put(self, scope: Scope, *records: Record) -> None:
-        """Write the records, all or none."""
-        await self.write(scope, put=records)
-
-    async def put_keys(self, scope: Scope, keys: _Keys) -> None:
-        """Set keys: record id, then kind, then text; all or none."""
-        await self.write(scope, keys=keys)
-
-    async def epoch(self, scope: Scope) -> str:
-        """A token that changes whenever text of the scope's user is removed, in any of the stores."""
+    async def _epoch(self, scope: Scope) -> str:
         return _BETWEEN.join([await store.epoch(scope) for store in self._stores if isinstance(store, KeepsJobs)])
 
     async def _checked_epoch(self, scope: Scope, since: str | None) -> str | None:
         """The epoch of the truth alone, which its transaction checks again; refuses a write of another epoch."""
         if since is None:
             return None
-        if since != await self.epoch(scope):
+        if since != await self._epoch(scope):
             raise StaleWrite(scope.user_id)
         return since.partition(_BETWEEN)[0]  # the truth is the first of the stores
 
-    async def write(
-        self,
-        scope: Scope,
-        *,
-        put: Sequence[Record] = (),
-        delete: Sequence[str] = (),
-        keys: _Keys | None = None,
-        jobs: Sequence[Job] = (),
-        since: str | None = None,
-    ) -> int:
-        """Delete, put, set keys and queue jobs, in this order, all or none; returns how many jobs are new."""
+    async def _write(self, scope: Scope, write: Write) -> Written:
         async with self._changing(scope):
-            now = await self._checked_epoch(scope, since)
-            return await self._change(scope, put, delete, keys or {}, self._commit(scope, jobs, now))
+            since = await self._checked_epoch(scope, write.since)
+            return await self._change(scope, replace(write, since=since))
 
-    async def finish(
-        self,
-        lease: Lease,
-        *,
-        put: Sequence[Record] = (),
-        delete: Sequence[str] = (),
-        keys: _Keys | None = None,
-        jobs: Sequence[Job] = (),
-        since: str | None = None,
-    ) -> None:
-        """Apply what the job did and close it; a job it queues may have the same key."""
-        now: str | None = None
-
-        async def commit(change: Change) -> None:
-            await self._truth.finish(
-                lease, put=change.put, delete=change.delete, keys=change.keys, jobs=jobs, since=now
-            )
-
-        async with self._changing(lease.job.scope):
-            now = await self._checked_epoch(lease.job.scope, since)
-            await self._change(lease.job.scope, put, delete, keys or {}, commit)
-
-    async def put_vectors(self, scope: Scope, vectors: Mapping[str, Vector]) -> None:
-        """Set the vectors of records, by record id, all or none."""
-
+    async def _put_vectors(self, scope: Scope, vectors: dict[str, Vector]) -> None:
         async def commit(_: Change) -> None:
             await self._truth.put_vectors(scope, in_truth)
 
@@ -214,17 +170,7 @@ class CompositeStore:
                     changes[at[id].store].vectors[id] = vector
             await self._apply(scope, at, changes, commit)
 
-    async def delete(self, scope: Scope, *ids: str) -> int:
-        """Remove these records; returns how many were there."""
-        async with self._changing(scope):
-            at = await self._located(scope, ids)
-            there = [id for id, placed in at.items() if _sees(scope, placed.record)]
-            for store in self._stores:
-                await store.delete(scope.for_user(), *(id for id in there if at[id].store is store))
-            return len(there)
-
-    async def forget(self, scope: Scope) -> Receipt:
-        """Remove everything of a user, or the episodes and jobs of a session."""
+    async def _forget(self, scope: Scope) -> Receipt:
         removed: Counter[str] = Counter()
         pending: list[str] = []
         async with self._changing(scope):
@@ -232,114 +178,71 @@ class CompositeStore:
                 receipt = await store.forget(scope)
                 removed.update(receipt.removed)
                 pending += receipt.pending
-        return Receipt(removed=dict(removed), pending=tuple(pending))
+        return Receipt(removed=removed, pending=tuple(pending))
 
     async def scrub(self) -> tuple[str, ...]:
         """Leave no bytes of what was deleted in any store; returns what is pending, in words."""
         return tuple([left for store in self._stores if isinstance(store, Scrubs) for left in await store.scrub()])
 
-    async def saved_sessions(self, scope: Scope) -> int:
-        """How many conversations of the user are saved with the truth, where an agent puts them."""
-        return await self._truth.saved_sessions(scope) if isinstance(self._truth, SeesSessions) else 0
-
-    async def prune(
-        self, scope: Scope, *, layer: Layer, keep: int | None = None, before: datetime | None = None
-    ) -> tuple[str, ...]:
-        """Archive what exceeds `keep` records or was recorded before `before`; returns the ids."""
-        part = self._layers.get(Layer(layer), self._truth)
+    async def _prune(self, scope: Scope, layer: Layer, keep: int | None, before: datetime | None) -> Iterable[str]:
+        part = self._layers.get(layer, self._truth)
         async with self._changing(scope):
             pruned = await part.prune(scope, layer=layer, keep=keep, before=before)
             at = await self._located(scope, pruned)
             here = [id for id in pruned if at[id].store is part]
             if part is not self._truth:
-                await self._change(scope, [at[id].record for id in here], (), {}, self._commit(scope))
-            return tuple(here)
+                await self._change(scope, Write(put=[at[id].record for id in here]))
+            return here
 
-    async def touch(self, scope: Scope, *ids: str, at: datetime) -> None:
-        """Count one access of each episode."""
+    async def _touch(self, scope: Scope, ids: Sequence[str], at: datetime) -> None:
         async with self._changing(scope):
             for store in self._stores:
                 await store.touch(scope, *ids, at=at)
 
-    async def bind(self, identity: str, dimension: int) -> None:
-        """Say which embedder the vectors come from; the same again is a no-op."""
+    async def _bind(self, wanted: Bound) -> None:
         for store in self._stores:
-            await store.bind(identity, dimension)
+            await store.bind(*wanted)
 
-    async def rebind(self, identity: str, dimension: int) -> bool:
-        """Let go of another embedder's vectors and take this one's from now on; False if it was bound to it."""
-        return any([await store.rebind(identity, dimension) for store in self._stores])
+    async def _rebind(self, wanted: Bound) -> bool:
+        return any([await store.rebind(*wanted) for store in self._stores])
 
-    async def unembedded(
-        self, *, where: Filter | None = None, after: tuple[Scope, str] | None = None, limit: int = 100
-    ) -> tuple[tuple[Scope, Record], ...]:
-        """Records without a vector, by namespace, user and id."""
-        found = [one for place in self._places() for one in await self._unembedded(place, where, after, limit)]
-        return tuple(sorted(found, key=lambda one: (one[0].namespace, one[0].user_id, one[1].id))[:limit])
+    async def _unembedded(
+        self, where: Filter | None, after: tuple[Scope, str] | None, limit: int | None
+    ) -> Collection[tuple[Scope, Record]]:
+        found = [one for place in self._places() for one in await self._unembedded_at(place, where, after, limit)]
+        return sorted(found, key=lambda one: (*owner(one[0]), one[1].id))[:limit]
 
-    async def count_unembedded(self, *, where: Filter | None = None) -> int:
-        """How many records have no vector."""
-        total = 0
-        for place in self._places():
-            counted = await self._stores[place].count_unembedded(where=where)
-            if place and counted:
-                counted = len(await self._unembedded(place, where, None, counted))
-            total += counted
-        return total
+    async def _count_unembedded(self, where: Filter | None) -> int:
+        return await self._truth.count_unembedded(where=where) + sum(
+            [len(await self._unembedded_at(place, where, None, None)) for place in self._places() if place]
+        )
 
-    # -- as a whole ---------------------------------------------------------------------------------------
+    # -- the store ----------------------------------------------------------------------------------------
 
     @property
     def parts(self) -> Mapping[str, Part]:
-        """The stores by what they are for, the truth first."""
-        return composite_whole.named_parts(self._truth, self._layers)
+        """The stores by what they are for, the truth first; one that keeps several layers is named by all of them."""
+        labels: dict[Part, list[str]] = {self._truth: ["truth"]}
+        for layer in sorted(self._layers):
+            if self._layers[layer] is not self._truth:
+                labels.setdefault(self._layers[layer], []).append(layer.label.lower())
+        return {"+".join(names): part for part, names in labels.items()}
 
-    async def users(self, *, after: Scope | None = None, limit: int = 100) -> tuple[Scope, ...]:
-        """Users of whom something was written, by namespace and user, from behind `after`."""
-        return await composite_whole.all_users(self._stores, after, limit)
+    async def _users(self, after: Scope | None, limit: int) -> Iterable[Scope]:
+        found = {user for store in self._stores for user in await store.users(after=after, limit=limit)}
+        return sorted(found, key=owner)[:limit]
 
-    async def bound(self) -> tuple[str, int] | None:
-        """The embedder of the vectors and their dimension; None before bind()."""
-        return await self._truth.bound()
+    async def _describe(self) -> dict[str, str]:
+        return {
+            f"{name}.{label}": text
+            for name, part in self.parts.items()
+            if isinstance(part, Describes)
+            for label, text in (await part.describe()).items()
+        }
 
-    async def describe(self) -> dict[str, str]:
-        """What each part says of itself."""
-        return await composite_whole.described(self.parts)
-
-    async def aclose(self) -> None:
-        """Close all stores. Closing twice is allowed."""
+    async def _close(self) -> None:
         for store in self._stores:
             await store.aclose()
-
-    # -- jobs, which are the truth's ----------------------------------------------------------------------
-
-    async def lease(
-        self,
-        *,
-        now: datetime,
-        until: datetime,
-        limit: int = 1,
-        scope: Scope | None = None,
-        kinds: Sequence[str] | None = None,
-    ) -> tuple[Lease, ...]:
-        """Take jobs that are due, oldest first; of one user, and of some kinds, only, if these are given."""
-        return await self._truth.lease(now=now, until=until, limit=limit, scope=scope, kinds=kinds)
-
-    async def fail(self, lease: Lease, *, reason: str, now: datetime, retry_at: datetime | None) -> None:
-        """Put the job back for `retry_at`, or make it a dead letter."""
-        await self._truth.fail(lease, reason=reason, now=now, retry_at=retry_at)
-
-    async def dead_letters(self, scope: Scope) -> tuple[DeadLetter, ...]:
-        """The jobs of a user that were given up, the earliest first."""
-        return await self._truth.dead_letters(scope)
-
-    async def open_jobs(self, scope: Scope) -> tuple[Job, ...]:
-        """The open jobs of a user, by id."""
-        return await self._truth.open_jobs(scope)
-
-    async def pending(self, scope: Scope) -> int:
-        """How many jobs of a user are open."""
-        return await self._truth.pending(scope)
 
     # -- one change over several stores -------------------------------------------------------------------
 
@@ -349,15 +252,15 @@ class CompositeStore:
         async with self._locks.of(scope.for_user()):
             yield
 
-    async def _located(self, scope: Scope, ids: Iterable[str]) -> dict[str, Placed]:
+    async def _located(self, scope: Scope, ids: Iterable[str]) -> dict[str, Location]:
         """Where each of these records is; a copy that a crash left in a weaker store is deleted."""
-        at: dict[str, Placed] = {}
+        at: dict[str, Location] = {}
         wanted = list(ids)
         for store in self._stores:
-            found = await held(store, scope.for_user(), wanted)
+            found = await records_in(store, scope.for_user(), wanted)
             if left := [id for id in found if id in at]:
                 await store.delete(scope.for_user(), *left)
-            at.update({id: Placed(store, record) for id, record in found.items() if id not in at})
+            at.update({id: Location(store, record) for id, record in found.items() if id not in at})
         return at
 
     def _home(self, record: Record) -> Part:
@@ -365,44 +268,37 @@ class CompositeStore:
             return self._layers.get(record.layer, self._truth)
         return self._truth
 
-    def _store_of(self, at: Mapping[str, Placed], id: str) -> Part:
+    def _store_of(self, at: Mapping[str, Location], id: str) -> Part:
         return at[id].store if id in at else self._truth  # which refuses what is nowhere
 
-    def _commit(self, scope: Scope, jobs: Sequence[Job] = (), since: str | None = None) -> _Commit[int]:
-        async def commit(change: Change) -> int:
-            if change.is_empty() and not jobs and since is None:
-                return 0
-            return await self._truth.write(
-                scope, put=change.put, delete=change.delete, keys=change.keys, jobs=jobs, since=since
-            )
-
-        return commit
-
-    async def _change(
-        self, scope: Scope, put: Sequence[Record], delete: Sequence[str], keys: _Keys, commit: _Commit[_T]
-    ) -> _T:
+    async def _change(self, scope: Scope, write: Write) -> Written:
         """Delete, put and set keys, wherever the records are and belong."""
-        last = {record.id: record for record in put if isinstance(record, _RECORD)}  # pyright: ignore[reportUnnecessaryIsInstance]
-        at = await self._located(scope, [*delete, *last, *keys])
-        gone = [id for id in dict.fromkeys(delete) if id in at and _sees(scope, at[id].record)]
-        stays = {id: placed for id, placed in at.items() if id not in gone}
+        last = {record.id: record for record in write.put}
+        at = await self._located(scope, [*write.delete, *last, *write.keys])
+        gone = [id for id in dict.fromkeys(write.delete) if id in at and sees(scope, at[id].record)]
+        stays = {id: location for id, location in at.items() if id not in gone}
         changes: Changes = defaultdict(Change)
         for id in gone:
             old = at[id].store
             is_replaced = id in last and self._home(last[id]) is old
             (changes[old].delete if is_replaced or old is self._truth else changes[old].leave).append(id)
-        for record in put:
-            # What is no record goes to the truth, which refuses it.
-            changes[self._home(last.get(getattr(record, "id", ""), record))].put.append(record)
+        for record in write.put:
+            changes[self._home(last[record.id])].put.append(record)
         for record in last.values():
             if record.id in stays and stays[record.id].store is not self._home(record):
                 await self._move(scope, stays[record.id], record, changes)
-        for id, texts in keys.items():
+        for id, texts in write.keys.items():
             store = self._home(last[id]) if id in last else self._store_of(stays, id)
             changes[store].keys[id] = {**changes[store].keys.get(id, {}), **texts}
-        return await self._apply(scope, at, changes, commit)
 
-    async def _move(self, scope: Scope, old: Placed, record: Record, changes: Changes) -> None:
+        async def commit(change: Change) -> int:
+            in_truth = replace(write, put=change.put, delete=change.delete, keys=change.keys)
+            is_needed = write.closing or write.jobs or write.since is not None or not change.is_empty()
+            return (await super(CompositeStore, self)._write(scope, in_truth)).jobs if is_needed else 0
+
+        return Written(len(gone), await self._apply(scope, at, changes, commit))
+
+    async def _move(self, scope: Scope, old: Location, record: Record, changes: Changes) -> None:
         """A record changes its store with all that finds it; the vector of another text stays behind."""
         found = (await old.store.found_by(scope.for_user(), record.id))[record.id]
         new = changes[self._home(record)]
@@ -412,7 +308,7 @@ class CompositeStore:
             new.vectors[record.id] = found.vector
         changes[old.store].leave.append(record.id)
 
-    async def _apply(self, scope: Scope, at: Mapping[str, Placed], changes: Changes, commit: _Commit[_T]) -> _T:
+    async def _apply(self, scope: Scope, at: Mapping[str, Location], changes: Changes, commit: _Commit[_T]) -> _T:
         user, truth = scope.for_user(), changes.pop(self._truth, Change())
         async with set_back_on_error(user, at, changes):
             for part, change in changes.items():
@@ -424,8 +320,3 @@ class CompositeStore:
             if change.leave:
                 await store.delete(user, *change.leave)
         return done
-
-
-def _sees(scope: Scope, record: Record) -> bool:
-    """Whether the record lies inside the scope of its user; facts and blocks belong to no session."""
-    return scope.session_id is None or not isinstance(record, Episode) or record.session_id == scope.session_id

@@ -1,4 +1,4 @@
-"""Stored data that cannot be read: how a store notices, and what it says."""
+"""Errors of stored data that cannot be read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from loom.errors import LoomError, StoreError
 
 
 class DamagedData(StoreError):
-    """What was stored is not what is there. The store that reads it knows its place: see damage_error()."""
+    """Stored data was damaged. The store that reads it knows its place: see damage_error()."""
 
     def __init__(self, what: str) -> None:
         super().__init__(f"{what}; restore it from a copy")
@@ -67,7 +67,7 @@ def damage_error(place: str, error: Exception, *, verify: str | None = None) -> 
 
 @contextmanager
 def damage_at(place: str) -> Generator[None]:
-    """Say at which place it is that cannot be read."""
+    """Name the place in errors of unreadable data."""
     try:
         yield
     except DamagedData as error:

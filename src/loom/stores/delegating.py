@@ -1,21 +1,22 @@
-"""A memory store that hands every call to another: the ground for stores that add something to one."""
+"""A memory store that hands every call to another: the base of stores that add something to one."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Protocol, Self, TypeAlias, runtime_checkable
+from typing import Protocol, runtime_checkable
 
+from loom.core.clock import Clock
 from loom.core.filter import Filter
 from loom.core.hit import Hit
 from loom.core.record import Layer, Receipt, Record
 from loom.core.scope import Scope
 from loom.protocols.embedder import Vector
 from loom.protocols.jobs import DeadLetter, Job, Lease
-from loom.protocols.memory_store import FoundBy, Prunes, Query, Reembeds, Scrubs, SeesSessions, Touches
-from loom.protocols.whole_store import WholeStore
-
-Keys: TypeAlias = Mapping[str, Mapping[str, str]]
+from loom.protocols.memory_store import FoundBy, Prunes, Query, Reembeds, Scrubs, SearchesApart, SeesSessions, Touches
+from loom.protocols.whole_store import Describes, WholeStore
+from loom.stores.base import BaseMemoryStore, Bound, Write, Written
 
 
 @runtime_checkable
@@ -23,46 +24,43 @@ class Truth(WholeStore, Prunes, Touches, Reembeds, Protocol):
     """A store that can hold everything: every power, and a list of its users."""
 
 
-class DelegatingStore:
+class DelegatingStore(BaseMemoryStore):
     """Hands every call to the store below."""
 
-    def __init__(self, truth: Truth) -> None:
+    def __init__(self, truth: Truth, *, clock: Clock | None = None) -> None:
+        super().__init__(clock=clock)
         self._truth = truth
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.aclose()
-
-    async def put(self, scope: Scope, *records: Record) -> None:
-        """Write the records, all or none."""
-        await self._truth.put(scope, *records)
-
-    async def get(self, scope: Scope, id: str) -> Record | None:
-        """The record with this id, None where there is none."""
+    async def _get(self, scope: Scope, id: str) -> Record | None:
         return await self._truth.get(scope, id)
 
-    async def search(self, scope: Scope, query: Query) -> tuple[Hit, ...]:
-        """The best hits, best first."""
+    async def _search(self, scope: Scope, query: Query) -> Iterable[Hit]:
         return await self._truth.search(scope, query)
 
-    async def list(
-        self, scope: Scope, *, where: Filter | None = None, after: str | None = None, limit: int = 100
-    ) -> tuple[Record, ...]:
-        """Records in the order of their ids, from behind `after`."""
+    async def _search_apart(self, scope: Scope, query: Query, near: int) -> Iterable[Hit]:
+        if isinstance(self._truth, SearchesApart):
+            return await self._truth.search_apart(scope, query, near=near)
+        return await super()._search_apart(scope, query, near)
+
+    async def _list(self, scope: Scope, where: Filter | None, after: str | None, limit: int) -> Iterable[Record]:
         return await self._truth.list(scope, where=where, after=after, limit=limit)
 
-    async def count(self, scope: Scope, *, where: Filter | None = None) -> int:
-        """How many records there are."""
+    async def _count(self, scope: Scope, where: Filter | None) -> int:
         return await self._truth.count(scope, where=where)
 
-    async def delete(self, scope: Scope, *ids: str) -> int:
-        """Remove these records; returns how many were there."""
-        return await self._truth.delete(scope, *ids)
+    async def _found_by(self, scope: Scope, ids: Sequence[str]) -> Mapping[str, FoundBy]:
+        return await self._truth.found_by(scope, *ids)
 
-    async def forget(self, scope: Scope) -> Receipt:
-        """Remove everything of a user, or the episodes and jobs of a session."""
+    async def _write(self, scope: Scope, write: Write) -> Written:
+        put, delete, keys, jobs, since = write.put, write.delete, write.keys, write.jobs, write.since
+        if write.closing is not None:
+            await self._truth.finish(write.closing, put=put, delete=delete, keys=keys, jobs=jobs, since=since)
+            return Written()
+        if write == Write(delete=delete):
+            return Written(deleted=await self._truth.delete(scope, *delete))
+        return Written(jobs=await self._truth.write(scope, put=put, delete=delete, keys=keys, jobs=jobs, since=since))
+
+    async def _forget(self, scope: Scope) -> Receipt:
         return await self._truth.forget(scope)
 
     async def scrub(self) -> tuple[str, ...]:
@@ -73,112 +71,57 @@ class DelegatingStore:
         """How many conversations of the user are saved in the same place as the records."""
         return await self._truth.saved_sessions(scope) if isinstance(self._truth, SeesSessions) else 0
 
-    async def aclose(self) -> None:
-        """Finish writing and release the store. Closing twice is allowed."""
+    async def _describe(self) -> dict[str, str]:
+        return await self._truth.describe() if isinstance(self._truth, Describes) else {}
+
+    async def _close(self) -> None:
         await self._truth.aclose()
 
-    async def prune(
-        self, scope: Scope, *, layer: Layer, keep: int | None = None, before: datetime | None = None
-    ) -> tuple[str, ...]:
-        """Archive what exceeds `keep` records or was recorded before `before`; returns the ids."""
+    async def _prune(self, scope: Scope, layer: Layer, keep: int | None, before: datetime | None) -> Iterable[str]:
         return await self._truth.prune(scope, layer=layer, keep=keep, before=before)
 
-    async def touch(self, scope: Scope, *ids: str, at: datetime) -> None:
-        """Count one access of each episode."""
+    async def _touch(self, scope: Scope, ids: Sequence[str], at: datetime) -> None:
         await self._truth.touch(scope, *ids, at=at)
 
-    async def bind(self, identity: str, dimension: int) -> None:
-        """Say which embedder the vectors come from; the same again is a no-op."""
-        await self._truth.bind(identity, dimension)
-
-    async def put_vectors(self, scope: Scope, vectors: Mapping[str, Vector]) -> None:
-        """Set the vectors of records, by record id, all or none."""
-        await self._truth.put_vectors(scope, vectors)
-
-    async def rebind(self, identity: str, dimension: int) -> bool:
-        """Let go of another embedder's vectors and take this one's from now on; False if it was bound to it."""
-        return await self._truth.rebind(identity, dimension)
-
-    async def unembedded(
-        self, *, where: Filter | None = None, after: tuple[Scope, str] | None = None, limit: int = 100
-    ) -> tuple[tuple[Scope, Record], ...]:
-        """Records of all users without a vector, by namespace, user and id."""
-        return await self._truth.unembedded(where=where, after=after, limit=limit)
-
-    async def count_unembedded(self, *, where: Filter | None = None) -> int:
-        """How many records have no vector."""
-        return await self._truth.count_unembedded(where=where)
-
-    async def put_keys(self, scope: Scope, keys: Keys) -> None:
-        """Set keys: record id, then kind, then text; all or none."""
-        await self._truth.put_keys(scope, keys)
-
-    async def found_by(self, scope: Scope, *ids: str) -> Mapping[str, FoundBy]:
-        """The keys and the vector of each of these records that is there."""
-        return await self._truth.found_by(scope, *ids)
-
-    async def bound(self) -> tuple[str, int] | None:
-        """The embedder of the vectors and their dimension; None before bind()."""
+    async def _bound(self) -> Bound | None:
         return await self._truth.bound()
 
-    async def open_jobs(self, scope: Scope) -> tuple[Job, ...]:
-        """The open jobs of a user, by id."""
-        return await self._truth.open_jobs(scope)
+    async def _bind(self, wanted: Bound) -> None:
+        await self._truth.bind(*wanted)
 
-    async def users(self, *, after: Scope | None = None, limit: int = 100) -> tuple[Scope, ...]:
-        """Users of whom something was written, by namespace and user, from behind `after`."""
+    async def _rebind(self, wanted: Bound) -> bool:
+        return await self._truth.rebind(*wanted)
+
+    async def _put_vectors(self, scope: Scope, vectors: dict[str, Vector]) -> None:
+        await self._truth.put_vectors(scope, vectors)
+
+    async def _unembedded(
+        self, where: Filter | None, after: tuple[Scope, str] | None, limit: int | None
+    ) -> Collection[tuple[Scope, Record]]:
+        return await self._truth.unembedded(where=where, after=after, limit=limit or sys.maxsize)
+
+    async def _count_unembedded(self, where: Filter | None) -> int:
+        return await self._truth.count_unembedded(where=where)
+
+    async def _users(self, after: Scope | None, limit: int) -> Iterable[Scope]:
         return await self._truth.users(after=after, limit=limit)
 
-    async def epoch(self, scope: Scope) -> str:
-        """A token that changes whenever text of the scope's user is removed."""
+    async def _epoch(self, scope: Scope) -> str:
         return await self._truth.epoch(scope)
 
-    async def write(
-        self,
-        scope: Scope,
-        *,
-        put: Sequence[Record] = (),
-        delete: Sequence[str] = (),
-        keys: Keys | None = None,
-        jobs: Sequence[Job] = (),
-        since: str | None = None,
-    ) -> int:
-        """Delete, put, set keys and queue jobs, in this order, all or none; returns how many jobs are new."""
-        return await self._truth.write(scope, put=put, delete=delete, keys=keys, jobs=jobs, since=since)
-
-    async def lease(
-        self,
-        *,
-        now: datetime,
-        until: datetime,
-        limit: int = 1,
-        scope: Scope | None = None,
-        kinds: Sequence[str] | None = None,
-    ) -> tuple[Lease, ...]:
-        """Take jobs that are due, oldest first; of one user, and of some kinds, only, if these are given."""
+    async def _lease(
+        self, now: datetime, until: datetime, limit: int, scope: Scope | None, kinds: Sequence[str] | None
+    ) -> Iterable[Lease]:
         return await self._truth.lease(now=now, until=until, limit=limit, scope=scope, kinds=kinds)
 
-    async def finish(
-        self,
-        lease: Lease,
-        *,
-        put: Sequence[Record] = (),
-        delete: Sequence[str] = (),
-        keys: Keys | None = None,
-        jobs: Sequence[Job] = (),
-        since: str | None = None,
-    ) -> None:
-        """Apply what the job did and close it; a job it queues may have the same key."""
-        await self._truth.finish(lease, put=put, delete=delete, keys=keys, jobs=jobs, since=since)
-
-    async def fail(self, lease: Lease, *, reason: str, now: datetime, retry_at: datetime | None) -> None:
-        """Put the job back for `retry_at`, or make it a dead letter."""
+    async def _fail(self, lease: Lease, reason: str, now: datetime, retry_at: datetime | None) -> None:
         await self._truth.fail(lease, reason=reason, now=now, retry_at=retry_at)
 
-    async def dead_letters(self, scope: Scope) -> tuple[DeadLetter, ...]:
-        """The jobs of a user that were given up, the earliest first."""
+    async def _dead_letters(self, scope: Scope) -> Iterable[DeadLetter]:
         return await self._truth.dead_letters(scope)
 
-    async def pending(self, scope: Scope) -> int:
-        """How many jobs of a user are open."""
+    async def _open_jobs(self, scope: Scope) -> Collection[Job]:
+        return await self._truth.open_jobs(scope)
+
+    async def _pending(self, scope: Scope) -> int:
         return await self._truth.pending(scope)

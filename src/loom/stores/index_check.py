@@ -1,4 +1,4 @@
-"""Making an index say what the truth says, and telling where it does not."""
+"""Comparing an index with the truth, and bringing it into step."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def put_user_right(truth: Truth, index: VectorIndex, user: Scope) -> None:
     """Make the index say of one user what the truth says, and nothing at all of whom the truth does not know."""
     if not await truth.count(user):
         await index.forget(user)
-    # Also after that: he may have come back meanwhile.
+    # Also after that: the user may have come back meanwhile.
     differing = await _differing(truth, index, user)
     await bring_into_step(truth, index, user, [*differing.missing, *differing.wrong, *differing.extra])
 

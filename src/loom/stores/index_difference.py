@@ -1,4 +1,4 @@
-"""What a comparison of an index with what it indexes found."""
+"""The result of comparing an index with its records."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class UserDifference:
 
     @property
     def is_equal(self) -> bool:
-        """Whether there is no difference."""
+        """Whether the two agree."""
         return not (self.missing or self.extra or self.wrong)
 
 

@@ -25,7 +25,7 @@ _PAGE = 100
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What may differ: these vectors of a user, all of his without ids, or those of everybody without a user."""
+    """What may differ: these vectors of a user, all of theirs without ids, or those of all users without a user."""
 
     id: str
     at: datetime
@@ -61,7 +61,7 @@ class Outbox:
             await self._truth.delete(OUTBOX, *done)
 
     async def marks(self) -> tuple[Mark, ...]:
-        """What is written down and not crossed out, the oldest first."""
+        """The marks that are not crossed out, the oldest first."""
         found: list[Mark] = []
         after: str | None = None
         while page := await self._truth.list(OUTBOX, after=after, limit=_PAGE):
@@ -72,14 +72,14 @@ class Outbox:
 
 def _record(mark: Mark) -> Episode:
     user = None if mark.user is None else [mark.user.namespace, mark.user.user_id]
-    said = json.dumps({"user": user, "ids": mark.ids})
+    stored = json.dumps({"user": user, "ids": mark.ids})
     source = Provenance("derived")
     return Episode(
-        id=mark.id, text=_SUBJECT, at=mark.at, recorded_at=mark.at, provenance=source, attributes={_SUBJECT: said}
+        id=mark.id, text=_SUBJECT, at=mark.at, recorded_at=mark.at, provenance=source, attributes={_SUBJECT: stored}
     )
 
 
 def _mark(record: Episode) -> Mark:
-    said = json.loads(str(record.attributes[_SUBJECT]))
-    user = None if said["user"] is None else Scope(*said["user"])
-    return Mark(record.id, record.at, user, None if said["ids"] is None else tuple(said["ids"]))
+    stored = json.loads(str(record.attributes[_SUBJECT]))
+    user = None if stored["user"] is None else Scope(*stored["user"])
+    return Mark(record.id, record.at, user, None if stored["ids"] is None else tuple(stored["ids"]))

@@ -1,8 +1,8 @@
-"""Answering a query from two sides: words from the truth, nearness from the index, together or each for itself.
+"""Hybrid search: words from the truth, vectors from the index, as one list or as two.
 
 Together: each side gives its best first, deeper each time. What one side found is completed by asking the other for
 just that. It is enough when no record that neither side has shown can reach the last hit: its words score no more than
-the last of the words, and its cosine is no more than the last of the index.
+the last of the words, and its cosine at most the last of the index.
 """
 
 from __future__ import annotations
@@ -11,35 +11,33 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
-import numpy as np
-
 from loom.core.filter import And, Filter, In
 from loom.core.hit import Hit, HitItem, joined, rank_key, scored
 from loom.core.scope import Scope
 from loom.protocols.embedder import Vector
-from loom.protocols.memory_store import HandsOver, MemoryStore, Query
+from loom.protocols.memory_store import MemoryStore, Query
 from loom.protocols.vector_store import VectorHit
+from loom.stores.base import compare
 from loom.stores.delegating import Truth
+from loom.stores.user_records import DENSE
 
-DENSE = "dense"
 _FIRST = 32
 _TO_SPARE = 8
 """How many more than asked for are taken of the nearest first: some may not fit, and equal ones are not parted."""
 _GROWTH = 4
 _PAGE = 500
-_DIGITS = 6
 
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """What one side gave: scores by record, and the most that a record can score that is not among them."""
+    """The scores of one side by record, and the most that a record can score that is not among them."""
 
     scores: dict[str, float]
     rest: float | None
 
 
 class FindsNearest(Protocol):
-    """What an index is needed for here; every VectorStore does it."""
+    """The one call of an index that is needed here; every VectorStore has it."""
 
     async def search(
         self, scope: Scope, vector: Vector, *, limit: int = 10, where: Filter | None = None
@@ -92,25 +90,16 @@ async def search_apart(
 
 
 async def search_beside(truth: Truth, scope: Scope, query: Query, nearest: Mapping[str, float]) -> Sequence[Hit]:
-    """What SearchesBeside says, of any store: in one go where it can, otherwise step by step."""
+    """SearchesBeside for any store: in one call where it can, otherwise step by step."""
     if isinstance(truth, SearchesBeside):
         return await truth.search_beside(scope, query, nearest)
     by_words = await truth.search(scope, replace(query, vector=None))
-    said = {hit.item.id for hit in by_words}
-    by_vector = await _among(truth, scope, replace(query, text=""), [id for id in nearest if id not in said])
-    cosines = await _compared(truth, scope, query, [id for id in said if id not in nearest])
-    return joined(by_words, by_vector, {**nearest, **cosines})
-
-
-async def _compared(truth: HandsOver, scope: Scope, query: Query, ids: Sequence[str]) -> dict[str, float]:
-    """How like each of these is to the vector of a query, of those that have one."""
-    found = await truth.found_by(scope, *ids)
-    known = {id: np.asarray(by.vector, np.float64) for id, by in found.items() if by.vector is not None}
-    if not known:
-        return {}
-    rows, asked = np.stack(list(known.values())), np.asarray(query.vector, np.float64)
-    likeness = np.vecdot(rows, asked) / (np.linalg.norm(rows, axis=1) * np.linalg.norm(asked))
-    return dict(zip(known, likeness.round(_DIGITS).tolist(), strict=True))
+    found = {hit.item.id for hit in by_words}
+    by_vector = await _among(truth, scope, replace(query, text=""), [id for id in nearest if id not in found])
+    if query.vector is None:
+        return joined(by_words, by_vector, nearest)
+    others = await truth.found_by(scope, *(id for id in found if id not in nearest))
+    return joined(by_words, by_vector, {**nearest, **compare(query.vector, others)})
 
 
 async def _by_words(truth: MemoryStore, scope: Scope, query: Query, depth: int) -> tuple[dict[str, Hit], _Side]:
@@ -136,7 +125,7 @@ def _most_of_the_rest(words: _Side, near: _Side) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class _Completed:
-    """What one side found, completed by the other."""
+    """The hits of one side, completed by the other."""
 
     truth: MemoryStore
     index: FindsNearest

@@ -1,4 +1,4 @@
-"""How like each of many vectors is to a query: exactly while they are few, by sketches when they are many.
+"""Cosines of many vectors to a query: exact while they are few, estimated by sketches when they are many.
 
 A sketch says on which side of 768 fixed planes a vector lies, in 96 bytes. Two vectors at an angle of `a` lie on
 different sides of a share `a / pi` of all planes, so the bits that differ tell the cosine, give or take a few
@@ -14,6 +14,9 @@ from typing import TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+
+from loom.errors import UsageError
+from loom.protocols.embedder import Vector
 
 Floats: TypeAlias = NDArray[np.float32]
 Numbers: TypeAlias = NDArray[np.int64]
@@ -83,6 +86,30 @@ class Vectors:
             return lambda query: cosines(matrix, query)
         sketches = self._sketches[:, : self._count]
         return lambda query: _COSINES[_differing(sketches, query)]
+
+
+def unit(vector: Vector, what: str) -> NDArray[np.float64]:
+    """The direction of a vector; refuses one that has none."""
+    try:
+        row = np.array(vector if isinstance(vector, np.ndarray) else list(vector), dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"{what} does not hold numbers only ({error}); give a sequence of floats") from error
+    if row.ndim != 1 or not len(row):
+        raise UsageError(f"{what} has the shape {row.shape}; give one row of numbers")
+    if not np.isfinite(row).all():
+        raise UsageError(f"{what} holds a NaN or an infinity; a vector needs finite numbers")
+    largest = np.abs(row).max()
+    if largest == 0:
+        raise UsageError(f"{what} is all zeros, which points nowhere; leave it out")
+    # Dividing by the largest first keeps the squares of very large and very small numbers in range.
+    row /= largest
+    return row / np.linalg.norm(row)
+
+
+def check_length(given: int, dimension: int, what: str) -> None:
+    """Refuse a vector of another dimension than the store's."""
+    if given != dimension:
+        raise UsageError(f"{what} has {given} numbers, and this store holds vectors of {dimension}; use one embedder")
 
 
 def cosines(matrix: Floats, query: Floats) -> Floats:

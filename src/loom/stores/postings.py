@@ -196,7 +196,7 @@ def expected_postings(signal: str, number: int, text: str) -> tuple[dict[Posting
 
 
 def unpacked(entries: bytes) -> list[tuple[int, int, int]]:
-    """The number, the times and the length of each posting of a term; what is no whole entry is left out."""
+    """The number, the times and the length of each posting of a term; an entry cut short is left out."""
     whole = len(entries) // ENTRIES.itemsize * ENTRIES.itemsize
     return np.frombuffer(entries[:whole], ENTRIES).tolist()
 

@@ -1,15 +1,19 @@
-"""Records as rows of a SQL table and back."""
+"""Records and jobs as rows of SQL tables, and other rules that SQLite and Postgres share."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from functools import cache, lru_cache
 from typing import Any
 
 from loom.core.codec import KINDS, TIMES, attributes_from_json, attributes_to_json
 from loom.core.record import Episode, Fact, Layer, Origin, Provenance, Record
-from loom.stores.damage import unreadable
+from loom.core.scope import Scope
+from loom.protocols.jobs import DeadLetter, Job
+from loom.stores.damage import reading, unreadable
+from loom.stores.user_records import payload_error
 
 _HEAD = ("id", "kind", "text", "origin", "trusted")
 _SHARED = ("recorded_at", "sources")
@@ -25,6 +29,11 @@ _BLOCK = ("name", "version", "updated_at")
 COLUMNS = (*_HEAD, *_SHARED, *_EPISODE, *_FACT, *_BLOCK)
 """What every record has, what episodes and facts have, then what each kind has alone."""
 SELECTED = ", ".join(f"r.{name}" for name in COLUMNS)
+
+JOB = "u.namespace, u.user_id, j.session_id, j.id, j.kind, j.key, j.run_at, j.payload, j.attempts, j.number"
+"""The columns of job_from_row(), of `jobs AS j` and `users AS u`."""
+# What was never accessed counts as accessed when it came, or every new record would be the first to go.
+EVICTION_ORDER = "ORDER BY coalesce(r.accessed_at, r.recorded_at), r.recorded_at, r.id"
 
 _FIELDS = {
     "episode": ("id", "text", *_SHARED, *_EPISODE),
@@ -83,7 +92,7 @@ def from_row(row: tuple[Any, ...]) -> Record:
     """The record of a row that starts with COLUMNS.
 
     Raises:
-        DamagedData: it is no row of a record.
+        DamagedData: it is not a row of a record.
     """
     try:
         return _episode_of(row) if row[_KIND] == Episode.kind else _other_of(row)
@@ -176,3 +185,47 @@ def _in(name: str, value: Any) -> Any:
     if name == "sources":
         return tuple(_from_json(value))
     return attributes_from_json(_from_json(value)) if name == "attributes" else value
+
+
+def job_to_row(job: Job) -> tuple[Any, ...]:
+    """The session, id, kind, key, time, payload and attempts of a job."""
+    try:
+        payload = json.dumps(dict(job.payload), allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise payload_error(job, error) from error
+    return (job.scope.session_id, job.id, job.kind, job.key, to_micros(job.run_at), payload, job.attempts)
+
+
+def job_from_row(row: tuple[Any, ...], *, attempts: int | None = None) -> Job:
+    """The job of a row that starts with JOB."""
+    namespace, user_id, session_id, id, kind, key, run_at, payload, stored, *_ = row
+    with reading(f"job {id!r}"):
+        return Job(
+            id=id,
+            scope=Scope(namespace, user_id, session_id),
+            kind=kind,
+            key=key,
+            run_at=from_micros(run_at),
+            payload=json.loads(payload),
+            attempts=stored if attempts is None else attempts,
+        )
+
+
+def letter_from_row(row: tuple[Any, ...]) -> DeadLetter:
+    """The dead letter of a row of JOB, the reason and the time."""
+    return DeadLetter(job=job_from_row(row), reason=row[-2], at=from_micros(row[-1]))
+
+
+def excess_of(amount: int, old: int, keep: int | None) -> int:
+    """How many live records are too many, when the old ones are archived anyway."""
+    return 0 if keep is None else max(0, amount - old - keep)
+
+
+def to_archive(found: Iterable[tuple[int, str, bool]], excess: int) -> dict[int, str]:
+    """Which rows are archived, with their ids: the old ones and so many others, of rows in EVICTION_ORDER."""
+    gone: dict[int, str] = {}
+    for row, id, is_old in found:
+        if is_old or excess > 0:
+            gone[row] = id
+            excess -= not is_old
+    return gone

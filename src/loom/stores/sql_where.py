@@ -9,6 +9,7 @@ from typing import Any
 from loom.core.codec import TIMES
 from loom.core.filter import And, Eq, Filter, In, Not, Or, Range
 from loom.core.record import Scalar
+from loom.protocols.memory_store import Query
 from loom.stores.record_rows import to_micros
 
 _TEXTS = frozenset(
@@ -35,7 +36,7 @@ class Dialect:
     """How one database spells a condition on the columns of `records AS r`, and what it cannot take.
 
     `mark` stands for a value. A condition of more than `most_values` values or `longest_sql` characters is left to the
-    filter itself, as is an integer beyond `largest_integer`; None is no bound.
+    filter itself, as is an integer beyond `largest_integer`; None means no limit.
     """
 
     true: str
@@ -53,6 +54,22 @@ class Dialect:
         too_many = self.most_values is not None and len(made.values) > self.most_values
         too_long = self.longest_sql is not None and len(made.sql) > self.longest_sql
         return self._vague() if too_many or too_long else made
+
+    def shown(self, seen: Condition, query: Query, now: datetime) -> Condition:
+        """The condition for the records that a query may return, but for its filter; `seen` is that of its scope."""
+        parts, values = [seen.sql], seen.values
+        if not query.archived:
+            parts.append("r.archived_at IS NULL")
+        if not query.history:
+            current = (
+                "(r.kind <> 'fact' OR ((r.valid_from IS NULL OR r.valid_from <= ?) "
+                "AND (r.valid_until IS NULL OR r.valid_until > ?) AND r.recorded_at <= ? "
+                "AND (r.superseded_at IS NULL OR r.superseded_at > ?)))"
+            )
+            parts.append(current.replace("?", self.mark))
+            at, known_at = to_micros(query.at or now), to_micros(query.known_at or now)
+            values = (*values, at, at, known_at, known_at)
+        return Condition(" AND ".join(parts), values)
 
     def _vague(self) -> Condition:
         return Condition(self.true, exact=False)

@@ -1,4 +1,4 @@
-"""What the vector engines share: vectors as flat entries, the filters they understand, and an exact order of hits.
+"""Shared parts of the vector engines: vectors as flat entries, the filters they understand, and an exact order of hits.
 
 An engine is given text values under fixed keys and asked for equal ones, nothing else; whatever a filter says beyond
 that is decided here, on what comes back. So no character of an id, a name or a value means anything to an engine.
@@ -22,7 +22,7 @@ from loom.core.scope import Scope
 from loom.errors import EmbedderMismatch, UsageError
 from loom.protocols.embedder import Vector
 from loom.protocols.vector_store import VectorHit, VectorItem, VectorStore
-from loom.stores.inmemory.vectors import check_length, unit
+from loom.stores.nearest import check_length, unit
 
 ID, SESSION, TENANT, NAMESPACE, USER = "id", "session", "tenant", "namespace", "user_id"
 PAYLOAD = "payload"
@@ -34,7 +34,7 @@ _GROWTH = 4
 
 
 Binding: TypeAlias = tuple[str | None, int]
-"""Whose vectors a store holds, None where nobody said, and how many numbers one has."""
+"""The embedder of the vectors, None if it was not named, and how many numbers a vector has."""
 
 
 @runtime_checkable
@@ -56,11 +56,11 @@ class VectorIndex(VectorStore, Protocol):
         ...
 
     async def clear(self) -> None:
-        """Remove the vectors of everybody, and whose they were."""
+        """Remove the vectors of all users, and the name of their embedder."""
         ...
 
     async def users(self) -> tuple[Scope, ...]:
-        """Everybody who has vectors."""
+        """All users who have vectors."""
         ...
 
     async def ids(self, scope: Scope) -> tuple[str, ...]:
@@ -73,7 +73,7 @@ class VectorIndex(VectorStore, Protocol):
 
 
 class Found(NamedTuple):
-    """What an engine gave: its nearest entries, and whether it has no others."""
+    """The nearest entries of an engine, and whether it has no others."""
 
     entries: Sequence[Entry]
     is_all: bool
@@ -131,7 +131,7 @@ def checked_query(vector: Vector, bound: Binding | None) -> list[float]:
 
 
 def tenant_of(scope: Scope) -> str:
-    """The user as text of fixed length, in which no character of his id is left."""
+    """The user as text of fixed length, in which no character of their id is left."""
     return sha256(scope.for_user().key().encode()).hexdigest()
 
 
@@ -141,7 +141,7 @@ def entry_id(scope: Scope, id: str) -> str:
 
 
 def fields_of(scope: Scope, item: VectorItem) -> dict[str, str]:
-    """What an engine keeps beside a vector, all of it text."""
+    """The fields that an engine keeps beside a vector, all of it text."""
     found = {ID: item.id, _ATTRIBUTES: json.dumps(attributes_to_json(item.attributes))}
     if scope.session_id is not None:
         found[SESSION] = scope.session_id
@@ -152,14 +152,14 @@ def fields_of(scope: Scope, item: VectorItem) -> dict[str, str]:
 
 
 def entry_of(fields: Mapping[str, Any], score: float) -> Entry:
-    """What fields_of() wrote, as it was found."""
+    """The entry of the fields that fields_of() made."""
     written = fields[_ATTRIBUTES]
     attributes = {} if written == _NO_ATTRIBUTES else attributes_from_json(json.loads(written))
     return Entry(str(fields[ID]), fields.get(SESSION), attributes, round(min(1.0, max(-1.0, score)), _DIGITS))
 
 
 def wanted_by(scope: Scope, where: Filter | None) -> list[Wanted]:
-    """What an engine can be asked for; a filter may want more than that, never less."""
+    """The conditions for an engine: as much of a filter as engines understand."""
     session = [] if scope.session_id is None else [Wanted(SESSION, (scope.session_id,))]
     return [*session, *_pushed(where)]
 

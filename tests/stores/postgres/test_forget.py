@@ -6,8 +6,8 @@ import psycopg
 import pytest
 
 from loom.core.scope import Scope
-from loom.stores.inmemory.shelf import unit_vector
 from loom.stores.postgres import PostgresCheckpointStore, PostgresStore, sweep_schema
+from loom.stores.user_records import unit_vector
 from loom.testing.conformance.checkpoint_samples import save
 from loom.testing.conformance.samples import BOB
 from loom.testing.conformance.samples import an_episode as a_record

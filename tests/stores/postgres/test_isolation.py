@@ -136,12 +136,12 @@ UNSAFE = {
     "a scope for every connection": (
         f"ALTER ROLE loom_app SET loom.owner = '{owner_of(ALICE)}'",
         "ALTER ROLE loom_app RESET loom.owner",
-        "shows rows of users to somebody who named no user",
+        "shows rows of users to a transaction that names no user",
     ),
     "everybody for every connection": (
         "ALTER ROLE loom_app SET loom.everybody = 'on'",
         "ALTER ROLE loom_app RESET loom.everybody",
-        "shows rows of users to somebody who named no user",
+        "shows rows of users to a transaction that names no user",
     ),
     "a superuser": ("ALTER ROLE loom_app SUPERUSER", "ALTER ROLE loom_app NOSUPERUSER", "a superuser"),
     "a role that bypasses": ("ALTER ROLE loom_app BYPASSRLS", "ALTER ROLE loom_app NOBYPASSRLS", "bypass row-level"),

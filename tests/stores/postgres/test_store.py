@@ -160,7 +160,7 @@ async def test_writers_of_many_stores_lose_nothing(server):
 
 
 async def test_workers_of_many_stores_share_the_jobs(server):
-    """Each job is done once, whoever takes it."""
+    """Each job is done once, by one of the workers."""
     stores = [PostgresStore(server.app, pool_size=2) for _ in range(4)]
     await stores[0].write(ALICE, jobs=[a_job(f"j{n:02}") for n in range(40)])
     done = []

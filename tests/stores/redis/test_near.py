@@ -61,8 +61,8 @@ async def keys_of(store, what):
 
 def held(store, scope=ALICE):
     """How many vectors this process holds of a user."""
-    replica = store._replicas._held[store._names.user(scope).digest]
-    return sum(id in replica.shelf.vectors for id in replica.shelf.records)
+    copy = store._copies._held[store._names.user(scope).digest]
+    return sum(id in copy.records.vectors for id in copy.records.records)
 
 
 def scores(hits):

@@ -66,7 +66,7 @@ class TestRedis(MemoryStoreSuite):
         await store.delete(ALICE, "e1")
         assert await store.search(ALICE, Query(text="tea")) == ()
         assert await kept_keys(store) == {"format", "version", "embedder", "forgotten"}
-        assert len(store._replicas._held) == 0
+        assert len(store._copies._held) == 0
 
     async def test_the_files_on_disk_are_named_as_pending(self, store):
         assert (await store.forget(ALICE)).pending == ()
@@ -89,14 +89,14 @@ class TestRedis(MemoryStoreSuite):
         now = clock.now()
         with pytest.raises(UsageError, match="limit=0"):
             await store.list(ALICE, limit=0)
-        with pytest.raises(UsageError, match="over at once"):
+        with pytest.raises(UsageError, match="ends before it starts"):
             await store.lease(now=now, until=now)
         with pytest.raises(UsageError, match="keep=-1"):
             await store.prune(ALICE, layer=1, keep=-1)
         await store.write(ALICE, jobs=[a_job()])
         with pytest.raises(UsageError, match="another key"):
             await store.write(ALICE, jobs=[a_job(key="other")])
-        with pytest.raises(UsageError, match="no JSON object"):
+        with pytest.raises(UsageError, match="not a JSON object"):
             await store.write(ALICE, put=[an_episode()], jobs=[a_job("j2", payload={"x": object()})])
         assert await store.count(ALICE) == 0
 
@@ -237,8 +237,8 @@ async def test_copies_are_filled_page_by_page_and_stay_within_their_bound(monkey
             assert len(await two.search(ALICE, Query(text="tea", limit=99))) == 12
             await one.delete(BOB, "b0")
             assert await two.count(BOB, where=Eq("kind", "episode")) == 3
-        held = two._replicas
-        assert [len(copy.shelf.records) for copy in held._held.values()] == [3]
+        held = two._copies
+        assert [len(copy.records.records) for copy in held._held.values()] == [3]
         assert held._total == 3
 
 

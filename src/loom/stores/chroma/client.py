@@ -97,9 +97,9 @@ class ChromaCalls:
         except LoomError:
             raise
         except Exception as error:
-            raise self._spoken(error) from error
+            raise self._translate(error) from error
 
-    def _spoken(self, error: Exception) -> Exception:
+    def _translate(self, error: Exception) -> Exception:
         import httpx  # noqa: PLC0415 - Chroma brings it
         from chromadb.errors import AuthorizationError, ChromaAuthError, ChromaError  # noqa: PLC0415
 
@@ -115,7 +115,7 @@ class ChromaCalls:
 def _patient_for(timeout: float) -> Any:
     """A client of a server that waits so long for each answer.
 
-    The one of Chroma would wait for ever, also while it is made: it asks the server twice before anybody has it.
+    Chroma's own client would wait for ever, also while it is made: it asks the server twice before that.
     """
     from chromadb.api.client import Client  # noqa: PLC0415 - it is loaded by now
 
@@ -133,4 +133,4 @@ def _patient_for(timeout: float) -> Any:
 
 def _session(client: Any) -> Any:
     """The HTTP session of a client of a server, or of its administrator."""
-    return client._server._session  # noqa: SLF001 - there is no other way
+    return client._server._session  # noqa: SLF001 - the client has no public way

@@ -31,7 +31,7 @@ def hold(folder: str) -> str:
 
 
 def release(key: str) -> None:
-    """Let the folder go; other processes may have it when nobody of this one holds it any longer."""
+    """Release the folder; other processes may use it once no store of this one does."""
     with _lock:
         mine = (os.getpid(), key)
         file, holders = _held.pop(mine)

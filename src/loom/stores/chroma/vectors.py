@@ -74,7 +74,7 @@ class ChromaVectorStore:
     # -- whose vectors these are --------------------------------------------------------------------------
 
     async def bind(self, identity: str, dimension: int) -> None:
-        """Say which embedder the vectors come from; the same again is a no-op."""
+        """Name the embedder that the vectors come from; the same again changes nothing."""
         check_embedder(identity, dimension)
         known = await self._binding()
         if known is not None:
@@ -99,7 +99,7 @@ class ChromaVectorStore:
         return "" if self._calls.where == MEMORY else _RESIDUE.format(where=self._calls.where)
 
     async def clear(self) -> None:
-        """Remove the vectors of everybody, and whose they were."""
+        """Remove the vectors of all users, and the name of their embedder."""
         await self._calls(self._remove_all)
         self._known = None
 
@@ -129,10 +129,10 @@ class ChromaVectorStore:
         self, scope: Scope, vector: Vector, *, limit: int = 10, where: Filter | None = None
     ) -> tuple[VectorHit, ...]:
         """The nearest vectors, nearest first."""
-        asked = checked_query(vector, await self._binding())
+        query = checked_query(vector, await self._binding())
 
         async def ask(size: int, wanted: Sequence[Wanted]) -> Found:
-            return await self._calls(self._nearest, scope, asked, size, wanted)
+            return await self._calls(self._nearest, scope, query, size, wanted)
 
         return await nearest(ask, scope, limit=limit, where=where)
 
@@ -163,7 +163,7 @@ class ChromaVectorStore:
         return await self._calls(self._payloads, scope, ids)
 
     async def users(self) -> tuple[Scope, ...]:
-        """Everybody who has vectors."""
+        """All users who have vectors."""
         return await self._calls(self._users)
 
     async def aclose(self) -> None:
@@ -201,9 +201,9 @@ class ChromaVectorStore:
                 metadatas=[{PAYLOAD: None, **fields_of(scope, item)} for item, _ in page],
             )
 
-    def _nearest(self, client: Any, scope: Scope, asked: list[float], size: int, wanted: Sequence[Wanted]) -> Found:
+    def _nearest(self, client: Any, scope: Scope, query: list[float], size: int, wanted: Sequence[Wanted]) -> Found:
         where = _where(wanted)
-        if where is None and (found := self._of_large(scope, asked, size)):
+        if where is None and (found := self._of_large(scope, query, size)):
             return Found(found, is_all=False)
         collection = _collection(client, self._name(scope))
         held = 0 if collection is None else collection.count()
@@ -211,16 +211,16 @@ class ChromaVectorStore:
             return Found((), is_all=True)
         if held <= _EXACT:
             # The index gives all when it is asked for so many, and what it gives it compares exactly.
-            found = [] if where else _first_of_all(collection, asked, held, size)
-            return Found(found, size >= held) if found else Found(_compared(collection, asked, where), is_all=True)
+            found = [] if where else _first_of_all(collection, query, held, size)
+            return Found(found, size >= held) if found else Found(_compared(collection, query, where), is_all=True)
         self._large[self._name(scope)] = collection
-        found = _query(collection, asked, min(size, held), where)
+        found = _query(collection, query, min(size, held), where)
         if len(found) < min(size, held) and where is not None:
             # Few fit, and the index finds few of few: these are compared one by one.
-            return Found(_compared(collection, asked, where), is_all=True)
+            return Found(_compared(collection, query, where), is_all=True)
         return Found(found, is_all=size >= held)
 
-    def _of_large(self, scope: Scope, asked: list[float], size: int) -> list[Entry]:
+    def _of_large(self, scope: Scope, query: list[float], size: int) -> list[Entry]:
         """So many of the nearest in a collection that is known to be large, in one call; nothing if it is not any more.
 
         Others may have removed it, or most of what it held.
@@ -231,7 +231,7 @@ class ChromaVectorStore:
         if collection is None:
             return []
         try:
-            found = _query(collection, asked, size)
+            found = _query(collection, query, size)
         except NotFoundError:
             found = []
         if len(found) < size:
@@ -316,15 +316,15 @@ def _where(wanted: Sequence[Wanted]) -> dict[str, Any] | None:
     return {"$and": conditions} if len(conditions) > 1 else next(iter(conditions), None)
 
 
-def _query(collection: Any, asked: list[float], size: int, where: dict[str, Any] | None = None) -> list[Entry]:
-    found = collection.query(query_embeddings=[asked], n_results=size, where=where, include=["metadatas", "distances"])
+def _query(collection: Any, query: list[float], size: int, where: dict[str, Any] | None = None) -> list[Entry]:
+    found = collection.query(query_embeddings=[query], n_results=size, where=where, include=["metadatas", "distances"])
     pairs = zip(found["metadatas"][0], found["distances"][0], strict=True)
     return [entry_of(fields, 1.0 - distance) for fields, distance in pairs]
 
 
-def _first_of_all(collection: Any, asked: list[float], held: int, size: int) -> list[Entry]:
+def _first_of_all(collection: Any, query: list[float], held: int, size: int) -> list[Entry]:
     """The nearest of all that are held, of which alone the fields are read; nothing if the index does not give all."""
-    found = collection.query(query_embeddings=[asked], n_results=held, include=["distances"])
+    found = collection.query(query_embeddings=[query], n_results=held, include=["distances"])
     keys, distances = found["ids"][0][:size], found["distances"][0]
     if len(distances) < held:
         return []
@@ -333,10 +333,10 @@ def _first_of_all(collection: Any, asked: list[float], held: int, size: int) -> 
     return [entry_of(fields[key], 1.0 - distances[place]) for place, key in enumerate(keys) if key in fields]
 
 
-def _compared(collection: Any, asked: list[float], where: dict[str, Any] | None) -> list[Entry]:
+def _compared(collection: Any, query: list[float], where: dict[str, Any] | None) -> list[Entry]:
     """All entries that fit, nearest first, compared one by one."""
     found = collection.get(where=where, include=["metadatas", "embeddings"])
-    scores = np.asarray(found["embeddings"], np.float64).reshape(-1, len(asked)) @ np.asarray(asked)
+    scores = np.asarray(found["embeddings"], np.float64).reshape(-1, len(query)) @ np.asarray(query)
     entries = [entry_of(fields, score) for fields, score in zip(found["metadatas"], scores.tolist(), strict=True)]
     return sorted(entries, key=lambda entry: -entry.score)
 

@@ -17,6 +17,7 @@ from loom.core.scope import Scope
 from loom.errors import EmbedderMismatch, UsageError
 from loom.protocols.embedder import Vector
 from loom.protocols.vector_store import VectorHit, VectorItem
+from loom.stores.nearest import check_length, unit
 
 _Row: TypeAlias = NDArray[np.float64]
 _Key: TypeAlias = tuple[str | None, str]
@@ -28,8 +29,8 @@ _INLINE_NUMBERS = 2_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
-    """What is known of one row; `id`, `session_id` and `attributes` are what a filter may ask for."""
+class _Entry:
+    """The entry of one row; `id`, `session_id` and `attributes` are what a filter may ask for."""
 
     id: str
     session_id: str | None
@@ -48,7 +49,7 @@ class InMemoryVectorStore:
         self._users: dict[tuple[str, str], _Table] = {}
 
     async def bind(self, identity: str, dimension: int) -> None:
-        """Say which embedder the vectors come from; the same again is a no-op."""
+        """Name the embedder that the vectors come from; the same again changes nothing."""
         if self._identity is not None and self._identity != identity:
             raise EmbedderMismatch(self._identity, identity)
         if dimension < 1:
@@ -74,7 +75,7 @@ class InMemoryVectorStore:
             if scope.session_id is None:
                 # A scope without a session sees the sessions of its user, so it replaces there too.
                 table.remove([key for key in table.keys_of(item.id) if key[0] is not None])
-            table.set(_Kept(item.id, scope.session_id, item.attributes, item.payload), row)
+            table.set(_Entry(item.id, scope.session_id, item.attributes, item.payload), row)
 
     async def search(
         self, scope: Scope, vector: Vector, *, limit: int = 10, where: Filter | None = None
@@ -82,17 +83,17 @@ class InMemoryVectorStore:
         """The nearest vectors, nearest first."""
         if limit < 1:
             raise UsageError(f"limit={limit} asks for nothing; give 1 or more")
-        asked = unit(vector, "the vector to search for")
-        self._check_dimension(len(asked), "the vector to search for")
+        query = unit(vector, "the vector to search for")
+        self._check_dimension(len(query), "the vector to search for")
         table = self._table(scope)
         if table is None:
             return ()
-        question = _Search(asked, scope, limit, where)
-        rows, kept = table.snapshot()
+        question = _Search(query, scope, limit, where)
+        rows, entries = table.snapshot()
         if rows.size <= _INLINE_NUMBERS:
-            return question.over(rows, kept)
+            return question.over(rows, entries)
         with table.lent():
-            return await to_thread.run_sync(question.over, rows, kept)
+            return await to_thread.run_sync(question.over, rows, entries)
 
     async def delete(self, scope: Scope, *ids: str) -> int:
         """Remove vectors; returns how many were there."""
@@ -145,11 +146,11 @@ class InMemoryVectorStore:
 class _Table:
     """The vectors of one user: a matrix that grows by doubling, and what each of its rows is."""
 
-    __slots__ = ("_by_id", "_kept", "_place", "_readers", "_rows")
+    __slots__ = ("_by_id", "_entries", "_place", "_readers", "_rows")
 
     def __init__(self, dimension: int) -> None:
         self._rows: _Row = np.zeros((_FIRST_ROWS, dimension))
-        self._kept: list[_Kept] = []
+        self._entries: list[_Entry] = []
         self._place: dict[_Key, int] = {}
         self._by_id: dict[str, set[str | None]] = {}
         self._readers = 0
@@ -158,48 +159,48 @@ class _Table:
     def lent(self) -> Generator[None]:
         """While a thread reads the snapshot, a write leaves that as it is and goes on with a copy."""
         self._readers += 1
-        lent = self._kept
+        lent = self._entries
         try:
             yield
         finally:
-            if self._kept is lent:
+            if self._entries is lent:
                 self._readers -= 1
 
     def _before_write(self) -> None:
         if self._readers:
-            self._rows, self._kept, self._readers = self._rows.copy(), list(self._kept), 0
+            self._rows, self._entries, self._readers = self._rows.copy(), list(self._entries), 0
 
-    def set(self, kept: _Kept, row: _Row) -> None:
+    def set(self, entry: _Entry, row: _Row) -> None:
         self._before_write()
-        key = (kept.session_id, kept.id)
+        key = (entry.session_id, entry.id)
         place = self._place.get(key)
         if place is None:
-            place = self._append(key, kept)
-        self._kept[place] = kept
+            place = self._append(key, entry)
+        self._entries[place] = entry
         self._rows[place] = row
 
-    def _append(self, key: _Key, kept: _Kept) -> int:
-        place = len(self._kept)
+    def _append(self, key: _Key, entry: _Entry) -> int:
+        place = len(self._entries)
         if place == len(self._rows):
             self._rows = np.concatenate([self._rows, np.zeros_like(self._rows)])
-        self._kept.append(kept)
+        self._entries.append(entry)
         self._place[key] = place
-        self._by_id.setdefault(kept.id, set()).add(kept.session_id)
+        self._by_id.setdefault(entry.id, set()).add(entry.session_id)
         return place
 
     def remove(self, keys: Sequence[_Key]) -> int:
         if keys:
             self._before_write()
         for key in keys:
-            place, last = self._place.pop(key), len(self._kept) - 1
+            place, last = self._place.pop(key), len(self._entries) - 1
             sessions = self._by_id[key[1]]
             sessions.discard(key[0])
             if not sessions:
                 del self._by_id[key[1]]
             # The last row takes the free place, so that the rows stay without gaps.
-            moved = self._kept.pop()
+            moved = self._entries.pop()
             if place != last:
-                self._kept[place] = moved
+                self._entries[place] = moved
                 self._rows[place] = self._rows[last]
                 self._place[moved.session_id, moved.id] = place
             self._rows[last] = 0.0
@@ -208,67 +209,43 @@ class _Table:
     def keys_of(self, id: str) -> Iterator[_Key]:
         return ((session, id) for session in tuple(self._by_id.get(id, ())))
 
-    def at(self, key: _Key) -> _Kept:
-        return self._kept[self._place[key]]
+    def at(self, key: _Key) -> _Entry:
+        return self._entries[self._place[key]]
 
-    def snapshot(self) -> tuple[_Row, list[_Kept]]:
-        return self._rows[: len(self._kept)], self._kept
+    def snapshot(self) -> tuple[_Row, list[_Entry]]:
+        return self._rows[: len(self._entries)], self._entries
 
 
 @dataclass(frozen=True, slots=True)
 class _Search:
     """One question: which rows may answer, how many, and nearest to what."""
 
-    asked: _Row
+    query: _Row
     scope: Scope
     limit: int
     where: Filter | None
 
-    def over(self, rows: _Row, kept: Sequence[_Kept]) -> tuple[VectorHit, ...]:
+    def over(self, rows: _Row, entries: Sequence[_Entry]) -> tuple[VectorHit, ...]:
         """The nearest of these rows."""
-        scores = np.round(np.clip(rows @ self.asked, -1.0, 1.0), _DIGITS)
-        places = self._fitting(kept)
+        scores = np.round(np.clip(rows @ self.query, -1.0, 1.0), _DIGITS)
+        places = self._fitting(entries)
         if len(places) > self.limit:
             # Everything that ties with the last hit stays in, so that ids decide and not the order of rows.
             fitting = scores[places]
             worst = np.partition(fitting, -self.limit)[-self.limit]
             places = places[fitting >= worst]
-        found = [(kept[int(place)], float(scores[place])) for place in places]
+        found = [(entries[int(place)], float(scores[place])) for place in places]
         hits = [VectorHit(one.id, score, one.attributes) for one, score in found]
         hits.sort(key=lambda hit: (-hit.score, hit.id))
         return tuple(hits[: self.limit])
 
-    def _fitting(self, kept: Sequence[_Kept]) -> NDArray[np.intp]:
+    def _fitting(self, entries: Sequence[_Entry]) -> NDArray[np.intp]:
         where, scope = self.where, self.scope
         if where is None and scope.session_id is None:
-            return np.arange(len(kept), dtype=np.intp)
-        fits = [_sees(scope, one.session_id) and (where is None or where.matches(one)) for one in kept]
+            return np.arange(len(entries), dtype=np.intp)
+        fits = [_sees(scope, one.session_id) and (where is None or where.matches(one)) for one in entries]
         return np.flatnonzero(np.array(fits, dtype=np.bool_))
 
 
 def _sees(scope: Scope, session_id: str | None) -> bool:
     return scope.session_id is None or scope.session_id == session_id
-
-
-def unit(vector: Vector, what: str) -> _Row:
-    """The direction of a vector; refuses one that has none."""
-    try:
-        row = np.array(vector if isinstance(vector, np.ndarray) else list(vector), dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise UsageError(f"{what} does not hold numbers only ({error}); give a sequence of floats") from error
-    if row.ndim != 1 or not len(row):
-        raise UsageError(f"{what} has the shape {row.shape}; give one row of numbers")
-    if not np.isfinite(row).all():
-        raise UsageError(f"{what} holds a NaN or an infinity; a vector needs finite numbers")
-    largest = np.abs(row).max()
-    if largest == 0:
-        raise UsageError(f"{what} is all zeros, which points nowhere; leave it out")
-    # Dividing by the largest first keeps the squares of very large and very small numbers in range.
-    row /= largest
-    return row / np.linalg.norm(row)
-
-
-def check_length(given: int, dimension: int, what: str) -> None:
-    """Refuse a vector of another dimension than the store's."""
-    if given != dimension:
-        raise UsageError(f"{what} has {given} numbers, and this store holds vectors of {dimension}; use one embedder")

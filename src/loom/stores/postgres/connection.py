@@ -158,16 +158,18 @@ def spoken_errors(where: str, *, needed: str = "the role that `loom store init` 
 def _spoken(error: Any, where: str, needed: str) -> StoreError:
     from psycopg import OperationalError, errors  # noqa: PLC0415
 
-    said = str(error).strip()
+    answer = str(error).strip()
     if isinstance(error, errors.InsufficientPrivilege):
-        return StoreError(f"{where} refused it: {said}; connect as {needed}")
+        return StoreError(f"{where} refused it: {answer}; connect as {needed}")
     if isinstance(error, errors.QueryCanceled):
         return _too_long(where)
     if isinstance(error, OperationalError):
-        if error.sqlstate is None and "FATAL:" in said and not any(word in said for word in _PASSING):
-            return StoreError(f"{where} refused the connection: {said}; check the user, the password and the database")
-        return StoreUnavailable(f"{where} cannot be reached or broke off: {said}; try again when it answers")
-    return StoreError(f"{where} failed: {said}; nothing was written")
+        if error.sqlstate is None and "FATAL:" in answer and not any(word in answer for word in _PASSING):
+            return StoreError(
+                f"{where} refused the connection: {answer}; check the user, the password and the database"
+            )
+        return StoreUnavailable(f"{where} cannot be reached or broke off: {answer}; try again when it answers")
+    return StoreError(f"{where} failed: {answer}; nothing was written")
 
 
 def _too_long(where: str) -> StoreUnavailable:
@@ -175,7 +177,7 @@ def _too_long(where: str) -> StoreUnavailable:
 
 
 async def _begun(db: Database, begin: str) -> Cursor | None:
-    """Begin a transaction; returns what the server said, or None on a connection that broke while nobody used it."""
+    """Begin a transaction; returns what the server said, or None on a connection that broke while it was idle."""
     from psycopg import OperationalError  # noqa: PLC0415
 
     try:
@@ -245,7 +247,7 @@ class Server:
 
     @asynccontextmanager
     async def transaction(self, scope: Scope | None, *, writes: bool = False) -> AsyncGenerator[Database]:
-        """A transaction that sees the rows of this user, or of everybody; a user's writers go one at a time."""
+        """A transaction that sees the rows of this user, or of all users; a user's writers go one at a time."""
         async with self._lent(scope, "" if scope is None or not writes else LOCK.format(lock_of(scope))) as (db, _):
             yield db
             await db.commit()
@@ -256,16 +258,16 @@ class Server:
 
         The statement goes with the message that begins it, so its text may hold nothing that a caller wrote.
         """
-        async with self._lent(scope, f"; {look}", level=_UNCHANGED) as (db, said):
-            await said.set_result(-1)
-            yield db, await said.fetchone() or ()
+        async with self._lent(scope, f"; {look}", level=_UNCHANGED) as (db, answer):
+            await answer.set_result(-1)
+            yield db, await answer.fetchone() or ()
             await db.commit()
 
     async def glance(self, scope: Scope | None, look: str) -> Row | None:
         """The first row of a statement, as in looking(), in a transaction that is one message from begin to end."""
-        async with self._lent(scope, f"; {look}; COMMIT") as (_, said):
-            await said.set_result(-2)
-            return await said.fetchone()
+        async with self._lent(scope, f"; {look}; COMMIT") as (_, answer):
+            await answer.set_result(-2)
+            return await answer.fetchone()
 
     @asynccontextmanager
     async def _lent(
@@ -281,13 +283,13 @@ class Server:
                 async with pool.connection(timeout=end - anyio.current_time()) as db:
                     try:
                         with anyio.fail_after(end - anyio.current_time()):
-                            said = await _begun(db, begin)
-                            if said is None:
+                            answer = await _begun(db, begin)
+                            if answer is None:
                                 continue
-                            yield db, said
+                            yield db, answer
                             return
                     except TimeoutError:
-                        # What it was asked may still run; nobody else is to get the answer.
+                        # Its statement may still run; no other call may get the answer.
                         await db.close()
                         raise
         raise StoreUnavailable(f"{self.name} broke off every connection; try again when it answers")

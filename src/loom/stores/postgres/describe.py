@@ -1,9 +1,10 @@
-"""What a server is and what it guarantees, in words, as it is at this moment."""
+"""The description of a Postgres store and its guarantees, as the server is set up now."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from loom.stores.base import embedder_label
 from loom.stores.postgres.connection import one, rows
 from loom.stores.postgres.first_run import ROLE, Role, use_of
 from loom.stores.postgres.guard import SECURED
@@ -25,16 +26,15 @@ _ROWS = "SELECT (SELECT count(*) FROM records), (SELECT count(*) FROM vectors)"
 
 
 async def describe(db: Database, schema: str) -> dict[str, str]:
-    """Server, schema, durability, isolation, index and embedder; the transaction is one for everybody."""
+    """Server, schema, durability, isolation, index and embedder; the transaction is one for all users."""
     version, vector = await one(db, _SERVER) or ("", "")
-    bound = await binding(db)
     return {
         "server": f"PostgreSQL {version}, {f'pgvector {vector}' if vector else 'without pgvector'}",
         "schema": f"{schema}, format {await stored_version(db, schema)}",
         "durability": await _durability(db),
         "isolation": await _isolation(db, schema),
         "index": await _index(db, schema),
-        "embedder": "none yet" if bound is None else f"{bound[0]} ({bound[1]} numbers)",
+        "embedder": embedder_label(await binding(db)),
     }
 
 
@@ -62,8 +62,8 @@ async def _isolation(db: Database, schema: str) -> str:
         ("bypasses row-level security", role.bypasses),
         ("owner of the tables", role.is_owner),
     )
-    powers = [kind for kind, holds in kinds if holds]
-    return f"{forced}, role {role.name} ({', '.join(powers) + ': not bound by it' if powers else 'bound by it'})"
+    rights = [kind for kind, holds in kinds if holds]
+    return f"{forced}, role {role.name} ({', '.join(rights) + ': not bound by it' if rights else 'bound by it'})"
 
 
 async def _index(db: Database, schema: str) -> str:

@@ -1,6 +1,6 @@
-"""One role for everything: somebody who may create a schema in a database connects, and Loom makes its tables.
+"""One role for everything: a role that may create a schema in a database connects, and Loom makes its tables.
 
-A role that row-level security binds owns the tables, and is bound by it as everybody is. A superuser, and a role that
+A role that row-level security binds owns the tables, and is bound by it as all others are. A superuser, and a role that
 bypasses row-level security, are never bound: Loom makes the two roles of `loom store init`, and each transaction of
 theirs acts as the one that owns nothing.
 """
@@ -76,7 +76,7 @@ class Use(NamedTuple):
 
 
 async def use_of(db: Database, schema: str, role: Role) -> Use | None:
-    """How a role that could see everything may use the schema; None where it may not, or is no such role."""
+    """How a role that could see everything may use the schema; None where it may not, or is not such a role."""
     if role.power is None or (role_for := await one_role_of(db, schema)) is None:
         return None
     if role_for == ITSELF:
@@ -87,7 +87,7 @@ async def use_of(db: Database, schema: str, role: Role) -> Use | None:
 
 
 async def is_needed(db: Database, schema: str) -> bool:
-    """Whether there is no such schema, or an older one that was made for one role."""
+    """Whether the schema is missing, or an older one that was made for one role."""
     if await one(db, "SELECT 1 FROM pg_namespace WHERE nspname = %s", schema) is None:
         return True
     found = await one(db, ROLE, schema)

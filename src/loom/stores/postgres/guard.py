@@ -1,4 +1,4 @@
-"""The look at a server before anything is asked of it: is the schema there, and does it keep users apart?"""
+"""The check of a server before its first use: is the schema there, and does it keep users apart?"""
 
 # ruff: noqa: S608 - only names of tables of this package stand in SQL; every value is bound
 
@@ -36,7 +36,7 @@ _INIT = "run `loom store init` as an administrator of the database"
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """What a store insists on.
+    """The conditions under which a store uses a server.
 
     `allow_owner` lets it connect as a role that sees the rows of all users, `make_schema` gives a database the schema
     that it does not have.
@@ -98,7 +98,7 @@ class Guard:
             seen = await one(db, f"SELECT {', '.join(f'EXISTS (SELECT FROM {table})' for table in TABLES)}")
             for table, is_shown in zip(TABLES, seen or (), strict=True):
                 if is_shown:
-                    raise StoreError(f"{where} shows rows of {table} to somebody who named no user; {_INIT}")
+                    raise StoreError(f"{where} shows rows of {table} to a transaction that names no user; {_INIT}")
 
 
 def guarded(dsn: str, insists: Guard, *, pool_size: int, timeout: float) -> Server:

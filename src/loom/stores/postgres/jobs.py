@@ -8,24 +8,21 @@ told from every other by a token that the server makes for it.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from loom.core.scope import Scope
-from loom.errors import StoreConflict, UsageError
 from loom.protocols.jobs import DeadLetter, Job, Lease
-from loom.stores.damage import reading
-from loom.stores.postgres.connection import Row, one, rows, run, run_many
+from loom.stores.postgres.connection import one, rows, run, run_many
 from loom.stores.postgres.owners import owner_of
 from loom.stores.postgres.records import take_numbers
-from loom.stores.record_rows import from_micros, to_micros
+from loom.stores.record_rows import JOB, job_from_row, job_to_row, letter_from_row, to_micros
+from loom.stores.user_records import jobs_without, lease_lost
 
 if TYPE_CHECKING:
     from loom.stores.postgres.connection import Database
 
-_JOB = "u.namespace, u.user_id, j.session_id, j.id, j.kind, j.key, j.run_at, j.payload, j.attempts, j.number"
 _FROM = "FROM jobs AS j JOIN users AS u ON u.owner = j.owner"
 _TAKE = f"""
 WITH due AS (
@@ -34,7 +31,7 @@ WITH due AS (
 )
 UPDATE jobs AS j SET attempts = attempts + 1, token = gen_random_uuid()::text, until = %s
 FROM due JOIN users AS u ON u.owner = due.owner WHERE j.owner = due.owner AND j.number = due.number
-RETURNING {_JOB}, j.token
+RETURNING {JOB}, j.token
 """
 _HELD = "owner = %s AND id = %s AND token = %s"
 
@@ -46,36 +43,19 @@ async def enqueue(db: Database, scope: Scope, jobs: Sequence[Job]) -> int:
     owner = owner_of(scope)
     found = await rows(db, "SELECT key, id FROM jobs WHERE owner = %s AND dead_at IS NULL AND (key = ANY(%s) "
                            "OR id = ANY(%s))", owner, [job.key for job in jobs], [job.id for job in jobs])  # fmt: skip
-    keys, ids = {key for key, _ in found}, {id for _, id in found}
-    new: list[Job] = []
-    for job in jobs:
-        if not scope.covers(job.scope):
-            raise UsageError(f"job {job.id} is for {job.scope}, but the write is for {scope}; use one scope")
-        if job.key in keys:
-            continue
-        if job.id in ids:
-            raise UsageError(f"job {job.id} is open already, with another key than {job.key!r}; use a new id")
-        keys.add(job.key)
-        ids.add(job.id)
-        new.append(job)
+    new = jobs_without(jobs, {key for key, _ in found}, {id for _, id in found})
     first = await take_numbers(db, scope, len(new), "next_job")
     await run_many(
         db,
         "INSERT INTO jobs (owner, number, session_id, id, kind, key, run_at, payload, attempts) "
         "VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s)",
-        [(owner, first + place, *_row(job)) for place, job in enumerate(new)],
+        [(owner, first + place, *job_to_row(job)) for place, job in enumerate(new)],
     )
     return len(new)
 
 
 async def lease(
-    db: Database,
-    now: datetime,
-    until: datetime,
-    limit: int,
-    *,
-    scope: Scope | None,
-    kinds: Sequence[str] | None,
+    db: Database, now: datetime, until: datetime, limit: int, *, scope: Scope | None, kinds: Sequence[str] | None
 ) -> tuple[Lease, ...]:
     """Take due jobs, oldest first."""
     whose, values = ("true", ()) if scope is None else _covered(scope)
@@ -84,7 +64,7 @@ async def lease(
     micros = to_micros(now)
     taken = await rows(db, _TAKE.format(whose=whose), micros, micros, *values, limit, to_micros(until))
     taken.sort(key=lambda row: (row[6], row[3]))
-    return tuple(Lease(job=_job(row), token=row[-1], until=until) for row in taken)
+    return tuple(Lease(job=job_from_row(row), token=row[-1], until=until) for row in taken)
 
 
 async def close(db: Database, held: Lease) -> None:
@@ -107,11 +87,11 @@ async def dead_letters(db: Database, scope: Scope) -> tuple[DeadLetter, ...]:
     whose, values = _covered(scope)
     found = await rows(
         db,
-        f"SELECT {_JOB}, j.reason, j.dead_at {_FROM} WHERE j.dead_at IS NOT NULL AND {whose} "
+        f"SELECT {JOB}, j.reason, j.dead_at {_FROM} WHERE j.dead_at IS NOT NULL AND {whose} "
         "ORDER BY j.dead_at, j.number",
         *values,
     )
-    return tuple(DeadLetter(job=_job(row), reason=row[-2], at=from_micros(row[-1])) for row in found)
+    return tuple(letter_from_row(row) for row in found)
 
 
 async def pending(db: Database, scope: Scope) -> int:
@@ -124,8 +104,8 @@ async def pending(db: Database, scope: Scope) -> int:
 async def open_jobs(db: Database, scope: Scope) -> tuple[Job, ...]:
     """The open jobs of the scope, by id."""
     whose, values = _covered(scope)
-    found = await rows(db, f"SELECT {_JOB} {_FROM} WHERE j.dead_at IS NULL AND {whose} ORDER BY j.id", *values)
-    return tuple(_job(row) for row in found)
+    found = await rows(db, f"SELECT {JOB} {_FROM} WHERE j.dead_at IS NULL AND {whose} ORDER BY j.id", *values)
+    return tuple(job_from_row(row) for row in found)
 
 
 async def forget(db: Database, scope: Scope) -> dict[str, int]:
@@ -138,10 +118,7 @@ async def forget(db: Database, scope: Scope) -> dict[str, int]:
 
 def _check_held(held: Lease, changed: int) -> None:
     if not changed:
-        raise StoreConflict(
-            f"job {held.job.id} is no longer held under this lease: it was leased again, closed or forgotten; "
-            f"drop what you did and lease again"
-        )
+        raise lease_lost(held)
 
 
 def _storable(reason: str) -> str:
@@ -157,25 +134,3 @@ def _covered(scope: Scope) -> tuple[str, tuple[Any, ...]]:
     if scope.session_id is None:
         return "j.owner = %s", (owner_of(scope),)
     return "j.owner = %s AND j.session_id = %s", (owner_of(scope), scope.session_id)
-
-
-def _row(job: Job) -> tuple[Any, ...]:
-    try:
-        payload = json.dumps(dict(job.payload), allow_nan=False)
-    except (TypeError, ValueError) as error:
-        raise UsageError(f"the payload of job {job.id} is no JSON object ({error}); use plain values") from error
-    return (job.scope.session_id, job.id, job.kind, job.key, to_micros(job.run_at), payload, job.attempts)
-
-
-def _job(row: Row) -> Job:
-    namespace, user_id, session_id, id, kind, key, run_at, payload, attempts, *_ = row
-    with reading(f"job {id!r}"):
-        return Job(
-            id=id,
-            scope=Scope(namespace, user_id, session_id),
-            kind=kind,
-            key=key,
-            run_at=from_micros(run_at),
-            payload=json.loads(payload),
-            attempts=attempts,
-        )

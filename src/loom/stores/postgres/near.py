@@ -1,8 +1,8 @@
 """The vectors of large users: an HNSW index for each, because an exact search of theirs takes too long.
 
 Below INDEXED_FROM vectors all are compared, which is exact and about as quick. An index holds one user alone, so that
-nobody else's vectors thin out what it finds, and writes of small users pay nothing for it. Only an owner of the tables
-can make one; init_schema() does, without keeping writers waiting.
+the vectors of others do not thin out what it finds, and writes of small users pay nothing for it. Only an owner of the
+tables can make one; init_schema() does, without keeping writers waiting.
 """
 
 # ruff: noqa: S608 - only names and numbers that this package makes stand in SQL; every value is bound
@@ -66,7 +66,7 @@ def looks_in_index(owner: UUID, limit: int) -> str:
 
 
 def nearest(owner: UUID, vector: Packed, limit: int | None, dimension: int | None) -> tuple[str, tuple[Any, ...]]:
-    """A query for the nearest of a user's vectors with their cosines, or for all where there is no limit.
+    """A query for the nearest of a user's vectors with their cosines, or for all without a limit.
 
     With a dimension it is in the words that the planner knows an index by.
     """
@@ -84,7 +84,7 @@ def nearest(owner: UUID, vector: Packed, limit: int | None, dimension: int | Non
 async def index_large_users(
     db: Database, schema: str, *, at_least: int = INDEXED_FROM, progress: Progress | None = None
 ) -> None:
-    """Make the indexes that are missing and drop those that nobody needs; the connection is in no transaction."""
+    """Make the indexes that are missing and drop those that are not needed; the connection is in no transaction."""
     if await one(db, "SELECT 1 FROM pg_type WHERE oid = to_regtype('vector') AND typtype = 'd'") is not None:
         return  # plain arrays, which no index takes
     bound = await binding(db)

@@ -9,29 +9,34 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
-from loom.core.checks import check_text
 from loom.core.filter import Filter
 from loom.core.record import Layer, Record, WorkingBlock
 from loom.core.scope import Scope
-from loom.errors import NotFound, StaleWrite
+from loom.errors import StaleWrite
 from loom.stores.postgres import index
 from loom.stores.postgres.connection import Row, fetch, one, rows, run, run_many
 from loom.stores.postgres.owners import owner_of, seen
 from loom.stores.postgres.where import condition
 from loom.stores.postings import OWN, TextChange
-from loom.stores.record_rows import COLUMNS, SELECTED, from_row, to_micros, to_row
-from loom.stores.record_rules import check_record, check_version
+from loom.stores.record_rows import (
+    COLUMNS,
+    EVICTION_ORDER,
+    SELECTED,
+    excess_of,
+    from_row,
+    to_archive,
+    to_micros,
+    to_row,
+)
 from loom.stores.sql_where import Condition
+from loom.stores.user_records import Keys, check_version, no_record
 
 if TYPE_CHECKING:
     from loom.stores.postgres.connection import Database
 
-Keys: TypeAlias = Mapping[str, Mapping[str, str]]
-
-_MAX_KIND_BYTES = 512
 _INSERT = "INSERT INTO records SELECT * FROM json_populate_recordset(NULL::records, %s::json)"
 _UPDATE = f"UPDATE records SET {', '.join(f'{name} = %s' for name in COLUMNS)} WHERE owner = %s AND number = %s"
 _KEYS = (
@@ -53,11 +58,11 @@ class _Write(NamedTuple):
 
 
 async def epoch(db: Database, scope: Scope) -> str:
-    """What changes whenever text of the user goes: a count of removals, or for no user that of forgotten users."""
+    """A token that changes whenever text of the user is removed; for an unknown user, when any user is forgotten."""
     found = await one(db, "SELECT life, removed FROM users WHERE owner = %s", owner_of(scope))
     if found is not None:
         return f"{found[0]}.{found[1]}"
-    # A user who came and went while somebody prepared a write is not the user who was never there.
+    # A user who came and went while another call prepared a write is not the user who was never there.
     gone = await one(db, "SELECT users FROM forgotten")
     return f"-{gone[0] if gone else 0}"
 
@@ -93,7 +98,7 @@ async def next_number(db: Database, owner: UUID) -> int:
 
 
 async def take_numbers(db: Database, scope: Scope, amount: int, *counters: str) -> int:
-    """Register the user and raise these counters of his; returns what the first was, a number never his before."""
+    """Register the user and raise these counters of theirs; returns the old value of the first, a number never used."""
     sums = ", ".join(f"{name} = users.{name} + excluded.{name}" for name in counters)
     found = await one(
         db,
@@ -108,8 +113,6 @@ async def take_numbers(db: Database, scope: Scope, amount: int, *counters: str) 
 
 async def _put(write: _Write, records: Sequence[Record]) -> None:
     db, scope, owner, words, *_ = write
-    for record in records:
-        check_record(scope, record)
     stored: dict[str, tuple[Record, int]] = {}
     for row in await _of_ids(db, scope.for_user(), [record.id for record in records], f"{SELECTED}, r.number"):
         record = from_row(row)
@@ -144,7 +147,7 @@ def _fields(owner: UUID, number: int, record: Record) -> dict[str, Any]:
 
 
 def _newest(records: Sequence[Record], stored: Mapping[str, Record]) -> dict[str, Record]:
-    """What is to be written under each id: the last of the batch, if each could follow the one before it."""
+    """The record to write under each id: the last of the batch, if each could follow the one before it."""
     wanted: dict[str, Record] = {}
     for record in records:
         if isinstance(record, WorkingBlock):
@@ -202,10 +205,8 @@ async def _set_keys(write: _Write, keys: Keys) -> None:
     for id, of_record in keys.items():
         number = new[id] if id in new else old.get(id)
         if number is None:
-            raise NotFound(f"there is no record {id!r} to give keys to; put it first")
+            raise no_record(id, "keys")
         for kind, text in of_record.items():
-            check_text(kind, f"the kind of a key of {id}", max_bytes=_MAX_KIND_BYTES)
-            check_text(text, f"the key {kind} of {id}", may_be_empty=True)
             before = held.get((number, kind))
             if before is not None:
                 changes.append((words.remove, f"{OWN}.{kind}", number, before))
@@ -296,24 +297,14 @@ async def prune(
     is_old = "coalesce(r.recorded_at < %s::bigint, false)"
     found = await one(db, f"SELECT count(*), count(*) FILTER (WHERE {is_old}) {live}", start, *values)
     amount, old = found or (0, 0)
-    excess = 0 if keep is None else max(0, amount - old - keep)
+    excess = excess_of(amount, old, keep)
     if not old and not excess:
         return ()
-    # What was never accessed counts as accessed when it came, or every new record would be the first to go.
-    order = "ORDER BY coalesce(r.accessed_at, r.recorded_at), r.recorded_at, r.id"
-    gone: list[tuple[int, str]] = []
-    for number, id, too_old in await rows(db, f"SELECT r.number, r.id, {is_old} {live} {order}", start, *values):
-        if too_old or excess > 0:
-            gone.append((number, id))
-            excess -= not too_old
-    await run(
-        db,
-        "UPDATE records SET archived_at = %s WHERE owner = %s AND number = ANY(%s)",
-        to_micros(now),
-        owner_of(scope),
-        [number for number, _ in gone],
-    )
-    return tuple(id for _, id in gone)
+    sql = f"SELECT r.number, r.id, {is_old} {live} {EVICTION_ORDER}"
+    gone = to_archive(await rows(db, sql, start, *values), excess)
+    sql = "UPDATE records SET archived_at = %s WHERE owner = %s AND number = ANY(%s)"
+    await run(db, sql, to_micros(now), owner_of(scope), list(gone))
+    return tuple(gone.values())
 
 
 async def count_sessions(db: Database, scope: Scope) -> int:
@@ -333,7 +324,7 @@ async def forget_session(db: Database, scope: Scope) -> dict[str, int]:
 
 
 async def forget_user(db: Database, scope: Scope) -> dict[str, int]:
-    """Remove all records of a user with their keys, vectors and index, and his name; returns how many of each kind."""
+    """Remove all records of a user with keys, vectors and index, and their name; returns how many of each kind."""
     owner = owner_of(scope)
     removed = dict(await rows(db, "SELECT kind, count(*) FROM records WHERE owner = %s GROUP BY kind", owner))
     for table in ("postings", "keys", "vectors", "records", "lengths", "users"):

@@ -186,7 +186,7 @@ UNSWEPT = (
 SCOPED = "scope"
 EVERYBODY = "everybody"
 FOR_EVERYBODY = {"users": "SELECT", "records": "SELECT", "vectors": "ALL", "jobs": "ALL"}
-"""What a transaction may do that asks for everybody: lease jobs, exchange vectors and list what has none."""
+"""What a transaction for all users may do: lease jobs, exchange vectors and list records without one."""
 
 ONE_ROLE = "one_role"
 """The name of the value that says that a schema was made for one role, and whom that acts as."""
@@ -234,8 +234,8 @@ async def init_schema(
 ) -> Initialised:
     """Make the roles, the schema and its tables, or bring them to this version; what is there already stays.
 
-    `admin_dsn` names somebody who may create roles, schemas in this database and the extension `vector`; a superuser is
-    not needed. Stores then connect as `app_role`, with `password` if one is given; nobody connects as `owner_role`.
+    `admin_dsn` names a role that may create roles, schemas in this database and the extension `vector`; a superuser is
+    not needed. Stores then connect as `app_role`, with `password` if one is given; `owner_role` is not for connecting.
     With `one_role` no role is made: stores connect as the one that `admin_dsn` names, which owns the tables. Users with
     very many vectors then get an index, which may take minutes; `progress` is told of each.
     """
@@ -262,7 +262,7 @@ async def init_schema(
 
 
 async def take_turns(db: Database) -> None:
-    """Wait until nobody else makes or changes a schema in this database; until the transaction ends nobody will."""
+    """Wait until no other process makes or changes a schema in this database, and keep others out until the end."""
     await run(db, "SELECT pg_advisory_xact_lock(hashtext('loom init'))")
 
 
@@ -283,7 +283,7 @@ async def one_role_of(db: Database, schema: str) -> str | None:
 async def as_owner(
     admin_dsn: str, schema: str, where: str, *, owner_role: str | None = None
 ) -> AsyncGenerator[Database]:
-    """A connection that owns the schema, sees everybody's vectors and is in no transaction, so that nobody waits."""
+    """A connection that owns the schema and sees all users' vectors, outside a transaction, so that no call waits."""
     from psycopg import sql  # noqa: PLC0415
 
     db = await connect(admin_dsn, autocommit=True)

@@ -21,9 +21,9 @@ from loom.stores.postgres.connection import Packed, Row, fetch
 from loom.stores.postgres.owners import owner_of, seen
 from loom.stores.postgres.records import fitting
 from loom.stores.postgres.vectors import COSINE, DENSE, all_cosines, direction, packed
-from loom.stores.postgres.where import condition
+from loom.stores.postgres.where import POSTGRES, condition
 from loom.stores.postings import Floats, Numbers, Part, total, why_of
-from loom.stores.record_rows import SELECTED, from_row, to_micros
+from loom.stores.record_rows import SELECTED, from_row
 from loom.stores.sql_where import Condition
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ _COSINE = f"(SELECT {COSINE} FROM vectors AS v WHERE v.owner = %s AND v.number =
 
 
 class Known(NamedTuple):
-    """What a search begins with: how many numbers the user has, the dimension of vectors, if there is an index."""
+    """The start of a search: how many numbers the user has, the dimension of vectors, whether an index is used."""
 
     size: int | None
     dimension: int | None
@@ -50,7 +50,7 @@ def look(scope: Scope, near_limit: int | None) -> str:
     return f"SELECT {size}, (SELECT dimension FROM embedder), {in_index}"
 
 
-class _Asked(NamedTuple):
+class _Request(NamedTuple):
     """A query of a user, what is known at its start, and the condition for what it may return but for its filter."""
 
     db: Database
@@ -71,18 +71,18 @@ class _Found(NamedTuple):
 
 async def search(db: Database, known: Known, scope: Scope, query: Query, *, now: datetime) -> list[Hit]:
     """The best hits, best first."""
-    asked = _asked(db, known, scope, query, now)
+    request = _make_request(db, known, scope, query, now)
     has_words = bool(query.text.strip())
     vector = None if query.vector is None else _vector(known, query.vector)
     if vector is None and not has_words:
-        return await _first(asked)
+        return await _first(request)
     if vector is not None and not has_words:
-        return [scored(from_row(hit.row), _dense(hit)) for hit in await _nearest(asked, vector, query.limit)]
-    parts = await index.parts(db, asked.owner, query.text, known.size or 0)
+        return [scored(from_row(hit.row), _dense(hit)) for hit in await _nearest(request, vector, query.limit)]
+    parts = await index.parts(db, request.owner, query.text, known.size or 0)
     if vector is not None:
-        parts.append(Part(DENSE, *await all_cosines(db, asked.owner, vector)))
+        parts.append(Part(DENSE, *await all_cosines(db, request.owner, vector)))
     scores = total(parts, known.size or 0)
-    best = await _best(asked, scores, parts)
+    best = await _best(request, scores, parts)
     why = why_of([hit.number for hit in best], parts, len(scores))
     return sorted((scored(from_row(hit.row), why[hit.number]) for hit in best), key=rank_key)
 
@@ -92,73 +92,62 @@ async def search_apart(
 ) -> list[Hit]:
     """The best by words and the `near` best by vector, each with its cosine."""
     assert query.vector is not None
-    asked = _asked(db, known, scope, query, now)
+    request = _make_request(db, known, scope, query, now)
     vector = _vector(known, query.vector)
-    parts = await index.parts(db, asked.owner, query.text, known.size or 0)
+    parts = await index.parts(db, request.owner, query.text, known.size or 0)
     scores = total(parts, known.size or 0)
-    by_words = await _best(asked, scores, parts, vector)
+    by_words = await _best(request, scores, parts, vector)
     why = why_of([hit.number for hit in by_words], parts, len(scores))
     hits = {hit.number: scored(from_row(hit.row), why[hit.number] | _dense(hit)) for hit in by_words}
-    for hit in await _nearest(asked, vector, near):
+    for hit in await _nearest(request, vector, near):
         if hit.number not in hits:
             hits[hit.number] = scored(from_row(hit.row), _dense(hit))
     return sorted(hits.values(), key=rank_key)
 
 
-def _asked(db: Database, known: Known, scope: Scope, query: Query, now: datetime) -> _Asked:
-    sql, values = seen(scope)
-    parts = [sql]
-    if not query.archived:
-        parts.append("r.archived_at IS NULL")
-    if not query.history:
-        parts.append(
-            "(r.kind <> 'fact' OR ((r.valid_from IS NULL OR r.valid_from <= %s) "
-            "AND (r.valid_until IS NULL OR r.valid_until > %s) AND r.recorded_at <= %s "
-            "AND (r.superseded_at IS NULL OR r.superseded_at > %s)))"
-        )
-        at, known_at = to_micros(query.at or now), to_micros(query.known_at or now)
-        values = (*values, at, at, known_at, known_at)
-    return _Asked(db, owner_of(scope), known, query, " AND ".join(parts), values)
+def _make_request(db: Database, known: Known, scope: Scope, query: Query, now: datetime) -> _Request:
+    shown = POSTGRES.shown(Condition(*seen(scope)), query, now)
+    return _Request(db, owner_of(scope), known, query, shown.sql, shown.values)
 
 
 def _vector(known: Known, vector: Vector) -> Packed:
     return packed(direction(vector, known.dimension, "the vector of a query"))
 
 
-async def _first(asked: _Asked) -> list[Hit]:
-    """What a query that names nothing returns: the first by id."""
-    db, _, _, query, shown, values = asked
+async def _first(request: _Request) -> list[Hit]:
+    """The hits of a query without words or vector: the first by id."""
+    db, _, _, query, shown, values = request
     fits = condition(query.where)
     sql = f"SELECT {SELECTED} FROM records AS r WHERE {shown} AND {fits.sql} ORDER BY r.id"
     first = fitting(db, sql, (*values, *fits.values), where=query.where, fits=fits, limit=query.limit)
     return [Hit(from_row(row), 0.0) async for row in first]
 
 
-async def _nearest(asked: _Asked, vector: Packed, limit: int) -> list[_Found]:
+async def _nearest(request: _Request, vector: Packed, limit: int) -> list[_Found]:
     """The nearest by vector, of those that may be returned."""
-    in_index = asked.known.in_index
-    dimension = asked.known.dimension if in_index else None
-    hits, is_sure = await _near(asked, near.nearest(asked.owner, vector, limit, dimension), limit)
+    in_index = request.known.in_index
+    dimension = request.known.dimension if in_index else None
+    hits, is_sure = await _near(request, near.nearest(request.owner, vector, limit, dimension), limit)
     if (len(hits) < limit) if in_index else not is_sure:
-        hits, _ = await _near(asked, near.nearest(asked.owner, vector, None, None), limit)
+        hits, _ = await _near(request, near.nearest(request.owner, vector, None, None), limit)
     return hits
 
 
-async def _near(asked: _Asked, nearest: tuple[str, tuple[Any, ...]], limit: int) -> tuple[list[_Found], bool]:
+async def _near(request: _Request, nearest: tuple[str, tuple[Any, ...]], limit: int) -> tuple[list[_Found], bool]:
     """The best of the nearest, and whether no other could be among them.
 
     A filter may leave little of them, and ids decide between those that are as near as the last. They are looked up by
     their numbers, one after another until there are enough: left to itself, a planner that knows nothing of a new user
     may look up all, or compare all with all.
     """
-    fits = condition(asked.query.where)
+    fits = condition(request.query.where)
     sql = (
         "SELECT r.*, t.amount, t.least, t.number, t.score FROM (SELECT *, count(*) OVER () AS amount, "
         f"min(score) OVER () AS least FROM ({nearest[0]}) AS n ORDER BY score DESC OFFSET 0) AS t "
-        f"CROSS JOIN LATERAL {_record(asked, fits)} ORDER BY t.score DESC, r.id"
+        f"CROSS JOIN LATERAL {_record(request, fits)} ORDER BY t.score DESC, r.id"
     )
-    bound = (*nearest[1], *asked.values, *fits.values)
-    found = [row async for row in fitting(asked.db, sql, bound, where=asked.query.where, fits=fits, limit=limit)]
+    bound = (*nearest[1], *request.values, *fits.values)
+    found = [row async for row in fitting(request.db, sql, bound, where=request.query.where, fits=fits, limit=limit)]
     if not found:
         return [], False
     amount, least, _, score = found[-1][-4:]
@@ -166,39 +155,39 @@ async def _near(asked: _Asked, nearest: tuple[str, tuple[Any, ...]], limit: int)
     return [_Found(row, *row[-2:]) for row in found], is_sure
 
 
-async def _best(asked: _Asked, scores: Floats, parts: Sequence[Part], vector: Packed | None = None) -> list[_Found]:
+async def _best(request: _Request, scores: Floats, parts: Sequence[Part], vector: Packed | None = None) -> list[_Found]:
     """The best that the parts speak for and that may be returned, best first: looks no further than it has to."""
-    spoken_for = scores != 0
+    has_score = scores != 0
     for part in parts:
         if part.signal == DENSE:
-            spoken_for[part.numbers] = True
-    kept: list[_Found] = []
-    limit = asked.query.limit
-    found = np.flatnonzero(spoken_for)
+            has_score[part.numbers] = True
+    best: list[_Found] = []
+    limit = request.query.limit
+    found = np.flatnonzero(has_score)
     for places in by_score(scores[found], limit + _TO_SPARE):
-        kept += await _read(asked, found[places], vector)
-        if len(kept) >= limit:
+        best += await _read(request, found[places], vector)
+        if len(best) >= limit:
             break
-    kept.sort(key=lambda hit: (-scores[hit.number], hit.row[0]))
-    return kept[:limit]
+    best.sort(key=lambda hit: (-scores[hit.number], hit.row[0]))
+    return best[:limit]
 
 
-async def _read(asked: _Asked, numbers: Numbers, vector: Packed | None) -> list[_Found]:
+async def _read(request: _Request, numbers: Numbers, vector: Packed | None) -> list[_Found]:
     """Those of these records that may be returned, with their cosines if there is a vector."""
-    where, fits = asked.query.where, condition(asked.query.where)
-    cosine, of_vector = ("NULL::float8", ()) if vector is None else (_COSINE, (vector, asked.owner))
+    where, fits = request.query.where, condition(request.query.where)
+    cosine, of_vector = ("NULL::float8", ()) if vector is None else (_COSINE, (vector, request.owner))
     sql = (
         f"SELECT r.*, t.number, {cosine} FROM unnest(%b::bigint[]) AS t (number) "
-        f"CROSS JOIN LATERAL {_record(asked, fits)}"
+        f"CROSS JOIN LATERAL {_record(request, fits)}"
     )
-    rows = await fetch(asked.db, sql, *of_vector, numbers.tolist(), *asked.values, *fits.values)
+    rows = await fetch(request.db, sql, *of_vector, numbers.tolist(), *request.values, *fits.values)
     hits = [_Found(row, *row[-2:]) for row in rows]
     return hits if where is None or fits.exact else [hit for hit in hits if where.matches(from_row(hit.row))]
 
 
-def _record(asked: _Asked, fits: Condition) -> str:
+def _record(request: _Request, fits: Condition) -> str:
     """The record of a number, if it may be returned."""
-    of_number = f"r.number = t.number AND {asked.shown} AND {fits.sql}"
+    of_number = f"r.number = t.number AND {request.shown} AND {fits.sql}"
     return f"(SELECT {SELECTED} FROM records AS r WHERE {of_number} OFFSET 0) AS r"
 
 

@@ -1,4 +1,4 @@
-"""Leaving no byte of what was forgotten: an administrator makes the server write its files anew."""
+"""Erasing forgotten data from the files of the server: an administrator makes the server write its files anew."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ async def schema_of(db: Database, schema: str, where: str) -> str:
         return schema
     found = await one(db, _EXTENSION)
     if found is None:
-        raise StoreError(f"{where} has no extension `vector`; run `loom store init` as somebody who may create it")
+        raise StoreError(f"{where} has no extension `vector`; run `loom store init` as a role that may create it")
     return str(found[0])
 
 

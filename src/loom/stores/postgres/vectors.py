@@ -1,4 +1,4 @@
-"""The vectors of records: whose they are, setting, handing over and exchanging them."""
+"""The vectors of records: their embedder, writing, reading and replacing them."""
 
 # ruff: noqa: S608 - only names of columns and conditions of this package stand in SQL; every value is bound
 
@@ -15,16 +15,16 @@ import numpy as np
 from loom.core.filter import Filter
 from loom.core.record import Record
 from loom.core.scope import Scope
-from loom.errors import EmbedderMismatch, NotFound, UsageError
 from loom.protocols.embedder import Vector
 from loom.protocols.memory_store import FoundBy
-from loom.stores.inmemory.shelf import unit_vector
+from loom.stores.base import Bound
 from loom.stores.postgres.connection import Packed, PackedVector, Row, fetch, one, rows, run
 from loom.stores.postgres.owners import owner_of, seen
 from loom.stores.postgres.records import fitting, numbers_of
 from loom.stores.postgres.where import condition
 from loom.stores.postings import Floats, Numbers
 from loom.stores.record_rows import SELECTED, from_row
+from loom.stores.user_records import no_record, unit_vector
 
 if TYPE_CHECKING:
     from loom.stores.postgres.connection import Database
@@ -51,31 +51,19 @@ _REALS = np.dtype([("bytes", ">i4"), ("real", ">f4")])
 _COSINES = np.dtype([("number", ">i8"), ("cosine", ">f8")])
 
 
-async def bind(db: Database, identity: str, dimension: int) -> None:
-    """Fix whose vectors the schema holds."""
-    await run(db, "INSERT INTO embedder (identity, dimension) VALUES (%s, %s) ON CONFLICT DO NOTHING",
-              identity, dimension)  # fmt: skip
-    check_bound(await one(db, BOUND), identity, dimension)
+def bound_of(row: Row | None) -> Bound | None:
+    """The embedder of a row of BOUND; None before bind()."""
+    return None if row is None else (row[0], row[1])
 
 
-def check_bound(bound: Row | None, identity: str, dimension: int) -> bool:
-    """Whether the schema holds vectors of this embedder; False where it holds nobody's."""
-    if bound is not None and bound != (identity, dimension):
-        raise EmbedderMismatch(_spoken(*bound), _spoken(identity, dimension))
-    return bound is not None
-
-
-async def binding(db: Database, *, hold: bool = False) -> tuple[str, int] | None:
+async def binding(db: Database, *, hold: bool = False) -> Bound | None:
     """The embedder and dimension, None before bind(); `hold` keeps rebind() waiting until the transaction ends."""
-    found = await one(db, BOUND + (" FOR SHARE" if hold else ""))
-    return None if found is None else (found[0], found[1])
+    return bound_of(await one(db, BOUND + (" FOR SHARE" if hold else "")))
 
 
 def direction(vector: Vector, dimension: int | None, what: str) -> Floats:
     """The direction of a vector; refuses one that does not fit this schema's."""
-    if dimension is None:
-        raise UsageError("nobody said whose vectors these are; call bind(identity, dimension) first")
-    return np.array(unit_vector(vector, dimension, what))
+    return np.asarray(unit_vector(vector, dimension, what))
 
 
 def packed(unit: Floats) -> PackedVector:
@@ -107,19 +95,19 @@ async def put_vectors(db: Database, scope: Scope, vectors: Mapping[str, Vector])
     numbers = await numbers_of(db, scope, units)
     for id in units:
         if id not in numbers:
-            raise NotFound(f"there is no record {id!r} to give a vector to; put it first")
+            raise no_record(id, "a vector")
     if units:
         all_numbers = packed_array(np.concatenate(list(units.values())))
         await run(db, _SET, owner_of(scope), size, size, [numbers[id] for id in units], all_numbers)
 
 
-async def rebind(db: Database, identity: str, dimension: int) -> bool:
-    """Take this embedder's vectors from now on and let go of those of any other; False where it is bound to it."""
+async def rebind(db: Database, old: Bound | None, new: Bound) -> bool:
+    """Bind the schema to another embedder and remove all vectors; False where it is not bound to `old`."""
     await run(db, "LOCK TABLE embedder IN EXCLUSIVE MODE")
-    if await binding(db) == (identity, dimension):
+    if await binding(db) != old:
         return False
     await run(db, "DELETE FROM embedder")
-    await bind(db, identity, dimension)
+    await run(db, "INSERT INTO embedder (identity, dimension) VALUES (%s, %s)", *new)
     await run(db, "DELETE FROM vectors")
     return True
 
@@ -159,7 +147,3 @@ async def found_by(db: Database, scope: Scope, ids: Iterable[str]) -> dict[str, 
     ):
         keys[number][kind] = text
     return {id: FoundBy(keys[number], data) for id, number, data in records}
-
-
-def _spoken(identity: str, size: int) -> str:
-    return f"{identity} ({size} numbers)"

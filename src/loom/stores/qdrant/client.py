@@ -80,9 +80,9 @@ class QdrantCalls:
         except UsageError:
             raise
         except Exception as error:
-            raise self._spoken(error) from error
+            raise self._translate(error) from error
 
-    def _spoken(self, error: Exception) -> Exception:
+    def _translate(self, error: Exception) -> Exception:
         if "already accessed" in str(error):
             return StoreUnavailable(
                 f"the Qdrant folder {self.where} is open elsewhere, and one process may use it at a time; "

@@ -66,10 +66,10 @@ class ClientCollection:
         given = [models.PointStruct(id=one.id, vector=list(one.vector), payload=dict(one.fields)) for one in points]
         await self._calls("upsert", collection_name=self._name, points=given, wait=True)
 
-    async def nearest(self, asked: Sequence[float], fits: Fits, size: int) -> list[Near]:
+    async def nearest(self, query: Sequence[float], fits: Fits, size: int) -> list[Near]:
         """So many of the nearest points that fit, nearest first."""
         found = await self._calls(
-            "query_points", collection_name=self._name, query=list(asked), query_filter=_filter(fits), limit=size
+            "query_points", collection_name=self._name, query=list(query), query_filter=_filter(fits), limit=size
         )
         return [Near(one.payload, one.score) for one in found.points]
 

@@ -60,9 +60,9 @@ class EdgeCollection:
         """Add points, or replace those with the same id."""
         await self._calls(self._upsert, points)
 
-    async def nearest(self, asked: Sequence[float], fits: Fits, size: int) -> list[Near]:
+    async def nearest(self, query: Sequence[float], fits: Fits, size: int) -> list[Near]:
         """So many of the nearest points that fit, nearest first."""
-        return await self._calls(self._nearest, asked, fits, size)
+        return await self._calls(self._nearest, query, fits, size)
 
     async def count(self, fits: Fits) -> int:
         """How many points fit."""
@@ -141,7 +141,7 @@ class EdgeCollection:
 
     def _create(self, about: Mapping[str, Any], dimension: int) -> None:
         engine = _engine()
-        self._remove_points()  # of one who died before he wrote whose they are
+        self._remove_points()  # of a process that died before it wrote whose they are
         config = engine.EdgeConfig(vectors=engine.EdgeVectorParams(size=dimension, distance=engine.Distance.Cosine))
         self._shard = engine.EdgeShard.create(str(self._folder / _POINTS), config)
         for key in INDEXED:
@@ -167,10 +167,10 @@ class EdgeCollection:
         given = [engine.Point(one.id, list(one.vector), dict(one.fields)) for one in points]
         self._opened().update(engine.UpdateOperation.upsert_points(given))
 
-    def _nearest(self, asked: Sequence[float], fits: Fits, size: int) -> list[Near]:
+    def _nearest(self, query: Sequence[float], fits: Fits, size: int) -> list[Near]:
         engine = _engine()
-        query = engine.Query.Nearest(list(asked))
-        given = engine.QueryRequest(size, query=query, filter=_filter(fits), with_payload=True)
+        nearest = engine.Query.Nearest(list(query))
+        given = engine.QueryRequest(size, query=nearest, filter=_filter(fits), with_payload=True)
         return [Near(one.payload or {}, one.score) for one in self._opened().query(given)]
 
     def _count(self, fits: Fits) -> int:

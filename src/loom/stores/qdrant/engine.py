@@ -1,4 +1,4 @@
-"""What the vector store asks of a Qdrant engine, in words that are no engine's own."""
+"""The port of a Qdrant engine: the calls that the vector store makes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Engine(Protocol):
         ...
 
     async def about(self) -> Mapping[str, Any] | None:
-        """What was written about the collection; None where there is no collection, empty where nobody wrote."""
+        """What was written about the collection; None without a collection, empty where nothing was written."""
         ...
 
     async def create(self, about: Mapping[str, Any], dimension: int) -> None:
@@ -61,7 +61,7 @@ class Engine(Protocol):
         """Add points, or replace those with the same id."""
         ...
 
-    async def nearest(self, asked: Sequence[float], fits: Fits, size: int) -> list[Near]:
+    async def nearest(self, query: Sequence[float], fits: Fits, size: int) -> list[Near]:
         """So many of the nearest points that fit, nearest first."""
         ...
 

@@ -80,7 +80,7 @@ class QdrantVectorStore:
     # -- whose vectors these are --------------------------------------------------------------------------
 
     async def bind(self, identity: str, dimension: int) -> None:
-        """Say which embedder the vectors come from; the same again is a no-op."""
+        """Name the embedder that the vectors come from; the same again changes nothing."""
         check_embedder(identity, dimension)
         known = await self._binding() or await self._create(identity, dimension)
         check_binding(known, identity, dimension)
@@ -106,7 +106,7 @@ class QdrantVectorStore:
         return None if known is None or known[0] is None else (known[0], known[1])
 
     async def clear(self) -> None:
-        """Remove the vectors of everybody, and whose they were."""
+        """Remove the vectors of all users, and the name of their embedder."""
         self._known = None
         await self._engine.drop()
 
@@ -123,7 +123,7 @@ class QdrantVectorStore:
         try:
             await self._engine.create(about, dimension)
         except (StoreError, ValueError):  # the engine inside the client says ValueError
-            if await self._binding() is None:  # nobody else made it at the same moment
+            if await self._binding() is None:  # otherwise another process made it at the same moment
                 raise
         known = await self._binding()
         assert known is not None
@@ -154,12 +154,12 @@ class QdrantVectorStore:
     ) -> tuple[VectorHit, ...]:
         """The nearest vectors, nearest first."""
         known = await self._binding()
-        asked = checked_query(vector, known)
+        query = checked_query(vector, known)
 
         async def ask(size: int, wanted: Sequence[Wanted]) -> Found:
             if known is None:
                 return Found((), is_all=True)
-            found = await self._engine.nearest(asked, Fits(_of(scope, wanted)), size)
+            found = await self._engine.nearest(query, Fits(_of(scope, wanted)), size)
             return Found([entry_of(one.fields, one.score) for one in found], is_all=len(found) < size)
 
         return await nearest(ask, scope, limit=limit, where=where)
@@ -205,7 +205,7 @@ class QdrantVectorStore:
         return {point.fields[ID]: point.vector for point in await self._engine.points(fits, with_vectors=True)}
 
     async def users(self) -> tuple[Scope, ...]:
-        """Everybody who has vectors."""
+        """All users who have vectors."""
         if await self._binding() is None:
             return ()
         found = {(point.fields[NAMESPACE], point.fields[USER]) for point in await self._engine.points(None)}
@@ -223,5 +223,5 @@ class QdrantVectorStore:
 
 
 def _of(scope: Scope, wanted: Sequence[Wanted]) -> list[Wanted]:
-    """The condition of every call: the user first, then what is wanted of his."""
+    """The condition of every call: the user first, then what is wanted of theirs."""
     return [Wanted(TENANT, (tenant_of(scope),)), *wanted]

@@ -1,7 +1,7 @@
-"""One change of what a user has: planned in Python on what was read, and made only if that still holds.
+"""A transaction on what a user has: planned in Python on what was read, and made only if that still holds.
 
-Every value that a plan looked at is sent back with it. The server compares them and does the whole change or, where
-somebody else was faster, nothing; the caller then reads and plans again.
+Every value that a plan looked at is sent back with it. The server compares them and does all of it or, where another
+writer was faster, nothing; the caller then reads and plans again.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from loom.core.record import Record
 from loom.core.scope import Scope
 from loom.errors import StaleWrite
 from loom.protocols.embedder import Vector
-from loom.stores.inmemory.shelf import Change, Shelf
 from loom.stores.redis.codec import (
     id_bytes,
     pack_keys,
@@ -22,29 +21,31 @@ from loom.stores.redis.codec import (
     unpack_keys,
     unpack_record,
 )
-from loom.stores.redis.link import Argument, Link
+from loom.stores.redis.link import Argument, RedisConnection
 from loom.stores.redis.names import StoreNames
 from loom.stores.redis.near import pack_near
 from loom.stores.redis.retention import Retention
 from loom.stores.redis.scripts import COMMIT
+from loom.stores.user_records import RecordChange, UserRecords
 
 DELETED, REPLACED, FORGOTTEN = "deleted", "replaced", "users"
 _OF_USER = (DELETED, REPLACED)
-"""Fields of a user that change when text is removed; where there is no user, those who were forgotten are counted."""
+"""Fields of a user that change when text is removed; of an unknown user, the forgotten users are counted."""
 TRIES = 1000
-"""How often a change is planned again before it is given up."""
+"""How often a transaction is planned again before it is given up."""
 
 
 class Transaction:
-    """Reads of one user's hashes, and the change that follows from them."""
+    """Reads of one user's hashes, and the commands that follow from them. One that `is_outdated` is not committed."""
 
-    def __init__(self, link: Link, store: StoreNames, scope: Scope, retention: Retention) -> None:
+    def __init__(self, link: RedisConnection, store: StoreNames, scope: Scope, retention: Retention) -> None:
         self.store, self.user, self._retention = store, store.user(scope), retention
         self._link, self._scope = link, scope
         self._checks: dict[tuple[str, bytes], bytes | None] = {}
         self._changed: dict[bytes, None] = {}
         self._removed: dict[bytes, None] = {}
         self._commands: list[tuple[Argument, ...]] = []
+        self.is_outdated = False
 
     async def read(self, *wanted: tuple[str, Iterable[str]]) -> list[dict[str, bytes]]:
         """The fields of hashes that are there, one mapping for each hash; the change depends on all of them."""
@@ -58,24 +59,24 @@ class Transaction:
             found.append({field: value for field, value in values.items() if value is not None})
         return found
 
-    async def shelf(self, ids: Iterable[str], *, with_keys: bool = True) -> Shelf:
-        """These records of the user and their keys, to plan with; what is over is not there."""
+    async def records(self, ids: Iterable[str], *, with_keys: bool = True) -> UserRecords:
+        """These records of the user and their keys, to plan with; expired ones are left out."""
         wanted = list(ids)
         found, keys = await self.read((self.user.records, wanted), (self.user.keys, wanted if with_keys else ()))
         records = {id: unpack_record(data) for id, data in found.items()}
         over = set(self._retention.over(records.values()))
-        return Shelf(
+        return UserRecords(
             records={id: record for id, record in records.items() if id not in over},
             keys={id: unpack_keys(data) for id, data in keys.items() if id not in over},
         )
 
     async def epoch(self) -> str:
-        """What changes whenever text of the user goes; the change depends on it."""
+        """A token that changes whenever text of the user is removed; the transaction depends on it."""
         user, others = await self.read((self.user.meta, _OF_USER), (self.store.forgotten, [FORGOTTEN]))
         if DELETED in user:
             del self._checks[self.store.forgotten, id_bytes(FORGOTTEN)]
             return ".".join(user.get(name, b"0").decode() for name in _OF_USER)
-        # A user who came and went while somebody prepared a write is not the user who was never there.
+        # A user who came and went while another call prepared a write is not the user who was never there.
         return f"-{others.get(FORGOTTEN, b'0').decode()}"
 
     async def check_epoch(self, since: str | None) -> None:
@@ -87,19 +88,18 @@ class Transaction:
         """Make the change only if the field has this value; None: only if it is not there."""
         self._checks[key, id_bytes(field)] = value
 
-    def apply(self, shelf: Shelf, change: Change) -> None:
-        """Write what was planned for a shelf."""
+    def apply(self, user: UserRecords, change: RecordChange) -> None:
+        """Write what was planned for these records."""
+        for id in change.deleted - change.records.keys():
+            self._remove(id)
         for id, record in change.records.items():
-            if record is None:
-                self._remove(id)
-                continue
-            self.set_record(record, old=shelf.records.get(id))
-            if id in change.anew:
+            self.set_record(record, old=user.records.get(id))
+            if id in change.deleted:
                 self.do("HDEL", self.user.keys, id)
                 self._drop_vector(id)
                 self.do("HINCRBY", self.user.meta, REPLACED, 1)
         for id, texts in change.keys.items():
-            before = {} if id in change.anew else shelf.keys.get(id, {})
+            before = {} if id in change.deleted else user.keys.get(id, {})
             kept = {kind: text for kind, text in {**before, **texts}.items() if text.strip()}
             self._note(id)
             if kept:
@@ -130,9 +130,9 @@ class Transaction:
         self._commands.append(command)
 
     async def commit(self) -> bool:
-        """Make the change; False, and nothing is changed, if what was read is no longer so."""
-        if not self._commands:
-            return True
+        """Make the change; False, and nothing is changed, if a value that was read has changed."""
+        if not self._commands or self.is_outdated:
+            return not self.is_outdated
         user, store = self.user, self.store
         now = self._retention.now()
         arguments: list[Argument] = [user.digest, pack_owner(self._scope), now, user.near(""), len(self._checks)]

@@ -6,17 +6,17 @@ import json
 import sys
 from array import array
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from loom.core.codec import record_from_dict, record_to_dict
 from loom.core.record import Record
 from loom.core.scope import Scope
-from loom.errors import UsageError
 from loom.protocols.embedder import Vector
 from loom.protocols.jobs import DeadLetter, Job
 from loom.stores.damage import reading, unreadable
+from loom.stores.user_records import HeldJob, job_from_dict, job_to_dict, payload_error
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -79,23 +79,6 @@ def little_endian(numbers: array[float]) -> array[float]:
     return numbers
 
 
-@dataclass(frozen=True, slots=True)
-class HeldJob:
-    """An open job, and who holds it until when."""
-
-    job: Job
-    token: str | None = None
-    until: datetime | None = None
-
-    def is_due(self, now: datetime) -> bool:
-        """Whether anybody may take it."""
-        return self.job.run_at <= now and (self.until is None or self.until <= now)
-
-    def taken(self, token: str, until: datetime) -> HeldJob:
-        """The job once more leased."""
-        return HeldJob(replace(self.job, attempts=self.job.attempts + 1), token, until)
-
-
 def pack_job(held: HeldJob) -> bytes:
     """An open job."""
     until = None if held.until is None else held.until.isoformat()
@@ -107,7 +90,7 @@ def unpack_job(data: bytes) -> HeldJob:
     with reading("a job"):
         found = json.loads(data)
         until = None if found["until"] is None else datetime.fromisoformat(found["until"])
-        return HeldJob(_job(found), found["token"], until)
+        return HeldJob(job_from_dict(found), found["token"], until)
 
 
 def pack_letter(letter: DeadLetter) -> bytes:
@@ -119,7 +102,7 @@ def unpack_letter(data: bytes) -> DeadLetter:
     """The dead letter of pack_letter()."""
     with reading("a job that was given up"):
         found = json.loads(data)
-        return DeadLetter(job=_job(found), reason=found["reason"], at=datetime.fromisoformat(found["dead_at"]))
+        return DeadLetter(job=job_from_dict(found), reason=found["reason"], at=datetime.fromisoformat(found["dead_at"]))
 
 
 def pack_owner(scope: Scope) -> bytes:
@@ -135,7 +118,7 @@ def unpack_owner(data: bytes) -> Scope:
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """Whose vectors a store keeps; `stamp` tells one binding from a later one to the same embedder."""
+    """The embedder of a store's vectors; `stamp` tells one binding from a later one to the same embedder."""
 
     identity: str
     dimension: int
@@ -153,29 +136,7 @@ class Binding:
 
 
 def _dumped(job: Job, more: Mapping[str, Any]) -> bytes:
-    scope = job.scope
-    plain = {
-        "scope": [scope.namespace, scope.user_id, scope.session_id],
-        "id": job.id,
-        "kind": job.kind,
-        "key": job.key,
-        "run_at": job.run_at.isoformat(),
-        "payload": dict(job.payload),
-        "attempts": job.attempts,
-    }
     try:
-        return _to_json({**plain, **more}).encode()
+        return _to_json({**job_to_dict(job), **more}).encode()
     except (TypeError, ValueError) as error:
-        raise UsageError(f"the payload of job {job.id} is no JSON object ({error}); use plain values") from error
-
-
-def _job(found: Mapping[str, Any]) -> Job:
-    return Job(
-        id=found["id"],
-        scope=Scope(*found["scope"]),
-        kind=found["kind"],
-        key=found["key"],
-        run_at=datetime.fromisoformat(found["run_at"]),
-        payload=found["payload"],
-        attempts=found["attempts"],
-    )
+        raise payload_error(job, error) from error

@@ -1,25 +1,25 @@
-"""What a Redis store is and what it guarantees, in words, as the server is set up now."""
+"""The description of a Redis store and its guarantees, as the server is set up now."""
 
 from __future__ import annotations
 
-from loom.stores.describing import spoken_embedder
+from loom.stores.base import embedder_label
 from loom.stores.redis import reembed
-from loom.stores.redis.link import FORMAT, Guarantees, Link
+from loom.stores.redis.link import FORMAT, Guarantees, RedisConnection
 from loom.stores.redis.names import StoreNames
 from loom.stores.redis.near import EXACT
 from loom.stores.redis.retention import Retention
 
 _ISOLATION = (
-    "every user has keys of his own, named by a hash of his scope; the server knows no users of Loom: whoever may log "
-    "in may read everything"
+    "every user has keys of their own, named by a hash of their scope; the server knows no users of Loom: anyone "
+    "who may log in may read everything"
 )
 
 
 def server_labels(found: Guarantees, prefix: str) -> dict[str, str]:
-    """What holds for whatever is kept on the server."""
-    told = {"appendfsync": found.appendfsync, "maxmemory-policy": found.eviction}
+    """The labels that hold for every store on the server."""
+    known = {"appendfsync": found.appendfsync, "maxmemory-policy": found.eviction}
     settings = [f"appendonly={'yes' if found.appendonly else 'no'}"]
-    settings += [f"{name}={value or 'not told'}" for name, value in told.items()]
+    settings += [f"{name}={value or 'not known'}" for name, value in known.items()]
     return {
         "server": f"Redis {found.version}",
         "schema": f"keys that start with {prefix}:, format {FORMAT}",
@@ -28,7 +28,7 @@ def server_labels(found: Guarantees, prefix: str) -> dict[str, str]:
     }
 
 
-async def labels(link: Link, names: StoreNames, retention: Retention, *, is_near: bool) -> dict[str, str]:
+async def labels(link: RedisConnection, names: StoreNames, retention: Retention, *, is_near: bool) -> dict[str, str]:
     """Server, schema, durability, isolation, index, embedder, and what does not stay for ever."""
     users = await link.call("HLEN", names.users)
     bound = await reembed.binding(link, names)
@@ -38,6 +38,6 @@ async def labels(link: Link, names: StoreNames, retention: Retention, *, is_near
     return {
         **server_labels(await link.guarantees(), names.prefix),
         "index": f"{'RediSearch' if is_near else 'exact'}: {how}; {users} users",
-        "embedder": spoken_embedder(None if bound is None else (bound.identity, bound.dimension)),
+        "embedder": embedder_label(None if bound is None else (bound.identity, bound.dimension)),
         "retention": str(retention),
     }

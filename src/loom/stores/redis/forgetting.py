@@ -1,4 +1,4 @@
-"""Removing a user, or one of his sessions, and saying what was removed."""
+"""Removing a user, or one of their sessions, with a receipt."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from loom.core.record import Episode, Receipt
 from loom.core.scope import Scope
 from loom.stores.redis import jobs
 from loom.stores.redis.change import Transaction
-from loom.stores.redis.link import Link
+from loom.stores.redis.link import RedisConnection
 from loom.stores.redis.names import USER_KEYS, CheckpointNames, StoreNames, session_name
 from loom.stores.redis.scripts import FORGET
 
@@ -24,21 +24,21 @@ COPIES = "a snapshot or a copy on another server may hold it until the next one 
 _LOOK_AGAIN = 0.05
 
 
-async def sweep(link: Link) -> tuple[str, ...]:
+async def sweep(link: RedisConnection) -> tuple[str, ...]:
     """Have the server write its append-only file anew, and wait for it; returns what is pending, in words."""
     await link.call("BGREWRITEAOF")
     while True:
         state: dict[str, object] = await link.call("INFO", "persistence")
         if not state.get("aof_rewrite_in_progress") and not state.get("aof_rewrite_scheduled"):
             break
-        await anyio.sleep(_LOOK_AGAIN)  # the server tells nobody when it is done
+        await anyio.sleep(_LOOK_AGAIN)  # the server does not say when it is done
     if state.get("aof_last_bgrewrite_status", "ok") != "ok":
         return (FILES,)
     copies = (await link.call("INFO", "replication")).get("connected_slaves") or state.get("rdb_saves")
     return (COPIES,) if copies else ()
 
 
-async def forget_user(link: Link, names: StoreNames, scope: Scope) -> Receipt:
+async def forget_user(link: RedisConnection, names: StoreNames, scope: Scope) -> Receipt:
     """Remove every key of a user, in one step."""
     user = names.user(scope)
     keys = (names.users, names.due, names.held, names.forgotten, *user.all)
@@ -47,12 +47,12 @@ async def forget_user(link: Link, names: StoreNames, scope: Scope) -> Receipt:
     return _receipt(Counter(dict(zip(_COUNTED, counts, strict=True))))
 
 
-async def forget_session(link: Link, change: Transaction, scope: Scope, ids: Sequence[str]) -> Receipt | None:
-    """Remove these episodes, and the jobs and dead letters of the session; None if somebody else was faster."""
-    shelf = await change.shelf(ids)
-    planned = shelf.plan(scope, delete=ids)
-    change.apply(shelf, planned)
-    removed = Counter({Episode.kind: len(planned.records)})
+async def forget_session(link: RedisConnection, change: Transaction, scope: Scope, ids: Sequence[str]) -> Receipt:
+    """Remove these episodes, and the jobs and dead letters of the session."""
+    user = await change.records(ids)
+    planned = user.plan(scope, delete=ids)
+    change.apply(user, planned)
+    removed = Counter({Episode.kind: len(planned.deleted)})
     for data, held in await jobs.of_scope(link, change.user, scope):
         change.depends_on(change.user.jobs, held.job.id, data)
         jobs.close(change, held.job)
@@ -60,10 +60,10 @@ async def forget_session(link: Link, change: Transaction, scope: Scope, ids: Seq
     for data, _ in await jobs.letters(link, change.user, scope):
         change.do("LREM", change.user.dead, 1, data)
         removed["dead_letter"] += 1
-    return _receipt(removed) if await change.commit() else None
+    return _receipt(removed)
 
 
-async def count_sessions(link: Link, prefix: str, scope: Scope) -> int:
+async def count_sessions(link: RedisConnection, prefix: str, scope: Scope) -> int:
     """How many conversations of the scope are saved under this prefix."""
     sessions = CheckpointNames(prefix).user(scope)[USER_KEYS.index("sessions")]
     if scope.session_id is None:
@@ -72,5 +72,4 @@ async def count_sessions(link: Link, prefix: str, scope: Scope) -> int:
 
 
 def _receipt(removed: Counter[str]) -> Receipt:
-    found = {kind: count for kind, count in removed.items() if count}
-    return Receipt(removed=found, pending=(FILES,) if found else ())
+    return Receipt(removed=removed, pending=(FILES,) if removed.total() else ())

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
 
 from loom.core.scope import Scope
-from loom.errors import StoreConflict, UsageError
 from loom.protocols.jobs import DeadLetter, Job, Lease
 from loom.stores.redis.change import TRIES, Transaction
-from loom.stores.redis.codec import HeldJob, micros, pack_job, pack_letter, unpack_job, unpack_letter
-from loom.stores.redis.link import Link
+from loom.stores.redis.codec import micros, pack_job, pack_letter, unpack_job, unpack_letter
+from loom.stores.redis.link import RedisConnection
 from loom.stores.redis.names import StoreNames, UserNames, of_member
-from loom.stores.redis.retention import Retention
+from loom.stores.user_records import HeldJob, jobs_without, lease_lost
 
 _PAGE = 100
 """Jobs of all kinds that are read at once where only some kinds are looked for."""
 
 
-async def enqueue(change: Transaction, scope: Scope, jobs: Sequence[Job], *, closing: Lease | None = None) -> int:
+async def enqueue(change: Transaction, jobs: Sequence[Job], *, closing: Lease | None) -> int:
     """Queue the jobs whose key is not open yet; returns how many. The job that is closed no longer counts."""
     if not jobs:
         return 0
@@ -30,20 +28,11 @@ async def enqueue(change: Transaction, scope: Scope, jobs: Sequence[Job], *, clo
     if closing is not None:
         taken.discard(closing.job.key)
         ids.discard(closing.job.id)
-    new = 0
-    for job in jobs:
-        if not scope.covers(job.scope):
-            raise UsageError(f"job {job.id} is for {job.scope}, but the write is for {scope}; use one scope")
-        if job.key in taken:
-            continue
-        if job.id in ids:
-            raise UsageError(f"job {job.id} is open already, with another key than {job.key!r}; use a new id")
-        taken.add(job.key)
-        ids.add(job.id)
+    new = jobs_without(jobs, taken, ids)
+    for job in new:
         change.do("HSET", user.job_keys, job.key, job.id)
         _set(change, HeldJob(job))
-        new += 1
-    return new
+    return len(new)
 
 
 async def held(change: Transaction, lease: Lease) -> HeldJob:
@@ -52,15 +41,12 @@ async def held(change: Transaction, lease: Lease) -> HeldJob:
     data = found.get(lease.job.id)
     job = None if data is None else unpack_job(data)
     if job is None or job.token != lease.token:
-        raise StoreConflict(
-            f"job {lease.job.id} is no longer held under this lease: it was leased again, closed or forgotten; "
-            f"drop what you did and lease again"
-        )
+        raise lease_lost(lease)
     return job
 
 
 def close(change: Transaction, job: Job) -> None:
-    """The job is no longer open."""
+    """Remove an open job."""
     user, store = change.user, change.store
     change.do("HDEL", user.jobs, job.id)
     change.do("HDEL", user.job_keys, job.key)
@@ -75,14 +61,14 @@ def give_up(change: Transaction, job: Job, reason: str, at: datetime) -> None:
 
 
 def put_back(change: Transaction, job: Job, run_at: datetime) -> None:
-    """Let anybody take the job at `run_at`."""
+    """Make the job free from `run_at` on."""
     _set(change, HeldJob(replace(job, run_at=run_at)))
 
 
 async def take(
-    link: Link,
+    link: RedisConnection,
     names: StoreNames,
-    retention: Retention,
+    transaction: Callable[[Scope], Transaction],
     *,
     now: datetime,
     until: datetime,
@@ -99,43 +85,41 @@ async def take(
         if not candidates or len(leases) == limit:
             break
         for data, job in candidates[: limit - len(leases)]:
-            leased = await _take_one(Transaction(link, names, job.job.scope, retention), data, job, until)
+            leased = await _take_one(transaction(job.job.scope), data, job, until)
             leases += [] if leased is None else [leased]
     return tuple(leases)
 
 
 async def _take_one(change: Transaction, data: bytes, job: HeldJob, until: datetime) -> Lease | None:
-    """Lease one job; None if somebody else was faster."""
+    """Lease one job; None if another worker was faster."""
     change.depends_on(change.user.jobs, job.job.id, data)
-    taken = job.taken(secrets.token_hex(8), until)
+    taken = job.taken(until)
     _set(change, taken)
-    if not await change.commit():
-        return None
-    return Lease(job=taken.job, token=taken.token or "", until=until)
+    return taken.lease() if await change.commit() else None
 
 
-async def letters(link: Link, user: UserNames, scope: Scope) -> list[tuple[bytes, DeadLetter]]:
+async def letters(link: RedisConnection, user: UserNames, scope: Scope) -> list[tuple[bytes, DeadLetter]]:
     """The jobs of the scope that were given up, in that order, each with what is stored."""
     found = [(data, unpack_letter(data)) for data in await link.call("LRANGE", user.dead, 0, -1)]
     return [(data, letter) for data, letter in found if scope.covers(letter.job.scope)]
 
 
-async def of_scope(link: Link, user: UserNames, scope: Scope) -> list[tuple[bytes, HeldJob]]:
+async def of_scope(link: RedisConnection, user: UserNames, scope: Scope) -> list[tuple[bytes, HeldJob]]:
     """The open jobs of the scope, each with what is stored."""
     found = _unpacked(await link.call("HVALS", user.jobs))
     return [(data, job) for data, job in found if scope.covers(job.job.scope)]
 
 
 async def _due_of(
-    link: Link, names: StoreNames, now: datetime, scope: Scope, kinds: Sequence[str] | None
+    link: RedisConnection, names: StoreNames, now: datetime, scope: Scope, kinds: Sequence[str] | None
 ) -> list[tuple[bytes, HeldJob]]:
     return _oldest_first(await of_scope(link, names.user(scope), scope), now, kinds)
 
 
 async def _due(
-    link: Link, names: StoreNames, now: datetime, limit: int, kinds: Sequence[str] | None
+    link: RedisConnection, names: StoreNames, now: datetime, limit: int, kinds: Sequence[str] | None
 ) -> list[tuple[bytes, HeldJob]]:
-    """Jobs of all users: the first that nobody holds, and those whose lease ran out; none only if none are left."""
+    """Jobs of all users: the first that are free, and those whose lease ran out; none only if none are left."""
     end, start = micros(now), 0
     page = limit if kinds is None else max(limit, _PAGE)
     due: dict[tuple[Scope, str], tuple[bytes, HeldJob]] = {}
@@ -169,7 +153,7 @@ def _unpacked(found: Iterable[bytes]) -> list[tuple[bytes, HeldJob]]:
 def _oldest_first(
     found: list[tuple[bytes, HeldJob]], now: datetime, kinds: Sequence[str] | None
 ) -> list[tuple[bytes, HeldJob]]:
-    due = [(data, job) for data, job in found if job.is_due(now) and (kinds is None or job.job.kind in kinds)]
+    due = [(data, job) for data, job in found if job.is_due(now, kinds)]
     return sorted(due, key=lambda one: (one[1].job.run_at, one[1].job.id))
 
 

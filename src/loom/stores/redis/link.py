@@ -71,13 +71,13 @@ class _Client(Protocol):
     async def aclose(self) -> None: ...
 
 
-class Link:
+class RedisConnection:
     """One pool of connections, and the commands sent over it."""
 
     def __init__(self, url: str, *, durable: bool | None, format_key: str, timeout: float) -> None:
         parts = urlsplit(url)
         if parts.scheme not in _SCHEMES or not url.startswith(f"{parts.scheme}://"):
-            raise UsageError(f"{_hidden(url)!r} is no address of a Redis server; write redis://HOST:6379/0")
+            raise UsageError(f"{_hidden(url)!r} is not the address of a Redis server; write redis://HOST:6379/0")
         self.address = _hidden(url)
         self._url, self.said = split(url)
         self._durable = self.said.durable if durable is None else durable
@@ -135,7 +135,7 @@ class Link:
         return self._searches
 
     async def guarantees(self) -> Guarantees:
-        """What the server says of itself."""
+        """The guarantees of the server, read from it."""
         return await self._ask(await self._opened())
 
     async def aclose(self) -> None:
@@ -185,7 +185,7 @@ class Link:
                 retry=Retry(NoBackoff(), 0),
             )
         except ValueError as error:
-            raise UsageError(f"{self.address!r} is no address of a Redis server: {error}") from error
+            raise UsageError(f"{self.address!r} is not the address of a Redis server: {error}") from error
         return cast("_Client", client)
 
     async def _check(self, client: _Client) -> None:
@@ -262,3 +262,6 @@ def _hidden(url: str) -> str:
     if "@" not in parts.netloc and not parts.query:
         return url
     return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="").geturl()
+
+
+Link = RedisConnection

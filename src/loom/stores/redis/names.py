@@ -1,6 +1,6 @@
-"""What the keys in Redis are called.
+"""The names of keys in Redis.
 
-A user is named in a key by a digest of his scope, whose parts carry their lengths: no character of an id can move a
+A user is named in a key by a digest of their scope, whose parts carry their lengths: no character of an id can move a
 boundary, end a key early or stand for another user, and no name is ever searched for by a pattern.
 """
 
@@ -15,46 +15,40 @@ DIGEST = 64
 """How many characters name a user."""
 
 
+class _Key:
+    """A key that is called like the attribute that holds it."""
+
+    def __set_name__(self, _: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, names: StoreNames | UserNames | None, _: type) -> str:
+        return self._name if names is None else names.of(self._name)
+
+
 @dataclass(frozen=True, slots=True)
 class StoreNames:
     """The keys that a store has once."""
 
     prefix: str
 
-    @property
-    def format(self) -> str:
-        """The format of what is stored."""
-        return f"{self.prefix}:format"
+    format = _Key()
+    """The version of the format of all keys."""
+    version = _Key()
+    """A counter of all changes, which never goes back."""
+    users = _Key()
+    """Digest of a user to namespace and user id."""
+    embedder = _Key()
+    """The embedder of the vectors."""
+    due = _Key()
+    """Jobs that are free, by the time they are to run."""
+    held = _Key()
+    """Jobs that are leased, by the end of the lease."""
+    forgotten = _Key()
+    """How many users were removed, under the field `users`."""
 
-    @property
-    def version(self) -> str:
-        """A counter of all changes, which never goes back."""
-        return f"{self.prefix}:version"
-
-    @property
-    def users(self) -> str:
-        """Digest of a user to namespace and user id."""
-        return f"{self.prefix}:users"
-
-    @property
-    def embedder(self) -> str:
-        """Whose vectors are kept."""
-        return f"{self.prefix}:embedder"
-
-    @property
-    def due(self) -> str:
-        """Jobs that nobody holds, by the time they are to run."""
-        return f"{self.prefix}:due"
-
-    @property
-    def held(self) -> str:
-        """Jobs that somebody holds, by the end of the lease."""
-        return f"{self.prefix}:held"
-
-    @property
-    def forgotten(self) -> str:
-        """How many users were removed, under the field `users`."""
-        return f"{self.prefix}:forgotten"
+    def of(self, what: str) -> str:
+        """The key of this name."""
+        return f"{self.prefix}:{what}"
 
     @property
     def near(self) -> str:
@@ -77,57 +71,32 @@ class UserNames:
     prefix: str
     digest: str
 
-    def _of(self, what: str) -> str:
+    meta = _Key()
+    """The number of the last change and of the last removal."""
+    changed = _Key()
+    """Ids of records, by the number of the change that wrote them."""
+    records = _Key()
+    """Records by id."""
+    keys = _Key()
+    """Index keys by the id of their record."""
+    vectors = _Key()
+    """Vectors by the id of their record."""
+    jobs = _Key()
+    """Open jobs by id."""
+    job_keys = _Key()
+    """Ids of open jobs by the key of the job."""
+    dead = _Key()
+    """Dead letters, the earliest first."""
+    ends = _Key()
+    """Ids of records that expire, by the time they do."""
+
+    def of(self, what: str) -> str:
+        """The key of this name."""
         return f"{self.prefix}:{what}:{self.digest}"
 
-    @property
-    def meta(self) -> str:
-        """The number of the last change and of the last removal."""
-        return self._of("meta")
-
-    @property
-    def changed(self) -> str:
-        """Ids of records, by the number of the change that wrote them."""
-        return self._of("changed")
-
-    @property
-    def records(self) -> str:
-        """Records by id."""
-        return self._of("records")
-
-    @property
-    def keys(self) -> str:
-        """Index keys by the id of their record."""
-        return self._of("keys")
-
-    @property
-    def vectors(self) -> str:
-        """Vectors by the id of their record."""
-        return self._of("vectors")
-
     def near(self, id: str) -> str:
-        """The document of a vector, where the server searches them; there is none without a field in `vectors`."""
-        return f"{self._of('near')}:{id}"
-
-    @property
-    def jobs(self) -> str:
-        """Open jobs by id."""
-        return self._of("jobs")
-
-    @property
-    def job_keys(self) -> str:
-        """Ids of open jobs by the key of the job."""
-        return self._of("job_keys")
-
-    @property
-    def dead(self) -> str:
-        """Jobs that were given up, in that order."""
-        return self._of("dead")
-
-    @property
-    def ends(self) -> str:
-        """Ids of records that do not stay for ever, by the time they are over."""
-        return self._of("ends")
+        """The document of a vector, where the server searches them; there is one only beside a field in `vectors`."""
+        return f"{self.of('near')}:{id}"
 
     @property
     def all(self) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from loom.errors import StoreError, StoreUnavailable
 from loom.protocols.embedder import Vector
 from loom.protocols.vector_store import VectorHit
 from loom.stores.redis.codec import id_bytes, little_endian, unpack_vector
-from loom.stores.redis.link import Link
+from loom.stores.redis.link import RedisConnection
 from loom.stores.redis.names import StoreNames, UserNames
 from loom.stores.redis.retention import Retention
 from loom.stores.redis.scripts import NEAR
@@ -38,7 +38,7 @@ def pack_near(vector: Iterable[float]) -> bytes:
 class Near:
     """The vectors of users in RediSearch; each is a document named after its user and its record."""
 
-    def __init__(self, link: Link, names: StoreNames, retention: Retention) -> None:
+    def __init__(self, link: RedisConnection, names: StoreNames, retention: Retention) -> None:
         self._link, self._names, self._retention = link, names, retention
         self._made = set[int]()
 
@@ -77,20 +77,20 @@ class Near:
             held, indexed = await self._counts(index, user)
         except StoreUnavailable:
             raise
-        except StoreError:  # somebody dropped it, or the server lost it in a crash
+        except StoreError:  # it was dropped, or the server lost it in a crash
             self._made.discard(len(vector))
             held, indexed = await self._counts(await self._ready(len(vector)), user)
         if held != indexed:
             await self._put_right(index, user)
             held, indexed = await self._counts(index, user)
         if held != indexed:
-            # The server still reads the documents of an index that was just made, or somebody writes this moment.
+            # The server still reads the documents of a new index, or another process writes at this moment.
             return await self._compared(user, vector, limit)
         how = "HYBRID_POLICY ADHOC_BF" if held <= EXACT else f"EF_RUNTIME {max(2 * limit, _LEAST_LOOK)}"
-        asked = f"(@u:{{{user.digest}}})=>[KNN $k @v $q {how}]"
+        query = f"(@u:{{{user.digest}}})=>[KNN $k @v $q {how}]"
         more = ("PARAMS", 4, "k", limit, "q", pack_near(vector), "SORTBY", "__v_score", "LIMIT", 0, limit)
         found: list[Any] = await self._link.call(
-            "FT.SEARCH", index, asked, "NOCONTENT", *more, "TIMEOUT", self._link.milliseconds, "DIALECT", 2
+            "FT.SEARCH", index, query, "NOCONTENT", *more, "TIMEOUT", self._link.milliseconds, "DIALECT", 2
         )
         return [key.decode().removeprefix(user.near("")) for key in found[1:]]
 
@@ -123,15 +123,15 @@ class Near:
         return index
 
     async def _counts(self, index: str, user: UserNames) -> tuple[int, int]:
-        asked = ("FT.SEARCH", index, f"@u:{{{user.digest}}}", "NOCONTENT", "LIMIT", 0, 0, "DIALECT", 2)
-        held, (indexed, *_) = await self._link.calls([("HLEN", user.vectors), asked])
+        query = ("FT.SEARCH", index, f"@u:{{{user.digest}}}", "NOCONTENT", "LIMIT", 0, 0, "DIALECT", 2)
+        held, (indexed, *_) = await self._link.calls([("HLEN", user.vectors), query])
         return int(held), int(indexed)
 
     async def _put_right(self, index: str, user: UserNames) -> None:
         """Make each document what the vector of its record is; each page is one step, on what is there then."""
         ids: list[bytes] = await self._link.call("HKEYS", user.vectors)
-        asked = ("FT.SEARCH", index, f"@u:{{{user.digest}}}", "NOCONTENT", "DIALECT", 2, "LIMIT", 0)
-        known: list[Any] = await self._link.call(*asked, 1_000_000)
+        query = ("FT.SEARCH", index, f"@u:{{{user.digest}}}", "NOCONTENT", "DIALECT", 2, "LIMIT", 0)
+        known: list[Any] = await self._link.call(*query, 1_000_000)
         start = user.near("").encode()
         both = dict.fromkeys([*ids, *(key.removeprefix(start) for key in known[1:])])
         for page in _pages(list(both)):
@@ -148,8 +148,8 @@ def _cosines(found: dict[str, bytes], vector: Vector) -> list[VectorHit]:
     if not found:
         return []
     rows = np.stack([np.asarray(unpack_vector(data), np.float64) for data in found.values()])
-    asked = np.asarray(vector, np.float64)
-    likeness = (rows @ asked / (np.linalg.norm(rows, axis=1) * np.linalg.norm(asked))).round(_DIGITS)
+    query = np.asarray(vector, np.float64)
+    likeness = (rows @ query / (np.linalg.norm(rows, axis=1) * np.linalg.norm(query))).round(_DIGITS)
     return [VectorHit(id, score) for id, score in zip(found, likeness.tolist(), strict=True)]
 
 

@@ -1,4 +1,4 @@
-"""What a Redis URL may say beside the address: `?durable=true&ttl=30d&ttl_l1=1h`."""
+"""Options in a Redis URL: `?durable=true&ttl=30d&ttl_l1=1h`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _YES_NO = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0
 
 
 class Options(NamedTuple):
-    """What was asked of a store: to refuse a server that may lose what it acknowledged, and how long things stay."""
+    """Options of a store: whether to refuse a server that may lose acknowledged writes, and how long episodes stay."""
 
     durable: bool = False
     ttl: Mapping[Layer | None, timedelta] = {}
@@ -56,7 +56,7 @@ def periods(value: object) -> dict[Layer | None, timedelta]:
     if not isinstance(value, Mapping):
         return {None: period(value, "ttl")}
     given: Mapping[Any, Any] = value  # pyright: ignore[reportUnknownVariableType]
-    return {_layer(name): period(kept, f"ttl of {name}") for name, kept in given.items()}
+    return {_layer(name): period(value, f"ttl of {name}") for name, value in given.items()}
 
 
 def _layer(name: object) -> Layer | None:
@@ -89,10 +89,10 @@ def split(url: str) -> tuple[str, Options]:
 
 def with_options(url: str, *, durable: object = None, ttl: object = None) -> str:
     """A URL that says what stood beside it in a mapping, which counts more than what it says itself."""
-    address, said = split(url)
-    kept = {**said.ttl, **periods(ttl)}
-    more = {"ttl" if layer is None else f"ttl_{layer.label.lower()}": _spoken(end) for layer, end in kept.items()}
-    if said.durable if durable is None else _durable(durable):
+    address, options = split(url)
+    ends = {**options.ttl, **periods(ttl)}
+    more = {"ttl" if layer is None else f"ttl_{layer.label.lower()}": _period_text(end) for layer, end in ends.items()}
+    if options.durable if durable is None else _durable(durable):
         more["durable"] = "true"
     if not more:
         return address
@@ -105,5 +105,5 @@ def _durable(value: object) -> bool:
     return _YES_NO[str(value).lower()]
 
 
-def _spoken(kept: timedelta) -> str:
-    return f"{kept.total_seconds():.6f}".rstrip("0").rstrip(".")
+def _period_text(period: timedelta) -> str:
+    return f"{period.total_seconds():.6f}".rstrip("0").rstrip(".")

@@ -24,18 +24,18 @@ class Retention:
 
     def __init__(self, ttl: Ttl | None, clock: Clock) -> None:
         given = {None: ttl} if isinstance(ttl, timedelta) else ttl or {}
-        self._ttl = {None if layer is None else Layer(layer): kept for layer, kept in given.items()}
+        self._ttl = {None if layer is None else Layer(layer): period for layer, period in given.items()}
         self._clock = clock
-        for layer, kept in self._ttl.items():
-            if kept <= timedelta(0):
-                raise UsageError(f"{_named(layer)} with ttl={kept} are over at once; give more, or none")
+        for layer, period in self._ttl.items():
+            if period <= timedelta(0):
+                raise UsageError(f"{_named(layer)} with ttl={period} are over at once; give more, or none")
 
     def __str__(self) -> str:
         layers = sorted(layer for layer in self._ttl if layer is not None)
-        kept = [f"{layer.label} for {self._ttl[layer]} while live" for layer in layers]
+        period = [f"{layer.label} for {self._ttl[layer]} while live" for layer in layers]
         if None in self._ttl:
-            kept.append(f"{'other' if kept else 'all'} episodes for {self._ttl[None]}, the archive too")
-        return f"kept: {', '.join(kept)}; all else for ever" if kept else "everything is kept for ever"
+            period.append(f"{'other' if period else 'all'} episodes for {self._ttl[None]}, the archive too")
+        return f"kept: {', '.join(period)}; all else for ever" if period else "everything is kept for ever"
 
     @property
     def is_unlimited(self) -> bool:
@@ -50,10 +50,10 @@ class Retention:
         """When a record is over, in microseconds; None: never."""
         if not isinstance(record, Episode):
             return None
-        kept = self._ttl.get(None)
+        period = self._ttl.get(None)
         if record.archived_at is None:
-            kept = self._ttl.get(record.layer, kept)
-        return None if kept is None else micros(_added(record.recorded_at, kept))
+            period = self._ttl.get(record.layer, period)
+        return None if period is None else micros(_added(record.recorded_at, period))
 
     def is_over(self, record: Record) -> bool:
         """Whether a record is over now."""
@@ -69,9 +69,9 @@ def _named(layer: Layer | None) -> str:
     return "episodes" if layer is None else f"episodes of {layer.label}"
 
 
-def _added(at: datetime, kept: timedelta) -> datetime:
+def _added(at: datetime, period: timedelta) -> datetime:
     """The end of the calendar is as late as it gets."""
     try:
-        return at + kept
+        return at + period
     except OverflowError:
         return datetime.max.replace(tzinfo=at.tzinfo)

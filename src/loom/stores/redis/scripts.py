@@ -1,4 +1,4 @@
-"""The Lua that runs inside Redis: each script is one step that nobody sees half of.
+"""The Lua that runs inside Redis: each script is one atomic step.
 
 No script ever holds a value: ids and texts come as arguments and are only compared and stored.
 """
@@ -48,7 +48,7 @@ local all_end = last and redis.call('ZCARD', ends) == redis.call('HLEN', records
 if all_end and redis.call('EXISTS', jobs, dead) == 0 then
   local left = string.format('%.0f', math.max(0, math.ceil((last - now) / 1000)))
   for place = 4, #KEYS do redis.call('PEXPIRE', KEYS[place], left) end
-  -- A server before Redis 7.4 cannot end one field; there the user's name stays until he is forgotten.
+  -- A server before Redis 7.4 cannot end one field; there the user's name stays until they are forgotten.
   redis.pcall('HPEXPIRE', users, left, 'FIELDS', 1, digest)
 elseif redis.call('PTTL', meta) ~= -1 then
   for place = 4, #KEYS do redis.call('PERSIST', KEYS[place]) end
@@ -125,7 +125,7 @@ return 1
 
 NEAR = """
 -- KEYS: vectors. ARGV: how the documents of the user start, the user's digest, then id, vector and document of each as
--- somebody read them. Writes or removes the documents of those that are still so.
+-- they were read. Writes or removes the documents of those that are still so.
 for place = 3, #ARGV, 3 do
   local id, held = ARGV[place], redis.call('HGET', KEYS[1], ARGV[place])
   if not held then

@@ -39,7 +39,7 @@ def check(db: Database, *, repair: bool) -> IndexDifference:
     What cannot be read is left out of the comparison, and removed by a repair. Where the file itself is broken, that
     is said of each user whom it concerns; nothing is repaired then.
     """
-    problems = [str(said) for (said,) in rows(db, "PRAGMA integrity_check") if said != "ok"]
+    problems = [str(problem) for (problem,) in rows(db, "PRAGMA integrity_check") if problem != "ok"]
     problems += [f"{table}: a row points to nothing" for table, *_ in rows(db, "PRAGMA foreign_key_check")]
     found: list[UserDifference] = []
     damaged: list[str] = []
@@ -73,7 +73,7 @@ def _broken(problems: list[str], what: str, *, repair: bool) -> Generator[None]:
 
 
 class _User(NamedTuple):
-    """A user's number, how many numbers his records are said to have, and what of them cannot be read."""
+    """A user's number, how many numbers their records have by the table of users, and what of them cannot be read."""
 
     number: int
     size: Any
@@ -144,7 +144,7 @@ def _compared(db: Database, user: int, run: int, due: dict[Posting, tuple[int, i
     ):
         read = unpacked(entries) if isinstance(entries, bytes) else []
         found |= {Posting(signal, term, number): (times, length) for number, times, length in read}
-        # What is there twice, or is no whole entry, would be read by a search as well.
+        # What is there twice, or only in part, would be read by a search as well.
         is_whole = isinstance(entries, bytes) and len(read) * 8 == len(entries)
         counted["extra"] += len(read) - len({number for number, _, _ in read}) + (not is_whole)
     counted["missing"] += sum(1 for posting in due if posting not in found)
@@ -162,7 +162,7 @@ def _vectors(db: Database, user: int, scope: Scope) -> tuple[UserDifference, lis
 
 
 def _build(db: Database, user: int, size: int) -> None:
-    """Build the word index of a user anew from his records."""
+    """Build the word index of a user anew from their records."""
     for table in ("postings", "lengths"):
         db.execute(f"DELETE FROM {table} WHERE user = ?", (user,))
     for start in range(0, size, _PAGE):

@@ -55,16 +55,16 @@ def checksum(row: tuple[Any, ...], user: int) -> int:
     """The checksum of a row that starts with COLUMNS: a record that became another user's has another one."""
     id, kind, text, origin, trusted, recorded_at, sources, at, _, session_id, speaker, importance = row[:12]
     if kind == Episode.kind:
-        said = (
+        line = (
             f"{id}\0{kind}\0{text}\0{origin}\0{trusted}\0{recorded_at}\0{sources}\0{at}\0{session_id}\0{speaker}\0"
             f"{importance + 0.0}\0{row[15]}"  # a whole number comes back as a fraction
         )
     elif kind == Fact.kind:
         confidence = row[23] + 0.0
-        said = f"{id}\0{kind}\0{origin}\0{trusted}\0{recorded_at}\0{sources}\0{row[16:23]}\0{confidence}\0{row[24]}"
+        line = f"{id}\0{kind}\0{origin}\0{trusted}\0{recorded_at}\0{sources}\0{row[16:23]}\0{confidence}\0{row[24]}"
     else:
-        said = f"{id}\0{kind}\0{text}\0{origin}\0{trusted}\0{row[25:_CHECKSUM]}"
-    return crc32(said.encode(), user)
+        line = f"{id}\0{kind}\0{text}\0{origin}\0{trusted}\0{row[25:_CHECKSUM]}"
+    return crc32(line.encode(), user)
 
 
 def _has_right_types(row: tuple[Any, ...]) -> bool:

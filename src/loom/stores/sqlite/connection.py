@@ -24,7 +24,7 @@ Row: TypeAlias = tuple[Any, ...]
 
 
 class Rows(Protocol):
-    """What a statement gives, row by row."""
+    """The rows of a statement, one by one."""
 
     def __iter__(self) -> Iterator[Row]: ...
 
@@ -122,7 +122,7 @@ def spoken_errors(path: str) -> Generator[None]:
             f"{path} cannot be opened, read or written ({error}); check the folder, its rights and the free space"
         ) from error
     except (apsw.CorruptError, apsw.NotADBError) as error:
-        raise StoreError(f"{path} is no sound SQLite file ({error}); restore it from a copy") from error
+        raise StoreError(f"{path} is not a sound SQLite file ({error}); restore it from a copy") from error
     except apsw.Error as error:
         raise StoreError(f"{path} refused what was asked ({error}); nothing was changed") from error
     except UNREADABLE as error:

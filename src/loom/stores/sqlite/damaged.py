@@ -20,7 +20,7 @@ _KEYS = "SELECT row, CAST(kind AS BLOB), kind, text FROM keys WHERE row >= ? AND
 
 @dataclass(slots=True)
 class Damage:
-    """What cannot be read of one user: rows of records, keys by row and kind, numbers of jobs; and that in words."""
+    """Unreadable data of one user: rows of records, keys by row and kind, numbers of jobs; and all of it in words."""
 
     records: set[int] = field(default_factory=set[int])
     keys: set[tuple[int, bytes]] = field(default_factory=set[tuple[int, bytes]])
@@ -34,15 +34,15 @@ def find(db: Database, user: int, scope: Scope) -> Damage:
     whose = f"of user {scope.user_id!r}"
     bounds = (row_of(user, 0), row_of(user + 1, 0))
     for row in () if _are_readable(db, bounds) else _rows(db, bounds):
-        if said := _unreadable(db, row):
+        if reason := _unreadable(db, row):
             damage.records.add(row)
-            damage.words.append(f"{said}, {whose}")
+            damage.words.append(f"{reason}, {whose}")
     for row, kind in _unreadable_keys(db, bounds):
         damage.keys.add((row, kind))
         damage.words.append(f"the key {kind.decode(errors='replace')!r} of record number {row - bounds[0]}, {whose}")
-    for number, said in jobs.unreadable(db, user):
+    for number, reason in jobs.unreadable(db, user):
         damage.jobs.add(number)
-        damage.words.append(f"{said}, {whose}")
+        damage.words.append(f"{reason}, {whose}")
     return damage
 
 

@@ -1,10 +1,10 @@
-"""What a file says of itself."""
+"""The description of a SQLite store and its guarantees."""
 
 from __future__ import annotations
 
 import apsw
 
-from loom.stores.describing import spoken_embedder
+from loom.stores.base import embedder_label
 from loom.stores.sqlite.connection import Database, one
 from loom.stores.sqlite.file import SqliteFile
 from loom.stores.sqlite.schema import VERSION
@@ -22,13 +22,13 @@ def durability(file: SqliteFile) -> str:
 
 
 def labels(db: Database) -> dict[str, str]:
-    """What is read from the file."""
+    """The labels that are read from the file."""
     found = one(db, "SELECT count(*), coalesce(sum(records), 0) FROM users") or (0, 0)
     vectors = one(db, "SELECT count(*) FROM vectors") or (0,)
     return {
         "server": f"SQLite {apsw.sqlite_lib_version()}, in this process",
-        "isolation": "every statement names its user; whoever can read the file can read all of it",
+        "isolation": "every statement names its user; anyone who can read the file can read all of it",
         "index": f"{vectors[0]:,} vectors of {found[1]:,} records of {found[0]:,} users; written with the records",
-        "embedder": spoken_embedder(binding(db)),
+        "embedder": embedder_label(binding(db)),
         "schema": f"version {VERSION}, the newest this Loom knows",
     }

@@ -22,7 +22,7 @@ from loom.stores.sqlite.writer import Writer, acquire, release
 _T = TypeVar("_T")
 _MEMORY = ":memory:"
 _BUSY_LOG = (
-    "removed text may still stand in the write-ahead log of {path}, because somebody else is reading the file; "
+    "removed text may still be in the write-ahead log of {path}, because another process is reading the file; "
     "it is emptied after a later write, when the file is closed, or by forgetting again"
 )
 
@@ -56,7 +56,7 @@ class SqliteFile:
 
     @property
     def is_in_memory(self) -> bool:
-        """Whether there is no file at all."""
+        """Whether everything is in memory."""
         return self.path == _MEMORY
 
     async def opened(self) -> Writer:

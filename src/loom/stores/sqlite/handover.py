@@ -1,4 +1,4 @@
-"""What finds a record beside its own text, read back so that the record can be moved to another store."""
+"""Keys and vectors of records, read back so that the records can be moved to another store."""
 
 # ruff: noqa: S608 - only names of columns and conditions of this package stand in SQL; every value is bound
 

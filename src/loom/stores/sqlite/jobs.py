@@ -14,45 +14,36 @@ from datetime import datetime
 from typing import Any
 
 from loom.core.scope import Scope
-from loom.errors import StoreConflict, UsageError
 from loom.protocols.jobs import DeadLetter, Job, Lease
 from loom.stores.damage import UNREADABLE, described, reading
-from loom.stores.record_rows import from_micros, to_micros
-from loom.stores.sqlite.connection import Database, Row, one, rows
+from loom.stores.record_rows import JOB, job_from_row, job_to_row, letter_from_row, to_micros
+from loom.stores.sqlite.connection import Database, one, rows
 from loom.stores.sqlite.users import find_user, make_user
+from loom.stores.user_records import jobs_without, lease_lost
 
-_JOB = "u.namespace, u.user_id, j.session_id, j.id, j.kind, j.key, j.run_at, j.payload, j.attempts, j.number"
 _FROM = "FROM jobs AS j JOIN users AS u USING (user)"
+_INSERT = (
+    "INSERT INTO jobs (user, session_id, id, kind, key, run_at, payload, attempts) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+)
+_OPEN = (
+    "SELECT key, id FROM jobs WHERE user = ? AND dead_at IS NULL "
+    "AND (key IN (SELECT value FROM json_each(?)) OR id IN (SELECT value FROM json_each(?)))"
+)
 
 
 def enqueue(db: Database, scope: Scope, jobs: Sequence[Job]) -> int:
     """Queue the jobs whose key is not open yet; returns how many."""
-    new = 0
-    for job in jobs:
-        if not scope.covers(job.scope):
-            raise UsageError(f"job {job.id} is for {job.scope}, but the write is for {scope}; use one scope")
-        user = make_user(db, scope)
-        if one(db, "SELECT 1 FROM jobs WHERE user = ? AND key = ? AND dead_at IS NULL", user, job.key):
-            continue
-        if one(db, "SELECT 1 FROM jobs WHERE user = ? AND id = ? AND dead_at IS NULL", user, job.id):
-            raise UsageError(f"job {job.id} is open already, with another key than {job.key!r}; use a new id")
-        db.execute(
-            "INSERT INTO jobs (user, session_id, id, kind, key, run_at, payload, attempts) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-            (user, job.scope.session_id, job.id, job.kind, job.key, to_micros(job.run_at), _payload(job), job.attempts),
-        )
-        new += 1
-    return new
+    if not jobs:
+        return 0
+    user = make_user(db, scope)
+    found = rows(db, _OPEN, user, json.dumps([job.key for job in jobs]), json.dumps([job.id for job in jobs]))
+    new = jobs_without(jobs, {key for key, _ in found}, {id for _, id in found})
+    db.executemany(_INSERT, [(user, *job_to_row(job)) for job in new])
+    return len(new)
 
 
 def lease(
-    db: Database,
-    now: datetime,
-    until: datetime,
-    limit: int,
-    *,
-    scope: Scope | None,
-    kinds: Sequence[str] | None,
+    db: Database, now: datetime, until: datetime, limit: int, *, scope: Scope | None, kinds: Sequence[str] | None
 ) -> tuple[Lease, ...]:
     """Take due jobs, oldest first."""
     whose, values = ("1", ()) if scope is None else _covered(scope)
@@ -61,7 +52,7 @@ def lease(
     micros = to_micros(now)
     due = rows(
         db,
-        f"SELECT {_JOB}, j.leased {_FROM} WHERE j.dead_at IS NULL AND j.run_at <= ? "
+        f"SELECT {JOB}, j.leased {_FROM} WHERE j.dead_at IS NULL AND j.run_at <= ? "
         f"AND (j.until IS NULL OR j.until <= ?) AND {whose} ORDER BY j.run_at, j.id LIMIT ?",
         micros,
         micros,
@@ -77,7 +68,7 @@ def lease(
             "UPDATE jobs SET attempts = attempts + 1, leased = ?, token = ?, until = ? WHERE number = ?",
             (leased, token, to_micros(until), number),
         )
-        leases.append(Lease(job=_job(row, attempts=attempts), token=token, until=until))
+        leases.append(Lease(job=job_from_row(row, attempts=attempts), token=token, until=until))
     return tuple(leases)
 
 
@@ -105,11 +96,11 @@ def dead_letters(db: Database, scope: Scope) -> tuple[DeadLetter, ...]:
     whose, values = _covered(scope)
     found = rows(
         db,
-        f"SELECT {_JOB}, j.reason, j.dead_at {_FROM} WHERE j.dead_at IS NOT NULL AND {whose} "
+        f"SELECT {JOB}, j.reason, j.dead_at {_FROM} WHERE j.dead_at IS NOT NULL AND {whose} "
         "ORDER BY j.dead_at, j.number",
         *values,
     )
-    return tuple(DeadLetter(job=_job(row), reason=row[-2], at=from_micros(row[-1])) for row in found)
+    return tuple(letter_from_row(row) for row in found)
 
 
 def pending(db: Database, scope: Scope) -> int:
@@ -122,8 +113,8 @@ def pending(db: Database, scope: Scope) -> int:
 def open_jobs(db: Database, scope: Scope) -> tuple[Job, ...]:
     """The open jobs of the scope, by id."""
     whose, values = _covered(scope)
-    found = rows(db, f"SELECT {_JOB} {_FROM} WHERE j.dead_at IS NULL AND {whose} ORDER BY j.id", *values)
-    return tuple(_job(row) for row in found)
+    found = rows(db, f"SELECT {JOB} {_FROM} WHERE j.dead_at IS NULL AND {whose} ORDER BY j.id", *values)
+    return tuple(job_from_row(row) for row in found)
 
 
 def unreadable(db: Database, user: int) -> list[tuple[int, str]]:
@@ -131,8 +122,8 @@ def unreadable(db: Database, user: int) -> list[tuple[int, str]]:
     found: list[tuple[int, str]] = []
     for (number,) in rows(db, "SELECT number FROM jobs WHERE user = ?", user):
         try:
-            for row in rows(db, f"SELECT {_JOB}, j.leased {_FROM} WHERE j.number = ?", number):
-                _job(row, attempts=row[8] + row[-1])
+            for row in rows(db, f"SELECT {JOB}, j.leased {_FROM} WHERE j.number = ?", number):
+                job_from_row(row, attempts=row[8] + row[-1])
         except (*UNREADABLE, TypeError) as error:
             found.append((number, f"job number {number}: {described(error)}"))
     return found
@@ -150,10 +141,7 @@ def _number(db: Database, held: Lease) -> int:
     user = find_user(db, held.job.scope)
     found = one(db, "SELECT number FROM jobs WHERE user = ? AND id = ? AND token = ?", user, held.job.id, held.token)
     if found is None:
-        raise StoreConflict(
-            f"job {held.job.id} is no longer held under this lease: it was leased again, closed or forgotten; "
-            f"drop what you did and lease again"
-        )
+        raise lease_lost(held)
     return int(found[0])
 
 
@@ -162,24 +150,3 @@ def _covered(scope: Scope) -> tuple[str, tuple[Any, ...]]:
     if scope.session_id is None:
         return whose, values
     return f"{whose} AND j.session_id = ?", (*values, scope.session_id)
-
-
-def _job(row: Row, *, attempts: int | None = None) -> Job:
-    namespace, user_id, session_id, id, kind, key, run_at, payload, stored, *_ = row
-    with reading(f"job {id!r}"):
-        return Job(
-            id=id,
-            scope=Scope(namespace, user_id, session_id),
-            kind=kind,
-            key=key,
-            run_at=from_micros(run_at),
-            payload=json.loads(payload),
-            attempts=stored if attempts is None else attempts,
-        )
-
-
-def _payload(job: Job) -> str:
-    try:
-        return json.dumps(dict(job.payload), ensure_ascii=False, allow_nan=False)
-    except (TypeError, ValueError) as error:
-        raise UsageError(f"the payload of job {job.id} is no JSON object ({error}); use plain values") from error

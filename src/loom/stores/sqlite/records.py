@@ -8,17 +8,14 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, TypeAlias
+from typing import Any
 
-from loom.core.checks import check_text
 from loom.core.filter import Eq, Filter
 from loom.core.record import Layer, Record, WorkingBlock
 from loom.core.scope import Scope
-from loom.errors import NotFound
 from loom.stores.damage import DamagedData
 from loom.stores.postings import OWN
-from loom.stores.record_rows import to_micros
-from loom.stores.record_rules import check_record, check_version
+from loom.stores.record_rows import EVICTION_ORDER, excess_of, to_archive, to_micros
 from loom.stores.sqlite.checked_rows import SELECTED, WRITTEN, from_row, to_row
 from loom.stores.sqlite.connection import Database, one, rows
 from loom.stores.sqlite.index import IndexChange
@@ -26,6 +23,7 @@ from loom.stores.sqlite.users import (
     count_removal,
     find_row,
     find_rows,
+    find_user,
     make_user,
     next_number,
     number_of,
@@ -35,8 +33,7 @@ from loom.stores.sqlite.users import (
 )
 from loom.stores.sqlite.vectors import drop_vector
 from loom.stores.sqlite.where import condition
-
-Keys: TypeAlias = Mapping[str, Mapping[str, str]]
+from loom.stores.user_records import Keys, check_version, no_record
 
 _INSERT = f"INSERT INTO records (row, user, {', '.join(WRITTEN)}) VALUES (?, ?{', ?' * len(WRITTEN)})"
 _SESSION_ROWS = "SELECT row FROM records WHERE user = ? AND session_id = ? LIMIT ?"
@@ -55,7 +52,11 @@ def change(
     keys: Keys | None = None,
 ) -> int:
     """Delete, put and set keys, in this order; returns how many records were deleted."""
-    user = make_user(db, scope)
+    user = make_user(db, scope) if put else find_user(db, scope)
+    if user is None:  # nothing to delete, and a user who has nothing is not registered
+        for id in keys or ():
+            raise no_record(id, "keys")
+        return 0
     before = next_number(db, user)
     index = IndexChange(user)
     deleted = _delete(db, user, scope, delete, index)
@@ -70,8 +71,6 @@ def change(
 def _put(db: Database, user: int, scope: Scope, records: Sequence[Record], index: IndexChange) -> dict[str, int]:
     """Write the records; returns the rows of the new ones, by id."""
     new: dict[str, int] = {}
-    for record in records:
-        check_record(scope, record)
     first = next_number(db, user)
     known = find_rows(db, user, scope.for_user(), [record.id for record in records])
     for record in records:
@@ -124,10 +123,8 @@ def _set_keys(db: Database, user: int, scope: Scope, keys: Keys, index: IndexCha
     for id, texts in keys.items():
         row = new.get(id) or find_row(db, user, scope, id)
         if row is None:
-            raise NotFound(f"there is no record {id!r} to give keys to; put it first")
+            raise no_record(id, "keys")
         for kind, text in texts.items():
-            check_text(kind, f"the kind of a key of {id}")
-            check_text(text, f"the key {kind} of {id}", may_be_empty=True)
             if id not in new:
                 _drop_key(db, row, kind, index)
             if text.strip():
@@ -231,18 +228,13 @@ def prune(
     start = None if before is None else to_micros(before)
     found = one(db, f"SELECT count(*), coalesce(sum(r.recorded_at < ?), 0) {live}", start, *values)
     amount, old = found or (0, 0)
-    excess = 0 if keep is None else max(0, amount - old - keep)
+    excess = excess_of(amount, old, keep)
     if not old and not excess:
         return ()
-    # What was never accessed counts as accessed when it came, or every new record would be the first to go.
-    order = "ORDER BY coalesce(r.accessed_at, r.recorded_at), r.recorded_at, r.id"
-    gone: list[tuple[int, str]] = []
-    for row, id, is_old in rows(db, f"SELECT r.row, r.id, r.recorded_at < ? {live} {order}", start, *values):
-        if is_old or excess > 0:
-            gone.append((row, id))
-            excess -= not is_old
-    db.executemany("UPDATE records SET archived_at = ? WHERE row = ?", [(to_micros(now), row) for row, _ in gone])
-    return tuple(id for _, id in gone)
+    sql = f"SELECT r.row, r.id, r.recorded_at < ? {live} {EVICTION_ORDER}"
+    gone = to_archive(rows(db, sql, start, *values), excess)
+    db.executemany("UPDATE records SET archived_at = ? WHERE row = ?", [(to_micros(now), row) for row in gone])
+    return tuple(gone.values())
 
 
 def forget_session(db: Database, user: int, scope: Scope) -> dict[str, int]:

@@ -11,29 +11,30 @@ from itertools import islice
 from loom.core.filter import Filter
 from loom.core.record import Record
 from loom.core.scope import Scope
+from loom.stores.base import Bound
 from loom.stores.sqlite.checked_rows import SELECTED, from_row
 from loom.stores.sqlite.connection import Database
-from loom.stores.sqlite.vectors import bind, binding
+from loom.stores.sqlite.vectors import binding
 from loom.stores.sqlite.where import condition
 
 _USERS = "SELECT user, namespace, user_id FROM users WHERE (namespace, user_id) >= (?, ?) ORDER BY namespace, user_id"
 _WITHOUT_VECTOR = "NOT EXISTS (SELECT 1 FROM vectors AS v WHERE v.row = r.row)"
 
 
-def rebind(db: Database, identity: str, dimension: int) -> bool:
-    """Bind the file to an embedder and take the vectors of any other away; False where it is bound to it already."""
-    if binding(db) == (identity, dimension):
+def rebind(db: Database, old: Bound | None, new: Bound) -> bool:
+    """Bind the file to another embedder and remove all vectors; False where it is not bound to `old`."""
+    if binding(db) != old:
         return False
     db.execute("DELETE FROM meta WHERE name IN ('embedder', 'dimension')")
-    bind(db, identity, dimension)
+    db.executemany("INSERT INTO meta VALUES (?, ?)", [("embedder", new[0]), ("dimension", str(new[1]))])
     db.execute("DELETE FROM vectors")
-    # Whoever holds a user's vectors in memory sees by this that they are gone.
+    # By this every process that holds a user's vectors in memory sees that they are gone.
     db.execute("UPDATE users SET vectors_gone = vectors_gone + 1")
     return True
 
 
 def unembedded(
-    db: Database, where: Filter | None, after: tuple[Scope, str] | None, limit: int
+    db: Database, where: Filter | None, after: tuple[Scope, str] | None, limit: int | None
 ) -> list[tuple[Scope, Record]]:
     """Records without a vector, by namespace, user and id."""
     # Closed at once: a cursor that stays open keeps the log from being emptied.

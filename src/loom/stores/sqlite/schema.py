@@ -137,7 +137,7 @@ VERSION = len(MIGRATIONS)
 def check_file(path: str) -> None:
     """Refuse the file of another program or of a newer Loom while not a byte of it was changed.
 
-    Only the file itself is read, as if nobody could change it: to read a file with its log or its journal, SQLite
+    Only the file itself is read, as if it could not change: to read a file with its log or its journal, SQLite
     would write to both. What a new file still has in its log alone is seen by migrate().
     """
     if not os.path.exists(path):  # noqa: PTH110 - Path.exists() raises where a folder may not be entered

@@ -17,13 +17,13 @@ from loom.core.scope import Scope
 from loom.protocols.memory_store import Query
 from loom.stores.by_score import by_score
 from loom.stores.postings import Floats, Numbers, Part, Scores, total, why_of
-from loom.stores.record_rows import to_micros
+from loom.stores.sql_where import Condition
 from loom.stores.sqlite import index
 from loom.stores.sqlite.checked_rows import SELECTED, from_row
 from loom.stores.sqlite.connection import Database, rows
 from loom.stores.sqlite.users import find_rows, next_number, number_of, row_of, seen
-from loom.stores.sqlite.vectors import Near, VectorCache, compared, dimension, unit_vector
-from loom.stores.sqlite.where import condition
+from loom.stores.sqlite.vectors import Near, VectorCache, compared, dimension, direction
+from loom.stores.sqlite.where import SQLITE, condition
 
 DENSE = "dense"
 _TO_SPARE = 20
@@ -35,28 +35,27 @@ _LIKELIEST_FOR_EACH = 5
 _MOST_GROUPS = 2
 _AHEAD = 4
 
-_Sql: TypeAlias = tuple[str, tuple[Any, ...]]
 _Row: TypeAlias = tuple[Any, ...]
 """A row of the table: its columns, the first of which is the id, then which one it is."""
 
 
-class _Asked(NamedTuple):
+class _Request(NamedTuple):
     """A query of a user, and the condition for what it may return but for its filter."""
 
     user: int
     scope: Scope
-    shown: _Sql
+    shown: Condition
     query: Query
 
 
 class _Rows:
     """The rows of a user that a query may return; each is read once."""
 
-    __slots__ = ("_read", "asked", "db")
+    __slots__ = ("_read", "db", "request")
 
-    def __init__(self, db: Database, asked: _Asked) -> None:
+    def __init__(self, db: Database, request: _Request) -> None:
         self.db = db
-        self.asked = asked
+        self.request = request
         self._read: dict[int, _Row | None] = {}
 
     def of(self, numbers: Sequence[int]) -> list[_Row | None]:
@@ -64,8 +63,8 @@ class _Rows:
         new = [number for number in numbers if number not in self._read]
         if new:
             self._read.update(dict.fromkeys(new))
-            among = json.dumps([row_of(self.asked.user, number) for number in new])
-            for row in _fitting(self.db, self.asked, f"{SELECTED}, r.row", among=among):
+            among = json.dumps([row_of(self.request.user, number) for number in new])
+            for row in _fitting(self.db, self.request, f"{SELECTED}, r.row", among=among):
                 self._read[number_of(row[-1])] = row
         return [self._read[number] for number in numbers]
 
@@ -75,18 +74,18 @@ def search(
 ) -> list[Hit]:
     """The best hits, best first."""
     if query.vector is not None:
-        unit_vector(query.vector, dimension(db), "the vector of a query")
+        direction(query.vector, dimension(db))
     if user is None:
         return []
-    asked = _Asked(user, scope, _shown(user, scope, query, now), query)
+    request = _Request(user, scope, _shown(user, scope, query, now), query)
     if query.vector is None and not query.text.strip():
-        return [Hit(from_row(row), 0.0) for row in _fitting(db, asked, SELECTED, limit=query.limit)]
+        return [Hit(from_row(row), 0.0) for row in _fitting(db, request, SELECTED, limit=query.limit)]
     size = next_number(db, user)
     parts = index.parts(db, user, query.text, size) if query.text.strip() else []
     summed = total(parts, size)
-    rows_of = _Rows(db, asked)
+    rows_of = _Rows(db, request)
     if query.vector is None:
-        best = _best(rows_of, *_spoken_for(rows_of, summed), query.limit)
+        best = _best(rows_of, *_with_score(rows_of, summed), query.limit)
     else:
         near = _near(cache.near(db, user, query.vector), size)
         best, dense = _best_and_near(rows_of, summed, near, query.limit)
@@ -101,8 +100,8 @@ def search_apart(
     assert query.vector is not None
     size = next_number(db, user)
     parts = index.parts(db, user, query.text, size)
-    rows_of = _Rows(db, _Asked(user, scope, _shown(user, scope, query, now), query))
-    best = _best(rows_of, *_spoken_for(rows_of, total(parts, size)), query.limit)
+    rows_of = _Rows(db, _Request(user, scope, _shown(user, scope, query, now), query))
+    best = _best(rows_of, *_with_score(rows_of, total(parts, size)), query.limit)
     cosines = _near(cache.near(db, user, query.vector), size)
     if cosines.is_exact:
         nearest = _best(rows_of, *_in_scope(rows_of, cosines.numbers, cosines.cosines), near)
@@ -122,8 +121,8 @@ def search_beside(
     """The best by words, and those of `nearest` that are shown, each with its cosine: as given, or else compared."""
     size = next_number(db, user)
     parts = index.parts(db, user, query.text, size)
-    rows_of = _Rows(db, _Asked(user, scope, _shown(user, scope, query, now), query))
-    best = _best(rows_of, *_spoken_for(rows_of, total(parts, size)), query.limit)
+    rows_of = _Rows(db, _Request(user, scope, _shown(user, scope, query, now), query))
+    best = _best(rows_of, *_with_score(rows_of, total(parts, size)), query.limit)
     known = {id: number_of(row) for id, row in find_rows(db, user, scope, nearest).items()}
     given = np.asarray(list(known.values()), np.int64)
     dense = [Part(DENSE, given, np.asarray([nearest[id] for id in known], np.float64))]
@@ -138,7 +137,7 @@ def _numbers(found: Sequence[_Row]) -> Numbers:
 
 
 def _of(best: list[_Row], parts: list[Part], size: int) -> list[Part]:
-    """What the parts say of these rows, and of no others."""
+    """The parts, for these rows alone."""
     is_best = np.zeros(size, np.bool_)
     is_best[_numbers(best)] = True
     chosen = ((part, is_best[part.numbers]) for part in parts)
@@ -147,13 +146,13 @@ def _of(best: list[_Row], parts: list[Part], size: int) -> list[Part]:
 
 def _in_scope(rows_of: _Rows, found: Numbers, scores: Scores) -> tuple[Numbers, Scores]:
     """Those that the scope sees, as far as that is known without their rows."""
-    if rows_of.asked.scope.session_id is None:
+    if rows_of.request.scope.session_id is None:
         return found, scores
-    is_seen = np.isin(found, _in_session(rows_of.db, rows_of.asked.user, rows_of.asked.scope))
+    is_seen = np.isin(found, _in_session(rows_of.db, rows_of.request.user, rows_of.request.scope))
     return found[is_seen], scores[is_seen]
 
 
-def _spoken_for(rows_of: _Rows, total: Floats) -> tuple[Numbers, Scores]:
+def _with_score(rows_of: _Rows, total: Floats) -> tuple[Numbers, Scores]:
     """The numbers that something speaks for, and their scores."""
     found = np.flatnonzero(total > 0)
     return _in_scope(rows_of, found, total[found])
@@ -177,30 +176,18 @@ def _near(near: Near, size: int) -> Near:
     return near if known.all() else Near(near.numbers[known], near.cosines[known], near.is_exact)
 
 
-def _shown(user: int, scope: Scope, query: Query, now: datetime) -> _Sql:
+def _shown(user: int, scope: Scope, query: Query, now: datetime) -> Condition:
     """The condition for what this query may return, but for its filter."""
-    sql, values = seen(user, scope)
-    parts = [sql]
-    if not query.archived:
-        parts.append("r.archived_at IS NULL")
-    if not query.history:
-        parts.append(
-            "(r.kind <> 'fact' OR ((r.valid_from IS NULL OR r.valid_from <= ?) "
-            "AND (r.valid_until IS NULL OR r.valid_until > ?) AND r.recorded_at <= ? "
-            "AND (r.superseded_at IS NULL OR r.superseded_at > ?)))"
-        )
-        at, known_at = to_micros(query.at or now), to_micros(query.known_at or now)
-        values = (*values, at, at, known_at, known_at)
-    return " AND ".join(parts), values
+    return SQLITE.shown(Condition(*seen(user, scope)), query, now)
 
 
 def _fitting(
-    db: Database, asked: _Asked, columns: str, *, limit: int = -1, among: str | None = None
+    db: Database, request: _Request, columns: str, *, limit: int = -1, among: str | None = None
 ) -> list[tuple[Any, ...]]:
     """The rows that are shown and fit the filter, by id; or `among` a JSON list of rows, in any order."""
-    where, shown = asked.query.where, asked.shown
+    where, shown = request.query.where, request.shown
     fits = condition(where)
-    sql, values = f"{shown[0]} AND {fits.sql}", (*shown[1], *fits.values)
+    sql, values = f"{shown.sql} AND {fits.sql}", (*shown.values, *fits.values)
     source, order = "records AS r", "ORDER BY r.id"
     if among is not None:
         # A cross join is not reordered: the rows given are looked up, instead of walking all of the user's.
@@ -235,14 +222,14 @@ def _in_session(db: Database, user: int, scope: Scope) -> Numbers:
 
 def _best(rows_of: _Rows, found: Numbers, scores: Scores, limit: int) -> list[_Row]:
     """The rows of the best that are shown: looks at the best scores first and stops when enough fit."""
-    kept: list[tuple[float, str, _Row]] = []
+    best_rows: list[tuple[float, str, _Row]] = []
     for places in by_score(scores, limit + _TO_SPARE):
         pairs = zip(scores[places].tolist(), rows_of.of(found[places].tolist()), strict=True)
-        kept += [(-score, row[0], row) for score, row in pairs if row is not None]
-        if len(kept) >= limit:
+        best_rows += [(-score, row[0], row) for score, row in pairs if row is not None]
+        if len(best_rows) >= limit:
             break
-    kept.sort()  # no two have one id: rows are never compared
-    return [row for _, _, row in kept[:limit]]
+    best_rows.sort()  # no two have one id: rows are never compared
+    return [row for _, _, row in best_rows[:limit]]
 
 
 def _best_by_estimate(
@@ -264,7 +251,7 @@ def _best_by_estimate(
         if looked == len(found) or _are_ahead(best, total, candidates, limit):
             return best, parts
     # Few fit. What fits is looked for first, and then the likeliest of that.
-    fitting = _numbers(_fitting(rows_of.db, rows_of.asked, "r.row"))
+    fitting = _numbers(_fitting(rows_of.db, rows_of.request, "r.row"))
     rest = np.setdiff1d(np.intersect1d(found, fitting), candidates)
     group = rest[next(by_score(estimate[rest], size), slice(None))]
     candidates = np.concatenate([candidates, _compared(rows_of, group, total, parts)])
@@ -273,10 +260,10 @@ def _best_by_estimate(
 
 def _compared(rows_of: _Rows, numbers: Numbers, total: Floats, parts: list[Part]) -> Numbers:
     """Add exact cosines to `total` and `parts`; returns those of the numbers that a word or a vector speaks for."""
-    vector = rows_of.asked.query.vector
+    vector = rows_of.request.query.vector
     assert vector is not None
     with_words = numbers[total[numbers] > 0]
-    with_vector, cosines = compared(rows_of.db, rows_of.asked.user, numbers, vector)
+    with_vector, cosines = compared(rows_of.db, rows_of.request.user, numbers, vector)
     part = Part(DENSE, with_vector, cosines.astype(np.float64))
     total[with_vector] += part.scores
     parts.append(part)

@@ -14,7 +14,7 @@ from loom.stores.damage import DamagedData, reading
 from loom.stores.sqlite.connection import Database, one, rows
 
 NUMBER_BITS = 32
-"""A row is the user's number, then the record's number among his, so that one user's rows lie together."""
+"""A row is the user's number, then the record's number among theirs, so that one user's rows lie together."""
 
 
 _GONE = "forgotten users"
@@ -23,7 +23,7 @@ MOST_NUMBERS = 1 << 27
 
 
 def find_user(db: Database, scope: Scope) -> int | None:
-    """The number of the scope's user, None where nothing was written for him."""
+    """The number of the scope's user, None for an unknown user."""
     found = one(db, "SELECT user FROM users WHERE namespace = ? AND user_id = ?", scope.namespace, scope.user_id)
     return None if found is None else int(found[0])
 
@@ -55,13 +55,13 @@ def make_user(db: Database, scope: Scope) -> int:
 
 
 def epoch_of(db: Database, scope: Scope) -> str:
-    """What changes whenever text of the user goes: a count of removals, or for no user that of forgotten users."""
+    """A token that changes whenever text of the user is removed; for an unknown user, when any user is forgotten."""
     found = one(
         db, "SELECT user, removed FROM users WHERE namespace = ? AND user_id = ?", scope.namespace, scope.user_id
     )
     if found is not None:
         return f"{found[0]}.{found[1]}"
-    # A user who came and went while somebody prepared a write is not the user who was never there.
+    # A user who came and went while another call prepared a write is not the user who was never there.
     gone = one(db, "SELECT value FROM meta WHERE name = ?", _GONE)
     return f"-{gone[0] if gone else 0}"
 
@@ -86,7 +86,7 @@ def forget_name(db: Database, user: int) -> None:
 
 
 def next_number(db: Database, user: int) -> int:
-    """The number that the user's next record gets: all of his are below it."""
+    """The number that the user's next record gets: all others are below it."""
     found = one(db, "SELECT next_number FROM users WHERE user = ?", user)
     size = 0 if found is None else found[0]
     if not isinstance(size, int) or not 0 <= size <= MOST_NUMBERS:

@@ -1,4 +1,4 @@
-"""The vectors of records, and what is held of them in memory to search them."""
+"""The vectors of records, and the cache that searches them."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import json
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
-from math import isfinite, sqrt
 from threading import Lock
 from typing import NamedTuple
 
 import numpy as np
 
 from loom.core.scope import Scope
-from loom.errors import EmbedderMismatch, NotFound, UsageError
 from loom.protocols.embedder import Vector
+from loom.stores.base import Bound, check_bound
 from loom.stores.damage import DamagedData, reading
 from loom.stores.nearest import EXACT_NUMBERS, Floats, Numbers, Vectors, cosines
 from loom.stores.sqlite.connection import Database, Row, one, rows
 from loom.stores.sqlite.users import find_rows, number_of, row_of
+from loom.stores.user_records import no_record, unit_vector
 
 _PAGE = 4096
 _BYTES = 4
@@ -29,57 +29,38 @@ _MOST_GONE = 1 / 8
 """The share of sketches that may be of vectors that are gone."""
 
 
-def bind(db: Database, identity: str, dimension: int) -> None:
-    """Fix whose vectors the file holds."""
-    bound = binding(db)
-    if bound is None:
-        db.executemany("INSERT INTO meta VALUES (?, ?)", [("embedder", identity), ("dimension", str(dimension))])
-    elif bound != (identity, dimension):
-        raise EmbedderMismatch(_spoken(*bound), _spoken(identity, dimension))
-
-
-def binding(db: Database) -> tuple[str, int] | None:
+def binding(db: Database) -> Bound | None:
     """The embedder and dimension of the file, None before bind()."""
     found = dict(db.execute("SELECT name, value FROM meta WHERE name IN ('embedder', 'dimension')").fetchall())
     with reading("the embedder of the file"):
         return (found["embedder"], int(found["dimension"])) if found else None
 
 
-def check_bound(db: Database, expected: tuple[str, int] | None) -> None:
+def check_binding(db: Database, expected: Bound | None) -> None:
     """Refuse to go on where another process has bound the file anew since this one did; None: this one did not."""
+    if expected is not None:
+        check_bound(binding(db), expected)
+
+
+def dimension(db: Database) -> int | None:
+    """How many numbers a vector of this file has; None before bind()."""
     bound = binding(db)
-    if expected is not None and bound is not None and bound != expected:
-        raise EmbedderMismatch(_spoken(*bound), _spoken(*expected))
+    return None if bound is None else bound[1]
 
 
-def dimension(db: Database) -> int:
-    """How many numbers a vector of this file has."""
-    bound = binding(db)
-    if bound is None:
-        raise UsageError("nobody said whose vectors these are; call bind(identity, dimension) first")
-    return bound[1]
-
-
-def unit_vector(vector: Vector, size: int, what: str) -> Floats:
-    """The direction of a vector; refuses one that has none, or another dimension."""
-    numbers = np.asarray(vector, dtype=np.float64)
-    if numbers.shape != (size,):
-        raise UsageError(f"{what} has {len(numbers)} numbers; this store keeps vectors of {size}")
-    largest = np.abs(numbers).max()
-    if not isfinite(largest) or largest == 0:
-        raise UsageError(f"{what} has {largest} as its largest number; give finite numbers that are not all zero")
-    numbers = numbers / largest  # so that squares neither overflow nor vanish
-    return (numbers / sqrt(numbers.dot(numbers))).astype(np.float32)
+def direction(vector: Vector, size: int | None, what: str = "the vector of a query") -> Floats:
+    """The direction of a vector in 32 bits; refuses one that has none, or another dimension than the file's."""
+    return np.asarray(unit_vector(vector, size, what), np.float32)
 
 
 def put_vectors(db: Database, user: int | None, scope: Scope, vectors: Mapping[str, Vector]) -> None:
     """Set the vectors of records."""
     size = dimension(db)
-    units = {id: unit_vector(vector, size, f"the vector of {id}") for id, vector in vectors.items()}
+    units = {id: direction(vector, size, f"the vector of {id}") for id, vector in vectors.items()}
     found = {} if user is None else find_rows(db, user, scope, units)
     for id in units:
         if id not in found:
-            raise NotFound(f"there is no record {id!r} to give a vector to; put it first")
+            raise no_record(id, "a vector")
     for row, _ in _held(db, found.values()):
         drop_vector(db, row)
     new = [(user, found[id], unit.astype("<f4").tobytes()) for id, unit in units.items()]
@@ -106,10 +87,9 @@ class Near(NamedTuple):
 
 def compared(db: Database, user: int, numbers: Numbers, vector: Vector) -> tuple[Numbers, Floats]:
     """Those of the records that have a vector, and their exact cosines, read from the file."""
-    size = dimension(db)
+    query = direction(vector, dimension(db))
     found = _held(db, [row_of(user, number) for number in numbers.tolist()])
-    matrix = _matrix([data for _, data in found], size)
-    query = unit_vector(vector, size, "the vector of a query")
+    matrix = _matrix([data for _, data in found], len(query))
     return np.asarray([number_of(row) for row, _ in found], np.int64), cosines(matrix, query)
 
 
@@ -120,7 +100,7 @@ class _Held:
 
     def __init__(self, exact_numbers: int) -> None:
         self.lock = Lock()
-        self.bound: tuple[str, int] | None = None
+        self.bound: Bound | None = None
         self.gone = 0
         self.last = 0
         self.vectors = Vectors(0, exact_numbers=exact_numbers)
@@ -133,18 +113,18 @@ class _Held:
         allowed = 0 if self.vectors.is_exact else len(self.vectors) * _MOST_GONE
         if bound != self.bound or missing > allowed:
             self.bound, self.gone, self.last = bound, gone, 0
-            self.vectors = Vectors(dimension(db), exact_numbers=self.vectors.exact_numbers)
+            self.vectors = Vectors(dimension(db) or 0, exact_numbers=self.vectors.exact_numbers)
         found = db.execute(
             "SELECT number, row, data FROM vectors WHERE user = ? AND number > ? ORDER BY number", (user, self.last)
         )
         while page := list(islice(found, _PAGE)):
-            block = _matrix([data for _, _, data in page], dimension(db))
+            block = _matrix([data for _, _, data in page], dimension(db) or 0)
             self.vectors.append([number_of(row) for _, row, _ in page], block)
             self.last = page[-1][0]
 
 
 class VectorCache:
-    """What is held in memory of the users searched last, at most `max_bytes` together. Safe to share between threads.
+    """The vectors of the users searched last, in memory, at most `max_bytes` together. Safe to share between threads.
 
     A user's vectors are kept whole while they are few, and are searched exactly; of many, only sketches are kept.
     """
@@ -159,7 +139,7 @@ class VectorCache:
 
     def near(self, db: Database, user: int, vector: Vector) -> Near:
         """How near each record of the user is that has a vector."""
-        query = unit_vector(vector, dimension(db), "the vector of a query")
+        query = direction(vector, dimension(db))
         with self._lock:
             held = self._held.setdefault(user, _Held(self._exact_numbers))
             self._held.move_to_end(user)
@@ -209,7 +189,3 @@ def _gone(db: Database, user: int) -> int:
     found = one(db, "SELECT vectors_gone FROM users WHERE user = ?", user)
     with reading("the count of vectors"):
         return int(found[0]) if found else 0
-
-
-def _spoken(identity: str, size: int) -> str:
-    return f"{identity} ({size} numbers)"

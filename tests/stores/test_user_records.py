@@ -11,49 +11,48 @@ from loom.core.filter import Eq
 from loom.core.hit import rank_key
 from loom.core.words import query_terms, terms
 from loom.protocols.memory_store import Query
-from loom.stores.inmemory.lexical import WordIndex
-from loom.stores.inmemory.numbering import Numbering
-from loom.stores.inmemory.shelf import Change, Shelf, unit_vector
-from loom.stores.inmemory.vector_table import VectorTable
+from loom.stores.user_records import RecordChange, UserRecords, unit_vector
+from loom.stores.vector_table import Numbering, VectorTable
+from loom.stores.word_index import WordIndex
 from loom.testing.conformance.samples import ALICE, START, an_episode
 
 COUNT = 300
 TEXTS = ("tea", "tea and milk", "milk", "green tea with milk and honey", "a piano", "tea tea tea")
-VECTORS = [unit_vector(v, 3, "v") for v in ((1, 0, 0), (0, 1, 0), (0.6, 0.8, 0), (-1, 0, 0.1), (1, 1, 1))]
+VECTORS = [unit_vector(v, 3, "v").tolist() for v in ((1, 0, 0), (0, 1, 0), (0.6, 0.8, 0), (-1, 0, 0.1), (1, 1, 1))]
 
 
 @pytest.fixture(scope="module")
-def shelf():
+def user():
     """Many records, most of which score the same as others."""
     chance = random.Random(7)
-    shelf = Shelf()
+    user = UserRecords(dimension=3)
     records = [an_episode(f"e{n:03}", chance.choice(TEXTS), importance=chance.choice((0.1, 0.9))) for n in range(COUNT)]
     chance.shuffle(records)
     keys = {r.id: {"around": chance.choice(TEXTS)} for r in records if chance.random() < 0.3}
-    shelf.apply(Change({record.id: record for record in records}, keys))
-    shelf.set_vectors(ALICE, {r.id: chance.choice(VECTORS) for r in records if chance.random() < 0.7})
+    user.apply(RecordChange({record.id: record for record in records}, keys))
+    user.set_vectors(ALICE, {r.id: chance.choice(VECTORS) for r in records if chance.random() < 0.7})
     for record in records[: COUNT // 10]:
-        shelf.apply(Change({record.id: None}, {}))
-    return shelf
+        user.apply(RecordChange({}, deleted=frozenset([record.id])))
+    return user
 
 
-def speaks(shelf, record, query, vector):
+def speaks(user, record, query, vector):
     """Whether anything speaks for a record."""
-    said = terms(" ".join([record.text, *shelf.keys.get(record.id, {}).values()]))
+    said = terms(" ".join([record.text, *user.keys.get(record.id, {}).values()]))
     has_word = not set(said).isdisjoint(query_terms(query.text))
-    return has_word or (record.id in shelf.vectors if vector is not None else not query.text)
+    return has_word or (record.id in user.vectors if vector is not None else not query.text)
 
 
-def everything(shelf, query, vector):
+def everything(user, query, vector):
     """All hits in order, each found by itself."""
     found = []
-    for record in shelf.select(ALICE, query.where):
-        alone = Query(text=query.text, where=Eq("id", record.id), limit=1)
-        for hit in shelf.search(ALICE, alone, now=START, vector=vector):
+    for record in user.select(ALICE, query.where):
+        alone = Query(text=query.text, vector=vector, where=Eq("id", record.id), limit=1)
+        for hit in user.search(ALICE, alone, now=START):
             assert hit.score == fsum(hit.why.values())
             found.append((hit.item.id, hit.score, hit.why))
     assert {id for id, _, _ in found} == {
-        r.id for r in shelf.select(ALICE, query.where) if speaks(shelf, r, query, vector)
+        r.id for r in user.select(ALICE, query.where) if speaks(user, r, query, vector)
     }
     return sorted(found, key=lambda one: (-one[1], one[0]))
 
@@ -61,26 +60,26 @@ def everything(shelf, query, vector):
 @pytest.mark.parametrize("text", ["", "tea", "milk honey piano", "nowhere"])
 @pytest.mark.parametrize("vector", [None, VECTORS[2], VECTORS[4]])
 @pytest.mark.parametrize("where", [None, Eq("importance", 0.9), Eq("id", "e150")])
-def test_the_best_are_the_first_of_all(shelf, text, vector, where):
+def test_the_best_are_the_first_of_all(user, text, vector, where):
     query = Query(text=text, where=where, limit=COUNT)
-    due = everything(shelf, query, vector)
+    due = everything(user, query, vector)
     for limit in (1, 7, 64, 65, 200, COUNT):
-        hits = shelf.search(ALICE, Query(text=text, where=where, limit=limit), now=START, vector=vector)
+        hits = user.search(ALICE, Query(text=text, vector=vector, where=where, limit=limit), now=START)
         assert [(hit.item.id, hit.score, hit.why) for hit in hits] == due[:limit]
         assert hits == sorted(hits, key=rank_key)
 
 
-def test_a_shelf_keeps_nothing_of_what_is_gone():
-    shelf = Shelf()
-    shelf.apply(Change({id: an_episode(id, "tea") for id in ("gone", "here")}, {"gone": {"around": "a secret"}}))
-    shelf.set_vectors(ALICE, {"gone": VECTORS[0], "here": VECTORS[1]})
-    shelf.apply(Change({"gone": None}, {}))
-    assert (list(shelf.records), shelf.keys, sorted(shelf.numbering.ids)) == (["here"], {}, ["", "here"])
-    assert (shelf.numbering.find("gone"), shelf.vectors.get("gone")) == (None, None)
-    assert shelf.vectors._matrix.tolist() == [[0.0, 0.0, 0.0], [0.0, 1.0, 0.0]]
-    shelf.apply(Change({"new": an_episode("new", "milk")}, {}))
-    assert shelf.numbering.ids == ["new", "here"]
-    assert [hit.item.id for hit in shelf.search(ALICE, Query(), now=START, vector=VECTORS[0])] == ["here"]
+def test_user_records_keep_nothing_of_what_is_gone():
+    user = UserRecords(dimension=3)
+    user.apply(RecordChange({id: an_episode(id, "tea") for id in ("gone", "here")}, {"gone": {"around": "a secret"}}))
+    user.set_vectors(ALICE, {"gone": VECTORS[0], "here": VECTORS[1]})
+    user.apply(RecordChange({}, deleted=frozenset(["gone"])))
+    assert (list(user.records), user.keys, sorted(user.numbering.ids)) == (["here"], {}, ["", "here"])
+    assert (user.numbering.find("gone"), user.vectors.get("gone")) == (None, None)
+    assert user.vectors._matrix.tolist() == [[0.0, 0.0, 0.0], [0.0, 1.0, 0.0]]
+    user.apply(RecordChange({"new": an_episode("new", "milk")}))
+    assert user.numbering.ids == ["new", "here"]
+    assert [hit.item.id for hit in user.search(ALICE, Query(vector=VECTORS[0]), now=START)] == ["here"]
 
 
 def test_an_index_keeps_no_word_of_what_is_gone():

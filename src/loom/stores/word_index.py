@@ -85,7 +85,7 @@ class WordIndex:
 
     def scores(self, words: Iterable[str], size: int) -> Floats | None:
         """The score of each of `size` numbers, 0 for one that holds none of the words; None where none does."""
-        import numpy as np  # noqa: PLC0415 - whoever does not search does not pay for it
+        import numpy as np  # noqa: PLC0415 - only a search pays for it
 
         # Sorted, so that a sum has one order of its parts and so one value.
         held = [postings for word in sorted(set(words)) if (postings := self._postings.get(word))]
