@@ -10,7 +10,7 @@ from loom.core.ids import RecordIds
 from loom.core.record import Fact, Provenance
 from loom.errors import NotFound, UsageError
 from loom.memory.entities import Aliases
-from loom.memory.facts import applied, assert_claim, current, restore, retract, settled_again
+from loom.memory.facts import applied, assert_claim, current, restore, retract, resettle
 from loom.protocols.extractor import Claim
 from loom.testing.clock import FakeClock
 
@@ -340,7 +340,7 @@ def _drives(name: str, source: str) -> Claim:
 def test_two_who_decide_at_once_settle_on_what_either_order_gives(claims, one, other, first):
     book, after = Book(), Book()
     book.say(*claims)
-    assert settled_again(book.facts, book.facts, now=book.clock.now()) == ()
+    assert resettle(book.facts, book.facts, now=book.clock.now()) == ()
     after.say(*claims, one, other)
     book.clock.advance(timedelta(hours=1))
     changes = [
@@ -357,10 +357,10 @@ def test_two_who_decide_at_once_settle_on_what_either_order_gives(claims, one, o
         book.facts = applied(book.facts, change)
     book.clock.advance(timedelta(hours=1))
     both = [fact for change in changes for fact in change.put]
-    mended = settled_again(book.facts, both, now=book.clock.now())
+    mended = resettle(book.facts, both, now=book.clock.now())
     book.facts = tuple({fact.id: fact for fact in (*book.facts, *mended)}.values())
     assert book.line(13) == after.line(13)
-    assert settled_again(book.facts, book.facts, now=book.clock.now()) == ()
+    assert resettle(book.facts, book.facts, now=book.clock.now()) == ()
 
 
 @given(st.lists(CLAIMS, max_size=5), CLAIMS)

@@ -19,9 +19,9 @@ from loom.errors import UsageError
 from loom.knowledge.chunk import OVERLAP, SIZE
 from loom.knowledge.document import Corpus, Draft, KnowledgeItem, chars_of, check_search
 from loom.knowledge.in_memory import InMemoryKnowledgeBase
-from loom.knowledge.items import AddedItem, AnswersInItems, Waiting
+from loom.knowledge.items import AddedItem, AnswersInItems, ItemQueue
 from loom.knowledge.network import Network, passages_near
-from loom.knowledge.relations import Found, Relation, relation, relations_in
+from loom.knowledge.relations import RelationMatch, Relation, relation, relations_in
 from loom.knowledge.service import GraphRagService, ask_service
 from loom.knowledge.vector import VectorKnowledgeBase
 from loom.protocols.embedder import Embedder
@@ -102,7 +102,7 @@ class GraphKnowledgeBase(AnswersInItems):
                 chunk_size=chunk_size, chunk_overlap=chunk_overlap,
             )  # fmt: skip
         self._network = Network()
-        self._waiting = Waiting(f"the knowledge base {name!r}")
+        self._waiting = ItemQueue(f"the knowledge base {name!r}")
         self._lock = Lock()
 
     @property
@@ -198,7 +198,7 @@ class GraphKnowledgeBase(AnswersInItems):
             else:
                 memo = memos.get(id)
                 fact = Relation(*json.loads(memo)) if memo else None
-                self._network.put(id, Found((fact,), ()) if fact is not None else relations_in(item.content))
+                self._network.put(id, RelationMatch((fact,), ()) if fact is not None else relations_in(item.content))
 
     async def _looked_up(self) -> Corpus:
         self._check_own("ask")
@@ -211,7 +211,7 @@ class GraphKnowledgeBase(AnswersInItems):
         """Put what documents relate into the graph."""
         for draft in drafts:
             fact = facts.get(draft.document.id)
-            found = Found((fact,), ()) if fact is not None else relations_in(draft.document.text)
+            found = RelationMatch((fact,), ()) if fact is not None else relations_in(draft.document.text)
             self._network.put(draft.document.id, found)
 
     async def _answer(self, asked: _Question) -> tuple[Hit, ...]:

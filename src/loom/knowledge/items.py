@@ -40,7 +40,7 @@ class AddedItem:
         return self._result
 
 
-class Waiting:
+class ItemQueue:
     """The items that add_item() took and that are not in the base yet; of two under one id, the later."""
 
     __slots__ = ("_documents", "_who")
@@ -97,12 +97,7 @@ class AnswersInItems:
 
     __slots__ = ()
 
-    async def query(
-        self: _Searches,
-        query: str,
-        limit: int = 5,
-        filters: Where | None = None,
-    ) -> list[KnowledgeItem]:
+    async def query(self: _Searches, query: str, limit: int = 5, filters: Where | None = None) -> list[KnowledgeItem]:
         """The best pieces of knowledge, best first, each with its relevance.
 
         A document of one passage has its own id; of a longer one, each passage has an id that get_by_id() knows, too.

@@ -19,7 +19,7 @@ from loom.errors import UsageError
 from loom.knowledge.markdown import parts_of
 from loom.protocols.knowledge_base import Document
 
-Progress: TypeAlias = Callable[[int, int], None]
+LoadProgress: TypeAlias = Callable[[int, int], None]
 """Is told how many files are read, and of how many."""
 
 TEXTS: tuple[str, ...] = ("**/*.md", "**/*.markdown", "**/*.txt", "**/*.rst")
@@ -58,7 +58,7 @@ async def load_folder(
     *,
     pattern: str | Sequence[str] = TEXTS,
     trusted: bool = False,
-    progress: Progress | bool = False,
+    progress: LoadProgress | bool = False,
 ) -> Loaded:
     """The documents of all files in a folder that fit a pattern, in the order of their paths.
 
@@ -93,7 +93,7 @@ async def load_folder(
 
 
 @contextmanager
-def _shown_to(progress: Progress | bool) -> Generator[Progress]:
+def _shown_to(progress: LoadProgress | bool) -> Generator[LoadProgress]:
     """Whom to tell how far it is: a caller, a bar, or nobody."""
     if progress is not True:
         yield progress or (lambda _done, _all: None)

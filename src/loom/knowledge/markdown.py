@@ -11,19 +11,19 @@ _FRONT = "---"
 _INDENTED = 4
 
 
-class Part(NamedTuple):
+class MarkdownSection(NamedTuple):
     """A section of a text: the headings above it, outermost first, its own included, and its text with that heading."""
 
     headings: tuple[str, ...]
     text: str
 
 
-def parts_of(text: str) -> list[Part]:
+def parts_of(text: str) -> list[MarkdownSection]:
     """The sections of a Markdown text that hold something, in order; what stands before the first has no heading.
 
     Lines in fenced code are no headings. A heading that has nothing but sections under it is named by those.
     """
-    found: list[Part] = []
+    found: list[MarkdownSection] = []
     headings: list[str] = []
     lines: list[str] = []
     levels: list[int] = []
@@ -41,10 +41,10 @@ def parts_of(text: str) -> list[Part]:
     return found
 
 
-def _close(found: list[Part], headings: list[str], lines: list[str], *, is_leaf: bool) -> None:
+def _close(found: list[MarkdownSection], headings: list[str], lines: list[str], *, is_leaf: bool) -> None:
     body = lines[1:] if headings and not is_leaf else lines
     if any(line.strip() for line in body):
-        found.append(Part(tuple(headings), "\n".join(lines).strip()))
+        found.append(MarkdownSection(tuple(headings), "\n".join(lines).strip()))
 
 
 def _marked(text: str) -> Iterator[tuple[str, int, str]]:

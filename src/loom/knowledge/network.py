@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from loom.core.words import STOP_WORDS, stem, tokens
-from loom.knowledge.relations import Found, Relation
+from loom.knowledge.relations import RelationMatch, Relation
 
 _MAX_NAME = 6
 
@@ -16,12 +16,12 @@ class Network:
     __slots__ = ("_aliases", "_documents", "_neighbours", "_nodes")
 
     def __init__(self) -> None:
-        self._documents: dict[str, Found] = {}
+        self._documents: dict[str, RelationMatch] = {}
         self._nodes: dict[str, int] = {}
         self._neighbours: dict[str, dict[str, int]] = {}
         self._aliases: dict[str, dict[str, int]] = {}
 
-    def put(self, document_id: str, found: Found) -> None:
+    def put(self, document_id: str, found: RelationMatch) -> None:
         """Take in what a document says, instead of what it said before."""
         self.remove(document_id)
         self._documents[document_id] = found
@@ -69,7 +69,7 @@ class Network:
                 return length
         return 0
 
-    def _count(self, found: Found, by: int) -> None:
+    def _count(self, found: RelationMatch, by: int) -> None:
         for name in found.names:
             _add(self._nodes, name, by)
             parts = name.split()

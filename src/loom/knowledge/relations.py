@@ -38,7 +38,7 @@ class Relation(NamedTuple):
     object: str
 
 
-class Found(NamedTuple):
+class RelationMatch(NamedTuple):
     """What one text says: its relations, and the keys of the names in it."""
 
     relations: tuple[Relation, ...]
@@ -53,7 +53,7 @@ def entity_key(name: str) -> str:
     return " ".join(terms(" ".join(words)))
 
 
-def relations_in(text: str) -> Found:
+def relations_in(text: str) -> RelationMatch:
     """The relations between names, and those of the pattern "X uses Y", of each sentence."""
     relations: dict[Relation, None] = {}
     names: dict[str, None] = {}
@@ -63,7 +63,7 @@ def relations_in(text: str) -> Found:
         names.update((key, None) for first, last in spans if (key := entity_key(" ".join(words[first:last]))))
         for relation in (*_between_names(words, spans), *_by_verb(words)):
             relations[relation] = None
-    return Found(tuple(relations), tuple(names))
+    return RelationMatch(tuple(relations), tuple(names))
 
 
 def relation(subject: str, predicate: str, object: str) -> Relation | None:

@@ -10,7 +10,7 @@ from anyio import Lock
 
 from loom.core.scope import Scope
 from loom.knowledge.document import Corpus, Draft
-from loom.knowledge.stored import Listed, Place, Restored, Version, document_key, entry_ids, listed, payload, restored
+from loom.knowledge.stored import Listed, EntryId, Restored, Version, document_key, entry_ids, listed, payload, restored
 from loom.protocols.embedder import Vector
 from loom.protocols.vector_store import KeepsPayloads, VectorItem, VectorStore
 
@@ -20,7 +20,7 @@ _MOST_WRITERS = 100
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
+class _StoredDocument:
     """A document of this process, as it lies in the store."""
 
     document_id: str
@@ -46,7 +46,7 @@ class SharedCorpus:
         self._scope = Scope(namespace="knowledge", user_id=name)
         self._changes = Scope(namespace="knowledge.changes", user_id=name)
         self._dimension = dimension
-        self._held: dict[str, _Held] = {}  # by the key of the document
+        self._held: dict[str, _StoredDocument] = {}  # by the key of the document
         self._known: dict[str, frozenset[str]] = {}  # the ids of all entries of a document, by its key
         self._passage_of: dict[str, str] = {}
         self._entry_of: dict[str, str] = {}
@@ -74,7 +74,7 @@ class SharedCorpus:
 
     def is_news(self, entry_id: str) -> bool:
         """Whether an entry was written by somebody else since the store was last read."""
-        place = Place.of(entry_id)
+        place = EntryId.of(entry_id)
         return place is not None and entry_id not in self._known.get(place.key, ())
 
     # -- reading ------------------------------------------------------------------------------------------
@@ -118,7 +118,7 @@ class SharedCorpus:
             version = found[key].version
             assert version is not None
             self.corpus.restore(one.document_id, version.fingerprint, one.passages)
-            self._hold(key, _Held(one.document_id, version), one.memo)
+            self._hold(key, _StoredDocument(one.document_id, version), one.memo)
             self.changed[one.document_id] = None
 
     async def _drop(self, found: Mapping[str, Listed]) -> None:
@@ -164,13 +164,13 @@ class SharedCorpus:
             await self._store.delete(self._scope, *gone)
             self._known |= {key: frozenset(held.ids) for key, (_, held) in news.items()}
 
-    def _next(self, draft: Draft) -> _Held:
+    def _next(self, draft: Draft) -> _StoredDocument:
         """The version that a document gets: after every one that is known here."""
-        known = (Place.of(id) for id in self._known.get(document_key(draft.document.id), ()))
+        known = (EntryId.of(id) for id in self._known.get(document_key(draft.document.id), ()))
         latest = max((place.version.number for place in known if place is not None), default=0)
-        return _Held(draft.document.id, Version(latest + 1, draft.fingerprint, len(draft.passages)))
+        return _StoredDocument(draft.document.id, Version(latest + 1, draft.fingerprint, len(draft.passages)))
 
-    def _took(self, news: Mapping[str, tuple[Draft, _Held]], memos: Mapping[str, str]) -> None:
+    def _took(self, news: Mapping[str, tuple[Draft, _StoredDocument]], memos: Mapping[str, str]) -> None:
         for key, (draft, held) in news.items():
             self.corpus.put(draft)
             self._hold(key, held, memos[key])
@@ -200,7 +200,7 @@ class SharedCorpus:
             self.corpus.remove(self._held[key].document_id)
             self._let_go(key)
 
-    def _hold(self, key: str, held: _Held, memo: str) -> None:
+    def _hold(self, key: str, held: _StoredDocument, memo: str) -> None:
         self._let_go(key)
         self._held[key] = held
         for entry_id, passage_id in zip(held.ids, self.corpus.ids_of(held.document_id), strict=True):

@@ -29,7 +29,7 @@ class Version(NamedTuple):
     total: int
 
 
-class Place(NamedTuple):
+class EntryId(NamedTuple):
     """What the id of an entry says: the document by its key, its version, and which passage this is."""
 
     key: str
@@ -43,7 +43,7 @@ class Place(NamedTuple):
         return f"{self.key}-{number}-{fingerprint}-{total}-{self.place}"
 
     @classmethod
-    def of(cls, id: str) -> Place | None:
+    def of(cls, id: str) -> EntryId | None:
         """What an id says; None if no knowledge base wrote it."""
         parts = id.split("-")
         if len(parts) != _FIELDS or not all(part.isdecimal() for part in (parts[1], *parts[3:])):
@@ -78,19 +78,21 @@ def document_key(document_id: str) -> str:
 
 def entry_ids(key: str, version: Version) -> tuple[str, ...]:
     """The ids of the entries of a document."""
-    return tuple(Place(key, version, place).id for place in range(version.total))
+    return tuple(EntryId(key, version, place).id for place in range(version.total))
 
 
 def listed(ids: Iterable[str]) -> dict[str, Listed]:
     """The documents of a store by their keys. A version that is not there whole is still being written, or removed."""
     held: dict[str, dict[Version, set[int]]] = {}
-    for place in map(Place.of, ids):
+    for place in map(EntryId.of, ids):
         if place is not None:
             held.setdefault(place.key, {}).setdefault(place.version, set()).add(place.place)
     found: dict[str, Listed] = {}
     for key, versions in held.items():
         whole = [version for version, places in versions.items() if len(places) == version.total]
-        every = tuple(Place(key, version, place).id for version, places in versions.items() for place in sorted(places))
+        every = tuple(
+            EntryId(key, version, place).id for version, places in versions.items() for place in sorted(places)
+        )
         found[key] = Listed(max(whole, default=None), every)
     return found
 

@@ -12,7 +12,7 @@ from loom.core.filter import Filter, In, Where, as_filter
 from loom.core.hit import Hit, rank_key
 from loom.knowledge.chunk import OVERLAP, SIZE
 from loom.knowledge.document import Corpus, KnowledgeItem, chars_of, check_search
-from loom.knowledge.items import AddedItem, AnswersInItems, Waiting
+from loom.knowledge.items import AddedItem, AnswersInItems, ItemQueue
 from loom.knowledge.shared import SharedCorpus
 from loom.protocols.embedder import Embedder, Vector
 from loom.protocols.knowledge_base import Document
@@ -52,7 +52,7 @@ class VectorKnowledgeBase(AnswersInItems):
         self._words_weight = words_weight
         corpus = Corpus(size=chunk_size, overlap=chunk_overlap)
         self._shared = SharedCorpus(vector_store, name, embedding_provider.dimension, corpus)
-        self._waiting = Waiting(f"the knowledge base {name!r}")
+        self._waiting = ItemQueue(f"the knowledge base {name!r}")
         self._lock = Lock()
 
     @property

@@ -14,14 +14,14 @@ from loom.core.hit import Hit
 from loom.core.record import Episode, Layer
 from loom.core.scope import Scope
 from loom.memory.config import MemoryConfig
-from loom.memory.layers import deserves_promotion, returned
+from loom.memory.layers import deserves_promotion, revived
 from loom.memory.neighbours import Store
 from loom.protocols.jobs import Job
 from loom.protocols.memory_store import Touches
 
 REVIVE = "revive"
 """The kind of job that brings records back from the archive."""
-LOOKS = {Layer.L1: "digest", Layer.L2: "assimilate", Layer.L3: "sediment", Layer.L4: "sediment"}
+LAYER_JOBS = {Layer.L1: "digest", Layer.L2: "assimilate", Layer.L3: "sediment", Layer.L4: "sediment"}
 """The job that looks at each layer."""
 
 
@@ -71,17 +71,17 @@ class Accesses:
     async def _due(self, user: Scope, record: Episode) -> Job | None:
         """The job that this access brings about, if any: a look at its layer, or its return from the archive."""
         now = self._clock.now()
-        if _may_have_successor(record) and returned(record, self._config, now=now) is not None:
+        if _may_have_successor(record) and revived(record, self._config, now=now) is not None:
             record = await successor(self._store, user, record)
         if record.archived_at is not None:
-            comes_back = returned(record, self._config, now=now) is not None
+            comes_back = revived(record, self._config, now=now) is not None
             return self._make_job(user, REVIVE, key=revive_key(record.id), records=[record.id]) if comes_back else None
         # Only the access that reaches a threshold asks for a look; whoever never runs jobs pays for no more than that.
         before = replace(record, accesses=max(0, record.accesses - 1))
         reached = deserves_promotion(record, self._config, now=now)
         if not reached or deserves_promotion(before, self._config, now=now):
             return None
-        return self._make_job(user, LOOKS[record.layer])
+        return self._make_job(user, LAYER_JOBS[record.layer])
 
 
 def revive_key(id: str) -> str:

@@ -14,7 +14,7 @@ Adopt: TypeAlias = Callable[[str], Embedder | None]
 """The embedder of an identity, if it works on this machine and is installed."""
 
 
-class Binding:
+class EmbedderBinding:
     """The embedder of a store. Where none was named, one that works on this machine is taken over from the store."""
 
     def __init__(
@@ -42,7 +42,7 @@ class Binding:
             await self._store.bind(self.embedder.identity, self.embedder.dimension)
         return self.embedder
 
-    async def look(self) -> None:
+    async def adopt_stored(self) -> None:
         """Take over the embedder that the store was made with, without binding a store that has none yet."""
         bound = await self._store.bound() if isinstance(self._store, WholeStore) else None
         if bound is not None and self.embedder is not None and bound[0] != self.embedder.identity:

@@ -10,7 +10,7 @@ from loom.memory.locks import Locks
 from loom.protocols.memory_store import MemoryStore
 
 
-class Blocks:
+class BlockWriter:
     """Writes the working blocks of users."""
 
     def __init__(self, store: MemoryStore, *, clock: Clock) -> None:

@@ -58,7 +58,7 @@ def is_instruction_claim(claim: Claim | Fact) -> bool:
     return predicate == INSTRUCTION or predicate.startswith(PREFIX)
 
 
-def vouched(claim: Claim, episodes: Sequence[Episode]) -> Claim | None:
+def in_user_words(claim: Claim, episodes: Sequence[Episode]) -> Claim | None:
     """A standing matter of the user's as the messages behind it put it; None where the user has to confirm it first.
 
     An instruction counts if one of the messages is nothing but wishes and this is among them; its words are then those
@@ -73,7 +73,7 @@ def vouched(claim: Claim, episodes: Sequence[Episode]) -> Claim | None:
     return None if wish is None else replace(claim, object=wish)
 
 
-def candidate_of(claim: Claim) -> str | None:
+def candidate_text(claim: Claim) -> str | None:
     """What a claim asks for, as a candidate shows it; None where there is nothing to confirm.
 
     What only says that something is over asks for nothing.
@@ -83,7 +83,7 @@ def candidate_of(claim: Claim) -> str | None:
     return None if is_over or len(text) > MAX_INSTRUCTION or topic_of(text) is None else text
 
 
-def claim_of(candidate: Fact, episode: Episode) -> Claim:
+def candidate_claim(candidate: Fact, episode: Episode) -> Claim:
     """The claim that a candidate becomes when an episode confirms it."""
     label, mark, value = candidate.object.partition(": ")
     predicate = label.replace(" ", "_")
@@ -98,12 +98,7 @@ def claim_of(candidate: Fact, episode: Episode) -> Claim:
 
 
 def candidate_facts(
-    found: Sequence[tuple[str, Claim]],
-    known: Sequence[Fact],
-    learnt: Sequence[Fact],
-    *,
-    now: datetime,
-    ids: RecordIds,
+    found: Sequence[tuple[str, Claim]], known: Sequence[Fact], learnt: Sequence[Fact], *, now: datetime, ids: RecordIds
 ) -> Iterator[Fact]:
     """The candidates to write for what was found, up to MOST of them.
 
@@ -125,7 +120,7 @@ def candidate_facts(
     yield from (fact for key, fact in written.items() if fact != waiting.get(key))
 
 
-def found_candidate(fact: object, id: str, user_id: str) -> Fact:
+def require_candidate(fact: object, id: str, user_id: str) -> Fact:
     """A stored record as a candidate.
 
     Raises:

@@ -12,7 +12,7 @@ from loom.memory.ingest import Turn, clean
 from loom.memory.values import Skip
 
 
-def checked_turns(
+def check_turns(
     turns: Sequence[Turn], *, speaker: str | None, attributes: Mapping[str, Scalar] | None, key: str | None
 ) -> Sequence[Turn]:
     """The turns as they are. Their texts are not looked at here: one that is too long is skipped with its reason.
@@ -32,7 +32,7 @@ def checked_turns(
     return turns
 
 
-async def cleaned(turns: Sequence[Turn]) -> list[tuple[str, Skip | None]]:
+async def clean_turns(turns: Sequence[Turn]) -> list[tuple[str, Skip | None]]:
     """The text of each turn without what cannot be kept, or why nothing of it is."""
     size = sum(len(turn.text) for turn in turns if isinstance(turn.text, str))  # pyright: ignore[reportUnnecessaryIsInstance]
     return await off_loop(size, lambda: [clean(turn.text) for turn in turns])
@@ -56,7 +56,7 @@ def check_block(name: str, text: str) -> None:
         check_length(text, f"the text of block {name!r}", MAX_BLOCK, "remember() it, or add it to a knowledge base")
 
 
-def checked_record(record: Record) -> Record:
+def check_record(record: Record) -> Record:
     """A record that somebody else wrote down, if it is within the limits of what could be remembered here."""
     if isinstance(record, Episode):
         check_length(record.text, f"the text of episode {record.id}", MAX_TEXT, "split it")

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from loom.core.doors import door
 
-_HOMES = {
-    "ChromaMemory": "loom.engine.memories",
-}
+_HOMES = {"ChromaMemory": "loom.engine.memories"}
 
 __getattr__, __dir__ = door(__name__, _HOMES)

@@ -24,13 +24,13 @@ class MemoryStrategyType(StrEnum):
     """That, or how important it is, in every layer."""
 
 
-class _Unsaid(Enum):
+class _Unset(Enum):
     """What a field holds that was not given, until its layer is known."""
 
     OWN = "the default of its layer"
 
 
-_OWN = cast("Any", _Unsaid.OWN)
+_OWN = cast("Any", _Unset.OWN)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,15 +54,15 @@ class MemoryLayerConfig:
         if threshold is not None and threshold < 0:
             raise UsageError(f"a layer has promote_threshold={threshold}; give 0 or more")
 
-    def within(self, own: MemoryLayerConfig) -> MemoryLayerConfig:
+    def with_defaults(self, own: MemoryLayerConfig) -> MemoryLayerConfig:
         """These settings, with those of `own` where nothing was given."""
-        unsaid = {f.name: getattr(own, f.name) for f in fields(self) if getattr(self, f.name) is _Unsaid.OWN}
+        unsaid = {f.name: getattr(own, f.name) for f in fields(self) if getattr(self, f.name) is _Unset.OWN}
         return replace(self, **unsaid) if unsaid else self
 
 
 def _given(layer: MemoryLayerConfig, name: str) -> float | None:
     value = getattr(layer, name)
-    return None if value is _Unsaid.OWN else value
+    return None if value is _Unset.OWN else value
 
 
 def _layer(capacity: int, hours: float | None, threshold: int, *, compress: bool = True) -> MemoryLayerConfig:
@@ -106,7 +106,7 @@ class MemoryConfig:
     def __post_init__(self) -> None:
         object.__setattr__(self, "strategy", MemoryStrategyType(self.strategy))
         for name, own in _DEFAULTS.items():
-            object.__setattr__(self, name, getattr(self, name).within(own))
+            object.__setattr__(self, name, getattr(self, name).with_defaults(own))
         if not 0 <= self.importance_threshold <= 1:
             raise UsageError(f"importance_threshold={self.importance_threshold}; give a share from 0 to 1")
         if self.standing_tokens < 0:

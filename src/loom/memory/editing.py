@@ -15,10 +15,10 @@ from loom.core.record import Episode, Fact, Layer, Origin, Provenance, Record, S
 from loom.core.scope import Scope
 from loom.errors import NotFound, UsageError
 from loom.memory.candidates import is_candidate
-from loom.memory.checked import checked_turns
+from loom.memory.checked import check_turns
 from loom.memory.forgetting import rewrite
-from loom.memory.guarded import TRIES, guarded
-from loom.memory.ingest import Content, Turn, clean, keyed_id, spoken_by, turns_of
+from loom.memory.guarded import TRIES, retry_stale
+from loom.memory.ingest import MemoryInput, Turn, clean, keyed_id, speaker_name, turns_of
 from loom.memory.listing import every
 from loom.memory.parts import MemoryParts
 from loom.memory.values import OTHER_TEXT, Remembered
@@ -27,11 +27,11 @@ from loom.protocols.memory_store import Scrubs
 RecordKind: TypeAlias = Literal["episode", "fact", "block"]
 """What list() can be asked for."""
 
-_Change: TypeAlias = Callable[[Episode], Episode]
+_EpisodeEdit: TypeAlias = Callable[[Episode], Episode]
 
 
 class _Remembers(Protocol):
-    async def remember(self, content: Content, *, user_id: str, key: str, **fields: Any) -> Remembered: ...
+    async def remember(self, content: MemoryInput, *, user_id: str, key: str, **fields: Any) -> Remembered: ...
 
 
 class MemoryEdits(MemoryParts):
@@ -113,7 +113,7 @@ class MemoryEdits(MemoryParts):
 
     async def upsert(
         self,
-        content: Content,
+        content: MemoryInput,
         *,
         key: str,
         user_id: str,
@@ -144,7 +144,7 @@ class MemoryEdits(MemoryParts):
             recorded_at=now,
             provenance=Provenance(turn.origin or origin, trusted=trusted),
             session_id=session_id,
-            speaker=spoken_by(turn.speaker or speaker, user_id=user_id),
+            speaker=speaker_name(turn.speaker or speaker, user_id=user_id),
             importance=importance,
             attributes={**(attributes or {}), **turn.attributes},
         )
@@ -185,7 +185,7 @@ class MemoryEdits(MemoryParts):
         moved = [await self._keeper.promote(scope, id, to) for id in dict.fromkeys(ids)]
         return moved[0] if len(ids) == 1 else tuple(moved)
 
-    async def _edit(self, user: Scope, id: str, change: _Change, *, anew: bool = False) -> Remembered:
+    async def _edit(self, user: Scope, id: str, change: _EpisodeEdit, *, anew: bool = False) -> Remembered:
         """Write an episode as `change` makes it; with `anew`, whatever was made from it goes also if its text stays."""
 
         async def attempt(epoch: str) -> tuple[Episode, bool]:
@@ -204,10 +204,10 @@ class MemoryEdits(MemoryParts):
                 await self._rewrite(user, found, epoch, is_again=True)
 
         async with self._locks.of(user):
-            record, is_other = await guarded(self.store, user, attempt)
+            record, is_other = await retry_stale(self.store, user, attempt)
             if not is_other:
                 return Remembered(kept=(record,))
-            await guarded(self.store, user, look_again)
+            await retry_stale(self.store, user, look_again)
         if self._learning:
             self._learning.wake(user, [record])
         pending = await self.store.scrub() if isinstance(self.store, Scrubs) else ()
@@ -274,10 +274,10 @@ def _cleaned(text: str) -> str:
 
 
 def _one_turn(
-    content: Content, *, user_id: str, speaker: str | None, attributes: Mapping[str, Scalar] | None, key: str
+    content: MemoryInput, *, user_id: str, speaker: str | None, attributes: Mapping[str, Scalar] | None, key: str
 ) -> tuple[Turn, str]:
     """The one turn that is kept under a key, and its text."""
-    turns = checked_turns(turns_of(content, user_id=user_id), speaker=speaker, attributes=attributes, key=key)
+    turns = check_turns(turns_of(content, user_id=user_id), speaker=speaker, attributes=attributes, key=key)
     if len(turns) != 1:
         raise UsageError(f"upsert() keeps one thing under its key and was given {len(turns)}; call it for each")
     return turns[0], _cleaned(turns[0].text)

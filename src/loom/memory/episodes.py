@@ -82,7 +82,7 @@ def _job(kind: str, scope: Scope, session_id: str, run_at: datetime) -> Job:
     return Job(id=key, scope=scope.for_user(), kind=kind, key=key, run_at=run_at, payload={"session": session_id})
 
 
-class Episodes:
+class SessionEpisodes:
     """Makes the episodes of sessions; what they decide others write."""
 
     def __init__(self, store: MemoryStore, config: MemoryConfig, *, clock: Clock) -> None:
@@ -102,16 +102,16 @@ class Episodes:
         """The turns that the episode of a session is made from, in order."""
         return (await session_turns(self._store, user.for_session(session_id)))[-MOST_TURNS:]
 
-    def quiet_at(self, turns: Sequence[Episode]) -> datetime:
+    def idle_at(self, turns: Sequence[Episode]) -> datetime:
         """When a session has been quiet for long enough."""
         return max(turn.recorded_at for turn in turns) + self.idle
 
-    async def known(self, user: Scope, session_id: str) -> Episode | None:
+    async def stored(self, user: Scope, session_id: str) -> Episode | None:
         """The episode of a session as it is stored."""
         record = await self._store.get(user, episode_id(session_id))
         return record if isinstance(record, Episode) else None
 
-    async def made(
+    async def build(
         self, user: Scope, session_id: str, turns: Sequence[Episode], *, text: str | None = None
     ) -> tuple[Episode | None, bool]:
         """The episode to write for these turns, or None where that is stored already; and whether it says it all.
@@ -120,7 +120,7 @@ class Episodes:
         """
         if not turns:
             return None, True
-        known = await self.known(user, session_id)
+        known = await self.stored(user, session_id)
         sources = tuple(turn.id for turn in turns)
         if known is not None and known.sources == sources and text is None:
             return None, True

@@ -23,7 +23,7 @@ EventKind: TypeAlias = Literal["episode", "fact"]
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class TimelineEvent:
     """A record and when it happened: an episode at its time, a fact from when it was true."""
 
     at: datetime
@@ -34,9 +34,9 @@ class Event:
 class Timeline:
     """Dated records, the earliest first; at equal times by id."""
 
-    events: tuple[Event, ...] = field(default=())
+    events: tuple[TimelineEvent, ...] = field(default=())
 
-    def __iter__(self) -> Iterator[Event]:
+    def __iter__(self) -> Iterator[TimelineEvent]:
         return iter(self.events)
 
     def __len__(self) -> int:
@@ -48,12 +48,12 @@ class Timeline:
         return len(self.events)
 
     @property
-    def first(self) -> Event | None:
+    def first(self) -> TimelineEvent | None:
         """The earliest one."""
         return self.events[0] if self.events else None
 
     @property
-    def last(self) -> Event | None:
+    def last(self) -> TimelineEvent | None:
         """The latest one."""
         return self.events[-1] if self.events else None
 
@@ -93,11 +93,11 @@ async def _all_about(store: MemoryStore, scope: Scope, about: str, where: Filter
         yield fitting
 
 
-def _event(record: object) -> Event | None:
+def _event(record: object) -> TimelineEvent | None:
     if isinstance(record, Episode) and not record.sources:
-        return Event(record.at, record)
+        return TimelineEvent(record.at, record)
     if is_candidate(record):
         return None
     if isinstance(record, Fact) and record.superseded_at is None and record.valid_from is not None:
-        return Event(record.valid_from, record)
+        return TimelineEvent(record.valid_from, record)
     return None

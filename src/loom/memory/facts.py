@@ -23,7 +23,7 @@ from loom.memory.entities import NO_ALIASES, Aliases, normalise, predicate_key
 from loom.memory.timeline import FOREVER, Segment, Statement, moment, statement_of, timeline
 from loom.protocols.extractor import Claim
 
-Change: TypeAlias = Literal[
+ChangeKind: TypeAlias = Literal[
     "new", "again", "supersedes", "split", "bounded", "ends", "retracted", "restored", "nothing"
 ]
 
@@ -38,7 +38,7 @@ class FactChange:
     """
 
     put: tuple[Fact, ...]
-    what: Change
+    what: ChangeKind
     reason: str
 
 
@@ -110,7 +110,7 @@ def retract(existing: Sequence[Fact], fact: Fact, *, now: datetime, aliases: Ali
     """Take a fact back: it is no longer believed, and what it had closed or hidden holds again."""
     slot = _Slot(existing, slot_of(fact, aliases), aliases, now)
     stored = slot.stored(fact)
-    back = slot.behind(stored)
+    back = slot.supporting(stored)
     # The retired fact names all it stood on, so that restore() finds exactly these statements again.
     sources = tuple(dict.fromkeys([*stored.sources, *(source for s in back for source in s.fact.sources)]))
     slot.facts[stored.id] = replace(stored, sources=sources)
@@ -121,7 +121,7 @@ def restore(existing: Sequence[Fact], fact: Fact, *, now: datetime, aliases: Ali
     """Undo what retired a fact: a retraction, or the one fact that superseded it, which is taken back."""
     slot = _Slot(existing, slot_of(fact, aliases), aliases, now)
     stored = slot.stored(fact)
-    gone = {s.fact.id for s in slot.taken_back(stored)}
+    gone = {s.fact.id for s in slot.retracted_for(stored)}
     if stored.superseded_at is not None and gone:
         again = [_active(s) if s.fact.id in gone else s for s in slot.statements]
         put = slot.settle(again, cause=min(gone), touched=gone)
@@ -133,10 +133,10 @@ def restore(existing: Sequence[Fact], fact: Fact, *, now: datetime, aliases: Ali
     return slot.without(rivals, "restored", f"{stored.text}: what retired it ({rivals[0].fact.text}) is taken back")
 
 
-def behind(existing: Sequence[Fact], fact: Fact, *, aliases: Aliases = NO_ALIASES) -> set[str]:
+def supporting_ids(existing: Sequence[Fact], fact: Fact, *, aliases: Aliases = NO_ALIASES) -> set[str]:
     """The ids of the statements that a stored fact stands on, its own among them."""
     slot = _Slot(existing, slot_of(fact, aliases), aliases, fact.recorded_at)
-    return {_origin(fact.id, slot.facts), *(s.fact.id for s in slot.behind(slot.stored(fact)))}
+    return {_origin(fact.id, slot.facts), *(s.fact.id for s in slot.supporting(slot.stored(fact)))}
 
 
 def versions_of(existing: Iterable[Fact], gone: Container[str]) -> set[str]:
@@ -145,15 +145,15 @@ def versions_of(existing: Iterable[Fact], gone: Container[str]) -> set[str]:
     return {id for id in known if id in gone or _origin(id, known) in gone}
 
 
-def settled_without(
+def resettle_without(
     existing: Sequence[Fact], gone: Container[str], *, now: datetime, aliases: Aliases = NO_ALIASES
 ) -> tuple[Fact, ...]:
     """What to write when statements and their versions are deleted: what they had closed or hidden holds again."""
     left = [fact for fact in existing if fact.id not in gone]
-    return settled_again(left, [fact for fact in existing if fact.id in gone], now=now, aliases=aliases)
+    return resettle(left, [fact for fact in existing if fact.id in gone], now=now, aliases=aliases)
 
 
-def settled_again(
+def resettle(
     existing: Sequence[Fact], beside: Iterable[Fact], *, now: datetime, aliases: Aliases = NO_ALIASES
 ) -> tuple[Fact, ...]:
     """What to write where the facts beside these ones are not what all statements add up to; mostly nothing.
@@ -195,7 +195,7 @@ class _Slot:
             raise NotFound(f"fact {fact.id} ({fact.text}) is not among the facts given; pass all facts of the user")
         return self.facts[fact.id]
 
-    def behind(self, fact: Fact) -> list[Statement]:
+    def supporting(self, fact: Fact) -> list[Statement]:
         """The statements that a fact stands on."""
         view, left = statement_of(fact), list(self.statements)
         if fact.superseded_at is not None:
@@ -209,7 +209,7 @@ class _Slot:
         gone |= {s.fact.id for s in left if s.object == view.object and s.is_ending and before < s.end <= after}
         return [s for s in self.statements if s.active and s.fact.id in gone]
 
-    def taken_back(self, fact: Fact) -> list[Statement]:
+    def retracted_for(self, fact: Fact) -> list[Statement]:
         """The retracted statements that a fact stood on."""
         view, sources = statement_of(fact), set(fact.sources)
         return [
@@ -221,7 +221,7 @@ class _Slot:
             and sources >= set(s.fact.sources)
         ]
 
-    def without(self, back: Sequence[Statement], what: Change, reason: str) -> FactChange:
+    def without(self, back: Sequence[Statement], what: ChangeKind, reason: str) -> FactChange:
         """The change that takes statements back."""
         gone = {s.fact.id for s in back}
         if not gone:

@@ -11,11 +11,11 @@ from loom.core.record import Episode, Fact, Provenance, Receipt, Record
 from loom.core.scope import Scope
 from loom.memory.entities import Aliases
 from loom.memory.episodes import episode_jobs
-from loom.memory.facts import behind, settled_without, versions_of
-from loom.memory.guarded import guarded
+from loom.memory.facts import supporting_ids, resettle_without, versions_of
+from loom.memory.guarded import retry_stale
 from loom.memory.listing import every
 from loom.memory.neighbours import Neighbours, Store
-from loom.memory.standing import own_words
+from loom.memory.standing import provenance_of
 from loom.protocols.jobs import Job
 from loom.protocols.memory_store import Scrubs
 
@@ -26,7 +26,7 @@ SESSIONS_LEFT = (
 
 
 @dataclass(frozen=True, slots=True)
-class _Loss:
+class _Removal:
     """What is deleted, and the facts that are written in its place."""
 
     gone: dict[str, Record]
@@ -79,16 +79,11 @@ async def forget_before(
 
 
 async def _forget(
-    store: Store,
-    user: Scope,
-    chosen: Callable[[Sequence[Record]], set[str]],
-    *,
-    neighbours: Neighbours,
-    now: datetime,
+    store: Store, user: Scope, chosen: Callable[[Sequence[Record]], set[str]], *, neighbours: Neighbours, now: datetime
 ) -> Receipt:
     """Remove the chosen ones of a user's records, in one step that stands on all that is there at that moment."""
 
-    async def attempt(epoch: str) -> _Loss:
+    async def attempt(epoch: str) -> _Removal:
         records = [record async for record in every(store, user)]
         loss = _loss(records, chosen(records), now)
         if loss.gone or loss.facts:
@@ -99,12 +94,12 @@ async def _forget(
             await store.write(user, put=loss.facts, delete=list(loss.gone), keys=keys, jobs=jobs, since=epoch)
         return loss
 
-    loss = await guarded(store, user, attempt)
+    loss = await retry_stale(store, user, attempt)
     if first := set(loss.gone):
         # What another process made of them between the read and the write is not among them; no more can follow.
         chosen = lambda _: first  # noqa: E731
-        late = await guarded(store, user, attempt)
-        loss = _Loss({**loss.gone, **late.gone}, loss.facts)
+        late = await retry_stale(store, user, attempt)
+        loss = _Removal({**loss.gone, **late.gone}, loss.facts)
     pending = await store.scrub() if loss.gone and isinstance(store, Scrubs) else ()
     return Receipt(removed=dict(Counter(record.kind for record in loss.gone.values())), pending=pending)
 
@@ -138,21 +133,21 @@ async def rewrite(
     await store.write(user, put=[new, *loss.facts], delete=list(made), keys=keys, jobs=jobs, since=epoch)
 
 
-def _loss(records: Sequence[Record], ids: Collection[str], now: datetime) -> _Loss:
+def _loss(records: Sequence[Record], ids: Collection[str], now: datetime) -> _Removal:
     """What is lost with these records."""
     gone = _with_made(records, ids)
     facts = [record for record in records if isinstance(record, Fact)]
     aliases = Aliases.of(facts)
     named = [fact for fact in facts if fact.id in ids]
-    lost = {id for fact in named for id in behind(facts, fact, aliases=aliases)}
+    lost = {id for fact in named for id in supporting_ids(facts, fact, aliases=aliases)}
     episodes = {record.id: record for record in records if isinstance(record, Episode)}
     left = [_without_sources(fact, gone, episodes) for fact in facts]
     lost |= {fact.id for fact, old in zip(left, facts, strict=True) if old.sources and not fact.sources}
     lost = versions_of(facts, lost)
-    settled = settled_without(left, lost, now=now, aliases=aliases)
+    settled = resettle_without(left, lost, now=now, aliases=aliases)
     fewer = [fact for fact, old in zip(left, facts, strict=True) if fact is not old and fact.id not in lost]
     written = {fact.id: fact for fact in (*fewer, *settled)}
-    return _Loss({r.id: r for r in records if r.id in gone or r.id in lost}, tuple(written.values()))
+    return _Removal({r.id: r for r in records if r.id in gone or r.id in lost}, tuple(written.values()))
 
 
 def _with_made(records: Sequence[Record], ids: Collection[str]) -> set[str]:
@@ -169,7 +164,7 @@ def _without_sources(fact: Fact, gone: Collection[str], episodes: Mapping[str, E
     if len(left) == len(fact.sources):
         return fact
     left.sort(reverse=True)  # the first source decides between statements of one time: it is the greatest
-    said = [own_words([episodes[source]]) for source in left if source in episodes]
+    said = [provenance_of([episodes[source]]) for source in left if source in episodes]
     # It stays the user's word only while the user, or the program in his name, is among those who said it.
     is_others = left and len(said) == len(left) and all(part.origin != "user" for part in said)
     return replace(fact, sources=tuple(left), provenance=Provenance.derived(said) if is_others else fact.provenance)

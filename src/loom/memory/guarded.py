@@ -15,7 +15,7 @@ TRIES = 100
 """How often a write is prepared again; each try means that somebody removed something meanwhile."""
 
 
-async def guarded(store: KeepsJobs, scope: Scope, attempt: Callable[[str], Awaitable[_T]]) -> _T:
+async def retry_stale(store: KeepsJobs, scope: Scope, attempt: Callable[[str], Awaitable[_T]]) -> _T:
     """What `attempt` returns: it reads, prepares and writes, and passes the epoch it is given on to its write.
 
     The epoch is read before anything that the write is prepared from. So a write that the store takes stands on

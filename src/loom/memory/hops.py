@@ -46,7 +46,7 @@ _KINDS: Final[Mapping[str, tuple[str, ...]]] = {
 """What a word of a question asks for."""
 
 
-async def with_hops(
+async def add_hops(
     store: MemoryStore,
     scope: Scope,
     ranked: Sequence[Ranked],

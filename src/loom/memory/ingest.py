@@ -47,13 +47,13 @@ class Turn:
     attributes: Mapping[str, Scalar] = field(default_factory=dict[str, Scalar])
 
 
-Content: TypeAlias = str | Message | Turn | Mapping[str, Any]
+MemoryInput: TypeAlias = str | Message | Turn | Mapping[str, Any]
 
 
 _ONE = (str, bytes, Message, Turn, Mapping)
 
 
-def turns_of(content: Content | Sequence[Content], *, user_id: str | None = None) -> list[Turn]:
+def turns_of(content: MemoryInput | Sequence[MemoryInput], *, user_id: str | None = None) -> list[Turn]:
     """One or many contents as turns; a name that is the `user_id` is the user."""
     items = content if isinstance(content, Iterable) and not isinstance(content, _ONE) else [content]
     return [
@@ -61,17 +61,17 @@ def turns_of(content: Content | Sequence[Content], *, user_id: str | None = None
     ]
 
 
-def spoken_by(speaker: str | None, *, user_id: str) -> str | None:
+def speaker_name(speaker: str | None, *, user_id: str) -> str | None:
     """A speaker as an episode keeps it: on one line, and the user by the role where it is the user's own id."""
     if not isinstance(speaker, str) or not speaker.strip():
         return speaker
     name = one_line(speaker, MAX_NAME)
     if name.casefold() in _ROLES:  # as it was given: what only reads like a role is a name
-        return name if name == " ".join(speaker.split()) else named(name)
+        return name if name == " ".join(speaker.split()) else name_speaker(name)
     return USER if name.casefold() == user_id.casefold() else name or _NOBODY
 
 
-def named(name: str, *, user_id: str | None = None) -> str:
+def name_speaker(name: str, *, user_id: str | None = None) -> str:
     """The speaker that a name stands for: somebody who is called like a role does not speak in it."""
     line = one_line(name, MAX_NAME)
     if user_id is not None and line.casefold() == user_id.casefold():
@@ -101,7 +101,7 @@ def said_in(message: Message) -> str:
     return "\n\n".join(part.text for part in message.parts if isinstance(part, TextPart) and part.text.strip())
 
 
-def _turn(content: Content, user_id: str | None) -> Turn:
+def _turn(content: MemoryInput, user_id: str | None) -> Turn:
     if isinstance(content, Turn):
         return content
     if isinstance(content, str):
@@ -180,7 +180,7 @@ def _speaker(given: Mapping[str, Any], role: Any, user_id: str | None) -> Any:
     if given.get("speaker") is not None:
         return given["speaker"]
     is_person = not isinstance(role, str) or role.casefold() == USER or role.casefold() not in _ROLES
-    return named(name, user_id=user_id) if is_person and name and name.strip() else role
+    return name_speaker(name, user_id=user_id) if is_person and name and name.strip() else role
 
 
 def _origin(role: object) -> Origin | None:
@@ -201,7 +201,7 @@ def clean(text: str) -> tuple[str, Skip | None]:
     return cleaned, None
 
 
-def checked_instruction(text: str) -> str:
+def clean_instruction(text: str) -> str:
     """A text that may stand as an instruction, cleaned.
 
     Raises:

@@ -10,19 +10,19 @@ from loom.core.record import Episode, Fact, Layer, Record
 from loom.core.scope import Scope
 from loom.errors import EmbedderMismatch, NotFound, StaleWrite
 from loom.memory.accesses import REVIVE, revive_key, successor
-from loom.memory.binding import Binding
-from loom.memory.guarded import TRIES, guarded
+from loom.memory.binding import EmbedderBinding
+from loom.memory.guarded import TRIES, retry_stale
 from loom.memory.learning import Learning
-from loom.memory.marking import marked
+from loom.memory.marking import with_importance
 from loom.memory.metabolism import Metabolism
-from loom.memory.neighbours import Neighbours, Store, placed
+from loom.memory.neighbours import Neighbours, Store, with_positions
 from loom.memory.store_notes import StoreNotes
 from loom.memory.values import OTHER_TEXT, REPEATED, Remembered, Skip
 from loom.protocols.embedder import Vector
 from loom.protocols.jobs import Job
 from loom.protocols.memory_store import KeepsVectors
 
-Progress: TypeAlias = Callable[[int, int], None]
+ProgressCallback: TypeAlias = Callable[[int, int], None]
 """Is told how many are done, and of how many."""
 
 BATCH = 500
@@ -35,7 +35,7 @@ class Keeper:
     def __init__(
         self,
         store: Store,
-        binding: Binding,
+        binding: EmbedderBinding,
         *,
         neighbours: Neighbours,
         metabolism: Metabolism,
@@ -97,14 +97,14 @@ class Keeper:
         if scope.session_id is None:
             await self._store.write(scope.for_user(), put=[*new, *facts], jobs=jobs, since=since)
             return list(new)
-        async with self._neighbours.speaking(scope):
+        async with self._neighbours.appending(scope):
             # What others forget meanwhile must not come back in the keys of the turns around it; nor may they, however
             # often they forget, keep this turn from being written.
             for number in range(TRIES):
                 end = await self._neighbours.end(scope, epoch=since)
                 if since not in {None, end.epoch}:
                     raise StaleWrite(scope.user_id)
-                turns = placed(end, new)
+                turns = with_positions(end, new)
                 is_last = number == TRIES - 1 and since is None
                 keys = self._neighbours.keys(replace(end, turns=()) if is_last else end, turns)
                 try:
@@ -120,7 +120,7 @@ class Keeper:
                     if since is not None:
                         raise
                     continue
-                self._neighbours.said(scope, turns)
+                self._neighbours.extend(scope, turns)
                 return turns
         raise AssertionError("the last try stands on nothing, and so it cannot be stale")
 
@@ -138,7 +138,7 @@ class Keeper:
             await self._store.write(scope, put=[moved], since=epoch)
             return moved
 
-        moved = await guarded(self._store, scope, attempt)
+        moved = await retry_stale(self._store, scope, attempt)
         if moved.layer is Layer.L4 and moved.sources:
             await self.embed(scope, [moved])
         return moved
@@ -150,17 +150,17 @@ class Keeper:
             record = await self._store.get(scope, id)
             if not isinstance(record, Episode):
                 raise NotFound(f"user {scope.user_id!r} has no episode {id!r}; recall() gives the ids")
-            records = await marked(self._store, scope, {id: importance}, may_fall=True)
+            records = await with_importance(self._store, scope, {id: importance}, may_fall=True)
             now = [one for one in records if one.id == id] or [record]
             job = self._metabolism.job
             jobs = [job(scope, "digest"), job(scope, REVIVE, key=revive_key(id), records=[id])]
             await self._store.write(scope, put=records, jobs=jobs, since=epoch)
             return now[0]
 
-        return await guarded(self._store, scope, attempt)
+        return await retry_stale(self._store, scope, attempt)
 
     async def embed(
-        self, scope: Scope, episodes: Sequence[Episode], *, progress: Progress | None = None
+        self, scope: Scope, episodes: Sequence[Episode], *, progress: ProgressCallback | None = None
     ) -> tuple[str, ...]:
         """Give new records their vectors; where that fails they are found by their words, and a note says so."""
         if self._binding.embedder is None or not isinstance(self._store, KeepsVectors):

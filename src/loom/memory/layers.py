@@ -20,7 +20,7 @@ _CRITICAL = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Sorted:
+class LayerPlan:
     """What is to happen to the records of one layer."""
 
     promote: tuple[Episode, ...]
@@ -30,13 +30,8 @@ class Sorted:
 
 
 def sort_layer(
-    episodes: Sequence[Episode],
-    layer: Layer,
-    config: MemoryConfig,
-    *,
-    now: datetime,
-    moved: Collection[str] = (),
-) -> Sorted:
+    episodes: Sequence[Episode], layer: Layer, config: MemoryConfig, *, now: datetime, moved: Collection[str] = ()
+) -> LayerPlan:
     """Decide for each record of a layer whether it moves up, leaves, or stays.
 
     What `moved` in this pass does not move again. The least valuable leave first: by importance, then by how often and
@@ -49,9 +44,9 @@ def sort_layer(
     rest = [e for e in here if e.id not in going]
     expired = [e for e in rest if _is_expired(e, settings.retention_hours, now)]
     gone = {e.id for e in expired}
-    staying = sorted((e for e in rest if e.id not in gone), key=value, reverse=True)
+    staying = sorted((e for e in rest if e.id not in gone), key=retention_value, reverse=True)
     room = len(staying) if settings.capacity is None else settings.capacity
-    return Sorted(tuple(promote), tuple(expired) + tuple(staying[room:]), tuple(staying[:room]))
+    return LayerPlan(tuple(promote), tuple(expired) + tuple(staying[room:]), tuple(staying[:room]))
 
 
 def deserves_promotion(episode: Episode, config: MemoryConfig, *, now: datetime) -> bool:
@@ -74,7 +69,7 @@ def deserves_promotion(episode: Episode, config: MemoryConfig, *, now: datetime)
     return False
 
 
-def returned(episode: Episode, config: MemoryConfig, *, now: datetime) -> Episode | None:
+def revived(episode: Episode, config: MemoryConfig, *, now: datetime) -> Episode | None:
     """An archived record back in the layer that its count deserves, at most one above its own; None if that is lower.
 
     What is in L1 comes back in L2 or not at all: three accesses are what brings a record there, and with fewer its time
@@ -98,7 +93,7 @@ def is_critical(episode: Episode) -> bool:
     return bool(_CRITICAL.search(episode.text, 0, RANKED))
 
 
-def value(episode: Episode) -> tuple[float, int, datetime, str]:
+def retention_value(episode: Episode) -> tuple[float, int, datetime, str]:
     """What a record is worth to its layer; the smallest leaves first."""
     return (episode.importance, episode.accesses, episode.accessed_at or episode.recorded_at, episode.id)
 

@@ -14,18 +14,18 @@ from loom.core.ids import RecordIds
 from loom.core.plain import one_line
 from loom.core.record import Episode, Fact, Provenance
 from loom.core.scope import Scope
-from loom.memory.candidates import UNCONFIRMED, candidate_facts, candidate_of, is_candidate, vouched
+from loom.memory.candidates import UNCONFIRMED, candidate_facts, candidate_text, is_candidate, in_user_words
 from loom.memory.entities import USER, Aliases, normalise, predicate_key
 from loom.memory.extract.instructions import INSTRUCTION
 from loom.memory.extract.rules import RuleExtractor, sentences
-from loom.memory.facts import assert_claim, settled_again
-from loom.memory.guarded import guarded
+from loom.memory.facts import assert_claim, resettle
+from loom.memory.guarded import retry_stale
 from loom.memory.halves import role_of
 from loom.memory.listing import every_fact
 from loom.memory.neighbours import Store
-from loom.memory.retraction import after_ending, predicates_of, resolved
-from loom.memory.standing import StandingItem, is_standing, own_words, placed, standing_items
-from loom.memory.times import after, latest_of
+from loom.memory.retraction import after_ending, predicates_of, expand_claim
+from loom.memory.standing import StandingItem, is_standing, provenance_of, under_topic, standing_items
+from loom.memory.times import later_than, latest_of
 from loom.memory.topics import PREFIX
 from loom.protocols.extractor import Claim, Extractor
 
@@ -36,7 +36,7 @@ _NAMING = ("also_called", "name")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Learnt:
+class LearnResult:
     """Facts to write, all together, and what stands before and after them.
 
     `waiting` are the wishes among what was heard that the user has to confirm; they are written, too.
@@ -55,7 +55,7 @@ class Learnt:
         return _only(self.before, self.after)
 
     @property
-    def heard(self) -> tuple[str, ...]:
+    def instruction_notes(self) -> tuple[str, ...]:
         """Which instructions stand from now on and which wait, in words, and how to take that back."""
         new = [item for item in _only(self.after, self.before) if item.topic.startswith(PREFIX)]
         stands = [f"learnt as a standing instruction: {i.text!r}; memory.reject({i.id!r}) takes it back" for i in new]
@@ -86,7 +86,7 @@ class Learner:
             return ()
         return (await self._extractor.extract(episodes)).claims
 
-    async def learn(self, scope: Scope, episodes: Sequence[Episode], claims: Sequence[Claim]) -> Learnt:
+    async def learn(self, scope: Scope, episodes: Sequence[Episode], claims: Sequence[Claim]) -> LearnResult:
         """The facts that claims of these episodes become; what claims an episode that is not among them is left out."""
         there = {episode.id: episode for episode in episodes}
         ready: list[tuple[Claim, Provenance]] = []
@@ -95,19 +95,19 @@ class Learner:
             if not there.keys() >= set(said.sources) or not _is_sayable(said):
                 continue
             sources = [there[id] for id in said.sources]
-            claim, provenance = _of_speaker(said, sources), own_words(sources)
+            claim, provenance = _of_speaker(said, sources), provenance_of(sources)
             if not is_standing(claim) or provenance.origin != "user":
                 ready.append((claim, provenance))
-            elif (own := vouched(claim, sources)) is not None:
+            elif (own := in_user_words(claim, sources)) is not None:
                 ready.append((own, provenance))
-            elif (text := candidate_of(claim)) is not None:
+            elif (text := candidate_text(claim)) is not None:
                 waiting.append((text, claim))
-        learnt = await self.claimed(scope, ready, episodes=episodes)
+        learnt = await self.apply_claims(scope, ready, episodes=episodes)
         if important := _importance(claims, there):
             learnt = replace(learnt, importance=important)
         return replace(learnt, waiting=await self._candidates(scope, waiting, learnt)) if waiting else learnt
 
-    async def instructed(self, scope: Scope, episode: Episode) -> Learnt:
+    async def read_instruction(self, scope: Scope, episode: Episode) -> LearnResult:
         """The facts of an instruction: each of its sentences stands, whether or not a rule knows its form."""
         claims: list[tuple[Claim, Provenance]] = []
         for sentence in sentences(episode.text):
@@ -118,42 +118,41 @@ class Learner:
             stands = [claim for claim in read.claims if is_standing(claim)]
             stands += [plain] if all(claim.retracts for claim in stands) else []
             claims += [(claim, episode.provenance) for claim in stands]
-        return await self.claimed(scope, claims, episodes=[episode])
+        return await self.apply_claims(scope, claims, episodes=[episode])
 
-    async def claimed(
+    async def apply_claims(
         self, scope: Scope, claims: Sequence[tuple[Claim, Provenance]], *, episodes: Sequence[Episode] = ()
-    ) -> Learnt:
+    ) -> LearnResult:
         """What claims change, given where each comes from, and the episodes that all of them were learnt from."""
-        wanted = [(made, origin) for claim, origin in claims if (made := placed(claim, origin)) is not None]
+        wanted = [(made, origin) for claim, origin in claims if (made := under_topic(claim, origin)) is not None]
         if not wanted:
-            return Learnt()
+            return LearnResult()
         known = await self._known(scope, [claim for claim, _ in wanted])
-        now = after(latest_of([*known.values(), *episodes]), self._clock.now())
+        now = later_than(latest_of([*known.values(), *episodes]), self._clock.now())
         size = _FACT * (len(known) + len(wanted)) * len(wanted)
         return await off_loop(size, partial(self._decided, wanted, known, now))
 
-    def _decided(self, wanted: Sequence[tuple[Claim, Provenance]], known: dict[str, Fact], now: datetime) -> Learnt:
+    def _decided(
+        self, wanted: Sequence[tuple[Claim, Provenance]], known: dict[str, Fact], now: datetime
+    ) -> LearnResult:
         """What claims change in what is known, one after the other."""
         before = standing_items(known.values(), now=now)
         written: dict[str, Fact] = {}
         for claim, provenance in wanted:
             aliases = Aliases.of(f for f in known.values() if f.predicate in _NAMING)
-            for made in resolved(claim, list(known.values()), now=now, provenance=provenance, aliases=aliases):
+            for made in expand_claim(claim, list(known.values()), now=now, provenance=provenance, aliases=aliases):
                 aliases = Aliases.of(f for f in known.values() if f.predicate in _NAMING)
                 now = after_ending(made, now)
                 change = assert_claim(
-                    list(known.values()),
-                    made,
-                    now=now,
-                    ids=self._ids,
-                    provenance=provenance,
-                    aliases=aliases,
+                    list(known.values()), made, now=now, ids=self._ids, provenance=provenance, aliases=aliases
                 )
                 written.update({fact.id: fact for fact in change.put})
                 known.update(written)
-        return Learnt(facts=tuple(written.values()), before=before, after=standing_items(known.values(), now=now))
+        return LearnResult(facts=tuple(written.values()), before=before, after=standing_items(known.values(), now=now))
 
-    async def _candidates(self, scope: Scope, found: Sequence[tuple[str, Claim]], learnt: Learnt) -> tuple[Fact, ...]:
+    async def _candidates(
+        self, scope: Scope, found: Sequence[tuple[str, Claim]], learnt: LearnResult
+    ) -> tuple[Fact, ...]:
         """The candidates to write for wishes that may be somebody else's words."""
         facts = await every_fact(self._store, scope, Eq("subject", USER))
         known = [fact for fact in facts if is_candidate(fact) or is_standing(fact)]
@@ -172,12 +171,12 @@ class Learner:
         async def attempt(epoch: str) -> None:
             known = await every_fact(self._store, scope, In("predicate", predicates))
             aliases = Aliases.of(fact for fact in known if fact.predicate in _NAMING)
-            settle = partial(settled_again, known, written, now=self._clock.now(), aliases=aliases)
+            settle = partial(resettle, known, written, now=self._clock.now(), aliases=aliases)
             put = await off_loop(_FACT * len(known) * len(written), settle)
             if put:
                 await self._store.write(scope.for_user(), put=put, since=epoch)
 
-        await guarded(self._store, scope, attempt)
+        await retry_stale(self._store, scope, attempt)
 
     async def _known(self, scope: Scope, claims: Sequence[Claim]) -> dict[str, Fact]:
         """The facts that claims may touch: those of their predicates, those that name things, and what stands."""

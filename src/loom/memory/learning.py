@@ -20,7 +20,7 @@ from loom.core.record import Episode
 from loom.core.scope import Scope
 from loom.memory.config import MemoryConfig
 from loom.memory.extract.worth import worth_reading
-from loom.memory.reading import KIND, Lot, Reader
+from loom.memory.reading import KIND, BatchResult, TurnReader
 from loom.memory.values import Learned
 from loom.protocols.jobs import Job
 from loom.telemetry.bill import Bill
@@ -51,7 +51,7 @@ class Learning:
     """Decides when a model reads what waits. Without a reader jobs are queued only, for somebody else to read."""
 
     def __init__(
-        self, reader: Reader | None, config: MemoryConfig, *, make_job: MakesJobs, one_at_a_time: bool = False
+        self, reader: TurnReader | None, config: MemoryConfig, *, make_job: MakesJobs, one_at_a_time: bool = False
     ) -> None:
         self.reader = reader
         self._config = config
@@ -105,7 +105,7 @@ class Learning:
         if user in self._reports:  # its notes may repeat what is to be forgotten
             self._reports[user] = replace(self._reports[user], notes=())
 
-    def taken(self, user: Scope) -> Learned | None:
+    def pop_report(self, user: Scope) -> Learned | None:
         """What was learnt of a user since this was asked last."""
         return self._reports.pop(user, None)
 
@@ -254,7 +254,7 @@ class Learning:
                 return lot.again
         return None
 
-    def _report(self, user: Scope, lot: Lot) -> None:
+    def _report(self, user: Scope, lot: BatchResult) -> None:
         for report in lot.reports:
             earlier = self._reports.pop(user, None)
             self._reports[user] = report if earlier is None else earlier + report

@@ -11,7 +11,7 @@ from loom.memory.accesses import successor
 from loom.memory.neighbours import Store
 
 
-async def marked(
+async def with_importance(
     store: Store, user: Scope, importance: Mapping[str, float], *, may_fall: bool = False
 ) -> list[Episode]:
     """Records with another importance, and what speaks for each of them now; those that are not there are left out.

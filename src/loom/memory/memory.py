@@ -17,26 +17,26 @@ from loom.core.hit import Hit, Passage
 from loom.core.record import Episode, Fact, Layer, Origin, Provenance, Receipt, Record, Scalar, WorkingBlock
 from loom.core.scope import Scope
 from loom.errors import LoomError, NotFound, UsageError
-from loom.memory.candidates import claim_of, found_candidate, is_candidate
-from loom.memory.checked import check_block, check_fact, checked_turns, cleaned
+from loom.memory.candidates import candidate_claim, require_candidate, is_candidate
+from loom.memory.checked import check_block, check_fact, check_turns, clean_turns
 from loom.memory.editing import MemoryEdits
 from loom.memory.entities import USER, normalise, predicate_key
 from loom.memory.episodes import waiting_jobs
 from loom.memory.events import EventKind, Timeline, read_timeline
 from loom.memory.explain import Explained, explain
 from loom.memory.forgetting import SESSIONS_LEFT, forget_before, forget_records, forget_session
-from loom.memory.guarded import guarded
+from loom.memory.guarded import retry_stale
 from loom.memory.halves import Halves
-from loom.memory.ingest import Content, Turn, checked_instruction, keyed_id, spoken_by, turns_of
-from loom.memory.keep import Progress
-from loom.memory.learn import Learnt
+from loom.memory.ingest import MemoryInput, Turn, clean_instruction, keyed_id, speaker_name, turns_of
+from loom.memory.keep import ProgressCallback
+from loom.memory.learn import LearnResult
 from loom.memory.listing import FILE, counts, every, every_fact
 from loom.memory.portable import import_lines, lines_of, put_records
 from loom.memory.profile import Profile, grouped
 from loom.memory.reading import KIND as LEARN
 from loom.memory.reembed import Reembedded, reembed
-from loom.memory.standing import Instructed, Standing, behind_wish, within
-from loom.memory.times import after, latest_of
+from loom.memory.standing import Instructed, Standing, instruction_ids, fit_budget
+from loom.memory.times import later_than, latest_of
 from loom.memory.values import Metabolized, Recalled, Remembered, Skip
 from loom.protocols.extractor import Claim
 from loom.protocols.memory_store import SeesSessions
@@ -69,7 +69,7 @@ class Memory(MemoryEdits):
 
     async def remember(
         self,
-        content: Content | Sequence[Content],
+        content: MemoryInput | Sequence[MemoryInput],
         *,
         user_id: str,
         session_id: str | None = None,
@@ -104,8 +104,8 @@ class Memory(MemoryEdits):
         kept: list[Episode] = []
         skipped: list[Skip] = []
         given = turns_of(content, user_id=user_id)
-        turns = checked_turns(given, speaker=speaker, attributes=attributes, key=key)
-        for number, (turn, (text, skip)) in enumerate(zip(turns, await cleaned(turns), strict=True)):
+        turns = check_turns(given, speaker=speaker, attributes=attributes, key=key)
+        for number, (turn, (text, skip)) in enumerate(zip(turns, await clean_turns(turns), strict=True)):
             if skip:
                 skipped.append(skip)
                 continue
@@ -117,7 +117,7 @@ class Memory(MemoryEdits):
                     recorded_at=now,
                     provenance=Provenance(turn.origin or origin, trusted=trusted),
                     session_id=session_id,
-                    speaker=spoken_by(turn.speaker or speaker, user_id=user_id),
+                    speaker=speaker_name(turn.speaker or speaker, user_id=user_id),
                     importance=importance,
                     attributes={**(attributes or {}), **turn.attributes},
                 )
@@ -134,14 +134,14 @@ class Memory(MemoryEdits):
         """
         scope = self._scope(user_id, session_id)
         now = await self._times.now(scope)
-        episode = self._wish(checked_instruction(text), now, session_id, trusted=trusted)
+        episode = self._wish(clean_instruction(text), now, session_id, trusted=trusted)
 
-        async def attempt(epoch: str) -> tuple[Learnt, Remembered]:
-            learnt = await self._learner.instructed(scope, episode)
+        async def attempt(epoch: str) -> tuple[LearnResult, Remembered]:
+            learnt = await self._learner.read_instruction(scope, episode)
             return learnt, await self._keeper.keep(scope, [episode], facts=learnt.facts, since=epoch)
 
         async with self._locks.of(scope.for_user()):
-            learnt, done = await guarded(self.store, scope, attempt)
+            learnt, done = await retry_stale(self.store, scope, attempt)
             await self._learner.settle(scope, learnt.facts)
         kept = tuple(item for item in learnt.after if episode.id in item.sources)
         return Instructed(kept=kept, retired=learnt.retired, episode=episode, notes=learnt.notes + done.notes)
@@ -156,14 +156,14 @@ class Memory(MemoryEdits):
         """
         scope = self._scope(user_id)
 
-        async def attempt(epoch: str) -> tuple[Episode, Learnt, Remembered]:
-            waiting = found_candidate(await self.store.get(scope, id), id, user_id)
+        async def attempt(epoch: str) -> tuple[Episode, LearnResult, Remembered]:
+            waiting = require_candidate(await self.store.get(scope, id), id, user_id)
             episode = self._wish(waiting.object, await self._times.now(scope))
-            learnt = await self._learner.claimed(scope, [(claim_of(waiting, episode), episode.provenance)])
+            learnt = await self._learner.apply_claims(scope, [(candidate_claim(waiting, episode), episode.provenance)])
             return episode, learnt, await self._keeper.keep(scope, [episode], facts=learnt.facts, since=epoch)
 
         async with self._locks.of(scope):
-            episode, learnt, done = await guarded(self.store, scope, attempt)
+            episode, learnt, done = await retry_stale(self.store, scope, attempt)
             await self.store.write(scope, delete=[id])
             await self._learner.settle(scope, learnt.facts)
         kept = tuple(item for item in learnt.after if episode.id in item.sources)
@@ -177,7 +177,7 @@ class Memory(MemoryEdits):
         """
         scope = self._scope(user_id)
         async with self._locks.of(scope):
-            gone = behind_wish(await every_fact(self.store, scope, Eq("subject", USER)), id)
+            gone = instruction_ids(await every_fact(self.store, scope, Eq("subject", USER)), id)
             if not gone:
                 raise NotFound(f"user {user_id!r} has no wish {id!r}; standing() lists what stands and what waits")
             return await forget_records(self.store, scope, gone, neighbours=self._neighbours, now=self._clock.now())
@@ -232,7 +232,7 @@ class Memory(MemoryEdits):
             history=history,
             min_score=min_score,
         )
-        self._times.saw(scope, (hit.item for hit in found.hits if not isinstance(hit.item, Passage)))
+        self._times.observe(scope, (hit.item for hit in found.hits if not isinstance(hit.item, Passage)))
         await self._accesses.count(scope, found.hits)
         return found
 
@@ -301,7 +301,7 @@ class Memory(MemoryEdits):
         """
         scope = self._scope(user_id) if user_id is not None else None
         if scope is not None:
-            await self._metabolism.tick(scope)
+            await self._metabolism.queue_layer_jobs(scope)
         done = await self._metabolism.run(scope)
         if self._learning is None or not learn:
             return done
@@ -340,10 +340,10 @@ class Memory(MemoryEdits):
         check_fact(subject, predicate)
         wanted = predicate_key(predicate) if predicate else None
         found = await every_fact(self.store, self._scope(user_id), *([Eq("predicate", wanted)] if wanted else []))
-        now = after(latest_of(found), self._clock.now())
+        now = later_than(latest_of(found), self._clock.now())
         about = [f for f in found if subject is None or normalise(f.subject) == normalise(subject)]
         about = [f for f in about if not is_candidate(f)]
-        self._times.saw(self._scope(user_id), found)
+        self._times.observe(self._scope(user_id), found)
         return tuple(f for f in about if history or f.is_current(at or now, known_at or now))
 
     async def state(
@@ -369,13 +369,13 @@ class Memory(MemoryEdits):
             sources=("stated",),
         )
 
-        async def attempt(epoch: str) -> Learnt:
-            learnt = await self._learner.claimed(scope, [(claim, Provenance("user", trusted=trusted))])
+        async def attempt(epoch: str) -> LearnResult:
+            learnt = await self._learner.apply_claims(scope, [(claim, Provenance("user", trusted=trusted))])
             await self.store.write(scope, put=learnt.facts, since=epoch)
             return learnt
 
         async with self._locks.of(scope):
-            learnt = await guarded(self.store, scope, attempt)
+            learnt = await retry_stale(self.store, scope, attempt)
             await self._learner.settle(scope, learnt.facts)
         return learnt.facts
 
@@ -409,7 +409,7 @@ class Memory(MemoryEdits):
         `unconfirmed` lists wishes that were found among other text: confirm() makes one stand, reject() drops it.
         """
         facts = await every_fact(self.store, self._scope(user_id), Eq("subject", USER))
-        return within(facts, self.config.standing_tokens, now=self._clock.now())
+        return fit_budget(facts, self.config.standing_tokens, now=self._clock.now())
 
     async def profile(self, *, user_id: str) -> Profile:
         """What is to be shown of a user in every turn; `str()` of it is fenced text for a prompt."""
@@ -448,7 +448,7 @@ class Memory(MemoryEdits):
         id, why = (what.item.id, what.why) if isinstance(what, Hit) else (what, None)
         return await explain(self.store, self._scope(user_id), id, why=why)
 
-    async def reembed(self, *, progress: Progress | None = None) -> Reembedded:
+    async def reembed(self, *, progress: ProgressCallback | None = None) -> Reembedded:
         """Exchange the vectors of everybody in the store for those of this memory's embedder; can be called again.
 
         `progress` is told how many records are done, and of how many.
@@ -462,7 +462,7 @@ class Memory(MemoryEdits):
         """
         scope = self._scope(user_id)
         with suppress(LoomError):  # which embedder the store has matters less than what it holds
-            await self._binding.look()
+            await self._binding.adopt_stored()
         waiting = await waiting_jobs(self.store, scope, self._clock.now())
         jobs = {"jobs": waiting.total(), "failed": len(await self.store.dead_letters(scope))}
         return {**await counts(self.store, scope), **jobs}
@@ -473,7 +473,7 @@ class Memory(MemoryEdits):
             yield line
 
     async def import_(
-        self, lines: Iterable[str], *, user_id: str, progress: Progress | None = None, start: int = 0
+        self, lines: Iterable[str], *, user_id: str, progress: ProgressCallback | None = None, start: int = 0
     ) -> Remembered:
         """Read what export() wrote, batch by batch; what is there under an id is replaced, and named in `skipped` too.
 
@@ -482,7 +482,7 @@ class Memory(MemoryEdits):
         """
         scope = self._scope(user_id)
 
-        async def write(records: Sequence[Record], progress: Progress | None) -> Remembered:
+        async def write(records: Sequence[Record], progress: ProgressCallback | None) -> Remembered:
             async with self._locks.of(scope):
                 episodes, repeated = await put_records(self.store, scope, records, neighbours=self._neighbours)
             notes = await self._keeper.embed(scope, episodes, progress=progress)

@@ -22,16 +22,16 @@ from loom.core.ids import RecordIds
 from loom.core.record import Episode, Fact, Layer, Provenance, Record
 from loom.core.scope import Scope
 from loom.errors import LoomError, StaleWrite, StoreConflict
-from loom.memory.accesses import LOOKS, REVIVE, statement_id, successor
+from loom.memory.accesses import LAYER_JOBS, REVIVE, statement_id, successor
 from loom.memory.compress import ContextCompressor
 from loom.memory.config import MemoryConfig
-from loom.memory.episodes import EPISODE, Episodes, episode_job, summary_job
-from loom.memory.guarded import TRIES, guarded
-from loom.memory.layers import Sorted, returned, sort_layer
-from loom.memory.learn import Learnt
+from loom.memory.episodes import EPISODE, SessionEpisodes, episode_job, summary_job
+from loom.memory.guarded import TRIES, retry_stale
+from loom.memory.layers import LayerPlan, revived, sort_layer
+from loom.memory.learn import LearnResult
 from loom.memory.listing import every
 from loom.memory.locks import Locks
-from loom.memory.marking import marked
+from loom.memory.marking import with_importance
 from loom.memory.neighbours import Store
 from loom.memory.values import Metabolized
 from loom.protocols.extractor import Claim
@@ -40,7 +40,7 @@ from loom.protocols.jobs import Job, Lease
 LEASE = timedelta(seconds=30)
 MAX_ATTEMPTS = 5
 _NEXT = {Layer.L2: "assimilate", Layer.L3: "sediment"}
-_LOOKS = tuple(dict.fromkeys(LOOKS.values()))
+_LAYER_JOBS = tuple(dict.fromkeys(LAYER_JOBS.values()))
 
 
 class Learns(Protocol):
@@ -50,7 +50,7 @@ class Learns(Protocol):
         """What episodes state; may take a while."""
         ...
 
-    async def learn(self, scope: Scope, episodes: Sequence[Episode], claims: Sequence[Claim]) -> Learnt:
+    async def learn(self, scope: Scope, episodes: Sequence[Episode], claims: Sequence[Claim]) -> LearnResult:
         """The facts to write for what these episodes state, and what they retire."""
         ...
 
@@ -110,7 +110,7 @@ class Metabolism:
         self._locks = locks or Locks()
         self._embed = embed
         self._compressor = ContextCompressor()
-        self.episodes = Episodes(store, config, clock=clock)
+        self.episodes = SessionEpisodes(store, config, clock=clock)
         self.retell: Callable[[Scope], None] | None = None
         """Is told that an episode waits for a model to write it again; None where there is no model."""
         self._verbs: Mapping[str, _Verb] = {
@@ -144,9 +144,9 @@ class Metabolism:
             payload={name: ids for name, ids in about.items() if ids},
         )
 
-    async def tick(self, scope: Scope) -> None:
+    async def queue_layer_jobs(self, scope: Scope) -> None:
         """Queue a look at every layer of a user: retention passes also when nothing is written."""
-        await self._store.write(scope.for_user(), jobs=[self.job(scope, kind) for kind in _LOOKS])
+        await self._store.write(scope.for_user(), jobs=[self.job(scope, kind) for kind in _LAYER_JOBS])
 
     async def run(self, scope: Scope | None = None, *, limit: int = 1000) -> Metabolized:
         """Do the jobs that are due, and those they bring about, of one user or of all: one pass."""
@@ -185,7 +185,7 @@ class Metabolism:
             attempt = partial(self._decide, lease, verb, read, claims, moved=moved)
             # One at a time decides for a user, as far as this process goes; the epoch is for all others.
             async with self._locks.of(lease.job.scope):
-                effects = await guarded(self._store, lease.job.scope, attempt)
+                effects = await retry_stale(self._store, lease.job.scope, attempt)
                 if effects is not None:
                     moved |= effects.moved
                     effects.notes += await self._after(lease.job.scope, effects)
@@ -235,9 +235,9 @@ class Metabolism:
         That turn found the job open and left none.
         """
         session = str(job.payload["session"])
-        turns, known = await self.episodes.turns(job.scope, session), await self.episodes.known(job.scope, session)
+        turns, known = await self.episodes.turns(job.scope, session), await self.episodes.stored(job.scope, session)
         if turns and (known is None or known.sources != tuple(turn.id for turn in turns)):
-            await self._store.write(job.scope, jobs=[episode_job(job.scope, session, self.episodes.quiet_at(turns))])
+            await self._store.write(job.scope, jobs=[episode_job(job.scope, session, self.episodes.idle_at(turns))])
 
     async def end(self, scope: Scope) -> Episode | None:
         """Write the episode of a session now; returns it, None where nothing was said in it.
@@ -254,9 +254,9 @@ class Metabolism:
             return effects
 
         async with self._locks.of(user):
-            effects = await guarded(self._store, user, attempt)
+            effects = await retry_stale(self._store, user, attempt)
             await self._after(user, effects)
-            return await self.episodes.known(user, session)
+            return await self.episodes.stored(user, session)
 
     async def _put_back(self, lease: Lease, reason: str) -> None:
         now = self._clock.now()
@@ -270,10 +270,10 @@ class Metabolism:
         """L1 to L2: learn facts from what is new, shorten what is worth keeping, archive what overflows."""
         effects = _Effects()
         learnt = await self._learner.learn(job.scope, await self._new(job), claims)
-        important = await marked(self._store, job.scope, learnt.importance)
+        important = await with_importance(self._store, job.scope, learnt.importance)
         effects.put += [*learnt.facts, *learnt.waiting, *important]
         effects.counts["facts"] += len(learnt.facts)
-        effects.notes = (*learnt.notes, *learnt.heard)
+        effects.notes = (*learnt.notes, *learnt.instruction_notes)
         sorted_ = await self._sorted(job.scope, Layer.L1, moved, important)
         effects.put += await self._in_l2(sorted_.promote)
         effects.put += [self._archived(e) for e in sorted_.archive]
@@ -317,7 +317,7 @@ class Metabolism:
             record = await successor(self._store, job.scope, found) if isinstance(found, Episode) else None
             if record is None or record.archived_at is None or record.id in moved:
                 continue
-            back = returned(record, self._config, now=now)
+            back = revived(record, self._config, now=now)
             if back is None:
                 continue
             made = await self._in_l2([record]) if back.layer == Layer.L2 != record.layer else [back]
@@ -326,24 +326,24 @@ class Metabolism:
             effects.moved |= {episode.id for episode in made} if back.layer != record.layer else set()
             effects.counts["returned"] += 1
             if self._config.enable_auto_migration:
-                effects.jobs.append(self.job(job.scope, LOOKS[back.layer]))
+                effects.jobs.append(self.job(job.scope, LAYER_JOBS[back.layer]))
         return effects
 
     async def _episode(self, job: Job, _: Sequence[Claim], __: set[str]) -> _Effects:
         """A session that is over leaves an episode in L3; of one that went on meanwhile the end is waited for."""
         session = str(job.payload["session"])
         turns = await self.episodes.turns(job.scope, session)
-        if turns and (quiet_at := self.episodes.quiet_at(turns)) > self._clock.now():
+        if turns and (quiet_at := self.episodes.idle_at(turns)) > self._clock.now():
             return _Effects(jobs=[episode_job(job.scope, session, quiet_at)])
         effects = await self._told(job.scope, session)
         if self._config.enable_auto_migration:  # also where the session was ended before: L3 may have grown then
-            effects.jobs.append(self.job(job.scope, LOOKS[Layer.L3]))
+            effects.jobs.append(self.job(job.scope, LAYER_JOBS[Layer.L3]))
         return effects
 
     async def _told(self, user: Scope, session: str) -> _Effects:
         """What writes the episode of a session, as far as it is not written yet."""
         effects = _Effects()
-        made, whole = await self.episodes.made(user, session, await self.episodes.turns(user, session))
+        made, whole = await self.episodes.build(user, session, await self.episodes.turns(user, session))
         if made is None:
             return effects
         effects.put.append(made)
@@ -358,7 +358,7 @@ class Metabolism:
 
         What was said since then left a job that writes it again, so that a long session is not read again and again.
         """
-        if await self.episodes.known(user, session) is not None:
+        if await self.episodes.stored(user, session) is not None:
             return True
         told = await self._told(user, session)
         effects.put += told.put
@@ -373,7 +373,7 @@ class Metabolism:
         found = [await self._store.get(job.scope, id) for id in job.payload.get("episodes", ())]
         return [episode for episode in found if isinstance(episode, Episode)]
 
-    async def _sorted(self, scope: Scope, layer: Layer, moved: set[str], changed: Sequence[Episode] = ()) -> Sorted:
+    async def _sorted(self, scope: Scope, layer: Layer, moved: set[str], changed: Sequence[Episode] = ()) -> LayerPlan:
         where = And(Eq("kind", "episode"), Eq("layer", int(layer)), Eq("archived_at", None))
         found = [record async for record in every(self._store, scope, where) if isinstance(record, Episode)]
         newer = {episode.id: episode for episode in changed}
@@ -382,7 +382,7 @@ class Metabolism:
         sort = partial(sort_layer, found, layer, self._config, now=self._clock.now(), moved=moved)
         return await off_loop(chars, sort)
 
-    def _moved(self, effects: _Effects, scope: Scope, layer: Layer, sorted_: Sorted) -> _Effects:
+    def _moved(self, effects: _Effects, scope: Scope, layer: Layer, sorted_: LayerPlan) -> _Effects:
         effects.counts["promoted"] += len(sorted_.promote)
         effects.counts["archived"] += len(sorted_.archive)
         effects.moved |= {id for e in sorted_.promote for id in (e.id, statement_id(e.id))}

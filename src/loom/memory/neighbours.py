@@ -16,7 +16,7 @@ from loom.core.scope import Scope
 from loom.memory.listing import every
 from loom.memory.locks import Locks
 from loom.memory.rank import REACH, questions_in
-from loom.memory.times import behind
+from loom.memory.times import recorded_after
 from loom.protocols.jobs import KeepsJobs
 from loom.protocols.memory_store import KeepsKeys, MemoryStore
 
@@ -33,7 +33,7 @@ class Store(MemoryStore, KeepsJobs, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class ConversationEnd:
     """How a conversation ends: the place of its next turn, and the last turns it has.
 
     It holds while `epoch` is the user's: after that one of the turns may have been forgotten, by anybody.
@@ -49,11 +49,11 @@ class Neighbours:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._ends: OrderedDict[str, End] = OrderedDict()
+        self._ends: OrderedDict[str, ConversationEnd] = OrderedDict()
         self._locks = Locks()
 
     @asynccontextmanager
-    async def speaking(self, scope: Scope) -> AsyncGenerator[None]:
+    async def appending(self, scope: Scope) -> AsyncGenerator[None]:
         """One at a time adds turns to a conversation: from end() until said()."""
         if scope.session_id is None:
             yield
@@ -65,7 +65,7 @@ class Neighbours:
                 self._ends.pop(scope.key(), None)
                 raise
 
-    async def end(self, scope: Scope, *, epoch: str | None = None) -> End:
+    async def end(self, scope: Scope, *, epoch: str | None = None) -> ConversationEnd:
         """How a session ends; of another epoch than the one that is given, if that is over.
 
         A write that stands on it has to name its epoch.
@@ -76,7 +76,7 @@ class Neighbours:
             turns = await session_turns(self._store, scope)
             # Not how many there are: some may have been forgotten.
             taken = [place for turn in turns if isinstance(place := turn.attributes.get(POSITION), int)]
-            known = End(epoch, max([len(turns) - 1, *taken]) + 1, tuple(turns[-2 * REACH :]))
+            known = ConversationEnd(epoch, max([len(turns) - 1, *taken]) + 1, tuple(turns[-2 * REACH :]))
             self._ends[scope.key()] = known
         return known
 
@@ -84,7 +84,7 @@ class Neighbours:
         """What is remembered of this conversation is not so any more."""
         self._ends.pop(scope.key(), None)
 
-    def keys(self, end: End, new: Sequence[Episode]) -> Keys:
+    def keys(self, end: ConversationEnd, new: Sequence[Episode]) -> Keys:
         """The keys that new turns of a session bring: for themselves, and for the turns before them."""
         if not isinstance(self._store, KeepsKeys):
             return {}
@@ -92,12 +92,7 @@ class Neighbours:
         return _keys(turns, range(max(0, len(turns) - len(new) - REACH), len(turns)))
 
     async def keys_among(
-        self,
-        episodes: Iterable[Episode],
-        *,
-        user: Scope,
-        without: Collection[str] = (),
-        instead: Episode | None = None,
+        self, episodes: Iterable[Episode], *, user: Scope, without: Collection[str] = (), instead: Episode | None = None
     ) -> Keys:
         """The keys of these episodes and of the turns around them, as if those `without` had never been said.
 
@@ -112,12 +107,14 @@ class Neighbours:
                 keys |= _keys(left, _around(turns, named, without))
         return keys
 
-    def said(self, scope: Scope, new: Sequence[Episode]) -> None:
+    def extend(self, scope: Scope, new: Sequence[Episode]) -> None:
         """New turns were written."""
         known = self._ends.get(scope.key())
         if scope.session_id is None or known is None:
             return
-        self._ends[scope.key()] = End(known.epoch, known.place + len(new), (*known.turns, *new)[-2 * REACH :])
+        self._ends[scope.key()] = ConversationEnd(
+            known.epoch, known.place + len(new), (*known.turns, *new)[-2 * REACH :]
+        )
         self._ends.move_to_end(scope.key())
         while len(self._ends) > _SESSIONS:
             self._ends.popitem(last=False)
@@ -129,9 +126,9 @@ class Neighbours:
             del self._ends[key]
 
 
-def placed(end: End, new: Sequence[Episode]) -> list[Episode]:
+def with_positions(end: ConversationEnd, new: Sequence[Episode]) -> list[Episode]:
     """New turns with their places in the session."""
-    return [with_attributes(e, {POSITION: end.place + n}) for n, e in enumerate(behind(end.turns, new))]
+    return [with_attributes(e, {POSITION: end.place + n}) for n, e in enumerate(recorded_after(end.turns, new))]
 
 
 async def session_turns(store: MemoryStore, session: Scope) -> list[Episode]:

@@ -34,7 +34,7 @@ _STEP = 1e-6
 _DIGIT = re.compile(r"\d")
 
 
-class _Said(NamedTuple):
+class _RankedTurn(NamedTuple):
     age: tuple[datetime, datetime, str]
     id: str
     text: str
@@ -72,10 +72,10 @@ def _words(text: str, bits: dict[str, int]) -> int:
     return int.from_bytes(flags, "little")
 
 
-def _said(episode: Episode, bits: dict[str, int]) -> _Said:
+def _said(episode: Episode, bits: dict[str, int]) -> _RankedTurn:
     """What is compared of an episode."""
     # At one instant the order of arrival decides: ids are made in that order.
-    return _Said(
+    return _RankedTurn(
         (episode.at, episode.recorded_at, episode.id),
         episode.id,
         episode.text[:RANKED],
@@ -85,14 +85,14 @@ def _said(episode: Episode, bits: dict[str, int]) -> _Said:
     )
 
 
-def _is_same(older: _Said, newer: _Said) -> bool:
+def _is_same(older: _RankedTurn, newer: _RankedTurn) -> bool:
     if older.speaker != newer.speaker:
         return False
     shared = (older.words & newer.words).bit_count()
     return shared >= SHARED and shared >= ALIKE * (older.words | newer.words).bit_count()
 
 
-def _is_of_another(older: _Said, newer: _Said, asked: int, bits: dict[str, int]) -> bool:
+def _is_of_another(older: _RankedTurn, newer: _RankedTurn, asked: int, bits: dict[str, int]) -> bool:
     """Whether the later one lacks a name or a number that is asked for and that the earlier one has."""
     missing = older.words & asked & ~newer.words
     if not missing:

@@ -12,7 +12,7 @@ Reason: TypeAlias = Literal["repeats", "too long"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
+class PackItem:
     """Something to be packed. `sources` are the ids it was made from; empty where it is a source itself.
 
     What is `lossy` leaves out most of what its sources say, so it does not tell them.
@@ -35,15 +35,15 @@ class LeftOut:
 
 
 @dataclass(frozen=True, slots=True)
-class Packed:
+class PackResult:
     """What fits, in the order given, with what it costs and what was left out before the last of it."""
 
-    pieces: tuple[Piece, ...]
+    pieces: tuple[PackItem, ...]
     tokens: int
     left_out: tuple[LeftOut, ...]
 
 
-def pack(pieces: Iterable[Piece], *, budget: int | None = None, limit: int | None = None) -> Packed:
+def pack(pieces: Iterable[PackItem], *, budget: int | None = None, limit: int | None = None) -> PackResult:
     """Take pieces in the order given, best first, while they fit into `budget` tokens and `limit` pieces.
 
     A piece whose sources are all told by packed ones repeats them, and so does an equal text. A piece that is too
@@ -52,7 +52,7 @@ def pack(pieces: Iterable[Piece], *, budget: int | None = None, limit: int | Non
     for name, value in (("budget", budget), ("limit", limit)):
         if value is not None and value < 0:
             raise UsageError(f"pack() was given {name}={value}; give 0 or more, or None for no end")
-    kept: list[Piece] = []
+    kept: list[PackItem] = []
     left_out: list[LeftOut] = []
     told: dict[str, str] = {}
     texts: dict[str, str] = {}
@@ -71,7 +71,7 @@ def pack(pieces: Iterable[Piece], *, budget: int | None = None, limit: int | Non
                 told.setdefault(root, piece.id)
             if len(kept) == limit:
                 break
-    return Packed(tuple(kept), used, tuple(left_out))
+    return PackResult(tuple(kept), used, tuple(left_out))
 
 
 def _folded(text: str) -> str:

@@ -13,8 +13,8 @@ from loom.core.message import Usage
 from loom.core.record import Episode
 from loom.core.scope import Scope
 from loom.memory.accesses import Accesses
-from loom.memory.binding import Adopt, Binding
-from loom.memory.blocks import Blocks
+from loom.memory.binding import Adopt, EmbedderBinding
+from loom.memory.blocks import BlockWriter
 from loom.memory.compress import ContextCompressor
 from loom.memory.config import MemoryConfig
 from loom.memory.extract.llm import LlmExtractor
@@ -25,9 +25,9 @@ from loom.memory.learning import Facts, Learning
 from loom.memory.locks import Locks
 from loom.memory.metabolism import Metabolism
 from loom.memory.neighbours import Neighbours, Store
-from loom.memory.reading import Reader
+from loom.memory.reading import TurnReader
 from loom.memory.recall import Recall
-from loom.memory.times import Times
+from loom.memory.times import UserTimes
 from loom.memory.values import Learned
 from loom.protocols.embedder import Embedder
 from loom.protocols.extractor import Extractor
@@ -81,11 +81,11 @@ class MemoryParts:
         self._clock = RisingClock(clock or SystemClock())
         self._ids = ids or RecordIds(self._clock)
         self._embedder = embedder
-        self._binding = Binding(store, embedder, note=embedder_note, adopt=adopt)
+        self._binding = EmbedderBinding(store, embedder, note=embedder_note, adopt=adopt)
         self._locks = Locks()  # of users: one at a time decides what is believed of them, or removes it
-        self._times = Times(store, self._clock)
+        self._times = UserTimes(store, self._clock)
         self._neighbours = Neighbours(store)
-        self._blocks = Blocks(store, clock=self._clock)
+        self._blocks = BlockWriter(store, clock=self._clock)
         self._learnings: list[Learning] = []  # of this memory and of all its views
         self._owns_store = True
         self._assemble()
@@ -106,7 +106,7 @@ class MemoryParts:
             reader = None
             if self._reader is not None:
                 model = self._reader.model if isinstance(self._reader, LlmExtractor) else None
-                reader = Reader(
+                reader = TurnReader(
                     store,
                     self._reader,
                     learner=self._learner,
@@ -194,7 +194,7 @@ class MemoryParts:
 
     def learned(self, *, user_id: str) -> Learned | None:
         """What a model learnt of a user in the background since this was asked last, and what it cost."""
-        return self._learning.taken(self._scope(user_id)) if self._learning else None
+        return self._learning.pop_report(self._scope(user_id)) if self._learning else None
 
     def answering(self) -> AbstractAsyncContextManager[None]:
         """For as long as an answer is made: a model that makes one at a time is left alone."""

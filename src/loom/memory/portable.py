@@ -14,13 +14,13 @@ from loom.core.filter import In
 from loom.core.record import Episode, Record, WorkingBlock
 from loom.core.scope import Scope
 from loom.errors import UsageError
-from loom.memory.checked import checked_record
-from loom.memory.guarded import guarded
-from loom.memory.keep import Progress
+from loom.memory.checked import check_record
+from loom.memory.guarded import retry_stale
+from loom.memory.keep import ProgressCallback
 from loom.memory.neighbours import Neighbours, Store
 from loom.memory.values import Remembered, Skip
 
-Write: TypeAlias = Callable[[Sequence[Record], Progress | None], Awaitable[Remembered]]
+Write: TypeAlias = Callable[[Sequence[Record], ProgressCallback | None], Awaitable[Remembered]]
 """Writes records, and tells how far it is."""
 
 _PAGE = 500
@@ -50,7 +50,7 @@ def batches(lines: Iterable[str]) -> Iterator[list[str]]:
 
 
 async def import_lines(
-    lines: Iterable[str], write: Write, *, start: int = 0, progress: Progress | None = None
+    lines: Iterable[str], write: Write, *, start: int = 0, progress: ProgressCallback | None = None
 ) -> Remembered:
     """Read records batch by batch and hand each batch to `write`; `start` lines were imported before.
 
@@ -71,7 +71,7 @@ async def import_lines(
     return Remembered(kept=tuple(kept), skipped=tuple(skipped), notes=tuple(notes))
 
 
-def _further(progress: Progress | None, done: int) -> Progress | None:
+def _further(progress: ProgressCallback | None, done: int) -> ProgressCallback | None:
     """Tells how far the whole is; how much there is is known batch by batch."""
     return None if progress is None else lambda now, total: progress(done + now, done + total)
 
@@ -96,7 +96,7 @@ def _record_of(number: int, line: str) -> Record | None:
     try:
         data: Any = json.loads(line.removeprefix("\ufeff") if number == 1 else line)
         if isinstance(data, dict) and "loom" not in data:
-            return checked_record(record_from_dict(data))  # pyright: ignore[reportUnknownArgumentType]
+            return check_record(record_from_dict(data))  # pyright: ignore[reportUnknownArgumentType]
     except RecursionError:
         raise UsageError(f"line {number} is nested too deeply to be read") from None
     except UsageError as error:
@@ -132,9 +132,9 @@ async def put_records(
     async def put_keys(epoch: str) -> None:
         await store.write(user, keys=await neighbours.keys_among(episodes, user=user), since=epoch)
 
-    episodes = await guarded(store, user, put)
+    episodes = await retry_stale(store, user, put)
     neighbours.forget(user)
-    await guarded(store, user, put_keys)
+    await retry_stale(store, user, put_keys)
     return episodes, tuple(Skip(given.text[:80], _THERE) for id, given in newest.items() if id in there)
 
 

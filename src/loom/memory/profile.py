@@ -16,7 +16,7 @@ FACTS = "Known facts"
 PINNED = "Pinned"
 _NAME = 120
 """Characters of a speaker, a subject, a predicate or the name of a block that are shown."""
-Grouped = Mapping[str, Mapping[str, tuple[Fact, ...]]]
+GroupedFacts = Mapping[str, Mapping[str, tuple[Fact, ...]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,7 @@ class Profile:
     """
 
     standing: Standing
-    facts: Grouped = field(default_factory=dict[str, Mapping[str, tuple[Fact, ...]]], hash=False)
+    facts: GroupedFacts = field(default_factory=dict[str, Mapping[str, tuple[Fact, ...]]], hash=False)
     blocks: tuple[WorkingBlock, ...] = ()
 
     def __str__(self) -> str:

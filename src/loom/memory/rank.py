@@ -85,7 +85,7 @@ class Candidate(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class QuestionHints:
     """What the question says beside its words: the speakers it names, the time it names, and when it is asked.
 
     `trust` is how much the words of the question are worth, from 0 to 1: see trust_in_words().
@@ -106,10 +106,10 @@ class Ranked(NamedTuple):
 
 
 def rank(
-    candidates: Sequence[Candidate], asked: Asked | None = None, weights: Mapping[str, float] = WEIGHTS
+    candidates: Sequence[Candidate], asked: QuestionHints | None = None, weights: Mapping[str, float] = WEIGHTS
 ) -> list[Ranked]:
     """The candidates, best first; at equal score by id. Time and memory grow with their number alone."""
-    asked = asked or Asked()
+    asked = asked or QuestionHints()
     columns = _signals(candidates)
     parts: dict[str, _Column] = {}
     measured = _alone if len(candidates) == 1 else _calibrated
@@ -325,7 +325,7 @@ def _alone(column: _Column, weight: float) -> _Column:
     return weight * value / (1.0 + value)
 
 
-def _priors(candidates: Sequence[Candidate], asked: Asked) -> dict[str, _Column]:
+def _priors(candidates: Sequence[Candidate], asked: QuestionHints) -> dict[str, _Column]:
     """What is known without a search, each from 0 to 1."""
     priors = {"asks": np.array([c.asks for c in candidates], np.float64)}
     if len(asked.speakers) == 1:  # with two named, either may have said it

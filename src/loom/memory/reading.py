@@ -19,12 +19,12 @@ from loom.core.record import Episode, Fact
 from loom.core.scope import Scope
 from loom.errors import BadResponse, LoomError, ProviderUnavailable, RateLimited, StoreConflict
 from loom.memory.compress import ContextCompressor
-from loom.memory.episodes import SUMMARY, Episodes
+from loom.memory.episodes import SUMMARY, SessionEpisodes
 from loom.memory.extract.worth import worth_reading
-from loom.memory.guarded import guarded
-from loom.memory.learn import Learnt
+from loom.memory.guarded import retry_stale
+from loom.memory.learn import LearnResult
 from loom.memory.locks import Locks
-from loom.memory.marking import marked
+from loom.memory.marking import with_importance
 from loom.memory.neighbours import Store
 from loom.memory.values import Learned
 from loom.protocols.extractor import Claim, Extraction, Extractor
@@ -53,7 +53,7 @@ _T = TypeVar("_T")
 class Decides(Protocol):
     """Decides what claims change."""
 
-    async def learn(self, scope: Scope, episodes: Sequence[Episode], claims: Sequence[Claim]) -> Learnt:
+    async def learn(self, scope: Scope, episodes: Sequence[Episode], claims: Sequence[Claim]) -> LearnResult:
         """The facts to write for what these episodes state."""
         ...
 
@@ -72,7 +72,7 @@ class Meterable(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Lot:
+class BatchResult:
     """What became of some jobs."""
 
     reports: tuple[Learned, ...] = ()
@@ -84,7 +84,7 @@ class Lot:
     """Whether there may be more of them."""
 
 
-class Reader:
+class TurnReader:
     """Reads jobs with an extractor. What was forgotten while it read is not learnt."""
 
     def __init__(
@@ -95,7 +95,7 @@ class Reader:
         learner: Decides,
         locks: Locks,
         clock: Clock,
-        episodes: Episodes | None = None,
+        episodes: SessionEpisodes | None = None,
         compressor: ContextCompressor | None = None,
     ) -> None:
         self.bill = Bill()
@@ -129,13 +129,13 @@ class Reader:
             self._idle = self._idle or Event()
             await self._idle.wait()
 
-    async def read(self, user: Scope | None) -> Lot | None:
+    async def read(self, user: Scope | None) -> BatchResult | None:
         """Read the oldest jobs that are due, of one user or of everybody; None where there are none."""
         now = self._clock.now()
         leases = await self._store.lease(now=now, until=now + LEASE, limit=BATCH, scope=user, kinds=(KIND,))
         if not leases:
             return await self._retell(user)
-        lots: list[Lot] = []
+        lots: list[BatchResult] = []
         left = {lease.token: lease for lease in leases}
         try:
             said = {lease.token: await self._episodes(lease) for lease in leases}
@@ -149,37 +149,37 @@ class Reader:
             with CancelScope(shield=True), suppress(LoomError):
                 await self._release(left.values())
             raise
-        return Lot(
+        return BatchResult(
             tuple(report for lot in lots for report in lot.reports),
             min((lot.again for lot in lots if lot.again is not None), default=None),
             sum(lot.left for lot in lots),
             is_full=len(leases) == BATCH,
         )
 
-    async def _group(self, leases: Sequence[Lease], episodes: Sequence[Episode]) -> Lot:
+    async def _group(self, leases: Sequence[Lease], episodes: Sequence[Episode]) -> BatchResult:
         """Read the episodes of some jobs with one call, and close the jobs or put them back."""
         user, ledger = leases[0].job.scope, Ledger()
         told = Learned(user_id=user.user_id, turns=len(leases))
         try:
             if not worth_reading(episodes):
                 await self._close(leases)
-                return Lot()
+                return BatchResult()
             found = await self._extracted(user, ledger, episodes)
             if found is None:
                 await self._release(leases)
                 async with self._locks.of(user):  # whoever broke it off is done then
-                    return Lot(left=len(leases))
+                    return BatchResult(left=len(leases))
             learnt = await self._applied(leases, episodes, found.claims)
             if learnt is None:
-                return Lot((replace(told, turns=0, bill=ledger.bill),), left=len(leases))
+                return BatchResult((replace(told, turns=0, bill=ledger.bill),), left=len(leases))
             self._unread = 0
-            notes = (*learnt.notes, *learnt.heard, *_unused(found))
-            return Lot((replace(told, facts=len(learnt.facts), notes=notes, bill=ledger.bill),))
+            notes = (*learnt.notes, *learnt.instruction_notes, *_unused(found))
+            return BatchResult((replace(told, facts=len(learnt.facts), notes=notes, bill=ledger.bill),))
         except Exception as error:  # noqa: BLE001 - an extractor may be anybody's; the jobs must not stay as they were
             self._unread += isinstance(error, BadResponse)
             again = await self._put_back(leases, error)
             stops = "; no more turns are read until the next start" if self.has_given_up else ""
-            return Lot((replace(told, failed=_reason(error) + stops, bill=ledger.bill),), again)
+            return BatchResult((replace(told, failed=_reason(error) + stops, bill=ledger.bill),), again)
         finally:
             self.bill += ledger.bill
 
@@ -208,7 +208,7 @@ class Reader:
                     self._idle = None
         return answer
 
-    async def _retell(self, user: Scope | None) -> Lot | None:
+    async def _retell(self, user: Scope | None) -> BatchResult | None:
         """Have the model write the episode of one session; None where none waits, or there is no model for it."""
         if self._episodes_of is None or self._compressor is None:
             return None
@@ -223,12 +223,12 @@ class Reader:
             if is_written is None:
                 await self._release(leases)
                 async with self._locks.of(lease.job.scope):  # whoever broke it off is done then
-                    return Lot((replace(told, bill=ledger.bill),), left=1, is_full=True)
-            return Lot((replace(told, episodes=int(is_written), bill=ledger.bill),), is_full=True)
+                    return BatchResult((replace(told, bill=ledger.bill),), left=1, is_full=True)
+            return BatchResult((replace(told, episodes=int(is_written), bill=ledger.bill),), is_full=True)
         except Exception as error:  # noqa: BLE001 - a model may be anybody's; the sentences that were chosen stand
             again = await self._put_back(leases, error) if isinstance(error, LoomError) and error.retryable else None
             await self._close(leases)
-            return Lot((replace(told, notes=(_KEPT + _reason(error),), bill=ledger.bill),), again, is_full=True)
+            return BatchResult((replace(told, notes=(_KEPT + _reason(error),), bill=ledger.bill),), again, is_full=True)
         except BaseException:
             with CancelScope(shield=True), suppress(LoomError):
                 await self._release(leases)
@@ -254,33 +254,33 @@ class Reader:
         async def attempt(epoch: str) -> bool:
             now_there = await episodes.turns(user, session)
             is_same = [(e.id, e.text) for e in now_there] == [(e.id, e.text) for e in turns]
-            made, _ = await episodes.made(user, session, turns, text=text) if is_same else (None, True)
+            made, _ = await episodes.build(user, session, turns, text=text) if is_same else (None, True)
             await self._store.finish(lease, put=[made] if made else [], since=epoch)
             return made is not None
 
         async with self._locks.of(user):
-            return await guarded(self._store, user, attempt)
+            return await retry_stale(self._store, user, attempt)
 
     async def _applied(
         self, leases: Sequence[Lease], episodes: Sequence[Episode], claims: Sequence[Claim]
-    ) -> Learnt | None:
+    ) -> LearnResult | None:
         """Write what claims change and close the jobs; None where something that was read is not there any more.
 
         What a model read may have found its way into each of its claims, so what is left is put back to be read again.
         """
         user = leases[0].job.scope
 
-        async def attempt(epoch: str) -> Learnt | None:
+        async def attempt(epoch: str) -> LearnResult | None:
             now_there = [e for lease in leases for e in await self._episodes(lease)]
             if [(e.id, e.text) for e in now_there] != [(e.id, e.text) for e in episodes]:
                 return None
             learnt = await self._learner.learn(user, episodes, claims)
-            important = await marked(self._store, user, learnt.importance)
+            important = await with_importance(self._store, user, learnt.importance)
             await self._store.finish(leases[0], put=[*learnt.facts, *learnt.waiting, *important], since=epoch)
             return learnt
 
         async with self._locks.of(user):
-            learnt = await guarded(self._store, user, attempt)
+            learnt = await retry_stale(self._store, user, attempt)
             if learnt is None:
                 await self._release(leases)
                 return None

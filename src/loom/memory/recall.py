@@ -22,17 +22,17 @@ from loom.core.words import query_terms, terms
 from loom.errors import LoomError, ProviderError, UsageError
 from loom.memory.apart import search_apart
 from loom.memory.asked import without_questions
-from loom.memory.binding import Binding
+from loom.memory.binding import EmbedderBinding
 from loom.memory.candidates import is_candidate
 from loom.memory.episodes import ARE_EPISODES, is_summary
 from loom.memory.halves import Halves, role_of, user_first
-from loom.memory.hops import with_hops
+from loom.memory.hops import add_hops
 from loom.memory.last_time import asks_about_last_time, latest_episodes
 from loom.memory.neighbours import POSITION
 from loom.memory.newer import TOP, newest_first
-from loom.memory.pack import Piece, pack
+from loom.memory.pack import PackItem, pack
 from loom.memory.rank import (
-    Asked,
+    QuestionHints,
     Candidate,
     Ranked,
     asks,
@@ -85,7 +85,7 @@ class Recall:
     def __init__(
         self,
         store: MemoryStore,
-        binding: Binding,
+        binding: EmbedderBinding,
         *,
         clock: Clock,
         reranker: Reranker | None = None,
@@ -132,7 +132,7 @@ class Recall:
         ranked = rank([_candidate(record, signals) for record, signals in found.values()], asked)
         ranked = without_questions(question, ranked, records)
         ranked, failed = await self._reranked(question, ranked, records)
-        ranked = await with_hops(self._store, scope, ranked, records, question=question, query=query)
+        ranked = await add_hops(self._store, scope, ranked, records, question=question, query=query)
         # A question about a time may mean what was said then; a statement looks for what it makes old.
         if asked.when is None and not _is_statement(question):
             first = _compared(records[r.id] for r in ranked[:TOP])
@@ -154,7 +154,7 @@ class Recall:
         searched = None if packed else await self._store.count(scope)
         return Recalled(hits=packed, scope=scope, searched=searched, tokens=used, notes=(*cut, *notes, *failed))
 
-    async def _candidates(self, scope: Scope, question: str, query: Query) -> tuple[_Candidates, Asked, _Notes]:
+    async def _candidates(self, scope: Scope, question: str, query: Query) -> tuple[_Candidates, QuestionHints, _Notes]:
         """What words and vectors find, with the raw score of each signal, and what the question asks beside them."""
         now = self._clock.now()
         hits, speakers, notes = await self._found(scope, question, replace(query, text=question))
@@ -170,7 +170,7 @@ class Recall:
             texts = [record.text[:RANKED] for record, _ in likeliest]
             trust = await off_loop(sum(map(len, texts)), partial(_trust, question, texts))
         named = named_speakers(question, speakers)
-        return found, Asked(speakers=named, when=time_hint(question, now), now=now, trust=trust), notes
+        return found, QuestionHints(speakers=named, when=time_hint(question, now), now=now, trust=trust), notes
 
     async def _found(self, scope: Scope, question: str, query: Query) -> tuple[Sequence[Hit], set[str], _Notes]:
         """What words and vectors find, who speaks there, and why there are no vectors: then words have to do.
@@ -223,7 +223,7 @@ class Recall:
         return [*first, *(r for r in ranked if r.id not in named)], ()
 
     async def _with_episodes(
-        self, scope: Scope, question: str, query: Query, ranked: list[Ranked], *, asked: Asked
+        self, scope: Scope, question: str, query: Query, ranked: list[Ranked], *, asked: QuestionHints
     ) -> tuple[list[Ranked], dict[str, Record]]:
         """The ranking with what conversations were about behind it, if there is room, and the records of these.
 
@@ -271,10 +271,10 @@ class Recall:
         by_id = {hit.item.id: hit for hit in hits}
         return tuple(by_id[piece.id] for piece in kept.pieces), kept.tokens
 
-    def _piece(self, item: Found) -> Piece:
+    def _piece(self, item: Found) -> PackItem:
         # A fact says more than the turn it came from: it is shown beside it, never in its place.
         tokens = self._counter.count(item.text)
-        return Piece(id=item.id, text=item.text, tokens=tokens, sources=_sources(item), lossy=is_summary(item))
+        return PackItem(id=item.id, text=item.text, tokens=tokens, sources=_sources(item), lossy=is_summary(item))
 
 
 def _check(question: str, limit: int, halves: Halves, min_score: float | None) -> None:

@@ -10,7 +10,7 @@ from loom.core.filter import And, Eq, Or
 from loom.core.record import Layer, Record
 from loom.core.scope import Scope
 from loom.errors import UsageError
-from loom.memory.keep import BATCH, Progress, put_vectors
+from loom.memory.keep import BATCH, ProgressCallback, put_vectors
 from loom.protocols.embedder import Embedder, Vector
 from loom.protocols.memory_store import KeepsVectors, MemoryStore, Reembeds
 
@@ -27,7 +27,9 @@ class Reembedded:
     exchanged: bool
 
 
-async def reembed(store: MemoryStore, embedder: Embedder | None, *, progress: Progress | None = None) -> Reembedded:
+async def reembed(
+    store: MemoryStore, embedder: Embedder | None, *, progress: ProgressCallback | None = None
+) -> Reembedded:
     """Give every record of every user in the store a vector of this embedder.
 
     The exchange itself is one transaction. Where the work is broken off after it, records without a vector are found

@@ -16,7 +16,7 @@ from loom.core.record import Fact, Provenance
 from loom.core.words import query_terms
 from loom.memory.entities import Aliases, predicate_key
 from loom.memory.facts import slot_of, statements_of
-from loom.memory.standing import is_standing, settled
+from loom.memory.standing import is_standing, end_conflicts
 from loom.memory.timeline import FOREVER, Segment, moment, timeline
 from loom.memory.topics import compete
 from loom.protocols.extractor import Claim
@@ -36,7 +36,7 @@ def predicates_of(claim: Claim) -> Iterator[str]:
         yield _OPPOSITES[key]
 
 
-def resolved(
+def expand_claim(
     claim: Claim, facts: Iterable[Fact], *, now: datetime, provenance: Provenance, aliases: Aliases
 ) -> list[Claim]:
     """The claims to assert for a claim, one after the other: the ends of what it closes, and itself if it states."""
@@ -46,7 +46,7 @@ def resolved(
     if claim.valid_from is None and claim.valid_until is not None:
         return [_as_known(claim, known, now, aliases)]
     closed = [*_opposite(claim, known, now, aliases), *_replaced(claim, known, now, aliases)]
-    return [*closed, *(settled(claim, facts, now=now) if is_standing(claim) else [claim])]
+    return [*closed, *(end_conflicts(claim, facts, now=now) if is_standing(claim) else [claim])]
 
 
 def after_ending(claim: Claim, now: datetime) -> datetime:

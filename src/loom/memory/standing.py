@@ -25,7 +25,7 @@ from loom.memory.candidates import (
 from loom.memory.entities import USER, normalise, predicate_key
 from loom.memory.facts import statements_of
 from loom.memory.timeline import Segment, Statement, moment, timeline
-from loom.memory.times import after, latest_of
+from loom.memory.times import later_than, latest_of
 from loom.memory.topics import PREFIX, compete, contradict, topic_of
 from loom.protocols.extractor import Claim
 from loom.tokens import EstimateCounter
@@ -81,7 +81,7 @@ def is_standing(fact: Fact | Claim) -> bool:
     return is_about and normalise(fact.subject) == USER
 
 
-def own_words(episodes: Iterable[Episode]) -> Provenance:
+def provenance_of(episodes: Iterable[Episode]) -> Provenance:
     """Where a statement comes from that these episodes make: the user, only if all of them are the user's own words.
 
     Only the role itself speaks for the user: a speaker called `me` or `The User` is somebody with that name.
@@ -92,7 +92,7 @@ def own_words(episodes: Iterable[Episode]) -> Provenance:
     return replace(made, origin=_OWN) if is_own else made
 
 
-def placed(claim: Claim, provenance: Provenance) -> Claim | None:
+def under_topic(claim: Claim, provenance: Provenance) -> Claim | None:
     """A claim under the predicate it competes in; None for an instruction that is not the user's to give."""
     if predicate_key(claim.predicate) == UNCONFIRMED:
         raise UsageError(f"the predicate {UNCONFIRMED!r} is for wishes that wait to be confirmed; use another one")
@@ -104,7 +104,7 @@ def placed(claim: Claim, provenance: Provenance) -> Claim | None:
     return replace(claim, subject=USER) if is_standing(claim) else claim
 
 
-def settled(claim: Claim, facts: Iterable[Fact], *, now: datetime) -> list[Claim]:
+def end_conflicts(claim: Claim, facts: Iterable[Fact], *, now: datetime) -> list[Claim]:
     """A claim, with the end of what it contradicts under another predicate or object.
 
     Where what it contradicts was said later, it is the claim that ends there.
@@ -129,13 +129,13 @@ def settled(claim: Claim, facts: Iterable[Fact], *, now: datetime) -> list[Claim
 def standing_items(facts: Iterable[Fact], *, now: datetime) -> tuple[StandingItem, ...]:
     """What stands now, the newest first."""
     said = list(facts)
-    now = after(latest_of(said), now)
+    now = later_than(latest_of(said), now)
     rounds = {id: number for _, own in _slots(said) for number, id in enumerate(_in_order(own), 1)}
     items = [_item(segment, rounds) for segment in _segments(said, now=now)]
     return tuple(sorted(items, key=lambda i: (i.since is not None, i.since, i.id), reverse=True))
 
 
-def within(facts: Sequence[Fact], budget: int, *, now: datetime) -> Standing:
+def fit_budget(facts: Sequence[Fact], budget: int, *, now: datetime) -> Standing:
     """What stands, the newest first while it fits; what does not fit leaves room for something older and shorter."""
     counter = EstimateCounter()
     kept: list[StandingItem] = []
@@ -148,15 +148,11 @@ def within(facts: Sequence[Fact], budget: int, *, now: datetime) -> Standing:
         used += cost if fits else 0
     version = sum(1 + (f.superseded_at is not None) for f in facts if is_standing(f))
     return Standing(
-        items=tuple(kept),
-        left_out=tuple(left),
-        tokens=used,
-        version=version,
-        unconfirmed=unconfirmed_items(facts),
+        items=tuple(kept), left_out=tuple(left), tokens=used, version=version, unconfirmed=unconfirmed_items(facts)
     )
 
 
-def behind_wish(facts: Sequence[Fact], id: str) -> list[str]:
+def instruction_ids(facts: Sequence[Fact], id: str) -> list[str]:
     """The ids of all statements of a wish that stands or waits, given the id of one; none where there is none."""
     if any(fact.id == id and is_candidate(fact) for fact in facts):
         return [id]

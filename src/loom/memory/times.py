@@ -27,7 +27,7 @@ _BEHIND_TIMED_IDS = "8"
 _LAST = datetime.max.replace(tzinfo=UTC) - TICK
 
 
-class Times:
+class UserTimes:
     """Tells the time for what is written of a user."""
 
     def __init__(self, store: MemoryStore, clock: Clock) -> None:
@@ -47,10 +47,10 @@ class Times:
         if latest is None or latest <= now:
             self._ahead.pop(key, None)
             return now
-        self._ahead[key] = after(latest, now)
+        self._ahead[key] = later_than(latest, now)
         return self._ahead[key]
 
-    def saw(self, scope: Scope, records: Iterable[Record]) -> None:
+    def observe(self, scope: Scope, records: Iterable[Record]) -> None:
         """Note how far the clocks are ahead that wrote these records of a user."""
         latest = latest_of(records)
         if latest is not None and latest > self._clock.now():
@@ -71,7 +71,7 @@ class Times:
         id = last_id_at(max(self._clock.now(), self._ahead.get(key, self._clock.now())))
         try:
             while id < _BEHIND_TIMED_IDS and (page := await self._store.list(user, after=id, limit=PAGE)):
-                self.saw(user, page)
+                self.observe(user, page)
                 id = page[-1].id
         except LoomError:
             return  # whatever it is, it does not keep a text from being written
@@ -87,15 +87,15 @@ def _written(record: Episode | Fact) -> datetime:
     return max(record.recorded_at, retired or record.recorded_at)
 
 
-def after(latest: datetime | None, now: datetime) -> datetime:
+def later_than(latest: datetime | None, now: datetime) -> datetime:
     """Now; or the moment after `latest`, where the clock is behind it."""
     return now if latest is None or now >= latest else min(latest, _LAST) + TICK
 
 
-def behind(turns: Sequence[Episode], new: Sequence[Episode]) -> list[Episode]:
+def recorded_after(turns: Sequence[Episode], new: Sequence[Episode]) -> list[Episode]:
     """New turns of a session, recorded after those that stand there; a time that somebody gave is left alone."""
     latest = latest_of(turns)
-    return [_recorded(e, after(latest, e.recorded_at)) for e in new]
+    return [_recorded(e, later_than(latest, e.recorded_at)) for e in new]
 
 
 def _recorded(episode: Episode, now: datetime) -> Episode:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any, cast
 
 from loom.errors import UsageError
-from loom.memory.ingest import Turn, named
+from loom.memory.ingest import Turn, name_speaker
 from loom.memory.json_stream import JsonStream
 from loom.memory.values import Skip
 
@@ -159,7 +159,7 @@ def _turn(message: Mapping[str, Any], around: Mapping[str, Any]) -> Turn | Skip:
         return Skip(text[:80], _NOT_SAID.get(role, _EMPTY))
     when = next((place[key] for place in (message, around) for key in _TIMES if place.get(key)), None)
     name = author.get("name") or message.get("name")
-    speaker = named(name) if role.casefold() in _PEOPLE and isinstance(name, str) and name.strip() else role
+    speaker = name_speaker(name) if role.casefold() in _PEOPLE and isinstance(name, str) and name.strip() else role
     return Turn(text=text, speaker=speaker, origin="assistant" if role == "assistant" else "import", at=_time(when))
 
 

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from loom.core.doors import door
 
-_HOMES = {
-    "InMemoryVectorStore": "loom.stores.inmemory.vectors",
-}
+_HOMES = {"InMemoryVectorStore": "loom.stores.inmemory.vectors"}
 
 __getattr__, __dir__ = door(__name__, _HOMES)

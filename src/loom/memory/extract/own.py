@@ -42,8 +42,7 @@ RULES: Final = (
     rule("lives_in", rf"{AM}{NOW} (?:living|based) in (?P<object>{PLACE})"),
     rule("lives_in", rf"{HAVE} (?:been living|lived) in (?P<object>{PLACE})"),
     rule(
-        "lives_in",
-        rf"(?:{WE}{NOW}|{HAVE}{NOW}) (?:moved|relocated)(?: back)? (?:from {NAME} )?to (?P<object>{PLACE})",
+        "lives_in", rf"(?:{WE}{NOW}|{HAVE}{NOW}) (?:moved|relocated)(?: back)? (?:from {NAME} )?to (?P<object>{PLACE})"
     ),
     rule("lives_in", rf"{WE} used to live in (?P<object>{PLACE})", ends=True),
     rule("lives_in", rf"{WE} no longer live in (?P<object>{PLACE})", ends=True),
@@ -96,8 +95,7 @@ RULES: Final = (
     rule("relation", rf"{SELF}{NOW} have an? {RELATION} (?:called|named) (?P<object>{NAME})"),
     rule("married_to", rf"{AM}{NOW} married to (?P<object>{NAME})"),
     rule(
-        "has_pet",
-        rf"(?:{HAVE}|{WE}{NOW} (?:have|adopted|got)) an? (?P<kind>{PET}) (?:called|named) (?P<object>{NAME})",
+        "has_pet", rf"(?:{HAVE}|{WE}{NOW} (?:have|adopted|got)) an? (?P<kind>{PET}) (?:called|named) (?P<object>{NAME})"
     ),
     rule("has_pet", rf"[Mm]y (?P<kind>{PET})(?:['\u2019]s name is| is (?:called|named)) (?P<object>{NAME})"),
     rule("has_pet", rf"(?:{HAVE}|{SELF}{NOW} (?:have|adopted|got)) an? (?P<object>{PET})"),

@@ -15,7 +15,7 @@ _DECODER: Final = json.JSONDecoder()
 _WRAPPERS: Final = ("facts", "claims", "items", "results", "data")
 
 
-class Reply(NamedTuple):
+class ExtractionReply(NamedTuple):
     """What a reply holds. Nothing of its text stands in the notes: what it repeats may be forgotten later."""
 
     items: list[JSON]
@@ -25,7 +25,7 @@ class Reply(NamedTuple):
     """Whether there was anything that could be read; an empty list counts."""
 
 
-def read_items(text: str) -> Reply:
+def read_items(text: str) -> ExtractionReply:
     """The items of a reply, in order, and what was wrong with it.
 
     Looks for objects and nothing else, so that prose and fences around them, an array without its end and a
@@ -48,7 +48,7 @@ def read_items(text: str) -> Reply:
         notes.append(f"the reply of {len(text):,} characters holds no JSON that can be read")
     elif failures:
         notes.append(f"{failures} piece(s) of the reply could not be read as JSON; it may be cut off")
-    return Reply(items, notes, is_read)
+    return ExtractionReply(items, notes, is_read)
 
 
 def _unwrapped(value: JSON) -> Iterator[JSON]:
