@@ -10,7 +10,7 @@ from loom.core.ids import RecordIds
 from loom.core.record import Fact, Provenance
 from loom.errors import NotFound, UsageError
 from loom.memory.entities import Aliases
-from loom.memory.facts import applied, assert_claim, current, restore, retract, resettle
+from loom.memory.facts import applied, assert_claim, current, resettle, restore, retract
 from loom.protocols.extractor import Claim
 from loom.testing.clock import FakeClock
 

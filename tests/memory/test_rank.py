@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from loom.memory.rank import (
     WEIGHTS,
-    QuestionHints,
     Candidate,
+    QuestionHints,
     named_speakers,
     questions_in,
     rank,

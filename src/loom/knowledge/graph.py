@@ -21,7 +21,7 @@ from loom.knowledge.document import Corpus, Draft, KnowledgeItem, chars_of, chec
 from loom.knowledge.in_memory import InMemoryKnowledgeBase
 from loom.knowledge.items import AddedItem, AnswersInItems, ItemQueue
 from loom.knowledge.network import Network, passages_near
-from loom.knowledge.relations import RelationMatch, Relation, relation, relations_in
+from loom.knowledge.relations import Relation, RelationMatch, relation, relations_in
 from loom.knowledge.service import GraphRagService, ask_service
 from loom.knowledge.vector import VectorKnowledgeBase
 from loom.protocols.embedder import Embedder

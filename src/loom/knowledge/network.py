@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from loom.core.words import STOP_WORDS, stem, tokens
-from loom.knowledge.relations import RelationMatch, Relation
+from loom.knowledge.relations import Relation, RelationMatch
 
 _MAX_NAME = 6
 

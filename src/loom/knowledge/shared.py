@@ -10,7 +10,7 @@ from anyio import Lock
 
 from loom.core.scope import Scope
 from loom.knowledge.document import Corpus, Draft
-from loom.knowledge.stored import Listed, EntryId, Restored, Version, document_key, entry_ids, listed, payload, restored
+from loom.knowledge.stored import EntryId, Listed, Restored, Version, document_key, entry_ids, listed, payload, restored
 from loom.protocols.embedder import Vector
 from loom.protocols.vector_store import KeepsPayloads, VectorItem, VectorStore
 

@@ -32,8 +32,8 @@ from loom.memory.neighbours import POSITION
 from loom.memory.newer import TOP, newest_first
 from loom.memory.pack import PackItem, pack
 from loom.memory.rank import (
-    QuestionHints,
     Candidate,
+    QuestionHints,
     Ranked,
     asks,
     named_speakers,
@@ -182,7 +182,7 @@ class Recall:
         note: _Notes = ()
         try:
             if self._binding.embedder is not None and isinstance(self._store, KeepsVectors):
-                await self._binding.bound()
+                await self._binding.bind()
                 if scope.for_user() not in self._named:
                     both = await self._search_both(scope, question, query)
                     speakers = _speakers(both)

@@ -16,7 +16,7 @@ from loom.core.record import Fact, Provenance
 from loom.core.words import query_terms
 from loom.memory.entities import Aliases, predicate_key
 from loom.memory.facts import slot_of, statements_of
-from loom.memory.standing import is_standing, end_conflicts
+from loom.memory.standing import end_conflicts, is_standing
 from loom.memory.timeline import FOREVER, Segment, moment, timeline
 from loom.memory.topics import compete
 from loom.protocols.extractor import Claim

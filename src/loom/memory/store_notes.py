@@ -1,4 +1,4 @@
-"""What a store says of its guarantees, told once: with the first thing that is remembered."""
+"""Notes of a store about its guarantees, reported once, with the first write."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from loom.protocols.whole_store import HasNotes, HasParts
 
 
 def notes_of(store: object) -> tuple[str, ...]:
-    """What a store, or the stores that it is made of, want a person to know."""
+    """The notes of a store, or of the stores that it is made of."""
     if isinstance(store, HasNotes):
         return store.notes
     if isinstance(store, HasParts):
@@ -15,14 +15,14 @@ def notes_of(store: object) -> tuple[str, ...]:
 
 
 class StoreNotes:
-    """The notes of a store, for somebody who should hear each of them once."""
+    """Reports each note of a store once."""
 
     def __init__(self, store: object) -> None:
         self._store = store
-        self._told = set[str]()
+        self._reported = set[str]()
 
     def new(self) -> tuple[str, ...]:
-        """Those that were not told yet; a store knows them once it was used."""
-        found = tuple(note for note in notes_of(self._store) if note not in self._told)
-        self._told.update(found)
+        """The notes that were not reported yet; a store may know them only after its first use."""
+        found = tuple(note for note in notes_of(self._store) if note not in self._reported)
+        self._reported.update(found)
         return found
