@@ -262,7 +262,7 @@ def _check(mode: SearchMode, max_hops: int) -> None:
     if mode not in _MODES:
         raise UsageError(f"mode={mode!r} is not a search mode; use one of {', '.join(_MODES)}")
     if max_hops < 0:
-        raise UsageError(f"max_hops must be 0 or more; got {max_hops}")
+        raise UsageError(f"max_hops={max_hops} is negative; give 0 or more")
 
 
 def _relations(text: str, fact: Relation | None) -> RelationMatch:

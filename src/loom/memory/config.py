@@ -65,17 +65,11 @@ def _given(layer: MemoryLayerConfig, name: str) -> float | None:
     return None if value is _Unset.OWN else value
 
 
-def _layer(capacity: int, hours: float | None, threshold: int, *, compress: bool = True) -> MemoryLayerConfig:
-    return MemoryLayerConfig(
-        capacity=capacity, retention_hours=hours, promote_threshold=threshold, auto_compress=compress
-    )
-
-
 _DEFAULTS = {
-    "l1": _layer(10, 1, 3),
-    "l2": _layer(50, 24, 5),
-    "l3": _layer(200, 168, 10),
-    "l4": _layer(1000, None, 0, compress=False),
+    "l1": MemoryLayerConfig(capacity=10, retention_hours=1, promote_threshold=3, auto_compress=True),
+    "l2": MemoryLayerConfig(capacity=50, retention_hours=24, promote_threshold=5, auto_compress=True),
+    "l3": MemoryLayerConfig(capacity=200, retention_hours=168, promote_threshold=10, auto_compress=True),
+    "l4": MemoryLayerConfig(capacity=1000, retention_hours=None, promote_threshold=0, auto_compress=False),
 }
 
 

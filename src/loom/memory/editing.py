@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
-from typing import Any, Literal, Protocol, TypeAlias, cast, get_args, overload
+from typing import Literal, TypeAlias, get_args, overload
 
 from loom.core.filter import And, Eq, Filter, In, Where, as_filter
 from loom.core.limits import check_attributes
@@ -27,10 +27,6 @@ RecordKind: TypeAlias = Literal["episode", "fact", "block"]
 """The kinds of records that list() can filter by."""
 
 _EpisodeEdit: TypeAlias = Callable[[Episode], Episode]
-
-
-class _Remembers(Protocol):
-    async def remember(self, content: MemoryInput, *, user_id: str, key: str, **fields: Any) -> Remembered: ...
 
 
 class MemoryEdits(MemoryParts):
@@ -129,10 +125,6 @@ class MemoryEdits(MemoryParts):
         """
         scope = self._scope(user_id, session_id)
         turn, text = _one_turn(content, user_id=user_id, speaker=speaker, attributes=attributes, key=key)
-        fields: dict[str, Any] = {
-            "session_id": session_id, "speaker": speaker, "at": at, "importance": importance, "origin": origin,
-            "trusted": trusted, "attributes": attributes,
-        }  # fmt: skip
         now = await self._times.now(scope)
         new = Episode(
             id=keyed_id(scope, key, 0),
@@ -149,7 +141,7 @@ class MemoryEdits(MemoryParts):
         for _ in range(TRIES):
             epoch, raced = await self.store.epoch(scope), False
             if await self.store.get(scope.for_user(), new.id) is None:
-                done = await cast("_Remembers", self).remember(content, user_id=user_id, key=key, **fields)
+                done = await self._keeper.write(scope, [new], keyed=True)
                 is_new = not any(skip.reason == OTHER_TEXT for skip in done.skipped)
                 if is_new and await self.store.epoch(scope) == epoch:
                     return done

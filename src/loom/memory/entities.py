@@ -60,26 +60,15 @@ _SINGLE: Final = frozenset(
     {
         *("lives_in", "works_at", "works_as", "name", "age", "birthday", "born_in", "married_to", "email", "phone"),
         *("address", "diet", "gender", "nationality", "marital_status", "time_zone", "native_language", "height"),
-        *("weight", "pronouns", "engaged_to", "partner", "mother", "father", "current_project"),
-        *("written_in",),
+        *("weight", "pronouns", "engaged_to", "partner", "mother", "father", "current_project", "written_in"),
     }
 )
 _MULTI: Final = frozenset(
     {
         *("likes", "dislikes", "knows", "owns", "speaks", "visited", "has_pet", "allergic_to", "also_called", "plans"),
         *("prefers", "sister", "brother", "son", "daughter", "child", "friend", "cousin", "aunt", "uncle", "niece"),
-        *("nephew", "colleague", "hobby", "interested_in", "studied", "attended", "skill", "plays"),
-        *(
-            "uses",
-            "runs",
-            "runs_on",
-            "built_with",
-            "hosted_on",
-            "depends_on",
-            "does_not_eat",
-            "intolerant_to",
-            "learning",
-        ),
+        *("nephew", "colleague", "hobby", "interested_in", "studied", "attended", "skill", "plays", "learning"),
+        *("uses", "runs", "runs_on", "built_with", "hosted_on", "depends_on", "does_not_eat", "intolerant_to"),
     }
 )
 

@@ -49,21 +49,17 @@ def is_summary(record: object) -> bool:
     return is_session_episode(record) or (isinstance(record, Episode) and record.id.startswith("sum:"))
 
 
-def episode_job(scope: Scope, session_id: str, run_at: datetime) -> Job:
-    """The job that writes the episode of a session; one is open at a time."""
-    return _job(EPISODE, scope, session_id, run_at)
-
-
-def summary_job(scope: Scope, session_id: str, run_at: datetime) -> Job:
-    """The job that lets a model rewrite the episode."""
-    return _job(SUMMARY, scope, session_id, run_at)
+def session_job(kind: str, scope: Scope, session_id: str, run_at: datetime) -> Job:
+    """The job of kind EPISODE or SUMMARY for a session; one of each is open at a time."""
+    key = f"{kind}:{episode_id(session_id)}"
+    return Job(id=key, scope=scope.for_user(), kind=kind, key=key, run_at=run_at, payload={"session": session_id})
 
 
 def episode_jobs(gone: Iterable[Record], left: Iterable[Record], user: Scope, now: datetime) -> list[Job]:
     """Jobs that rewrite the session episodes among `gone`, for sessions that still have turns."""
     lost = {record.session_id for record in gone if isinstance(record, Episode) and is_session_episode(record)}
     there = {r.session_id for r in left if isinstance(r, Episode) and not r.sources and r.session_id in lost}
-    return [episode_job(user, session, now) for session in sorted(s for s in there if s is not None)]
+    return [session_job(EPISODE, user, session, now) for session in sorted(s for s in there if s is not None)]
 
 
 async def waiting_jobs(store: KeepsJobs, user: Scope, now: datetime) -> Counter[str]:
@@ -75,11 +71,6 @@ async def waiting_jobs(store: KeepsJobs, user: Scope, now: datetime) -> Counter[
         return Counter({"": await store.pending(user)})
     jobs = await store.open_jobs(user)
     return Counter(job.kind for job in jobs if job.kind != EPISODE or job.run_at <= now)
-
-
-def _job(kind: str, scope: Scope, session_id: str, run_at: datetime) -> Job:
-    key = f"{kind}:{episode_id(session_id)}"
-    return Job(id=key, scope=scope.for_user(), kind=kind, key=key, run_at=run_at, payload={"session": session_id})
 
 
 async def job_episodes(store: MemoryStore, job: Job) -> list[Episode]:
@@ -106,7 +97,7 @@ class SessionEpisodes:
     def job(self, scope: Scope) -> Job:
         """The job that a turn of a session queues: due when the session may have ended."""
         assert scope.session_id is not None
-        return episode_job(scope, scope.session_id, self._clock.now() + self.idle)
+        return session_job(EPISODE, scope, scope.session_id, self._clock.now() + self.idle)
 
     async def turns(self, user: Scope, session_id: str) -> list[Episode]:
         """The turns that the episode of a session is made from, in order."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from operator import attrgetter
 from typing import Literal, TypeAlias
 
 from loom.core.checks import as_utc
@@ -115,7 +116,7 @@ def restore(existing: Sequence[Fact], fact: Fact, *, now: datetime, aliases: Ali
     stored = slot.stored(fact)
     gone = {s.fact.id for s in slot.retracted_for(stored)}
     if stored.superseded_at is not None and gone:
-        again = [_active(s) if s.fact.id in gone else s for s in slot.statements]
+        again = [replace(s, active=True) if s.fact.id in gone else s for s in slot.statements]
         put = slot.settle(again, cause=min(gone), touched=gone)
         return FactChange(put=put, what="restored", reason=f"{stored.text}: believed again")
     winners = [s for s in slot.statements if s.active and s.fact.id == stored.superseded_by]
@@ -240,9 +241,12 @@ class _Slot:
             objects = {by_id[id].object for id in (*touched, cause) if id is not None}
             statements = [s for s in statements if s.object in objects]
         objects = {s.object for s in statements}
-        live = [f for f in self.facts.values() if f.superseded_at is None and normalise(f.object) in objects]
+        live = sorted(
+            (f for f in self.facts.values() if f.superseded_at is None and normalise(f.object) in objects),
+            key=attrgetter("id"),
+        )
         gone = {id for id in touched if not by_id[id].active}
-        shapes = {_shape(statement_of(f)): f for f in sorted(live, key=_by_id, reverse=True) if f.id not in gone}
+        shapes = {_shape(statement_of(f)): f for f in reversed(live) if f.id not in gone}
         put: dict[str, Fact] = {}
         kept: set[str] = set()
         for segment in timeline(statements):
@@ -250,7 +254,7 @@ class _Slot:
             kept.add(wanted.id)
             if wanted != self.facts.get(wanted.id):
                 put[wanted.id] = wanted
-        for fact in sorted(live, key=_by_id):
+        for fact in live:
             if fact.id not in kept:
                 put[fact.id] = replace(fact, superseded_at=self.now, superseded_by=cause or fact.id)
         if fresh is not None and fresh.fact.id not in put:
@@ -294,10 +298,6 @@ def _origin(id: str, known: Container[str]) -> str:
     return head if mark and number.isdigit() and head in known else id
 
 
-def _by_id(fact: Fact) -> str:
-    return fact.id
-
-
 def _shape(interval: Statement | Segment) -> tuple[str, int, int]:
     return (interval.object, interval.start, interval.end)
 
@@ -306,10 +306,6 @@ def _begins(statements: Iterable[Statement], object: str) -> int:
     """When an object first began, according to the statements."""
     starts = [s.start for s in statements if s.active and s.object == object and not s.is_ending and s.start < s.end]
     return min(starts, default=FOREVER)
-
-
-def _active(statement: Statement) -> Statement:
-    return replace(statement, active=True)
 
 
 def _joined(parts: Sequence[Provenance]) -> Provenance:

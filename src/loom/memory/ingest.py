@@ -23,7 +23,7 @@ from loom.memory.values import Skip
 MAX_NAME = 120
 """Characters of a speaker's name; a longer one is cut."""
 _ROLES = frozenset({"user", "assistant", "system", "developer", "tool", "function", "operator"})
-_NOBODY = "someone"
+_UNNAMED = "someone"
 _NAMES_OF_ROLES = _ROLES | {"ai", "bot", "model", "agent"}
 _VERBS = frozenset(
     """
@@ -68,7 +68,7 @@ def speaker_name(speaker: str | None, *, user_id: str) -> str | None:
     name = one_line(speaker, MAX_NAME)
     if name.casefold() in _ROLES:  # only if given as such: a name that becomes a role by cleaning stays a name
         return name if name == " ".join(speaker.split()) else name_speaker(name)
-    return USER if name.casefold() == user_id.casefold() else name or _NOBODY
+    return USER if name.casefold() == user_id.casefold() else name or _UNNAMED
 
 
 def name_speaker(name: str, *, user_id: str | None = None) -> str:
@@ -77,7 +77,7 @@ def name_speaker(name: str, *, user_id: str | None = None) -> str:
     if user_id is not None and line.casefold() == user_id.casefold():
         return USER
     is_role = normalise(line) == USER or line.casefold() in _NAMES_OF_ROLES
-    return f"{_NOBODY} named {line}" if is_role else line or _NOBODY
+    return f"{_UNNAMED} named {line}" if is_role else line or _UNNAMED
 
 
 def _of_message(message: Message) -> list[Turn]:

@@ -16,7 +16,7 @@ from loom.memory.learning import Learning
 from loom.memory.marking import with_importance
 from loom.memory.metabolism import Metabolism
 from loom.memory.neighbours import Neighbours, Store, with_positions
-from loom.memory.store_notes import StoreNotes
+from loom.memory.store_notes import notes_of
 from loom.memory.values import OTHER_TEXT, REPEATED, Remembered, Skip
 from loom.protocols.embedder import Vector
 from loom.protocols.jobs import Job
@@ -44,7 +44,7 @@ class Keeper:
     ) -> None:
         self._store, self._binding, self._neighbours = store, binding, neighbours
         self._metabolism, self._learning, self._finds_facts = metabolism, learning, finds_facts
-        self._store_notes = StoreNotes(store)
+        self._reported = set[str]()  # notes of the store that a caller has seen
 
     async def write(
         self,
@@ -69,7 +69,10 @@ class Keeper:
             new = await self._write_all(scope, new, facts, since)
             if self._learning and not facts:
                 self._learning.wake(scope, new)
-            notes = (*self._store_notes.new(), *await self.embed(scope, new))
+            # A store may know its notes only after its first use. Each is reported once.
+            from_store = [note for note in notes_of(self._store) if note not in self._reported]
+            self._reported.update(from_store)
+            notes = (*from_store, *await self.embed(scope, new))
         written = {e.id: e for e in new}
         kept: list[Record] = [old or written[e.id] for e, old in pairs]
         repeated = [

@@ -25,7 +25,7 @@ from loom.errors import LoomError, StaleWrite, StoreConflict
 from loom.memory.accesses import LAYER_JOBS, REVIVE, statement_id, successor
 from loom.memory.compress import ContextCompressor
 from loom.memory.config import MemoryConfig
-from loom.memory.episodes import EPISODE, SessionEpisodes, episode_job, job_episodes, summary_job, texts_of
+from loom.memory.episodes import EPISODE, SUMMARY, SessionEpisodes, job_episodes, session_job, texts_of
 from loom.memory.guarded import TRIES, retry_stale
 from loom.memory.layers import LayerPlan, revived, sort_layer
 from loom.memory.learn import Learner
@@ -88,7 +88,7 @@ class Metabolism:
         self._compressor = ContextCompressor()
         self.episodes = SessionEpisodes(store, config, clock=clock)
         self.on_summary_job: Callable[[Scope], None] | None = None
-        """Called when an episode waits for a model to rewrite it; None if there is no model."""
+        """Called when an episode waits for a model to rewrite it; None without a model."""
         self._verbs: Mapping[str, _Verb] = {
             "digest": self._digest,
             "assimilate": self._assimilate,
@@ -215,7 +215,8 @@ class Metabolism:
         session = str(job.payload["session"])
         turns, known = await self.episodes.turns(job.scope, session), await self.episodes.stored(job.scope, session)
         if turns and (known is None or known.sources != tuple(turn.id for turn in turns)):
-            await self._store.write(job.scope, jobs=[episode_job(job.scope, session, self.episodes.idle_at(turns))])
+            again = session_job(EPISODE, job.scope, session, self.episodes.idle_at(turns))
+            await self._store.write(job.scope, jobs=[again])
 
     async def end(self, scope: Scope) -> Episode | None:
         """Write the episode of a session now and return it; None if the session has no turns.
@@ -311,8 +312,8 @@ class Metabolism:
         """Write the episode of a session that has ended into L3; if it went on meanwhile, queue the job again."""
         session = str(job.payload["session"])
         turns = await self.episodes.turns(job.scope, session)
-        if turns and (quiet_at := self.episodes.idle_at(turns)) > self._clock.now():
-            return _Effects(jobs=[episode_job(job.scope, session, quiet_at)])
+        if turns and (idle_at := self.episodes.idle_at(turns)) > self._clock.now():
+            return _Effects(jobs=[session_job(EPISODE, job.scope, session, idle_at)])
         effects = await self._write_episode(job.scope, session)
         if self._config.enable_auto_migration:  # also if end_session() wrote it before: L3 may have grown then
             effects.jobs.append(self.job(job.scope, LAYER_JOBS[Layer.L3]))
@@ -327,7 +328,7 @@ class Metabolism:
         effects.put.append(built)
         effects.counts["episodes"] += 1
         if self.on_summary_job is not None and not is_complete:  # a model has nothing to add to a complete one
-            effects.jobs.append(summary_job(user, session, self._clock.now()))
+            effects.jobs.append(session_job(SUMMARY, user, session, self._clock.now()))
             effects.counts["retold"] += 1
         return effects
 

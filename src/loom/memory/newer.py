@@ -20,16 +20,12 @@ from loom.memory.rank import Ranked, asks
 
 TOP = 20
 """Number of best candidates that are compared with each other."""
-
 ALIKE = 0.25
 """The least share of common words for a turn to count as a repetition of another."""
-
 SHARED = 3
 """The least number of common words: two short turns may be alike by chance."""
-
 FAR = 5.0
 """How much lower than the earlier turn the later one may score: with a larger gap it hardly answers the question."""
-
 _STEP = 1e-6
 _DIGIT = re.compile(r"\d")
 

@@ -44,15 +44,12 @@ WEIGHTS: Mapping[str, float] = {
     "recency": 2.5,  # recent, if the question names no person or time: 3 of the sessions of RealMem, tuned on it
 }
 """What one standard deviation of a signal adds; for `speaker`, `asks`, `time` and `recency`, what a value of 1 adds."""
-
 REACH = 2
 """How many turns on either side count as around."""
-
 _AROUND = tuple(distance for distance in range(-REACH, REACH + 1) if distance)
 
 RECENT = timedelta(days=30)
 """After this time `recency` has fallen to 1/e, about a third."""
-
 _LEXICAL = ("bm25", "bm25.around", "bm25.asked", "phrase", "head", "alike")
 _BY_WORDS = (*_LEXICAL, "session", "length")
 """Signals that are scaled by trust_in_words(): `session` is a sum of BM25, `length` corrects BM25."""

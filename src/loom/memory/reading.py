@@ -193,7 +193,7 @@ class TurnReader:
         return answer
 
     async def _rewrite_episode(self, user: Scope | None) -> BatchResult | None:
-        """Let the model rewrite the episode of one session; None if none waits, or if there is no model for it."""
+        """Let the model rewrite the episode of one session; None if none waits, or without a model."""
         if self._episodes is None or self._compressor is None:
             return None
         now = self._clock.now()

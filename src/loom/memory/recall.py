@@ -53,22 +53,15 @@ from loom.tokens import EstimateCounter
 
 BY_WORDS = 200
 """Candidates by words; more than that does not change the first twenty hits."""
-
 BY_VECTOR = 100
 """Candidates by vector."""
-
 RERANKED = 50
 """Hits that a reranker sees: the best ones."""
-
 _LIKELIEST = 20
 """The best candidates by words, which decide how far the words of the question are trusted."""
-
 _MOST_NAMED = 10_000
-_DENSE = "dense"
-
 _CLOSING = " \t\n\"'\u201d\u2019)]"
 """Characters that may follow the end of a sentence."""
-
 _GOES_ON = re.compile(r"(?<!\b[A-Z][a-z])(?<!\b[A-Z][a-z]{2})[.!?][\"')\]]*+\s(?![a-z])|\n")
 """The start of a second sentence; not after a title such as `Dr.` or before a lower-case letter.
 
@@ -166,7 +159,8 @@ class Recall:
         else:
             likeliest = nlargest(_LIKELIEST, found.values(), key=lambda pair: pair[1].get("bm25", 0.0))
             texts = [record.text[:RANKED] for record, _ in likeliest]
-            trust = await off_loop(sum(map(len, texts)), partial(_trust, question, texts))
+            compare = partial(trust_in_words, query_terms(question), map(terms, texts))
+            trust = await off_loop(sum(map(len, texts)), compare)
         named = named_speakers(question, speakers)
         return found, QuestionHints(speakers=named, when=time_hint(question, now), now=now, trust=trust), notes
 
@@ -272,8 +266,8 @@ class Recall:
 
     def _piece(self, item: Found) -> PackItem:
         # A fact has no `sources` here: it adds to the turn it came from, so both are shown.
-        tokens = self._counter.count(item.text)
-        return PackItem(id=item.id, text=item.text, tokens=tokens, sources=_sources(item), lossy=is_summary(item))
+        tokens, sources = self._counter.count(item.text), item.sources if isinstance(item, Episode) else ()
+        return PackItem(id=item.id, text=item.text, tokens=tokens, sources=sources, lossy=is_summary(item))
 
 
 def _check(question: str, limit: int, halves: Halves, min_score: float | None) -> None:
@@ -289,10 +283,6 @@ def _check(question: str, limit: int, halves: Halves, min_score: float | None) -
         raise UsageError(f"recall was given min_score={min_score!r}; give a number")
 
 
-def _sources(item: Found) -> tuple[str, ...]:
-    return item.sources if isinstance(item, Episode) else ()
-
-
 def _filter(layers: Sequence[Layer] | None, where: Filter | None) -> Filter:
     parts: list[Filter] = [Not(Eq("kind", "block"))]
     if layers is not None:
@@ -305,13 +295,9 @@ def _filter(layers: Sequence[Layer] | None, where: Filter | None) -> Filter:
 
 def _speakers(hits: Sequence[Hit]) -> set[str]:
     """The speakers of the hits that words found."""
-    by_words = (hit.item for hit in hits if len(hit.why) > (_DENSE in hit.why))
-    return {speaker for item in by_words if (speaker := _speaker(item))}
-
-
-def _speaker(record: Found) -> str | None:
-    """The speaker, if it is a person and not a role."""
-    return record.speaker if isinstance(record, Episode) and role_of(record) is None else None
+    # A hit has a signal by words if it has more than the dense one; roles such as `user` are not persons.
+    by_words = (hit.item for hit in hits if len(hit.why) > ("dense" in hit.why))
+    return {item.speaker for item in by_words if isinstance(item, Episode) and item.speaker and role_of(item) is None}
 
 
 def _shortened(question: str) -> tuple[str, _Notes]:
@@ -341,10 +327,6 @@ def _in_front(latest: Sequence[Episode], ranked: Sequence[Ranked]) -> list[Ranke
     return [*first, *(r for r in ranked if r.id not in named)]
 
 
-def _trust(question: str, texts: Iterable[str]) -> float:
-    return trust_in_words(query_terms(question), map(terms, texts))
-
-
 def _is_statement(question: str) -> bool:
     """Whether the text is one whole sentence that is not a question: it may change an earlier, similar statement."""
     return question.rstrip(_CLOSING).endswith((".", "!")) and not _GOES_ON.search(question.strip())
@@ -354,17 +336,13 @@ def _as_statement(found: _Candidates, statement: list[str]) -> _Candidates:
     """The candidates with the signals that only apply to a statement."""
     texts = {id: terms(record.text[:RANKED]) for id, (record, _) in found.items()}
     return {
-        id: (
-            record,
-            {
-                **signals,
-                "phrase": float(shared_pairs(statement, texts[id])),
-                "head": shared_head(statement, texts[id]),
-                "alike": shared_share(statement, texts[id]),
-            },
-        )
-        for id, (record, signals) in found.items()
+        id: (record, {**signals, **_statement_signals(statement, texts[id])}) for id, (record, signals) in found.items()
     }
+
+
+def _statement_signals(statement: list[str], text: list[str]) -> dict[str, float]:
+    pairs, head, share = shared_pairs(statement, text), shared_head(statement, text), shared_share(statement, text)
+    return {"phrase": float(pairs), "head": head, "alike": share}
 
 
 def _candidate(record: Record, signals: Mapping[str, float]) -> Candidate:

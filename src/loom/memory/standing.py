@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from itertools import groupby
 from typing import Final
 
+from loom.core.clock import TICK
 from loom.core.record import Episode, Fact, Provenance
 from loom.errors import UsageError
 from loom.memory.candidates import (
@@ -32,7 +33,6 @@ from loom.tokens import EstimateCounter
 
 _OWN: Final = "user"
 """The origin of the user's own words."""
-_TICK: Final = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +122,7 @@ def end_conflicts(claim: Claim, facts: Iterable[Fact], *, now: datetime) -> list
             claim = replace(claim, valid_from=start, valid_until=min(begun, claim.valid_until or begun))
         elif moment(segment.end) is None:
             over = replace(claim, predicate=fact.predicate, object=fact.object, cardinality=fact.cardinality)
-            endings.append(replace(over, valid_from=None, valid_until=max(start, begun + _TICK)))
+            endings.append(replace(over, valid_from=None, valid_until=max(start, begun + TICK)))
     return [*endings, claim]
 
 

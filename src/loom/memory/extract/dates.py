@@ -29,10 +29,10 @@ PAST: Final = (
 """A past time, as a pattern."""
 
 
-def interval_of(text: str, said: datetime) -> tuple[datetime, datetime] | None:
+def interval_of(text: str, stated_at: datetime) -> tuple[datetime, datetime] | None:
     """The half-open interval that a time in words means; None if it cannot be parsed."""
     words = text.casefold().strip()
-    today = said.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    today = stated_at.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     try:
         return _calendar(words, today) or _relative(words, today)
     except (ValueError, OverflowError):

@@ -26,7 +26,7 @@ from loom.memory.extract.phrases import (
 
 LONGEST: Final = 300
 """Maximum characters of a message whose statements about others are used: a longer one may be any text."""
-_NOBODY: Final = (
+_NOT_A_NAME: Final = (
     r"(?:I|He|She|It|We|You|They|This|That|These|Those|There|Here|Someone|Somebody|Something|Everyone|Everybody|"
     r"Everything|Nobody|Nothing|None|Anyone|Anybody|Most|Many|Some|Any|All|Each|Every|Both|Few|No|Not|Neither|Either|One|"
     r"Who|Whoever|What|Whatever|When|Where|Which|Why|How|If|While|Because|Since|And|But|Or|So|Yes|Ok|Okay|Hi|Hello|"
@@ -35,7 +35,7 @@ _NOBODY: Final = (
 )
 _WORD: Final = r"[A-Z\u00c0-\u00de][\w\u2019'&-]*"
 _WHO: Final = (
-    rf"(?!{_NOBODY})(?:(?:Dr|Mr|Mrs|Ms|Prof)\.? )?{_WORD}"
+    rf"(?!{_NOT_A_NAME})(?:(?:Dr|Mr|Mrs|Ms|Prof)\.? )?{_WORD}"
     r"(?: (?:(?:de|la|van|von|der) )?[A-Z\u00c0-\u00de0-9][\w\u2019'&-]*){0,3}"
 )
 _SYSTEM: Final = (

@@ -15,23 +15,12 @@ from loom.memory.extract.phrases import AM, HAVE, NAME, NOW, PERSON, PET, PLACE,
 
 _NOT: Final = r"(?:not|no longer) (?!(?:only|just|yet|even|sure|really|necessarily|always|exactly|so|very|that)\b)"
 _BASE: Final = {
-    "working": "work",
-    "living": "live",
-    "driving": "drive",
-    "using": "use",
-    "speaking": "speak",
-    "liking": "like",
-    "loving": "love",
+    **{f"{verb}ing": verb for verb in ("work", "speak", "enjoy", "learn")},
+    **{f"{verb[:-1]}ing": verb for verb in ("live", "drive", "use", "like", "love", "hate")},
     "preferring": "prefer",
-    "hating": "hate",
-    "enjoying": "enjoy",
-    "learning": "learn",
 }
-_THIRD: Final = {
-    **{verb: f"{verb}s" for verb in ("live", "work", "use", "like", "love", "prefer", "speak", "drive", "run", "hate")},
-    "depend": "depends",
-    "have": "has",
-}
+_REGULAR: Final = ("live", "work", "use", "like", "love", "prefer", "speak", "drive", "run", "hate", "depend")
+_THIRD: Final = {**{verb: f"{verb}s" for verb in _REGULAR}, "have": "has"}
 _STOPPED: Final = r"(?:(?:have |has |['\u2019](?:ve|s) )?(?:just |recently |now )?(?:stopped|quit|gave up|given up))"
 _DENIALS: Final[tuple[tuple[re.Pattern[str], str], ...]] = (
     (re.compile(rf"^{AM}{NOW} {_NOT}(?P<rest>.+)$"), "I'm"),

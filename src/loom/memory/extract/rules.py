@@ -35,7 +35,7 @@ _SLOWER: Final = 10
 _LONGEST: Final = 300
 """Maximum characters of a sentence that is read: a longer one is not a plain statement."""
 _SPEAKS_FOR_ITSELF: Final = frozenset({"user", "import"})
-_NOBODY: Final = frozenset({"assistant", "ai", "bot", "model", "system", "tool", "agent", "developer", "function"})
+_ROLES: Final = frozenset({"assistant", "ai", "bot", "model", "system", "tool", "agent", "developer", "function"})
 _WHEN_FIRST: Final = re.compile(rf"^(?P<when>{PAST}) (?P<rest>(?:I|i)(?:['\u2019]\w+)? .*)$")
 _WHEN_APART: Final = re.compile(rf"^(?P<when>{PAST}), (?=[Ii]\b)")
 _OF_LATE: Final = re.compile(r"^(?i:since\b|yesterday|today|(?:last|this) (?:week|month)|\w+ (?:day|week|month)s? ago)")
@@ -116,7 +116,7 @@ def _claims(episode: Episode) -> Sequence[Claim]:
 
 def _stated(episode: Episode) -> Iterator[Claim]:
     speaker = normalise(episode.speaker or USER)
-    if episode.provenance.origin not in _SPEAKS_FOR_ITSELF or speaker in _NOBODY:
+    if episode.provenance.origin not in _SPEAKS_FOR_ITSELF or speaker in _ROLES:
         return
     subject = USER if speaker == USER else (episode.speaker or USER)
     if "```" in episode.text or _TEXT_WORK.search(episode.text):
@@ -236,8 +236,7 @@ class _Reader:
 
     def _retraction(self, subject: str, predicate: str, object: str, end: datetime) -> tuple[Claim, bool]:
         """The claim that something ended then, or was never true."""
-        claim = _claim(self.episode, subject, predicate, object, start=self.episode.at, end=end)
-        return replace(claim, retracts=True), False
+        return _claim(self.episode, subject, predicate, object, start=self.episode.at, end=end, retracts=True), False
 
     def _made(self, rule: Rule, found: re.Match[str], subject: str) -> Iterator[tuple[Claim, bool]]:
         """The claims of a rule that matched."""
@@ -273,6 +272,7 @@ def _claim(
     start: datetime | None = None,
     end: datetime | None = None,
     cardinality: Cardinality = "inferred",
+    retracts: bool = False,
 ) -> Claim:
     return Claim(
         subject=subject,
@@ -283,6 +283,7 @@ def _claim(
         valid_until=end,
         confidence=0.9,
         cardinality=cardinality,
+        retracts=retracts,
     )
 
 
