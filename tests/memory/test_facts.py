@@ -357,8 +357,8 @@ def test_two_who_decide_at_once_settle_on_what_either_order_gives(claims, one, o
         book.facts = applied(book.facts, change)
     book.clock.advance(timedelta(hours=1))
     both = [fact for change in changes for fact in change.put]
-    mended = resettle(book.facts, both, now=book.clock.now())
-    book.facts = tuple({fact.id: fact for fact in (*book.facts, *mended)}.values())
+    settled = resettle(book.facts, both, now=book.clock.now())
+    book.facts = tuple({fact.id: fact for fact in (*book.facts, *settled)}.values())
     assert book.line(13) == after.line(13)
     assert resettle(book.facts, book.facts, now=book.clock.now()) == ()
 

@@ -1,4 +1,4 @@
-"""Another embedder: nothing is lost, nothing is mixed, and one command mends it."""
+"""Another embedder: nothing is lost, nothing is mixed, and one command repairs it."""
 
 import pytest
 

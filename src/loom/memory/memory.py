@@ -54,7 +54,7 @@ class Memory(MemoryEdits):
 
     @classmethod
     def open(cls, where: str | Mapping[str, Any] | Memory = "inmemory", **options: Any) -> Memory:
-        """Open a memory from a URL (`inmemory`, `sqlite:./bot.db`), a mapping, or a memory itself."""
+        """A memory on a store named by a URL (`inmemory`, `sqlite:./bot.db`), a mapping, or a memory itself."""
         return import_module("loom.engine").open_memory(where, **options)
 
     async def __aenter__(self) -> Self:
