@@ -1,4 +1,5 @@
 import random
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -9,8 +10,8 @@ from hypothesis import strategies as st
 from loom.core.ids import RecordIds
 from loom.core.record import Fact, Provenance
 from loom.errors import NotFound, UsageError
-from loom.memory.entities import Aliases
-from loom.memory.facts import applied, assert_claim, current, resettle, restore, retract
+from loom.memory.entities import Aliases, normalise
+from loom.memory.facts import FactChange, assert_claim, resettle, restore, retract, slot_of
 from loom.protocols.extractor import Claim
 from loom.testing.clock import FakeClock
 
@@ -35,6 +36,17 @@ def claim(
         valid_until=None if end is None else day(end),
         **changes,
     )
+
+
+def current(facts: Iterable[Fact], at: datetime, known_at: datetime) -> tuple[Fact, ...]:
+    """The facts that were true at `at`, as believed at `known_at`, in a stable order."""
+    found = [fact for fact in facts if fact.is_current(at, known_at)]
+    return tuple(sorted(found, key=lambda f: (*slot_of(f), normalise(f.object), f.id)))
+
+
+def applied(facts: Iterable[Fact], change: FactChange) -> tuple[Fact, ...]:
+    """The facts after a change: by id, the newest wins."""
+    return tuple({fact.id: fact for fact in (*facts, *change.put)}.values())
 
 
 class Book:

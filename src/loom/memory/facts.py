@@ -48,22 +48,10 @@ def slot_of(fact: Fact | Claim, aliases: Aliases = NO_ALIASES) -> tuple[str, str
     return (aliases.key(fact.subject), predicate_key(fact.predicate))
 
 
-def current(facts: Iterable[Fact], at: datetime, known_at: datetime) -> tuple[Fact, ...]:
-    """The facts that were true at `at`, as believed at `known_at`, in a stable order."""
-    at, known_at = as_utc(at, "at"), as_utc(known_at, "known_at")
-    found = [fact for fact in facts if fact.is_current(at, known_at)]
-    return tuple(sorted(found, key=lambda f: (*slot_of(f), normalise(f.object), f.id)))
-
-
 def statements_of(facts: Iterable[Fact]) -> list[Statement]:
     """The statements among facts, without the versions that only hold believed intervals."""
     known = {fact.id: fact for fact in facts}
     return [statement_of(fact) for fact in known.values() if _origin(fact.id, known) == fact.id]
-
-
-def applied(facts: Iterable[Fact], change: FactChange) -> tuple[Fact, ...]:
-    """The facts after a change: by id, the newest wins."""
-    return tuple({fact.id: fact for fact in (*facts, *change.put)}.values())
 
 
 def assert_claim(

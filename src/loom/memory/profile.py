@@ -41,11 +41,9 @@ class Profile:
         pinned: dict[str, list[str]] = {}
         for block in self.blocks:
             pinned.setdefault(_title(block), []).extend(_indented(block.text))
-        found = {STANDING: self._standing_lines(), FACTS: self._fact_lines(), **pinned}
+        standing = [f"- {text}" for item in self.standing.items if (text := one_line(item.text))]
+        found = {STANDING: standing, FACTS: self._fact_lines(), **pinned}
         return {title: lines for title, lines in found.items() if lines}
-
-    def _standing_lines(self) -> list[str]:
-        return [f"- {text}" for item in self.standing.items if (text := one_line(item.text))]
 
     def _fact_lines(self) -> list[str]:
         lines: list[str] = []

@@ -165,14 +165,9 @@ def _text(content: Any) -> str:
         return content
     if isinstance(content, dict):
         content = cast("dict[str, Any]", content).get("parts")
-    texts = [_text_of_part(part) for part in cast("list[Any]", content)] if isinstance(content, list) else []
-    return "\n".join(filter(None, texts))
-
-
-def _text_of_part(part: Any) -> str:
-    if isinstance(part, dict):
-        part = cast("dict[str, Any]", part).get("text")
-    return part if isinstance(part, str) else ""
+    parts = cast("list[Any]", content) if isinstance(content, list) else []
+    texts = [cast("dict[str, Any]", part).get("text") if isinstance(part, dict) else part for part in parts]
+    return "\n".join(text for text in texts if isinstance(text, str) and text)
 
 
 def _time(value: Any) -> datetime | None:

@@ -157,11 +157,6 @@ def wishes_in(text: str) -> tuple[str, ...]:
     return tuple(found)
 
 
-def is_plain_wish(text: str) -> bool:
-    """Whether a message is one short paragraph of standing instructions and courtesies only."""
-    return bool(wishes_in(text))
-
-
 def looks_pasted(text: str) -> bool:
     """Whether a message has a form that people do not type: a letter, a log, a quotation, a table, a page, code.
 
