@@ -1,4 +1,4 @@
-"""Writes new episodes: the record and its jobs in one transaction, then its search keys and vector."""
+"""Writes new episodes: the record, its search keys and jobs in one transaction, then its vector."""
 
 from __future__ import annotations
 
