@@ -152,7 +152,7 @@ def test_commands_as_lines_of_json(chat):
         ("/forget", "name what to forget"),
         ("/forget nothing", "there is nothing with the id 'nothing'"),
         ("/confirm", "name what to confirm"),
-        ("/confirm nothing", "no unconfirmed wish 'nothing'"),
+        ("/confirm nothing", "no unconfirmed instruction 'nothing'"),
         ("/reject", "name what to reject"),
         ("/reject nothing", "no wish 'nothing'"),
         ("/undo", "nothing was compacted"),

@@ -75,7 +75,7 @@ async def test_a_block_that_must_be_new_or_was_forgotten(memories):
         await other.set_block("plan", "row", user_id="ann", version=0)
     assert refused.value.current == first
     await other.forget(first.id, user_id="ann")
-    with pytest.raises(StoreConflict, match="there is no such block; write it with version=0") as refused:
+    with pytest.raises(StoreConflict, match="the block does not exist; create it with version=0") as refused:
         await memory.set_block("plan", "row", user_id="ann", version=first.version)
     assert refused.value.current is None
     with pytest.raises(UsageError, match="version=-1 is not a version"):

@@ -152,7 +152,7 @@ def test_items_that_were_never_added_are_named_when_the_base_goes_away():
         warnings.simplefilter("always")
         del base
     assert [str(one.message) for one in caught if one.category is RuntimeWarning] == [
-        "1 item(s) of the knowledge base 'default' were never added; await kb.flush() before it goes away"
+        "1 item(s) of the knowledge base 'default' were never added; await kb.flush() before the knowledge base is dropped"
     ]
 
 

@@ -175,9 +175,9 @@ async def test_a_pattern_cannot_lead_out_of_the_folder(tmp_path, pattern):
 
 
 async def test_a_path_that_is_not_there_is_refused(tmp_path):
-    with pytest.raises(UsageError, match="there is no folder"):
+    with pytest.raises(UsageError, match="is not a folder"):
         await load_folder(tmp_path / "nothing")
-    with pytest.raises(UsageError, match="there is no file"):
+    with pytest.raises(UsageError, match="is not a file"):
         await load_file(tmp_path)
 
 

@@ -147,7 +147,7 @@ async def test_a_store_without_payloads_serves_the_base_that_wrote():
 
 
 class LooksOnce(VectorKnowledgeBase):
-    async def _looked_up(self):
+    async def _current_corpus(self):
         if not self.corpus.passages:
             await self.shared.refresh()
         return self.corpus

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from benchmarks.injection import FIELDS, HARMLESS, Obedient, Prompts, faults, field_faults, heard, pastes
 from benchmarks.injection_data import PASTES, PAYLOADS, WISHES, hostile
 from loom.errors import UsageError
-from loom.memory.extract.plain_wish import is_plain_wish, looks_pasted, wishes_in
+from loom.memory.extract.plain_wish import looks_pasted, wishes_in
 from loom.memory.extract.rules import RuleExtractor
 
 pytestmark = pytest.mark.anyio
@@ -80,7 +80,7 @@ async def test_what_an_extractor_adds_to_a_wish_does_not_stand_and_its_words_are
     ],
 )
 def test_a_message_that_is_more_than_a_wish_is_no_plain_wish(message):
-    assert not is_plain_wish(message)
+    assert not wishes_in(message)
 
 
 @pytest.mark.parametrize(

@@ -123,7 +123,7 @@ async def test_what_is_rejected_is_gone(memory, clock):
     await memory.metabolize(user_id="alice")
     assert (await standing(memory)).unconfirmed == ()
     for call in (memory.confirm, memory.reject):
-        with pytest.raises(NotFound, match="wish"):
+        with pytest.raises(NotFound, match="instruction"):
             await call(waiting.id, user_id="alice")
 
 

@@ -154,7 +154,7 @@ async def test_an_update_that_cannot_be_meant_is_refused(memory):
     with pytest.raises(UsageError, match="nothing to change"):
         await memory.update(id, user_id="alice")
     for text in (" ", "x" * 1_000_001):
-        with pytest.raises(UsageError, match="cannot be kept"):
+        with pytest.raises(UsageError, match="cannot be stored"):
             await memory.update(id, user_id="alice", text=text)
     with pytest.raises(UsageError):
         await memory.update(id, user_id="alice", importance=2.0)

@@ -1,4 +1,5 @@
 import random
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -9,8 +10,8 @@ from hypothesis import strategies as st
 from loom.core.ids import RecordIds
 from loom.core.record import Fact, Provenance
 from loom.errors import NotFound, UsageError
-from loom.memory.entities import Aliases
-from loom.memory.facts import applied, assert_claim, current, restore, retract, settled_again
+from loom.memory.entities import Aliases, normalise
+from loom.memory.facts import FactChange, assert_claim, resettle, restore, retract, slot_of
 from loom.protocols.extractor import Claim
 from loom.testing.clock import FakeClock
 
@@ -35,6 +36,17 @@ def claim(
         valid_until=None if end is None else day(end),
         **changes,
     )
+
+
+def current(facts: Iterable[Fact], at: datetime, known_at: datetime) -> tuple[Fact, ...]:
+    """The facts that were true at `at`, as believed at `known_at`, in a stable order."""
+    found = [fact for fact in facts if fact.is_current(at, known_at)]
+    return tuple(sorted(found, key=lambda f: (*slot_of(f), normalise(f.object), f.id)))
+
+
+def applied(facts: Iterable[Fact], change: FactChange) -> tuple[Fact, ...]:
+    """The facts after a change: by id, the newest wins."""
+    return tuple({fact.id: fact for fact in (*facts, *change.put)}.values())
 
 
 class Book:
@@ -340,7 +352,7 @@ def _drives(name: str, source: str) -> Claim:
 def test_two_who_decide_at_once_settle_on_what_either_order_gives(claims, one, other, first):
     book, after = Book(), Book()
     book.say(*claims)
-    assert settled_again(book.facts, book.facts, now=book.clock.now()) == ()
+    assert resettle(book.facts, book.facts, now=book.clock.now()) == ()
     after.say(*claims, one, other)
     book.clock.advance(timedelta(hours=1))
     changes = [
@@ -357,10 +369,10 @@ def test_two_who_decide_at_once_settle_on_what_either_order_gives(claims, one, o
         book.facts = applied(book.facts, change)
     book.clock.advance(timedelta(hours=1))
     both = [fact for change in changes for fact in change.put]
-    mended = settled_again(book.facts, both, now=book.clock.now())
-    book.facts = tuple({fact.id: fact for fact in (*book.facts, *mended)}.values())
+    settled = resettle(book.facts, both, now=book.clock.now())
+    book.facts = tuple({fact.id: fact for fact in (*book.facts, *settled)}.values())
     assert book.line(13) == after.line(13)
-    assert settled_again(book.facts, book.facts, now=book.clock.now()) == ()
+    assert resettle(book.facts, book.facts, now=book.clock.now()) == ()
 
 
 @given(st.lists(CLAIMS, max_size=5), CLAIMS)

@@ -13,7 +13,7 @@ from loom.core.record import Episode, Fact, Layer, Provenance, WorkingBlock
 from loom.core.scope import Scope
 from loom.errors import UsageError
 from loom.memory.compress import ContextCompressor
-from loom.memory.ingest import MAX_NAME, Turn, clean, keyed_id, spoken_by, turns_of
+from loom.memory.ingest import MAX_NAME, Turn, clean, keyed_id, speaker_name, turns_of
 
 NOW = datetime(2026, 11, 15, 12, 30, tzinfo=UTC)
 
@@ -62,13 +62,13 @@ def test_a_name_is_who_speaks(given_, speaker):
 
 
 def test_a_speaker_is_one_line_of_a_length_that_can_be_shown():
-    assert spoken_by("Bob\nSmith\x1b", user_id="u") == "Bob Smith"
-    assert spoken_by("U", user_id="u") == "user"
-    assert spoken_by("assistant", user_id="assistant") == "assistant"
-    assert spoken_by("us\u00ader", user_id="u") == "someone named user"
-    assert spoken_by("\u2060", user_id="u") == "someone"
-    assert spoken_by(None, user_id="u") is None
-    assert len(spoken_by("x" * 1_000_000, user_id="u")) == MAX_NAME
+    assert speaker_name("Bob\nSmith\x1b", user_id="u") == "Bob Smith"
+    assert speaker_name("U", user_id="u") == "user"
+    assert speaker_name("assistant", user_id="assistant") == "assistant"
+    assert speaker_name("us\u00ader", user_id="u") == "someone named user"
+    assert speaker_name("\u2060", user_id="u") == "someone"
+    assert speaker_name(None, user_id="u") is None
+    assert len(speaker_name("x" * 1_000_000, user_id="u")) == MAX_NAME
 
 
 def test_roles_keep_their_origin():

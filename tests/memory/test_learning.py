@@ -18,7 +18,7 @@ from loom.core.scope import Scope
 from loom.errors import ProviderUnavailable, RateLimited, UsageError
 from loom.memory.config import MemoryConfig
 from loom.memory.extract.llm import LlmExtractor
-from loom.memory.learning import AT_ONCE, LAST_LOTS
+from loom.memory.learning import AT_ONCE, LAST_BATCHES
 from loom.memory.memory import Memory
 from loom.memory.reading import BATCH, MAX_ATTEMPTS, UNREAD_IN_A_ROW
 from loom.protocols.extractor import Claim, Extraction
@@ -247,15 +247,15 @@ async def test_closing_reads_what_waits() -> None:
 
 async def test_closing_reads_no_more_than_so_many_lots_and_the_rest_is_kept(tmp_path: Path) -> None:
     where = f"sqlite:{tmp_path / 'm.db'}"
-    model, turns = Watched(), BATCH * (LAST_LOTS + 1)
+    model, turns = Watched(), BATCH * (LAST_BATCHES + 1)
     async with opened(model, where, MemoryConfig(learn_turns=10_000, learn_seconds=3600)) as memory:
         for n in range(turns):
             await memory.remember(f"My beast is n{n}", **ANN)
-    assert len(model.requests) == LAST_LOTS
+    assert len(model.requests) == LAST_BATCHES
     async with opened(model, where) as memory:
         await memory.metabolize(**ANN)
         assert len(await known(memory)) == turns
-    assert len(model.requests) == LAST_LOTS + 1
+    assert len(model.requests) == LAST_BATCHES + 1
 
 
 async def test_closing_waits_for_what_is_being_read() -> None:

@@ -12,7 +12,7 @@ from loom.core.scope import Scope
 from loom.errors import LoomError
 from loom.memory.config import MemoryConfig, MemoryLayerConfig
 from loom.memory.episodes import episode_id
-from loom.memory.learn import Learnt
+from loom.memory.learn import LearnResult
 from loom.memory.metabolism import MAX_ATTEMPTS, Metabolism
 from loom.stores.inmemory import InMemoryStore
 from loom.testing import FakeClock
@@ -45,7 +45,7 @@ class Bench:
 
     async def learn(self, scope, episodes, claims):
         self.learnt += [e.id for e in episodes]
-        return await self.learning(scope, episodes) if self.learning else Learnt()
+        return await self.learning(scope, episodes) if self.learning else LearnResult()
 
     async def add(self, *texts, scope=ALICE, **fields):
         now = self.clock.now()
@@ -87,7 +87,7 @@ async def test_what_was_recalled_three_times_becomes_a_statement_that_names_its_
     (raw,) = await bench.add("We looked at boats. " * 30)
     for _ in range(3):
         await bench.store.touch(ALICE, raw.id, at=bench.clock.now())
-    await bench.metabolism.tick(ALICE)
+    await bench.metabolism.queue_layer_jobs(ALICE)
     await bench.metabolism.run()
     statement = await bench.store.get(ALICE, f"s:{raw.id}")
     assert (statement.layer, statement.sources, statement.archived_at) == (Layer.L2, (raw.id,), None)
@@ -102,7 +102,7 @@ async def test_it_goes_up_to_the_last_layer_and_is_never_doubled():
         for _ in range(threshold):
             for e in await bench.records():
                 await bench.store.touch(ALICE, e.id, at=bench.clock.now())
-        await bench.metabolism.tick(ALICE)
+        await bench.metabolism.queue_layer_jobs(ALICE)
         await bench.metabolism.run()
     shown = [e for e in await bench.records() if e.archived_at is None]
     assert [(e.layer, e.sources) for e in shown] == [(Layer.L4, (raw.id,))]
@@ -112,10 +112,10 @@ async def test_a_second_run_over_a_quiet_store_changes_nothing():
     bench = Bench()
     await bench.add(*(f"we decided on number {n}" for n in range(80)))
     await bench.metabolism.run()
-    await bench.metabolism.tick(ALICE)
+    await bench.metabolism.queue_layer_jobs(ALICE)
     await bench.metabolism.run()
     before = await bench.records()
-    await bench.metabolism.tick(ALICE)
+    await bench.metabolism.queue_layer_jobs(ALICE)
     again = await bench.metabolism.run()
     assert await bench.records() == before
     assert again.counts.get("promoted", 0) == again.counts.get("archived", 0) == 0
@@ -127,7 +127,7 @@ async def test_what_leaves_l2_is_told_by_the_episode_of_its_session():
     await bench.add(*(f"we decided to take plan {n}" for n in range(4)), scope=ALICE.for_session("s1"), session_id="s1")
     await bench.metabolism.run()
     bench.clock.advance(timedelta(hours=25))
-    await bench.metabolism.tick(ALICE)
+    await bench.metabolism.queue_layer_jobs(ALICE)
     await bench.metabolism.run()
     (summary,) = [e for e in await bench.records() if e.layer == Layer.L3]
     assert (summary.id, summary.session_id) == (episode_id("s1"), "s1")
@@ -140,7 +140,7 @@ async def test_retention_passes_when_nothing_is_written():
     await bench.add("hello", "there")
     await bench.metabolism.run()
     bench.clock.advance(timedelta(hours=1))
-    await bench.metabolism.tick(ALICE)
+    await bench.metabolism.queue_layer_jobs(ALICE)
     await bench.metabolism.run()
     assert await bench.layers() == [0, 0, 0, 0]
 
@@ -167,7 +167,7 @@ async def test_facts_are_written_with_the_job_that_learnt_them():
             )
             for e in episodes
         ]
-        return Learnt(facts=tuple(facts))
+        return LearnResult(facts=tuple(facts))
 
     bench = Bench(learn=learn)
     await bench.add("I live in Oslo")

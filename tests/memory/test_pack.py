@@ -1,11 +1,11 @@
 import pytest
 
 from loom.errors import UsageError
-from loom.memory.pack import LeftOut, Piece, pack
+from loom.memory.pack import LeftOut, PackItem, pack
 
 
 def piece(id, tokens=10, *, text=None, sources=()):
-    return Piece(id=id, text=text or f"text of {id}", tokens=tokens, sources=sources)
+    return PackItem(id=id, text=text or f"text of {id}", tokens=tokens, sources=sources)
 
 
 def ids(packed):

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from loom.memory.rank import (
     WEIGHTS,
-    Asked,
     Candidate,
+    QuestionHints,
     named_speakers,
     questions_in,
     rank,
@@ -35,7 +35,7 @@ def test_no_candidates_rank_to_nothing():
 
 
 def test_the_score_is_the_sum_of_its_reasons():
-    found = rank([lexical("a", 3, words=4), lexical("b", 1, words=9), lexical("c", 0)], Asked(now=NOW))
+    found = rank([lexical("a", 3, words=4), lexical("b", 1, words=9), lexical("c", 0)], QuestionHints(now=NOW))
     assert [r.score for r in found] == pytest.approx([sum(r.why.values()) for r in found])
     assert set(found[0].why) <= set(WEIGHTS)
     assert found[0].why["bm25"] > 0
@@ -65,13 +65,13 @@ def test_an_unknown_vector_counts_as_the_lowest_and_a_missing_word_as_zero():
 
 def test_the_one_named_speaker_is_preferred_and_two_are_not():
     turns = [lexical("a", 1, speaker="Ann"), lexical("b", 1, speaker="Bob")]
-    assert order(turns, Asked(speakers=frozenset({"Bob"}))) == ["b", "a"]
-    assert order(turns, Asked(speakers=frozenset({"Ann", "Bob"}))) == ["a", "b"]
+    assert order(turns, QuestionHints(speakers=frozenset({"Bob"}))) == ["b", "a"]
+    assert order(turns, QuestionHints(speakers=frozenset({"Ann", "Bob"}))) == ["a", "b"]
 
 
 def test_a_turn_near_the_time_asked_for_goes_first():
     then = [lexical("a", 1, at=NOW - timedelta(days=90)), lexical("b", 1, at=datetime(2023, 5, 5, tzinfo=UTC))]
-    found = rank(then, Asked(when=time_hint("in May", NOW), now=NOW))
+    found = rank(then, QuestionHints(when=time_hint("in May", NOW), now=NOW))
     assert [r.id for r in found] == ["b", "a"]
     assert found[0].why["time"] == WEIGHTS["time"]
     assert 0 < found[1].why["time"] < WEIGHTS["time"]
@@ -79,8 +79,8 @@ def test_a_turn_near_the_time_asked_for_goes_first():
 
 def test_what_was_said_lately_counts_only_where_nothing_is_looked_up():
     turns = [lexical("a", 1, at=NOW - timedelta(days=60)), lexical("b", 1, at=NOW - timedelta(days=1))]
-    assert order(turns, Asked(now=NOW)) == ["b", "a"]
-    assert order(turns, Asked(now=NOW, speakers=frozenset({"Ann"}))) == ["a", "b"]
+    assert order(turns, QuestionHints(now=NOW)) == ["b", "a"]
+    assert order(turns, QuestionHints(now=NOW, speakers=frozenset({"Ann"}))) == ["a", "b"]
     assert order(turns) == ["a", "b"]
 
 
@@ -181,8 +181,8 @@ def test_words_that_are_not_trusted_yield_to_meaning():
         Candidate(id="meaning", signals={"bm25": 0.0, "dense": 0.9}),
         Candidate(id="neither", signals={"bm25": 0.0, "dense": 0.1}),
     ]
-    assert order(turns, Asked(trust=1.0))[0] == "words"
-    assert order(turns, Asked(trust=0.0))[0] == "meaning"
+    assert order(turns, QuestionHints(trust=1.0))[0] == "words"
+    assert order(turns, QuestionHints(trust=0.0))[0] == "meaning"
 
 
 def test_the_share_of_words_in_common():

@@ -1,4 +1,4 @@
-"""Another embedder: nothing is lost, nothing is mixed, and one command mends it."""
+"""Another embedder: nothing is lost, nothing is mixed, and one command repairs it."""
 
 import pytest
 
@@ -161,7 +161,7 @@ async def test_without_an_embedder_or_the_power_it_is_refused(stores):
             for name in ("put", "get", "list", "count", "search", "delete", "forget", "write", "lease", "finish"):
                 setattr(self, name, getattr(self.inner, name))
 
-    with pytest.raises(UsageError, match="Plain cannot exchange its vectors"):
+    with pytest.raises(UsageError, match="Plain cannot replace its vectors"):
         await Memory(Plain(), embedder=NEW).reembed()
 
 

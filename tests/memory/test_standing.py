@@ -1,4 +1,4 @@
-"""Standing preferences and instructions: what stands, what retires what, and who may say so."""
+"""Standing preferences and instructions: which are shown, which retire others, and who may give them."""
 
 from datetime import timedelta
 

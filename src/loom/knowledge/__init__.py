@@ -1,6 +1,6 @@
-"""Knowledge bases: documents cut into passages, and found again by words, by vectors and along relations.
+"""Knowledge bases: documents split into passages, searched by words, by vectors and along relations.
 
-Each name is loaded from its home when it is first asked for.
+Each name is imported from its module on first use.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Cutting a text into overlapping pieces that begin and end with a sentence where that is possible."""
+"""Splits a text into overlapping chunks that begin and end with a sentence where possible."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import NamedTuple
 from loom.errors import UsageError
 
 SIZE = 800
-"""How many characters a piece has at most, unless told otherwise."""
+"""Default maximum characters of a chunk."""
 OVERLAP = 120
-"""How many characters of a piece are repeated in the next one at most."""
+"""Default maximum characters of a chunk that the next one repeats."""
 
-# The last sign of a run is enough to begin with: a run without a space behind it is walked once.
+# Only the last sign of a run is matched, so that a run without a space behind it is walked once.
 _SENTENCE_END = re.compile(r"[.!?\u2026][\"'\u2019\u201d)\]]*+\s+|[\u3002\uff01\uff1f]+\s*|\n\s*\n\s*")
 
 
@@ -25,9 +25,9 @@ class Span(NamedTuple):
 
 
 def chunks(text: str, *, size: int = SIZE, overlap: int = OVERLAP) -> list[Span]:
-    """Where the pieces of a text lie: every character that is no space is in one, in order, none over `size`."""
+    """The spans of the chunks of a text, in order: they cover every non-space character, none is longer than `size`."""
     if not 0 <= overlap < size:
-        raise UsageError(f"pieces of {size} characters cannot overlap by {overlap}; give 0 <= overlap < size")
+        raise UsageError(f"chunks of {size} characters cannot overlap by {overlap}; give 0 <= overlap < size")
     units = _units(text, size)
     found: list[Span] = []
     first = 0
@@ -44,7 +44,7 @@ def chunks(text: str, *, size: int = SIZE, overlap: int = OVERLAP) -> list[Span]
 
 
 def sentences(text: str) -> list[Span]:
-    """Where the sentences of a text lie, without the spaces around them."""
+    """The spans of the sentences of a text, without the spaces around them."""
     return [span for start, end in _cuts(text) if (span := _trimmed(text, start, end)) is not None]
 
 
@@ -54,7 +54,7 @@ def _cuts(text: str) -> list[Span]:
 
 
 def _units(text: str, size: int) -> list[Span]:
-    """Sentences, and the parts of those that are too long for one piece."""
+    """Sentences, and parts of those that are too long for one chunk."""
     units: list[Span] = []
     for start, end in _cuts(text):
         at = start
@@ -68,7 +68,7 @@ def _units(text: str, size: int) -> list[Span]:
 
 
 def _next_start(units: list[Span], first: int, last: int, size: int, overlap: int) -> int:
-    """The unit that the next piece begins with: some of this one again, as long as the next unit still fits."""
+    """The unit that the next chunk begins with: it repeats some of this one, if the next unit still fits."""
     start = last + 1
     while (
         start - 1 > first

@@ -1,4 +1,4 @@
-"""Documents and their passages: what was added, what changed, and what a passage is called."""
+"""Documents and their passages: the corpus of a knowledge base, with change detection and passage ids."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from loom.protocols.knowledge_base import Document
 
 _T = TypeVar("_T")
 _SHARE = 50
-"""Of so many passages one has a word, and a look at it takes as long as two characters."""
+"""Divisor of the search cost: few passages contain a given word, and each costs about two characters."""
 
 
 def chars_of(documents: Iterable[Document]) -> int:
-    """How many characters documents have."""
+    """The number of characters of documents."""
     return sum(len(document.text) for document in documents if isinstance(document, Document))  # pyright: ignore[reportUnnecessaryIsInstance]
 
 
 @dataclass(frozen=True, slots=True)
 class KnowledgeItem:
-    """One piece of knowledge, in short: `document()` is the same as a Document."""
+    """One piece of knowledge in short form; `document()` converts it to a Document."""
 
     id: str
     content: str
@@ -46,7 +46,7 @@ class KnowledgeItem:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A document that is new or changed, and the passages it will have."""
+    """A new or changed document with its passages."""
 
     document: Document
     fingerprint: str
@@ -68,7 +68,7 @@ class Corpus:
         self._guard = Lock()
 
     async def work(self, chars: int, work: Callable[[], _T]) -> _T:
-        """Do something with the corpus that nobody else may disturb: much of it, or behind others, in a thread."""
+        """Run work with exclusive access to the corpus: in a thread if it is long, or if the lock is taken."""
         if chars > ON_LOOP or not self._guard.acquire(blocking=False):
             return await to_thread.run_sync(self.alone, work)
         try:
@@ -77,16 +77,16 @@ class Corpus:
             self._guard.release()
 
     def alone(self, work: Callable[[], _T]) -> _T:
-        """The same for callers that have no event loop."""
+        """The same for callers without an event loop."""
         with self._guard:
             return work()
 
     def size(self, document_ids: Iterable[str]) -> int:
-        """How many characters documents have at the most."""
+        """The maximum number of characters of documents."""
         return self._size * sum(len(self.ids_of(id)) for id in document_ids)
 
     def cost(self, query: str) -> int:
-        """How much work a search is, in characters of text that take as long: a look at every passage for each word."""
+        """The cost of a search, in characters of text that take as long: each word is looked up in every passage."""
         return len(query) * len(self.passages) // _SHARE
 
     def __len__(self) -> int:
@@ -96,7 +96,7 @@ class Corpus:
         return document_id in self._documents
 
     def drafts(self, documents: Iterable[Document]) -> list[Draft]:
-        """What would change if these were added; of two under one id, the later counts."""
+        """The new and changed documents among these; of two with one id, the later counts."""
         latest: dict[str, Document] = {}
         for document in documents:
             if not isinstance(document, Document):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -111,11 +111,11 @@ class Corpus:
         return found
 
     def put(self, draft: Draft) -> tuple[str, ...]:
-        """Take a draft in; returns the ids of passages that are gone."""
+        """Add a draft; returns the ids of passages that no longer exist."""
         return self.restore(draft.document.id, draft.fingerprint, draft.passages)
 
     def restore(self, document_id: str, fingerprint: str, passages: Sequence[Passage]) -> tuple[str, ...]:
-        """Take the passages of a document in; returns the ids of passages that are gone."""
+        """Set the passages of a document; returns the ids of passages that no longer exist."""
         old = self.remove(document_id)
         for passage in passages:
             self.passages[passage.id] = passage
@@ -125,7 +125,7 @@ class Corpus:
         return tuple(id for id in old if id not in self.passages)
 
     def item(self, id: str) -> KnowledgeItem | None:
-        """A document with all of its text, or a passage; between passages, blanks may differ from those given."""
+        """A document with all of its text, or a passage; blanks between passages may differ from the original."""
         ids = self._documents.get(id) or ((id,) if id in self.passages else ())
         if not ids:
             return None
@@ -134,7 +134,7 @@ class Corpus:
         return KnowledgeItem(id=id, content=content, source=first.source, metadata=first.attributes)
 
     def remove(self, document_id: str) -> tuple[str, ...]:
-        """Take a document out; returns the ids its passages had."""
+        """Remove a document; returns the ids of its passages."""
         ids = self._documents.pop(document_id, ())
         self._fingerprints.pop(document_id, None)
         for id in ids:
@@ -164,7 +164,7 @@ class Corpus:
 
 
 def check_document(document: Document) -> None:
-    """Refuse a document that is too long, or has a source or attributes that are."""
+    """Raise UsageError if a document, its source or its attributes are too long."""
     what = f"document {document.id!r}"
     check_length(document.text, what, MAX_DOCUMENT, "split it")
     check_length(document.source, f"the source of {what}", MAX_VALUE, "name it in fewer words")
@@ -172,7 +172,7 @@ def check_document(document: Document) -> None:
 
 
 def _joined(passages: Sequence[Passage]) -> str:
-    """The text of passages that follow each other, what two of them share once."""
+    """The text of consecutive passages, with their overlaps once."""
     pieces, end = [passages[0].text], passages[0].end
     for passage in passages[1:]:
         gap = passage.start - end
@@ -183,12 +183,12 @@ def _joined(passages: Sequence[Passage]) -> str:
 
 
 def check_search(query: str, limit: int) -> None:
-    """Refuse a search that cannot be meant."""
+    """Raise UsageError for an invalid query or limit."""
     if not isinstance(query, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UsageError(f"the query is {query!r}, a {type(query).__name__}; give text")
     check_length(query, "the query", MAX_QUERY, "ask in fewer words")
     if limit < 1:
-        raise UsageError(f"limit={limit} asks for nothing; give 1 or more")
+        raise UsageError(f"limit must be at least 1; got {limit}")
 
 
 def _passage_id(document_id: str, place: int) -> str:
@@ -199,7 +199,7 @@ def _passage_id(document_id: str, place: int) -> str:
 
 
 def _fingerprint(document: Document, size: int, overlap: int) -> str:
-    """A digest of all that a hit shows of a document, and of how it is cut."""
+    """A digest of everything that a hit shows of a document, and of how it is split."""
     provenance: Provenance = document.provenance
     parts: Sequence[object] = (
         document.text,

@@ -1,15 +1,13 @@
-"""A knowledge base that follows relations: by vectors, along the graph, or both."""
+"""GraphKnowledgeBase: finds passages along relations between entities, by vectors, or both."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from hashlib import blake2b
 from typing import TypeAlias, get_args
-
-from anyio import Lock
 
 from loom.core.checks import check_share
 from loom.core.filter import Filter, Where, as_filter
@@ -19,9 +17,9 @@ from loom.errors import UsageError
 from loom.knowledge.chunk import OVERLAP, SIZE
 from loom.knowledge.document import Corpus, Draft, KnowledgeItem, chars_of, check_search
 from loom.knowledge.in_memory import InMemoryKnowledgeBase
-from loom.knowledge.items import AddedItem, AnswersInItems, Waiting
+from loom.knowledge.items import AddedItem, QueuesItems
 from loom.knowledge.network import Network, passages_near
-from loom.knowledge.relations import Found, Relation, relation, relations_in
+from loom.knowledge.relations import Relation, RelationMatch, relation, relations_in
 from loom.knowledge.service import GraphRagService, ask_service
 from loom.knowledge.vector import VectorKnowledgeBase
 from loom.protocols.embedder import Embedder
@@ -32,14 +30,14 @@ Triple: TypeAlias = tuple[str, str, str]
 _MODES = get_args(SearchMode)
 _POOL = 200
 _MOST_NAMED = 16
-"""Entities of a query that are followed: a question names a few, and each one leads through the whole graph."""
-# Each relation on the way halves what a passage is worth.
+"""Entities of a query that are followed: a question names a few, and each one walks the whole graph."""
 _DECAY = 0.5
+"""Each relation on the way halves the score of a passage."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """One search, as asked."""
+    """The parameters of one search."""
 
     query: str
     mode: SearchMode
@@ -52,24 +50,22 @@ class _Question:
         _check(self.mode, self.max_hops)
 
     def best(self, hits: Iterable[Hit]) -> tuple[Hit, ...]:
-        """The best of the hits that fit."""
+        """The best of the hits that match the filter."""
         fitting = [hit for hit in hits if self.where is None or self.where.matches(hit.item)]
         return tuple(sorted(fitting, key=rank_key)[: self.limit])
 
 
-class GraphKnowledgeBase(AnswersInItems):
-    """Keeps documents with the entities and relations they state, and finds passages along them.
+class GraphKnowledgeBase(QueuesItems):
+    """Holds documents with the entities and relations they state, and finds passages along them.
 
-    Documents are read by simple rules ("X uses Y", names in one sentence); facts are taken as they are.
-    Mode `graph` finds the passages that mention what the query names, or something at most `max_hops`
-    relations away; `vector` follows no relation; `hybrid` adds both up. Vectors need `embedding_provider`
-    and `vector_store`, where the documents are kept then; without them `hybrid` compares words, and
-    documents are kept in memory. Given a `graph_rag_service`, every search is answered by it, and
-    documents are added there.
+    Relations are extracted by simple rules ("X uses Y", names in one sentence); facts are used as they are. Mode
+    `graph` finds the passages that mention what the query names, or something at most `max_hops` relations away;
+    `vector` follows no relation; `hybrid` adds both scores. Vectors need `embedding_provider` and `vector_store`, which
+    then holds the documents; without them `hybrid` compares words, and documents are held in memory. With a
+    `graph_rag_service`, that service answers every search, and documents are added there.
     """
 
-    __slots__ = ("_base", "_graph_weight", "_lock", "_max_hops", "_mode", "_network", "_service",
-                 "_vector_weight", "_waiting")  # fmt: skip
+    __slots__ = ("_base", "_graph_weight", "_max_hops", "_mode", "_network", "_service", "_vector_weight")
 
     def __init__(
         self,
@@ -90,6 +86,7 @@ class GraphKnowledgeBase(AnswersInItems):
         check_share(graph_weight, "graph_weight")
         if (embedding_provider is None) != (vector_store is None):
             raise UsageError("embedding_provider and vector_store belong together; give both or neither")
+        super().__init__(name)
         self._service, self._max_hops = graph_rag_service, max_hops
         self._mode: SearchMode = search_mode
         self._vector_weight, self._graph_weight = vector_weight, graph_weight
@@ -102,12 +99,10 @@ class GraphKnowledgeBase(AnswersInItems):
                 chunk_size=chunk_size, chunk_overlap=chunk_overlap,
             )  # fmt: skip
         self._network = Network()
-        self._waiting = Waiting(f"the knowledge base {name!r}")
-        self._lock = Lock()
 
     @property
     def corpus(self) -> Corpus:
-        """The documents and passages it holds, as of its last call."""
+        """The documents and their passages, as of the last call."""
         return self._base.corpus
 
     @property
@@ -116,14 +111,9 @@ class GraphKnowledgeBase(AnswersInItems):
         return self._network.relations()
 
     def add_item(self, item: KnowledgeItem) -> AddedItem:
-        """Add one piece of knowledge: now if it is awaited, else before the next search, or with flush()."""
+        """Add one item: now if it is awaited, else before the next search, or with flush()."""
         self._check_own("add documents to")
-        return self._waiting.take(item, self.add)
-
-    async def flush(self) -> int:
-        """Add the items that wait; returns how many were new or changed. If it fails, they wait on."""
-        async with self._lock:
-            return await self._flush()
+        return super().add_item(item)
 
     async def add(self, *documents: Document) -> int:
         """Add documents, all or none; returns how many were new or changed."""
@@ -134,7 +124,7 @@ class GraphKnowledgeBase(AnswersInItems):
         return await self._add([_stated(fact) for fact in facts])
 
     async def remove(self, *document_ids: str) -> int:
-        """Remove documents and the relations that only they stated; returns how many were there."""
+        """Remove documents and the relations that only they state; returns how many existed."""
         self._check_own("remove documents from")
         async with self._lock:
             await self._flush()
@@ -144,7 +134,7 @@ class GraphKnowledgeBase(AnswersInItems):
             return removed
 
     async def search(self, query: str, *, limit: int = 5, where: Where | None = None) -> tuple[Hit, ...]:
-        """The best passages, best first, in the mode this knowledge base was made with."""
+        """The best passages, in the mode of this knowledge base."""
         return await self._answer(_Question(query, self._mode, self._max_hops, limit, as_filter(where)))
 
     async def search_graph(
@@ -159,11 +149,8 @@ class GraphKnowledgeBase(AnswersInItems):
             await self._flush()
             return await self._write(stated)
 
-    async def _flush(self) -> int:
-        waiting = self._waiting.documents()
-        added = await self._write([(document, None) for document in waiting]) if waiting else 0
-        self._waiting.done(waiting)
-        return added
+    async def _write_documents(self, documents: Sequence[Document]) -> int:
+        return await self._write([(document, None) for document in documents])
 
     async def _write(self, stated: list[tuple[Document, Relation | None]]) -> int:
         await self._follow()
@@ -177,11 +164,11 @@ class GraphKnowledgeBase(AnswersInItems):
             added = await self._base.add_noted(changed, memos)
         else:
             added = await self._base.add(*changed)
-        await corpus.work(chars, lambda: self._take(drafts, facts))
+        await corpus.work(chars, lambda: self._index(drafts, facts))
         return added
 
     async def _follow(self) -> None:
-        """Put what other bases wrote to the same store into the graph."""
+        """Add to the graph what other bases wrote to the same store."""
         if not isinstance(self._base, VectorKnowledgeBase):
             return
         shared = self._base.shared
@@ -197,32 +184,26 @@ class GraphKnowledgeBase(AnswersInItems):
                 self._network.remove(id)
             else:
                 memo = memos.get(id)
-                fact = Relation(*json.loads(memo)) if memo else None
-                self._network.put(id, Found((fact,), ()) if fact is not None else relations_in(item.content))
+                self._network.put(id, _relations(item.content, Relation(*json.loads(memo)) if memo else None))
 
-    async def _looked_up(self) -> Corpus:
+    async def _current_corpus(self) -> Corpus:
         self._check_own("ask")
-        if self._waiting:
+        if self._queue:
             await self.flush()
         await self._follow()
         return self._base.corpus
 
-    def _take(self, drafts: Iterable[Draft], facts: Mapping[str, Relation]) -> None:
-        """Put what documents relate into the graph."""
+    def _index(self, drafts: Iterable[Draft], facts: Mapping[str, Relation]) -> None:
+        """Add the relations of documents to the graph."""
         for draft in drafts:
-            fact = facts.get(draft.document.id)
-            found = Found((fact,), ()) if fact is not None else relations_in(draft.document.text)
-            self._network.put(draft.document.id, found)
+            self._network.put(draft.document.id, _relations(draft.document.text, facts.get(draft.document.id)))
 
     async def _answer(self, asked: _Question) -> tuple[Hit, ...]:
         if self._service is not None:
             return await self._by_service(self._service, asked)
-        if self._waiting:
-            await self.flush()
-        await self._follow()
+        corpus = await self._current_corpus()
         if asked.mode == "vector":
             return await self._by_vector(asked)
-        corpus = self._base.corpus
         near = await corpus.work(corpus.cost(asked.query), lambda: self._by_graph(asked))
         if asked.mode == "graph":
             return asked.best(
@@ -245,15 +226,15 @@ class GraphKnowledgeBase(AnswersInItems):
         return await self._base.search_weighted(asked.query, limit=asked.limit, where=asked.where, words_weight=0.0)
 
     def _by_graph(self, asked: _Question) -> dict[str, float]:
-        """How near each passage is to what the query names, from 0 to 1; those out of reach are left out."""
-        having = cache(self._base.corpus.index.having)  # what is near one entity is often near the next
+        """How near each passage is to the entities of the query, from 0 to 1; those out of reach are left out."""
+        having = cache(self._base.corpus.index.having)  # entities near one are often near the next one too
         named = self._network.named_in(asked.query)[:_MOST_NAMED]
         return passages_near(self._passages_around(entity, asked.max_hops, having) for entity in named)
 
     def _passages_around(self, entity: str, max_hops: int, having: Callable[[str], list[str]]) -> dict[str, float]:
         near: dict[str, float] = {}
         for other, hops in sorted(self._network.reach(entity, max_hops).items(), key=lambda pair: -pair[1]):
-            # The nearest come last, so that a passage is worth what its nearest entity makes it.
+            # The nearest come last, so that a passage gets the score of its nearest entity.
             near.update(dict.fromkeys(having(other), _DECAY**hops))
         return near
 
@@ -279,9 +260,14 @@ class GraphKnowledgeBase(AnswersInItems):
 
 def _check(mode: SearchMode, max_hops: int) -> None:
     if mode not in _MODES:
-        raise UsageError(f"there is no search mode {mode!r}; use one of {', '.join(_MODES)}")
+        raise UsageError(f"mode={mode!r} is not a search mode; use one of {', '.join(_MODES)}")
     if max_hops < 0:
-        raise UsageError(f"max_hops={max_hops} goes nowhere; give 0 or more")
+        raise UsageError(f"max_hops={max_hops} is negative; give 0 or more")
+
+
+def _relations(text: str, fact: Relation | None) -> RelationMatch:
+    """The relation of a document that is a fact, or those that the rules find in its text."""
+    return RelationMatch((fact,), ()) if fact is not None else relations_in(text)
 
 
 def _stated(fact: Fact | Triple) -> tuple[Document, Relation | None]:

@@ -1,4 +1,4 @@
-"""A knowledge base that finds passages by their words, with nothing else to install or to run."""
+"""InMemoryKnowledgeBase: finds passages by words, without a store or an embedder."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from loom.protocols.knowledge_base import Document
 
 
 class InMemoryKnowledgeBase(AnswersInItems):
-    """Keeps documents in memory and ranks their passages by BM25 over stems.
+    """Holds documents in memory and ranks their passages by BM25 over stems.
 
-    A hit's score is the share, from 0 to 1, of what a perfect match would have; `why` holds the BM25 itself.
+    The score of a hit is its BM25 divided by that of a perfect match, from 0 to 1; `why` has the BM25 itself.
     """
 
     __slots__ = ("_corpus",)
@@ -23,11 +23,11 @@ class InMemoryKnowledgeBase(AnswersInItems):
 
     @property
     def corpus(self) -> Corpus:
-        """The documents and passages it holds."""
+        """The documents and their passages."""
         return self._corpus
 
     def add_item(self, item: KnowledgeItem) -> AddedItem:
-        """Add one piece of knowledge, at once; what is returned is true if it was new or changed, awaited or not."""
+        """Add one item at once; the result is true if it was new or changed, awaited or not."""
         return AddedItem(result=self._corpus.alone(lambda: self._add((item.document(),))) == 1)
 
     async def add(self, *documents: Document) -> int:
@@ -35,11 +35,11 @@ class InMemoryKnowledgeBase(AnswersInItems):
         return await self._corpus.work(chars_of(documents), lambda: self._add(documents))
 
     async def remove(self, *document_ids: str) -> int:
-        """Remove documents; returns how many were there."""
+        """Remove documents; returns how many existed."""
         return await self._corpus.work(self._corpus.size(document_ids), lambda: self._remove(document_ids))
 
     async def search(self, query: str, *, limit: int = 5, where: Where | None = None) -> tuple[Hit, ...]:
-        """The passages that share the most telling words with the query, best first."""
+        """The best passages by words, best first."""
         check_search(query, limit)
         wanted = as_filter(where)
         return await self._corpus.work(self._corpus.cost(query), lambda: self._found(query, limit, wanted))
@@ -54,10 +54,10 @@ class InMemoryKnowledgeBase(AnswersInItems):
         return tuple(sorted(hits, key=rank_key)[:limit])
 
     def _remove(self, document_ids: tuple[str, ...]) -> int:
-        there = [id for id in dict.fromkeys(document_ids) if id in self._corpus]
-        for id in there:
+        known = [id for id in dict.fromkeys(document_ids) if id in self._corpus]
+        for id in known:
             self._corpus.remove(id)
-        return len(there)
+        return len(known)
 
     def _add(self, documents: tuple[Document, ...]) -> int:
         drafts = self._corpus.drafts(documents)
@@ -65,5 +65,5 @@ class InMemoryKnowledgeBase(AnswersInItems):
             self._corpus.put(draft)
         return len(drafts)
 
-    async def _looked_up(self) -> Corpus:
+    async def _current_corpus(self) -> Corpus:
         return self._corpus

@@ -1,10 +1,13 @@
-"""Adding one piece of knowledge without waiting for it, and asking for pieces by query or by id."""
+"""Knowledge items: add one without awaiting it, query them, or get one by id."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from typing import Any, Protocol
 from warnings import warn
+
+from anyio import Lock
 
 from loom.core.filter import Where
 from loom.core.hit import Hit, Passage
@@ -14,17 +17,16 @@ from loom.protocols.knowledge_base import Document
 
 
 class AddedItem:
-    """What add_item() returns. It need not be awaited: what waits is added before the next search.
+    """The result of add_item(). It need not be awaited: queued items are added before the next search.
 
-    Awaited, it is whether the item was new or changed, or True if a search has added it by then; an error of the
+    Awaited, it is whether the item was new or changed, or True if a search has added it already; an error of the
     embedder is raised here.
     """
 
     __slots__ = ("_add", "_result")
 
     def __init__(self, *, result: bool | None = None, add: Callable[[], Awaitable[bool]] | None = None) -> None:
-        self._result = result
-        self._add = add
+        self._result, self._add = result, add
 
     def __await__(self) -> Generator[Any, Any, bool]:
         return self._wait().__await__()
@@ -36,21 +38,21 @@ class AddedItem:
 
     def __bool__(self) -> bool:
         if self._result is None:
-            raise UsageError("whether the item is new is not known yet; write `await kb.add_item(...)`")
+            raise UsageError("the item was not added yet; write `await kb.add_item(...)`")
         return self._result
 
 
-class Waiting:
-    """The items that add_item() took and that are not in the base yet; of two under one id, the later."""
+class ItemQueue:
+    """Items that were given to add_item() and are not in the base yet; of two with one id, the later."""
 
-    __slots__ = ("_documents", "_who")
+    __slots__ = ("_base", "_documents")
 
-    def __init__(self, who: str) -> None:
+    def __init__(self, base: str) -> None:
         self._documents: dict[str, Document] = {}
-        self._who = who
+        self._base = base
 
-    def take(self, item: KnowledgeItem, add: Callable[[Document], Awaitable[int]]) -> AddedItem:
-        """Check an item now, and let it wait; `add` is for one who awaits it."""
+    def put(self, item: KnowledgeItem, add: Callable[[Document], Awaitable[int]]) -> AddedItem:
+        """Check an item now, and queue it; `add` runs if the caller awaits the result."""
         document = item.document()
         check_document(document)
         self._documents[document.id] = document
@@ -58,18 +60,18 @@ class Waiting:
         async def added() -> bool:
             if self._documents.get(document.id) is not document:
                 return True  # a search, or a later item of this id, was faster
-            # Whoever awaits is told of a failure, so that it does not have to wait for the next search too.
+            # A failure is raised to the caller, so the item must not stay queued and fail the next search too.
             del self._documents[document.id]
             return await add(document) == 1
 
         return AddedItem(add=added)
 
     def documents(self) -> tuple[Document, ...]:
-        """What waits, in the order it came."""
+        """The queued documents, in order."""
         return tuple(self._documents.values())
 
     def done(self, documents: Sequence[Document]) -> None:
-        """These are in the base now."""
+        """Remove documents that are in the base now."""
         for document in documents:
             if self._documents.get(document.id) is document:
                 del self._documents[document.id]
@@ -79,8 +81,8 @@ class Waiting:
 
     def __del__(self) -> None:
         if self._documents:
-            what = f"{len(self._documents)} item(s) of {self._who} were never added"
-            warn(f"{what}; await kb.flush() before it goes away", RuntimeWarning, stacklevel=2)
+            what = f"{len(self._documents)} item(s) of {self._base} were never added"
+            warn(f"{what}; await kb.flush() before the knowledge base is dropped", RuntimeWarning, stacklevel=2)
 
 
 class _Searches(Protocol):
@@ -89,7 +91,7 @@ class _Searches(Protocol):
 
     async def search(self, query: str, *, limit: int = 5, where: Where | None = None) -> tuple[Hit, ...]: ...
 
-    async def _looked_up(self) -> Corpus: ...
+    async def _current_corpus(self) -> Corpus: ...
 
 
 class AnswersInItems:
@@ -97,23 +99,51 @@ class AnswersInItems:
 
     __slots__ = ()
 
-    async def query(
-        self: _Searches,
-        query: str,
-        limit: int = 5,
-        filters: Where | None = None,
-    ) -> list[KnowledgeItem]:
-        """The best pieces of knowledge, best first, each with its relevance.
+    async def query(self: _Searches, query: str, limit: int = 5, filters: Where | None = None) -> list[KnowledgeItem]:
+        """The best items, each with its relevance.
 
-        A document of one passage has its own id; of a longer one, each passage has an id that get_by_id() knows, too.
+        A document of one passage keeps its id; each passage of a longer one has its own id, which get_by_id() accepts.
         """
         hits = await self.search(query, limit=limit, where=filters)
         return [_item(hit.item, hit.score, self.corpus) for hit in hits if isinstance(hit.item, Passage)]
 
     async def get_by_id(self: _Searches, id: str) -> KnowledgeItem | None:
-        """The document, or the passage, with this id; None where there is none."""
-        corpus = await self._looked_up()
+        """The document or passage with this id, or None."""
+        corpus = await self._current_corpus()
         return await corpus.work(0, lambda: corpus.item(id))
+
+
+class QueuesItems(AnswersInItems, ABC):
+    """add_item() and flush() for a knowledge base that adds documents asynchronously."""
+
+    __slots__ = ("_lock", "_queue")
+
+    def __init__(self, name: str) -> None:
+        self._queue = ItemQueue(f"the knowledge base {name!r}")
+        self._lock = Lock()
+
+    @abstractmethod
+    async def add(self, *documents: Document) -> int:
+        """Add documents, all or none; returns how many were new or changed."""
+
+    @abstractmethod
+    async def _write_documents(self, documents: Sequence[Document]) -> int:
+        """Add documents while the lock is held."""
+
+    def add_item(self, item: KnowledgeItem) -> AddedItem:
+        """Add one item: now if it is awaited, else before the next search, or with flush()."""
+        return self._queue.put(item, self.add)
+
+    async def flush(self) -> int:
+        """Add the queued items; returns how many were new or changed. If it fails, they stay queued."""
+        async with self._lock:
+            return await self._flush()
+
+    async def _flush(self) -> int:
+        queued = self._queue.documents()
+        added = await self._write_documents(queued) if queued else 0
+        self._queue.done(queued)
+        return added
 
 
 def _item(passage: Passage, relevance: float, corpus: Corpus) -> KnowledgeItem:

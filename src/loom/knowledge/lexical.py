@@ -1,4 +1,4 @@
-"""Finding passages by their words: BM25 over an index that grows and shrinks."""
+"""An incremental BM25 index over passages."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from math import log
 
 from loom.core.words import query_terms, terms
 
+# The usual constants of BM25, k1 and b.
 _SATURATION = 1.2
 _LENGTH_SHARE = 0.75
 
@@ -32,7 +33,7 @@ class LexicalIndex:
             self._postings.setdefault(stem, {})[id] = count
 
     def remove(self, id: str) -> None:
-        """Take a text out again."""
+        """Remove a text from the index."""
         self._total -= self._lengths.pop(id)
         for stem in set(self._stems.pop(id).split()):
             posting = self._postings[stem]
@@ -53,11 +54,11 @@ class LexicalIndex:
         return found
 
     def ceiling(self, query: str) -> float:
-        """What no text can score for this query: words that no text has count too, so few shared words stay few."""
+        """The upper limit of BM25 for this query. Words that no text contains count too, so they lower every share."""
         return sum(self._rarity(stem) for stem in query_terms(query)) * (_SATURATION + 1)
 
     def having(self, phrase: str) -> list[str]:
-        """The ids of the texts with these stems side by side, in order."""
+        """The ids of the texts that contain these stems in sequence, sorted."""
         stems = phrase.split()
         postings = [self._postings.get(stem, {}) for stem in stems]
         if not postings:

@@ -1,4 +1,4 @@
-"""Documents from files: one text, one Markdown file by its headings, or all files of a folder."""
+"""Loads documents from files: a text, a Markdown file by its headings, or all files of a folder."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from loom.errors import UsageError
 from loom.knowledge.markdown import parts_of
 from loom.protocols.knowledge_base import Document
 
-Progress: TypeAlias = Callable[[int, int], None]
-"""Is told how many files are read, and of how many."""
+LoadProgress: TypeAlias = Callable[[int, int], None]
+"""Called with how many files are read, and the total."""
 
 TEXTS: tuple[str, ...] = ("**/*.md", "**/*.markdown", "**/*.txt", "**/*.rst")
-"""The files of a folder that are read, unless a pattern says otherwise."""
+"""The default patterns of load_folder()."""
 
 _MARKDOWN = frozenset({".md", ".markdown"})
 _BYTES_A_CHARACTER = 4
@@ -32,24 +32,24 @@ _BETWEEN = " > "
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What files gave: documents for a knowledge base, and which files gave none and why."""
+    """The documents of files, and notes on files that were left out."""
 
     documents: tuple[Document, ...]
     notes: tuple[str, ...] = ()
 
 
 async def load_file(path: str | PathLike[str], *, trusted: bool = False) -> Loaded:
-    """The documents of one file: of Markdown, one for each section, with its headings as the attribute `heading`.
+    """The documents of one file: one per section of Markdown, with its headings as the attribute `heading`.
 
-    `trusted` is for texts of your own: only they may be taken as instructions. A file that cannot be read gives no
-    document and a note.
+    `trusted` is for your own texts: only those may be followed as instructions. A file that cannot be read gives a note
+    instead of a document.
 
     Raises:
-        UsageError: there is no such file.
+        UsageError: the file does not exist.
     """
     file = Path(path)
     if not await to_thread.run_sync(file.is_file):
-        raise UsageError(f"there is no file {file}; give the path of a text file, or use load_folder()")
+        raise UsageError(f"{file} is not a file; give the path of a text file, or use load_folder()")
     return await to_thread.run_sync(_read, file, file.name, trusted)
 
 
@@ -58,17 +58,16 @@ async def load_folder(
     *,
     pattern: str | Sequence[str] = TEXTS,
     trusted: bool = False,
-    progress: Progress | bool = False,
+    progress: LoadProgress | bool = False,
 ) -> Loaded:
-    """The documents of all files in a folder that fit a pattern, in the order of their paths.
+    """The documents of all files in a folder that match a pattern, ordered by path.
 
-    Ids are paths inside the folder, so that loading it again changes what was edited and adds nothing twice. Hidden
-    files and folders are left out. A file that cannot be read, is not UTF-8, is too long or leads out of the folder is
-    named in `notes`, and the others are read. `progress` is told how many files are done, and of how many; True shows a
-    bar in a terminal.
+    Ids are paths inside the folder, so loading it again updates edited files and adds nothing twice. Hidden files and
+    folders are left out. A file that cannot be read, is not UTF-8, is too long or leads out of the folder is named in
+    `notes`. `progress` is called with how many files are done, and the total; True shows a bar in a terminal.
 
     Raises:
-        UsageError: there is no such folder, or a pattern leads out of it.
+        UsageError: the folder does not exist, or a pattern leads out of it.
     """
     folder = Path(path)
     files = await to_thread.run_sync(_files, folder, _patterns(pattern))
@@ -76,7 +75,7 @@ async def load_folder(
     notes: list[str] = []
     left = MAX_FOLDER
     if len(files) > MAX_FILES:
-        notes.append(f"{folder} has {len(files):,} files; the first {MAX_FILES:,} were read: load the rest apart")
+        notes.append(f"{folder} has {len(files):,} files; the first {MAX_FILES:,} were read: load the rest separately")
         files = files[:MAX_FILES]
     with _shown_to(progress) as tell:
         for number, file in enumerate(files, 1):
@@ -93,12 +92,12 @@ async def load_folder(
 
 
 @contextmanager
-def _shown_to(progress: Progress | bool) -> Generator[Progress]:
-    """Whom to tell how far it is: a caller, a bar, or nobody."""
+def _shown_to(progress: LoadProgress | bool) -> Generator[LoadProgress]:
+    """The progress callback: the caller's, a bar's, or none."""
     if progress is not True:
         yield progress or (lambda _done, _all: None)
         return
-    from rich.console import Console  # noqa: PLC0415  (only who wants a bar waits for it)
+    from rich.console import Console  # noqa: PLC0415  (slow to import, and needed for a bar only)
     from rich.progress import Progress as Bar  # noqa: PLC0415
 
     console = Console(stderr=True)
@@ -118,7 +117,7 @@ def _patterns(pattern: str | Sequence[str]) -> tuple[str, ...]:
 
 def _files(folder: Path, patterns: tuple[str, ...]) -> list[Path]:
     if not folder.is_dir():
-        raise UsageError(f"there is no folder {folder}; give the path of one, or use load_file()")
+        raise UsageError(f"{folder} is not a folder; give the path of one, or use load_file()")
     found = {file for pattern in patterns for file in folder.glob(pattern) if not _is_hidden(file.relative_to(folder))}
     return sorted(file for file in found if file.is_file())
 
@@ -172,7 +171,7 @@ def _documents(file: Path, name: str, text: str, provenance: Provenance) -> Iter
 
 
 def _shown(file: Path) -> str:
-    """A path as text, also where its bytes are none."""
+    """A path as text, even if its bytes are not UTF-8."""
     return str(file).encode("utf-8", "backslashreplace").decode()
 
 

@@ -1,4 +1,4 @@
-"""Markdown cut at its headings: each section with the headings that it stands under."""
+"""Splits Markdown at its headings: each section with the headings above it."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ _FRONT = "---"
 _INDENTED = 4
 
 
-class Part(NamedTuple):
-    """A section of a text: the headings above it, outermost first, its own included, and its text with that heading."""
+class MarkdownSection(NamedTuple):
+    """A section: its headings, outermost first, its own included, and its text with its own heading."""
 
     headings: tuple[str, ...]
     text: str
 
 
-def parts_of(text: str) -> list[Part]:
-    """The sections of a Markdown text that hold something, in order; what stands before the first has no heading.
+def parts_of(text: str) -> list[MarkdownSection]:
+    """The non-empty sections of a Markdown text, in order; text before the first heading has no headings.
 
-    Lines in fenced code are no headings. A heading that has nothing but sections under it is named by those.
+    Lines in fenced code are not headings. A heading that contains only sections appears in their headings.
     """
-    found: list[Part] = []
+    found: list[MarkdownSection] = []
     headings: list[str] = []
     lines: list[str] = []
     levels: list[int] = []
@@ -41,14 +41,14 @@ def parts_of(text: str) -> list[Part]:
     return found
 
 
-def _close(found: list[Part], headings: list[str], lines: list[str], *, is_leaf: bool) -> None:
+def _close(found: list[MarkdownSection], headings: list[str], lines: list[str], *, is_leaf: bool) -> None:
     body = lines[1:] if headings and not is_leaf else lines
     if any(line.strip() for line in body):
-        found.append(Part(tuple(headings), "\n".join(lines).strip()))
+        found.append(MarkdownSection(tuple(headings), "\n".join(lines).strip()))
 
 
 def _marked(text: str) -> Iterator[tuple[str, int, str]]:
-    """Each line; of a heading the level, from 1, and the title."""
+    """Each line; for a heading also its level, from 1, and its title."""
     lines = text.splitlines()
     at, fence = _front_matter(lines), ""
     yield from ((line, 0, "") for line in lines[:at])
@@ -73,14 +73,14 @@ def _marked(text: str) -> Iterator[tuple[str, int, str]]:
 
 
 def _front_matter(lines: list[str]) -> int:
-    """How many lines the front matter has."""
+    """The number of lines of the front matter."""
     if not lines or lines[0].rstrip() != _FRONT:
         return 0
     return next((at + 1 for at, line in enumerate(lines) if at and line.rstrip() == _FRONT), 0)
 
 
 def _fence(line: str) -> str:
-    """The signs that open or close a fenced block, if the line does."""
+    """The marks of a line that opens or closes a fenced block, or nothing."""
     stripped = line.strip()
     if not stripped.startswith(_FENCES) or _indent(line) >= _INDENTED:
         return ""
@@ -100,7 +100,7 @@ def _heading(line: str) -> tuple[int, str] | None:
 
 
 def _underline(line: str) -> int:
-    """1 or 2 for a line of = or - that makes a heading of the line above."""
+    """The level of a line of = (1) or - (2) that makes the line above a heading; else 0."""
     signs = line.strip()
     if _indent(line) >= _INDENTED or not signs or signs[0] not in "=-" or signs.strip(signs[0]):
         return 0
@@ -108,7 +108,7 @@ def _underline(line: str) -> int:
 
 
 def _is_text(line: str) -> bool:
-    """Whether a line may be a heading that is underlined: plain text, no list, quote, table or rule."""
+    """Whether a line may be an underlined heading: plain text, not a list, quote, table or rule."""
     stripped = line.strip()
     return bool(stripped) and stripped[0] not in "-*+>|=#" and _indent(line) < _INDENTED
 

@@ -1,34 +1,34 @@
-"""The graph of a corpus: which entities its documents relate, and how far one is from another."""
+"""The entity graph of a corpus: the relations that its documents state, and distances between entities."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 from loom.core.words import STOP_WORDS, stem, tokens
-from loom.knowledge.relations import Found, Relation
+from loom.knowledge.relations import Relation, RelationMatch
 
 _MAX_NAME = 6
 
 
 class Network:
-    """Entities and relations, each remembered with the documents that state it."""
+    """Entities and relations, counted by the documents that state them."""
 
     __slots__ = ("_aliases", "_documents", "_neighbours", "_nodes")
 
     def __init__(self) -> None:
-        self._documents: dict[str, Found] = {}
+        self._documents: dict[str, RelationMatch] = {}
         self._nodes: dict[str, int] = {}
         self._neighbours: dict[str, dict[str, int]] = {}
         self._aliases: dict[str, dict[str, int]] = {}
 
-    def put(self, document_id: str, found: Found) -> None:
-        """Take in what a document says, instead of what it said before."""
+    def put(self, document_id: str, found: RelationMatch) -> None:
+        """Set the relations of a document, replacing its former ones."""
         self.remove(document_id)
         self._documents[document_id] = found
         self._count(found, 1)
 
     def remove(self, document_id: str) -> None:
-        """Forget what a document said; what others say too stays."""
+        """Remove the relations of a document, except those that others state too."""
         if (found := self._documents.pop(document_id, None)) is not None:
             self._count(found, -1)
 
@@ -37,7 +37,7 @@ class Network:
         return tuple(sorted({relation for found in self._documents.values() for relation in found.relations}))
 
     def named_in(self, query: str) -> tuple[str, ...]:
-        """The entities that a query names, by the longest name that fits or by one word of a longer name."""
+        """The entities that a query names, by the longest matching name or by one word of a longer name."""
         words = tokens(query)
         stems = [stem(word) for word in words]
         named: dict[str, None] = {}
@@ -69,7 +69,7 @@ class Network:
                 return length
         return 0
 
-    def _count(self, found: Found, by: int) -> None:
+    def _count(self, found: RelationMatch, by: int) -> None:
         for name in found.names:
             _add(self._nodes, name, by)
             parts = name.split()
@@ -82,7 +82,7 @@ class Network:
 
 
 def passages_near(distances: Iterable[dict[str, float]]) -> dict[str, float]:
-    """For each passage the mean over the named entities of how near it is to each."""
+    """The nearness of each passage: the mean over the named entities."""
     total: dict[str, float] = {}
     count = 0
     for near in distances:

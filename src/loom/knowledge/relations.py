@@ -1,4 +1,4 @@
-"""Reading entities and relations out of plain text, by rule: the same text always gives the same relations."""
+"""Extracts entities and relations from plain text by rules: the same text always gives the same relations."""
 
 from __future__ import annotations
 
@@ -38,23 +38,23 @@ class Relation(NamedTuple):
     object: str
 
 
-class Found(NamedTuple):
-    """What one text says: its relations, and the keys of the names in it."""
+class RelationMatch(NamedTuple):
+    """The relations of one text, and the keys of the names in it."""
 
     relations: tuple[Relation, ...]
     names: tuple[str, ...]
 
 
 def entity_key(name: str) -> str:
-    """What an entity goes by: its stems without a leading article; empty where only stop words are left."""
+    """The key of an entity: its stems without a leading article; empty if only stop words are left."""
     words = list(dropwhile(lambda word: word.lower() in _ARTICLES, name.split()))
     if all(word.lower() in STOP_WORDS for word in words):
         return ""
     return " ".join(terms(" ".join(words)))
 
 
-def relations_in(text: str) -> Found:
-    """The relations between names, and those of the pattern "X uses Y", of each sentence."""
+def relations_in(text: str) -> RelationMatch:
+    """The relations of each sentence: between names, and those of the form "X uses Y"."""
     relations: dict[Relation, None] = {}
     names: dict[str, None] = {}
     for start, end in sentences(text):
@@ -63,11 +63,11 @@ def relations_in(text: str) -> Found:
         names.update((key, None) for first, last in spans if (key := entity_key(" ".join(words[first:last]))))
         for relation in (*_between_names(words, spans), *_by_verb(words)):
             relations[relation] = None
-    return Found(tuple(relations), tuple(names))
+    return RelationMatch(tuple(relations), tuple(names))
 
 
 def relation(subject: str, predicate: str, object: str) -> Relation | None:
-    """A relation between two different entities, or None where there are no two."""
+    """A relation between two different entities, or None if they are not two."""
     one, other = entity_key(subject), entity_key(object)
     if not one or not other or one == other:
         return None
@@ -75,7 +75,7 @@ def relation(subject: str, predicate: str, object: str) -> Relation | None:
 
 
 def _names(words: list[str]) -> Iterator[tuple[int, int]]:
-    """From and up to which word the capitalised names run."""
+    """The start and end of each capitalised name, in words."""
     at = 0
     while at < len(words):
         if not _is_name(words[at]):
@@ -94,7 +94,7 @@ def _names(words: list[str]) -> Iterator[tuple[int, int]]:
 
 
 def _is_name(word: str) -> bool:
-    # A sentence begins with a capital too; "The" and "We" are told apart from names, other first words are not.
+    # A sentence begins with a capital letter too: "The" and "We" are stop words, other first words count as names.
     return word[0].isupper() and word.lower() not in STOP_WORDS
 
 

@@ -1,4 +1,4 @@
-"""Asking a graph service of the user's own, and reading its answer as hits."""
+"""Client of an external graph RAG service: sends the query, and reads the answer as hits."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class GraphRagService(Protocol):
         self, *, query: str, top_k: int, max_hops: int, search_mode: SearchMode, rerank_enabled: bool,
         vector_weight: float, graph_weight: float,
     ) -> Any:  # fmt: skip
-        """The best results, as a mapping or something to await that gives one."""
+        """The best results, as a mapping or an awaitable of one."""
         ...
 
 
 async def ask_service(service: GraphRagService, *, mode: SearchMode, **question: Any) -> tuple[Hit, ...]:
-    """The service's results as hits, best first. What it returns is never trusted as an instruction."""
+    """The service's results as hits, best first. They are never trusted as instructions."""
     call = partial(service.search, search_mode=mode, rerank_enabled=True, **question)
     try:
         answer = call() if iscoroutinefunction(service.search) else await to_thread.run_sync(call)
@@ -59,7 +59,7 @@ def _hit(row: Any, place: int, mode: SearchMode) -> Hit:
     metadata = fields.get("metadata")
     score = fields.get("score", fields.get("relevance"))
     try:
-        # Without a score the order of the answer is all there is to go by.
+        # Without a score, the order of the answer decides.
         value = 1.0 / (place + 1) if score is None else float(score)
         return Hit(_passage(id, text, str(fields.get("source") or ""), metadata), value, {mode: value})
     except (TypeError, ValueError) as error:

@@ -1,8 +1,8 @@
-"""Passages as a vector store keeps them, so that every knowledge base over that store finds the same documents.
+"""The format of passages in a vector store, so that every knowledge base on that store finds the same documents.
 
-An entry is written once and never changed: its id says which document, which version of it and which of how many
-passages it is, and its payload is the passage. Of a document that two bases changed at the same moment, both versions
-are there whole; every reader takes the same one of them.
+An entry is written once and never changed: its id names the document, its version, the passage and the number of
+passages; its payload is the passage. If two bases change a document at the same moment, both versions are complete, and
+every reader chooses the same one.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ _FIELDS = 5
 
 
 class Version(NamedTuple):
-    """Which version of a document: the greatest is the one that counts."""
+    """The version of a document: the greatest one is current."""
 
     number: int
     fingerprint: str
     total: int
 
 
-class Place(NamedTuple):
-    """What the id of an entry says: the document by its key, its version, and which passage this is."""
+class EntryId(NamedTuple):
+    """The parts of an entry id: the key of the document, its version, and the number of the passage."""
 
     key: str
     version: Version
@@ -43,8 +43,8 @@ class Place(NamedTuple):
         return f"{self.key}-{number}-{fingerprint}-{total}-{self.place}"
 
     @classmethod
-    def of(cls, id: str) -> Place | None:
-        """What an id says; None if no knowledge base wrote it."""
+    def of(cls, id: str) -> EntryId | None:
+        """The parts of an id; None if no knowledge base wrote it."""
         parts = id.split("-")
         if len(parts) != _FIELDS or not all(part.isdecimal() for part in (parts[1], *parts[3:])):
             return None
@@ -53,18 +53,18 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """One document as it lies in a store: its version that counts, and the ids of all of its entries."""
+    """One document in a store: its current version, and the ids of all of its entries."""
 
     version: Version | None
     ids: tuple[str, ...]
 
     def of_version(self, key: str) -> tuple[str, ...]:
-        """The ids of the entries of the version that counts."""
+        """The ids of the entries of the current version."""
         return () if self.version is None else entry_ids(key, self.version)
 
 
 class Restored(NamedTuple):
-    """A document that was read back: its passages, and what else was noted about it."""
+    """A document that was read back: its passages, and the memo stored with it."""
 
     document_id: str
     passages: tuple[Passage, ...]
@@ -72,31 +72,33 @@ class Restored(NamedTuple):
 
 
 def document_key(document_id: str) -> str:
-    """A document's id as text of fixed length, in which no character of it is left."""
+    """The hash of a document id: of fixed length, and safe in an entry id."""
     return blake2b(document_id.encode(), digest_size=16).hexdigest()
 
 
 def entry_ids(key: str, version: Version) -> tuple[str, ...]:
     """The ids of the entries of a document."""
-    return tuple(Place(key, version, place).id for place in range(version.total))
+    return tuple(EntryId(key, version, place).id for place in range(version.total))
 
 
 def listed(ids: Iterable[str]) -> dict[str, Listed]:
-    """The documents of a store by their keys. A version that is not there whole is still being written, or removed."""
+    """The documents of a store by key. An incomplete version is being written or removed, so it is not current."""
     held: dict[str, dict[Version, set[int]]] = {}
-    for place in map(Place.of, ids):
+    for place in map(EntryId.of, ids):
         if place is not None:
             held.setdefault(place.key, {}).setdefault(place.version, set()).add(place.place)
     found: dict[str, Listed] = {}
     for key, versions in held.items():
         whole = [version for version, places in versions.items() if len(places) == version.total]
-        every = tuple(Place(key, version, place).id for version, places in versions.items() for place in sorted(places))
+        every = tuple(
+            EntryId(key, version, place).id for version, places in versions.items() for place in sorted(places)
+        )
         found[key] = Listed(max(whole, default=None), every)
     return found
 
 
 def payload(passage: Passage, memo: str) -> str:
-    """A passage as the text beside its vector."""
+    """A passage as the payload of its entry."""
     origin, trusted = passage.provenance.origin, passage.provenance.trusted
     written: dict[str, Any] = {
         "document": passage.document_id, "id": passage.id, "text": passage.text, "start": passage.start,
@@ -107,7 +109,7 @@ def payload(passage: Passage, memo: str) -> str:
 
 
 def restored(payloads: Mapping[str, str], ids: Iterable[str]) -> Restored | None:
-    """A document from the payloads of its entries; None if one of them is not there any more."""
+    """A document from the payloads of its entries; None if one of them was removed."""
     passages: list[Passage] = []
     memo = ""
     for id in ids:

@@ -1,41 +1,39 @@
-"""A knowledge base that finds passages by meaning and by words together."""
+"""VectorKnowledgeBase: hybrid search over passages, by vectors and by words."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from anyio import Lock
-
 from loom.core.checks import check_share
 from loom.core.filter import Filter, In, Where, as_filter
 from loom.core.hit import Hit, rank_key
 from loom.knowledge.chunk import OVERLAP, SIZE
-from loom.knowledge.document import Corpus, KnowledgeItem, chars_of, check_search
-from loom.knowledge.items import AddedItem, AnswersInItems, Waiting
+from loom.knowledge.document import Corpus, chars_of, check_search
+from loom.knowledge.items import QueuesItems
 from loom.knowledge.shared import SharedCorpus
 from loom.protocols.embedder import Embedder, Vector
 from loom.protocols.knowledge_base import Document
 from loom.protocols.vector_store import VectorStore
 
 _POOL = 200
+"""Candidates of each search before both are combined: enough that the best sum is rarely outside."""
 WORDS_WEIGHT = 0.4
-"""How much of a score the words decide; the vectors decide the rest."""
+"""Share of the words in a score; the vectors have the rest. Below half, because vectors also find other wordings."""
 
 
-class VectorKnowledgeBase(AnswersInItems):
-    """Keeps passages and their vectors in a VectorStore; ranks by cosine and BM25 together.
+class VectorKnowledgeBase(QueuesItems):
+    """Holds passages and their vectors in a VectorStore; ranks by cosine and BM25 together.
 
-    Whatever base of this `name` is over the same store, in whatever process, finds what any of them added: passages
-    are read back from the store, and an index of their words is kept in memory. Of a store of your own that has no
-    `payloads` (see KeepsPayloads), each base finds what it added itself.
+    All bases with this `name` on one store, in any process, find what any of them added: passages are read back from
+    the store, and an index of their words is held in memory. On a store without `payloads` (see KeepsPayloads), each
+    base finds only what it added itself.
 
-    `name` tells apart the knowledge bases that share one vector store. `words_weight` says how much of a
-    score the words decide, from 0 (vectors alone) to 1 (words alone). In `why`, `vector` is the cosine and
-    `bm25` the BM25.
+    `name` separates knowledge bases on one vector store. `words_weight` is the share of words in a score, from 0
+    (vectors alone) to 1 (words alone). In `why`, `vector` is the cosine and `bm25` the BM25.
     """
 
-    __slots__ = ("_embedder", "_lock", "_shared", "_vectors", "_waiting", "_words_weight")
+    __slots__ = ("_embedder", "_shared", "_vectors", "_words_weight")
 
     def __init__(
         self,
@@ -48,49 +46,35 @@ class VectorKnowledgeBase(AnswersInItems):
         chunk_overlap: int = OVERLAP,
     ) -> None:
         check_share(words_weight, "words_weight")
-        self._embedder, self._vectors = embedding_provider, vector_store
-        self._words_weight = words_weight
+        super().__init__(name)
+        self._embedder, self._vectors, self._words_weight = embedding_provider, vector_store, words_weight
         corpus = Corpus(size=chunk_size, overlap=chunk_overlap)
         self._shared = SharedCorpus(vector_store, name, embedding_provider.dimension, corpus)
-        self._waiting = Waiting(f"the knowledge base {name!r}")
-        self._lock = Lock()
 
     @property
     def corpus(self) -> Corpus:
-        """The documents and passages it holds, as of its last call."""
+        """The documents and their passages, as of the last call."""
         return self._shared.corpus
 
     @property
     def shared(self) -> SharedCorpus:
-        """The same, with what is known of them in the store."""
+        """The corpus with its state in the store."""
         return self._shared
-
-    def add_item(self, item: KnowledgeItem) -> AddedItem:
-        """Add one piece of knowledge: now if it is awaited, else before the next search, or with flush()."""
-        return self._waiting.take(item, self.add)
-
-    async def flush(self) -> int:
-        """Add the items that wait; returns how many were new or changed. If it fails, they wait on."""
-        async with self._lock:
-            return await self._flush()
 
     async def add(self, *documents: Document) -> int:
         """Add documents, all or none; returns how many were new or changed."""
         return await self.add_noted(documents, {})
 
     async def add_noted(self, documents: Sequence[Document], memos: Mapping[str, str]) -> int:
-        """Add documents, each with a text that is kept beside it, by its id."""
+        """Add documents, each with a text to store beside it, by document id."""
         async with self._lock:
             await self._flush()
-            return await self._add(documents, memos)
+            return await self._write(documents, memos)
 
-    async def _flush(self) -> int:
-        waiting = self._waiting.documents()
-        added = await self._add(waiting, {}) if waiting else 0
-        self._waiting.done(waiting)
-        return added
+    async def _write_documents(self, documents: Sequence[Document]) -> int:
+        return await self._write(documents, {})
 
-    async def _add(self, documents: Sequence[Document], memos: Mapping[str, str]) -> int:
+    async def _write(self, documents: Sequence[Document], memos: Mapping[str, str]) -> int:
         await self._shared.refresh()
         drafts = await self.corpus.work(chars_of(documents), lambda: self.corpus.drafts(documents))
         passages = [passage for draft in drafts for passage in draft.passages]
@@ -103,7 +87,7 @@ class VectorKnowledgeBase(AnswersInItems):
         return len(drafts)
 
     async def remove(self, *document_ids: str) -> int:
-        """Remove documents; returns how many were there."""
+        """Remove documents; returns how many existed."""
         async with self._lock:
             await self._flush()
             return await self._shared.remove(document_ids) if document_ids else 0
@@ -115,14 +99,16 @@ class VectorKnowledgeBase(AnswersInItems):
     async def search_weighted(
         self, query: str, *, limit: int, where: Filter | None = None, words_weight: float
     ) -> tuple[Hit, ...]:
-        """The best passages, with another say for the words than this knowledge base was made with."""
+        """The best passages, with another weight of words than that of this knowledge base."""
         check_search(query, limit)
-        await self._looked_up()
+        await self._current_corpus()
         if not self.corpus.passages or not query.strip():
             return ()
         pool = max(_POOL, 4 * limit)
         vector = await self._vector(query) if words_weight < 1 else None
-        words, cosines = await self._found(query, vector, pool, where, words_weight)
+        words, cosines = await self._find(query, vector, pool, where, words_weight)
+        # BM25 has no upper bound of its own; divided by that of a perfect match it is from 0 to 1 like a cosine, so the
+        # two can be added. A negative cosine says "unrelated", no more than 0 does.
         ceiling = self.corpus.index.ceiling(query)
         hits: list[Hit] = []
         for id in words.keys() | cosines.keys():
@@ -133,8 +119,8 @@ class VectorKnowledgeBase(AnswersInItems):
             hits.append(Hit(passage, words_weight * share + (1 - words_weight) * max(0.0, cosines.get(id, 0.0)), why))
         return tuple(sorted(hits, key=rank_key)[:limit])
 
-    async def _looked_up(self) -> Corpus:
-        if self._waiting:
+    async def _current_corpus(self) -> Corpus:
+        if self._queue:
             await self.flush()
         await self._shared.refresh()
         return self.corpus
@@ -144,10 +130,10 @@ class VectorKnowledgeBase(AnswersInItems):
         (vector,) = await self._embedder.embed([query], purpose="query")
         return vector
 
-    async def _found(
+    async def _find(
         self, query: str, vector: Vector | None, pool: int, where: Filter | None, words_weight: float
     ) -> tuple[dict[str, float], dict[str, float]]:
-        """What the words and what the vector find, by passage; once more if others wrote meanwhile."""
+        """The BM25 and the cosine of the passages found; searched once more if another base wrote meanwhile."""
         for is_last in (False, True):
             by_words = partial(self._by_words, query, where)
             words = await self.corpus.work(self.corpus.cost(query), by_words) if words_weight > 0 else {}
@@ -156,13 +142,14 @@ class VectorKnowledgeBase(AnswersInItems):
                 return best, {}
             cosines, is_current = await self._by_vector(vector, pool, best, where)
             if is_current or is_last:
-                # What is near has words too, whether or not they are among the best; the sums could not be compared.
+                # A passage found by its vector needs its BM25 too, even outside the pool: without it, its sum would not
+                # be comparable with the others.
                 return best | {id: words[id] for id in cosines if id in words}, cosines
             await self._shared.refresh(anyway=True)
         raise AssertionError("the last try returns")
 
     def _by_words(self, query: str, where: Filter | None) -> dict[str, float]:
-        """The passages that share words with a query and fit, with their scores, best first."""
+        """The BM25 of the passages that share words with a query and match the filter, best first."""
         found = self.corpus.index.scores(query).items()
         fitting = [(id, score) for id, score in found if where is None or where.matches(self.corpus.passages[id])]
         return dict(sorted(fitting, key=lambda pair: (-pair[1], pair[0])))
@@ -170,11 +157,11 @@ class VectorKnowledgeBase(AnswersInItems):
     async def _by_vector(
         self, vector: Vector, pool: int, words: dict[str, float], where: Filter | None
     ) -> tuple[dict[str, float], bool]:
-        """The cosine of each passage that is near or was found by its words, and whether nothing else was written."""
+        """The cosine of each passage that is near or was found by words, and whether no other base wrote meanwhile."""
         found, is_current = await self._nearest(vector, pool, where)
         entries = [entry for id in words if id not in found and (entry := self._shared.entry_of(id)) is not None]
         if entries:
-            # A passage found by its words has a cosine too; without it the two lists could not be compared.
+            # A passage found by its words needs its cosine too, for the same reason.
             wanted = In("id", tuple(entries))
             rest = await self._vectors.search(self._shared.scope, vector, limit=len(entries), where=wanted)
             is_current &= len(rest) == len(entries)
@@ -182,17 +169,21 @@ class VectorKnowledgeBase(AnswersInItems):
         return found, is_current
 
     async def _nearest(self, vector: Vector, pool: int, where: Filter | None) -> tuple[dict[str, float], bool]:
-        """The nearest passages that fit; asks for more while the filter or foreign vectors take the places."""
-        asked = pool
+        """The nearest passages that match the filter, and whether all of them are known here.
+
+        The filter is applied after the search, and other bases may have vectors in the store. So the limit grows by
+        four until the pool is full or the store has no more: a few searches at most.
+        """
+        limit = pool
         while True:
-            hits = await self._vectors.search(self._shared.scope, vector, limit=asked)
+            hits = await self._vectors.search(self._shared.scope, vector, limit=limit)
             fitting = {id: hit.score for hit in hits if (id := self._fitting(hit.id, where)) is not None}
-            if len(fitting) >= pool or len(hits) < asked:
+            if len(fitting) >= pool or len(hits) < limit:
                 return fitting, not any(self._shared.is_news(hit.id) for hit in hits)
-            asked *= 4
+            limit *= 4
 
     def _fitting(self, entry_id: str, where: Filter | None) -> str | None:
-        """The passage that an entry holds, if it fits."""
+        """The passage of an entry, if it matches the filter."""
         id = self._shared.passage_of(entry_id)
         passage = None if id is None else self.corpus.passages.get(id)
         return id if passage is not None and (where is None or where.matches(passage)) else None

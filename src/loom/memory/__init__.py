@@ -1,6 +1,6 @@
-"""Memory: what an agent should know next time, in four layers, with facts that have a history.
+"""Long-term memory of an agent, in four layers, with facts that have a history.
 
-The memories by the name of what keeps them are put together by the engine, and loaded when they are first asked for.
+The memory classes named after their backend are imported from the engine on first use.
 """
 
 from __future__ import annotations

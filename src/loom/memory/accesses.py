@@ -1,6 +1,6 @@
-"""Counting accesses: a recall counts for what was found and for what speaks for it now.
+"""Counts accesses: a recall counts for the record found and for its successor, the statement made from it.
 
-What is archived and deserves another layer by its count comes back with a job, one layer at a time.
+An archived record whose count has become high enough is brought back by a job, one layer at a time.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from loom.core.hit import Hit
 from loom.core.record import Episode, Layer
 from loom.core.scope import Scope
 from loom.memory.config import MemoryConfig
-from loom.memory.layers import deserves_promotion, returned
+from loom.memory.layers import deserves_promotion, revived
 from loom.memory.neighbours import Store
 from loom.protocols.jobs import Job
 from loom.protocols.memory_store import Touches
 
 REVIVE = "revive"
 """The kind of job that brings records back from the archive."""
-LOOKS = {Layer.L1: "digest", Layer.L2: "assimilate", Layer.L3: "sediment", Layer.L4: "sediment"}
-"""The job that looks at each layer."""
+LAYER_JOBS = {Layer.L1: "digest", Layer.L2: "assimilate", Layer.L3: "sediment", Layer.L4: "sediment"}
+"""The kind of job that checks each layer."""
 
 
 def statement_id(id: str) -> str:
@@ -31,7 +31,7 @@ def statement_id(id: str) -> str:
 
 
 async def successor(store: Store, user: Scope, record: Episode) -> Episode:
-    """What speaks for a record now: the statement that was made from it, or else itself."""
+    """The statement that replaced a record when it moved into L2, or else the record itself."""
     if record.sources:
         return record
     made = await store.get(user, statement_id(record.id))
@@ -39,19 +39,16 @@ async def successor(store: Store, user: Scope, record: Episode) -> Episode:
 
 
 class Accesses:
-    """Counts what is recalled."""
+    """Counts the records that were recalled."""
 
     def __init__(self, store: Store, config: MemoryConfig, *, clock: Clock, make_job: Callable[..., Job]) -> None:
-        self._store = store
-        self._config = config
-        self._clock = clock
-        self._make_job = make_job
+        self._store, self._config, self._clock, self._make_job = store, config, clock, make_job
 
     async def count(self, scope: Scope, hits: Iterable[Hit]) -> None:
-        """Count one access of each record that was found, and of the statement that stands for it.
+        """Count one access of each record that was found, and of the statement made from it.
 
-        An id that is not there is ignored by the store, so nothing is read for that. Only of what has been recalled
-        often enough to come back is looked up whether something speaks for it already.
+        The store ignores ids that do not exist, so the statement is touched without reading it first. It is only read
+        for an archived record that was recalled often enough to come back.
         """
         found = {hit.item.id: hit.item for hit in hits if isinstance(hit.item, Episode)}
         if not found or not isinstance(self._store, Touches):
@@ -69,23 +66,23 @@ class Accesses:
             await self._store.write(user, jobs=list(jobs.values()))
 
     async def _due(self, user: Scope, record: Episode) -> Job | None:
-        """The job that this access brings about, if any: a look at its layer, or its return from the archive."""
+        """The job that this access makes due, if any: a check of its layer, or its return from the archive."""
         now = self._clock.now()
-        if _may_have_successor(record) and returned(record, self._config, now=now) is not None:
+        if _may_have_successor(record) and revived(record, self._config, now=now) is not None:
             record = await successor(self._store, user, record)
         if record.archived_at is not None:
-            comes_back = returned(record, self._config, now=now) is not None
+            comes_back = revived(record, self._config, now=now) is not None
             return self._make_job(user, REVIVE, key=revive_key(record.id), records=[record.id]) if comes_back else None
-        # Only the access that reaches a threshold asks for a look; whoever never runs jobs pays for no more than that.
+        # Only the access that reaches a threshold queues a job: a program that never runs jobs must not pile them up.
         before = replace(record, accesses=max(0, record.accesses - 1))
         reached = deserves_promotion(record, self._config, now=now)
         if not reached or deserves_promotion(before, self._config, now=now):
             return None
-        return self._make_job(user, LOOKS[record.layer])
+        return self._make_job(user, LAYER_JOBS[record.layer])
 
 
 def revive_key(id: str) -> str:
-    """One return of a record is open at a time; an id may be as long as a key may be, so its hash stands there."""
+    """The job key of a record's return: one is open at a time. Hashed, because an id may be as long as a key."""
     return f"{REVIVE}:{sha256(id.encode()).hexdigest()[:32]}"
 
 

@@ -1,4 +1,4 @@
-"""Searching by words and by vector, each ranked for itself, in any store."""
+"""Hybrid search as two ranked lists (lexical, dense), for stores with or without native support."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from loom.protocols.memory_store import FoundBy, HandsOver, MemoryStore, Query, 
 
 
 async def search_apart(store: MemoryStore, scope: Scope, query: Query, *, near: int) -> Sequence[Hit]:
-    """The best by the words of a query and the `near` best by its vector, by the law of SearchesApart."""
+    """The best hits by the words of a query and the `near` best by its vector, as SearchesApart defines them."""
     if isinstance(store, SearchesApart):
         return await store.search_apart(scope, query, near=near)
     by_words = await store.search(scope, replace(query, vector=None))
@@ -20,18 +20,18 @@ async def search_apart(store: MemoryStore, scope: Scope, query: Query, *, near: 
     cosines = {hit.item.id: hit.why["dense"] for hit in by_vector}
     far = [hit.item.id for hit in by_words if hit.item.id not in cosines]
     if far and query.vector is not None and isinstance(store, HandsOver):
-        cosines |= _compared(query.vector, await store.found_by(scope, *far))
+        cosines |= _cosines(query.vector, await store.found_by(scope, *far))
     return joined(by_words, by_vector, cosines)
 
 
-def _compared(vector: Vector, others: Mapping[str, FoundBy]) -> dict[str, float]:
-    """The cosine of each that has a vector."""
+def _cosines(vector: Vector, others: Mapping[str, FoundBy]) -> dict[str, float]:
+    """The cosine of each record that has a vector."""
     import numpy as np  # noqa: PLC0415 - only a search by vector pays for it
 
     known = {id: by.vector for id, by in others.items() if by.vector is not None}
     if not known:
         return {}
     rows = np.array([row if isinstance(row, np.ndarray) else list(row) for row in known.values()], np.float64)
-    asked = np.array(vector if isinstance(vector, np.ndarray) else list(vector), np.float64)
-    lengths = np.linalg.norm(rows, axis=1) * np.linalg.norm(asked)
-    return dict(zip(known, (rows @ asked / lengths).tolist(), strict=True))
+    target = np.array(vector if isinstance(vector, np.ndarray) else list(vector), np.float64)
+    lengths = np.linalg.norm(rows, axis=1) * np.linalg.norm(target)
+    return dict(zip(known, (rows @ target / lengths).tolist(), strict=True))

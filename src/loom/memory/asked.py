@@ -1,6 +1,6 @@
-"""Questions are not memories of their own: those that tell nothing are not recalled.
+"""Drops recalled questions that contain no information of their own.
 
-"Where do I live?" asked six times says nothing about where somebody lives. A question that carries something ("Can you
+"Where do I live?" asked six times says nothing about where the user lives. A question that states something ("Can you
 help me choose paint for my 2018 Honda Civic?") stays.
 """
 
@@ -15,9 +15,9 @@ from loom.core.words import STOP_WORDS, query_terms, stem, tokens
 from loom.memory.rank import Ranked, asks
 
 _LONGEST: Final = 300
-"""Characters; whatever is longer tells something on its way."""
+"""Characters; a longer question states something as well."""
 _PLAIN: Final = 8
-"""Words of a question that is plain."""
+"""Maximum words of a plain question."""
 _OPENS: Final = frozenset(
     """
     what whats where wheres when whens who whos whom whose which why how hows is are am was were do does did can could
@@ -31,9 +31,9 @@ _ABOUT_ASKING: Final = re.compile(r"\b(?:ask|asks|asked|asking|questions?|wonder
 
 
 def without_questions(question: str, ranked: Sequence[Ranked], records: Mapping[str, Record]) -> list[Ranked]:
-    """The ranking without the records that only ask, and tell nothing that the question does not say itself.
+    """The ranking without questions that add no word to the current one, or are plain questions.
 
-    Who asks what was asked is shown everything.
+    A query about questions ("what did I ask?") gets the full ranking.
     """
     if _ABOUT_ASKING.search(question):
         return list(ranked)

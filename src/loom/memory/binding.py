@@ -1,4 +1,4 @@
-"""Which embedder a memory uses: the one that was named, else the one that its store was made with."""
+"""The embedder of a memory: the one that was named, or else the one that its store was made with."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from loom.protocols.memory_store import KeepsVectors, MemoryStore
 from loom.protocols.whole_store import WholeStore
 
 Adopt: TypeAlias = Callable[[str], Embedder | None]
-"""The embedder of an identity, if it works on this machine and is installed."""
+"""Returns the embedder with an identity, if it is installed and runs on this machine."""
 
 
-class Binding:
-    """The embedder of a store. Where none was named, one that works on this machine is taken over from the store."""
+class EmbedderBinding:
+    """The embedder of a store. If none was named, the store's own embedder is adopted, if this machine has it."""
 
     def __init__(
         self, store: MemoryStore, embedder: Embedder | None, *, note: str = "", adopt: Adopt | None = None
@@ -23,33 +23,32 @@ class Binding:
         self.embedder = embedder
         self.note = note or (f"embedding with {embedder.identity}" if embedder else "no embedder")
         """Which embedder it is, and why."""
-        self._store = store
-        self._adopt = adopt
+        self._store, self._find = store, adopt
 
-    async def bound(self) -> Embedder:
-        """The embedder, once the store has taken its vectors for those it holds.
+    async def bind(self) -> Embedder:
+        """Bind the store to the embedder, and return it.
 
         Raises:
-            EmbedderMismatch: the store holds vectors of another one.
+            EmbedderMismatch: the store holds vectors of another embedder.
         """
         assert self.embedder is not None
         assert isinstance(self._store, KeepsVectors)
         try:
             await self._store.bind(self.embedder.identity, self.embedder.dimension)
         except EmbedderMismatch as error:
-            if not self._take(error.stored):
+            if not self._adopt(error.stored):
                 raise
             await self._store.bind(self.embedder.identity, self.embedder.dimension)
         return self.embedder
 
-    async def look(self) -> None:
-        """Take over the embedder that the store was made with, without binding a store that has none yet."""
+    async def adopt_stored(self) -> None:
+        """Adopt the embedder that the store was made with, without binding a store that has none yet."""
         bound = await self._store.bound() if isinstance(self._store, WholeStore) else None
         if bound is not None and self.embedder is not None and bound[0] != self.embedder.identity:
-            self._take(bound[0])
+            self._adopt(bound[0])
 
-    def _take(self, identity: str) -> bool:
-        other = self._adopt(identity) if self._adopt else None
+    def _adopt(self, identity: str) -> bool:
+        other = self._find(identity) if self._find else None
         if other is not None:
             self.embedder = other
             self.note = f"embedding with {other.identity}, because this store was made with it"

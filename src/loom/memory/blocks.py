@@ -1,4 +1,4 @@
-"""Writing working blocks: blindly, or only over the version that the caller saw."""
+"""Writes working blocks: unconditionally, or only over the version that the caller read."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from loom.memory.locks import Locks
 from loom.protocols.memory_store import MemoryStore
 
 
-class Blocks:
+class BlockWriter:
     """Writes the working blocks of users."""
 
     def __init__(self, store: MemoryStore, *, clock: Clock) -> None:
         self._store, self._clock = store, clock
-        self._locks = Locks()  # writers of this object take turns, so that only those of others come in between
+        self._locks = Locks()  # so that only writers in other processes can cause a conflict
 
     async def write(
         self, scope: Scope, name: str, text: str, *, provenance: Provenance, version: int | None = None
     ) -> WorkingBlock:
-        """Write a block over whatever stands there; or over `version` alone, where 0 means that there is none yet.
+        """Replace a block; with `version`, only if that is its current version, where 0 means that it must be new.
 
-        A blind write is tried again as often as another one comes first: each of those got on, so it ends.
+        An unconditional write is retried without a bound: each conflict means that another writer made progress.
 
         Raises:
-            StoreConflict: the block has another version than the one given; `current` is the block as it stands.
+            StoreConflict: the block has another version; `current` is the block as it is now.
         """
         if version is not None and version < 0:
             raise UsageError(f"version={version} is not a version of a block; give the one you read, 0 for a new block")
@@ -34,7 +34,7 @@ class Blocks:
                 current = await self._current(scope, name)
                 held = current.version if current else 0
                 if version is not None and version != held:
-                    raise _moved(name, version, current)
+                    raise _conflict(name, version, current)
                 block = WorkingBlock(
                     name=name, text=text, updated_at=self._clock.now(), provenance=provenance, version=held + 1
                 )
@@ -49,15 +49,15 @@ class Blocks:
         return found if isinstance(found, WorkingBlock) else None
 
 
-def _moved(name: str, version: int, current: WorkingBlock | None) -> StoreConflict:
+def _conflict(name: str, version: int, current: WorkingBlock | None) -> StoreConflict:
     if current is None:
-        stands = "there is no such block; write it with version=0 to begin it"
+        state = "the block does not exist; create it with version=0"
     else:
-        stands = (
+        state = (
             f"it has version {current.version} now, with the text {_short(current.text)!r}; "
             f"change that text, and write it with version={current.version}"
         )
-    return StoreConflict(f"block {name!r} was to follow version {version}, but {stands}", current=current)
+    return StoreConflict(f"block {name!r} was to follow version {version}, but {state}", current=current)
 
 
 def _short(text: str, longest: int = 200) -> str:

@@ -1,7 +1,7 @@
-"""Candidates: wishes that were found in a message but may be somebody else's words, so the user has to confirm them.
+"""Candidates: instructions and preferences found in text that the user may have pasted, so they have to confirm them.
 
-A candidate is a fact under a predicate of its own. It is listed by standing() and shown in no prompt: neither in a
-profile nor among facts or recalled records. It goes with the episodes it was found in.
+A candidate is a fact with the predicate `unconfirmed`. standing() lists it; no prompt, profile or recall shows it. It
+is forgotten with the episodes it was found in.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from loom.protocols.extractor import Claim
 UNCONFIRMED: Final = "unconfirmed"
 """The predicate of candidates."""
 PREFERENCES: Final = frozenset({"diet", "does_not_eat", "allergic_to", "intolerant_to", "prefers", "pronouns"})
-"""Facts about the user that are worth a place in every turn."""
+"""Predicates of facts about the user that are shown in every turn."""
 MOST: Final = 5
-"""Candidates that are kept of the episodes that are learnt from together: a pasted page may hold hundreds."""
+"""Candidates per batch of episodes: a pasted page may contain hundreds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unconfirmed:
-    """A wish that waits: `Memory.confirm(id)` makes it stand, `Memory.reject(id)` drops it."""
+    """An instruction that waits for the user: `Memory.confirm(id)` accepts it, `Memory.reject(id)` drops it."""
 
     id: str
     text: str
@@ -42,7 +42,7 @@ class Unconfirmed:
 
 
 def is_candidate(record: object) -> TypeGuard[Fact]:
-    """Whether a record is a wish that waits for the user."""
+    """Whether a record is an unconfirmed instruction or preference."""
     return isinstance(record, Fact) and record.predicate == UNCONFIRMED
 
 
@@ -53,37 +53,34 @@ def unconfirmed_items(facts: Iterable[Fact]) -> tuple[Unconfirmed, ...]:
 
 
 def is_instruction_claim(claim: Claim | Fact) -> bool:
-    """Whether a claim says what the assistant has to do."""
+    """Whether a claim is an instruction to the assistant."""
     predicate = predicate_key(claim.predicate)
     return predicate == INSTRUCTION or predicate.startswith(PREFIX)
 
 
-def vouched(claim: Claim, episodes: Sequence[Episode]) -> Claim | None:
-    """A standing matter of the user's as the messages behind it put it; None where the user has to confirm it first.
+def in_user_words(claim: Claim, episodes: Sequence[Episode]) -> Claim | None:
+    """A standing claim in the words of the messages it comes from; None if the user has to confirm it first.
 
-    An instruction counts if one of the messages is nothing but wishes and this is among them; its words are then those
-    of the message, whatever the extractor made of them. A preference counts unless a message looks pasted.
+    An instruction is accepted if one of the messages consists of instructions only and contains this one; its text is
+    then that of the message, not the extractor's. A preference is accepted unless a message looks pasted.
     """
     if not is_instruction_claim(claim):
         return None if any(looks_pasted(episode.text) for episode in episodes) else claim
     if len(claim.object) > MAX_INSTRUCTION or (topic := topic_of(claim.object)) is None:
         return None
-    said = (wish for episode in episodes for wish in wishes_in(episode.text) if topic_of(wish) == topic)
-    wish = next(said, None)
-    return None if wish is None else replace(claim, object=wish)
+    own = (text for episode in episodes for text in wishes_in(episode.text) if topic_of(text) == topic)
+    text = next(own, None)
+    return None if text is None else replace(claim, object=text)
 
 
-def candidate_of(claim: Claim) -> str | None:
-    """What a claim asks for, as a candidate shows it; None where there is nothing to confirm.
-
-    What only says that something is over asks for nothing.
-    """
+def candidate_text(claim: Claim) -> str | None:
+    """The text of a claim as a candidate; None if there is nothing to confirm, such as a claim that only ends one."""
     text = one_line(_text_of(claim))
     is_over = claim.retracts or (claim.valid_from is None and claim.valid_until is not None)
     return None if is_over or len(text) > MAX_INSTRUCTION or topic_of(text) is None else text
 
 
-def claim_of(candidate: Fact, episode: Episode) -> Claim:
+def candidate_claim(candidate: Fact, episode: Episode) -> Claim:
     """The claim that a candidate becomes when an episode confirms it."""
     label, mark, value = candidate.object.partition(": ")
     predicate = label.replace(" ", "_")
@@ -98,17 +95,12 @@ def claim_of(candidate: Fact, episode: Episode) -> Claim:
 
 
 def candidate_facts(
-    found: Sequence[tuple[str, Claim]],
-    known: Sequence[Fact],
-    learnt: Sequence[Fact],
-    *,
-    now: datetime,
-    ids: RecordIds,
+    found: Sequence[tuple[str, Claim]], known: Sequence[Fact], learnt: Sequence[Fact], *, now: datetime, ids: RecordIds
 ) -> Iterator[Fact]:
-    """The candidates to write for what was found, up to MOST of them.
+    """The candidates to write for the claims found, at most MOST of them.
 
-    One that waits already gets another source. What stands already, or comes from a message that was given as an
-    instruction before, needs no confirmation. `learnt` are the facts that are written beside them.
+    A candidate that waits already gets another source. Instructions that are standing already, or come from a message
+    that was given as an instruction, need no confirmation. `learnt` are the facts that are written with them.
     """
     waiting = {normalise(fact.object): fact for fact in known if is_candidate(fact)}
     stated = [fact for fact in (*known, *learnt) if fact.superseded_at is None and not is_candidate(fact)]
@@ -125,19 +117,15 @@ def candidate_facts(
     yield from (fact for key, fact in written.items() if fact != waiting.get(key))
 
 
-def found_candidate(fact: object, id: str, user_id: str) -> Fact:
-    """A stored record as a candidate.
-
-    Raises:
-        NotFound: there is no candidate of this id.
-    """
+def require_candidate(fact: object, id: str, user_id: str) -> Fact:
+    """The record as a candidate; raises NotFound if it is not one."""
     if not is_candidate(fact):
-        raise NotFound(f"user {user_id!r} has no unconfirmed wish {id!r}; standing() lists them")
+        raise NotFound(f"user {user_id!r} has no unconfirmed instruction {id!r}; standing() lists them")
     return fact
 
 
 def _text_of(claim: Claim | Fact) -> str:
-    """What a standing matter says; a preference names itself in front."""
+    """The text of an instruction, or of a preference with its predicate in front."""
     label = "" if is_instruction_claim(claim) else f"{predicate_key(claim.predicate).replace('_', ' ')}: "
     return label + claim.object
 

@@ -1,4 +1,4 @@
-"""What callers hand to memory, checked for its size before anything reads it."""
+"""Checks the size of what callers pass to memory, before anything reads it."""
 
 from __future__ import annotations
 
@@ -12,14 +12,10 @@ from loom.memory.ingest import Turn, clean
 from loom.memory.values import Skip
 
 
-def checked_turns(
+def check_turns(
     turns: Sequence[Turn], *, speaker: str | None, attributes: Mapping[str, Scalar] | None, key: str | None
-) -> Sequence[Turn]:
-    """The turns as they are. Their texts are not looked at here: one that is too long is skipped with its reason.
-
-    Raises:
-        UsageError: a speaker, an attribute or the key is longer than it may be.
-    """
+) -> None:
+    """Raise UsageError if a speaker, an attribute or the key is too long. Texts are checked by clean_turns()."""
     if key is not None:
         check_id(key, "the key of what is remembered")
     check_attributes(attributes or {}, "what is remembered")
@@ -29,17 +25,16 @@ def checked_turns(
     for turn in turns:
         if turn.attributes:
             check_attributes(turn.attributes, "a turn")
-    return turns
 
 
-async def cleaned(turns: Sequence[Turn]) -> list[tuple[str, Skip | None]]:
-    """The text of each turn without what cannot be kept, or why nothing of it is."""
+async def clean_turns(turns: Sequence[Turn]) -> list[tuple[str, Skip | None]]:
+    """The text of each turn without control characters, or the reason why it is skipped."""
     size = sum(len(turn.text) for turn in turns if isinstance(turn.text, str))  # pyright: ignore[reportUnnecessaryIsInstance]
     return await off_loop(size, lambda: [clean(turn.text) for turn in turns])
 
 
 def check_fact(subject: str | None = None, predicate: str | None = None, object: str | None = None) -> None:
-    """Refuse a subject, a predicate or an object that is too long for a fact; what is no text others refuse."""
+    """Raise UsageError if a subject, a predicate or an object is too long. Values that are not text fail elsewhere."""
     if isinstance(subject, str):
         check_name(subject, "the subject of a fact")
     if isinstance(predicate, str):
@@ -49,15 +44,15 @@ def check_fact(subject: str | None = None, predicate: str | None = None, object:
 
 
 def check_block(name: str, text: str) -> None:
-    """Refuse a block that is too long to be pinned."""
+    """Raise UsageError if a block is too long to be pinned."""
     if isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         check_name(name, "the name of a block")
     if isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         check_length(text, f"the text of block {name!r}", MAX_BLOCK, "remember() it, or add it to a knowledge base")
 
 
-def checked_record(record: Record) -> Record:
-    """A record that somebody else wrote down, if it is within the limits of what could be remembered here."""
+def check_record(record: Record) -> Record:
+    """An imported record, if it is within the limits of what can be remembered."""
     if isinstance(record, Episode):
         check_length(record.text, f"the text of episode {record.id}", MAX_TEXT, "split it")
         check_name(record.speaker or "", f"the speaker of episode {record.id}")

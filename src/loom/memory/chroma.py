@@ -1,14 +1,7 @@
-"""A door to memory with Chroma, which is put together by the engine.
-
-Each name is loaded from its home when it is first asked for.
-"""
+"""ChromaMemory, imported from the engine on first use."""
 
 from __future__ import annotations
 
 from loom.core.doors import door
 
-_HOMES = {
-    "ChromaMemory": "loom.engine.memories",
-}
-
-__getattr__, __dir__ = door(__name__, _HOMES)
+__getattr__, __dir__ = door(__name__, {"ChromaMemory": "loom.engine.memories"})

@@ -1,4 +1,4 @@
-"""Compression: real sentences, chosen for what they say, or the words of a model where there is one."""
+"""Shortens texts: by selecting whole sentences, or with a summary by a model."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from loom.telemetry.spans import model_span
 _SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z0-9\"'(\[])|\n+")
 _WORD = re.compile(r"[^\W_]+(?:'\w+)?")
 _DETAIL = re.compile(r"\d|/\w|[A-Z][a-z]+|\"[^\"]+\"")
-"""Numbers, paths, names and quotations: what a reader would miss most."""
+"""Numbers, paths, names and quotations: the details that a reader would miss most."""
 
 STATEMENT_CHARS = 240
 _READ: Final = 200_000
-"""Characters of a conversation that are looked at, shared by its turns."""
+"""Characters of a conversation that are read, divided among its turns."""
 _SHOWN: Final = 24_000
-"""Characters of all texts that a model is shown, as many as when it looks for facts."""
+"""Characters of all texts that a model is shown; the same limit as for extracting facts."""
 _LEAST: Final = 200
-"""Characters of each text that are read or shown, however many there are."""
+"""Characters of each text that are read or shown, however many texts there are."""
 _ANSWER: Final = 400
-"""Tokens of a model's summary at the most."""
+"""Maximum tokens of a model's summary."""
 _TAG: Final = "conversation"
 _SYSTEM: Final = f"""Sum up a conversation in two to five plain sentences, for a memory that is read before the next.
 Say what it was about, what was decided or promised, and what is left open. Keep names, numbers and dates.
@@ -40,12 +40,12 @@ Write in the language of the conversation, without a heading, a list or a commen
 
 
 class ContextCompressor:
-    """Shortens texts by keeping whole sentences of them, in their order.
+    """Shortens texts by selecting whole sentences, in their order.
 
-    A sentence is worth the words it shares with the rest (so that it speaks for the whole) and the details it
-    holds. Nothing is rewritten, so nothing can be made up. Of a long text the beginning is read.
+    A sentence scores by the words it shares with the rest (it is central) and by the details it contains. Nothing is
+    rewritten, so nothing can be invented. Of a long text the beginning is read.
 
-    With a `model`, summarize() asks it for a summary instead; what that costs is in `bill`.
+    With a `model`, summarize() asks it for a summary instead; `bill` is what that cost.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class ContextCompressor:
 
     @property
     def bill(self) -> Bill:
-        """What the summaries of a model have cost."""
+        """The cost of the model's summaries."""
         return self._ledger.bill
 
     def metered(self, ledger: Ledger) -> ContextCompressor:
@@ -68,11 +68,11 @@ class ContextCompressor:
         return ContextCompressor(max_chars=self.max_chars, model=self._given, ledger=ledger)
 
     async def summarize(self, texts: Sequence[str]) -> str:
-        """What texts say in a few sentences: those of the model, or without one real sentences of the texts.
+        """A summary of a few sentences: by the model, or without one selected from the texts.
 
         Raises:
-            BadResponse: the model answered with nothing.
-            ProviderError: it could not be asked.
+            BadResponse: the model returned an empty answer.
+            ProviderError: the model could not be reached.
         """
         if self._model is None:
             return self.summary(texts)
@@ -94,17 +94,17 @@ class ContextCompressor:
         return self.summary([text], max_chars=self.max_chars)
 
     @staticmethod
-    def read(texts: Sequence[str]) -> int:
-        """How many characters of these texts are looked at."""
+    def chars_read(texts: Sequence[str]) -> int:
+        """How many characters of these texts are read."""
         return sum(min(len(text), RANKED) for text in texts)
 
     def summary(self, texts: Sequence[str], *, max_chars: int | None = None) -> str:
-        """The sentences of all texts that say most, within a number of characters."""
+        """The best sentences of all texts, within a number of characters."""
         limit = max_chars or self.max_chars * 4
         sentences = [s.strip() for text in texts for s in _SENTENCE.split(text[:RANKED]) if s.strip()]
         if sum(len(s) + 1 for s in sentences) <= limit:
             return " ".join(sentences)
-        sentences = list(dict.fromkeys(sentences))  # what was said again says nothing more
+        sentences = list(dict.fromkeys(sentences))  # a repeated sentence adds nothing
         counts = Counter(w for s in sentences for w in set(_words(s)))
         ranked = sorted(range(len(sentences)), key=lambda i: (-_worth(sentences[i], counts), i))
         chosen: list[int] = []
@@ -118,10 +118,10 @@ class ContextCompressor:
         return " ".join(sentences[i] for i in sorted(chosen))
 
     def conversation(self, turns: Sequence[Episode], *, max_chars: int | None = None) -> tuple[str, bool]:
-        """The sentences of a conversation that say most, in their order, and whether all that matter are among them.
+        """The best sentences of a conversation, in their order, and whether no statement was left out.
 
-        What people stated comes first, then what the assistant did, for half of the room at the most, then questions.
-        Courtesy is left out, unless there is nothing else.
+        Statements of people come first, then those of the assistant, in half of the room at most, then questions.
+        Courtesies are left out, unless there is nothing else.
         """
         limit = max_chars or self.max_chars * 4
         share = max(_LEAST, min(RANKED, _READ // max(1, len(turns))))
@@ -148,7 +148,7 @@ class ContextCompressor:
 
 _ENDS = tuple(".!?:;,\"')]}>`*-\u2026\u3002\uff01\uff1f")
 _STATED, _ANSWERED, _ASKED, _COURTESY = range(4)
-"""In which order sentences of a conversation are chosen."""
+"""The order in which sentences of a conversation are selected."""
 
 
 def _rank(sentence: str, *, is_answer: bool) -> int:
@@ -160,13 +160,13 @@ def _rank(sentence: str, *, is_answer: bool) -> int:
 
 
 def _shown(texts: Sequence[str]) -> str:
-    """The texts, one to a line, each shortened so that all of them fit; where there are too many, the last ones."""
+    """The texts, one per line, each shortened so that all fit; if there are too many, the last ones."""
     share = max(_LEAST, _SHOWN // max(1, len(texts)))
     return "\n".join(one_line(text, share) for text in texts[-(_SHOWN // _LEAST) :])
 
 
 def _ended(sentence: str) -> str:
-    """A sentence with an end, so that the next one does not run into it."""
+    """A sentence with a final full stop, so that the next one does not run into it."""
     return sentence if sentence.endswith(_ENDS) else f"{sentence}."
 
 
@@ -177,6 +177,7 @@ def _words(sentence: str) -> list[str]:
 def _worth(sentence: str, counts: Counter[str]) -> float:
     words = _words(sentence)
     shared = sum(counts[w] - 1 for w in words) / (len(words) or 1)
+    # Details count per 80 characters, about one line, so that a long list of names does not win by length.
     return shared + len(_DETAIL.findall(sentence)) / (1 + len(sentence) / 80)
 
 

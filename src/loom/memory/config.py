@@ -1,4 +1,4 @@
-"""How memory is set up: four layers, when things move between them, and by which strategy."""
+"""Configuration of memory: four layers, when records move between them, and by which strategy."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ MAX_CAPACITY = 1_000_000
 
 
 class MemoryStrategyType(StrEnum):
-    """What makes a record worth moving up before its layer is full."""
+    """The rule by which a record moves up before its layer is full."""
 
     SIMPLE = "simple"
-    """How often it was recalled; from L1, also that it is important, or an error or a decision."""
+    """Recalled often enough; in L1 also if it is important, or an error or a decision."""
     TIME_BASED = "time_based"
-    """That, or that half of its retention has passed and it was recalled at least once."""
+    """As SIMPLE, or if half of its retention has passed and it was recalled at least once."""
     IMPORTANCE_BASED = "importance_based"
-    """That, or how important it is, in every layer."""
+    """As SIMPLE, or if it is important, in every layer."""
 
 
-class _Unsaid(Enum):
-    """What a field holds that was not given, until its layer is known."""
+class _Unset(Enum):
+    """Placeholder of a field that was not given, until its layer is known."""
 
     OWN = "the default of its layer"
 
 
-_OWN = cast("Any", _Unsaid.OWN)
+_OWN = cast("Any", _Unset.OWN)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryLayerConfig:
-    """One layer. None is unbounded; a `promote_threshold` of 0 means that nothing moves up by being recalled.
+    """One layer. None is unbounded; with a `promote_threshold` of 0 nothing moves up by being recalled.
 
-    What is not given takes the default of the layer that this becomes in a MemoryConfig.
+    Fields that are not given take the default of the layer that this becomes in a MemoryConfig.
     """
 
     capacity: int | None = _OWN
@@ -54,34 +54,28 @@ class MemoryLayerConfig:
         if threshold is not None and threshold < 0:
             raise UsageError(f"a layer has promote_threshold={threshold}; give 0 or more")
 
-    def within(self, own: MemoryLayerConfig) -> MemoryLayerConfig:
-        """These settings, with those of `own` where nothing was given."""
-        unsaid = {f.name: getattr(own, f.name) for f in fields(self) if getattr(self, f.name) is _Unsaid.OWN}
-        return replace(self, **unsaid) if unsaid else self
+    def with_defaults(self, own: MemoryLayerConfig) -> MemoryLayerConfig:
+        """These settings, with those of `own` for fields that were not given."""
+        unset = {f.name: getattr(own, f.name) for f in fields(self) if getattr(self, f.name) is _Unset.OWN}
+        return replace(self, **unset) if unset else self
 
 
 def _given(layer: MemoryLayerConfig, name: str) -> float | None:
     value = getattr(layer, name)
-    return None if value is _Unsaid.OWN else value
-
-
-def _layer(capacity: int, hours: float | None, threshold: int, *, compress: bool = True) -> MemoryLayerConfig:
-    return MemoryLayerConfig(
-        capacity=capacity, retention_hours=hours, promote_threshold=threshold, auto_compress=compress
-    )
+    return None if value is _Unset.OWN else value
 
 
 _DEFAULTS = {
-    "l1": _layer(10, 1, 3),
-    "l2": _layer(50, 24, 5),
-    "l3": _layer(200, 168, 10),
-    "l4": _layer(1000, None, 0, compress=False),
+    "l1": MemoryLayerConfig(capacity=10, retention_hours=1, promote_threshold=3, auto_compress=True),
+    "l2": MemoryLayerConfig(capacity=50, retention_hours=24, promote_threshold=5, auto_compress=True),
+    "l3": MemoryLayerConfig(capacity=200, retention_hours=168, promote_threshold=10, auto_compress=True),
+    "l4": MemoryLayerConfig(capacity=1000, retention_hours=None, promote_threshold=0, auto_compress=False),
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryConfig:
-    """The four layers of every user, with the defaults of the design."""
+    """The four layers of every user, and how facts are learned."""
 
     strategy: MemoryStrategyType = MemoryStrategyType.SIMPLE
     l1: MemoryLayerConfig = field(default_factory=lambda: _DEFAULTS["l1"])
@@ -89,24 +83,24 @@ class MemoryConfig:
     l3: MemoryLayerConfig = field(default_factory=lambda: _DEFAULTS["l3"])
     l4: MemoryLayerConfig = field(default_factory=lambda: _DEFAULTS["l4"])
     enable_auto_migration: bool = True
-    """A move into a layer brings about a look at it; otherwise that waits for `metabolize()`."""
+    """A move into a layer queues a check of that layer; otherwise it waits for `metabolize()`."""
     enable_compression: bool = True
     knowledge_base: KnowledgeBase | None = None
-    """A corpus that `recall` searches too; its passages stand behind what is remembered."""
+    """A corpus that `recall` searches too; its passages come after remembered hits."""
     importance_threshold: float = 0.6
-    """From where on a record counts as important: it moves into L2 whether or not it is recalled, and on up to L4 under
-    the importance-based strategy. 0, which records have that nobody marked, never counts."""
+    """From this importance on a record moves into L2 even if it is never recalled, and up to L4 with the
+    importance-based strategy. 0, the importance of unmarked records, never counts."""
     standing_tokens: int = 400
-    """Tokens that standing preferences and instructions may take in every turn; the newest are kept."""
+    """Maximum tokens of standing preferences and instructions in every turn; the newest are kept."""
     learn_turns: int = 4
-    """How many turns of a user wait before a model reads them, all with one request."""
+    """Number of turns of a user that a model reads with one request."""
     learn_seconds: float = 30.0
-    """How long a user is quiet before a model reads what waits, however little it is."""
+    """Seconds a user is idle before a model reads pending turns, however few."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "strategy", MemoryStrategyType(self.strategy))
         for name, own in _DEFAULTS.items():
-            object.__setattr__(self, name, getattr(self, name).within(own))
+            object.__setattr__(self, name, getattr(self, name).with_defaults(own))
         if not 0 <= self.importance_threshold <= 1:
             raise UsageError(f"importance_threshold={self.importance_threshold}; give a share from 0 to 1")
         if self.standing_tokens < 0:

@@ -1,4 +1,4 @@
-"""Looking after single records: read one, list them, change one in its place, replace what is kept under a key."""
+"""Access to single records: get, list, update, upsert under a key, promote."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
-from typing import Any, Literal, Protocol, TypeAlias, cast, get_args, overload
+from typing import Literal, TypeAlias, get_args, overload
 
 from loom.core.filter import And, Eq, Filter, In, Where, as_filter
 from loom.core.limits import check_attributes
@@ -15,30 +15,25 @@ from loom.core.record import Episode, Fact, Layer, Origin, Provenance, Record, S
 from loom.core.scope import Scope
 from loom.errors import NotFound, UsageError
 from loom.memory.candidates import is_candidate
-from loom.memory.checked import checked_turns
-from loom.memory.forgetting import rewrite
-from loom.memory.guarded import TRIES, guarded
-from loom.memory.ingest import Content, Turn, clean, keyed_id, spoken_by, turns_of
+from loom.memory.checked import check_turns
+from loom.memory.guarded import TRIES, retry_stale
+from loom.memory.ingest import MemoryInput, Turn, clean, keyed_id, speaker_name, turns_of
 from loom.memory.listing import every
 from loom.memory.parts import MemoryParts
 from loom.memory.values import OTHER_TEXT, Remembered
 from loom.protocols.memory_store import Scrubs
 
 RecordKind: TypeAlias = Literal["episode", "fact", "block"]
-"""What list() can be asked for."""
+"""The kinds of records that list() can filter by."""
 
-_Change: TypeAlias = Callable[[Episode], Episode]
-
-
-class _Remembers(Protocol):
-    async def remember(self, content: Content, *, user_id: str, key: str, **fields: Any) -> Remembered: ...
+_EpisodeEdit: TypeAlias = Callable[[Episode], Episode]
 
 
 class MemoryEdits(MemoryParts):
-    """The calls of a memory that name one record, or list them."""
+    """The calls of a Memory that read, list or change single records."""
 
     async def get(self, id: str, *, user_id: str) -> Record | None:
-        """The record of a user with this id: an episode, a fact or a block; None where there is none."""
+        """The record of a user with this id (an episode, a fact or a block), or None."""
         return await self.store.get(self._scope(user_id), id)
 
     async def list(
@@ -52,22 +47,22 @@ class MemoryEdits(MemoryParts):
         archived: bool = False,
         limit: int | None = None,
     ) -> AsyncIterator[Record]:
-        """The records of a user, in the order of their ids, read page by page: `async for record in memory.list(...)`.
+        """Iterate over the records of a user, ordered by id, read page by page: `async for record in memory.list(...)`.
 
         Args:
-            user_id: whose memory it is.
-            session_id: episodes of one conversation only, beside the facts and blocks of the user.
+            user_id: the user whose memory it is.
+            session_id: only episodes of one conversation, beside the facts and blocks of the user.
             kind: `episode`, `fact` or `block`; None for all.
             layer: episodes of this layer, or of these.
             where: a further filter, or a mapping: `{"topic": "drinks"}`.
-            archived: archived episodes and facts that are no longer believed, too.
-            limit: so many at the most.
+            archived: include archived episodes and facts that are no longer believed.
+            limit: maximum number of records.
         """
         if limit is not None and limit < 1:
             raise UsageError(f"limit must be at least 1, or None for all; got {limit}")
         fits, left = _filter(kind, layer, where, archived=archived), limit
         async for record in every(self.store, self._scope(user_id, session_id), fits):
-            if is_candidate(record):  # no fact yet: standing() lists it
+            if is_candidate(record):  # unconfirmed: standing() lists it
                 continue
             yield record
             left = None if left is None else left - 1
@@ -83,28 +78,26 @@ class MemoryEdits(MemoryParts):
         importance: float | None = None,
         attributes: Mapping[str, Scalar] | None = None,
     ) -> Remembered:
-        """Change an episode in its place: it keeps its id, time, speaker and layer.
+        """Change an episode in place: it keeps its id, time, speaker and layer.
 
-        With another text, its keys and vector are those of the new text from then on, and whatever was made from the
-        old one (statements, summaries, facts that nothing else taught) is removed, as forget() would; facts are found
-        in the new text like in any other. Attributes are added to those it has; None takes one away.
+        A new text gets new search keys and a new vector, and everything derived from the old text alone (statements,
+        summaries, facts) is removed, as forget() would; facts are extracted from the new text. Attributes are merged;
+        None removes one.
 
         Raises:
             NotFound: the user has no episode of this id.
-            UsageError: nothing is to be changed, or the record is a fact (state() asserts another) or a block
-                (set_block() writes it).
+            UsageError: nothing to change was given, or the record is a fact (use state()) or a block (use set_block()).
         """
         if text is None and importance is None and attributes is None:
             raise UsageError("update() was given nothing to change; give text=, importance= or attributes=")
-        said = None if text is None else _cleaned(text)
-        check_attributes(attributes or {}, "what is updated")
-        more = attributes or {}
+        new_text, more = None if text is None else _clean(text), attributes or {}
+        check_attributes(more, "what is updated")
 
         def change(old: Episode) -> Episode:
             merged = {**old.attributes, **more}
             return replace(
                 old,
-                text=old.text if said is None else said,
+                text=old.text if new_text is None else new_text,
                 importance=old.importance if importance is None else importance,
                 attributes={name: value for name, value in merged.items() if more.get(name, value) is not None},
             )
@@ -113,7 +106,7 @@ class MemoryEdits(MemoryParts):
 
     async def upsert(
         self,
-        content: Content,
+        content: MemoryInput,
         *,
         key: str,
         user_id: str,
@@ -125,42 +118,38 @@ class MemoryEdits(MemoryParts):
         trusted: bool = False,
         attributes: Mapping[str, Scalar] | None = None,
     ) -> Remembered:
-        """Keep one thing under a key, in place of what was kept under it.
+        """Store one text under a key, replacing the one stored under it.
 
-        It is what remember() does with `key=`, but another text replaces the old one, in one step, with whatever was
-        made from it. The id stays, and so do layer and accesses. The arguments are those of remember().
+        Like remember() with `key=`, but a different text replaces the old one and everything derived from it, in one
+        step. Id, layer and access count stay. The arguments are those of remember().
         """
         scope = self._scope(user_id, session_id)
-        turn, said = _one_turn(content, user_id=user_id, speaker=speaker, attributes=attributes, key=key)
-        fields: dict[str, Any] = {
-            "session_id": session_id, "speaker": speaker, "at": at, "importance": importance, "origin": origin,
-            "trusted": trusted, "attributes": attributes,
-        }  # fmt: skip
+        turn, text = _one_turn(content, user_id=user_id, speaker=speaker, attributes=attributes, key=key)
         now = await self._times.now(scope)
-        said_now = Episode(
+        new = Episode(
             id=keyed_id(scope, key, 0),
-            text=said,
+            text=text,
             at=turn.at or at or now,
             recorded_at=now,
             provenance=Provenance(turn.origin or origin, trusted=trusted),
             session_id=session_id,
-            speaker=spoken_by(turn.speaker or speaker, user_id=user_id),
+            speaker=speaker_name(turn.speaker or speaker, user_id=user_id),
             importance=importance,
             attributes={**(attributes or {}), **turn.attributes},
         )
-        change = partial(_restated, new=said_now, is_dated=bool(turn.at or at))
+        change = partial(_replaced, new=new, is_dated=bool(turn.at or at))
         for _ in range(TRIES):
             epoch, raced = await self.store.epoch(scope), False
-            if await self.store.get(scope.for_user(), said_now.id) is None:
-                done = await cast("_Remembers", self).remember(content, user_id=user_id, key=key, **fields)
+            if await self.store.get(scope.for_user(), new.id) is None:
+                done = await self._keeper.write(scope, [new], keyed=True)
                 is_new = not any(skip.reason == OTHER_TEXT for skip in done.skipped)
                 if is_new and await self.store.epoch(scope) == epoch:
                     return done
-                # Somebody else wrote under this key at the same moment: what was made from their text has to go.
+                # Another process wrote under this key at the same moment: remove what was derived from its text.
                 raced = True
-            with suppress(NotFound):  # it may be forgotten meanwhile
-                return await self._edit(scope.for_user(), said_now.id, change, anew=raced)
-        raise UsageError(f"what is kept under the key {key!r} is forgotten as fast as it is written; try again later")
+            with suppress(NotFound):  # it may have been forgotten meanwhile
+                return await self._edit(scope.for_user(), new.id, change, force=raced)
+        raise UsageError(f"the record under key {key!r} was forgotten {TRIES} times while it was written; try again")
 
     @overload
     async def promote(self, id: str, /, *, user_id: str, to: Layer | None = None) -> Episode: ...
@@ -171,10 +160,10 @@ class MemoryEdits(MemoryParts):
     ) -> tuple[Episode, ...]: ...
 
     async def promote(self, *ids: str, user_id: str, to: Layer | None = None) -> Episode | tuple[Episode, ...]:
-        """Move episodes up a layer, or into the layer named; of one id the episode is returned, of several a tuple.
+        """Move episodes up one layer, or into `to`; returns the episode, or a tuple if several ids were given.
 
         Raises:
-            NotFound: the user has no episode of one of these ids; then none is moved.
+            NotFound: one of the ids is not an episode of the user; then none is moved.
         """
         scope = self._scope(user_id)
         if not ids:
@@ -185,47 +174,45 @@ class MemoryEdits(MemoryParts):
         moved = [await self._keeper.promote(scope, id, to) for id in dict.fromkeys(ids)]
         return moved[0] if len(ids) == 1 else tuple(moved)
 
-    async def _edit(self, user: Scope, id: str, change: _Change, *, anew: bool = False) -> Remembered:
-        """Write an episode as `change` makes it; with `anew`, whatever was made from it goes also if its text stays."""
+    async def _edit(self, user: Scope, id: str, change: _EpisodeEdit, *, force: bool = False) -> Remembered:
+        """Write an episode as changed; `force` removes what was derived from it even if its text stays the same."""
 
         async def attempt(epoch: str) -> tuple[Episode, bool]:
-            old = _episode(await self.store.get(user, id), id, user.user_id)
+            old = _require_episode(await self.store.get(user, id), id, user.user_id)
             new = change(old)
-            is_other = anew or new.text != old.text
-            if is_other:
+            is_rewritten = force or new.text != old.text
+            if is_rewritten:
                 await self._rewrite(user, new, epoch)
             elif new != old:
                 await self.store.write(user, put=[new], since=epoch)
-            return new, is_other
+            return new, is_rewritten
 
-        async def look_again(epoch: str) -> None:
+        async def second_pass(epoch: str) -> None:
             found = await self.store.get(user, id)
             if isinstance(found, Episode):
-                await self._rewrite(user, found, epoch, is_again=True)
+                await self._rewrite(user, found, epoch, is_second_pass=True)
 
         async with self._locks.of(user):
-            record, is_other = await guarded(self.store, user, attempt)
-            if not is_other:
+            record, is_rewritten = await retry_stale(self.store, user, attempt)
+            if not is_rewritten:
                 return Remembered(kept=(record,))
-            await guarded(self.store, user, look_again)
+            await retry_stale(self.store, user, second_pass)
         if self._learning:
             self._learning.wake(user, [record])
         pending = await self.store.scrub() if isinstance(self.store, Scrubs) else ()
         return Remembered(kept=(record,), notes=(*await self._embed_current(user, record), *pending))
 
-    async def _rewrite(self, user: Scope, new: Episode, epoch: str, *, is_again: bool = False) -> None:
+    async def _rewrite(self, user: Scope, new: Episode, epoch: str, *, is_second_pass: bool = False) -> None:
         for learning in self._learnings:
             learning.interrupt(user)
-        jobs, now = self._keeper.jobs(user, [new]), self._clock.now()
+        jobs = self._keeper.jobs(user, [new])
         try:
-            await rewrite(
-                self.store, user, new, neighbours=self._neighbours, now=now, jobs=jobs, epoch=epoch, is_again=is_again
-            )
+            await self._forgetting.rewrite(user, new, jobs=jobs, epoch=epoch, is_second_pass=is_second_pass)
         finally:
             self._neighbours.forget(user)
 
     async def _embed_current(self, user: Scope, record: Episode) -> tuple[str, ...]:
-        """Give a record the vector of the text that it has, also where another process changes that meanwhile."""
+        """Embed the current text of a record; repeats if another process changes the text meanwhile."""
         embedded: str | None = None
         while record.text != embedded and (not record.sources or record.layer is Layer.L4):
             if notes := await self._keeper.embed(user, [record]):
@@ -236,8 +223,8 @@ class MemoryEdits(MemoryParts):
         return ()
 
 
-def _restated(old: Episode, *, new: Episode, is_dated: bool) -> Episode:
-    """What is kept under a key as it is said now: in its place, layer and count of accesses."""
+def _replaced(old: Episode, *, new: Episode, is_dated: bool) -> Episode:
+    """The stored episode with the content of the new one; id, layer and access count stay."""
     is_same = old.text == new.text
     return replace(
         old,
@@ -256,7 +243,7 @@ def _filter(
     kind: RecordKind | None, layer: Layer | Sequence[Layer] | None, where: Where | None, *, archived: bool
 ) -> Filter:
     if kind is not None and kind not in get_args(RecordKind):
-        raise UsageError(f"there is no kind {kind!r} of records; use one of {', '.join(get_args(RecordKind))}")
+        raise UsageError(f"kind={kind!r} is not a kind of record; use one of {', '.join(get_args(RecordKind))}")
     parts: list[Filter] = [] if archived else [Eq("archived_at", None), Eq("superseded_at", None)]
     parts += [Eq("kind", kind)] if kind else []
     if layer is not None:
@@ -266,24 +253,25 @@ def _filter(
     return And(*parts, *([wanted] if wanted else []))
 
 
-def _cleaned(text: str) -> str:
-    said, skip = clean(text)
+def _clean(text: str) -> str:
+    cleaned, skip = clean(text)
     if skip is not None:
-        raise UsageError(f"the text {skip.text!r} cannot be kept: {skip.reason}")
-    return said
+        raise UsageError(f"the text {skip.text!r} cannot be stored: {skip.reason}")
+    return cleaned
 
 
 def _one_turn(
-    content: Content, *, user_id: str, speaker: str | None, attributes: Mapping[str, Scalar] | None, key: str
+    content: MemoryInput, *, user_id: str, speaker: str | None, attributes: Mapping[str, Scalar] | None, key: str
 ) -> tuple[Turn, str]:
-    """The one turn that is kept under a key, and its text."""
-    turns = checked_turns(turns_of(content, user_id=user_id), speaker=speaker, attributes=attributes, key=key)
+    """The one turn that is stored under a key, and its text."""
+    turns = turns_of(content, user_id=user_id)
+    check_turns(turns, speaker=speaker, attributes=attributes, key=key)
     if len(turns) != 1:
-        raise UsageError(f"upsert() keeps one thing under its key and was given {len(turns)}; call it for each")
-    return turns[0], _cleaned(turns[0].text)
+        raise UsageError(f"upsert() stores one text under its key and was given {len(turns)}; call it for each")
+    return turns[0], _clean(turns[0].text)
 
 
-def _episode(record: Record | None, id: str, user_id: str) -> Episode:
+def _require_episode(record: Record | None, id: str, user_id: str) -> Episode:
     if isinstance(record, Episode):
         return record
     if record is None:

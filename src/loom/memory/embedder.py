@@ -1,7 +1,4 @@
-"""A door to the embedders, which live with the other providers.
-
-Each name is loaded from its home when it is first asked for.
-"""
+"""The embedders, each imported from its provider module on first use."""
 
 from __future__ import annotations
 

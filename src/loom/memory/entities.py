@@ -1,6 +1,6 @@
-"""Names of things: when two subjects, two predicates or two objects are the same one.
+"""Normalised names of subjects, predicates and objects, and aliases of entities.
 
-The keys made here are for comparing. What was said stays in the fact, for display.
+The keys are for comparing. The original spelling stays in the fact, for display.
 """
 
 from __future__ import annotations
@@ -60,35 +60,24 @@ _SINGLE: Final = frozenset(
     {
         *("lives_in", "works_at", "works_as", "name", "age", "birthday", "born_in", "married_to", "email", "phone"),
         *("address", "diet", "gender", "nationality", "marital_status", "time_zone", "native_language", "height"),
-        *("weight", "pronouns", "engaged_to", "partner", "mother", "father", "current_project"),
-        *("written_in",),
+        *("weight", "pronouns", "engaged_to", "partner", "mother", "father", "current_project", "written_in"),
     }
 )
 _MULTI: Final = frozenset(
     {
         *("likes", "dislikes", "knows", "owns", "speaks", "visited", "has_pet", "allergic_to", "also_called", "plans"),
         *("prefers", "sister", "brother", "son", "daughter", "child", "friend", "cousin", "aunt", "uncle", "niece"),
-        *("nephew", "colleague", "hobby", "interested_in", "studied", "attended", "skill", "plays"),
-        *(
-            "uses",
-            "runs",
-            "runs_on",
-            "built_with",
-            "hosted_on",
-            "depends_on",
-            "does_not_eat",
-            "intolerant_to",
-            "learning",
-        ),
+        *("nephew", "colleague", "hobby", "interested_in", "studied", "attended", "skill", "plays", "learning"),
+        *("uses", "runs", "runs_on", "built_with", "hosted_on", "depends_on", "does_not_eat", "intolerant_to"),
     }
 )
 
 
 @lru_cache(maxsize=8192)
 def normalise(name: str) -> str:
-    """The key of a person or a thing: one spelling for case, width, articles, possessives and spaces.
+    """The key of a person or a thing: the same for every case, width, article, possessive and spacing.
 
-    I, me, my and the user are one person. A name that is nothing but such words keeps them.
+    I, me, my and the user are one person. A name that consists of such words only keeps them.
     """
     text = _SPACE.sub(" ", normalised("NFKC", name).translate(_APOSTROPHES)).strip()
     text = normalised("NFKC", (text.strip(_EDGE) or text).casefold())
@@ -102,7 +91,7 @@ def normalise(name: str) -> str:
 
 @lru_cache(maxsize=2048)
 def predicate_key(predicate: str) -> str:
-    """The one name of a predicate: snake case, and the vocabulary's word where it has one."""
+    """The canonical name of a predicate: in snake case, and the vocabulary's word if it has one."""
     text = normalised("NFKC", predicate).translate(_APOSTROPHES)
     text = _NOT_WORD.sub("_", _CAMEL.sub("_", text)).strip("_").casefold()
     text = re.sub(r"^(?:is_|am_)?(?:currently|now)_(?=.)", "", text)
@@ -111,27 +100,27 @@ def predicate_key(predicate: str) -> str:
 
 
 def cardinality_of(predicate: str, stated: Cardinality = "inferred") -> Literal["single", "multi"]:
-    """Whether a predicate holds one value at a time. What was stated wins, then the table; unknown is multi."""
+    """Whether a predicate has one value at a time: as stated, else by the table, else multi."""
     if stated != "inferred":
         return stated
     return "single" if is_known_single(predicate) else "multi"
 
 
 def is_known_single(predicate: str) -> bool:
-    """Whether the table says that there is one value at a time."""
+    """Whether the table lists a predicate with one value at a time."""
     key = predicate_key(predicate)
     return key in _SINGLE or key.startswith("favourite_")
 
 
 def is_known_multi(predicate: str) -> bool:
-    """Whether the table says that values live side by side."""
+    """Whether the table lists a predicate with many values."""
     return predicate_key(predicate) in _MULTI
 
 
 class Aliases:
-    """Other names of the same entity, learnt from facts that say so.
+    """Names of the same entity, as a union-find structure built from facts.
 
-    `also_called` facts join subject and object; a `name` fact joins them where its subject is the user.
+    `also_called` facts join subject and object; a `name` fact does if its subject is the user.
     """
 
     __slots__ = ("_parent",)
@@ -141,7 +130,7 @@ class Aliases:
 
     @classmethod
     def of(cls, facts: Iterable[Fact]) -> Aliases:
-        """The aliases that these facts declare. Retired facts declare none; pass current ones."""
+        """The aliases that these facts declare; retired facts are ignored."""
         aliases = cls()
         for fact in facts:
             predicate, subject = predicate_key(fact.predicate), normalise(fact.subject)
@@ -160,7 +149,7 @@ class Aliases:
 
     def _join(self, one: str, other: str) -> None:
         one, other = self._root(one), self._root(other)
-        # The user is the head of its group, else the first in the alphabet: the order of the facts decides nothing.
+        # The user is the root of their group, else the first name in the alphabet, whatever the order of the facts.
         head, tail = sorted((one, other), key=lambda key: (key != USER, key))
         if head != tail:
             self._parent[tail] = head

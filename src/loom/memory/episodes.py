@@ -1,4 +1,4 @@
-"""Episodes of sessions: each conversation leaves one record in L3 that says what it was about, and names its turns."""
+"""Session episodes: one record in L3 per conversation, which summarises it and names its turns as sources."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from loom.protocols.whole_store import WholeStore
 EPISODE = "episode"
 """The kind of job that writes the episode of a session."""
 SUMMARY = "summary"
-"""The kind of job that has a model write it again."""
+"""The kind of job that lets a model rewrite it."""
 PREFIX = "ep:"
 ARE_EPISODES = Range("id", low=PREFIX, high="ep;")
-"""The records whose ids begin as those of session episodes do."""
+"""The records whose ids have the prefix of session episodes: `;` follows `:` in ASCII."""
 MOST_TURNS = 1_000
-"""Turns that an episode is made from and names as its sources: the newest. It stands on no others, so that forgetting
-one of them leaves nothing of it."""
+"""Turns that an episode is made from, the newest ones. All of them are its sources, so that forgetting one removes the
+episode too."""
 _IDLE = timedelta(hours=1)
-"""How long a session is quiet before it counts as ended, where L1 keeps for ever."""
+"""How long a session is idle before it counts as ended, if L1 has no retention."""
 
 
 def episode_id(session_id: str) -> str:
@@ -45,31 +45,27 @@ def is_session_episode(record: object) -> bool:
 
 
 def is_summary(record: object) -> bool:
-    """Whether a record tells of several others in fewer words, so that it cannot stand for them."""
+    """Whether a record summarises several others, so that it cannot replace them."""
     return is_session_episode(record) or (isinstance(record, Episode) and record.id.startswith("sum:"))
 
 
-def episode_job(scope: Scope, session_id: str, run_at: datetime) -> Job:
-    """The job that writes the episode of a session; one is open at a time."""
-    return _job(EPISODE, scope, session_id, run_at)
-
-
-def summary_job(scope: Scope, session_id: str, run_at: datetime) -> Job:
-    """The job that has a model write the episode again."""
-    return _job(SUMMARY, scope, session_id, run_at)
+def session_job(kind: str, scope: Scope, session_id: str, run_at: datetime) -> Job:
+    """The job of kind EPISODE or SUMMARY for a session; one of each is open at a time."""
+    key = f"{kind}:{episode_id(session_id)}"
+    return Job(id=key, scope=scope.for_user(), kind=kind, key=key, run_at=run_at, payload={"session": session_id})
 
 
 def episode_jobs(gone: Iterable[Record], left: Iterable[Record], user: Scope, now: datetime) -> list[Job]:
-    """The jobs that write episodes again which went with one of their turns, where other turns are left."""
+    """Jobs that rewrite the session episodes among `gone`, for sessions that still have turns."""
     lost = {record.session_id for record in gone if isinstance(record, Episode) and is_session_episode(record)}
     there = {r.session_id for r in left if isinstance(r, Episode) and not r.sources and r.session_id in lost}
-    return [episode_job(user, session, now) for session in sorted(s for s in there if s is not None)]
+    return [session_job(EPISODE, user, session, now) for session in sorted(s for s in there if s is not None)]
 
 
 async def waiting_jobs(store: KeepsJobs, user: Scope, now: datetime) -> Counter[str]:
-    """How many jobs of a user wait, by kind; a session whose end is waited for has none yet.
+    """Number of pending jobs of a user by kind; sessions that have not ended yet are not counted.
 
-    A store that cannot list its jobs counts them as one kind, without a name.
+    A store that cannot list its jobs reports them as one kind with an empty name.
     """
     if not isinstance(store, WholeStore):
         return Counter({"": await store.pending(user)})
@@ -77,61 +73,63 @@ async def waiting_jobs(store: KeepsJobs, user: Scope, now: datetime) -> Counter[
     return Counter(job.kind for job in jobs if job.kind != EPISODE or job.run_at <= now)
 
 
-def _job(kind: str, scope: Scope, session_id: str, run_at: datetime) -> Job:
-    key = f"{kind}:{episode_id(session_id)}"
-    return Job(id=key, scope=scope.for_user(), kind=kind, key=key, run_at=run_at, payload={"session": session_id})
+async def job_episodes(store: MemoryStore, job: Job) -> list[Episode]:
+    """The episodes that a job names and that still exist."""
+    found = [await store.get(job.scope, id) for id in job.payload.get("episodes", ())]
+    return [episode for episode in found if isinstance(episode, Episode)]
 
 
-class Episodes:
-    """Makes the episodes of sessions; what they decide others write."""
+def texts_of(episodes: Iterable[Episode]) -> list[tuple[str, str]]:
+    """Ids and texts, to compare what was read with what is stored now."""
+    return [(episode.id, episode.text) for episode in episodes]
+
+
+class SessionEpisodes:
+    """Builds the episodes of sessions; the callers write them."""
 
     def __init__(self, store: MemoryStore, config: MemoryConfig, *, clock: Clock) -> None:
-        self._store = store
-        self._clock = clock
+        self._store, self._clock = store, clock
         self._compressor = ContextCompressor()
         hours = config.l1.retention_hours
         self.idle = _IDLE if hours is None else timedelta(hours=hours)
-        """How long a session is quiet before it counts as ended."""
+        """How long a session is idle before it counts as ended."""
 
     def job(self, scope: Scope) -> Job:
-        """The job that a turn of a session leaves: it waits until the session may have ended."""
+        """The job that a turn of a session queues: due when the session may have ended."""
         assert scope.session_id is not None
-        return episode_job(scope, scope.session_id, self._clock.now() + self.idle)
+        return session_job(EPISODE, scope, scope.session_id, self._clock.now() + self.idle)
 
     async def turns(self, user: Scope, session_id: str) -> list[Episode]:
         """The turns that the episode of a session is made from, in order."""
         return (await session_turns(self._store, user.for_session(session_id)))[-MOST_TURNS:]
 
-    def quiet_at(self, turns: Sequence[Episode]) -> datetime:
-        """When a session has been quiet for long enough."""
+    def idle_at(self, turns: Sequence[Episode]) -> datetime:
+        """When a session has been idle for long enough."""
         return max(turn.recorded_at for turn in turns) + self.idle
 
-    async def known(self, user: Scope, session_id: str) -> Episode | None:
+    async def stored(self, user: Scope, session_id: str) -> Episode | None:
         """The episode of a session as it is stored."""
         record = await self._store.get(user, episode_id(session_id))
         return record if isinstance(record, Episode) else None
 
-    async def made(
+    async def build(
         self, user: Scope, session_id: str, turns: Sequence[Episode], *, text: str | None = None
     ) -> tuple[Episode | None, bool]:
-        """The episode to write for these turns, or None where that is stored already; and whether it says it all.
+        """The episode to write for these turns, None if it is stored already; and whether it contains every statement.
 
-        With `text`, that is what it says; otherwise sentences of the turns do.
+        Its content is `text`, or else sentences selected from the turns.
         """
         if not turns:
             return None, True
-        known = await self.known(user, session_id)
+        known = await self.stored(user, session_id)
         sources = tuple(turn.id for turn in turns)
         if known is not None and known.sources == sources and text is None:
             return None, True
-        whole = True
+        is_complete = True
         if text is None:
             work = sum(len(turn.text) for turn in turns)
-            text, whole = await off_loop(work, partial(self._compressor.conversation, turns))
-        return self._episode(session_id, turns, text, known), whole
-
-    def _episode(self, session_id: str, turns: Sequence[Episode], text: str, known: Episode | None) -> Episode:
-        return Episode(
+            text, is_complete = await off_loop(work, partial(self._compressor.conversation, turns))
+        episode = Episode(
             id=episode_id(session_id),
             text=f"Conversation of {_days(turns[0].at, turns[-1].at)}: {text}",
             at=max(turn.at for turn in turns),
@@ -142,12 +140,13 @@ class Episodes:
             importance=max([turn.importance for turn in turns] + ([known.importance] if known else [])),
             accesses=known.accesses if known else 0,
             accessed_at=known.accessed_at if known else None,
-            sources=tuple(turn.id for turn in turns),
+            sources=sources,
         )
+        return episode, is_complete
 
 
 def _days(first: datetime, last: datetime) -> str:
-    """`3 November 2026`, or `30 October to 2 November 2026`, in words that are the same everywhere."""
+    """`3 November 2026`, or `30 October to 2 November 2026`, independent of the locale."""
     end = f"{last.day} {_MONTHS[last.month - 1]} {last.year}"
     if first.date() == last.date():
         return end

@@ -1,4 +1,4 @@
-"""What happened, in order: exact answers to first, last, how often and when."""
+"""Timeline: dated records in order, for exact answers to first, last, how often and when."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ EventKind: TypeAlias = Literal["episode", "fact"]
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
-    """A record and when it happened: an episode at its time, a fact from when it was true."""
+class TimelineEvent:
+    """A record and its time: when an episode happened, or since when a fact is true."""
 
     at: datetime
     record: Episode | Fact
@@ -32,11 +32,11 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """Dated records, the earliest first; at equal times by id."""
+    """Dated records, earliest first; at equal times by id."""
 
-    events: tuple[Event, ...] = field(default=())
+    events: tuple[TimelineEvent, ...] = field(default=())
 
-    def __iter__(self) -> Iterator[Event]:
+    def __iter__(self) -> Iterator[TimelineEvent]:
         return iter(self.events)
 
     def __len__(self) -> int:
@@ -44,21 +44,21 @@ class Timeline:
 
     @property
     def count(self) -> int:
-        """How many there are, exactly."""
+        """The exact number of records."""
         return len(self.events)
 
     @property
-    def first(self) -> Event | None:
-        """The earliest one."""
+    def first(self) -> TimelineEvent | None:
+        """The earliest record."""
         return self.events[0] if self.events else None
 
     @property
-    def last(self) -> Event | None:
-        """The latest one."""
+    def last(self) -> TimelineEvent | None:
+        """The latest record."""
         return self.events[-1] if self.events else None
 
     def between(self, start: datetime | None = None, end: datetime | None = None) -> Timeline:
-        """Those from `start` up to, and not including, `end`; None leaves a side open."""
+        """The records from `start` up to, and not including, `end`; None leaves a side open."""
         low = None if start is None else as_utc(start, "the start of between()")
         high = None if end is None else as_utc(end, "the end of between()")
         inside = [e for e in self.events if (low is None or low <= e.at) and (high is None or e.at < high)]
@@ -68,10 +68,10 @@ class Timeline:
 async def read_timeline(
     store: MemoryStore, scope: Scope, *, about: str | None, where: Filter | None, kind: EventKind | None
 ) -> Timeline:
-    """The dated records of a scope, each once: raw turns rather than what was made from them, facts as believed now."""
+    """The dated records of a scope, each once: original turns without derived records, facts as believed now."""
     kinds = {"episode": Eq("sources", None), "fact": Eq("superseded_at", None)}
     if kind is not None and kind not in kinds:
-        raise UsageError(f"a timeline has no kind {kind!r}; use 'episode', 'fact' or None for both")
+        raise UsageError(f"kind={kind!r} is not a kind of event; use 'episode', 'fact' or None for both")
     chosen = [Eq("kind", kind), kinds[kind]] if kind else []
     fits = And(*chosen, *([where] if where else []))
     found = _all_about(store, scope, about, fits) if about is not None else every(store, scope, fits)
@@ -80,12 +80,12 @@ async def read_timeline(
 
 
 async def _all_about(store: MemoryStore, scope: Scope, about: str, where: Filter):  # noqa: ANN202  (records)
-    """Every record that holds all words of `about`, compared by their stems and without stop words."""
-    check_length(about, "about", MAX_QUERY, "give the words that every record has to hold")
+    """Every record that contains all words of `about`, compared by stem, ignoring stop words."""
+    check_length(about, "about", MAX_QUERY, "give the words that every record has to contain")
     wanted = set(query_terms(about))
     if not wanted:
         raise UsageError(f"about={about!r} has no words; leave it out to see everything")
-    # The search brings every record with one of the words; it is as large as the memory, so that nothing is cut off.
+    # The search returns records with any of the words; its limit is the size of the memory, so none is cut off.
     query = Query(text=about, where=where, limit=max(1, await store.count(scope)), history=True, archived=True)
     found = [hit.item for hit in await store.search(scope, query)]
     chars = sum(len(item.text) for item in found)
@@ -93,11 +93,11 @@ async def _all_about(store: MemoryStore, scope: Scope, about: str, where: Filter
         yield fitting
 
 
-def _event(record: object) -> Event | None:
+def _event(record: object) -> TimelineEvent | None:
     if isinstance(record, Episode) and not record.sources:
-        return Event(record.at, record)
+        return TimelineEvent(record.at, record)
     if is_candidate(record):
         return None
     if isinstance(record, Fact) and record.superseded_at is None and record.valid_from is not None:
-        return Event(record.valid_from, record)
+        return TimelineEvent(record.valid_from, record)
     return None

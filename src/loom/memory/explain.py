@@ -1,4 +1,4 @@
-"""Where a record comes from, what came of it, and why it was found."""
+"""Explains a record: its sources, what was derived from it, its history, and why it was found."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from loom.protocols.jobs import DeadLetter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explained:
-    """What is stored about a record.
+    """The provenance of a record.
 
-    `sources` are the records it was made from, down to the turns as they were said; `made` is what was made from it.
-    `history` holds the other facts with its subject and predicate, retired ones included. `why` holds the scores of a
-    hit, signal by signal.
+    `sources` are the records it was derived from, down to the original turns; `made` are those derived from it.
+    `history` are the other facts with its subject and predicate, including retired ones. `why` is the score of a hit,
+    signal by signal.
     """
 
     record: Record
     sources: tuple[Record, ...] = ()
     missing: tuple[str, ...] = ()
-    """Sources that are not there: forgotten, or never a record."""
+    """Sources that do not exist: forgotten, or never a record."""
     made: tuple[Record, ...] = ()
     history: tuple[Fact, ...] = ()
     given_up: tuple[DeadLetter, ...] = ()
-    """Jobs about it that did not work."""
+    """Jobs about it that failed for good."""
     why: Mapping[str, float] = field(default_factory=dict[str, float], hash=False)
 
     def __str__(self) -> str:
@@ -58,11 +58,7 @@ class Explained:
 
 
 async def explain(store: Store, scope: Scope, id: str, *, why: Mapping[str, float] | None = None) -> Explained:
-    """All that is stored about a record of a user.
-
-    Raises:
-        NotFound: the user has no such record.
-    """
+    """The provenance of a record of a user; raises NotFound if the user has no such record."""
     check_id(id, "the id of a record")
     record = await store.get(scope, id)
     if record is None:
@@ -81,7 +77,7 @@ async def explain(store: Store, scope: Scope, id: str, *, why: Mapping[str, floa
 
 
 async def _sources(store: Store, scope: Scope, record: Record) -> tuple[tuple[Record, ...], tuple[str, ...]]:
-    """What a record was made from, nearest first, down to what was made from nothing; and what is not there."""
+    """The sources of a record, nearest first, down to the original turns; and ids of sources that do not exist."""
     found: dict[str, Record | None] = {}
     open_ = list(_named(record))
     while open_:

@@ -1,10 +1,10 @@
-"""What a new claim does to the facts that are stored: pure decisions, nothing is read or written.
+"""How a new claim changes the stored facts: pure decisions, nothing is read or written.
 
-Every claim is kept as a statement, the fact with the interval that was claimed. What all statements of one
-subject and predicate add up to (see loom.memory.timeline) is what is believed. Where a statement's interval is
-not what is believed, a version carries the believed one: its id is the statement's plus `~` and a number, and the
-statement itself is superseded. A statement that was never believed as it was claimed has `superseded_at` equal to
-`recorded_at`: it answers no query, and keeps the answers the same in whatever order claims arrive.
+Every claim is stored as a statement, a fact with the interval that was claimed. The timeline of all statements of one
+subject and predicate (see loom.memory.timeline) is what is believed. If the believed interval differs from a
+statement's, a version holds it: its id is the statement's plus `~` and a number, and the statement is superseded. A
+statement that was never believed as claimed has `superseded_at` equal to `recorded_at`: no query returns it, but it
+keeps the result independent of the order in which claims arrive.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from operator import attrgetter
 from typing import Literal, TypeAlias
 
 from loom.core.checks import as_utc
@@ -23,53 +24,34 @@ from loom.memory.entities import NO_ALIASES, Aliases, normalise, predicate_key
 from loom.memory.timeline import FOREVER, Segment, Statement, moment, statement_of, timeline
 from loom.protocols.extractor import Claim
 
-Change: TypeAlias = Literal[
+ChangeKind: TypeAlias = Literal[
     "new", "again", "supersedes", "split", "bounded", "ends", "retracted", "restored", "nothing"
 ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FactChange:
-    """The facts to write, all or none, what that amounts to, and why in one line.
+    """The facts to write in one transaction, the kind of change, and the reason in one line.
 
-    `new` stands beside what was known; `again` adds sources, and may widen the interval; `supersedes` closes
-    another object's interval, `split` leaves it on both sides; `bounded` is an older claim that gave way to a
-    newer one; `ends` closes without a new object; `nothing` writes nothing.
+    `new` adds to what was known; `again` adds sources, and may widen the interval; `supersedes` closes the interval of
+    another object, `split` leaves it on both sides; `bounded` is an older claim that a newer one limits; `ends` closes
+    without a new object; `nothing` writes nothing.
     """
 
     put: tuple[Fact, ...]
-    what: Change
+    what: ChangeKind
     reason: str
 
 
 def slot_of(fact: Fact | Claim, aliases: Aliases = NO_ALIASES) -> tuple[str, str]:
-    """The subject and predicate in which facts compete. Facts of different slots never touch each other."""
+    """The subject and predicate under which facts compete. Facts of different slots do not affect each other."""
     return (aliases.key(fact.subject), predicate_key(fact.predicate))
 
 
-def current(facts: Iterable[Fact], at: datetime, known_at: datetime) -> tuple[Fact, ...]:
-    """The facts that were true at `at`, according to what was believed at `known_at`, in a stable order."""
-    at, known_at = as_utc(at, "at"), as_utc(known_at, "known_at")
-    found = [
-        fact
-        for fact in facts
-        if fact.recorded_at <= known_at
-        and (fact.superseded_at is None or known_at < fact.superseded_at)
-        and (fact.valid_from is None or fact.valid_from <= at)
-        and (fact.valid_until is None or at < fact.valid_until)
-    ]
-    return tuple(sorted(found, key=lambda f: (*slot_of(f), normalise(f.object), f.id)))
-
-
 def statements_of(facts: Iterable[Fact]) -> list[Statement]:
-    """What was stated, without the versions that only carry what came of it."""
+    """The statements among facts, without the versions that only hold believed intervals."""
     known = {fact.id: fact for fact in facts}
     return [statement_of(fact) for fact in known.values() if _origin(fact.id, known) == fact.id]
-
-
-def applied(facts: Iterable[Fact], change: FactChange) -> tuple[Fact, ...]:
-    """The facts after a change was written: by id, the newest wins."""
-    return tuple({fact.id: fact for fact in (*facts, *change.put)}.values())
 
 
 def assert_claim(
@@ -81,23 +63,22 @@ def assert_claim(
     provenance: Provenance,
     aliases: Aliases = NO_ALIASES,
 ) -> FactChange:
-    """What to write for a claim.
+    """The change that a claim makes.
 
-    `existing` are the user's facts, retired ones included; those of other subjects and predicates are passed
-    over. A claim with neither start nor end counts from `now`; one with an end and no start says that
-    something is over.
+    `existing` are the user's facts, including retired ones; other subjects and predicates are ignored. A claim with
+    neither start nor end begins `now`; one with an end and no start states that something has ended.
     """
     slot = _Slot(existing, slot_of(claim, aliases), aliases, now)
-    claimed = _claimed(claim, slot.now, provenance)
-    said = statement_of(claimed)
-    same = [s for s in slot.statements if s.identity == said.identity]
+    claimed = _fact_of(claim, slot.now, provenance)
+    new = statement_of(claimed)
+    same = [s for s in slot.statements if s.identity == new.identity]
     if any(not s.active and set(claimed.sources) <= set(s.fact.sources) for s in same):
         return FactChange(put=(), what="nothing", reason=f"{claimed.text}: these sources were taken back before")
     known = next((s for s in same if s.active), None)
     if known is None:
-        said = statement_of(replace(claimed, id=ids.next_id()))
-        return _described(slot, said, slot.settle([*slot.statements, said], cause=said.fact.id, fresh=said))
-    merged = replace(known, fact=_restated(known.fact, claimed))
+        new = statement_of(replace(claimed, id=ids.next_id()))
+        return _describe(slot, new, slot.settle([*slot.statements, new], cause=new.fact.id, fresh=new))
+    merged = replace(known, fact=_merged(known.fact, claimed))
     slot.facts[known.fact.id] = merged.fact
     put = slot.settle([merged if s is known else s for s in slot.statements], cause=merged.fact.id)
     if merged.fact != known.fact and all(fact.id != merged.fact.id for fact in put):
@@ -107,23 +88,23 @@ def assert_claim(
 
 
 def retract(existing: Sequence[Fact], fact: Fact, *, now: datetime, aliases: Aliases = NO_ALIASES) -> FactChange:
-    """Take a fact back: it is no longer believed, and what it had closed or hidden holds again."""
+    """Retract a fact: it is not believed any longer, and what it had closed or hidden is believed again."""
     slot = _Slot(existing, slot_of(fact, aliases), aliases, now)
     stored = slot.stored(fact)
-    back = slot.behind(stored)
-    # The retired fact names all it stood on, so that restore() finds exactly these statements again.
+    back = slot.supporting(stored)
+    # The retired fact keeps the sources of all its statements, so that restore() finds exactly these again.
     sources = tuple(dict.fromkeys([*stored.sources, *(source for s in back for source in s.fact.sources)]))
     slot.facts[stored.id] = replace(stored, sources=sources)
     return slot.without(back, "retracted", f"{stored.text}: taken back")
 
 
 def restore(existing: Sequence[Fact], fact: Fact, *, now: datetime, aliases: Aliases = NO_ALIASES) -> FactChange:
-    """Undo what retired a fact: a retraction, or the one fact that superseded it, which is taken back."""
+    """Undo what retired a fact: its retraction, or the one fact that superseded it, which is retracted."""
     slot = _Slot(existing, slot_of(fact, aliases), aliases, now)
     stored = slot.stored(fact)
-    gone = {s.fact.id for s in slot.taken_back(stored)}
+    gone = {s.fact.id for s in slot.retracted_for(stored)}
     if stored.superseded_at is not None and gone:
-        again = [_active(s) if s.fact.id in gone else s for s in slot.statements]
+        again = [replace(s, active=True) if s.fact.id in gone else s for s in slot.statements]
         put = slot.settle(again, cause=min(gone), touched=gone)
         return FactChange(put=put, what="restored", reason=f"{stored.text}: believed again")
     winners = [s for s in slot.statements if s.active and s.fact.id == stored.superseded_by]
@@ -133,46 +114,46 @@ def restore(existing: Sequence[Fact], fact: Fact, *, now: datetime, aliases: Ali
     return slot.without(rivals, "restored", f"{stored.text}: what retired it ({rivals[0].fact.text}) is taken back")
 
 
-def behind(existing: Sequence[Fact], fact: Fact, *, aliases: Aliases = NO_ALIASES) -> set[str]:
-    """The ids of the statements that a stored fact stands on, its own among them."""
+def supporting_ids(existing: Sequence[Fact], fact: Fact, *, aliases: Aliases = NO_ALIASES) -> set[str]:
+    """The ids of the statements that a stored fact is based on, its own included."""
     slot = _Slot(existing, slot_of(fact, aliases), aliases, fact.recorded_at)
-    return {_origin(fact.id, slot.facts), *(s.fact.id for s in slot.behind(slot.stored(fact)))}
+    return {_origin(fact.id, slot.facts), *(s.fact.id for s in slot.supporting(slot.stored(fact)))}
 
 
 def versions_of(existing: Iterable[Fact], gone: Container[str]) -> set[str]:
-    """The ids of these statements and of the versions that carry what is believed of them."""
+    """The ids of these statements and of their versions."""
     known = {fact.id for fact in existing}
     return {id for id in known if id in gone or _origin(id, known) in gone}
 
 
-def settled_without(
+def resettle_without(
     existing: Sequence[Fact], gone: Container[str], *, now: datetime, aliases: Aliases = NO_ALIASES
 ) -> tuple[Fact, ...]:
-    """What to write when statements and their versions are deleted: what they had closed or hidden holds again."""
+    """What to write when statements and their versions are deleted: what they had closed is believed again."""
     left = [fact for fact in existing if fact.id not in gone]
-    return settled_again(left, [fact for fact in existing if fact.id in gone], now=now, aliases=aliases)
+    return resettle(left, [fact for fact in existing if fact.id in gone], now=now, aliases=aliases)
 
 
-def settled_again(
+def resettle(
     existing: Sequence[Fact], beside: Iterable[Fact], *, now: datetime, aliases: Aliases = NO_ALIASES
 ) -> tuple[Fact, ...]:
-    """What to write where the facts beside these ones are not what all statements add up to; mostly nothing.
+    """What to write where the stored facts differ from the timeline of all statements; usually nothing.
 
-    Two who decide at the same time, each without what the other writes, leave two facts where one can be believed, and
-    of a fact that both wrote only what the last one knew. `beside` are the facts as they were written.
+    Two processes that decide at the same time do not see each other's facts. That leaves two believed facts where one
+    is possible, or loses the sources of the first writer. `beside` are the facts as this process wrote them.
     """
     beside = list(beside)
     known = {fact.id: fact for fact in existing}
     put: dict[str, Fact] = {}
-    for said in beside:
-        stored = known.get(said.id)
-        if stored is not None and not {*said.sources} <= {*stored.sources}:
-            known[said.id] = put[said.id] = _restated(stored, said)
+    for written in beside:
+        stored = known.get(written.id)
+        if stored is not None and not {*written.sources} <= {*stored.sources}:
+            known[written.id] = put[written.id] = _merged(stored, written)
     for key in dict.fromkeys(slot_of(fact, aliases) for fact in beside):
         slot = _Slot(tuple(known.values()), key, aliases, now)
         statements = slot.statements
         if not any(s.single for s in statements):
-            # Objects do not compete, so only those at hand can change: a slot may hold thousands of others.
+            # Multi-valued: objects do not compete, so only those written can change. A slot may hold thousands more.
             objects = {normalise(fact.object) for fact in beside}
             statements = [s for s in statements if s.object in objects]
         put |= {fact.id: fact for fact in slot.settle(statements, cause=None)}
@@ -180,7 +161,7 @@ def settled_again(
 
 
 class _Slot:
-    """The facts of one subject and predicate, and the work on them."""
+    """The facts of one subject and predicate, and the operations on them."""
 
     def __init__(self, existing: Sequence[Fact], key: tuple[str, str], aliases: Aliases, now: datetime) -> None:
         self.facts = {f.id: f for f in existing if predicate_key(f.predicate) == key[1] and slot_of(f, aliases) == key}
@@ -195,22 +176,22 @@ class _Slot:
             raise NotFound(f"fact {fact.id} ({fact.text}) is not among the facts given; pass all facts of the user")
         return self.facts[fact.id]
 
-    def behind(self, fact: Fact) -> list[Statement]:
-        """The statements that a fact stands on."""
+    def supporting(self, fact: Fact) -> list[Statement]:
+        """The statements that a fact is based on."""
         view, left = statement_of(fact), list(self.statements)
         if fact.superseded_at is not None:
             return [s for s in left if s.fact.id == _origin(fact.id, self.facts) and s.active]
-        # Behind the statements that show a fact others may wait that would show the very same one.
+        # Removing the statements behind a fact may uncover others that yield the very same fact: remove those too.
         while by := [s for segment in timeline(left) if _shape(segment) == _shape(view) for s in segment.by]:
             left = [replace(s, active=False) if s in by else s for s in left]
-        # An ending of what goes would now say that it once was so: it goes too.
+        # An ending without its beginning would state that the thing was true until then: it goes too.
         before, after = _begins(self.statements, view.object), _begins(left, view.object)
         gone = {s.fact.id for s in left if not s.active}
         gone |= {s.fact.id for s in left if s.object == view.object and s.is_ending and before < s.end <= after}
         return [s for s in self.statements if s.active and s.fact.id in gone]
 
-    def taken_back(self, fact: Fact) -> list[Statement]:
-        """The retracted statements that a fact stood on."""
+    def retracted_for(self, fact: Fact) -> list[Statement]:
+        """The retracted statements that a fact was based on."""
         view, sources = statement_of(fact), set(fact.sources)
         return [
             s
@@ -221,8 +202,8 @@ class _Slot:
             and sources >= set(s.fact.sources)
         ]
 
-    def without(self, back: Sequence[Statement], what: Change, reason: str) -> FactChange:
-        """The change that takes statements back."""
+    def without(self, back: Sequence[Statement], what: ChangeKind, reason: str) -> FactChange:
+        """The change that retracts statements."""
         gone = {s.fact.id for s in back}
         if not gone:
             return FactChange(put=(), what="nothing", reason=f"{reason} before")
@@ -237,17 +218,23 @@ class _Slot:
         fresh: Statement | None = None,
         touched: Iterable[str] = (),
     ) -> tuple[Fact, ...]:
-        """The writes that turn what is believed into what these statements add up to."""
+        """The writes that make the believed facts equal to the timeline of these statements.
+
+        `cause` is the statement that retires others, `fresh` a new one, `touched` those retracted or restored.
+        """
         by_id = {s.fact.id: s for s in statements}
         touched = set(touched)
         if (cause or touched) and not any(s.single for s in statements):
-            # Without a single-valued statement objects do not compete, and only those at hand can change.
+            # Multi-valued: objects do not compete, so only those named can change.
             objects = {by_id[id].object for id in (*touched, cause) if id is not None}
             statements = [s for s in statements if s.object in objects]
         objects = {s.object for s in statements}
-        live = [f for f in self.facts.values() if f.superseded_at is None and normalise(f.object) in objects]
+        live = sorted(
+            (f for f in self.facts.values() if f.superseded_at is None and normalise(f.object) in objects),
+            key=attrgetter("id"),
+        )
         gone = {id for id in touched if not by_id[id].active}
-        shapes = {_shape(statement_of(f)): f for f in sorted(live, key=_by_id, reverse=True) if f.id not in gone}
+        shapes = {_shape(statement_of(f)): f for f in reversed(live) if f.id not in gone}
         put: dict[str, Fact] = {}
         kept: set[str] = set()
         for segment in timeline(statements):
@@ -255,7 +242,7 @@ class _Slot:
             kept.add(wanted.id)
             if wanted != self.facts.get(wanted.id):
                 put[wanted.id] = wanted
-        for fact in sorted(live, key=_by_id):
+        for fact in live:
             if fact.id not in kept:
                 put[fact.id] = replace(fact, superseded_at=self.now, superseded_by=cause or fact.id)
         if fresh is not None and fresh.fact.id not in put:
@@ -267,7 +254,7 @@ class _Slot:
         return tuple(put.values())
 
     def _believed(self, segment: Segment, fact: Fact | None, fresh: Statement | None, put: dict[str, Fact]) -> Fact:
-        """The fact that stands for a segment: the one that does already, the new statement, or a new version."""
+        """The fact for a segment: the stored one with this interval, the new statement, or a new version."""
         if fact is None and fresh is not None and _shape(fresh) == _shape(segment):
             fact = fresh.fact
         sources = [source for s in segment.by for source in s.fact.sources]
@@ -299,22 +286,14 @@ def _origin(id: str, known: Container[str]) -> str:
     return head if mark and number.isdigit() and head in known else id
 
 
-def _by_id(fact: Fact) -> str:
-    return fact.id
-
-
 def _shape(interval: Statement | Segment) -> tuple[str, int, int]:
     return (interval.object, interval.start, interval.end)
 
 
 def _begins(statements: Iterable[Statement], object: str) -> int:
-    """When an object is first said to have begun."""
+    """When an object first began, according to the statements."""
     starts = [s.start for s in statements if s.active and s.object == object and not s.is_ending and s.start < s.end]
     return min(starts, default=FOREVER)
-
-
-def _active(statement: Statement) -> Statement:
-    return replace(statement, active=True)
 
 
 def _joined(parts: Sequence[Provenance]) -> Provenance:
@@ -323,8 +302,8 @@ def _joined(parts: Sequence[Provenance]) -> Provenance:
     return Provenance(parts[0].origin, trusted=all(p.trusted for p in parts))
 
 
-def _claimed(claim: Claim, now: datetime, provenance: Provenance) -> Fact:
-    """The claim as a fact that has no id of its own yet."""
+def _fact_of(claim: Claim, now: datetime, provenance: Provenance) -> Fact:
+    """The claim as a fact with a placeholder id."""
     starts = now if claim.valid_from is None and claim.valid_until is None else claim.valid_from
     return Fact(
         id="claimed",
@@ -341,35 +320,35 @@ def _claimed(claim: Claim, now: datetime, provenance: Provenance) -> Fact:
     )
 
 
-def _restated(known: Fact, again: Fact) -> Fact:
-    """A fact with the sources of its repetition. The first source stays the greatest: it decides between equals.
+def _merged(known: Fact, again: Fact) -> Fact:
+    """A fact with the sources of its repetition; the origin becomes the user's once the user states it.
 
-    Once the user says it, it is the user's word, whoever said it before.
+    The first source stays the greatest, because it breaks ties between statements of one time.
     """
     first = max(known.sources[:1] + again.sources[:1])
     sources = tuple(dict.fromkeys((first, *known.sources, *again.sources)))
-    said = again if again.provenance.origin == "user" != known.provenance.origin else known
+    origin = again if again.provenance.origin == "user" != known.provenance.origin else known
     confidence = max(known.confidence, again.confidence)
-    return replace(known, sources=sources, confidence=confidence, provenance=said.provenance)
+    return replace(known, sources=sources, confidence=confidence, provenance=origin.provenance)
 
 
-def _described(slot: _Slot, said: Statement, put: tuple[Fact, ...]) -> FactChange:
-    """The change that a new statement makes, in words."""
-    own = [f for f in put if normalise(f.object) == said.object]
+def _describe(slot: _Slot, new: Statement, put: tuple[Fact, ...]) -> FactChange:
+    """The change that a new statement makes, with its kind and reason."""
+    own = [f for f in put if normalise(f.object) == new.object]
     retired = [f for f in put if f.superseded_at is not None and f.id in slot.facts]
-    rivals = {normalise(f.object): f for f in retired if normalise(f.object) != said.object}
-    text = said.fact.text
-    if said.is_ending and any(f in own for f in retired):
-        return FactChange(put=put, what="ends", reason=f"{text}: over since {said.fact.valid_until}")
+    rivals = {normalise(f.object): f for f in retired if normalise(f.object) != new.object}
+    text = new.fact.text
+    if new.is_ending and any(f in own for f in retired):
+        return FactChange(put=put, what="ends", reason=f"{text}: over since {new.fact.valid_until}")
     if rivals:
         closed = ", ".join(sorted(f.object for f in rivals.values()))
         left = [f for f in put if f.superseded_at is None and normalise(f.object) in rivals]
         split = len(left) > len({normalise(f.object) for f in left})
         reason = f"{text}: {'divides' if split else 'closes'} {closed}"
         return FactChange(put=put, what="split" if split else "supersedes", reason=reason)
-    believed = any(f.id == said.fact.id and f.superseded_at is None for f in own)
+    believed = any(f.id == new.fact.id and f.superseded_at is None for f in own)
     before = [statement_of(f) for f in slot.facts.values() if f.superseded_at is None]
-    if any(s.object == said.object and s.start < said.end and said.start < s.end for s in before):
+    if any(s.object == new.object and s.start < new.end and new.start < s.end for s in before):
         return FactChange(put=put, what="again", reason=f"{text}: said before, sources and interval joined")
     if believed:
         return FactChange(put=put, what="new", reason=f"{text}: not known before")

@@ -1,4 +1,4 @@
-"""Forgetting: what was learnt from records goes with them, and what they had closed holds again."""
+"""Forgetting: removes records, everything derived from them alone, and reopens the facts that they had closed."""
 
 from __future__ import annotations
 
@@ -6,16 +6,19 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
+from typing import TypeAlias
 
+from loom.core.clock import Clock
 from loom.core.record import Episode, Fact, Provenance, Receipt, Record
 from loom.core.scope import Scope
 from loom.memory.entities import Aliases
 from loom.memory.episodes import episode_jobs
-from loom.memory.facts import behind, settled_without, versions_of
-from loom.memory.guarded import guarded
+from loom.memory.facts import resettle_without, supporting_ids, versions_of
+from loom.memory.guarded import retry_stale
 from loom.memory.listing import every
-from loom.memory.neighbours import Neighbours, Store
-from loom.memory.standing import own_words
+from loom.memory.neighbours import Keys, Neighbours, Store
+from loom.memory.standing import provenance_of
 from loom.protocols.jobs import Job
 from loom.protocols.memory_store import Scrubs
 
@@ -23,143 +26,135 @@ SESSIONS_LEFT = (
     "{count} saved conversation(s) of {user!r} are in the same place, and are not part of memory; "
     "Agent.forget(), or `loom forget`, removes them as well"
 )
+_Choose: TypeAlias = Callable[[Sequence[Record]], set[str]]
+"""Picks the ids to remove, given all records of a user."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Loss:
-    """What is deleted, and the facts that are written in its place."""
+class _Removal:
+    """The records to delete, and the facts to write in their place."""
 
     gone: dict[str, Record]
     facts: tuple[Fact, ...]
 
 
-async def forget_records(
-    store: Store, user: Scope, ids: Iterable[str], *, neighbours: Neighbours, now: datetime
-) -> Receipt:
-    """Remove records with what was made from them, and their words from the keys of the turns around them.
+@dataclass(frozen=True, slots=True)
+class Forgetting:
+    """Removes records of a user from a store."""
 
-    A fact that something else taught, too, only loses a source.
-    """
-    wanted = set(ids)
-    return await _forget(store, user, lambda _: wanted, neighbours=neighbours, now=now)
+    store: Store
+    neighbours: Neighbours
+    clock: Clock
 
+    async def records(self, user: Scope, ids: Iterable[str]) -> Receipt:
+        """Remove records and what was derived from them, and their words from the keys of the turns around them.
 
-async def forget_session(store: Store, session: Scope, *, neighbours: Neighbours, now: datetime) -> Receipt:
-    """Remove the episodes of a session and what was learnt from them."""
+        A fact that has other sources only loses these.
+        """
+        wanted = set(ids)
+        return await self._forget(user, lambda _: wanted)
 
-    def chosen(records: Sequence[Record]) -> set[str]:
-        return {r.id for r in records if isinstance(r, Episode) and r.session_id == session.session_id}
+    async def session(self, session: Scope) -> Receipt:
+        """Remove the episodes of a session and what was learnt from them."""
 
-    return await _forget(store, session.for_user(), chosen, neighbours=neighbours, now=now)
+        def choose(records: Sequence[Record]) -> set[str]:
+            return {r.id for r in records if isinstance(r, Episode) and r.session_id == session.session_id}
 
+        return await self._forget(session.for_user(), choose)
 
-async def forget_before(
-    store: Store, scope: Scope, before: datetime, *, neighbours: Neighbours, now: datetime
-) -> Receipt:
-    """Remove what happened before a moment, and facts and blocks that were written before it; of a session, if named.
+    async def before(self, scope: Scope, before: datetime) -> Receipt:
+        """Remove what happened before a moment, and facts and blocks written before it; of one session, if named.
 
-    A fact that was learnt from episodes goes with the last of them.
-    """
+        A fact that was learnt from episodes goes with the last of them.
+        """
 
-    def is_older(record: Record) -> bool:
-        if isinstance(record, Episode):
-            return record.at < before and scope.session_id in {None, record.session_id}
-        if scope.session_id is not None:
-            return False
-        if isinstance(record, Fact):
-            return record.recorded_at < before and not (set(record.sources) & known)
-        return record.updated_at < before
+        def is_older(record: Record, episodes: set[str]) -> bool:
+            if isinstance(record, Episode):
+                return record.at < before and scope.session_id in {None, record.session_id}
+            if scope.session_id is not None:
+                return False
+            if isinstance(record, Fact):
+                return record.recorded_at < before and not (set(record.sources) & episodes)
+            return record.updated_at < before
 
-    def chosen(records: Sequence[Record]) -> set[str]:
-        known.update(record.id for record in records if isinstance(record, Episode))
-        return {record.id for record in records if is_older(record)}
+        def choose(records: Sequence[Record]) -> set[str]:
+            episodes = {record.id for record in records if isinstance(record, Episode)}
+            return {record.id for record in records if is_older(record, episodes)}
 
-    known: set[str] = set()
-    return await _forget(store, scope.for_user(), chosen, neighbours=neighbours, now=now)
+        return await self._forget(scope.for_user(), choose)
 
+    async def _forget(self, user: Scope, choose: _Choose) -> Receipt:
+        """Remove the chosen records, in one transaction that is based on everything stored at that moment."""
+        removal = await retry_stale(self.store, user, partial(self._remove, user, choose))
+        if first := set(removal.gone):
+            # Another process may have derived records from them between our read and our write. Once they are gone
+            # nothing more can be derived, so one second pass is enough.
+            late = await retry_stale(self.store, user, partial(self._remove, user, lambda _: first))
+            removal = _Removal({**removal.gone, **late.gone}, removal.facts)
+        pending = await self.store.scrub() if removal.gone and isinstance(self.store, Scrubs) else ()
+        return Receipt(removed=dict(Counter(record.kind for record in removal.gone.values())), pending=pending)
 
-async def _forget(
-    store: Store,
-    user: Scope,
-    chosen: Callable[[Sequence[Record]], set[str]],
-    *,
-    neighbours: Neighbours,
-    now: datetime,
-) -> Receipt:
-    """Remove the chosen ones of a user's records, in one step that stands on all that is there at that moment."""
+    async def _remove(self, user: Scope, choose: _Choose, epoch: str) -> _Removal:
+        records = [record async for record in every(self.store, user)]
+        removal = _removal(records, choose(records), self.clock.now())
+        if removal.gone or removal.facts:
+            jobs, keys = await self._follow_up(user, records, removal.gone)
+            await self.store.write(
+                user, put=removal.facts, delete=list(removal.gone), keys=keys, jobs=jobs, since=epoch
+            )
+        return removal
 
-    async def attempt(epoch: str) -> _Loss:
-        records = [record async for record in every(store, user)]
-        loss = _loss(records, chosen(records), now)
-        if loss.gone or loss.facts:
-            episodes = [record for record in loss.gone.values() if isinstance(record, Episode)]
-            keys = await neighbours.keys_among(episodes, user=user, without=loss.gone)
-            left = (record for record in records if record.id not in loss.gone)
-            jobs = episode_jobs(loss.gone.values(), left, user, now)
-            await store.write(user, put=loss.facts, delete=list(loss.gone), keys=keys, jobs=jobs, since=epoch)
-        return loss
+    async def rewrite(
+        self, user: Scope, new: Episode, *, jobs: Sequence[Job], epoch: str, is_second_pass: bool = False
+    ) -> None:
+        """Replace an episode by one with the same id, and remove what was derived from the old one, in one step.
 
-    loss = await guarded(store, user, attempt)
-    if first := set(loss.gone):
-        # What another process made of them between the read and the write is not among them; no more can follow.
-        chosen = lambda _: first  # noqa: E731
-        late = await guarded(store, user, attempt)
-        loss = _Loss({**loss.gone, **late.gone}, loss.facts)
-    pending = await store.scrub() if loss.gone and isinstance(store, Scrubs) else ()
-    return Receipt(removed=dict(Counter(record.kind for record in loss.gone.values())), pending=pending)
+        `epoch` is the one read before the old episode was; StaleWrite if something was removed since. The second pass
+        removes what another process derived from the old text between the read and the write of the first, and does
+        nothing if there is none. What was derived from the new text already is made again by the queued job.
+        """
+        records = [record async for record in every(self.store, user)]
+        removal = _removal(records, {new.id}, self.clock.now())
+        derived = {id: record for id, record in removal.gone.items() if id != new.id}
+        if is_second_pass and not derived:
+            return
+        more, keys = await self._follow_up(user, records, derived, new)
+        put = [new, *removal.facts]
+        await self.store.write(user, put=put, delete=list(derived), keys=keys, jobs=[*jobs, *more], since=epoch)
 
-
-async def rewrite(
-    store: Store,
-    user: Scope,
-    new: Episode,
-    *,
-    neighbours: Neighbours,
-    now: datetime,
-    jobs: Sequence[Job],
-    epoch: str,
-    is_again: bool = False,
-) -> None:
-    """Write an episode in place of the one of its id, and remove what was made from that, in one step.
-
-    `epoch` is that of before the old one was read; StaleWrite if something was removed since. A second call, with
-    `is_again`, removes what another process made of the old text between the read and the write of the first, and does
-    nothing if there is none of it. If it was made from the new text already, the job that is queued makes it once more.
-    """
-    records = [record async for record in every(store, user)]
-    loss = _loss(records, {new.id}, now)
-    made = {id: record for id, record in loss.gone.items() if id != new.id}
-    if is_again and not made:
-        return
-    episodes = [new, *(record for record in made.values() if isinstance(record, Episode))]
-    keys = await neighbours.keys_among(episodes, user=user, without=made, instead=new)
-    left = (record for record in records if record.id not in made)
-    jobs = [*jobs, *episode_jobs(made.values(), left, user, now)]
-    await store.write(user, put=[new, *loss.facts], delete=list(made), keys=keys, jobs=jobs, since=epoch)
+    async def _follow_up(
+        self, user: Scope, records: Sequence[Record], gone: Mapping[str, Record], new: Episode | None = None
+    ) -> tuple[list[Job], Keys]:
+        """The jobs and search keys to write with a removal; `new` replaces the turn that has its id."""
+        episodes = [record for record in gone.values() if isinstance(record, Episode)]
+        around = [*([new] if new else []), *episodes]
+        keys = await self.neighbours.keys_among(around, user=user, without=gone, instead=new)
+        left = (record for record in records if record.id not in gone)
+        return episode_jobs(gone.values(), left, user, self.clock.now()), keys
 
 
-def _loss(records: Sequence[Record], ids: Collection[str], now: datetime) -> _Loss:
-    """What is lost with these records."""
-    gone = _with_made(records, ids)
+def _removal(records: Sequence[Record], ids: Collection[str], now: datetime) -> _Removal:
+    """What goes with these records."""
+    gone = _with_derived(records, ids)
     facts = [record for record in records if isinstance(record, Fact)]
     aliases = Aliases.of(facts)
     named = [fact for fact in facts if fact.id in ids]
-    lost = {id for fact in named for id in behind(facts, fact, aliases=aliases)}
+    lost = {id for fact in named for id in supporting_ids(facts, fact, aliases=aliases)}
     episodes = {record.id: record for record in records if isinstance(record, Episode)}
     left = [_without_sources(fact, gone, episodes) for fact in facts]
     lost |= {fact.id for fact, old in zip(left, facts, strict=True) if old.sources and not fact.sources}
     lost = versions_of(facts, lost)
-    settled = settled_without(left, lost, now=now, aliases=aliases)
+    settled = resettle_without(left, lost, now=now, aliases=aliases)
     fewer = [fact for fact, old in zip(left, facts, strict=True) if fact is not old and fact.id not in lost]
     written = {fact.id: fact for fact in (*fewer, *settled)}
-    return _Loss({r.id: r for r in records if r.id in gone or r.id in lost}, tuple(written.values()))
+    return _Removal({r.id: r for r in records if r.id in gone or r.id in lost}, tuple(written.values()))
 
 
-def _with_made(records: Sequence[Record], ids: Collection[str]) -> set[str]:
-    """The ids, and those of the episodes that were made from one of them, at any depth."""
+def _with_derived(records: Sequence[Record], ids: Collection[str]) -> set[str]:
+    """The ids, and those of the episodes that were derived from one of them, at any depth."""
     gone = set(ids)
-    made = [r for r in records if isinstance(r, Episode) and r.sources]
-    while more := {r.id for r in made if r.id not in gone and not gone.isdisjoint(r.sources)}:
+    derived = [r for r in records if isinstance(r, Episode) and r.sources]
+    while more := {r.id for r in derived if r.id not in gone and not gone.isdisjoint(r.sources)}:
         gone |= more
     return gone
 
@@ -168,8 +163,8 @@ def _without_sources(fact: Fact, gone: Collection[str], episodes: Mapping[str, E
     left = [source for source in fact.sources if source not in gone]
     if len(left) == len(fact.sources):
         return fact
-    left.sort(reverse=True)  # the first source decides between statements of one time: it is the greatest
-    said = [own_words([episodes[source]]) for source in left if source in episodes]
-    # It stays the user's word only while the user, or the program in his name, is among those who said it.
-    is_others = left and len(said) == len(left) and all(part.origin != "user" for part in said)
-    return replace(fact, sources=tuple(left), provenance=Provenance.derived(said) if is_others else fact.provenance)
+    left.sort(reverse=True)  # the first source breaks ties between statements of one time, so it is the greatest
+    parts = [provenance_of([episodes[source]]) for source in left if source in episodes]
+    # The fact keeps the origin `user` only while one of its sources is the user, or the program on their behalf.
+    is_others = left and len(parts) == len(left) and all(part.origin != "user" for part in parts)
+    return replace(fact, sources=tuple(left), provenance=Provenance.derived(parts) if is_others else fact.provenance)

@@ -1,4 +1,4 @@
-"""Writes that stand on a read: prepared again where something was forgotten in between."""
+"""Read, decide and write as one step: retried if a record was forgotten in between."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from loom.protocols.jobs import KeepsJobs
 _T = TypeVar("_T")
 
 TRIES = 100
-"""How often a write is prepared again; each try means that somebody removed something meanwhile."""
+"""Tries before StaleWrite is raised. Each retry means that another caller forgot something meanwhile, so a user who is
+not being deleted in a loop never comes near this."""
 
 
-async def guarded(store: KeepsJobs, scope: Scope, attempt: Callable[[str], Awaitable[_T]]) -> _T:
-    """What `attempt` returns: it reads, prepares and writes, and passes the epoch it is given on to its write.
+async def retry_stale(store: KeepsJobs, scope: Scope, attempt: Callable[[str], Awaitable[_T]]) -> _T:
+    """The result of `attempt(epoch)`, which reads, decides, and writes with `since=epoch`; retried on StaleWrite.
 
-    The epoch is read before anything that the write is prepared from. So a write that the store takes stands on
-    nothing that was forgotten by then.
+    The epoch is read before anything that the write is based on. So a write that the store accepts contains nothing
+    that was forgotten by then.
     """
     for _ in range(TRIES - 1):
         try:

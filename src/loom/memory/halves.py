@@ -1,7 +1,7 @@
-"""The two halves of an exchange: what the user said comes first, what the assistant answered where there is room.
+"""Prefers user messages over assistant replies when the token budget is tight.
 
-What has to be remembered is mostly said by the user, and answers are many times longer. So within a budget of tokens
-the user's half stands for the exchange, at the better of the two scores.
+Most facts are stated by the user, and replies are many times longer. So within a budget the user's message represents
+the exchange, with the better of the two scores.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from loom.memory.rank import Ranked
 Halves: TypeAlias = Literal["user", "both"]
 
 ROLES = frozenset({"user", "assistant", "system", "tool"})
-"""Speakers that are roles, not people: a question that says "user" names nobody."""
+"""Speakers that are roles, not people: the word "user" in a question names no person."""
 
 
 def role_of(episode: Episode) -> str | None:
-    """The role of who spoke; None for a person with a name."""
+    """The role of the speaker; None for a person with a name."""
     if episode.speaker is not None:
         role = episode.speaker.casefold()
         return role if role in ROLES else None
@@ -28,27 +28,28 @@ def role_of(episode: Episode) -> str | None:
 
 
 def user_first(ranked: Sequence[Ranked], records: Mapping[str, Record]) -> list[Ranked]:
-    """The ranking with each answer whose question is in it moved to the end; the question takes the better score."""
-    asked = {place: id for id, record in records.items() if (place := _place(record, "user"))}
-    answers: dict[str, str] = {}
+    """The ranking with each reply moved to the end if its user message is ranked too, which takes the better score."""
+    messages = {place: id for id, record in records.items() if (place := _place(record, "user"))}
+    replies: dict[str, str] = {}
     for r in ranked:
         place = _place(records[r.id], "assistant")
-        if place and (user := asked.get((place[0], place[1] - 1))):
-            answers[r.id] = user
-    best = {user: r for r in reversed(ranked) if (user := answers.get(r.id))}
-    first = [_lifted(r, best.get(r.id)) for r in ranked if r.id not in answers]
-    return [*sorted(first, key=lambda r: (-r.score, r.id)), *(r for r in ranked if r.id in answers)]
+        if place and (user := messages.get((place[0], place[1] - 1))):
+            replies[r.id] = user
+    best = {user: r for r in reversed(ranked) if (user := replies.get(r.id))}
+    first = [_at_least(r, best.get(r.id)) for r in ranked if r.id not in replies]
+    return [*sorted(first, key=lambda r: (-r.score, r.id)), *(r for r in ranked if r.id in replies)]
 
 
 def _place(record: Record, role: str) -> tuple[str, int] | None:
-    """The session and the place in it of a turn that somebody in this role said."""
+    """The session and position of a turn in this role."""
     if not isinstance(record, Episode) or record.session_id is None or role_of(record) != role:
         return None
     position = record.attributes.get(POSITION)
     return (record.session_id, position) if isinstance(position, int) else None
 
 
-def _lifted(own: Ranked, answer: Ranked | None) -> Ranked:
+def _at_least(own: Ranked, answer: Ranked | None) -> Ranked:
+    """The hit with the score of its reply, if that is better."""
     if answer is None or answer.score <= own.score:
         return own
     return Ranked(own.id, answer.score, {**own.why, "answer": answer.score - own.score})

@@ -1,7 +1,7 @@
-"""A second hop over facts: what is known of somebody leads to what is known of what they are tied to.
+"""A second hop over facts: from a fact about the subject of the question to facts about its object.
 
 "In which city does Alice work?" finds that Alice works at Acme; that Acme is in Berlin shares no word with the question
-and is found through the first fact. Facts are followed one step from those whose subject the question names.
+and is found through the first fact. Only facts whose subject the question names are followed, one step.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from loom.memory.rank import Ranked
 from loom.protocols.memory_store import MemoryStore, Query
 
 ENTITIES: Final = 16
-"""How many things are followed."""
+"""Objects that are followed at most."""
 FACTS: Final = 32
-"""How many facts about them are read."""
+"""Facts about them that are read at most."""
 _BEHIND: Final = 1e-3
-"""How much less a fact scores than the one that leads to it, where the question asks for such a thing."""
+"""How much lower a fact scores than the one that leads to it: just enough to rank right behind it."""
 _SELF: Final = frozenset({"i", "im", "ive", "id", "me", "my", "mine", "we", "our", "us"})
 _PLACES: Final = ("lives_in", "born_in", "from", "grew_up_in")
 _KINDS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -43,10 +43,10 @@ _KINDS: Final[Mapping[str, tuple[str, ...]]] = {
     )
     for word in words.split()
 }
-"""What a word of a question asks for."""
+"""The predicates that a word of a question asks for."""
 
 
-async def with_hops(
+async def add_hops(
     store: MemoryStore,
     scope: Scope,
     ranked: Sequence[Ranked],
@@ -57,8 +57,8 @@ async def with_hops(
 ) -> list[Ranked]:
     """The ranking with the facts of a second hop, which are added to `records`: the signal `hop`.
 
-    The first hop is what words found, so that a question about nobody that is known costs nothing; what leads on costs
-    one search. A fact that the question asks for stands right behind the one that leads to it, any other at the end.
+    The first hop is the ranking itself, so a question that names no known subject costs nothing; otherwise the hop
+    costs one search. A fact that the question asks for ranks right behind the one that leads to it, others at the end.
     """
     leads = {} if query.history else _leads(question, ranked, records)
     if not leads:
@@ -70,20 +70,20 @@ async def with_hops(
     by_name = {normalise(object): lead for object, lead in leads.items()}
     led = [(fact, lead) for fact in facts if (lead := by_name.get(normalise(fact.subject))) is not None]
     records |= {fact.id: fact for fact, _ in led}
-    return _placed(ranked, list(_scored(question, led, ranked)))
+    return _merge(ranked, list(_score(question, led, ranked)))
 
 
 def _leads(question: str, ranked: Iterable[Ranked], records: Mapping[str, Record]) -> dict[str, Ranked]:
-    """What the facts about whom the question names are tied to, each with the best of these facts."""
+    """The objects of facts about the subjects that the question names, each with the best of these facts."""
     words = tokens(question)
-    asked = {stem(word) for word in words}
+    stems = {stem(word) for word in words}
     is_own = not _SELF.isdisjoint(words)
     leads: dict[str, Ranked] = {}
     for one in ranked:
         fact = records[one.id]
         if not isinstance(fact, Fact) or not fact.object[:1].isupper():
-            continue  # what is a name begins with a capital
-        is_named = is_own if normalise(fact.subject) == USER else asked.issuperset(query_terms(fact.subject))
+            continue  # names begin with a capital letter
+        is_named = is_own if normalise(fact.subject) == USER else stems.issuperset(query_terms(fact.subject))
         if is_named and normalise(fact.object) != normalise(fact.subject):
             leads.setdefault(fact.object, one)
         if len(leads) == ENTITIES:
@@ -91,18 +91,18 @@ def _leads(question: str, ranked: Iterable[Ranked], records: Mapping[str, Record
     return leads
 
 
-def _scored(question: str, led: Iterable[tuple[Fact, Ranked]], ranked: Sequence[Ranked]) -> Iterator[Ranked]:
-    asked = {stem(word) for word in tokens(question)}
-    wanted = {predicate for word in asked for predicate in _KINDS.get(word, ())}
+def _score(question: str, led: Iterable[tuple[Fact, Ranked]], ranked: Sequence[Ranked]) -> Iterator[Ranked]:
+    stems = {stem(word) for word in tokens(question)}
+    wanted = {predicate for word in stems for predicate in _KINDS.get(word, ())}
     lowest = min(r.score for r in ranked) - _BEHIND
     for fact, lead in led:
-        is_asked = fact.predicate in wanted or not asked.isdisjoint(query_terms(fact.predicate))
-        score = lead.score - _BEHIND if is_asked else lowest
+        is_wanted = fact.predicate in wanted or not stems.isdisjoint(query_terms(fact.predicate))
+        score = lead.score - _BEHIND if is_wanted else lowest
         yield Ranked(fact.id, score, {"hop": score})
 
 
-def _placed(ranked: Sequence[Ranked], hops: Sequence[Ranked]) -> list[Ranked]:
-    """Both in one order; what words found as well keeps the better of its places."""
+def _merge(ranked: Sequence[Ranked], hops: Sequence[Ranked]) -> list[Ranked]:
+    """Both lists in one order; a fact in both keeps the better score."""
     best = {r.id: r for r in ranked}
     for hop in hops:
         known = best.get(hop.id)

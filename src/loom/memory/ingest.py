@@ -1,4 +1,4 @@
-"""Ingest: what a caller hands over becomes clean episodes; what cannot be kept is named with its reason."""
+"""Input of memory: texts, messages and mappings become turns with clean text; what is skipped has a reason."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from loom.memory.topics import topic_of
 from loom.memory.values import Skip
 
 MAX_NAME = 120
-"""Characters of a speaker's name; the rest of a longer one is left out."""
+"""Characters of a speaker's name; a longer one is cut."""
 _ROLES = frozenset({"user", "assistant", "system", "developer", "tool", "function", "operator"})
-_NOBODY = "someone"
+_UNNAMED = "someone"
 _NAMES_OF_ROLES = _ROLES | {"ai", "bot", "model", "agent"}
 _VERBS = frozenset(
     """
@@ -33,12 +33,12 @@ _VERBS = frozenset(
 )
 _ENDS = {"result": "Result", "error": "Error"}
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\u200b\u2060\ufeff]")
-"""Characters that say nothing and break indexes; tabs and line ends stay."""
+"""Control characters, which break indexes; tabs and line ends stay."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """One thing that was said or happened, as a caller hands it over."""
+    """One utterance or event, as input of `Memory.remember`."""
 
     text: str
     speaker: str | None = None
@@ -47,61 +47,61 @@ class Turn:
     attributes: Mapping[str, Scalar] = field(default_factory=dict[str, Scalar])
 
 
-Content: TypeAlias = str | Message | Turn | Mapping[str, Any]
+MemoryInput: TypeAlias = str | Message | Turn | Mapping[str, Any]
 
 
 _ONE = (str, bytes, Message, Turn, Mapping)
 
 
-def turns_of(content: Content | Sequence[Content], *, user_id: str | None = None) -> list[Turn]:
-    """One or many contents as turns; a name that is the `user_id` is the user."""
+def turns_of(content: MemoryInput | Sequence[MemoryInput], *, user_id: str | None = None) -> list[Turn]:
+    """One or many inputs as turns; a name equal to `user_id` is the user."""
     items = content if isinstance(content, Iterable) and not isinstance(content, _ONE) else [content]
     return [
         turn for item in items for turn in (_of_message(item) if isinstance(item, Message) else [_turn(item, user_id)])
     ]
 
 
-def spoken_by(speaker: str | None, *, user_id: str) -> str | None:
-    """A speaker as an episode keeps it: on one line, and the user by the role where it is the user's own id."""
+def speaker_name(speaker: str | None, *, user_id: str) -> str | None:
+    """A speaker as it is stored: on one line; the user's own id becomes the role `user`."""
     if not isinstance(speaker, str) or not speaker.strip():
         return speaker
     name = one_line(speaker, MAX_NAME)
-    if name.casefold() in _ROLES:  # as it was given: what only reads like a role is a name
-        return name if name == " ".join(speaker.split()) else named(name)
-    return USER if name.casefold() == user_id.casefold() else name or _NOBODY
+    if name.casefold() in _ROLES:  # only if given as such: a name that becomes a role by cleaning stays a name
+        return name if name == " ".join(speaker.split()) else name_speaker(name)
+    return USER if name.casefold() == user_id.casefold() else name or _UNNAMED
 
 
-def named(name: str, *, user_id: str | None = None) -> str:
-    """The speaker that a name stands for: somebody who is called like a role does not speak in it."""
+def name_speaker(name: str, *, user_id: str | None = None) -> str:
+    """The speaker with a name: a person who is called like a role must not gain its authority."""
     line = one_line(name, MAX_NAME)
     if user_id is not None and line.casefold() == user_id.casefold():
         return USER
     is_role = normalise(line) == USER or line.casefold() in _NAMES_OF_ROLES
-    return f"{_NOBODY} named {line}" if is_role else line or _NOBODY
+    return f"{_UNNAMED} named {line}" if is_role else line or _UNNAMED
 
 
 def _of_message(message: Message) -> list[Turn]:
-    """What a message says, what it asks of tools, and what tools answered, whose words are not the user's."""
-    said = [Turn(text=said_in(message), speaker=message.role, origin=_origin(message.role))]
+    """The turns of a message: its text, its tool calls, and tool results, which are not the user's words."""
+    texts = [Turn(text=said_in(message), speaker=message.role, origin=_origin(message.role))]
     tools: list[Turn] = []
     for part in message.parts:
         if isinstance(part, ToolCallPart):
-            asked = f"{part.name} {json.dumps(part.input, ensure_ascii=False)}"
-            tools.append(Turn(text=asked, speaker=message.role, origin="assistant", attributes={"tool": part.name}))
+            call = f"{part.name} {json.dumps(part.input, ensure_ascii=False)}"
+            tools.append(Turn(text=call, speaker=message.role, origin="assistant", attributes={"tool": part.name}))
         elif isinstance(part, ToolResultPart):
             answer = "\n".join(piece.text for piece in part.content if isinstance(piece, TextPart))
             tools.append(Turn(text=answer, speaker="tool", origin="tool"))
-    return [*said, *tools] if message.text.strip() or not tools else tools
+    return [*texts, *tools] if message.text.strip() or not tools else tools
 
 
 def said_in(message: Message) -> str:
-    """What a message says. Texts that a user gives apart stay apart: one may be somebody else's document."""
+    """The text of a message. The text parts of a user stay separate paragraphs: one may be a pasted document."""
     if message.role != USER:
         return message.text
     return "\n\n".join(part.text for part in message.parts if isinstance(part, TextPart) and part.text.strip())
 
 
-def _turn(content: Content, user_id: str | None) -> Turn:
+def _turn(content: MemoryInput, user_id: str | None) -> Turn:
     if isinstance(content, Turn):
         return content
     if isinstance(content, str):
@@ -123,9 +123,9 @@ def _from_mapping(given: Mapping[str, Any], user_id: str | None) -> Turn:
 
 
 def _of_task(given: Mapping[str, Any]) -> Turn:
-    """A task that was done: `task_id`, `action`, `parameters`, `result`, and where it failed `error`.
+    """A completed task: `task_id`, `action`, `parameters`, `result`, and `error` if it failed.
 
-    It is kept as text that can be read and searched; its id and action are attributes.
+    It is stored as readable, searchable text; its id and action are attributes.
     """
     task_id, action = given.get("task_id", given.get("id")), given["action"]
     for name, value in (("task_id", task_id), ("action", action)):
@@ -147,12 +147,12 @@ def _phrase(action: str) -> str:
     words = action.replace("_", " ").replace(".", " ").replace("-", " ").split()
     if len(words) > 1 and words[-1].casefold() in _VERBS:
         words = [words[-1], *words[:-1]]
-    spoken = " ".join(words) or action
-    return spoken[:1].upper() + spoken[1:]
+    phrase = " ".join(words) or action
+    return phrase[:1].upper() + phrase[1:]
 
 
 def _inputs(parameters: Any) -> str:
-    """What a task was given: one value by itself, several by name."""
+    """The parameters of a task: one value by itself, several with their names."""
     if isinstance(parameters, Mapping):
         values = {str(name): _shown(value) for name, value in cast("Mapping[Any, Any]", parameters).items()}
         return "".join(values.values()) if len(values) == 1 else ", ".join(f"{k}={v}" for k, v in values.items())
@@ -173,14 +173,14 @@ def _time(at: Any) -> Any:
 
 
 def _speaker(given: Mapping[str, Any], role: Any, user_id: str | None) -> Any:
-    """Who speaks: the speaker, else the name where the role is a person's, else the role."""
+    """The speaker: `speaker`, else `name` if the role is a person's, else the role."""
     name = given.get("name")
     if not isinstance(name, str | None):
         raise UsageError(f"a turn has the name {name!r}, a {type(name).__name__}; give text")
     if given.get("speaker") is not None:
         return given["speaker"]
     is_person = not isinstance(role, str) or role.casefold() == USER or role.casefold() not in _ROLES
-    return named(name, user_id=user_id) if is_person and name and name.strip() else role
+    return name_speaker(name, user_id=user_id) if is_person and name and name.strip() else role
 
 
 def _origin(role: object) -> Origin | None:
@@ -190,7 +190,7 @@ def _origin(role: object) -> Origin | None:
 
 
 def clean(text: str) -> tuple[str, Skip | None]:
-    """The text without what cannot be kept, or why nothing of it is."""
+    """The text without control characters, or the reason why it is skipped."""
     if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UsageError(f"memory takes text, not {type(text).__name__}")
     if len(text) > MAX_TEXT:
@@ -201,21 +201,17 @@ def clean(text: str) -> tuple[str, Skip | None]:
     return cleaned, None
 
 
-def checked_instruction(text: str) -> str:
-    """A text that may stand as an instruction, cleaned.
-
-    Raises:
-        UsageError: it is empty, says nothing in words, or is too long to be shown in every turn.
-    """
-    said, skip = clean(text)
-    if len(said or text) > MAX_INSTRUCTION:  # before any rule reads it
-        many = f"{len(said or text):,} characters, at most {MAX_INSTRUCTION}"
+def clean_instruction(text: str) -> str:
+    """The clean text of an instruction; raises UsageError if it has no words, or is too long for every turn."""
+    cleaned, skip = clean(text)
+    if len(cleaned or text) > MAX_INSTRUCTION:  # before any rule reads it
+        many = f"{len(cleaned or text):,} characters, at most {MAX_INSTRUCTION}"
         raise UsageError(f"the instruction has {many}; pin a longer text with set_block()")
-    if skip or topic_of(said) is None:
+    if skip or topic_of(cleaned) is None:
         raise UsageError(f"the instruction {text[:80]!r} has no words in it; say what is to be done")
-    return said
+    return cleaned
 
 
 def keyed_id(scope: Scope, key: str, number: int) -> str:
-    """The id of what is remembered under an idempotency key: the same every time."""
+    """The id of a record with an idempotency key: the same every time."""
     return "k:" + sha256(f"{scope.key()}\0{key}\0{number}".encode("utf-8", "surrogatepass")).hexdigest()[:32]

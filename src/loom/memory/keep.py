@@ -1,4 +1,4 @@
-"""Keeping: new episodes become durable, then get the keys and vectors that find them."""
+"""Writes new episodes: the record, its search keys and jobs in one transaction, then its vector."""
 
 from __future__ import annotations
 
@@ -10,47 +10,43 @@ from loom.core.record import Episode, Fact, Layer, Record
 from loom.core.scope import Scope
 from loom.errors import EmbedderMismatch, NotFound, StaleWrite
 from loom.memory.accesses import REVIVE, revive_key, successor
-from loom.memory.binding import Binding
-from loom.memory.guarded import TRIES, guarded
+from loom.memory.binding import EmbedderBinding
+from loom.memory.guarded import TRIES, retry_stale
 from loom.memory.learning import Learning
-from loom.memory.marking import marked
+from loom.memory.marking import with_importance
 from loom.memory.metabolism import Metabolism
-from loom.memory.neighbours import Neighbours, Store, placed
-from loom.memory.store_notes import StoreNotes
+from loom.memory.neighbours import Neighbours, Store, with_positions
+from loom.memory.store_notes import notes_of
 from loom.memory.values import OTHER_TEXT, REPEATED, Remembered, Skip
 from loom.protocols.embedder import Vector
 from loom.protocols.jobs import Job
 from loom.protocols.memory_store import KeepsVectors
 
-Progress: TypeAlias = Callable[[int, int], None]
-"""Is told how many are done, and of how many."""
+ProgressCallback: TypeAlias = Callable[[int, int], None]
+"""Called with how many are done, and the total."""
 
 BATCH = 500
-"""Texts that are embedded at once where there are many."""
+"""Texts per call of the embedder."""
 
 
 class Keeper:
-    """Writes episodes for a memory. Text is never lost for want of a vector."""
+    """Writes episodes for a memory. Text is stored even if embedding it fails."""
 
     def __init__(
         self,
         store: Store,
-        binding: Binding,
+        binding: EmbedderBinding,
         *,
         neighbours: Neighbours,
         metabolism: Metabolism,
         learning: Learning | None = None,
         finds_facts: bool = True,
     ) -> None:
-        self._store = store
-        self._binding = binding
-        self._neighbours = neighbours
-        self._metabolism = metabolism
-        self._learning = learning
-        self._finds_facts = finds_facts
-        self._store_notes = StoreNotes(store)
+        self._store, self._binding, self._neighbours = store, binding, neighbours
+        self._metabolism, self._learning, self._finds_facts = metabolism, learning, finds_facts
+        self._reported = set[str]()  # notes of the store that a caller has seen
 
-    async def keep(
+    async def write(
         self,
         scope: Scope,
         episodes: Sequence[Episode],
@@ -60,109 +56,111 @@ class Keeper:
         keyed: bool = False,
         since: str | None = None,
     ) -> Remembered:
-        """Write episodes, facts and the job that digests them; with `keyed`, those that are there already stay.
+        """Write episodes, facts and their jobs; with `keyed`, episodes whose id exists are left as they are.
 
-        `since` is the epoch before what the facts were made from was read; StaleWrite if it is over.
+        `since` is the epoch read before anything that the facts were derived from; StaleWrite if it changed.
         """
         user = scope.for_user()
-        known = [await self._store.get(user, e.id) for e in episodes] if keyed else [None] * len(episodes)
-        new = [e for e, old in zip(episodes, known, strict=True) if old is None]
-        again = [(e, old) for e, old in zip(episodes, known, strict=True) if old is not None]
+        stored = [await self._store.get(user, e.id) for e in episodes] if keyed else [None] * len(episodes)
+        pairs = list(zip(episodes, stored, strict=True))
+        new = [e for e, old in pairs if old is None]
         notes: tuple[str, ...] = ()
         if new:
-            new = await self._write(scope, new, facts, since)
+            new = await self._write_all(scope, new, facts, since)
             if self._learning and not facts:
                 self._learning.wake(scope, new)
-            notes = (*self._store_notes.new(), *await self.embed(scope, new))
+            # A store may know its notes only after its first use. Each is reported once.
+            from_store = [note for note in notes_of(self._store) if note not in self._reported]
+            self._reported.update(from_store)
+            notes = (*from_store, *await self.embed(scope, new))
         written = {e.id: e for e in new}
-        kept: list[Record] = [old or written[e.id] for e, old in zip(episodes, known, strict=True)]
-        repeated = [Skip(e.text[:80], _why_not(e, old)) for e, old in again]
+        kept: list[Record] = [old or written[e.id] for e, old in pairs]
+        repeated = [
+            Skip(e.text[:80], REPEATED if old.text == e.text else OTHER_TEXT) for e, old in pairs if old is not None
+        ]
         return Remembered(kept=tuple(kept), skipped=(*skipped, *repeated), notes=notes)
 
     def jobs(self, scope: Scope, new: Sequence[Episode], facts: Sequence[Fact] = ()) -> list[Job]:
-        """The jobs that read what is new."""
+        """The jobs for new episodes: digest them, learn from them, and write the episode of their session."""
         ids = [e.id for e in new]
-        # Whoever does the job finds facts in the episodes that it names, with whatever rules they have.
+        # The worker extracts facts from the episodes that the job names, with its own extractor.
         read = ids if self._finds_facts else ()
         jobs = [self._metabolism.job(scope, "digest", key=f"digest:{ids[0]}", episodes=read)]
-        # What comes with facts is an instruction, and says no more than they do.
+        # An episode written with facts is an instruction; a model would find nothing more in it.
         jobs += self._learning.jobs(scope, new) if self._learning and not facts else []
         return jobs + ([self._metabolism.episodes.job(scope)] if scope.session_id is not None else [])
 
-    async def _write(
+    async def _write_all(
         self, scope: Scope, new: Sequence[Episode], facts: Sequence[Fact], since: str | None
     ) -> list[Episode]:
-        """Write everything in one transaction; returns the episodes with their places."""
+        """Write everything in one transaction; returns the episodes with their positions in the session."""
         jobs = self.jobs(scope, new, facts)
         if scope.session_id is None:
             await self._store.write(scope.for_user(), put=[*new, *facts], jobs=jobs, since=since)
             return list(new)
-        async with self._neighbours.speaking(scope):
-            # What others forget meanwhile must not come back in the keys of the turns around it; nor may they, however
-            # often they forget, keep this turn from being written.
+        async with self._neighbours.appending(scope):
+            # A turn's keys quote the turns before it. If one of those is forgotten meanwhile, the epoch changes and the
+            # keys are made again. The last try writes without quotes and without an epoch, so it cannot be stale: a
+            # process that keeps forgetting must not block this turn.
             for number in range(TRIES):
                 end = await self._neighbours.end(scope, epoch=since)
                 if since not in {None, end.epoch}:
                     raise StaleWrite(scope.user_id)
-                turns = placed(end, new)
+                turns = with_positions(end, new)
                 is_last = number == TRIES - 1 and since is None
                 keys = self._neighbours.keys(replace(end, turns=()) if is_last else end, turns)
                 try:
-                    await self._store.write(
-                        scope.for_user(),
-                        put=[*turns, *facts],
-                        keys=keys,
-                        jobs=jobs,
-                        since=None if is_last else end.epoch,
-                    )
+                    epoch = None if is_last else end.epoch
+                    await self._store.write(scope.for_user(), put=[*turns, *facts], keys=keys, jobs=jobs, since=epoch)
                 except StaleWrite:
                     self._neighbours.drop(scope)
                     if since is not None:
                         raise
                     continue
-                self._neighbours.said(scope, turns)
+                self._neighbours.extend(scope, turns)
                 return turns
-        raise AssertionError("the last try stands on nothing, and so it cannot be stale")
+        raise AssertionError("the last try names no epoch, so it cannot be stale")
 
     async def promote(self, scope: Scope, id: str, to: Layer | None) -> Episode:
-        """Move an episode up a layer, or into the layer named, out of the archive."""
+        """Move an episode up one layer, or into `to`, out of the archive."""
 
         async def attempt(epoch: str) -> Episode:
-            record = await self._store.get(scope, id)
-            if not isinstance(record, Episode):
-                raise NotFound(f"user {scope.user_id!r} has no episode {id!r}; recall() gives the ids")
-            if record.archived_at is not None:  # what was made from it speaks for it; both would be there twice
+            record = await self._require(scope, id)
+            if record.archived_at is not None:  # its statement replaced it; with both, the text would be there twice
                 record = await successor(self._store, scope, record)
             above = Layer(min(record.layer + 1, Layer.L4)) if to is None else Layer(to)
             moved = replace(record, layer=above, archived_at=None)
             await self._store.write(scope, put=[moved], since=epoch)
             return moved
 
-        moved = await guarded(self._store, scope, attempt)
+        moved = await retry_stale(self._store, scope, attempt)
         if moved.layer is Layer.L4 and moved.sources:
             await self.embed(scope, [moved])
         return moved
 
     async def mark(self, scope: Scope, id: str, importance: float) -> Episode:
-        """Set how important an episode is, and what speaks for it; it moves up with the next jobs if it is now."""
+        """Set the importance of an episode and of its successor; the next jobs move them up if it is high enough."""
 
         async def attempt(epoch: str) -> Episode:
-            record = await self._store.get(scope, id)
-            if not isinstance(record, Episode):
-                raise NotFound(f"user {scope.user_id!r} has no episode {id!r}; recall() gives the ids")
-            records = await marked(self._store, scope, {id: importance}, may_fall=True)
-            now = [one for one in records if one.id == id] or [record]
+            record = await self._require(scope, id)
+            records = await with_importance(self._store, scope, {id: importance}, may_fall=True)
             job = self._metabolism.job
             jobs = [job(scope, "digest"), job(scope, REVIVE, key=revive_key(id), records=[id])]
             await self._store.write(scope, put=records, jobs=jobs, since=epoch)
-            return now[0]
+            return next((changed for changed in records if changed.id == id), record)
 
-        return await guarded(self._store, scope, attempt)
+        return await retry_stale(self._store, scope, attempt)
+
+    async def _require(self, scope: Scope, id: str) -> Episode:
+        record = await self._store.get(scope, id)
+        if not isinstance(record, Episode):
+            raise NotFound(f"user {scope.user_id!r} has no episode {id!r}; recall() gives the ids")
+        return record
 
     async def embed(
-        self, scope: Scope, episodes: Sequence[Episode], *, progress: Progress | None = None
+        self, scope: Scope, episodes: Sequence[Episode], *, progress: ProgressCallback | None = None
     ) -> tuple[str, ...]:
-        """Give new records their vectors; where that fails they are found by their words, and a note says so."""
+        """Embed new records; if that fails, they are still found by words, and the returned note says so."""
         if self._binding.embedder is None or not isinstance(self._store, KeepsVectors):
             return ()
         for start in range(0, len(episodes), BATCH):
@@ -170,25 +168,20 @@ class Keeper:
             try:
                 embedder, texts = self._binding.embedder, [e.text for e in batch]
                 vectors = await embedder.embed(texts, purpose="document")
-                if (bound := await self._binding.bound()) is not embedder:
+                if (bound := await self._binding.bind()) is not embedder:  # the store was made with another one
                     vectors = await bound.embed(texts, purpose="document")
                 await put_vectors(self._store, scope, {e.id: v for e, v in zip(batch, vectors, strict=True)})
             except EmbedderMismatch as error:
                 return (f"kept without vectors, found by words: {error}",)
-            except Exception as error:  # noqa: BLE001 - an embedder may be anybody's, and the text is kept already
+            except Exception as error:  # noqa: BLE001 - embedders are third-party code; the text is stored already
                 return (f"kept without vectors, found by words until `loom memory reembed`: {error}",)
             if progress is not None:
                 progress(start + len(batch), len(episodes))
         return ()
 
 
-def _why_not(new: Episode, old: Record) -> str:
-    """Why something that came under a key is not kept: what is there says the same, or something else."""
-    return REPEATED if old.text == new.text else OTHER_TEXT
-
-
 async def put_vectors(store: KeepsVectors, scope: Scope, vectors: Mapping[str, Vector]) -> int:
-    """Give records their vectors; returns how many there were. What somebody forgot meanwhile needs none."""
+    """Write vectors of records; returns how many. Records that were forgotten meanwhile are skipped."""
     try:
         await store.put_vectors(scope, vectors)
     except NotFound:

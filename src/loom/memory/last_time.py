@@ -1,4 +1,4 @@
-"""Questions about earlier conversations as such, as in `What did we talk about last time?`, and what answers them."""
+"""Questions about earlier conversations, such as `What did we talk about last time?`, and the episodes that answer."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from loom.memory.timewords import TimeHint
 from loom.protocols.memory_store import MemoryStore
 
 FIRST: Final = 3
-"""Episodes that come first where a question asks about earlier conversations."""
+"""Episodes that rank first if a question asks about earlier conversations."""
 _LONGEST: Final = 200
-"""Characters; a longer question says what it is about."""
+"""Characters; a longer question names a topic."""
 _WORD: Final = re.compile(r"[a-z']+|\d+")
 
 _OTHER: Final = re.compile(r"[^\W\d_a-zA-Z]")
-"""A letter that is in none of the words below."""
+"""A non-Latin letter: the word lists below contain none."""
 _TALK_WORDS: Final = """
     chat chats chatted chatting conversation conversations cover covered discuss discussed discussing discussion
     discussions leave left said say session sessions speak speaking spoke talk talked talking talks
@@ -48,26 +48,26 @@ _ALL: Final = _TALK | _US | _ASKS | _NAMES | frozenset((_TIME_WORDS + _FILLERS).
 
 
 def asks_about_last_time(question: str) -> bool:
-    """Whether a question asks what an earlier conversation was about, and names no topic.
+    """Whether a question asks about an earlier conversation and names no topic.
 
-    All of its words have to be among a few: a question that holds another one looks for that, and turns answer it.
+    All of its words have to be in the lists above: any other word is a topic, and turns about that answer it.
     """
     if len(question) > _LONGEST:
         return False
-    there = {word for word in _WORD.findall(question.lower().replace("\u2019", "'")) if not word.isdigit()}
-    if not there or not there <= _ALL or _OTHER.search(question):
+    words = {word for word in _WORD.findall(question.lower().replace("\u2019", "'")) if not word.isdigit()}
+    if not words or not words <= _ALL or _OTHER.search(question):
         return False
-    if there <= _NAMES:
-        return bool(there & _TALK)
-    asks = bool(there & _ASKS) or question.rstrip().endswith("?")
-    means_it = there & _TALK and there & (_US | _LATEST)
-    return asks and bool(means_it or "recap" in there or {"catch", "up"} <= there or {"last", "time"} <= there)
+    if words <= _NAMES:
+        return bool(words & _TALK)
+    asks = bool(words & _ASKS) or question.rstrip().endswith("?")
+    means_it = words & _TALK and words & (_US | _LATEST)
+    return asks and bool(means_it or "recap" in words or {"catch", "up"} <= words or {"last", "time"} <= words)
 
 
 async def latest_episodes(
     store: MemoryStore, scope: Scope, fits: Filter, when: TimeHint | None, *, archived: bool
 ) -> tuple[Episode, ...]:
-    """The episodes of the latest sessions, the newest first; of those at the time that a question names, if it does."""
+    """The episodes of the latest sessions, newest first; only of the time that the question names, if it names one."""
     parts: list[Filter] = [fits, ARE_EPISODES]
     parts += [] if archived else [Eq("archived_at", None)]
     if when is not None and (when.start is not None or when.end is not None):

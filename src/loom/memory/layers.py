@@ -1,4 +1,4 @@
-"""What moves up from a layer, and what leaves it: pure rules over the records of one user."""
+"""Which records move up from a layer and which are archived: pure rules over the records of one user."""
 
 from __future__ import annotations
 
@@ -16,31 +16,26 @@ _CRITICAL = re.compile(
     r"|deadline|promise[ds]?|allerg\w+)\b",
     re.IGNORECASE,
 )
-"""Content that is worth keeping whether or not anybody asks for it: what went wrong, and what was decided."""
+"""Content that is kept even if it is never recalled: errors, decisions, promises, allergies."""
 
 
 @dataclass(frozen=True, slots=True)
-class Sorted:
-    """What is to happen to the records of one layer."""
+class LayerPlan:
+    """What happens to the records of one layer."""
 
     promote: tuple[Episode, ...]
     archive: tuple[Episode, ...]
-    """What overflows or is too old: no longer shown, still found."""
+    """Records over capacity or past retention: no longer shown, still searchable."""
     keep: tuple[Episode, ...]
 
 
 def sort_layer(
-    episodes: Sequence[Episode],
-    layer: Layer,
-    config: MemoryConfig,
-    *,
-    now: datetime,
-    moved: Collection[str] = (),
-) -> Sorted:
-    """Decide for each record of a layer whether it moves up, leaves, or stays.
+    episodes: Sequence[Episode], layer: Layer, config: MemoryConfig, *, now: datetime, moved: Collection[str] = ()
+) -> LayerPlan:
+    """Decide for each record of a layer whether it moves up, is archived, or stays.
 
-    What `moved` in this pass does not move again. The least valuable leave first: by importance, then by how often and
-    how lately they were recalled.
+    Records that `moved` in this pass do not move again. Over capacity, the least valuable are archived first: by
+    importance, then by how often and how recently they were recalled.
     """
     settings = config.layer(layer)
     here = [e for e in episodes if e.layer == layer and e.archived_at is None]
@@ -49,15 +44,15 @@ def sort_layer(
     rest = [e for e in here if e.id not in going]
     expired = [e for e in rest if _is_expired(e, settings.retention_hours, now)]
     gone = {e.id for e in expired}
-    staying = sorted((e for e in rest if e.id not in gone), key=value, reverse=True)
+    staying = sorted((e for e in rest if e.id not in gone), key=retention_value, reverse=True)
     room = len(staying) if settings.capacity is None else settings.capacity
-    return Sorted(tuple(promote), tuple(expired) + tuple(staying[room:]), tuple(staying[:room]))
+    return LayerPlan(tuple(promote), tuple(expired) + tuple(staying[room:]), tuple(staying[:room]))
 
 
 def deserves_promotion(episode: Episode, config: MemoryConfig, *, now: datetime) -> bool:
     """Whether a record moves up: recalled often enough, important, or critical by its content.
 
-    Importance lifts a record into L2, and under the importance-based strategy further.
+    Importance alone moves a record into L2; only the importance-based strategy moves it further.
     """
     if episode.layer == Layer.L4:
         return False
@@ -74,11 +69,10 @@ def deserves_promotion(episode: Episode, config: MemoryConfig, *, now: datetime)
     return False
 
 
-def returned(episode: Episode, config: MemoryConfig, *, now: datetime) -> Episode | None:
-    """An archived record back in the layer that its count deserves, at most one above its own; None if that is lower.
+def revived(episode: Episode, config: MemoryConfig, *, now: datetime) -> Episode | None:
+    """An archived record in the layer that its access count deserves, one above its own at most; None if lower.
 
-    What is in L1 comes back in L2 or not at all: three accesses are what brings a record there, and with fewer its time
-    in L1 is over.
+    A record of L1 comes back in L2 or not at all: below the threshold of L1 its time there is simply over.
     """
     if deserves_promotion(episode, config, now=now):
         return replace(episode, layer=Layer(episode.layer + 1), archived_at=None)
@@ -89,21 +83,21 @@ def returned(episode: Episode, config: MemoryConfig, *, now: datetime) -> Episod
 
 
 def is_important(episode: Episode, config: MemoryConfig) -> bool:
-    """Whether somebody marked a record as important enough."""
+    """Whether a record was marked as important enough."""
     return episode.importance > 0 and episode.importance >= config.importance_threshold
 
 
 def is_critical(episode: Episode) -> bool:
-    """Whether the content alone makes a record worth keeping: an error or a decision."""
+    """Whether the content alone makes a record worth keeping, such as an error or a decision."""
     return bool(_CRITICAL.search(episode.text, 0, RANKED))
 
 
-def value(episode: Episode) -> tuple[float, int, datetime, str]:
-    """What a record is worth to its layer; the smallest leaves first."""
+def retention_value(episode: Episode) -> tuple[float, int, datetime, str]:
+    """The value of a record to its layer; the smallest is archived first."""
     return (episode.importance, episode.accesses, episode.accessed_at or episode.recorded_at, episode.id)
 
 
 def _is_expired(episode: Episode, hours: float | None, now: datetime) -> bool:
-    """Retention counts from when a record came or was last recalled, whichever is later."""
+    """Retention counts from when a record was written or last recalled, whichever is later."""
     since = max(episode.recorded_at, episode.accessed_at or episode.recorded_at)
     return hours is not None and now - since >= timedelta(hours=hours)

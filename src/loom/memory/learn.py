@@ -1,4 +1,4 @@
-"""Learning: what episodes state becomes facts, checked against what is known."""
+"""Turns claims that were extracted from episodes into facts, checked against the facts that are stored."""
 
 from __future__ import annotations
 
@@ -14,101 +14,102 @@ from loom.core.ids import RecordIds
 from loom.core.plain import one_line
 from loom.core.record import Episode, Fact, Provenance
 from loom.core.scope import Scope
-from loom.memory.candidates import UNCONFIRMED, candidate_facts, candidate_of, is_candidate, vouched
+from loom.memory.candidates import UNCONFIRMED, candidate_facts, candidate_text, in_user_words, is_candidate
 from loom.memory.entities import USER, Aliases, normalise, predicate_key
 from loom.memory.extract.instructions import INSTRUCTION
 from loom.memory.extract.rules import RuleExtractor, sentences
-from loom.memory.facts import assert_claim, settled_again
-from loom.memory.guarded import guarded
+from loom.memory.facts import assert_claim, resettle
+from loom.memory.guarded import retry_stale
 from loom.memory.halves import role_of
 from loom.memory.listing import every_fact
 from loom.memory.neighbours import Store
-from loom.memory.retraction import after_ending, predicates_of, resolved
-from loom.memory.standing import StandingItem, is_standing, own_words, placed, standing_items
-from loom.memory.times import after, latest_of
+from loom.memory.retraction import after_ending, expand_claim, predicates_of
+from loom.memory.standing import StandingItem, is_standing, provenance_of, standing_items, under_topic
+from loom.memory.times import later_than, latest_of
 from loom.memory.topics import PREFIX
 from loom.protocols.extractor import Claim, Extractor
 
 _FACT = 100
-"""How many characters of text take as long as comparing one fact."""
+"""Cost of comparing one fact, in characters of text that take as long; decides when work moves to a thread."""
 _NAMING = ("also_called", "name")
 """Predicates whose facts say that two names are one entity."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Learnt:
-    """Facts to write, all together, and what stands before and after them.
+class LearnResult:
+    """Facts to write in one transaction, and the standing instructions before and after them.
 
-    `waiting` are the wishes among what was heard that the user has to confirm; they are written, too.
+    `unconfirmed` are instructions that the user has to confirm first; they are written too.
     """
 
     facts: tuple[Fact, ...] = ()
     before: tuple[StandingItem, ...] = ()
     after: tuple[StandingItem, ...] = ()
-    waiting: tuple[Fact, ...] = ()
+    unconfirmed: tuple[Fact, ...] = ()
     importance: Mapping[str, float] = field(default_factory=dict[str, float], hash=False)
-    """How important the episodes are that a claim calls so, by id."""
+    """Importance of the episodes that a claim rates, by id."""
 
     @property
     def retired(self) -> tuple[StandingItem, ...]:
-        """What no longer stands."""
+        """The standing instructions that these facts end."""
         return _only(self.before, self.after)
 
     @property
-    def heard(self) -> tuple[str, ...]:
-        """Which instructions stand from now on and which wait, in words, and how to take that back."""
+    def instruction_notes(self) -> tuple[str, ...]:
+        """Notes on instructions that were learned or wait for confirmation, and how to undo that."""
         new = [item for item in _only(self.after, self.before) if item.topic.startswith(PREFIX)]
-        stands = [f"learnt as a standing instruction: {i.text!r}; memory.reject({i.id!r}) takes it back" for i in new]
-        asks = "waits for confirmation: {!r}; memory.confirm({!r}) makes it stand, memory.reject({!r}) drops it"
-        return (*stands, *(asks.format(fact.object, fact.id, fact.id) for fact in self.waiting))
+        learned = [f"learnt as a standing instruction: {i.text!r}; memory.reject({i.id!r}) takes it back" for i in new]
+        asks = "waits for confirmation: {!r}; memory.confirm({!r}) accepts it, memory.reject({!r}) drops it"
+        return (*learned, *(asks.format(fact.object, fact.id, fact.id) for fact in self.unconfirmed))
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What no longer stands, and because of what, in words."""
-        because = ", ".join(repr(item.text) for item in _only(self.after, self.before))
-        said = f"{because} was said later" if because else "the user said that it is over"
-        return tuple(f"{item.text!r} no longer stands: {said}" for item in self.retired)
+        """Notes on retired instructions, and why."""
+        newer = ", ".join(repr(item.text) for item in _only(self.after, self.before))
+        because = f"{newer} was said later" if newer else "the user said that it is over"
+        return tuple(f"{item.text!r} no longer stands: {because}" for item in self.retired)
 
 
 class Learner:
-    """Finds claims and decides what they change. What they decide others write; settle() alone writes."""
+    """Extracts claims and decides which facts they change. The callers write them; only settle() writes itself."""
 
     def __init__(self, store: Store, extractor: Extractor | None, *, clock: Clock, ids: RecordIds) -> None:
-        self._store = store
-        self._extractor = extractor
-        self._clock = clock
-        self._ids = ids
+        self._store, self._extractor, self._clock, self._ids = store, extractor, clock, ids
         self._rules = RuleExtractor()
 
     async def read(self, episodes: Sequence[Episode]) -> Sequence[Claim]:
-        """What episodes state. A model may be asked, so it can take a while."""
+        """The claims of episodes. May be slow, if the extractor asks a model."""
         if self._extractor is None or not episodes:
             return ()
         return (await self._extractor.extract(episodes)).claims
 
-    async def learn(self, scope: Scope, episodes: Sequence[Episode], claims: Sequence[Claim]) -> Learnt:
-        """The facts that claims of these episodes become; what claims an episode that is not among them is left out."""
-        there = {episode.id: episode for episode in episodes}
-        ready: list[tuple[Claim, Provenance]] = []
-        waiting: list[tuple[str, Claim]] = []
-        for said in claims:
-            if not there.keys() >= set(said.sources) or not _is_sayable(said):
-                continue
-            sources = [there[id] for id in said.sources]
-            claim, provenance = _of_speaker(said, sources), own_words(sources)
-            if not is_standing(claim) or provenance.origin != "user":
-                ready.append((claim, provenance))
-            elif (own := vouched(claim, sources)) is not None:
-                ready.append((own, provenance))
-            elif (text := candidate_of(claim)) is not None:
-                waiting.append((text, claim))
-        learnt = await self.claimed(scope, ready, episodes=episodes)
-        if important := _importance(claims, there):
-            learnt = replace(learnt, importance=important)
-        return replace(learnt, waiting=await self._candidates(scope, waiting, learnt)) if waiting else learnt
+    async def learn(self, scope: Scope, episodes: Sequence[Episode], claims: Sequence[Claim]) -> LearnResult:
+        """The facts that these claims change. A claim with a source outside these episodes is ignored.
 
-    async def instructed(self, scope: Scope, episode: Episode) -> Learnt:
-        """The facts of an instruction: each of its sentences stands, whether or not a rule knows its form."""
+        Standing instructions and preferences are accepted from the user's own words only. Where the text may be
+        pasted, they become candidates, which the user has to confirm.
+        """
+        by_id = {episode.id: episode for episode in episodes}
+        accepted: list[tuple[Claim, Provenance]] = []
+        waiting: list[tuple[str, Claim]] = []
+        for extracted in claims:
+            if not by_id.keys() >= set(extracted.sources) or not _is_valid(extracted):
+                continue
+            sources = [by_id[id] for id in extracted.sources]
+            claim, provenance = _about_speaker(extracted, sources), provenance_of(sources)
+            if not is_standing(claim) or provenance.origin != "user":
+                accepted.append((claim, provenance))
+            elif (own := in_user_words(claim, sources)) is not None:
+                accepted.append((own, provenance))
+            elif (text := candidate_text(claim)) is not None:
+                waiting.append((text, claim))
+        result = await self.apply_claims(scope, accepted, episodes=episodes)
+        if important := _importance(claims, by_id):
+            result = replace(result, importance=important)
+        return replace(result, unconfirmed=await self._candidates(scope, waiting, result)) if waiting else result
+
+    async def read_instruction(self, scope: Scope, episode: Episode) -> LearnResult:
+        """The facts of an instruction: each of its sentences becomes one, even if no rule matches it."""
         claims: list[tuple[Claim, Provenance]] = []
         for sentence in sentences(episode.text):
             read = await self._rules.extract([replace(episode, text=sentence)])
@@ -118,51 +119,49 @@ class Learner:
             stands = [claim for claim in read.claims if is_standing(claim)]
             stands += [plain] if all(claim.retracts for claim in stands) else []
             claims += [(claim, episode.provenance) for claim in stands]
-        return await self.claimed(scope, claims, episodes=[episode])
+        return await self.apply_claims(scope, claims, episodes=[episode])
 
-    async def claimed(
+    async def apply_claims(
         self, scope: Scope, claims: Sequence[tuple[Claim, Provenance]], *, episodes: Sequence[Episode] = ()
-    ) -> Learnt:
-        """What claims change, given where each comes from, and the episodes that all of them were learnt from."""
-        wanted = [(made, origin) for claim, origin in claims if (made := placed(claim, origin)) is not None]
+    ) -> LearnResult:
+        """The facts that claims change, given the origin of each, and the episodes they were all extracted from."""
+        wanted = [(placed, origin) for claim, origin in claims if (placed := under_topic(claim, origin)) is not None]
         if not wanted:
-            return Learnt()
+            return LearnResult()
         known = await self._known(scope, [claim for claim, _ in wanted])
-        now = after(latest_of([*known.values(), *episodes]), self._clock.now())
+        now = later_than(latest_of([*known.values(), *episodes]), self._clock.now())
         size = _FACT * (len(known) + len(wanted)) * len(wanted)
-        return await off_loop(size, partial(self._decided, wanted, known, now))
+        return await off_loop(size, partial(self._decide, wanted, known, now))
 
-    def _decided(self, wanted: Sequence[tuple[Claim, Provenance]], known: dict[str, Fact], now: datetime) -> Learnt:
-        """What claims change in what is known, one after the other."""
+    def _decide(self, wanted: Sequence[tuple[Claim, Provenance]], known: dict[str, Fact], now: datetime) -> LearnResult:
+        """Assert claims one after the other; `known` grows with each, so that a later claim sees the earlier ones."""
         before = standing_items(known.values(), now=now)
         written: dict[str, Fact] = {}
         for claim, provenance in wanted:
             aliases = Aliases.of(f for f in known.values() if f.predicate in _NAMING)
-            for made in resolved(claim, list(known.values()), now=now, provenance=provenance, aliases=aliases):
+            for step in expand_claim(claim, list(known.values()), now=now, provenance=provenance, aliases=aliases):
+                # A step may itself name an entity ("my name is ..."), so the aliases are read again before each.
                 aliases = Aliases.of(f for f in known.values() if f.predicate in _NAMING)
-                now = after_ending(made, now)
+                now = after_ending(step, now)
                 change = assert_claim(
-                    list(known.values()),
-                    made,
-                    now=now,
-                    ids=self._ids,
-                    provenance=provenance,
-                    aliases=aliases,
+                    list(known.values()), step, now=now, ids=self._ids, provenance=provenance, aliases=aliases
                 )
                 written.update({fact.id: fact for fact in change.put})
                 known.update(written)
-        return Learnt(facts=tuple(written.values()), before=before, after=standing_items(known.values(), now=now))
+        return LearnResult(facts=tuple(written.values()), before=before, after=standing_items(known.values(), now=now))
 
-    async def _candidates(self, scope: Scope, found: Sequence[tuple[str, Claim]], learnt: Learnt) -> tuple[Fact, ...]:
-        """The candidates to write for wishes that may be somebody else's words."""
+    async def _candidates(
+        self, scope: Scope, found: Sequence[tuple[str, Claim]], result: LearnResult
+    ) -> tuple[Fact, ...]:
+        """The candidates to write for instructions that may be the words of another person."""
         facts = await every_fact(self._store, scope, Eq("subject", USER))
         known = [fact for fact in facts if is_candidate(fact) or is_standing(fact)]
-        return tuple(candidate_facts(found, known, learnt.facts, now=self._clock.now(), ids=self._ids))
+        return tuple(candidate_facts(found, known, result.facts, now=self._clock.now(), ids=self._ids))
 
     async def settle(self, scope: Scope, written: Sequence[Fact]) -> None:
-        """Put right what another process decided at the same time, after facts were written.
+        """Resolve conflicts with what another process wrote at the same time, after facts were written.
 
-        Whoever writes last sees what both wrote, and what all statements add up to does not depend on their order.
+        The last writer sees the facts of both, and the result of all statements does not depend on their order.
         """
         written = [fact for fact in written if not is_candidate(fact)]
         if not written:
@@ -172,15 +171,15 @@ class Learner:
         async def attempt(epoch: str) -> None:
             known = await every_fact(self._store, scope, In("predicate", predicates))
             aliases = Aliases.of(fact for fact in known if fact.predicate in _NAMING)
-            settle = partial(settled_again, known, written, now=self._clock.now(), aliases=aliases)
+            settle = partial(resettle, known, written, now=self._clock.now(), aliases=aliases)
             put = await off_loop(_FACT * len(known) * len(written), settle)
             if put:
                 await self._store.write(scope.for_user(), put=put, since=epoch)
 
-        await guarded(self._store, scope, attempt)
+        await retry_stale(self._store, scope, attempt)
 
     async def _known(self, scope: Scope, claims: Sequence[Claim]) -> dict[str, Fact]:
-        """The facts that claims may touch: those of their predicates, those that name things, and what stands."""
+        """The facts that claims may touch: of their predicates, names of entities, and standing instructions."""
         predicates = tuple(dict.fromkeys([*_NAMING, *(key for claim in claims for key in predicates_of(claim))]))
         found = await every_fact(self._store, scope, In("predicate", predicates))
         if any(is_standing(claim) for claim in claims):
@@ -188,8 +187,8 @@ class Learner:
         return {fact.id: fact for fact in found}
 
 
-def _of_speaker(claim: Claim, episodes: Sequence[Episode]) -> Claim:
-    """A claim about the user that somebody else made is about that person: a model may take `I` for the user."""
+def _about_speaker(claim: Claim, episodes: Sequence[Episode]) -> Claim:
+    """The claim with the speaker as subject, if another person spoke: a model may take their `I` for the user."""
     speakers = {episode.speaker for episode in episodes if role_of(episode) is None}
     if len(speakers) != 1 or not all(role_of(episode) is None for episode in episodes):
         return claim
@@ -197,18 +196,18 @@ def _of_speaker(claim: Claim, episodes: Sequence[Episode]) -> Claim:
     return replace(claim, subject=name) if name and normalise(claim.subject) == USER else claim
 
 
-def _importance(claims: Sequence[Claim], there: Mapping[str, Episode]) -> dict[str, float]:
-    """How important each episode is by the most important of its claims."""
+def _importance(claims: Sequence[Claim], by_id: Mapping[str, Episode]) -> dict[str, float]:
+    """The importance of each episode: that of its most important claim."""
     found: dict[str, float] = {}
     for claim in claims:
         for id in claim.sources if claim.importance else ():
-            if id in there:
+            if id in by_id:
                 found[id] = max(found.get(id, 0.0), claim.importance)
     return found
 
 
-def _is_sayable(claim: Claim) -> bool:
-    """Whether a claim says something that can be shown, under a predicate that is free to use."""
+def _is_valid(claim: Claim) -> bool:
+    """Whether a claim has visible text, and a predicate that is not reserved."""
     parts = (claim.subject, claim.predicate, *((claim.object,) if claim.object or not claim.retracts else ()))
     is_shown = all(one_line(part) for part in parts)
     return is_shown and predicate_key(claim.predicate) != UNCONFIRMED
@@ -216,5 +215,5 @@ def _is_sayable(claim: Claim) -> bool:
 
 def _only(items: Sequence[StandingItem], others: Sequence[StandingItem]) -> tuple[StandingItem, ...]:
     """The items that are not among the others."""
-    there = {(item.topic, item.text) for item in others}
-    return tuple(item for item in items if (item.topic, item.text) not in there)
+    known = {(item.topic, item.text) for item in others}
+    return tuple(item for item in items if (item.topic, item.text) not in known)

@@ -1,18 +1,18 @@
-"""Learning: a model reads remembered turns in the background, several at once, and never delays an answer.
+"""Schedules background learning: a model reads remembered turns, several per request, and never delays an answer.
 
-Each remembered turn that may teach something leaves a durable job. The jobs of a user are read with one request when
-enough of them wait, when the user has been quiet for a while, and when the memory is closed.
+Each remembered turn worth reading queues a durable job. The jobs of a user are read with one request when enough of
+them wait, when the user has been idle for a while, and when the memory is closed.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from logging import getLogger
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, TypeAlias
 
 from anyio import CancelScope, Event, sleep
 
@@ -20,43 +20,38 @@ from loom.core.record import Episode
 from loom.core.scope import Scope
 from loom.memory.config import MemoryConfig
 from loom.memory.extract.worth import worth_reading
-from loom.memory.reading import KIND, Lot, Reader
+from loom.memory.reading import KIND, BatchResult, TurnReader
 from loom.memory.values import Learned
 from loom.protocols.jobs import Job
 from loom.telemetry.bill import Bill
 
 AT_ONCE = 4
 """Users whose turns are read at the same time."""
-LAST_LOTS = 8
-"""Lots of jobs that closing may read; what is left then stays for the next start."""
+LAST_BATCHES = 8
+"""Batches that closing may read; the rest stays for the next start."""
 _REPORTS = 1000
-"""Users of whom it is remembered what was learnt until somebody asks."""
+"""Users whose reports are held until learned() is called."""
 _log = getLogger(__name__)
 
 Facts: TypeAlias = Literal["auto", "model", "rules"] | None
-"""How facts are found in what is remembered: by plain rules at once, by a `model` in the background as well, or not at
-all (None). `auto` is `model` for an agent whose model was named, and `rules` for everything else."""
+"""How facts are extracted: by `rules` at once, by a `model` in the background as well, or not at all (None). `auto` is
+`model` for an agent whose model was named, and `rules` otherwise."""
 FACTS = ("auto", "model", "rules", None)
 
 
-class MakesJobs(Protocol):
-    """Makes the job of some episodes."""
-
-    def __call__(self, scope: Scope, kind: str, *, key: str | None = None, episodes: Sequence[str] = ()) -> Job:
-        """A job for the user of a scope."""
-        ...
-
-
 class Learning:
-    """Decides when a model reads what waits. Without a reader jobs are queued only, for somebody else to read."""
+    """Decides when a model reads pending turns. Without a reader, jobs are only queued, for another process."""
 
     def __init__(
-        self, reader: Reader | None, config: MemoryConfig, *, make_job: MakesJobs, one_at_a_time: bool = False
+        self,
+        reader: TurnReader | None,
+        config: MemoryConfig,
+        *,
+        make_job: Callable[..., Job],
+        one_at_a_time: bool = False,
     ) -> None:
         self.reader = reader
-        self._config = config
-        self._make_job = make_job
-        self._one_at_a_time = one_at_a_time
+        self._config, self._make_job, self._one_at_a_time = config, make_job, one_at_a_time
         self._waiting: dict[Scope, int] = {}
         self._tasks: dict[Scope, asyncio.Task[None]] = {}
         self._reading: set[Scope] = set()
@@ -67,7 +62,7 @@ class Learning:
 
     @property
     def bill(self) -> Bill:
-        """What has been spent so far."""
+        """The cost so far."""
         return self.reader.bill if self.reader else Bill()
 
     @property
@@ -75,43 +70,43 @@ class Learning:
         """Whether turns of this process wait to be read."""
         return bool(self._waiting)
 
-    # -- what waits ---------------------------------------------------------------------------------------
+    # -- pending turns ------------------------------------------------------------------------------------
 
     def jobs(self, scope: Scope, episodes: Sequence[Episode]) -> list[Job]:
-        """The job that episodes leave, to be written with them; none where there is nothing to learn."""
+        """The job to write with these episodes; none if there is nothing to learn from them."""
         if not worth_reading(episodes):
             return []
         ids = [episode.id for episode in episodes]
         return [self._make_job(scope, KIND, key=f"{KIND}:{ids[0]}", episodes=ids)]
 
     def wake(self, scope: Scope, episodes: Sequence[Episode]) -> None:
-        """These were written, with the job that they leave."""
+        """Schedule reading of episodes that were written with their job."""
         if worth_reading(episodes):
-            self.retell(scope.for_user())
+            self.schedule(scope.for_user())
 
-    def retell(self, user: Scope) -> None:
-        """The episode of a session was written, with a job for a model to write it again."""
+    def schedule(self, user: Scope) -> None:
+        """Schedule reading, after a job of a user was written for the model."""
         if self.reader is not None and not self._closed:
             self._waiting[user] = self._waiting.get(user, 0) + 1
             self._schedule(user)
 
     def interrupt(self, user: Scope) -> None:
-        """Break off what is being read of a user, because something of it is about to be forgotten.
+        """Cancel requests about a user, because some of their turns are about to be forgotten.
 
-        It does not wait, so that whoever forgets has the lock first; what is left is read again afterwards.
+        It does not wait, so that forget() gets the lock first; what is left is read again afterwards.
         """
         if self.reader is not None:
             self.reader.interrupt(user)
-        if user in self._reports:  # its notes may repeat what is to be forgotten
+        if user in self._reports:  # its notes may quote what is to be forgotten
             self._reports[user] = replace(self._reports[user], notes=())
 
-    def taken(self, user: Scope) -> Learned | None:
-        """What was learnt of a user since this was asked last."""
+    def pop_report(self, user: Scope) -> Learned | None:
+        """What was learned about a user since the last call."""
         return self._reports.pop(user, None)
 
     @asynccontextmanager
     async def answering(self) -> AsyncGenerator[None]:
-        """Leave the model alone while an answer is made, if it makes one at a time."""
+        """Pause learning while an answer is generated, if the model serves one request at a time."""
         if self.reader is None or not self._one_at_a_time:
             yield
             return
@@ -125,35 +120,32 @@ class Learning:
                 for user in self._waiting:
                     self._schedule(user)
 
-    # -- reading it ---------------------------------------------------------------------------------------
+    # -- reading ------------------------------------------------------------------------------------------
 
     async def drain(self, user: Scope | None = None, *, limit: int | None = None) -> tuple[Learned, ...]:
-        """Read everything that is due now, of one user or of everybody, in at most `limit` lots.
-
-        What is being read in the background is waited for.
-        """
+        """Read all due jobs, of one user or of all, in at most `limit` batches; waits for background reading first."""
         reports: list[Learned] = []
-        lots = 0
+        batches = 0
         while self._is_reading(user):
-            await self._one_freed()
-        while self.reader is not None and (limit is None or lots < limit):
-            lot = await self.reader.read(user)
-            if lot is None:
+            await self._wait_for_reader()
+        while self.reader is not None and (limit is None or batches < limit):
+            result = await self.reader.read(user)
+            if result is None:
                 break
-            lots += 1
-            reports += lot.reports
+            batches += 1
+            reports += result.reports
             if self.reader.has_given_up:
                 break
         return tuple(reports)
 
     async def work(self, pause: float) -> None:
-        """Read everything that is due, again and again, with a pause in seconds; until it is cancelled."""
+        """Read due jobs repeatedly, with a pause in seconds, until cancelled."""
         while True:
             await self.drain()
             await sleep(pause)
 
     async def aclose(self) -> None:
-        """Read what waits in this process, as far as a few requests go, and end. Closing twice is allowed."""
+        """Read the pending turns of this process, in LAST_BATCHES batches at most, and stop. May be called twice."""
         if self._closed:
             return
         self._closed = True
@@ -162,39 +154,39 @@ class Learning:
             for user, task in self._tasks.items():
                 if user not in self._reading:
                     task.cancel()
-            await self._ended()
-            for user in waiting[:LAST_LOTS]:
+            await self._wait_for_tasks()
+            for user in waiting[:LAST_BATCHES]:
                 if self.reader is not None and not self.reader.has_given_up:
-                    await self.drain(user, limit=max(1, LAST_LOTS // len(waiting)))
+                    await self.drain(user, limit=max(1, LAST_BATCHES // len(waiting)))
         finally:
             for task in self._tasks.values():
                 task.cancel()
             with CancelScope(shield=True):
-                await self._ended()
+                await self._wait_for_tasks()
 
-    async def _ended(self) -> None:
-        """Wait until every task of this loop has ended."""
+    async def _wait_for_tasks(self) -> None:
+        """Wait until every task of this event loop has ended."""
         tasks = [task for task in self._tasks.values() if task.get_loop() is asyncio.get_running_loop()]
         if tasks:
             await asyncio.wait(tasks)
 
     def _is_reading(self, user: Scope | None) -> bool:
-        """Whether turns of a user, or of anybody, are being read by a task of this loop."""
-        reading = [self._tasks.get(whose) for whose in self._reading if user in {None, whose}]
+        """Whether a task of this event loop reads turns of a user, or of any user."""
+        reading = [self._tasks.get(owner) for owner in self._reading if user in {None, owner}]
         return any(task is not None and task.get_loop() is asyncio.get_running_loop() for task in reading)
 
-    async def _one_freed(self) -> None:
-        """Wait until the turns of some user have been read."""
+    async def _wait_for_reader(self) -> None:
+        """Wait until one of the readers is free again."""
         self._freed = self._freed or Event()
         await self._freed.wait()
 
     def _schedule(self, user: Scope) -> None:
-        """Have what waits of a user read: at once if it is enough, else when the user has been quiet for a while."""
+        """Start a task that reads a user's turns: at once if enough wait, else after the user was idle for a while."""
         if user in self._reading or self._delay(user) is None:
             return
         try:
             loop = asyncio.get_running_loop()
-        except RuntimeError:  # another kind of loop: what waits is read by drain() or aclose()
+        except RuntimeError:  # not asyncio: pending turns are read by drain() or aclose()
             return
         if (old := self._tasks.get(user)) is not None and not old.get_loop().is_closed():
             old.cancel()
@@ -203,31 +195,27 @@ class Learning:
         task.add_done_callback(lambda done: self._tasks.pop(user) if self._tasks.get(user) is done else None)
 
     def _delay(self, user: Scope) -> float | None:
-        """In how many seconds what waits of a user is to be read; None where nothing is."""
-        if (
-            user not in self._waiting
-            or self._closed
-            or self._answers
-            or self.reader is None
-            or self.reader.has_given_up
-        ):
+        """Seconds until the turns of a user are to be read; None if none are."""
+        if user not in self._waiting or self._closed or self._answers:
+            return None
+        if self.reader is None or self.reader.has_given_up:
             return None
         return 0.0 if self._waiting[user] >= self._config.learn_turns else self._config.learn_seconds
 
     async def _run(self, user: Scope, delay: float | None) -> None:
-        """Read what waits of a user, and later once more what failed."""
+        """Read the pending turns of a user, and retry those that failed."""
         while delay is not None:
             await sleep(delay)
             while len(self._reading) >= AT_ONCE:
-                await self._one_freed()
+                await self._wait_for_reader()
             if self._answers:
-                return  # it is scheduled again when the answer is there
+                return  # answering() schedules it again
             self._reading.add(user)
             try:
-                again = await self._read(user)
-                delay = self._delay(user) if again is None else again
-            except Exception:  # noqa: BLE001 - nobody waits for this task; the jobs are kept, and the next turn tries again
-                _log.exception("what was remembered could not be read")
+                retry_in = await self._read(user)
+                delay = self._delay(user) if retry_in is None else retry_in
+            except Exception:  # noqa: BLE001 - no caller awaits this task; the jobs stay queued for the next turn
+                _log.exception("remembered turns could not be read")
                 return
             finally:
                 self._reading.discard(user)
@@ -236,26 +224,26 @@ class Learning:
                     self._freed = None
 
     async def _read(self, user: Scope) -> float | None:
-        """Read what waits of a user now; returns in how many seconds what failed is tried again, None if nothing did.
+        """Read the pending turns of a user now; returns the seconds until failed ones are retried, None if none failed.
 
-        What comes meanwhile waits for more, as what came before did.
+        Turns that arrive meanwhile are not part of it: they wait until there are enough of them.
         """
         assert self.reader is not None
         while not (self._closed or self._answers or self.reader.has_given_up):
-            seen = self._waiting.get(user, 0)
-            lot = await self.reader.read(user)
-            left = self._waiting.pop(user, 0) - seen + (lot.left if lot else 0)
+            before = self._waiting.get(user, 0)
+            result = await self.reader.read(user)
+            left = self._waiting.pop(user, 0) - before + (result.released if result else 0)
             if left > 0:
                 self._waiting[user] = left
-            if lot is None:
+            if result is None:
                 return None
-            self._report(user, lot)
-            if lot.again is not None or not lot.is_full:
-                return lot.again
+            self._report(user, result)
+            if result.retry_in is not None or not result.has_more:
+                return result.retry_in
         return None
 
-    def _report(self, user: Scope, lot: Lot) -> None:
-        for report in lot.reports:
+    def _report(self, user: Scope, result: BatchResult) -> None:
+        for report in result.reports:
             earlier = self._reports.pop(user, None)
             self._reports[user] = report if earlier is None else earlier + report
         while len(self._reports) > _REPORTS:

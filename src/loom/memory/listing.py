@@ -1,4 +1,4 @@
-"""Reading all records that fit, however many there are."""
+"""Reads all records that match a filter, page by page."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from loom.protocols.memory_store import MemoryStore
 
 PAGE = 500
 FILE = "file:"
-"""How the names of blocks begin that are files of the memory tool: they are read by it, and not shown by themselves."""
+"""Name prefix of blocks that are files of the memory tool; they are not shown in prompts."""
 
 
 async def every(store: MemoryStore, scope: Scope, where: Filter | None = None) -> AsyncGenerator[Record]:
-    """The records that fit, in the order of their ids, read page by page."""
+    """All records that match, ordered by id."""
     after: str | None = None
     while page := await store.list(scope, where=where, after=after, limit=PAGE):
         for record in page:
@@ -25,13 +25,13 @@ async def every(store: MemoryStore, scope: Scope, where: Filter | None = None) -
 
 
 async def every_fact(store: MemoryStore, scope: Scope, *filters: Filter) -> list[Fact]:
-    """The facts that fit, retired ones included."""
+    """All facts that match, including retired ones."""
     found = every(store, scope.for_user(), And(Eq("kind", "fact"), *filters))
     return [record async for record in found if isinstance(record, Fact)]
 
 
 async def counts(store: MemoryStore, scope: Scope) -> dict[str, int]:
-    """How many records there are: episodes by layer, the archive apart, facts, wishes that wait, and blocks."""
+    """Number of records: episodes by layer, archived episodes, facts, unconfirmed instructions, blocks."""
     found = {"L1": 0, "L2": 0, "L3": 0, "L4": 0, "archived": 0, "facts": 0, "unconfirmed": 0, "blocks": 0}
     async for record in every(store, scope):
         if isinstance(record, Episode):

@@ -1,4 +1,4 @@
-"""One at a time: what reads, decides and writes must not meet another that does."""
+"""Locks per scope, so that one task at a time reads, decides and writes for a user."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from loom.core.scope import Scope
 
 
 class Locks:
-    """A lock for each scope, for as long as somebody uses it. Other scopes never wait for it."""
+    """One lock per scope, alive while it is in use."""
 
     def __init__(self) -> None:
         self._locks: WeakValueDictionary[Scope, Lock] = WeakValueDictionary()

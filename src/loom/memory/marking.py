@@ -1,4 +1,4 @@
-"""Marking: how important records are, as somebody or a model says."""
+"""Sets the importance of records, as a caller or a model rates them."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from loom.memory.accesses import successor
 from loom.memory.neighbours import Store
 
 
-async def marked(
+async def with_importance(
     store: Store, user: Scope, importance: Mapping[str, float], *, may_fall: bool = False
 ) -> list[Episode]:
-    """Records with another importance, and what speaks for each of them now; those that are not there are left out.
+    """The records, and their successors, whose importance changes; ids that do not exist are ignored.
 
-    Unless it `may_fall`, what is more important already stays so.
+    Unless `may_fall`, importance only rises.
     """
     found: dict[str, Episode] = {}
     for id, value in importance.items():
         record = await store.get(user, id)
         if not isinstance(record, Episode):
             continue
-        for one in (record, await successor(store, user, record)):
-            if one.importance < value or (may_fall and one.importance != value):
-                found[one.id] = replace(one, importance=value)
+        for episode in (record, await successor(store, user, record)):
+            if episode.importance < value or (may_fall and episode.importance != value):
+                found[episode.id] = replace(episode, importance=value)
     return list(found.values())

@@ -1,4 +1,4 @@
-"""Neighbours: a turn is also found by the turns around it, and by the question it answers."""
+"""Search keys from the context of a turn: the turns around it, and the question that it answers."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from loom.core.scope import Scope
 from loom.memory.listing import every
 from loom.memory.locks import Locks
 from loom.memory.rank import REACH, questions_in
-from loom.memory.times import behind
+from loom.memory.times import recorded_after
 from loom.protocols.jobs import KeepsJobs
 from loom.protocols.memory_store import KeepsKeys, MemoryStore
 
 AROUND, ASKED = "around", "asked"
 POSITION = "turn"
-"""The attribute that counts the turns of a session."""
+"""The attribute that numbers the turns of a session."""
 
 _SESSIONS = 1000
 Keys = dict[str, dict[str, str]]
@@ -33,10 +33,10 @@ class Store(MemoryStore, KeepsJobs, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class End:
-    """How a conversation ends: the place of its next turn, and the last turns it has.
+class ConversationEnd:
+    """The end of a conversation: the position of its next turn, and its last turns.
 
-    It holds while `epoch` is the user's: after that one of the turns may have been forgotten, by anybody.
+    It is valid while the user's epoch is `epoch`: after that, one of the turns may have been forgotten.
     """
 
     epoch: str
@@ -45,63 +45,62 @@ class End:
 
 
 class Neighbours:
-    """Remembers how each conversation ends, so that new turns and those before them become each other's keys."""
+    """Caches the end of each conversation, so that a new turn and the turns before it become keys of each other.
+
+    Without the cache every new turn would read its whole session again.
+    """
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._ends: OrderedDict[str, End] = OrderedDict()
+        self._ends: OrderedDict[str, ConversationEnd] = OrderedDict()
         self._locks = Locks()
 
     @asynccontextmanager
-    async def speaking(self, scope: Scope) -> AsyncGenerator[None]:
-        """One at a time adds turns to a conversation: from end() until said()."""
+    async def appending(self, scope: Scope) -> AsyncGenerator[None]:
+        """Lock a conversation while turns are added to it: from end() until extend()."""
         if scope.session_id is None:
             yield
             return
         async with self._locks.of(scope):
             try:
                 yield
-            except BaseException:  # nobody knows what was written
+            except BaseException:  # unknown whether the write happened
                 self._ends.pop(scope.key(), None)
                 raise
 
-    async def end(self, scope: Scope, *, epoch: str | None = None) -> End:
-        """How a session ends; of another epoch than the one that is given, if that is over.
+    async def end(self, scope: Scope, *, epoch: str | None = None) -> ConversationEnd:
+        """The end of a session, read again if `epoch` is not that of the cached one.
 
-        A write that stands on it has to name its epoch.
+        A write that is based on it has to name its epoch, which may be later than the one given.
         """
         known = self._ends.get(scope.key())
         if known is None or epoch not in {None, known.epoch}:
             epoch = await self._store.epoch(scope)
             turns = await session_turns(self._store, scope)
-            # Not how many there are: some may have been forgotten.
-            taken = [place for turn in turns if isinstance(place := turn.attributes.get(POSITION), int)]
-            known = End(epoch, max([len(turns) - 1, *taken]) + 1, tuple(turns[-2 * REACH :]))
+            # The next position is not the number of turns: some may have been forgotten. Twice REACH turns are cached,
+            # because the keys of the last REACH turns change with a new one, and each reaches back REACH further.
+            used = [place for turn in turns if isinstance(place := turn.attributes.get(POSITION), int)]
+            known = ConversationEnd(epoch, max([len(turns) - 1, *used]) + 1, tuple(turns[-2 * REACH :]))
             self._ends[scope.key()] = known
         return known
 
     def drop(self, scope: Scope) -> None:
-        """What is remembered of this conversation is not so any more."""
+        """Drop the cached end of this conversation."""
         self._ends.pop(scope.key(), None)
 
-    def keys(self, end: End, new: Sequence[Episode]) -> Keys:
-        """The keys that new turns of a session bring: for themselves, and for the turns before them."""
+    def keys(self, end: ConversationEnd, new: Sequence[Episode]) -> Keys:
+        """The keys that change with new turns of a session: their own, and those of the turns before them."""
         if not isinstance(self._store, KeepsKeys):
             return {}
         turns = [*end.turns, *new]
         return _keys(turns, range(max(0, len(turns) - len(new) - REACH), len(turns)))
 
     async def keys_among(
-        self,
-        episodes: Iterable[Episode],
-        *,
-        user: Scope,
-        without: Collection[str] = (),
-        instead: Episode | None = None,
+        self, episodes: Iterable[Episode], *, user: Scope, without: Collection[str] = (), instead: Episode | None = None
     ) -> Keys:
-        """The keys of these episodes and of the turns around them, as if those `without` had never been said.
+        """The keys of these episodes and of the turns around them, as if the turns in `without` did not exist.
 
-        `instead` is what a turn of its id says from now on.
+        `instead` replaces the turn with its id.
         """
         keys: Keys = {}
         named = {e.id: e.session_id for e in episodes if e.session_id is not None}
@@ -112,37 +111,42 @@ class Neighbours:
                 keys |= _keys(left, _around(turns, named, without))
         return keys
 
-    def said(self, scope: Scope, new: Sequence[Episode]) -> None:
-        """New turns were written."""
+    def extend(self, scope: Scope, new: Sequence[Episode]) -> None:
+        """Add turns that were written to the cached end."""
         known = self._ends.get(scope.key())
         if scope.session_id is None or known is None:
             return
-        self._ends[scope.key()] = End(known.epoch, known.place + len(new), (*known.turns, *new)[-2 * REACH :])
+        self._ends[scope.key()] = ConversationEnd(
+            known.epoch, known.place + len(new), (*known.turns, *new)[-2 * REACH :]
+        )
         self._ends.move_to_end(scope.key())
         while len(self._ends) > _SESSIONS:
             self._ends.popitem(last=False)
 
     def forget(self, scope: Scope) -> None:
-        """Something of a user was removed: none of it stays in this process."""
+        """Drop all cached turns of a user."""
         start = scope.for_user().key().removesuffix("-")
         for key in [key for key in self._ends if key.startswith(start)]:
             del self._ends[key]
 
 
-def placed(end: End, new: Sequence[Episode]) -> list[Episode]:
-    """New turns with their places in the session."""
-    return [with_attributes(e, {POSITION: end.place + n}) for n, e in enumerate(behind(end.turns, new))]
+def with_positions(end: ConversationEnd, new: Sequence[Episode]) -> list[Episode]:
+    """New turns with their positions in the session."""
+    return [with_attributes(e, {POSITION: end.place + n}) for n, e in enumerate(recorded_after(end.turns, new))]
 
 
 async def session_turns(store: MemoryStore, session: Scope) -> list[Episode]:
-    """The turns of a session as they were said, in order."""
+    """The original turns of a session, in order."""
     found = every(store, session, Eq("kind", "episode"))
     turns = [r async for r in found if isinstance(r, Episode) and not r.sources and r.session_id == session.session_id]
     return sorted(turns, key=_order)
 
 
 def _around(turns: Sequence[Episode], named: Collection[str], without: Collection[str]) -> list[int]:
-    """The places, among the turns that are left, of the named ones and of all whose keys hold words of them."""
+    """The places, among the turns that are left, of the named ones and of all whose keys contain their words.
+
+    `place` counts the turns that are left, so a forgotten turn marks its former neighbours on both sides.
+    """
     places, place = set[int](), 0
     for turn in turns:
         if turn.id in named:
@@ -152,7 +156,7 @@ def _around(turns: Sequence[Episode], named: Collection[str], without: Collectio
 
 
 def _order(turn: Episode) -> tuple[datetime, int, str]:
-    """Turns of one exchange have one time, and ids that say nothing where they were made from a key."""
+    """Sort key. Turns of one exchange have the same time, and hashed ids if they have a key, so position decides."""
     place = turn.attributes.get(POSITION)
     return (turn.at, place if isinstance(place, int) else -1, turn.id)
 

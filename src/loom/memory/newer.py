@@ -1,9 +1,9 @@
-"""Newer statements first: where two of the best candidates say the same of the same, the later one leads.
+"""Newer statements first: if two of the best candidates state the same property, the later one ranks higher.
 
 Relevance cannot tell "she lives in Oslo" from "she lives in Bergen"; only time can. Two turns count as one statement
-said again when they share enough of their words and were said by the same speaker, and the later one lacks no name or
-number of the question that the earlier one has: who asks for Anna's key is not given the one that Ben got later. That
-is rare between turns that merely touch one topic, so that the order of everything else stays as it was.
+repeated if they share enough words, have the same speaker, and the later one lacks no name or number of the question
+that the earlier one has: a question about Anna's key must not return the one that Ben got later. That is rare between
+turns that merely share a topic, so the order of everything else stays the same.
 """
 
 from __future__ import annotations
@@ -19,22 +19,18 @@ from loom.core.words import query_terms
 from loom.memory.rank import Ranked, asks
 
 TOP = 20
-"""How many of the best candidates are compared with each other."""
-
+"""Number of best candidates that are compared with each other."""
 ALIKE = 0.25
-"""The share of their words that two turns have in common when one says the other again."""
-
+"""The least share of common words for a turn to count as a repetition of another."""
 SHARED = 3
-"""And how many words at the least: two short turns are alike by chance."""
-
+"""The least number of common words: two short turns may be alike by chance."""
 FAR = 5.0
-"""How much less than the earlier one a later one may score: where it is more, it hardly answers the question."""
-
+"""How much lower than the earlier turn the later one may score: with a larger gap it hardly answers the question."""
 _STEP = 1e-6
 _DIGIT = re.compile(r"\d")
 
 
-class _Said(NamedTuple):
+class _RankedTurn(NamedTuple):
     age: tuple[datetime, datetime, str]
     id: str
     text: str
@@ -44,18 +40,18 @@ class _Said(NamedTuple):
 
 
 def newest_first(question: str, ranked: Sequence[Ranked], records: Mapping[str, Record]) -> list[Ranked]:
-    """The ranking with each later statement lifted above the earlier ones that it says again: the signal `newer`."""
+    """The ranking with each later statement moved above the earlier ones that it repeats: the signal `newer`."""
     found = {r.id: r for r in ranked[:TOP]}
     bits: dict[str, int] = {}
-    asked = _words(question, bits)
-    told = (record for id in found if isinstance(record := records[id], Episode) and not record.sources)
-    said = sorted(_said(record, bits) for record in told)
-    for place, newer in enumerate(said):
+    wanted = _words(question, bits)
+    originals = (record for id in found if isinstance(record := records[id], Episode) and not record.sources)
+    turns = sorted(_turn(record, bits) for record in originals)
+    for place, newer in enumerate(turns):
         if newer.asks:
             continue
         own = found[newer.id]
-        ahead = (older for older in said[:place] if own.score <= found[older.id].score <= own.score + FAR)
-        same = (older for older in ahead if _is_same(older, newer) and not _is_of_another(older, newer, asked, bits))
+        ahead = (older for older in turns[:place] if own.score <= found[older.id].score <= own.score + FAR)
+        same = (older for older in ahead if _is_same(older, newer) and not _is_of_another(older, newer, wanted, bits))
         above = max((found[older.id].score for older in same), default=None)
         if above is not None:
             score = above + _STEP
@@ -64,7 +60,10 @@ def newest_first(question: str, ranked: Sequence[Ranked], records: Mapping[str, 
 
 
 def _words(text: str, bits: dict[str, int]) -> int:
-    """The words of a text as the bits of a number, each word one that all share."""
+    """The words of a text as a bit set: one bit per word, numbered in `bits`.
+
+    Sets of up to 20 texts are compared in pairs; `&` and bit_count() on integers are many times faster than sets.
+    """
     places = [bits.setdefault(word, len(bits)) for word in query_terms(text)]
     flags = bytearray(len(bits) // 8 + 1)
     for place in places:
@@ -72,10 +71,9 @@ def _words(text: str, bits: dict[str, int]) -> int:
     return int.from_bytes(flags, "little")
 
 
-def _said(episode: Episode, bits: dict[str, int]) -> _Said:
-    """What is compared of an episode."""
-    # At one instant the order of arrival decides: ids are made in that order.
-    return _Said(
+def _turn(episode: Episode, bits: dict[str, int]) -> _RankedTurn:
+    # At equal times the order of arrival decides, which is the order of ids.
+    return _RankedTurn(
         (episode.at, episode.recorded_at, episode.id),
         episode.id,
         episode.text[:RANKED],
@@ -85,16 +83,16 @@ def _said(episode: Episode, bits: dict[str, int]) -> _Said:
     )
 
 
-def _is_same(older: _Said, newer: _Said) -> bool:
+def _is_same(older: _RankedTurn, newer: _RankedTurn) -> bool:
     if older.speaker != newer.speaker:
         return False
     shared = (older.words & newer.words).bit_count()
     return shared >= SHARED and shared >= ALIKE * (older.words | newer.words).bit_count()
 
 
-def _is_of_another(older: _Said, newer: _Said, asked: int, bits: dict[str, int]) -> bool:
-    """Whether the later one lacks a name or a number that is asked for and that the earlier one has."""
-    missing = older.words & asked & ~newer.words
+def _is_of_another(older: _RankedTurn, newer: _RankedTurn, wanted: int, bits: dict[str, int]) -> bool:
+    """Whether the later turn lacks a name or number of the question that the earlier one has."""
+    missing = older.words & wanted & ~newer.words
     if not missing:
         return False
     names = " ".join(word for word in older.text.split() if word != word.lower() or _DIGIT.search(word))

@@ -1,4 +1,4 @@
-"""Packing recall: what fits a budget of tokens, best first, each source once."""
+"""Packs hits into a token budget, best first, each source once."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ Reason: TypeAlias = Literal["repeats", "too long"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
-    """Something to be packed. `sources` are the ids it was made from; empty where it is a source itself.
+class PackItem:
+    """A text to pack. `sources` are the ids it was derived from; empty if it is a source itself.
 
-    What is `lossy` leaves out most of what its sources say, so it does not tell them.
+    A `lossy` item leaves out most of its sources, so it does not replace them.
     """
 
     id: str
@@ -27,7 +27,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """A piece that was not packed, and why: for `repeats`, `by` names the packed piece that says the same."""
+    """An item that was not packed, and why: for `repeats`, `by` is the packed item that contains it."""
 
     id: str
     reason: Reason
@@ -35,31 +35,31 @@ class LeftOut:
 
 
 @dataclass(frozen=True, slots=True)
-class Packed:
-    """What fits, in the order given, with what it costs and what was left out before the last of it."""
+class PackResult:
+    """The items that fit, in the order given, their tokens, and what was left out before the last of them."""
 
-    pieces: tuple[Piece, ...]
+    pieces: tuple[PackItem, ...]
     tokens: int
     left_out: tuple[LeftOut, ...]
 
 
-def pack(pieces: Iterable[Piece], *, budget: int | None = None, limit: int | None = None) -> Packed:
-    """Take pieces in the order given, best first, while they fit into `budget` tokens and `limit` pieces.
+def pack(pieces: Iterable[PackItem], *, budget: int | None = None, limit: int | None = None) -> PackResult:
+    """Take items in the order given, best first, while they fit into `budget` tokens and `limit` items.
 
-    A piece whose sources are all told by packed ones repeats them, and so does an equal text. A piece that is too
-    long for what is left makes room for shorter ones behind it. Nothing is read beyond the last piece that is taken.
+    An item repeats others if all its sources are covered by packed ones, or if its text is equal. One that is too long
+    for what is left is skipped for shorter ones. Nothing is read beyond the last item that is packed.
     """
     for name, value in (("budget", budget), ("limit", limit)):
         if value is not None and value < 0:
-            raise UsageError(f"pack() was given {name}={value}; give 0 or more, or None for no end")
-    kept: list[Piece] = []
+            raise UsageError(f"pack() was given {name}={value}; give 0 or more, or None for no limit")
+    kept: list[PackItem] = []
     left_out: list[LeftOut] = []
-    told: dict[str, str] = {}
+    covered: dict[str, str] = {}
     texts: dict[str, str] = {}
     used = 0
     for piece in pieces if limit != 0 else ():
         roots = piece.sources or (piece.id,)
-        if by := texts.get(_folded(piece.text)) or _teller(roots, told):
+        if by := texts.get(_folded(piece.text)) or _covering(roots, covered):
             left_out.append(LeftOut(piece.id, "repeats", by))
         elif budget is not None and used + piece.tokens > budget:
             left_out.append(LeftOut(piece.id, "too long"))
@@ -68,16 +68,16 @@ def pack(pieces: Iterable[Piece], *, budget: int | None = None, limit: int | Non
             used += piece.tokens
             texts[_folded(piece.text)] = piece.id
             for root in () if piece.lossy else roots:
-                told.setdefault(root, piece.id)
+                covered.setdefault(root, piece.id)
             if len(kept) == limit:
                 break
-    return Packed(tuple(kept), used, tuple(left_out))
+    return PackResult(tuple(kept), used, tuple(left_out))
 
 
 def _folded(text: str) -> str:
     return " ".join(text.split()).casefold()
 
 
-def _teller(roots: tuple[str, ...], told: dict[str, str]) -> str | None:
-    """The packed piece that told the first root, if all of them are told."""
-    return told[roots[0]] if all(root in told for root in roots) else None
+def _covering(roots: tuple[str, ...], covered: dict[str, str]) -> str | None:
+    """The packed item that covers the first root, if all of them are covered."""
+    return covered[roots[0]] if all(root in covered for root in roots) else None

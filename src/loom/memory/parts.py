@@ -1,4 +1,4 @@
-"""What a memory is made of, and what it shares with other views of the same store."""
+"""Construction of a memory: its parts, what views of one store share, and the background learning they own."""
 
 from __future__ import annotations
 
@@ -13,21 +13,22 @@ from loom.core.message import Usage
 from loom.core.record import Episode
 from loom.core.scope import Scope
 from loom.memory.accesses import Accesses
-from loom.memory.binding import Adopt, Binding
-from loom.memory.blocks import Blocks
+from loom.memory.binding import Adopt, EmbedderBinding
+from loom.memory.blocks import BlockWriter
 from loom.memory.compress import ContextCompressor
 from loom.memory.config import MemoryConfig
 from loom.memory.extract.llm import LlmExtractor
 from loom.memory.extract.rules import RuleExtractor
+from loom.memory.forgetting import Forgetting
 from loom.memory.keep import Keeper
 from loom.memory.learn import Learner
 from loom.memory.learning import Facts, Learning
 from loom.memory.locks import Locks
 from loom.memory.metabolism import Metabolism
 from loom.memory.neighbours import Neighbours, Store
-from loom.memory.reading import Reader
+from loom.memory.reading import TurnReader
 from loom.memory.recall import Recall
-from loom.memory.times import Times
+from loom.memory.times import UserTimes
 from loom.memory.values import Learned
 from loom.protocols.embedder import Embedder
 from loom.protocols.extractor import Extractor
@@ -36,7 +37,7 @@ from loom.telemetry.bill import Bill
 
 
 class MemoryParts:
-    """The parts of a memory, put together; what they do is said in Memory."""
+    """Builds and owns the parts of a Memory."""
 
     def __init__(
         self,
@@ -55,22 +56,22 @@ class MemoryParts:
         reranker: Reranker | None = None,
         place: str | None = None,
     ) -> None:
-        """Make a memory; open_memory() does it from a URL.
+        """Create a memory on an open store; open_memory() does it from a URL.
 
         Args:
-            store: where everything is kept.
-            embedder: who makes the vectors; None finds by words alone.
-            extractor: who finds facts when a turn is digested, and has to be quick.
-            reader: who finds more of them in the background, with a model, where `facts` is `model`.
-            facts: `model`, `rules` or None, as open_memory() takes it.
+            store: the store that holds all records.
+            embedder: makes the vectors; None searches by words alone.
+            extractor: finds facts when a turn is digested; has to be fast.
+            reader: finds more facts in the background, with a model, if `facts` is `model`.
+            facts: `model`, `rules` or None, as in open_memory().
             config: the four layers.
-            namespace: keeps applications on one store apart.
-            clock: what time it is.
-            ids: where the ids of records come from.
+            namespace: separates applications on one store.
+            clock: the source of time.
+            ids: the source of record ids.
             embedder_note: why this embedder was chosen.
-            adopt: finds the embedder that the store was made with, where none was named.
-            reranker: who looks at the best hits once more.
-            place: the URL of the store, for what is to be kept beside it.
+            adopt: returns the embedder that the store was made with, if none was named.
+            reranker: reorders the best hits.
+            place: the URL of the store, for what is to be saved beside it.
         """
         self.store = store
         self.config = config or MemoryConfig()
@@ -81,17 +82,18 @@ class MemoryParts:
         self._clock = RisingClock(clock or SystemClock())
         self._ids = ids or RecordIds(self._clock)
         self._embedder = embedder
-        self._binding = Binding(store, embedder, note=embedder_note, adopt=adopt)
-        self._locks = Locks()  # of users: one at a time decides what is believed of them, or removes it
-        self._times = Times(store, self._clock)
+        self._binding = EmbedderBinding(store, embedder, note=embedder_note, adopt=adopt)
+        self._locks = Locks()  # per user: changes of facts and removals run one at a time
+        self._times = UserTimes(store, self._clock)
         self._neighbours = Neighbours(store)
-        self._blocks = Blocks(store, clock=self._clock)
+        self._forgetting = Forgetting(store, self._neighbours, self._clock)
+        self._blocks = BlockWriter(store, clock=self._clock)
         self._learnings: list[Learning] = []  # of this memory and of all its views
         self._owns_store = True
         self._assemble()
 
     def _assemble(self, *, one_at_a_time: bool = False) -> Self:
-        """Make the parts that depend on the configuration and on how facts are found."""
+        """Create the parts that depend on the configuration and on how facts are found."""
         store, clock, locks = self.store, self._clock, self._locks
         self._recall = Recall(
             store, self._binding, clock=clock, reranker=self._reranker, knowledge_base=self.config.knowledge_base
@@ -106,7 +108,7 @@ class MemoryParts:
             reader = None
             if self._reader is not None:
                 model = self._reader.model if isinstance(self._reader, LlmExtractor) else None
-                reader = Reader(
+                reader = TurnReader(
                     store,
                     self._reader,
                     learner=self._learner,
@@ -117,7 +119,7 @@ class MemoryParts:
                 )
             self._learning = Learning(reader, self.config, make_job=self._metabolism.job, one_at_a_time=one_at_a_time)
             if isinstance(self._reader, LlmExtractor):
-                self._metabolism.retell = self._learning.retell
+                self._metabolism.on_summary_job = self._learning.schedule
             self._learnings.append(self._learning)
         self._keeper = Keeper(
             store,
@@ -139,10 +141,10 @@ class MemoryParts:
         owns_store: bool = False,
         one_at_a_time: bool = False,
     ) -> Self:
-        """The same memory with another namespace, configuration or way to learn; what is not given stays as it is.
+        """The same memory with another namespace, configuration or way to learn; what is not given stays the same.
 
         It shares the store, the embedder and the locks. Closing it ends its learning and leaves the store open, unless
-        it `owns_store`. A model that answers `one_at_a_time` does not read while it answers.
+        it `owns_store`. With `one_at_a_time`, the model does not learn while it answers.
         """
         made = copy(self)
         mode = self.facts_mode if facts == "auto" else facts
@@ -157,9 +159,9 @@ class MemoryParts:
         return made._assemble(one_at_a_time=one_at_a_time)  # noqa: SLF001  (another of the same kind)
 
     async def aclose(self) -> None:
-        """Learn from what waits, as far as a few requests to a model go; finish writing, and release the store.
+        """Learn from pending turns, with a few model requests at most; finish writing, and close the store.
 
-        A view leaves the store open, which belongs to the memory it was made from.
+        A view leaves the store open: it belongs to the memory that the view was made from.
         """
         own = [self._learning] if self._learning else []
         try:
@@ -174,17 +176,17 @@ class MemoryParts:
 
     @property
     def has_reader(self) -> bool:
-        """Whether there is a model, or another extractor, that reads what is remembered in the background."""
+        """Whether a model, or another extractor, reads remembered turns in the background."""
         return self._reader is not None
 
     @property
     def waits_to_learn(self) -> bool:
-        """Whether turns that were remembered here wait for a model to read them."""
+        """Whether turns remembered in this process wait for a model to read them."""
         return self._learning is not None and self._learning.waits
 
     @property
     def bill(self) -> Bill:
-        """What learning by a model has cost so far: requests, tokens, US dollars."""
+        """The cost of learning by a model so far: requests, tokens, US dollars."""
         return self._learning.bill if self._learning else Bill()
 
     @property
@@ -193,22 +195,22 @@ class MemoryParts:
         return self.bill.usage
 
     def learned(self, *, user_id: str) -> Learned | None:
-        """What a model learnt of a user in the background since this was asked last, and what it cost."""
-        return self._learning.taken(self._scope(user_id)) if self._learning else None
+        """What a model learned about a user in the background since the last call, and what it cost."""
+        return self._learning.pop_report(self._scope(user_id)) if self._learning else None
 
     def answering(self) -> AbstractAsyncContextManager[None]:
-        """For as long as an answer is made: a model that makes one at a time is left alone."""
+        """Pauses learning while the block lasts, for a model that serves one request at a time."""
         return self._learning.answering() if self._learning else nullcontext()
 
     # -- what the parts share -----------------------------------------------------------------------------
 
     @property
     def embedder_note(self) -> str:
-        """Which embedder is used, and why."""
+        """The embedder in use, and why it was chosen."""
         return self._binding.note
 
     async def _embed(self, scope: Scope, episodes: Sequence[Episode]) -> tuple[str, ...]:
-        """What was made from others has a vector from L4 on, which is searched by them."""
+        # A method, because the keeper is created after the metabolism that embeds through it.
         return await self._keeper.embed(scope, episodes)
 
     def _scope(self, user_id: str, session_id: str | None = None) -> Scope:

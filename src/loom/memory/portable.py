@@ -1,4 +1,4 @@
-"""Records as JSON lines: everything of a user in a form that another Loom reads."""
+"""Export and import of a user's records as JSON lines."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from loom.core.filter import In
 from loom.core.record import Episode, Record, WorkingBlock
 from loom.core.scope import Scope
 from loom.errors import UsageError
-from loom.memory.checked import checked_record
-from loom.memory.guarded import guarded
-from loom.memory.keep import Progress
+from loom.memory.checked import check_record
+from loom.memory.guarded import retry_stale
+from loom.memory.keep import ProgressCallback
 from loom.memory.neighbours import Neighbours, Store
 from loom.memory.values import Remembered, Skip
 
-Write: TypeAlias = Callable[[Sequence[Record], Progress | None], Awaitable[Remembered]]
-"""Writes records, and tells how far it is."""
+Write: TypeAlias = Callable[[Sequence[Record], ProgressCallback | None], Awaitable[Remembered]]
+"""Writes records, and reports its progress."""
 
 _PAGE = 500
 _CHARS = 4_000_000
-"""Characters of lines that are held; the records of a page, as a rule, have a small part of it."""
+"""Maximum characters of a batch; the records of a page usually have far fewer."""
 _THERE = "there before under this id, and written again"
 
 
 async def lines_of(records: AsyncIterable[Record]) -> AsyncIterator[str]:
-    """Records as JSON lines; the first one says the format."""
+    """Records as JSON lines; the first line names the format."""
     yield json.dumps({"loom": "memory", "format": FORMAT})
     async for record in records:
         yield json.dumps(record_to_dict(record), ensure_ascii=False)
 
 
 def batches(lines: Iterable[str]) -> Iterator[list[str]]:
-    """Lines in batches, each of which is read and written as one."""
+    """Lines in batches that are read and written together."""
     batch, chars = list[str](), 0
     for line in lines:
         batch.append(line)
@@ -50,12 +50,12 @@ def batches(lines: Iterable[str]) -> Iterator[list[str]]:
 
 
 async def import_lines(
-    lines: Iterable[str], write: Write, *, start: int = 0, progress: Progress | None = None
+    lines: Iterable[str], write: Write, *, start: int = 0, progress: ProgressCallback | None = None
 ) -> Remembered:
-    """Read records batch by batch and hand each batch to `write`; `start` lines were imported before.
+    """Read records batch by batch and pass each batch to `write`; `start` lines were imported before.
 
     Raises:
-        UsageError: a line is not a record; the message says which one, and which lines are imported.
+        UsageError: a line is not a record; the message names it, and the lines that were imported.
     """
     kept, skipped, notes = list[Record](), list[Skip](), dict[str, None]()
     for batch in batches(lines):
@@ -63,16 +63,16 @@ async def import_lines(
             records = await to_thread.run_sync(records_of, batch, start)
         except UsageError as error:
             raise UsageError(f"{error}; {_imported(start)}") from error.__cause__
-        done = await write(records, _further(progress, len(kept)))
-        kept += done.kept
-        skipped += done.skipped
-        notes |= dict.fromkeys(done.notes)
+        written = await write(records, _offset(progress, len(kept)))
+        kept += written.kept
+        skipped += written.skipped
+        notes |= dict.fromkeys(written.notes)
         start += len(batch)
     return Remembered(kept=tuple(kept), skipped=tuple(skipped), notes=tuple(notes))
 
 
-def _further(progress: Progress | None, done: int) -> Progress | None:
-    """Tells how far the whole is; how much there is is known batch by batch."""
+def _offset(progress: ProgressCallback | None, done: int) -> ProgressCallback | None:
+    """Progress of the whole import; the total grows batch by batch."""
     return None if progress is None else lambda now, total: progress(done + now, done + total)
 
 
@@ -83,11 +83,7 @@ def _imported(lines: int) -> str:
 
 
 def records_of(lines: Iterable[str], start: int = 0) -> list[Record]:
-    """The records of JSON lines, all of them checked before any is used; `start` lines came before.
-
-    Raises:
-        UsageError: a line is not a record; the message says which one.
-    """
+    """The records of JSON lines, all checked before any is used; raises UsageError naming a line that is not one."""
     found = [_record_of(number, line) for number, line in enumerate(lines, start + 1) if line.strip()]
     return [record for record in found if record is not None]
 
@@ -96,7 +92,7 @@ def _record_of(number: int, line: str) -> Record | None:
     try:
         data: Any = json.loads(line.removeprefix("\ufeff") if number == 1 else line)
         if isinstance(data, dict) and "loom" not in data:
-            return checked_record(record_from_dict(data))  # pyright: ignore[reportUnknownArgumentType]
+            return check_record(record_from_dict(data))  # pyright: ignore[reportUnknownArgumentType]
     except RecursionError:
         raise UsageError(f"line {number} is nested too deeply to be read") from None
     except UsageError as error:
@@ -114,17 +110,17 @@ def _record_of(number: int, line: str) -> Record | None:
 async def put_records(
     store: Store, user: Scope, records: Iterable[Record], *, neighbours: Neighbours
 ) -> tuple[list[Episode], tuple[Skip, ...]]:
-    """Write records, all or none, then the keys of the turns among them.
+    """Write records in one transaction, then the search keys of the turns among them.
 
-    Returns the episodes, and what was there already under its id.
+    Returns the episodes, and a skip for each record that existed already.
     """
     newest = {record.id: record for record in records}
-    there = await _known(store, user, list(newest))
+    before = await _stored(store, user, list(newest))
 
     async def put(epoch: str) -> list[Episode]:
-        known = await _known(store, user, list(newest))
-        # What was there at the first look and is not now was forgotten meanwhile, and stays so.
-        wanted = {id: given for id, given in newest.items() if id in known or id not in there}
+        known = await _stored(store, user, list(newest))
+        # A record that existed at first and does not now was forgotten meanwhile, and must stay forgotten.
+        wanted = {id: given for id, given in newest.items() if id in known or id not in before}
         written = [record for id, given in wanted.items() if (record := _following(known.get(id), given)) is not None]
         await store.write(user, put=written, since=epoch)
         return [record for record in written if isinstance(record, Episode)]
@@ -132,14 +128,14 @@ async def put_records(
     async def put_keys(epoch: str) -> None:
         await store.write(user, keys=await neighbours.keys_among(episodes, user=user), since=epoch)
 
-    episodes = await guarded(store, user, put)
+    episodes = await retry_stale(store, user, put)
     neighbours.forget(user)
-    await guarded(store, user, put_keys)
-    return episodes, tuple(Skip(given.text[:80], _THERE) for id, given in newest.items() if id in there)
+    await retry_stale(store, user, put_keys)
+    return episodes, tuple(Skip(given.text[:80], _THERE) for id, given in newest.items() if id in before)
 
 
-async def _known(store: Store, user: Scope, ids: Sequence[str]) -> dict[str, Record]:
-    """Those of these records that are there."""
+async def _stored(store: Store, user: Scope, ids: Sequence[str]) -> dict[str, Record]:
+    """The records with these ids that exist."""
     found: dict[str, Record] = {}
     for start in range(0, len(ids), _PAGE):
         page = tuple(ids[start : start + _PAGE])
@@ -148,7 +144,7 @@ async def _known(store: Store, user: Scope, ids: Sequence[str]) -> dict[str, Rec
 
 
 def _following(old: Record | None, record: Record) -> Record | None:
-    """The record as it is to be written: a block follows the one that is there; None if that says the same."""
+    """The record to write: a block gets the version after the stored one; None if that has the same text."""
     if not isinstance(record, WorkingBlock):
         return record
     if not isinstance(old, WorkingBlock):

@@ -1,4 +1,4 @@
-"""A user's profile: what stands, what is known and what is pinned, in a form fit for a prompt."""
+"""A user's profile: standing instructions, facts and pinned blocks, as text for a prompt."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ STANDING = "Standing preferences and instructions of the user"
 FACTS = "Known facts"
 PINNED = "Pinned"
 _NAME = 120
-"""Characters of a speaker, a subject, a predicate or the name of a block that are shown."""
-Grouped = Mapping[str, Mapping[str, tuple[Fact, ...]]]
+"""Maximum characters shown of a speaker, a subject, a predicate or a block name."""
+GroupedFacts = Mapping[str, Mapping[str, tuple[Fact, ...]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """What is to be shown of a user in every turn.
+    """What a prompt shows of a user in every turn.
 
-    `facts` holds the current facts by subject, then by predicate; those that stand are among them. `str()` is fenced
-    text for a prompt: it holds no time, id or count, so it is the same until something in it changes, and no stored
-    text can close its fence or begin a line of its own.
+    `facts` are the current facts by subject, then by predicate, standing ones included. `str()` is fenced text for a
+    prompt: it contains no time, id or count, so it stays the same until its content changes, and no stored text can
+    close its fence or begin a line of its own.
     """
 
     standing: Standing
-    facts: Grouped = field(default_factory=dict[str, Mapping[str, tuple[Fact, ...]]], hash=False)
+    facts: GroupedFacts = field(default_factory=dict[str, Mapping[str, tuple[Fact, ...]]], hash=False)
     blocks: tuple[WorkingBlock, ...] = ()
 
     def __str__(self) -> str:
@@ -37,30 +37,27 @@ class Profile:
         return fenced("memory", body) if body else ""
 
     def groups(self) -> dict[str, list[str]]:
-        """The lines of the text under their titles; a title without lines is left out."""
+        """The lines of the text by title; a title without lines is left out."""
         pinned: dict[str, list[str]] = {}
         for block in self.blocks:
             pinned.setdefault(_title(block), []).extend(_indented(block.text))
-        found = {STANDING: self._standing_lines(), FACTS: self._fact_lines(), **pinned}
+        standing = [f"- {text}" for item in self.standing.items if (text := one_line(item.text))]
+        found = {STANDING: standing, FACTS: self._fact_lines(), **pinned}
         return {title: lines for title, lines in found.items() if lines}
-
-    def _standing_lines(self) -> list[str]:
-        return [f"- {text}" for item in self.standing.items if (text := one_line(item.text))]
 
     def _fact_lines(self) -> list[str]:
         lines: list[str] = []
         for subject, predicates in self.facts.items():
             for predicate, facts in predicates.items():
-                said = (one_line(fact.object) for fact in facts if not is_standing(fact))
-                objects = [object for object in said if object]
-                if objects:
+                objects = [one_line(fact.object) for fact in facts if not is_standing(fact)]
+                if objects := [object for object in objects if object]:
                     about = f"{one_line(subject, _NAME)} {one_line(predicate.replace('_', ' '), _NAME)}"
                     lines.append(f"- {about}: {', '.join(objects)}")
         return lines
 
 
 def said_by(episode: Episode) -> str:
-    """Who said it, as a prompt names them; nothing for the user, and for what was made of several."""
+    """The speaker as a prompt names it; empty for the user, and for records derived from several."""
     if episode.speaker is None:
         origin = episode.provenance.origin
         return origin if origin in ("tool", "file", "web") else ""
@@ -68,7 +65,7 @@ def said_by(episode: Episode) -> str:
 
 
 def grouped(facts: Iterable[Fact]) -> dict[str, dict[str, tuple[Fact, ...]]]:
-    """Facts by subject and predicate; names of one entity are one subject, under the first of its spellings."""
+    """Facts by subject and predicate; all names of one entity are one subject, under the first spelling."""
     current = sorted(facts, key=lambda f: f.id)
     aliases = Aliases.of(current)
     spelled: dict[str, str] = {}
@@ -82,7 +79,7 @@ def grouped(facts: Iterable[Fact]) -> dict[str, dict[str, tuple[Fact, ...]]]:
 
 
 def _title(block: WorkingBlock) -> str:
-    """The title of a pinned text; who wrote it is said where it was not the user or the operator."""
+    """The title of a pinned block, with its author unless that is the user or the operator."""
     origin = block.provenance.origin
     writer = "" if origin in ("user", "operator") else f" by {'the assistant' if origin == 'assistant' else origin}"
     return f"{PINNED}{writer}: {one_line(block.name, _NAME)}"

@@ -1,14 +1,7 @@
-"""A door to memory with Qdrant, which is put together by the engine.
-
-Each name is loaded from its home when it is first asked for.
-"""
+"""QdrantMemory, imported from the engine on first use."""
 
 from __future__ import annotations
 
 from loom.core.doors import door
 
-_HOMES = {
-    "QdrantMemory": "loom.engine.memories",
-}
-
-__getattr__, __dir__ = door(__name__, _HOMES)
+__getattr__, __dir__ = door(__name__, {"QdrantMemory": "loom.engine.memories"})

@@ -1,12 +1,12 @@
-"""The ranking of recall: many signals about each candidate become one score, and a reason for it.
+"""The ranking of recall: a weighted sum of many signals per candidate, with the share of each signal as the reason.
 
-Signals are calibrated within a question: each becomes its distance from the mean of the candidates, in standard
-deviations, before they are weighted and added. Ranks are not used: adding reciprocal ranks lets the weakest list
-speak as loud as the best, and falls below plain BM25. Names of speakers are priors, not words to look for.
+Signals are calibrated per question: each becomes its distance from the mean of the candidates, in standard deviations,
+before it is weighted. Ranks are not used: with reciprocal rank fusion the weakest list counts as much as the best, and
+the result was worse than plain BM25. Names of speakers are priors, not words to search for.
 
-Beside each weight stands what is lost without it and the other weights set anew: points of recall, mean of the first
-five and the first ten hits, on the conversations that settings were chosen on (`benchmarks/recall.py`, LoCoMo 1-5).
-Facts drawn by rules were tried as a further key: they speak for so few turns that they mislead more than they find.
+The comment at each weight says what is lost without it, with the other weights tuned again: points of recall, mean of
+the first five and the first ten hits, on the tuning set (`benchmarks/recall.py`, LoCoMo 1-5). Facts extracted by rules
+were tried as a further key: they cover so few turns that they mislead more often than they help.
 """
 
 from __future__ import annotations
@@ -28,50 +28,53 @@ from numpy.typing import NDArray
 from loom.memory.timewords import TimeHint
 
 WEIGHTS: Mapping[str, float] = {
-    "bm25": 0.2,  # the own words; most of their weight is in `bm25.around`, which holds them too
+    "bm25": 0.2,  # the turn's own words; low, because `bm25.around` contains them too
     "bm25.around": 0.8,  # the turn with two turns on either side: 1.0
-    "bm25.asked": 0.3,  # the question that the turn before asked: 1.6, most where the wrong person is named
-    "phrase": 0.6,  # for statements only, as the next two: pairs of words, 1.3 in finding what a new one contradicts
-    "head": 0.6,  # how it begins: 0.8 there; chosen on half of the Letta set
-    "alike": 0.3,  # the share of words in common: 0.2 there; chosen on half of the Letta set
-    "session": 0.3,  # how much of the session matches: 0 here, 0.3 of the sessions of RealMem
-    "dense": 0.7,  # with `dense.around` 1.3, more where the question uses other words
+    "bm25.asked": 0.3,  # the question in the turn before: 1.6, most where the question names the wrong person
+    "phrase": 0.6,  # statements only, as the next two: word pairs; 1.3 in finding what a statement contradicts
+    "head": 0.6,  # statements: the same beginning: 0.8 there; tuned on half of the Letta set
+    "alike": 0.3,  # statements: the share of words in common: 0.2 there; tuned on half of the Letta set
+    "session": 0.3,  # how much of the session matches: 0 on LoCoMo, 0.3 of the sessions of RealMem
+    "dense": 0.7,  # with `dense.around` 1.3, more where the question uses other words than the answer
     "dense.around": 0.4,  # 0.3
-    "speaker": 1.4,  # the one person the question names: 1.5, most where several turns are needed
-    "length": 0.5,  # BM25 holds length against a turn, but long turns say more: 0.6
-    "asks": -0.5,  # a turn that asks is rarely the answer: 0.4
-    "time": 3.0,  # said around the time the question names: 1.1, or 6 on the questions that name one
-    "recency": 2.5,  # said lately, where the question looks nothing up: 3 of the sessions of RealMem, chosen on it
+    "speaker": 1.4,  # the turn is by the one person the question names: 1.5, most where several turns are needed
+    "length": 0.5,  # BM25 penalises length, but long turns say more: 0.6
+    "asks": -0.5,  # a turn that ends with a question is rarely the answer: 0.4
+    "time": 3.0,  # near the time that the question names: 1.1, or 6 on the questions that name one
+    "recency": 2.5,  # recent, if the question names no person or time: 3 of the sessions of RealMem, tuned on it
 }
-"""What a standard deviation of each signal adds; for `speaker`, `asks`, `time` and `recency`, what a full yes adds."""
-
+"""What one standard deviation of a signal adds; for `speaker`, `asks`, `time` and `recency`, what a value of 1 adds."""
 REACH = 2
 """How many turns on either side count as around."""
-
 _AROUND = tuple(distance for distance in range(-REACH, REACH + 1) if distance)
 
 RECENT = timedelta(days=30)
-"""In this time the weight of having been said lately falls to a third."""
-
+"""After this time `recency` has fallen to 1/e, about a third."""
 _LEXICAL = ("bm25", "bm25.around", "bm25.asked", "phrase", "head", "alike")
 _BY_WORDS = (*_LEXICAL, "session", "length")
+"""Signals that are scaled by trust_in_words(): `session` is a sum of BM25, `length` corrects BM25."""
 _ENOUGH_SHARE, _ENOUGH_WORDS = 0.4, 3
+"""The words of a question are trusted fully once one text has this share of them, or this many."""
 _FADE = 0.7
+"""Weight of a shared word per place from the beginning: the fifth word counts a quarter of the first."""
 _NEAR = timedelta(days=3)
+"""The least scale of closeness in time: people speak of a day for some days before and after."""
 _OPEN = timedelta(days=30)
+"""The length that an interval with an open end counts as."""
 _SENTENCE = re.compile(r"[^.!?\n]+\??")
 _BLANKS = 1_000
+"""Trailing characters that asks() reads: a text may have a million."""
 _NONE: Mapping[str, float] = MappingProxyType({})
 _Column: TypeAlias = NDArray[np.float64]
 """A value for each candidate."""
 
 
 class Candidate(NamedTuple):
-    """Something that may be recalled, with the raw score of each signal that found it.
+    """A record that may be recalled, with the raw score of each signal that found it.
 
-    Signals are `bm25`, `bm25.KIND`, `phrase`, `head` and `alike` (missing is zero: nothing matched), `dense` and
-    `dense.around` (missing is unknown: taken as the lowest). `position` counts the turns of a session; `words` are
-    those of the text that blanks part.
+    A missing lexical signal (`bm25`, `bm25.KIND`, `phrase`, `head`, `alike`) is zero: nothing matched. A missing
+    `dense` or `dense.around` is unknown, and taken as the lowest of all candidates. `position` is the number of the
+    turn in its session; `words` is the number of words, split at blanks.
     """
 
     id: str
@@ -85,10 +88,10 @@ class Candidate(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """What the question says beside its words: the speakers it names, the time it names, and when it is asked.
+class QuestionHints:
+    """What a question says besides its words: the speakers and the time it names, and when it is asked.
 
-    `trust` is how much the words of the question are worth, from 0 to 1: see trust_in_words().
+    `trust` is the weight of its words, from 0 to 1: see trust_in_words().
     """
 
     speakers: frozenset[str] = frozenset()
@@ -106,19 +109,19 @@ class Ranked(NamedTuple):
 
 
 def rank(
-    candidates: Sequence[Candidate], asked: Asked | None = None, weights: Mapping[str, float] = WEIGHTS
+    candidates: Sequence[Candidate], hints: QuestionHints | None = None, weights: Mapping[str, float] = WEIGHTS
 ) -> list[Ranked]:
-    """The candidates, best first; at equal score by id. Time and memory grow with their number alone."""
-    asked = asked or Asked()
+    """The candidates, best first; at equal score by id. Linear in the number of candidates, but for the sort."""
+    hints = hints or QuestionHints()
     columns = _signals(candidates)
     parts: dict[str, _Column] = {}
     measured = _alone if len(candidates) == 1 else _calibrated
     if len(candidates) == 1:
-        columns.pop("length", None)  # it is long or short beside others only
+        columns.pop("length", None)  # long and short are relative to other candidates
     for name, column in columns.items():
-        if weight := _weight(name, columns, weights, asked.trust):
+        if weight := _weight(name, columns, weights, hints.trust):
             parts[name] = measured(column, weight)
-    for name, column in _priors(candidates, asked).items():
+    for name, column in _priors(candidates, hints).items():
         parts[name] = weights.get(name, 0.0) * column
     score = np.zeros(len(candidates))
     for part in parts.values():
@@ -129,24 +132,24 @@ def rank(
 
 
 class _Why(Mapping[str, float]):
-    """What each signal adds, as a mapping that is only made of the few candidates that somebody asks about.
+    """What each signal adds to a score, as a mapping that is built on first use: few candidates become hits.
 
-    What found a candidate is named also where it adds nothing, because all candidates have it alike.
+    A signal that found the candidate is listed even if it adds nothing because all candidates have the same value.
     """
 
-    __slots__ = ("_made", "_parts", "_place", "_signals")
+    __slots__ = ("_built", "_parts", "_place", "_signals")
 
     def __init__(self, parts: Mapping[str, _Column], place: int, signals: Mapping[str, float]) -> None:
         self._parts = parts
         self._place = place
         self._signals = signals
-        self._made: dict[str, float] | None = None
+        self._built: dict[str, float] | None = None
 
     def _added(self) -> dict[str, float]:
-        if self._made is None:
+        if self._built is None:
             parts = {name: float(part[self._place]) for name, part in self._parts.items()}
-            self._made = {name: part for name, part in parts.items() if part or name in self._signals} or parts
-        return self._made
+            self._built = {name: part for name, part in parts.items() if part or name in self._signals} or parts
+        return self._built
 
     def __getitem__(self, name: str) -> float:
         return self._added()[name]
@@ -159,42 +162,43 @@ class _Why(Mapping[str, float]):
 
 
 def named_speakers(question: str, speakers: Iterable[str]) -> frozenset[str]:
-    """Those of the speakers whom the question names, by the whole name or the first word of it."""
+    """The speakers that the question names, by their full name or the first word of it."""
     return frozenset(s for s, pattern in _likely(question, speakers) if pattern.search(question))
 
 
 def without_names(text: str, speakers: Iterable[str]) -> str:
-    """The text without the speakers' names: in a small vector a name drowns what is said."""
+    """The text without the speakers' names: in a small vector a name outweighs the content."""
     for _, pattern in _likely(text, speakers):
         text = pattern.sub(" ", text)
     return text
 
 
 def questions_in(text: str) -> str:
-    """The sentences of a turn that ask something: the key `asked` of the turn that follows."""
+    """The questions in a turn: the search key `asked` of the turn that follows."""
     if "?" not in text:
         return ""
     return " ".join(found.strip() for found in _SENTENCE.findall(text) if found.endswith("?"))
 
 
 def asks(text: str) -> bool:
-    """Whether a turn ends with a question; of the blanks at its end only so many are looked at."""
+    """Whether a turn ends with a question."""
     return text[-_BLANKS:].rstrip().endswith("?")
 
 
 def shared_pairs(question: Sequence[str], text: Sequence[str]) -> int:
-    """How many pairs of words that follow each other two texts share, given as terms: the signal `phrase`.
+    """The number of word pairs in sequence that two texts share, given as terms: the signal `phrase`.
 
-    For a statement that looks for one like it. A question shares its order with other questions, not with answers.
+    For a statement that searches for a similar one. A question shares its word order with other questions, not with
+    answers.
     """
     return len(set(pairwise(question)) & set(pairwise(text)))
 
 
 def shared_head(question: Sequence[str], text: Sequence[str]) -> float:
-    """How much of the beginning of two texts is the same, given as terms: the signal `head`.
+    """How similar the beginnings of two texts are, given as terms: the signal `head`.
 
-    A statement that changes another begins as that did, with whom it is about and what of him; the new value comes
-    last. Each shared word counts the less, the further it stands from the beginning of either.
+    A statement that changes another begins like it, with the subject and the property; the new value comes last. Each
+    shared word counts less the further it is from the beginning of either text.
     """
     places = _places(text)
     return sum(_FADE ** max(place, places[term]) for term, place in _places(question).items() if term in places)
@@ -206,15 +210,14 @@ def shared_share(question: Sequence[str], text: Sequence[str]) -> float:
 
 
 def trust_in_words(question: Sequence[str], texts: Iterable[Sequence[str]]) -> float:
-    """How much the words of a question are worth, given as terms: little where no text holds more than a few of them.
+    """The weight of the words of a question, given as terms: low if no text contains more than a few of them.
 
-    A question that is asked in other words than the answer was given in still meets some of its words somewhere, by
-    chance. Then its meaning has to lead.
+    A question in other words than its answer still matches some words somewhere by chance. Then vectors have to lead.
     """
     words = set(question)
     trust = 0.0 if words else 1.0
     for text in texts:
-        if trust >= 1.0:  # no text can add to it
+        if trust >= 1.0:
             break
         shared = len(words.intersection(text))
         trust = max(trust, min(1.0, max(shared / (_ENOUGH_SHARE * len(words)), shared / _ENOUGH_WORDS)))
@@ -229,9 +232,9 @@ def _places(words: Sequence[str]) -> dict[str, int]:
 
 
 def _likely(text: str, speakers: Iterable[str]) -> list[tuple[str, re.Pattern[str]]]:
-    """The speakers whose first name is in a text, each with a pattern that says whether it is a word of its own.
+    """The speakers whose first name is in a text, each with a pattern that matches it as a whole word.
 
-    To make a pattern takes longer than to search with it, and a memory may know hundreds of people.
+    The plain search comes first: compiling a pattern is slower, and a memory may know hundreds of people.
     """
     folded = _folded(text)
     named = [speaker for speaker in speakers if (words := speaker.split()) and _folded(words[0]) in folded]
@@ -239,7 +242,7 @@ def _likely(text: str, speakers: Iterable[str]) -> list[tuple[str, re.Pattern[st
 
 
 def _folded(text: str) -> str:
-    """What is equal here may be equal to a pattern that ignores case, which takes every kind of i for the same."""
+    """Case-folded text, with all forms of i made one, as re.IGNORECASE treats them."""
     return text.casefold().replace("\u0307", "").replace("\u0131", "i")
 
 
@@ -251,14 +254,14 @@ def _name(speaker: str) -> re.Pattern[str]:
 
 
 def _signals(candidates: Sequence[Candidate]) -> dict[str, _Column]:
-    """One column for each signal that anybody has, with those that follow from the others."""
+    """One column for each signal that any candidate has, and the signals computed from them."""
     columns: dict[str, _Column] = {}
-    spoken = set[str]().union(*(c.signals for c in candidates))
+    present = set[str]().union(*(c.signals for c in candidates))
     for name in _LEXICAL:
-        if name in spoken:
+        if name in present:
             columns[name] = np.array([c.signals.get(name, 0.0) for c in candidates])
     for name in ("dense", "dense.around"):
-        if name in spoken:
+        if name in present:
             lowest = min(c.signals[name] for c in candidates if name in c.signals)
             columns[name] = np.array([c.signals.get(name, lowest) for c in candidates])
     if "dense" in columns and "dense.around" not in columns:
@@ -274,12 +277,12 @@ def _signals(candidates: Sequence[Candidate]) -> dict[str, _Column]:
 def _weight(name: str, columns: Mapping[str, _Column], weights: Mapping[str, float], trust: float) -> float:
     weight = weights.get(name, 0.0)
     if name == "bm25" and "bm25.around" not in columns:
-        weight += weights.get("bm25.around", 0.0)  # nothing stands around anything: the own words are all there is
+        weight += weights.get("bm25.around", 0.0)  # no candidate has turns around it: its own words take that weight
     return weight * trust if name in _BY_WORDS else weight
 
 
 def _around(candidates: Sequence[Candidate], column: list[float]) -> _Column:
-    """The mean of a signal over a turn and its neighbours, as far as they are candidates."""
+    """The mean of a signal over a turn and those of its neighbours that are candidates."""
     sessions: dict[str | None, dict[int, float]] = defaultdict(dict)
     for candidate, value in zip(candidates, column, strict=True):
         if candidate.position is not None:
@@ -287,12 +290,12 @@ def _around(candidates: Sequence[Candidate], column: list[float]) -> _Column:
     sessions.pop(None, None)
     means = list(column)
     for place, candidate in enumerate(candidates):
-        placed = sessions.get(candidate.session)
-        if placed is None or len(placed) == 1 or (middle := candidate.position) is None:
+        by_position = sessions.get(candidate.session)
+        if by_position is None or len(by_position) == 1 or (middle := candidate.position) is None:
             continue
         total, count = column[place], 1
         for distance in _AROUND:
-            value = placed.get(middle + distance)
+            value = by_position.get(middle + distance)
             if value is not None:
                 total += value
                 count += 1
@@ -301,7 +304,10 @@ def _around(candidates: Sequence[Candidate], column: list[float]) -> _Column:
 
 
 def _session(candidates: Sequence[Candidate], column: list[float]) -> _Column:
-    """How much of a session matches: the sum over its turns, damped by how many there are."""
+    """How much of a session matches: the sum over its turns, divided by the square root of their number.
+
+    A mean would hide one good turn in a long session; a plain sum would always prefer the longest one.
+    """
     total: dict[str, float] = defaultdict(float)
     count: dict[str, int] = defaultdict(int)
     for candidate, value in zip(candidates, column, strict=True):
@@ -320,21 +326,21 @@ def _calibrated(column: _Column, weight: float) -> _Column:
 
 
 def _alone(column: _Column, weight: float) -> _Column:
-    """What a signal says of the only candidate, as there is no other to compare it with: from 0 to the weight."""
+    """The signal of the only candidate, from 0 to the weight: with no other to compare, it cannot be calibrated."""
     value = np.maximum(column, 0.0)
     return weight * value / (1.0 + value)
 
 
-def _priors(candidates: Sequence[Candidate], asked: Asked) -> dict[str, _Column]:
-    """What is known without a search, each from 0 to 1."""
+def _priors(candidates: Sequence[Candidate], hints: QuestionHints) -> dict[str, _Column]:
+    """Signals that need no search, each from 0 to 1."""
     priors = {"asks": np.array([c.asks for c in candidates], np.float64)}
-    if len(asked.speakers) == 1:  # with two named, either may have said it
-        priors["speaker"] = np.array([c.speaker in asked.speakers for c in candidates], np.float64)
-    if asked.when is not None:
-        priors["time"] = np.array([_closeness(asked.when, c.at) for c in candidates])
-    elif asked.now is not None and not asked.speakers:
-        # A question that names a person or a time looks something up; any other goes on with the talk.
-        priors["recency"] = _recency(asked.now, [c.at for c in candidates])
+    if len(hints.speakers) == 1:  # if two are named, either may be the speaker
+        priors["speaker"] = np.array([c.speaker in hints.speakers for c in candidates], np.float64)
+    if hints.when is not None:
+        priors["time"] = np.array([_closeness(hints.when, c.at) for c in candidates])
+    elif hints.now is not None and not hints.speakers:
+        # A question that names a person or a time looks something up; any other continues the conversation.
+        priors["recency"] = _recency(hints.now, [c.at for c in candidates])
     return priors
 
 
@@ -346,7 +352,7 @@ def _closeness(when: TimeHint, at: datetime | None) -> float:
     return exp(-(when.distance(at) / scale))
 
 
-def _recency(now: datetime, said: Sequence[datetime | None]) -> _Column:
+def _recency(now: datetime, times: Sequence[datetime | None]) -> _Column:
     then = now.timestamp()
-    ages = np.array([inf if at is None else then - at.timestamp() for at in said])
+    ages = np.array([inf if at is None else then - at.timestamp() for at in times])
     return np.exp(-np.maximum(ages, 0.0) / RECENT.total_seconds())

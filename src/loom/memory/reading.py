@@ -1,6 +1,6 @@
-"""Reading: the jobs of a user that wait for a model become one request, and what it finds becomes facts.
+"""Reads remembered turns with a model: pending jobs of a user become one request, and its claims become facts.
 
-Where no turns wait, it writes the episodes of sessions again, in its own words: one request for each.
+If no turns wait, the model rewrites the episodes of sessions in its own words, one request for each.
 """
 
 from __future__ import annotations
@@ -15,132 +15,116 @@ from typing import Protocol, TypeVar, runtime_checkable
 from anyio import CancelScope, Event
 
 from loom.core.clock import Clock
-from loom.core.record import Episode, Fact
+from loom.core.record import Episode
 from loom.core.scope import Scope
 from loom.errors import BadResponse, LoomError, ProviderUnavailable, RateLimited, StoreConflict
 from loom.memory.compress import ContextCompressor
-from loom.memory.episodes import SUMMARY, Episodes
+from loom.memory.episodes import SUMMARY, SessionEpisodes, job_episodes, texts_of
 from loom.memory.extract.worth import worth_reading
-from loom.memory.guarded import guarded
-from loom.memory.learn import Learnt
+from loom.memory.guarded import retry_stale
+from loom.memory.learn import Learner, LearnResult
 from loom.memory.locks import Locks
-from loom.memory.marking import marked
+from loom.memory.marking import with_importance
 from loom.memory.neighbours import Store
-from loom.memory.values import Learned
+from loom.memory.values import Learned, reason_of
 from loom.protocols.extractor import Claim, Extraction, Extractor
 from loom.protocols.jobs import Lease
 from loom.telemetry.bill import Bill, Ledger
 
 KIND = "learn"
 LEASE = timedelta(minutes=15)
-"""Longer than a slow model takes: what is taken for abandoned is read, and paid for, twice."""
+"""Longer than a slow model takes: a lease that runs out too early is read, and paid for, twice."""
 BATCH = 16
-"""Turns that are read with one request."""
+"""Turns per request."""
 CHARS = 24_000
-"""Characters of all turns of one request; a turn that is longer is read alone."""
+"""Characters of all turns of one request; a longer turn is read alone."""
 MAX_ATTEMPTS = 3
-"""How often turns are read that fail; from the second time on each is read alone, so that one spoils no others."""
+"""Attempts per turn. From the second on it is read alone, so that one bad turn does not spoil the others."""
 MAX_OUTAGES = 12
-"""How often they are tried while the provider is away, with pauses of up to an hour."""
+"""Attempts while the provider is unavailable; with pauses of 2 to 3,600 seconds that is a bit more than an hour."""
 UNREAD_IN_A_ROW = 3
-"""Replies that cannot be read, one after the other: then the model is asked no more until the next start."""
+"""Unreadable replies in a row after which the model is not asked again until the next start: it costs money."""
 _LONGEST_PAUSE = 3600.0
 _KEPT = "an episode keeps sentences of its conversation, because no model could write it: "
 
 _T = TypeVar("_T")
 
 
-class Decides(Protocol):
-    """Decides what claims change."""
-
-    async def learn(self, scope: Scope, episodes: Sequence[Episode], claims: Sequence[Claim]) -> Learnt:
-        """The facts to write for what these episodes state."""
-        ...
-
-    async def settle(self, scope: Scope, written: Sequence[Fact]) -> None:
-        """Put right what another process decided at the same time."""
-        ...
-
-
 @runtime_checkable
 class Meterable(Protocol):
-    """An extractor whose requests can be counted one by one."""
+    """An extractor whose requests can be metered."""
 
     def metered(self, ledger: Ledger) -> Extractor:
-        """The same, with every request on a ledger."""
+        """The same extractor, with every request on a ledger."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Lot:
-    """What became of some jobs."""
+class BatchResult:
+    """The result of reading a batch of jobs."""
 
     reports: tuple[Learned, ...] = ()
-    again: float | None = None
-    """In how many seconds the first of those that failed may be tried again."""
-    left: int = 0
-    """How many were put back as they were, because reading them was broken off."""
-    is_full: bool = False
-    """Whether there may be more of them."""
+    retry_in: float | None = None
+    """Seconds until the first failed job may be retried."""
+    released: int = 0
+    """Jobs that were put back unchanged, because reading them was interrupted."""
+    has_more: bool = False
+    """Whether more jobs may be due."""
 
 
-class Reader:
-    """Reads jobs with an extractor. What was forgotten while it read is not learnt."""
+class TurnReader:
+    """Reads jobs with an extractor. Nothing is learned from turns that were forgotten meanwhile."""
 
     def __init__(
         self,
         store: Store,
         extractor: Extractor,
         *,
-        learner: Decides,
+        learner: Learner,
         locks: Locks,
         clock: Clock,
-        episodes: Episodes | None = None,
+        episodes: SessionEpisodes | None = None,
         compressor: ContextCompressor | None = None,
     ) -> None:
         self.bill = Bill()
-        """What has been spent so far."""
+        """The cost so far."""
+        self._store, self._extractor, self._learner = store, extractor, learner
+        self._locks, self._clock = locks, clock
+        self._episodes, self._compressor = episodes, compressor
         self._unread = 0
-        self._store = store
-        self._extractor = extractor
-        self._learner = learner
-        self._locks = locks
-        self._clock = clock
-        self._episodes_of = episodes
-        self._compressor = compressor
         self._calls: dict[CancelScope, Scope] = {}
         self._idle: Event | None = None
 
     @property
     def has_given_up(self) -> bool:
-        """Whether so many replies in a row could not be read that more of them would be money for nothing."""
+        """Whether too many replies in a row could not be read."""
         return self._unread >= UNREAD_IN_A_ROW
 
     def interrupt(self, user: Scope | None = None) -> None:
-        """Break off what is being read, of one user or of all. It does not wait; the jobs are put back."""
-        for call, whose in self._calls.items():
-            if user in {None, whose}:
+        """Cancel the running requests of one user or of all, without waiting; their jobs are put back."""
+        for call, owner in self._calls.items():
+            if user in {None, owner}:
                 call.cancel()
 
     async def stop(self) -> None:
-        """Break off everything that is being read, and wait until it has ended."""
+        """Cancel all running requests, and wait until they have ended."""
         self.interrupt()
         while self._calls:
             self._idle = self._idle or Event()
             await self._idle.wait()
 
-    async def read(self, user: Scope | None) -> Lot | None:
-        """Read the oldest jobs that are due, of one user or of everybody; None where there are none."""
+    async def read(self, user: Scope | None) -> BatchResult | None:
+        """Read the oldest due jobs, of one user or of all; None if there are none."""
         now = self._clock.now()
         leases = await self._store.lease(now=now, until=now + LEASE, limit=BATCH, scope=user, kinds=(KIND,))
         if not leases:
-            return await self._retell(user)
-        lots: list[Lot] = []
+            return await self._rewrite_episode(user)
+        results: list[BatchResult] = []
         left = {lease.token: lease for lease in leases}
         try:
-            said = {lease.token: await self._episodes(lease) for lease in leases}
-            for group in _groups(leases, said):
-                lots.append(await self._group(group, [e for lease in group for e in said[lease.token]]))
+            episodes = {lease.token: await job_episodes(self._store, lease.job) for lease in leases}
+            for group in _groups(leases, episodes):
+                results.append(await self._read_group(group, [e for lease in group for e in episodes[lease.token]]))
                 left = {token: lease for token, lease in left.items() if lease not in group}
                 if self.has_given_up:
                     await self._release(left.values())
@@ -149,53 +133,53 @@ class Reader:
             with CancelScope(shield=True), suppress(LoomError):
                 await self._release(left.values())
             raise
-        return Lot(
-            tuple(report for lot in lots for report in lot.reports),
-            min((lot.again for lot in lots if lot.again is not None), default=None),
-            sum(lot.left for lot in lots),
-            is_full=len(leases) == BATCH,
+        return BatchResult(
+            tuple(report for result in results for report in result.reports),
+            min((result.retry_in for result in results if result.retry_in is not None), default=None),
+            sum(result.released for result in results),
+            has_more=len(leases) == BATCH,
         )
 
-    async def _group(self, leases: Sequence[Lease], episodes: Sequence[Episode]) -> Lot:
-        """Read the episodes of some jobs with one call, and close the jobs or put them back."""
+    async def _read_group(self, leases: Sequence[Lease], episodes: Sequence[Episode]) -> BatchResult:
+        """Read the episodes of some jobs with one request, and close the jobs or put them back."""
         user, ledger = leases[0].job.scope, Ledger()
-        told = Learned(user_id=user.user_id, turns=len(leases))
+        report = Learned(user_id=user.user_id, turns=len(leases))
         try:
             if not worth_reading(episodes):
                 await self._close(leases)
-                return Lot()
-            found = await self._extracted(user, ledger, episodes)
+                return BatchResult()
+            found = await self._extract(user, ledger, episodes)
             if found is None:
                 await self._release(leases)
-                async with self._locks.of(user):  # whoever broke it off is done then
-                    return Lot(left=len(leases))
-            learnt = await self._applied(leases, episodes, found.claims)
-            if learnt is None:
-                return Lot((replace(told, turns=0, bill=ledger.bill),), left=len(leases))
+                async with self._locks.of(user):  # wait for forget(), which interrupted it
+                    return BatchResult(released=len(leases))
+            result = await self._write(leases, episodes, found.claims)
+            if result is None:
+                return BatchResult((replace(report, turns=0, bill=ledger.bill),), released=len(leases))
             self._unread = 0
-            notes = (*learnt.notes, *learnt.heard, *_unused(found))
-            return Lot((replace(told, facts=len(learnt.facts), notes=notes, bill=ledger.bill),))
-        except Exception as error:  # noqa: BLE001 - an extractor may be anybody's; the jobs must not stay as they were
+            notes = (*result.notes, *result.instruction_notes, *_unused(found))
+            return BatchResult((replace(report, facts=len(result.facts), notes=notes, bill=ledger.bill),))
+        except Exception as error:  # noqa: BLE001 - extractors are third-party code; the leases must be released
             self._unread += isinstance(error, BadResponse)
-            again = await self._put_back(leases, error)
+            retry_in = await self._put_back(leases, error)
             stops = "; no more turns are read until the next start" if self.has_given_up else ""
-            return Lot((replace(told, failed=_reason(error) + stops, bill=ledger.bill),), again)
+            return BatchResult((replace(report, failed=reason_of(error) + stops, bill=ledger.bill),), retry_in)
         finally:
             self.bill += ledger.bill
 
-    async def _extracted(self, user: Scope, ledger: Ledger, episodes: Sequence[Episode]) -> Extraction | None:
-        """What the extractor finds; None where it was broken off."""
-        counted = isinstance(self._extractor, Meterable)
+    async def _extract(self, user: Scope, ledger: Ledger, episodes: Sequence[Episode]) -> Extraction | None:
+        """The extraction of some episodes; None if it was interrupted."""
+        is_metered = isinstance(self._extractor, Meterable)
         extractor = self._extractor.metered(ledger) if isinstance(self._extractor, Meterable) else self._extractor
-        found = await self._unless_broken_off(user, lambda: extractor.extract(episodes))
-        if found is not None and not counted:
+        found = await self._interruptible(user, lambda: extractor.extract(episodes))
+        if found is not None and not is_metered:
             ledger.answered(found.usage)
         if found is not None and found.unread and not found.claims:
             raise BadResponse(f"no JSON could be read in {found.unread} of the model's replies")
         return found
 
-    async def _unless_broken_off(self, user: Scope, ask: Callable[[], Awaitable[_T]]) -> _T | None:
-        """What a call returns; None where it was broken off."""
+    async def _interruptible(self, user: Scope, ask: Callable[[], Awaitable[_T]]) -> _T | None:
+        """The result of a request; None if it was interrupted."""
         answer: _T | None = None
         with CancelScope() as call:
             self._calls[call] = user
@@ -208,27 +192,28 @@ class Reader:
                     self._idle = None
         return answer
 
-    async def _retell(self, user: Scope | None) -> Lot | None:
-        """Have the model write the episode of one session; None where none waits, or there is no model for it."""
-        if self._episodes_of is None or self._compressor is None:
+    async def _rewrite_episode(self, user: Scope | None) -> BatchResult | None:
+        """Let the model rewrite the episode of one session; None if none waits, or without a model."""
+        if self._episodes is None or self._compressor is None:
             return None
         now = self._clock.now()
         leases = await self._store.lease(now=now, until=now + LEASE, limit=1, scope=user, kinds=(SUMMARY,))
         if not leases:
             return None
         (lease,), ledger = leases, Ledger()
-        told = Learned(user_id=lease.job.scope.user_id)
+        report = Learned(user_id=lease.job.scope.user_id)
         try:
-            is_written = await self._retold(lease, self._compressor.metered(ledger))
+            is_written = await self._summarize(lease, self._episodes, self._compressor.metered(ledger))
             if is_written is None:
                 await self._release(leases)
-                async with self._locks.of(lease.job.scope):  # whoever broke it off is done then
-                    return Lot((replace(told, bill=ledger.bill),), left=1, is_full=True)
-            return Lot((replace(told, episodes=int(is_written), bill=ledger.bill),), is_full=True)
-        except Exception as error:  # noqa: BLE001 - a model may be anybody's; the sentences that were chosen stand
-            again = await self._put_back(leases, error) if isinstance(error, LoomError) and error.retryable else None
+                async with self._locks.of(lease.job.scope):  # wait for forget(), which interrupted it
+                    return BatchResult((replace(report, bill=ledger.bill),), released=1, has_more=True)
+            return BatchResult((replace(report, episodes=int(is_written), bill=ledger.bill),), has_more=True)
+        except Exception as error:  # noqa: BLE001 - models are third-party code; the selected sentences stay
+            retry_in = await self._put_back(leases, error) if isinstance(error, LoomError) and error.retryable else None
             await self._close(leases)
-            return Lot((replace(told, notes=(_KEPT + _reason(error),), bill=ledger.bill),), again, is_full=True)
+            report = replace(report, notes=(_KEPT + reason_of(error),), bill=ledger.bill)
+            return BatchResult((report,), retry_in, has_more=True)
         except BaseException:
             with CancelScope(shield=True), suppress(LoomError):
                 await self._release(leases)
@@ -236,96 +221,91 @@ class Reader:
         finally:
             self.bill += ledger.bill
 
-    async def _retold(self, lease: Lease, compressor: ContextCompressor) -> bool | None:
-        """Ask the model, and write what it says if the turns are still as it read them; None where it was broken off.
+    async def _summarize(self, lease: Lease, episodes: SessionEpisodes, compressor: ContextCompressor) -> bool | None:
+        """Ask the model, and write its summary if the turns did not change meanwhile; None if it was interrupted.
 
-        A session in which more was said meanwhile leaves another job when it ends.
+        A session that went on meanwhile queues another job when it ends.
         """
-        assert self._episodes_of is not None
-        user, session, episodes = lease.job.scope, str(lease.job.payload["session"]), self._episodes_of
+        user, session = lease.job.scope, str(lease.job.payload["session"])
         turns = await episodes.turns(user, session)
         if not turns:
             await self._close([lease])
             return False
-        text = await self._unless_broken_off(user, lambda: compressor.summarize([_spoken(turn) for turn in turns]))
+        lines = [f"{turn.speaker or turn.provenance.origin}: {turn.text}" for turn in turns]
+        text = await self._interruptible(user, lambda: compressor.summarize(lines))
         if text is None:
             return None
 
         async def attempt(epoch: str) -> bool:
-            now_there = await episodes.turns(user, session)
-            is_same = [(e.id, e.text) for e in now_there] == [(e.id, e.text) for e in turns]
-            made, _ = await episodes.made(user, session, turns, text=text) if is_same else (None, True)
-            await self._store.finish(lease, put=[made] if made else [], since=epoch)
-            return made is not None
+            is_same = texts_of(await episodes.turns(user, session)) == texts_of(turns)
+            built, _ = await episodes.build(user, session, turns, text=text) if is_same else (None, True)
+            await self._store.finish(lease, put=[built] if built else [], since=epoch)
+            return built is not None
 
         async with self._locks.of(user):
-            return await guarded(self._store, user, attempt)
+            return await retry_stale(self._store, user, attempt)
 
-    async def _applied(
+    async def _write(
         self, leases: Sequence[Lease], episodes: Sequence[Episode], claims: Sequence[Claim]
-    ) -> Learnt | None:
-        """Write what claims change and close the jobs; None where something that was read is not there any more.
+    ) -> LearnResult | None:
+        """Write the facts of claims and close the jobs; None if an episode was forgotten or changed meanwhile.
 
-        What a model read may have found its way into each of its claims, so what is left is put back to be read again.
+        Any claim may contain words of any episode that was read, so what is left is put back to be read again.
         """
         user = leases[0].job.scope
 
-        async def attempt(epoch: str) -> Learnt | None:
-            now_there = [e for lease in leases for e in await self._episodes(lease)]
-            if [(e.id, e.text) for e in now_there] != [(e.id, e.text) for e in episodes]:
+        async def attempt(epoch: str) -> LearnResult | None:
+            current = [e for lease in leases for e in await job_episodes(self._store, lease.job)]
+            if texts_of(current) != texts_of(episodes):
                 return None
-            learnt = await self._learner.learn(user, episodes, claims)
-            important = await marked(self._store, user, learnt.importance)
-            await self._store.finish(leases[0], put=[*learnt.facts, *learnt.waiting, *important], since=epoch)
-            return learnt
+            result = await self._learner.learn(user, episodes, claims)
+            important = await with_importance(self._store, user, result.importance)
+            await self._store.finish(leases[0], put=[*result.facts, *result.unconfirmed, *important], since=epoch)
+            return result
 
         async with self._locks.of(user):
-            learnt = await guarded(self._store, user, attempt)
-            if learnt is None:
+            result = await retry_stale(self._store, user, attempt)
+            if result is None:
                 await self._release(leases)
                 return None
             await self._close(leases[1:])
-            with suppress(LoomError):  # the next claim about the same finds and corrects it
-                await self._learner.settle(user, learnt.facts)
-        return learnt
-
-    async def _episodes(self, lease: Lease) -> list[Episode]:
-        found = [await self._store.get(lease.job.scope, id) for id in lease.job.payload.get("episodes", ())]
-        return [episode for episode in found if isinstance(episode, Episode)]
+            with suppress(LoomError):  # the next claim about the same subject repairs it
+                await self._learner.settle(user, result.facts)
+        return result
 
     async def _close(self, leases: Sequence[Lease]) -> None:
         for lease in leases:
-            with suppress(StoreConflict):  # forgotten, or done by somebody else
+            with suppress(StoreConflict):  # forgotten, or done by another worker
                 await self._store.finish(lease)
 
     async def _release(self, leases: Iterable[Lease]) -> None:
-        """Put jobs back as they were: that they were taken does not count."""
+        """Put jobs back unchanged: this attempt does not count."""
         for lease in leases:
             with suppress(StoreConflict):
                 job = replace(lease.job, attempts=lease.job.attempts - 1)
                 await self._store.finish(lease, jobs=[job])
 
     async def _put_back(self, leases: Sequence[Lease], error: Exception) -> float | None:
-        """Try jobs again later, or give them up; returns in how many seconds the first may be tried."""
+        """Schedule a retry of failed jobs, or give them up; returns the seconds until the first retry."""
         now = self._clock.now()
-        away = isinstance(error, LoomError) and error.retryable
+        limit = MAX_OUTAGES if isinstance(error, LoomError) and error.retryable else MAX_ATTEMPTS
         pauses: list[float] = []
         for lease in leases:
             pause = _pause(error, lease.job.attempts)
-            again = lease.job.attempts < (MAX_OUTAGES if away else MAX_ATTEMPTS)
-            pauses += [pause] if again else []
+            is_retried = lease.job.attempts < limit
+            pauses += [pause] if is_retried else []
             with suppress(StoreConflict):
-                retry_at = now + timedelta(seconds=pause) if again else None
-                await self._store.fail(lease, reason=_stored(error), now=now, retry_at=retry_at)
+                retry_at = now + timedelta(seconds=pause) if is_retried else None
+                await self._store.fail(lease, reason=_stored_reason(error), now=now, retry_at=retry_at)
         return min(pauses, default=None)
 
 
-def _groups(leases: Sequence[Lease], said: dict[str, list[Episode]]) -> Iterator[list[Lease]]:
-    """The jobs that are read together: of one user, as many as fit; what failed before is read alone."""
+def _groups(leases: Sequence[Lease], episodes: dict[str, list[Episode]]) -> Iterator[list[Lease]]:
+    """The jobs that share a request: of one user, as many as fit; a job that failed before is read alone."""
     for _, of_user in groupby(sorted(leases, key=lambda one: one.job.scope.key()), key=lambda one: one.job.scope):
         group, size = list[Lease](), 0
         for lease in of_user:
-            length = sum(len(e.text) for e in said[lease.token] if e.provenance.origin != "assistant")
+            length = sum(len(e.text) for e in episodes[lease.token] if e.provenance.origin != "assistant")
             if lease.job.attempts > 1:
                 yield [lease]
             elif group and size + length > CHARS:
@@ -337,26 +317,17 @@ def _groups(leases: Sequence[Lease], said: dict[str, list[Episode]]) -> Iterator
             yield group
 
 
-def _spoken(turn: Episode) -> str:
-    """A turn as a model is shown it: who spoke, and what."""
-    return f"{turn.speaker or turn.provenance.origin}: {turn.text}"
-
-
 def _unused(found: Extraction) -> tuple[str, ...]:
-    """How much of what was read or answered was of no use, without its words."""
+    """A note on how much could not be used; it quotes nothing, because the text may be forgotten later."""
     return (f"{len(found.skipped)} part(s) of what a model read or answered were left out",) if found.skipped else ()
 
 
 def _pause(error: Exception, attempts: int) -> float:
-    asked = error.retry_after if isinstance(error, RateLimited | ProviderUnavailable) else None
-    return min(max(asked or 0.0, 2.0**attempts), _LONGEST_PAUSE)
+    requested = error.retry_after if isinstance(error, RateLimited | ProviderUnavailable) else None
+    return min(max(requested or 0.0, 2.0**attempts), _LONGEST_PAUSE)
 
 
-def _reason(error: Exception) -> str:
-    return str(error) if isinstance(error, LoomError) else f"{type(error).__name__}: {error}"
-
-
-def _stored(error: Exception) -> str:
-    """Why it failed, to be stored: in our own words alone, because an error may repeat text that is forgotten later."""
+def _stored_reason(error: Exception) -> str:
+    """The reason of a failure as it is stored: without the message, which may quote text that is forgotten later."""
     kind = type(error).__name__
     return f"{kind}: {str(type(error).__doc__).splitlines()[0]}" if isinstance(error, LoomError) else kind

@@ -1,4 +1,4 @@
-"""Recall: words, vectors, facts and time find candidates; one ranking orders them; a budget cuts them."""
+"""Recall: finds candidates by words, vectors, facts and time, ranks them, and packs them into a budget."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from loom.core.words import query_terms, terms
 from loom.errors import LoomError, ProviderError, UsageError
 from loom.memory.apart import search_apart
 from loom.memory.asked import without_questions
-from loom.memory.binding import Binding
+from loom.memory.binding import EmbedderBinding
 from loom.memory.candidates import is_candidate
 from loom.memory.episodes import ARE_EPISODES, is_summary
 from loom.memory.halves import Halves, role_of, user_first
-from loom.memory.hops import with_hops
+from loom.memory.hops import add_hops
 from loom.memory.last_time import asks_about_last_time, latest_episodes
 from loom.memory.neighbours import POSITION
 from loom.memory.newer import TOP, newest_first
-from loom.memory.pack import Piece, pack
+from loom.memory.pack import PackItem, pack
 from loom.memory.rank import (
-    Asked,
     Candidate,
+    QuestionHints,
     Ranked,
     asks,
     named_speakers,
@@ -52,27 +52,20 @@ from loom.protocols.reranker import Reranker
 from loom.tokens import EstimateCounter
 
 BY_WORDS = 200
-"""How many candidates words may bring; more than that changes nothing in the first twenty hits."""
-
+"""Candidates by words; more than that does not change the first twenty hits."""
 BY_VECTOR = 100
-"""How many candidates vectors may bring."""
-
+"""Candidates by vector."""
 RERANKED = 50
-"""How many of the best a reranker looks at."""
-
+"""Hits that a reranker sees: the best ones."""
 _LIKELIEST = 20
-"""How many of the best by words decide whether the words of the question are to be trusted."""
-
+"""The best candidates by words, which decide how far the words of the question are trusted."""
 _MOST_NAMED = 10_000
-_DENSE = "dense"
-
 _CLOSING = " \t\n\"'\u201d\u2019)]"
-"""What may stand behind the end of a sentence."""
-
+"""Characters that may follow the end of a sentence."""
 _GOES_ON = re.compile(r"(?<!\b[A-Z][a-z])(?<!\b[A-Z][a-z]{2})[.!?][\"')\]]*+\s(?![a-z])|\n")
-"""Where a second sentence begins; not behind a title such as `Dr.` or before a small letter.
+"""The start of a second sentence; not after a title such as `Dr.` or before a lower-case letter.
 
-The last sign of a run decides: a pattern for the whole run would walk it again from each of its signs.
+Only the last sign of a run is matched: a pattern for the whole run would walk it again from each of its signs.
 """
 
 _Candidates: TypeAlias = dict[str, tuple[Record, Mapping[str, float]]]
@@ -80,24 +73,21 @@ _Notes: TypeAlias = tuple[str, ...]
 
 
 class Recall:
-    """Finds what answers a question in one user's memory. It reads only; Accesses counts what was found."""
+    """Searches the memory of one user. It only reads; Accesses counts the hits."""
 
     def __init__(
         self,
         store: MemoryStore,
-        binding: Binding,
+        binding: EmbedderBinding,
         *,
         clock: Clock,
         reranker: Reranker | None = None,
         knowledge_base: KnowledgeBase | None = None,
     ) -> None:
-        self._store = store
-        self._binding = binding
-        self._clock = clock
-        self._reranker = reranker
-        self._knowledge_base = knowledge_base
+        self._store, self._binding, self._clock = store, binding, clock
+        self._reranker, self._knowledge_base = reranker, knowledge_base
         self._counter = EstimateCounter()
-        self._named = set[Scope]()  # users who were asked about somebody who speaks: a hint, no more
+        self._named = set[Scope]()  # users with a question that named a speaker; only a hint, see _search()
 
     async def find(
         self,
@@ -114,11 +104,11 @@ class Recall:
         history: bool = False,
         min_score: float | None = None,
     ) -> Recalled:
-        """The best hits, best first, each with what every signal added to its score; passages behind them."""
+        """The best hits, each with what every signal added to its score; passages of the knowledge base come last."""
         _check(question, limit, halves, min_score)
-        question, cut = _searched(question)
+        question, cut = _shortened(question)
         fits = _filter(layers, where)
-        # What a conversation was about is looked for apart, so that it changes nothing about what was said in it.
+        # Session episodes are searched separately, so that a summary does not change the ranking of its own turns.
         query = Query(
             where=And(fits, Not(ARE_EPISODES)),
             limit=max(BY_WORDS, limit),
@@ -127,37 +117,38 @@ class Recall:
             history=history,
             archived=layers is None,
         )
-        found, asked, notes = await self._candidates(scope, question, query)
+        found, hints, notes = await self._candidates(scope, question, query)
         records = {id: record for id, (record, _) in found.items()}
-        ranked = rank([_candidate(record, signals) for record, signals in found.values()], asked)
+        ranked = rank([_candidate(record, signals) for record, signals in found.values()], hints)
         ranked = without_questions(question, ranked, records)
         ranked, failed = await self._reranked(question, ranked, records)
-        ranked = await with_hops(self._store, scope, ranked, records, question=question, query=query)
-        # A question about a time may mean what was said then; a statement looks for what it makes old.
-        if asked.when is None and not _is_statement(question):
+        ranked = await add_hops(self._store, scope, ranked, records, question=question, query=query)
+        # Newer statements win, except if the question names a time, or if it is a statement itself: that searches for
+        # the older statements which it contradicts.
+        if hints.when is None and not _is_statement(question):
             first = _compared(records[r.id] for r in ranked[:TOP])
             ranked = await off_loop(first, partial(newest_first, question, ranked, records))
         if min_score is not None:
             ranked = [r for r in ranked if r.score >= min_score]
         if budget is not None and halves == "user":
             ranked = user_first(ranked, records)
-        apart = replace(query, where=fits, limit=max(1, limit))
-        ranked, told = await self._with_episodes(scope, question, apart, ranked, asked=asked)
-        records |= told
+        episode_query = replace(query, where=fits, limit=max(1, limit))
+        ranked, episodes = await self._with_episodes(scope, question, episode_query, ranked, hints=hints)
+        records |= episodes
         passages: Sequence[Hit] = ()
         if layers is None and scope.session_id is None:
             passages, unread = await self._passages(question, limit, where)
             failed += unread
             passages = [hit for hit in passages if min_score is None or hit.score >= min_score]
-        pack_them = partial(self._packed, ranked, records, passages, limit=limit, budget=budget)
-        packed, used = await off_loop(_counted(ranked, records, limit, budget), pack_them)
-        searched = None if packed else await self._store.count(scope)
-        return Recalled(hits=packed, scope=scope, searched=searched, tokens=used, notes=(*cut, *notes, *failed))
+        pack_hits = partial(self._pack, ranked, records, passages, limit=limit, budget=budget)
+        hits, used = await off_loop(_packing_cost(ranked, records, limit, budget), pack_hits)
+        searched = None if hits else await self._store.count(scope)
+        return Recalled(hits=hits, scope=scope, searched=searched, tokens=used, notes=(*cut, *notes, *failed))
 
-    async def _candidates(self, scope: Scope, question: str, query: Query) -> tuple[_Candidates, Asked, _Notes]:
-        """What words and vectors find, with the raw score of each signal, and what the question asks beside them."""
+    async def _candidates(self, scope: Scope, question: str, query: Query) -> tuple[_Candidates, QuestionHints, _Notes]:
+        """The candidates by words and vectors with the raw score of each signal, and the hints in the question."""
         now = self._clock.now()
-        hits, speakers, notes = await self._found(scope, question, replace(query, text=question))
+        hits, speakers, notes = await self._search(scope, question, replace(query, text=question))
         found: _Candidates = {
             h.item.id: (h.item, h.why) for h in hits if isinstance(h.item, Episode | Fact) and not is_candidate(h.item)
         }
@@ -168,21 +159,23 @@ class Recall:
         else:
             likeliest = nlargest(_LIKELIEST, found.values(), key=lambda pair: pair[1].get("bm25", 0.0))
             texts = [record.text[:RANKED] for record, _ in likeliest]
-            trust = await off_loop(sum(map(len, texts)), partial(_trust, question, texts))
+            compare = partial(trust_in_words, query_terms(question), map(terms, texts))
+            trust = await off_loop(sum(map(len, texts)), compare)
         named = named_speakers(question, speakers)
-        return found, Asked(speakers=named, when=time_hint(question, now), now=now, trust=trust), notes
+        return found, QuestionHints(speakers=named, when=time_hint(question, now), now=now, trust=trust), notes
 
-    async def _found(self, scope: Scope, question: str, query: Query) -> tuple[Sequence[Hit], set[str], _Notes]:
-        """What words and vectors find, who speaks there, and why there are no vectors: then words have to do.
+    async def _search(self, scope: Scope, question: str, query: Query) -> tuple[Sequence[Hit], set[str], _Notes]:
+        """The hits by words and vectors, the speakers among the hits by words, and a note if vectors failed.
 
-        The vector is that of the question without the names of those who speak in what the words find. Where nobody
-        was named before, it is likely that nobody is now, and one search of both will do.
+        The vector is that of the question without the names of these speakers, so it needs the search by words first.
+        If no question about this user named a speaker yet, this one probably does not either: both searches run in one
+        call, and only if it does name one, the vector search is repeated without the name.
         """
         hits: Sequence[Hit] | None = None
         note: _Notes = ()
         try:
             if self._binding.embedder is not None and isinstance(self._store, KeepsVectors):
-                await self._binding.bound()
+                await self._binding.bind()
                 if scope.for_user() not in self._named:
                     both = await self._search_both(scope, question, query)
                     speakers = _speakers(both)
@@ -194,23 +187,23 @@ class Recall:
                 hits = await self._store.search(scope, query)
                 meant = without_names(question, _speakers(hits))
                 hits = await self._search_both(scope, meant, query) if meant.strip() else hits
-        except Exception as error:  # noqa: BLE001 - an embedder may be anybody's; words have to do
+        except Exception as error:  # noqa: BLE001 - embedders are third-party code; recall falls back to words
             note = (f"searched by words only: {error}",)
         if hits is None:
             hits = await self._store.search(scope, query)
         return hits, _speakers(hits), note
 
-    async def _search_both(self, scope: Scope, meant: str, query: Query) -> Sequence[Hit]:
-        """What the words of a query find, and the vector of a text."""
+    async def _search_both(self, scope: Scope, text: str, query: Query) -> Sequence[Hit]:
+        """The hits by the words of a query, and by the vector of a text."""
         assert self._binding.embedder is not None
-        (vector,) = await self._binding.embedder.embed([meant], purpose="query")
-        near = BY_VECTOR if query.limit <= BY_WORDS else query.limit  # as many as were asked for
+        (vector,) = await self._binding.embedder.embed([text], purpose="query")
+        near = BY_VECTOR if query.limit <= BY_WORDS else query.limit  # not fewer than the caller asked for
         return await search_apart(self._store, scope, replace(query, vector=vector), near=near)
 
     async def _reranked(
         self, question: str, ranked: list[Ranked], records: dict[str, Record]
     ) -> tuple[list[Ranked], _Notes]:
-        """The best in the order of the reranker, if there is one that works; the others stay behind them."""
+        """The ranking with its best hits in the order of the reranker, if there is one and it works."""
         if self._reranker is None or not ranked:
             return ranked, ()
         hits = [Hit(records[r.id], r.score, r.why) for r in ranked[:RERANKED]]
@@ -223,24 +216,24 @@ class Recall:
         return [*first, *(r for r in ranked if r.id not in named)], ()
 
     async def _with_episodes(
-        self, scope: Scope, question: str, query: Query, ranked: list[Ranked], *, asked: Asked
+        self, scope: Scope, question: str, query: Query, ranked: list[Ranked], *, hints: QuestionHints
     ) -> tuple[list[Ranked], dict[str, Record]]:
-        """The ranking with what conversations were about behind it, if there is room, and the records of these.
+        """The ranking with session episodes at the end, if there is room, and their records.
 
-        Where the question asks about conversations as such, the latest of them stand in front.
+        If the question asks about earlier conversations as such, the latest episodes come first.
         """
-        fits, told, latest = query.where or And(), dict[str, Record](), tuple[Episode, ...]()
+        fits, episodes, latest = query.where or And(), dict[str, Record](), tuple[Episode, ...]()
         if len(ranked) < query.limit:
             near = replace(query, text=question, where=And(fits, ARE_EPISODES))
             hits = [(h.item, h.why) for h in await self._store.search(scope, near) if isinstance(h.item, Episode)]
-            told = {episode.id: episode for episode, _ in hits}
-            ranked = [*ranked, *rank([_candidate(*pair) for pair in hits], asked)]
+            episodes = {episode.id: episode for episode, _ in hits}
+            ranked = [*ranked, *rank([_candidate(*pair) for pair in hits], hints)]
         if asks_about_last_time(question):
-            latest = await latest_episodes(self._store, scope, fits, asked.when, archived=query.archived)
-        return _in_front(latest, ranked), {**told, **{episode.id: episode for episode in latest}}
+            latest = await latest_episodes(self._store, scope, fits, hints.when, archived=query.archived)
+        return _in_front(latest, ranked), {**episodes, **{episode.id: episode for episode in latest}}
 
     async def _passages(self, question: str, limit: int, where: Filter | None) -> tuple[Sequence[Hit], _Notes]:
-        """What the corpus says about it."""
+        """The passages of the knowledge base, if there is one."""
         if self._knowledge_base is None:
             return (), ()
         try:
@@ -248,7 +241,7 @@ class Recall:
         except LoomError as error:
             return (), (f"the knowledge base was not searched: {error}",)
 
-    def _packed(
+    def _pack(
         self,
         ranked: Sequence[Ranked],
         records: Mapping[str, Record],
@@ -257,7 +250,7 @@ class Recall:
         limit: int,
         budget: int | None,
     ) -> tuple[tuple[Hit, ...], int]:
-        """What fits: hits of memory first, then passages, which get a quarter of the places and what is left over.
+        """The hits that fit: of memory first, then passages, which get a quarter of the places and what is left over.
 
         Scores of the two are not comparable, so they are not mixed.
         """
@@ -271,27 +264,23 @@ class Recall:
         by_id = {hit.item.id: hit for hit in hits}
         return tuple(by_id[piece.id] for piece in kept.pieces), kept.tokens
 
-    def _piece(self, item: HitItem) -> Piece:
-        # A fact says more than the turn it came from: it is shown beside it, never in its place.
-        tokens = self._counter.count(item.text)
-        return Piece(id=item.id, text=item.text, tokens=tokens, sources=_sources(item), lossy=is_summary(item))
+    def _piece(self, item: HitItem) -> PackItem:
+        # A fact has no `sources` here: it adds to the turn it came from, so both are shown.
+        tokens, sources = self._counter.count(item.text), item.sources if isinstance(item, Episode) else ()
+        return PackItem(id=item.id, text=item.text, tokens=tokens, sources=sources, lossy=is_summary(item))
 
 
 def _check(question: str, limit: int, halves: Halves, min_score: float | None) -> None:
     if not isinstance(question, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise UsageError(f"recall was given {question!r} for a question; ask in words")
+        raise UsageError(f"recall was given {question!r} as a question; pass text")
     if not question.strip():
-        raise UsageError("recall was given an empty question; ask in words, or use export() to see everything")
+        raise UsageError("recall was given an empty question; pass text, or use export() to see everything")
     if not isinstance(limit, int):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UsageError(f"recall was given limit={limit!r}; give a whole number")
     if halves not in get_args(Halves):
         raise UsageError(f"halves={halves!r} is not known; use one of {', '.join(get_args(Halves))}")
     if min_score is not None and (not isinstance(min_score, float | int) or isnan(min_score)):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UsageError(f"recall was given min_score={min_score!r}; give a number")
-
-
-def _sources(item: HitItem) -> tuple[str, ...]:
-    return item.sources if isinstance(item, Episode) else ()
 
 
 def _filter(layers: Sequence[Layer] | None, where: Filter | None) -> Filter:
@@ -305,18 +294,14 @@ def _filter(layers: Sequence[Layer] | None, where: Filter | None) -> Filter:
 
 
 def _speakers(hits: Sequence[Hit]) -> set[str]:
-    """Who speaks in what words found."""
-    by_words = (hit.item for hit in hits if len(hit.why) > (_DENSE in hit.why))
-    return {speaker for item in by_words if (speaker := _speaker(item))}
+    """The speakers of the hits that words found."""
+    # A hit has a signal by words if it has more than the dense one; roles such as `user` are not persons.
+    by_words = (hit.item for hit in hits if len(hit.why) > ("dense" in hit.why))
+    return {item.speaker for item in by_words if isinstance(item, Episode) and item.speaker and role_of(item) is None}
 
 
-def _speaker(record: HitItem) -> str | None:
-    """The person who spoke; None where a role did."""
-    return record.speaker if isinstance(record, Episode) and role_of(record) is None else None
-
-
-def _searched(question: str) -> tuple[str, _Notes]:
-    """What of a question is searched for, and that it is not all of it."""
+def _shortened(question: str) -> tuple[str, _Notes]:
+    """The part of a question that is searched for, and a note if that is not all of it."""
     if len(question) <= MAX_QUERY:
         return question, ()
     start = question.lstrip()[:MAX_QUERY]
@@ -324,12 +309,12 @@ def _searched(question: str) -> tuple[str, _Notes]:
 
 
 def _compared(records: Iterable[Record]) -> int:
-    """How many characters of these records are compared with a question."""
+    """The number of characters of these records that are compared with a question."""
     return sum(min(RANKED, len(record.text)) for record in records)
 
 
-def _counted(ranked: Sequence[Ranked], records: Mapping[str, Record], limit: int, budget: int | None) -> int:
-    """How much work it is to count the tokens of what may be packed: an eighth of comparing its words."""
+def _packing_cost(ranked: Sequence[Ranked], records: Mapping[str, Record], limit: int, budget: int | None) -> int:
+    """The cost of counting tokens of what may be packed, in characters: an eighth of comparing its words."""
     return sum(len(records[r.id].text) for r in ranked[: limit if budget is None else None]) // 8
 
 
@@ -342,30 +327,22 @@ def _in_front(latest: Sequence[Episode], ranked: Sequence[Ranked]) -> list[Ranke
     return [*first, *(r for r in ranked if r.id not in named)]
 
 
-def _trust(question: str, texts: Iterable[str]) -> float:
-    return trust_in_words(query_terms(question), map(terms, texts))
-
-
 def _is_statement(question: str) -> bool:
-    """One whole sentence that asks nothing: perhaps it changes something, and what it changes begins as it does."""
+    """Whether the text is one whole sentence that is not a question: it may change an earlier, similar statement."""
     return question.rstrip(_CLOSING).endswith((".", "!")) and not _GOES_ON.search(question.strip())
 
 
-def _as_statement(found: _Candidates, said: list[str]) -> _Candidates:
-    """The candidates with the signals that only a statement has."""
+def _as_statement(found: _Candidates, statement: list[str]) -> _Candidates:
+    """The candidates with the signals that only apply to a statement."""
     texts = {id: terms(record.text[:RANKED]) for id, (record, _) in found.items()}
     return {
-        id: (
-            record,
-            {
-                **signals,
-                "phrase": float(shared_pairs(said, texts[id])),
-                "head": shared_head(said, texts[id]),
-                "alike": shared_share(said, texts[id]),
-            },
-        )
-        for id, (record, signals) in found.items()
+        id: (record, {**signals, **_statement_signals(statement, texts[id])}) for id, (record, signals) in found.items()
     }
+
+
+def _statement_signals(statement: list[str], text: list[str]) -> dict[str, float]:
+    pairs, head, share = shared_pairs(statement, text), shared_head(statement, text), shared_share(statement, text)
+    return {"phrase": float(pairs), "head": head, "alike": share}
 
 
 def _candidate(record: Record, signals: Mapping[str, float]) -> Candidate:

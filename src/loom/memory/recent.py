@@ -1,4 +1,4 @@
-"""Working memory: what was said a moment ago, in whatever conversation."""
+"""Working memory: the recent turns of a user in other conversations."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from loom.protocols.memory_store import MemoryStore
 
 
 async def recent(store: MemoryStore, scope: Scope, layer: MemoryLayerConfig, *, now: datetime) -> tuple[Episode, ...]:
-    """What L1 holds of a user beside the conversation that the scope names, oldest first.
+    """The records of a user in L1, without those of the conversation in `scope`, oldest first.
 
-    Its capacity and retention hold at once, whether or not the jobs that enforce them have run.
+    Capacity and retention of L1 apply, even if the jobs that enforce them have not run.
     """
     wanted: list[Filter] = [Eq("kind", "episode"), Eq("layer", int(Layer.L1)), Eq("archived_at", None)]
     if layer.retention_hours is not None:

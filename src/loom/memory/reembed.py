@@ -1,4 +1,4 @@
-"""Re-embedding: the vectors of a whole store are exchanged for those of another embedder."""
+"""Re-embedding: replaces the vectors of a whole store by those of another embedder."""
 
 from __future__ import annotations
 
@@ -10,34 +10,36 @@ from loom.core.filter import And, Eq, Or
 from loom.core.record import Layer, Record
 from loom.core.scope import Scope
 from loom.errors import UsageError
-from loom.memory.keep import BATCH, Progress, put_vectors
+from loom.memory.keep import BATCH, ProgressCallback, put_vectors
 from loom.protocols.embedder import Embedder, Vector
 from loom.protocols.memory_store import KeepsVectors, MemoryStore, Reembeds
 
 _WITH_VECTORS = And(Eq("kind", "episode"), Or(Eq("sources", None), Eq("layer", int(Layer.L4))))
-"""What has vectors: the turns themselves, and of what was made from them that which reached L4."""
+"""Records with vectors: original turns, and derived records in L4."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reembedded:
-    """What was done: how many records got a vector, of which embedder, and whether another one's were let go."""
+    """The result: the embedder, how many records were embedded, and whether other vectors were dropped before."""
 
     embedder: str
     records: int
     exchanged: bool
 
 
-async def reembed(store: MemoryStore, embedder: Embedder | None, *, progress: Progress | None = None) -> Reembedded:
-    """Give every record of every user in the store a vector of this embedder.
+async def reembed(
+    store: MemoryStore, embedder: Embedder | None, *, progress: ProgressCallback | None = None
+) -> Reembedded:
+    """Embed every record of every user in the store with this embedder.
 
-    The exchange itself is one transaction. Where the work is broken off after it, records without a vector are found
-    by their words, and the next call goes on with them.
+    Dropping the old vectors is one transaction. If the work is interrupted after it, records without a vector are
+    still found by words, and the next call continues with them.
     """
     if embedder is None:
         raise UsageError("this memory has no embedder; open it with embedder='wordllama' or another one")
     if not isinstance(store, KeepsVectors) or not isinstance(store, Reembeds):
-        raise UsageError(f"{type(store).__name__} cannot exchange its vectors; export, and import into a new store")
-    await embedder.embed(["a text to try it on"], purpose="document")  # before anything is let go
+        raise UsageError(f"{type(store).__name__} cannot replace its vectors; export, and import into a new store")
+    await embedder.embed(["a text to try it on"], purpose="document")  # fails before the old vectors are dropped
     exchanged = await store.rebind(embedder.identity, embedder.dimension)
     total = await store.count_unembedded(where=_WITH_VECTORS)
     done, seen = 0, 0

@@ -1,7 +1,7 @@
-"""What a claim closes beside what it states: what it takes back, its opposite, and what it stands in the place of.
+"""The facts that a claim ends: what it retracts, its opposite, and what it replaces.
 
-Everything is closed as a newer statement would close it, by an ending: the fact is true until then, believed until
-now, and stays in the history. A claim that takes back what is not known closes nothing and leaves nothing.
+Each is ended by a claim of its own, as a newer statement would end it: the fact was true until then, was believed until
+now, and stays in the history. Retracting something that is not known has no effect.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from loom.core.record import Fact, Provenance
 from loom.core.words import query_terms
 from loom.memory.entities import Aliases, predicate_key
 from loom.memory.facts import slot_of, statements_of
-from loom.memory.standing import is_standing, settled
+from loom.memory.standing import end_conflicts, is_standing
 from loom.memory.timeline import FOREVER, Segment, moment, timeline
 from loom.memory.topics import compete
 from loom.protocols.extractor import Claim
 
 _OPPOSITES: Final = {"likes": "dislikes", "dislikes": "likes"}
 _COMPETING: Final = frozenset({"uses", "runs", "runs_on", "drives", "built_with", "hosted_on", "written_in"})
-"""Predicates of several values where two versions of one thing, or two alternatives, take turns."""
+"""Multi-valued predicates where two versions of one thing, or two alternatives, replace each other."""
 _NAMED_IN_SHORT: Final = frozenset({"works_at", "works_as", "lives_in", "drives", "owns", "has_pet"})
-"""Predicates whose object is often taken back by a part of its name: the Honda, of a 2018 Honda Civic."""
+"""Predicates whose object is often retracted by a part of its name: the Honda, of a 2018 Honda Civic."""
 
 
 def predicates_of(claim: Claim) -> Iterator[str]:
@@ -36,34 +36,37 @@ def predicates_of(claim: Claim) -> Iterator[str]:
         yield _OPPOSITES[key]
 
 
-def resolved(
+def expand_claim(
     claim: Claim, facts: Iterable[Fact], *, now: datetime, provenance: Provenance, aliases: Aliases
 ) -> list[Claim]:
-    """The claims to assert for a claim, one after the other: the ends of what it closes, and itself if it states."""
+    """The claims to assert for a claim, in order: endings of what it closes, then itself, unless it only retracts.
+
+    Endings come first, so that the new statement is compared with a slot that is already free.
+    """
     known = [fact for fact in facts if _may_touch(fact, provenance)]
     if claim.retracts:
-        return list(_taken_back(claim, known, now, aliases))
+        return list(_retracted(claim, known, now, aliases))
     if claim.valid_from is None and claim.valid_until is not None:
-        return [_as_known(claim, known, now, aliases)]
+        return [_by_known_name(claim, known, now, aliases)]
     closed = [*_opposite(claim, known, now, aliases), *_replaced(claim, known, now, aliases)]
-    return [*closed, *(settled(claim, facts, now=now) if is_standing(claim) else [claim])]
+    return [*closed, *(end_conflicts(claim, facts, now=now) if is_standing(claim) else [claim])]
 
 
 def after_ending(claim: Claim, now: datetime) -> datetime:
-    """When a claim is believed: now, or the moment after, where it closes what began just now.
+    """The time at which a claim is recorded: now, or one tick later if it ends a fact that began just now.
 
-    Who reads later asks for a time behind all that is stored, and finds it closed, also where the clock stands still.
+    Readers ask for a time after everything that is stored, so they see the fact ended even if the clock stands still.
     """
     until = claim.valid_until if claim.valid_from is None else None
     return until if until is not None and now < until <= now + TICK else now
 
 
 def _may_touch(fact: Fact, provenance: Provenance) -> bool:
-    """Only the user takes back what the user said."""
+    """Only the user can retract what the user said."""
     return provenance.origin == "user" or fact.provenance.origin != "user"
 
 
-def _taken_back(claim: Claim, facts: list[Fact], now: datetime, aliases: Aliases) -> Iterator[Claim]:
+def _retracted(claim: Claim, facts: list[Fact], now: datetime, aliases: Aliases) -> Iterator[Claim]:
     at = claim.valid_from or claim.valid_until or now
     until = min(claim.valid_until or at, at)
     for segment in _holding(claim, facts, at, aliases):
@@ -71,8 +74,8 @@ def _taken_back(claim: Claim, facts: list[Fact], now: datetime, aliases: Aliases
             yield _ending(claim, segment, until)
 
 
-def _as_known(claim: Claim, facts: list[Fact], now: datetime, aliases: Aliases) -> Claim:
-    """An ending under the name that what it ends is known by."""
+def _by_known_name(claim: Claim, facts: list[Fact], now: datetime, aliases: Aliases) -> Claim:
+    """An ending, with the object spelled as in the fact it ends."""
     named = (s.by[-1].fact for s in _holding(claim, facts, now, aliases) if _is_named(claim, s.by[-1].fact))
     fact = next(named, None)
     return claim if fact is None else replace(claim, object=fact.object)
@@ -81,8 +84,7 @@ def _as_known(claim: Claim, facts: list[Fact], now: datetime, aliases: Aliases) 
 def _opposite(claim: Claim, facts: list[Fact], now: datetime, aliases: Aliases) -> Iterator[Claim]:
     other = _OPPOSITES.get(predicate_key(claim.predicate))
     if other is not None:
-        over = replace(claim, predicate=other, retracts=True, valid_until=None)
-        yield from _taken_back(over, facts, now, aliases)
+        yield from _retracted(replace(claim, predicate=other, retracts=True, valid_until=None), facts, now, aliases)
 
 
 def _replaced(claim: Claim, facts: list[Fact], now: datetime, aliases: Aliases) -> Iterator[Claim]:
@@ -94,7 +96,7 @@ def _replaced(claim: Claim, facts: list[Fact], now: datetime, aliases: Aliases) 
 
 
 def _holding(claim: Claim, facts: list[Fact], at: datetime, aliases: Aliases) -> list[Segment]:
-    """What holds in the slot of a claim when it is made."""
+    """What is true in the slot of a claim at a time."""
     slot = slot_of(claim, aliases)
     segments = timeline(statements_of(fact for fact in facts if slot_of(fact, aliases) == slot))
     return [s for s in segments if (moment(s.start) or at) <= at and (s.end == FOREVER or (moment(s.end) or at) > at)]
@@ -102,12 +104,12 @@ def _holding(claim: Claim, facts: list[Fact], at: datetime, aliases: Aliases) ->
 
 def _is_named(claim: Claim, fact: Fact) -> bool:
     """Whether a claim means the object of a fact."""
-    said, known = set(query_terms(claim.object)), set(query_terms(fact.object))
-    return said == known or (said < known and predicate_key(claim.predicate) in _NAMED_IN_SHORT)
+    terms, known = set(query_terms(claim.object)), set(query_terms(fact.object))
+    return terms == known or (terms < known and predicate_key(claim.predicate) in _NAMED_IN_SHORT)
 
 
 def _ending(claim: Claim, segment: Segment, until: datetime) -> Claim:
-    """The claim that a segment is over; what began at that very moment holds for as short as can be told."""
+    """The claim that a segment has ended; one that began at that very moment lasts one tick, the shortest interval."""
     fact = segment.by[-1].fact
     start = moment(segment.start)
     end = until if start is None else max(until, start + TICK)

@@ -1,17 +1,18 @@
-"""Standing preferences and instructions: what is shown in every turn until the user says otherwise.
+"""Standing preferences and instructions: shown in every turn until the user changes or ends them.
 
-They are facts like any other, under predicates of their own, and only the user's own words count: what a tool, a
-document or another speaker says neither adds to them nor retires one.
+They are facts with predicates of their own, and only the user's own words count: a tool, a document or another speaker
+can neither add nor retire one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from itertools import groupby
 from typing import Final
 
+from loom.core.clock import TICK
 from loom.core.record import Episode, Fact, Provenance
 from loom.errors import UsageError
 from loom.memory.candidates import (
@@ -25,22 +26,21 @@ from loom.memory.candidates import (
 from loom.memory.entities import USER, normalise, predicate_key
 from loom.memory.facts import statements_of
 from loom.memory.timeline import Segment, Statement, moment, timeline
-from loom.memory.times import after, latest_of
+from loom.memory.times import later_than, latest_of
 from loom.memory.topics import PREFIX, compete, contradict, topic_of
 from loom.protocols.extractor import Claim
 from loom.tokens import EstimateCounter
 
 _OWN: Final = "user"
 """The origin of the user's own words."""
-_TICK: Final = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StandingItem:
-    """A preference or an instruction that stands. `version` counts what was said about its topic, up to it."""
+    """A standing preference or instruction. `version` counts the statements about its topic so far."""
 
     id: str
-    """Of the fact that keeps it."""
+    """Id of the fact that holds it."""
     topic: str
     text: str
     since: datetime | None
@@ -51,10 +51,10 @@ class StandingItem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """What stands, the newest first, and what was left out to keep within a number of tokens.
+    """The standing preferences and instructions, newest first, and those left out to stay within the token budget.
 
-    `version` rises with every statement and every retirement. `unconfirmed` are wishes that wait for the user, the
-    newest first; no prompt shows them.
+    `version` rises with every new and every retired one. `unconfirmed` are those that wait for the user, newest first;
+    no prompt shows them.
     """
 
     items: tuple[StandingItem, ...]
@@ -66,7 +66,7 @@ class Standing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instructed:
-    """What an instruction became, and what it retired."""
+    """The result of an instruction: what it became, and what it retired."""
 
     kept: tuple[StandingItem, ...]
     retired: tuple[StandingItem, ...]
@@ -76,15 +76,15 @@ class Instructed:
 
 
 def is_standing(fact: Fact | Claim) -> bool:
-    """Whether a fact or a claim is about a standing matter of the user."""
+    """Whether a fact or a claim is a preference of, or an instruction by, the user."""
     is_about = predicate_key(fact.predicate) in PREFERENCES or is_instruction_claim(fact)
     return is_about and normalise(fact.subject) == USER
 
 
-def own_words(episodes: Iterable[Episode]) -> Provenance:
-    """Where a statement comes from that these episodes make: the user, only if all of them are the user's own words.
+def provenance_of(episodes: Iterable[Episode]) -> Provenance:
+    """The provenance of a claim from these episodes: the user, only if all of them are the user's own words.
 
-    Only the role itself speaks for the user: a speaker called `me` or `The User` is somebody with that name.
+    Only the role `user` counts: a speaker called `me` or `The User` is another person with that name.
     """
     parts = list(episodes)
     is_own = all(e.provenance.origin == _OWN and (e.speaker or USER).casefold() == USER for e in parts)
@@ -92,10 +92,10 @@ def own_words(episodes: Iterable[Episode]) -> Provenance:
     return replace(made, origin=_OWN) if is_own else made
 
 
-def placed(claim: Claim, provenance: Provenance) -> Claim | None:
-    """A claim under the predicate it competes in; None for an instruction that is not the user's to give."""
+def under_topic(claim: Claim, provenance: Provenance) -> Claim | None:
+    """The claim with its topic as predicate, so that it competes with others; None for an instruction by others."""
     if predicate_key(claim.predicate) == UNCONFIRMED:
-        raise UsageError(f"the predicate {UNCONFIRMED!r} is for wishes that wait to be confirmed; use another one")
+        raise UsageError(f"the predicate {UNCONFIRMED!r} is reserved for unconfirmed instructions; use another one")
     if is_instruction_claim(claim):
         topic = topic_of(claim.object)
         if provenance.origin != _OWN or normalise(claim.subject) != USER or topic is None:
@@ -104,10 +104,10 @@ def placed(claim: Claim, provenance: Provenance) -> Claim | None:
     return replace(claim, subject=USER) if is_standing(claim) else claim
 
 
-def settled(claim: Claim, facts: Iterable[Fact], *, now: datetime) -> list[Claim]:
-    """A claim, with the end of what it contradicts under another predicate or object.
+def end_conflicts(claim: Claim, facts: Iterable[Fact], *, now: datetime) -> list[Claim]:
+    """The claim, after claims that end what it contradicts under another predicate or object.
 
-    Where what it contradicts was said later, it is the claim that ends there.
+    If the contradicting statement is the later one, the claim itself ends there.
     """
     if claim.valid_from is None and claim.valid_until is not None:
         return [claim]
@@ -122,21 +122,21 @@ def settled(claim: Claim, facts: Iterable[Fact], *, now: datetime) -> list[Claim
             claim = replace(claim, valid_from=start, valid_until=min(begun, claim.valid_until or begun))
         elif moment(segment.end) is None:
             over = replace(claim, predicate=fact.predicate, object=fact.object, cardinality=fact.cardinality)
-            endings.append(replace(over, valid_from=None, valid_until=max(start, begun + _TICK)))
+            endings.append(replace(over, valid_from=None, valid_until=max(start, begun + TICK)))
     return [*endings, claim]
 
 
 def standing_items(facts: Iterable[Fact], *, now: datetime) -> tuple[StandingItem, ...]:
-    """What stands now, the newest first."""
-    said = list(facts)
-    now = after(latest_of(said), now)
-    rounds = {id: number for _, own in _slots(said) for number, id in enumerate(_in_order(own), 1)}
-    items = [_item(segment, rounds) for segment in _segments(said, now=now)]
+    """The standing preferences and instructions at a time, newest first."""
+    facts = list(facts)
+    now = later_than(latest_of(facts), now)
+    versions = {id: number for _, own in _slots(facts) for number, id in enumerate(_in_order(own), 1)}
+    items = [_item(segment, versions) for segment in _segments(facts, now=now)]
     return tuple(sorted(items, key=lambda i: (i.since is not None, i.since, i.id), reverse=True))
 
 
-def within(facts: Sequence[Fact], budget: int, *, now: datetime) -> Standing:
-    """What stands, the newest first while it fits; what does not fit leaves room for something older and shorter."""
+def fit_budget(facts: Sequence[Fact], budget: int, *, now: datetime) -> Standing:
+    """The standing items that fit the budget, newest first; one that does not fit leaves room for a shorter one."""
     counter = EstimateCounter()
     kept: list[StandingItem] = []
     left: list[StandingItem] = []
@@ -148,20 +148,16 @@ def within(facts: Sequence[Fact], budget: int, *, now: datetime) -> Standing:
         used += cost if fits else 0
     version = sum(1 + (f.superseded_at is not None) for f in facts if is_standing(f))
     return Standing(
-        items=tuple(kept),
-        left_out=tuple(left),
-        tokens=used,
-        version=version,
-        unconfirmed=unconfirmed_items(facts),
+        items=tuple(kept), left_out=tuple(left), tokens=used, version=version, unconfirmed=unconfirmed_items(facts)
     )
 
 
-def behind_wish(facts: Sequence[Fact], id: str) -> list[str]:
-    """The ids of all statements of a wish that stands or waits, given the id of one; none where there is none."""
+def instruction_ids(facts: Sequence[Fact], id: str) -> list[str]:
+    """The ids of all statements of a standing or unconfirmed instruction, given the id of one; empty if none."""
     if any(fact.id == id and is_candidate(fact) for fact in facts):
         return [id]
-    said = ([statement.fact.id for statement in segment.by] for segment in _segments(facts, now=None))
-    return next((ids for ids in said if id in ids), list[str]())
+    segments = ([statement.fact.id for statement in segment.by] for segment in _segments(facts, now=None))
+    return next((ids for ids in segments if id in ids), list[str]())
 
 
 def _conflict(claim: Claim, fact: Fact) -> bool:
@@ -172,14 +168,14 @@ def _conflict(claim: Claim, fact: Fact) -> bool:
 
 
 def _slots(facts: Iterable[Fact]) -> list[tuple[str, list[Statement]]]:
-    """The user's own statements on standing matters, by predicate."""
+    """The user's own standing statements, by predicate."""
     own = [s for s in statements_of(facts) if is_standing(s.fact) and s.fact.provenance.origin == _OWN]
     own.sort(key=lambda s: s.fact.predicate)
     return [(predicate, list(group)) for predicate, group in groupby(own, key=lambda s: s.fact.predicate)]
 
 
 def _segments(facts: Iterable[Fact], *, now: datetime | None) -> list[Segment]:
-    """What the user's own statements add up to: at one moment, or over all time."""
+    """The timeline of the user's own standing statements: at one moment, or over all time."""
     found = [segment for _, own in _slots(facts) for segment in timeline(own)]
     return [s for s in found if now is None or _holds(s, now)]
 
@@ -193,7 +189,7 @@ def _in_order(own: Sequence[Statement]) -> list[str]:
     return [s.fact.id for s in sorted(own, key=lambda s: s.order) if not s.is_ending]
 
 
-def _item(segment: Segment, rounds: Mapping[str, int]) -> StandingItem:
+def _item(segment: Segment, versions: Mapping[str, int]) -> StandingItem:
     last = segment.by[-1].fact
     label = "" if last.predicate.startswith(PREFIX) else f"{last.predicate.replace('_', ' ')}: "
     return StandingItem(
@@ -201,7 +197,7 @@ def _item(segment: Segment, rounds: Mapping[str, int]) -> StandingItem:
         topic=last.predicate,
         text=label + last.object,
         since=moment(segment.start),
-        version=rounds.get(last.id, 1),
+        version=versions.get(last.id, 1),
         sources=tuple(dict.fromkeys(source for s in segment.by for source in s.fact.sources)),
         trusted=all(s.fact.provenance.trusted for s in segment.by),
     )

@@ -1,13 +1,13 @@
-"""What a set of dated statements about one subject and predicate says, moment by moment.
+"""The timeline of dated statements about one subject and predicate: which object was true when.
 
-The answer is a function of the set alone, so the order in which statements were learnt cannot matter:
-- a statement of no length says nothing;
-- a statement holds from its start until its stated end; an open end is one that nobody stated yet, so it
-  takes the next end that another statement of the same object names;
-- a statement with an end and no start is an ending: every statement of its object that began before it stops
-  there. Where there is none, it says that the thing was so until then;
-- at each moment the statement that began last and is single-valued hides all that began before it. Of two that
-  began together, the one with the greater first source is taken as the later one, then the greater object.
+The result is a function of the set of statements alone, so the order in which they arrive cannot matter:
+- a statement of zero length says nothing;
+- a statement is true from its start until its stated end; an open end was not stated yet, so it takes the next end
+  that another statement of the same object names;
+- a statement with an end and no start is an ending: every statement of its object that began before it stops there.
+  If there is none, it states that the object was true until then;
+- at each moment the single-valued statement that began last hides all that began before it. Of two that began
+  together, the one with the greater first source counts as later, then the one with the greater object.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from loom.core.record import Fact
 from loom.memory.entities import cardinality_of, normalise
 
 ALWAYS: Final = -1
-"""Before every moment that can be stated."""
+"""An open start: before every possible time."""
 FOREVER: Final = 1 << 62
-"""After every moment that can be stated."""
+"""An open end: after every possible time. Microseconds since year 1 stay below 2**59."""
 _FIRST: Final = datetime.min.replace(tzinfo=UTC)
 _TICK: Final = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """What was said once, with its interval in microseconds; `fact` is the record that keeps it."""
+    """One statement with its interval in microseconds; `fact` is the record that holds it."""
 
     fact: Fact
     object: str
@@ -42,12 +42,12 @@ class Statement:
 
     @property
     def is_ending(self) -> bool:
-        """Whether it only says until when."""
+        """Whether it only states an end."""
         return self.start == ALWAYS and self.end != FOREVER
 
     @property
     def order(self) -> tuple[int, str, str, bool]:
-        """Where it stands among the others: the greatest is the latest word."""
+        """Sort key: the greatest statement is the latest one."""
         return (self.start, self.fact.sources[0] if self.fact.sources else "", self.object, self.single)
 
     @property
@@ -67,7 +67,7 @@ class Segment:
 
 
 def statement_of(fact: Fact) -> Statement:
-    """What a fact says. Retired by nobody means that it was taken back."""
+    """The statement that a fact holds. A fact superseded by no other was retracted."""
     return Statement(
         fact=fact,
         object=normalise(fact.object),
@@ -84,7 +84,7 @@ def moment(ticks: int) -> datetime | None:
 
 
 def timeline(statements: Iterable[Statement]) -> tuple[Segment, ...]:
-    """The segments that these statements add up to, by start, then by object."""
+    """The segments that result from these statements, by start, then by object."""
     active = [s for s in statements if s.active and s.start < s.end]
     spans = sorted(_effective(active), key=lambda s: s.order)
     edges = sorted({edge for s in spans for edge in (s.start, s.end)})
@@ -93,7 +93,7 @@ def timeline(statements: Iterable[Statement]) -> tuple[Segment, ...]:
     open_: dict[str, tuple[int, set[str]]] = {}
     done: list[tuple[str, int, int, set[str]]] = []
     for left in edges:
-        # At the last edge nothing holds any more, so every segment gets its end.
+        # At the last edge nothing is true any longer, so every segment gets its end.
         answers = _answers(spans[: bisect_right(starts, left)], left, one_object=one_object)
         for name in set(open_) - set(answers):
             start, ids = open_.pop(name)
@@ -114,7 +114,7 @@ def _ticks(at: datetime) -> int:
 
 
 def _effective(active: Sequence[Statement]) -> list[Statement]:
-    """The statements with the ends that the others give them; those that hold at no time are left out."""
+    """The statements with the ends that the others imply, without those that are never true."""
     ends: dict[str, list[int]] = {}
     endings: dict[str, list[int]] = {}
     begins: dict[str, int] = {}

@@ -1,7 +1,7 @@
-"""When things happen of which nobody says when: now, and after what is stored of the user already.
+"""Timestamps for new records: now, but after everything that is stored for the user.
 
-The clock of this process may be set back, or be behind that of another process that wrote for the same user. Neither
-may make an older statement win.
+The clock of this process may have been set back, or be behind that of another process that wrote for the same user.
+Neither may make an older statement win.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from loom.protocols.memory_store import MemoryStore
 
 _USERS = 10_000
 _LOOK_AGAIN = 1.0
-"""Seconds. Within them two writers speak at the same time, as far as a user can tell."""
+"""Seconds between looks at the store. Writes closer together than this count as simultaneous."""
 _BEHIND_TIMED_IDS = "8"
 """Ids of RecordIds begin with a digit up to 7, and sort before all others."""
 _LAST = datetime.max.replace(tzinfo=UTC) - TICK
 
 
-class Times:
-    """Tells the time for what is written of a user."""
+class UserTimes:
+    """Gives the time for records of a user."""
 
     def __init__(self, store: MemoryStore, clock: Clock) -> None:
         self._store, self._clock = store, clock
@@ -36,7 +36,7 @@ class Times:
         self._ahead: dict[str, datetime] = {}
 
     async def now(self, scope: Scope) -> datetime:
-        """Now; or just after the last that another process with a clock ahead of this one wrote for the user.
+        """Now; or just after the last record of the user, if a process with a clock ahead of this one wrote it.
 
         Never the same twice, unless the clock stands still.
         """
@@ -47,20 +47,20 @@ class Times:
         if latest is None or latest <= now:
             self._ahead.pop(key, None)
             return now
-        self._ahead[key] = after(latest, now)
+        self._ahead[key] = later_than(latest, now)
         return self._ahead[key]
 
-    def saw(self, scope: Scope, records: Iterable[Record]) -> None:
-        """Note how far the clocks are ahead that wrote these records of a user."""
+    def observe(self, scope: Scope, records: Iterable[Record]) -> None:
+        """Note how far ahead the clocks were that wrote these records."""
         latest = latest_of(records)
         if latest is not None and latest > self._clock.now():
             key = scope.for_user().key()
             if len(self._ahead) >= _USERS:
-                self._ahead.clear()  # they are seen again when they are needed
+                self._ahead.clear()  # _look() finds them again
             self._ahead[key] = max(latest, self._ahead.get(key, latest))
 
     async def _look(self, user: Scope) -> None:
-        """Look for records whose ids were made later than now, by another clock; once in a while."""
+        """Look for records with ids later than now, made by another clock; at most once per _LOOK_AGAIN."""
         key, measured = user.key(), self._clock.monotonic()
         if measured - self._looked.get(key, measured - _LOOK_AGAIN) < _LOOK_AGAIN:
             return
@@ -71,14 +71,14 @@ class Times:
         id = last_id_at(max(self._clock.now(), self._ahead.get(key, self._clock.now())))
         try:
             while id < _BEHIND_TIMED_IDS and (page := await self._store.list(user, after=id, limit=PAGE)):
-                self.saw(user, page)
+                self.observe(user, page)
                 id = page[-1].id
         except LoomError:
-            return  # whatever it is, it does not keep a text from being written
+            return  # a failed look must not prevent the write
 
 
 def latest_of(records: Iterable[Record]) -> datetime | None:
-    """When the last of these episodes and facts was recorded or retired."""
+    """The latest time at which one of these episodes and facts was recorded or retired."""
     return max((_written(r) for r in records if isinstance(r, Episode | Fact)), default=None)
 
 
@@ -87,15 +87,15 @@ def _written(record: Episode | Fact) -> datetime:
     return max(record.recorded_at, retired or record.recorded_at)
 
 
-def after(latest: datetime | None, now: datetime) -> datetime:
-    """Now; or the moment after `latest`, where the clock is behind it."""
+def later_than(latest: datetime | None, now: datetime) -> datetime:
+    """Now; or one tick after `latest`, if the clock is behind it."""
     return now if latest is None or now >= latest else min(latest, _LAST) + TICK
 
 
-def behind(turns: Sequence[Episode], new: Sequence[Episode]) -> list[Episode]:
-    """New turns of a session, recorded after those that stand there; a time that somebody gave is left alone."""
+def recorded_after(turns: Sequence[Episode], new: Sequence[Episode]) -> list[Episode]:
+    """New turns of a session with times after those of the existing turns; a time given by the caller stays."""
     latest = latest_of(turns)
-    return [_recorded(e, after(latest, e.recorded_at)) for e in new]
+    return [_recorded(e, later_than(latest, e.recorded_at)) for e in new]
 
 
 def _recorded(episode: Episode, now: datetime) -> Episode:

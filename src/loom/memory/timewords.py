@@ -1,4 +1,4 @@
-"""Time words in a question: `last week`, `in May 2023`, `before June` as an interval, relative to a given now."""
+"""Parses time words in a question (`last week`, `in May 2023`, `before June`) into an interval, relative to now."""
 
 from __future__ import annotations
 
@@ -13,20 +13,8 @@ _MONTHS = (
     *("july", "august", "september", "october", "november", "december"),
 )
 _WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
-_NUMBERS = {
-    "one": 1,
-    "two": 2,
-    "three": 3,
-    "four": 4,
-    "five": 5,
-    "six": 6,
-    "seven": 7,
-    "eight": 8,
-    "nine": 9,
-    "ten": 10,
-    "eleven": 11,
-    "twelve": 12,
-}
+_UP_TO_TWELVE = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
+_NUMBERS = {word: number for number, word in enumerate(_UP_TO_TWELVE, 1)}
 _COUNTS = {**_NUMBERS, "a": 1, "an": 1, "a couple of": 2, "couple of": 2, "a few": 3, "few": 3, "several": 4}
 _SEASONS = {"spring": 3, "summer": 6, "autumn": 9, "fall": 9, "winter": 12}
 
@@ -45,10 +33,10 @@ _LIMIT = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class TimeHint:
-    """When the thing asked for happened: from `start` up to `end`, either of them None where it is open.
+    """The time that a question names: from `start` up to `end`; None is open.
 
-    A strict hint is a limit the question sets (`before June`), fit to filter by. Any other names a time at which
-    something happened, and people speak of it around then: fit to prefer by.
+    A strict hint is a limit (`before June`), fit to filter by. Any other hint names a time at which something happened,
+    and people speak of it around then: fit to rank by.
     """
 
     start: datetime | None
@@ -71,7 +59,7 @@ class TimeHint:
 
 
 def time_hint(question: str, now: datetime) -> TimeHint | None:
-    """What a question says about time, None where it says nothing. Days and weeks are those of `now`'s time zone."""
+    """The time that a question names, or None. Days and weeks are those of `now`'s time zone."""
     text = " ".join(question.lower().replace(",", " ").split())
     if between := _between(text, now):
         return between
@@ -105,7 +93,7 @@ def _point(text: str, now: datetime) -> tuple[datetime, datetime] | None:
 
 
 def _limited(text: str, match: re.Match[str], start: datetime, end: datetime) -> TimeHint:
-    """The interval itself, or what is before or after it where the words in front say so."""
+    """The interval itself, or the time before or after it, if the words in front say so."""
     begin = match.start("lead_end") if "lead_end" in match.groupdict() else match.start()
     before = _LIMIT.search(text[:begin])
     if before is None:
@@ -150,7 +138,7 @@ def _calendar(match: re.Match[str], now: datetime) -> tuple[datetime, datetime] 
 
 
 def _season(match: re.Match[str], now: datetime) -> tuple[datetime, datetime]:
-    """Three months, of the northern half; a winter is named after the year it begins in."""
+    """Three months of the northern hemisphere; a winter has the year in which it begins."""
     first = _SEASONS[match["season"]]
     year = int(match["year"]) if match["year"] else now.year
     if not match["year"] and (match["which"] == "last" or _month(now, year, first)[0] > now):

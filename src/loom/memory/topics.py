@@ -1,9 +1,9 @@
-"""What an instruction is about, and which instructions cannot stand beside each other: pure rules over their words.
+"""Topics of instructions, and which instructions contradict each other: pure rules over their words.
 
-Two instructions about one topic compete, and the later one holds. A topic that takes one value at a time (the
-language of answers, their length) is named by itself, so that any two values compete; what is forbidden in it is
-named with the value, because forbidding one language says nothing about another. Of every other instruction all
-words are its topic, `always` and `never` apart, so that only its own negation competes with it.
+Two instructions on one topic compete, and the later one wins. A topic with one value at a time (the language of
+answers, their length) is its own name, so any two values compete; a prohibition has the value in its name too, because
+forbidding one language says nothing about another. For every other instruction all words except `always` and `never`
+are the topic, so only its own negation competes with it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from loom.core.words import query_terms
 from loom.memory.extract.phrases import LANGUAGE
 
 PREFIX: Final = "instruction_"
-"""How the predicates of instructions begin; what follows is the topic."""
+"""Prefix of the predicates of instructions; the topic follows."""
 
 _LEAD: Final = re.compile(
     r"(?:(?P<no>never|do not|don['\u2019]t|stop|no longer|no more|avoid|not|refrain from"
@@ -47,7 +47,7 @@ _VALUED: Final = tuple(
     )
 )
 _BOUND: Final = re.compile(r"^(?=.+\Z)(?P<what>.+ (?:before|after|until|later than|earlier than)) \d.*", re.IGNORECASE)
-"""What is bounded by an hour or a number: another bound replaces it."""
+"""An instruction with a time or number as bound: another bound replaces it."""
 _CHOICE: Final = re.compile(r"^(?=.+\Z)(?P<this>.+?) (?:over|to|rather than|instead of) (?P<that>.+)", re.IGNORECASE)
 _ALTERNATIVES: Final = tuple(
     frozenset(query_terms(group))
@@ -77,12 +77,12 @@ _ALTERNATIVES: Final = tuple(
         "card cash",
     )
 )
-"""Of each of these people prefer one. Words that may stand beside each other are not here."""
+"""Groups of which people prefer one. Words that can both be preferred are not listed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """What an instruction is about. `value` is set where the topic takes one value at a time."""
+    """The topic of an instruction. `value` is set if the topic takes one value at a time."""
 
     name: str
     value: str | None
@@ -95,7 +95,7 @@ class Topic:
 
 
 def topic_of(text: str) -> Topic | None:
-    """The topic of an instruction; None where it has no words."""
+    """The topic of an instruction; None if it has no words."""
     action, is_forbidden = " ".join(text.split()).strip(" .!,;:"), False
     start, end = 0, len(action)
     while lead := _LEAD.match(action, start):
@@ -117,7 +117,7 @@ def topic_of(text: str) -> Topic | None:
 
 
 def contradict(one: str, other: str) -> bool:
-    """Whether two instructions of different predicates cannot both stand: one forbids what the other demands."""
+    """Whether two instructions with different predicates conflict: one forbids what the other demands."""
     first, second = topic_of(one), topic_of(other)
     return (
         first is not None
@@ -129,10 +129,10 @@ def contradict(one: str, other: str) -> bool:
 
 
 def compete(one: str, other: str, *, changed: bool = False) -> bool:
-    """Whether two preferences, or two things that are used, cannot both stand: the later one takes the place.
+    """Whether two preferences, or two things in use, exclude each other, so that the later one replaces the other.
 
-    They are each other's alternative, or the same thing in another version. Where something is said to have changed, it
-    is enough that they are two of one kind: dark mode and sepia mode.
+    They do if they are alternatives, or two versions of one thing. If the text says that something changed, being of
+    one kind is enough: dark mode and sepia mode.
     """
     (first, beside), (second, besides) = _choice(one), _choice(other)
     if first == second:
@@ -150,6 +150,6 @@ def compete(one: str, other: str, *, changed: bool = False) -> bool:
 
 
 def _choice(text: str) -> tuple[tuple[str, ...], tuple[str, ...] | None]:
-    """What is preferred, and to what, in words to compare."""
+    """The terms of what is preferred, and of what it is preferred to."""
     found = _CHOICE.fullmatch(text)
     return (query_terms(found["this"]), query_terms(found["that"])) if found else (query_terms(text), None)

@@ -1,4 +1,4 @@
-"""What memory answers: what was kept and what was not, what was found and why, what the jobs did."""
+"""Results of memory calls: Remembered, Recalled, Metabolized, Learned."""
 
 from __future__ import annotations
 
@@ -9,21 +9,27 @@ from loom.core.hit import Hit
 from loom.core.message import Usage
 from loom.core.record import Record
 from loom.core.scope import Scope
+from loom.errors import LoomError
 from loom.telemetry.bill import Bill
 
 _NOTES = 20
-"""Notes that are kept until somebody asks for them."""
+"""Notes that are collected until learned() is called."""
 
 REPEATED = "remembered before under this key"
-"""Why what is kept already is not kept again."""
+"""Why content that is stored already is skipped."""
 
 OTHER_TEXT = "another text is kept under this key, and stays; upsert() replaces it"
-"""Why what comes under a key that holds something else is not kept."""
+"""Why content is skipped if its key holds another text."""
+
+
+def reason_of(error: Exception) -> str:
+    """Why something failed, in one line."""
+    return str(error) if isinstance(error, LoomError) else f"{type(error).__name__}: {error}"
 
 
 @dataclass(frozen=True, slots=True)
 class Skip:
-    """Something that was not kept, and why."""
+    """Content that was not stored, and why."""
 
     text: str
     reason: str
@@ -31,7 +37,7 @@ class Skip:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remembered:
-    """What a write kept, and what it left out. What is kept is durable and can be recalled at once."""
+    """The result of a write: the records `kept`, which are durable and can be recalled at once, and those `skipped`."""
 
     kept: tuple[Record, ...]
     skipped: tuple[Skip, ...] = ()
@@ -41,9 +47,9 @@ class Remembered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recalled:
-    """What was found, best first, and what a reader should know about the search.
+    """The hits of a recall, best first, with notes about the search.
 
-    An empty answer says whose memory was searched and how many records it holds; they are counted only for that.
+    `searched` is the number of records in the memory; it is counted only if nothing was found.
     """
 
     hits: tuple[Hit, ...]
@@ -60,25 +66,25 @@ class Recalled:
 
     @property
     def text(self) -> str:
-        """The found texts, one to a line."""
+        """The texts of the hits, one per line."""
         return "\n".join(hit.item.text for hit in self.hits)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metabolized:
-    """What the jobs of a run did, counted by what happened."""
+    """The result of running jobs."""
 
     jobs: int = 0
     counts: Mapping[str, int] = field(default_factory=dict[str, int], hash=False)
     notes: tuple[str, ...] = ()
-    """Which instructions were learnt or wait to be confirmed, and what no longer stands because of something newer."""
+    """Instructions that were learned, that wait for confirmation, or that newer ones retired."""
     failed: tuple[str, ...] = ()
-    """Reasons of jobs that did not work; they are tried again, or stand among the dead letters."""
+    """Why jobs failed; they are retried, or moved to the dead letters."""
     bill: Bill = field(default_factory=Bill)
-    """What learning by a model cost."""
+    """The cost of learning by a model."""
 
     def with_learned(self, found: Sequence[Learned], *, waiting: int = 0) -> Metabolized:
-        """The same, with what a model read beside it, and how many turns wait for one where there is none."""
+        """The same, with the reports of a model added; `waiting` turns have no model to read them."""
         left = f"{waiting:,} turn(s) wait for a model: use this memory in an agent that has one, or give extractor="
         return Metabolized(
             jobs=self.jobs + sum(report.turns for report in found),
@@ -91,19 +97,19 @@ class Metabolized:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Learned:
-    """What a model found in remembered turns of a user, and what it cost."""
+    """What a model learned from the remembered turns of a user, and what it cost."""
 
     user_id: str
     turns: int = 0
     facts: int = 0
     """Facts that were written: new ones, and those they retired."""
     episodes: int = 0
-    """Conversations of which it wrote the episode."""
+    """Conversations whose episode it wrote."""
     bill: Bill = field(default_factory=Bill)
     notes: tuple[str, ...] = ()
-    """What no longer stands because of them, and what of the replies could not be used."""
+    """Instructions that were retired, and parts of replies that could not be used."""
     failed: str = ""
-    """Why turns were not learnt from, where that is so; they are tried again, or stand among the dead letters."""
+    """Why turns could not be read, if they could not; they are retried, or moved to the dead letters."""
 
     def __add__(self, later: Learned) -> Learned:
         return Learned(

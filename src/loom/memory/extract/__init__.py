@@ -1,1 +1,1 @@
-"""Finding facts in episodes: by rules, or by asking a model."""
+"""Extracts facts from episodes: by rules, or with a model."""

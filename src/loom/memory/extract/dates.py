@@ -1,4 +1,4 @@
-"""Reading the plain dates of a sentence, relative to when it was said."""
+"""Parses plain dates in a statement, relative to when it was made."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ DATE: Final = (
 SOON: Final = (
     rf"(?i:tomorrow|next (?:week|month|year|{'|'.join(_DAYS)})|(?:on|this) (?:{'|'.join(_DAYS)})|(?:on|in) {DATE})"
 )
-"""A time to come, as a pattern."""
+"""A future time, as a pattern."""
 PAST: Final = (
     rf"(?i:(?:since|in|on) {DATE}|(?:last|this) (?:week|month|year)|yesterday|today"
     r"|(?:a|an|one|two|three|four|five|six|ten|\d{1,2}) (?:day|week|month|year)s? ago)"
 )
-"""A time gone by, as a pattern."""
+"""A past time, as a pattern."""
 
 
-def interval_of(text: str, said: datetime) -> tuple[datetime, datetime] | None:
-    """The half-open interval that a time in words means; None where it cannot be read."""
+def interval_of(text: str, stated_at: datetime) -> tuple[datetime, datetime] | None:
+    """The half-open interval that a time in words means; None if it cannot be parsed."""
     words = text.casefold().strip()
-    today = said.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    today = stated_at.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     try:
         return _calendar(words, today) or _relative(words, today)
     except (ValueError, OverflowError):
@@ -49,11 +49,8 @@ def _calendar(words: str, today: datetime) -> tuple[datetime, datetime] | None:
         rest = words.replace(found_year[0], "") if found_year else words
         if day := re.search(r"\d{1,2}", rest):
             return _days(datetime(year, number, int(day[0]), tzinfo=UTC), 1)
-        first = datetime(year, number, 1, tzinfo=UTC)
-        return first, datetime(year + number // 12, number % 12 + 1, 1, tzinfo=UTC)
-    if found_year:
-        return datetime(year, 1, 1, tzinfo=UTC), datetime(year + 1, 1, 1, tzinfo=UTC)
-    return None
+        return _months(year * 12 + number - 1, 1)
+    return _months(year * 12, 12) if found_year else None
 
 
 def _relative(words: str, today: datetime) -> tuple[datetime, datetime] | None:
@@ -70,21 +67,16 @@ def _relative(words: str, today: datetime) -> tuple[datetime, datetime] | None:
         return None
     step = {"last": -1, "this": 0, "next": 1}[which]
     if unit == "year":
-        return today.replace(year=today.year + step, month=1, day=1), today.replace(
-            year=today.year + step + 1, month=1, day=1
-        )
+        return _months((today.year + step) * 12, 12)
     if unit == "month":
-        first = today.year * 12 + today.month - 1 + step
-        return _month(first)
+        return _months(today.year * 12 + today.month - 1 + step, 1)
     return _days(today + timedelta(days=7 * step - today.weekday()), 7)
 
 
-def _month(number: int) -> tuple[datetime, datetime]:
-    # Months are counted from year 0.
-    return (
-        datetime(number // 12, number % 12 + 1, 1, tzinfo=UTC),
-        datetime((number + 1) // 12, (number + 1) % 12 + 1, 1, tzinfo=UTC),
-    )
+def _months(first: int, count: int) -> tuple[datetime, datetime]:
+    """An interval of whole months, counted from year 0."""
+    start, end = (datetime(month // 12, month % 12 + 1, 1, tzinfo=UTC) for month in (first, first + count))
+    return start, end
 
 
 def _days(start: datetime, count: int) -> tuple[datetime, datetime]:

@@ -1,4 +1,4 @@
-"""Finding standing instructions by rules: what the assistant is told to do always, never, or from now on."""
+"""Finds standing instructions by rules: what the assistant shall do always, never, or from now on."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _LIMITED: Final = re.compile(
     r"|told|wrote)\b|\b(?:that|this|it)\W*$",
     re.IGNORECASE,
 )
-"""A question, a quotation, a condition, or something for this once: not standing, or not plain enough to be sure."""
+"""A question, a quotation, a condition, or a one-time request: not standing, or not certain enough."""
 
 
 _THANKS: Final = r"(?:many thanks|thanks|thank you|thx|cheers)(?: (?:a lot|so much|very much|again|in advance))?"
@@ -59,7 +59,7 @@ def instructions_in(sentence: str) -> Iterator[str]:
 
 
 def clauses_in(sentence: str) -> Iterator[str]:
-    """The clauses of a sentence that tells the assistant something; those that are only polite are left out."""
+    """The clauses of a sentence to the assistant, without courtesies."""
     bare = " ".join(_PICTURES.sub(" ", sentence).split()).strip(_ENDS)
     if _ONLY_COURTESY.fullmatch(bare):
         return
@@ -70,10 +70,10 @@ def clauses_in(sentence: str) -> Iterator[str]:
 
 
 def is_instruction(clause: str) -> bool:
-    """Whether a clause tells the assistant what to do always, never, or from now on."""
+    """Whether a clause is an instruction for always, never, or from now on."""
     return not is_limited(clause) and _INSTRUCTION.match(clause) is not None
 
 
 def is_limited(sentence: str) -> bool:
-    """Whether a sentence asks, quotes, sets a condition or speaks of this once."""
+    """Whether a sentence is a question, a quotation, a condition or a one-time request."""
     return _LIMITED.search(sentence) is not None

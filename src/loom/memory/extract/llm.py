@@ -1,4 +1,4 @@
-"""Finding facts by asking a model. Its reply is data that may be wrong in every way, never an instruction."""
+"""Extracts facts with a model. Its reply is untrusted data, never an instruction."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from loom.telemetry.bill import Ledger, metered
 from loom.telemetry.spans import model_span
 
 MAX_ANSWER: Final = 300
-"""Characters of what the assistant said that are shown, from its end: no facts are taken from it, but it may have
-asked the question that the next message answers."""
+"""Characters shown of an assistant message, from its end: facts are not extracted from it, but it may contain the
+question that the next message answers."""
 
 SCHEMA: Final[JSON] = {
     "type": "object",
@@ -72,8 +72,8 @@ Only where the message says so, add:
 - importance: 0.8 if people say that it is important, 1 if somebody comes to harm where it is forgotten.
 Where nothing is stated, answer {"facts": []}."""
 
-# One answered question shows a small model more than any rule. It has no dates and flags, because such a model would
-# copy them; its ids are not those of the messages, so that a fact that is copied with its id is skipped.
+# One example teaches a small model more than any rule. It has no dates and flags, because such a model would copy them;
+# its ids differ from those of the messages, so that a fact copied with its id is skipped.
 _EXAMPLE: Final = """<episodes>
 {"id": "x1", "at": "2025-05-10T09:00:00+00:00", "origin": "user", "text": "I'm Kalev, I keep bees near Tartu. My \
 sister Liis is a dentist, she hates honey. Which smoker should I buy?"}
@@ -94,10 +94,10 @@ _EXAMPLE_REPLY: Final = """{"facts": [
 
 
 class LlmExtractor:
-    """An Extractor over any Model. What cannot be read ends in `skipped`; what cannot be reached raises.
+    """An Extractor with any Model. Unreadable parts of a reply end in `skipped`; an unreachable model raises.
 
-    A request holds at most `max_chars` of what was said (of a longer message its beginning), and its answer has at most
-    `max_output` tokens. Each one is a span of its own.
+    A request contains at most `max_chars` of text (of a longer message, its beginning), and its answer has at most
+    `max_output` tokens. Each request is a span of its own.
     """
 
     __slots__ = ("_max_chars", "_max_facts", "_max_output", "_model")
@@ -107,10 +107,7 @@ class LlmExtractor:
     ) -> None:
         if max_facts < 1 or max_chars < 1:
             raise UsageError(f"max_facts={max_facts}, max_chars={max_chars}: both must be at least 1")
-        self._model = model
-        self._max_facts = max_facts
-        self._max_chars = max_chars
-        self._max_output = max_output
+        self._model, self._max_facts, self._max_chars, self._max_output = model, max_facts, max_chars, max_output
 
     @property
     def model(self) -> Model:
@@ -127,12 +124,12 @@ class LlmExtractor:
         )
 
     async def extract(self, episodes: Sequence[Episode], *, known: Sequence[Fact] = ()) -> Extraction:
-        """The claims that these episodes make: one question for each `max_chars` of text."""
+        """The claims of these episodes: one request for each `max_chars` of text."""
         claims: list[Claim] = []
         skipped: list[str] = []
         usage, unread = Usage(), 0
         for batch in self._batches(episodes):
-            response = await self._asked(self._request(batch, known))
+            response = await self._complete(self._request(batch, known))
             usage += response.usage
             items, notes, is_read = await off_loop(len(response.text), partial(read_items, response.text))
             unread += not is_read
@@ -146,21 +143,21 @@ class LlmExtractor:
                     skipped.append(f"item {number}: {error}")
         return Extraction(claims=tuple(dict.fromkeys(claims)), skipped=tuple(skipped), usage=usage, unread=unread)
 
-    async def _asked(self, request: ModelRequest) -> ModelResponse:
+    async def _complete(self, request: ModelRequest) -> ModelResponse:
         with model_span(self._model.name, "learning") as span:
             response = await self._model.complete(request)
             span.answered(response)
         return response
 
     def _cut(self, batch: Mapping[str, Episode]) -> Iterator[str]:
-        """What a model was not shown of these episodes, in words."""
+        """Notes on what the model was not shown of these episodes."""
         for episode in batch.values():
             if len(episode.text) > self._max_chars:
                 read = f"the first {self._max_chars:,} were read: raise max_chars"
                 yield f"episode {episode.id} has {len(episode.text):,} characters; {read}"
 
     def _batches(self, episodes: Sequence[Episode]) -> Iterator[dict[str, Episode]]:
-        """The episodes under short ids, which a model copies without a fault, in parts of `max_chars`."""
+        """The episodes in batches of `max_chars`, with short ids, which a model copies without mistakes."""
         batch: dict[str, Episode] = {}
         size = 0
         for number, episode in enumerate(episodes, 1):
@@ -174,12 +171,12 @@ class LlmExtractor:
             yield batch
 
     def _shown(self, episode: Episode) -> str:
-        """What a request shows of an episode."""
+        """The part of an episode that a request shows."""
         is_answer = episode.provenance.origin == "assistant"
         return episode.text[-MAX_ANSWER:] if is_answer else episode.text[: self._max_chars]
 
     def _request(self, episodes: Mapping[str, Episode], known: Sequence[Fact]) -> ModelRequest:
-        said = [
+        lines = [
             {
                 "id": id,
                 "at": e.at.isoformat(),
@@ -191,7 +188,7 @@ class LlmExtractor:
         ]
         facts = [{name: one_line(getattr(f, name)) for name in ("subject", "predicate", "object")} for f in known]
         text = f"<known>\n{_lines(facts)}\n</known>\n" if facts else ""
-        text += f"<episodes>\n{_lines(said)}\n</episodes>"
+        text += f"<episodes>\n{_lines(lines)}\n</episodes>"
         return ModelRequest(
             system=(_SYSTEM,),
             messages=(Message.user(_EXAMPLE), Message.assistant(_EXAMPLE_REPLY), Message.user(text)),
@@ -200,11 +197,11 @@ class LlmExtractor:
 
 
 class _Unusable(Exception):
-    """An item that makes no claim; the message says why."""
+    """An item that is not a claim; the message says why."""
 
 
 def _lines(items: Sequence[JSON]) -> str:
-    # With every < written as an escape, and without what looks like it, no text can close the fence it stands in.
+    # Every < is escaped and look-alikes are removed, so that no text can close the fence around it.
     lines = "\n".join(json.dumps(item, ensure_ascii=False).replace("<", "\\u003c") for item in items)
     return without_tag("known", without_tag("episodes", lines))
 
@@ -221,14 +218,14 @@ def _claim(item: JSON, episodes: Mapping[str, Episode]) -> Claim:
     start, end = _time(table, "valid_from"), _time(table, "valid_until")
     if start is not None and end is not None and end < start:
         raise _Unusable(f"valid_until {end.isoformat()} lies before valid_from {start.isoformat()}")
-    said = max(e.at for e in sources)
+    stated = max(e.at for e in sources)
     retracts = table.get("retracts") is True
     if retracts:
-        start, end = said, min(end or said, said)
+        start, end = stated, min(end or stated, stated)
     elif start is None and end is None:
-        start = said
-    # A model may call anything changed; where the table knows the predicate, the table decides.
-    free = not (is_known_multi(predicate) or is_known_single(predicate))
+        start = stated
+    # A model may call anything changed; if the table lists the predicate, the table decides.
+    is_unknown = not (is_known_multi(predicate) or is_known_single(predicate))
     changed = table.get("changed") is True and not retracts
     return Claim(
         subject=subject,
@@ -238,7 +235,7 @@ def _claim(item: JSON, episodes: Mapping[str, Episode]) -> Claim:
         valid_from=start,
         valid_until=end,
         confidence=_confidence(table),
-        cardinality="single" if free and changed else "inferred",
+        cardinality="single" if is_unknown and changed else "inferred",
         retracts=retracts,
         changes=changed,
         importance=_importance(table),
@@ -286,7 +283,7 @@ def _confidence(table: dict[str, Any]) -> float:
 
 
 def _importance(table: dict[str, Any]) -> float:
-    """How important a model calls it, within bounds; what is not a number says nothing."""
+    """The importance that a model gives, from 0 to 1; a value that is not a number counts as 0."""
     value = table.get("importance")
     if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
         return 0.0

@@ -1,4 +1,4 @@
-"""Plain statements about somebody or something else: "Alice lives in Tokyo", "Project X uses Python 3.11"."""
+"""Rules for plain statements about other people and things: "Alice lives in Tokyo", "Project X uses Python 3.11"."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from loom.memory.extract.phrases import (
 )
 
 LONGEST: Final = 300
-"""Characters of a message that is believed about others: what is longer may be any text."""
-_NOBODY: Final = (
+"""Maximum characters of a message whose statements about others are used: a longer one may be any text."""
+_NOT_A_NAME: Final = (
     r"(?:I|He|She|It|We|You|They|This|That|These|Those|There|Here|Someone|Somebody|Something|Everyone|Everybody|"
     r"Everything|Nobody|Nothing|None|Anyone|Anybody|Most|Many|Some|Any|All|Each|Every|Both|Few|No|Not|Neither|Either|One|"
     r"Who|Whoever|What|Whatever|When|Where|Which|Why|How|If|While|Because|Since|And|But|Or|So|Yes|Ok|Okay|Hi|Hello|"
@@ -35,7 +35,7 @@ _NOBODY: Final = (
 )
 _WORD: Final = r"[A-Z\u00c0-\u00de][\w\u2019'&-]*"
 _WHO: Final = (
-    rf"(?!{_NOBODY})(?:(?:Dr|Mr|Mrs|Ms|Prof)\.? )?{_WORD}"
+    rf"(?!{_NOT_A_NAME})(?:(?:Dr|Mr|Mrs|Ms|Prof)\.? )?{_WORD}"
     r"(?: (?:(?:de|la|van|von|der) )?[A-Z\u00c0-\u00de0-9][\w\u2019'&-]*){0,3}"
 )
 _SYSTEM: Final = (
@@ -88,7 +88,7 @@ _GOES_ON: Final = re.compile(
     r"based|married|\d)|uses |runs |was born in|likes |loves |hates |prefers |drives an? |has an? )"
     rf"|{_WORD} (?:lives in|works (?:at|for|as)|is (?:based|an?|my) |uses ))"
 )
-"""Where a second statement begins: about the same, whose name is left out, or about somebody else."""
+"""Where a second statement begins: about the same subject, whose name is omitted, or about another."""
 _MADE_UP: Final = re.compile(
     r"\b(?:story|novel|character|hero|heroine|protagonist|plot|fiction\w*|fanfic\w*|film|movie|episode|chapter|scene|poem|"
     r"write|writing|imagine|suppose|assume|pretend|scenario|riddle|puzzle|exercise|homework|quiz|maths?|example|"
@@ -98,8 +98,8 @@ _MADE_UP: Final = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """A statement about `subject`, by a rule."""
+class RuleMatch:
+    """A statement about `subject` that a rule matched."""
 
     subject: str
     rule: Rule
@@ -107,12 +107,12 @@ class Told:
 
 
 def tells_of_others(text: str) -> bool:
-    """Whether a message may be believed about others: short, one paragraph, and nothing in it sounds made up."""
+    """Whether a message may state facts about others: short, one paragraph, and without signs of fiction."""
     return len(text) <= LONGEST and "\n" not in text.strip() and not _MADE_UP.search(text)
 
 
-def told_in(clause: str) -> Iterator[Told]:
-    """The statements of a clause about somebody or something that it names first."""
+def matches_in(clause: str) -> Iterator[RuleMatch]:
+    """The statements of a clause about the person or thing that it names first."""
     found = _SUBJECT.match(clause)
     if found is None:
         return
@@ -120,8 +120,8 @@ def told_in(clause: str) -> Iterator[Told]:
     yield from _matches(found["who"] or found["system"], found["rest"], (*rules, _PLACED))
 
 
-def told_of(person: str, rest: str) -> Iterator[Told]:
-    """The statements about a person that the rest of a clause makes."""
+def matches_about(person: str, rest: str) -> Iterator[RuleMatch]:
+    """The statements about a person in the rest of a clause."""
     return _matches(person, rest, (*_OF_PEOPLE, _PLACED))
 
 
@@ -132,18 +132,16 @@ def relative_in(clause: str) -> tuple[str, str] | None:
 
 
 def unfolded(clause: str, subject: str) -> list[str]:
-    """A clause about a subject as one clause for each thing that it says of it."""
+    """A clause about a subject, split into one clause per statement."""
     first, *others = _GOES_ON.split(clause)
     return [first, *(part if part[:1].isupper() else f"{subject} {part}" for part in others)]
 
 
 def subject_in(clause: str) -> str | None:
-    """Whom or what a clause names first, as it stands there."""
+    """The person or thing that a clause names first, as spelled there."""
     found = _SUBJECT.match(clause)
     return clause[: found.end("who" if found["who"] else "system")] if found else None
 
 
-def _matches(subject: str, rest: str, rules: tuple[Rule, ...]) -> Iterator[Told]:
-    for one in rules:
-        if found := one.pattern.match(rest):
-            yield Told(subject, one, found)
+def _matches(subject: str, rest: str, rules: tuple[Rule, ...]) -> Iterator[RuleMatch]:
+    return (RuleMatch(subject, rule, found) for rule in rules if (found := rule.pattern.match(rest)))

@@ -1,4 +1,4 @@
-"""Plain statements that people make about themselves, as rules over one clause."""
+"""Rules for plain statements that people make about themselves, each over one clause."""
 
 from __future__ import annotations
 
@@ -42,8 +42,7 @@ RULES: Final = (
     rule("lives_in", rf"{AM}{NOW} (?:living|based) in (?P<object>{PLACE})"),
     rule("lives_in", rf"{HAVE} (?:been living|lived) in (?P<object>{PLACE})"),
     rule(
-        "lives_in",
-        rf"(?:{WE}{NOW}|{HAVE}{NOW}) (?:moved|relocated)(?: back)? (?:from {NAME} )?to (?P<object>{PLACE})",
+        "lives_in", rf"(?:{WE}{NOW}|{HAVE}{NOW}) (?:moved|relocated)(?: back)? (?:from {NAME} )?to (?P<object>{PLACE})"
     ),
     rule("lives_in", rf"{WE} used to live in (?P<object>{PLACE})", ends=True),
     rule("lives_in", rf"{WE} no longer live in (?P<object>{PLACE})", ends=True),
@@ -96,8 +95,7 @@ RULES: Final = (
     rule("relation", rf"{SELF}{NOW} have an? {RELATION} (?:called|named) (?P<object>{NAME})"),
     rule("married_to", rf"{AM}{NOW} married to (?P<object>{NAME})"),
     rule(
-        "has_pet",
-        rf"(?:{HAVE}|{WE}{NOW} (?:have|adopted|got)) an? (?P<kind>{PET}) (?:called|named) (?P<object>{NAME})",
+        "has_pet", rf"(?:{HAVE}|{WE}{NOW} (?:have|adopted|got)) an? (?P<kind>{PET}) (?:called|named) (?P<object>{NAME})"
     ),
     rule("has_pet", rf"[Mm]y (?P<kind>{PET})(?:['\u2019]s name is| is (?:called|named)) (?P<object>{NAME})"),
     rule("has_pet", rf"(?:{HAVE}|{SELF}{NOW} (?:have|adopted|got)) an? (?P<object>{PET})"),
@@ -117,7 +115,7 @@ RULES: Final = (
     ),
 )
 AT_WORK: Final = rule("works_at", rf"{AM}{NOW} (?:at|with) (?P<object>{NAME})")
-"""Where somebody is that has just said which job they left; from anybody else it says where they stand."""
+"""`I'm at Acme`: an employer only after the speaker said which job they left; otherwise just a place."""
 
 KINSHIP: Final = re.compile(
     rf"^[Mm]y (?:(?:older|younger|big|little|twin) )?{RELATION},? (?P<object>{PERSON}),? (?P<rest>[a-z].*)$"
@@ -126,7 +124,7 @@ COMPANY: Final = re.compile(
     rf"^(?P<rest>[^,;]{{1,200}}?),? with my {RELATION},? (?P<object>{PERSON})"
     r"(?:,? and (?:our|my|two|three)\b[\w ]{1,60})?$"
 )
-"""Whom somebody does something with, at the end of a clause."""
+"""A companion at the end of a clause: `with my sister Anna`."""
 
 _ADJECTIVES: Final = (
     rf"(?:(?:not|no longer|still|also|severely) )?(?:allergic to |(?:vegan|vegetarian|pescatarian)\b|\w+[- ]intolerant|"
@@ -141,12 +139,12 @@ _GOES_ON: Final = re.compile(
     rf"(?:,? and|,? but)(?: also)? (?:(?={_ADJECTIVES})|(?=(?P<does>{_VERBS})))"
     rf"|, (?=working (?:at|for|as) |living in |based in |an? {JOB}\b)"
 )
-"""Where a second statement about the same person begins, whose `I` or `I'm` is left out."""
+"""Where a second statement about the same person begins, whose `I` or `I'm` is omitted."""
 _OWN: Final = re.compile(rf"^{WE}(?:['\u2019]\w+)? ")
 
 
 def unfolded(clause: str) -> list[str]:
-    """A clause about the speaker as one clause for each thing that it says."""
+    """A clause about the speaker, split into one clause per statement."""
     if not _OWN.match(clause):
         return [clause]
     parts: list[str] = []

@@ -1,4 +1,4 @@
-"""The phrases that plain statements are made of, as parts of patterns, and what counts as the name of a thing."""
+"""Building blocks of the extraction patterns, and what counts as the name of a thing."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ _NOT_IN_THINGS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A pattern over one clause, and the claim that it makes of `object`."""
+    """A pattern over one clause, and the predicate of the claim it makes."""
 
     predicate: str
     pattern: re.Pattern[str]
@@ -85,7 +85,7 @@ class Rule:
 
 
 def rule(predicate: str, pattern: str, *, tail: str = TAIL, ends: bool = False, many: bool = False) -> Rule:
-    """A rule for clauses that begin like this and end with nothing but a time and an aside."""
+    """A rule for clauses that begin with this pattern and end with at most a time and an aside."""
     return Rule(predicate, re.compile(f"^{pattern}{tail}"), ends=ends, many=many)
 
 
@@ -95,7 +95,7 @@ def relation_of(word: str) -> str:
 
 
 def objects_of(text: str, *, many: bool) -> list[str]:
-    """The things that a clause names; nothing where they are not names of things."""
+    """The things that a clause names; empty if one of them is not the name of a thing."""
     parts = re.split(r", and |, | and ", text) if many else [text]
     things = [re.sub(rf"^{_SOME}", "", part).strip(" .,;:!") for part in parts]
     return things if all(_is_thing(thing) for thing in things) else []

@@ -1,8 +1,8 @@
-"""Who wrote a message: whether it is the user's own wish and nothing else, or holds text that came from elsewhere.
+"""Detects whether a message consists of the user's own instructions only, or looks like pasted text.
 
-A rule cannot know who wrote a sentence: the user who types it, or the supplier whose mail the user pasted. So a
-standing instruction is only taken from a message that is nothing else, and facts are not taken from one that has the
-shape of a paste. Both are decided by the text alone, in time that grows as the text does.
+A rule cannot know who wrote a sentence: the user, or the supplier whose mail the user pasted. So a standing instruction
+is only accepted from a message that contains nothing else, and facts are not extracted from a message that looks
+pasted. Both are decided from the text alone, in linear time.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from loom.core.plain import one_line
 from loom.memory.extract.instructions import clauses_in, is_instruction, is_limited
 
 LONGEST_WISH: Final = 300
-"""Characters of a message that can be a wish and nothing else."""
+"""Maximum characters of a message that consists of instructions only."""
 _LONGEST_TYPED: Final = 2_000
-"""Characters above which a message is taken for pasted, whatever it looks like."""
+"""A longer message counts as pasted, whatever it looks like."""
 _MOST_WORDS: Final = 25
-"""Words of one clause of a wish."""
+"""Maximum words of one clause of an instruction."""
 _LINE: Final = r"^[ \t]*+"
 
 
@@ -70,7 +70,7 @@ _LABELLED: Final = re.compile(
     r"[\w.@'-]{1,30}(?: [\w.@'()-]{1,30}){0,2}:[ \t]+\S",
     re.IGNORECASE | re.MULTILINE,
 )
-"""A line that begins with who says it, or with what it is."""
+"""A line that begins with a speaker or a label."""
 _MARKUP: Final = _any(
     r"```|~~~|<!--|\{\{|\}\}|</?[a-z][^<>\n]{0,200}>|<\||\[/?inst\]|&(?:lt|gt|amp|nbsp|quot|#\d{1,5});",
     rf"{_LINE}[>|]|\|[ \t]*$|{_LINE}#{{1,6}} |{_LINE}([-*_=~+])(?:[ \t]?\1){{2,}}[ \t]*$",
@@ -130,7 +130,7 @@ _FOREIGN: Final = re.compile(
     r"|\b(?:we|us|ours?|wir|uns|unser\w*|nous|notre|nos|nuestr[oa]s?|nostr[oaie]|noss[oa]s?|ons|onze)\b",
     re.IGNORECASE,
 )
-"""What a plain wish does without: quotes, addresses, account numbers, markup, and a `we` that is not the user."""
+"""What a plain instruction does not contain: quotes, addresses, account numbers, markup, and a `we`."""
 _ALSO_SAYS: Final = re.compile(
     r"^(?:(?:bitte|por favor|per favore|s['\u2019]il (?:te|vous) pla[i\u00ee]t|alsjeblieft),? )?"
     r"(?:[\w'\u2019-]++,? ){0,4}(?:immer|nie|niemals|ab (?:jetzt|sofort)|von nun an|k\u00fcnftig|toujours|jamais"
@@ -139,12 +139,12 @@ _ALSO_SAYS: Final = re.compile(
     r"(?: [\w'\u2019-]+){1,12}",
     re.IGNORECASE,
 )
-"""A short wish in another language: a word for always, never or from now on near its beginning."""
+"""A short instruction in another language: a word for always, never or from now on near its beginning."""
 _SENTENCE_END: Final = re.compile(r"(?<=[.!?])\s+")
 
 
 def wishes_in(text: str) -> tuple[str, ...]:
-    """The instructions of a message that is nothing else, each in its own words; none of any other message."""
+    """The instructions of a message that contains nothing else, in its own words; empty for any other message."""
     message = text.strip()
     if len(message) > LONGEST_WISH or len(message.splitlines()) > 1 or looks_pasted(message):
         return ()
@@ -157,15 +157,10 @@ def wishes_in(text: str) -> tuple[str, ...]:
     return tuple(found)
 
 
-def is_plain_wish(text: str) -> bool:
-    """Whether a message is one short paragraph of standing instructions and courtesies, and nothing else."""
-    return bool(wishes_in(text))
-
-
 def looks_pasted(text: str) -> bool:
-    """Whether a message has a shape that people do not type: a letter, a log, a quotation, a table, a page, code.
+    """Whether a message has a form that people do not type: a letter, a log, a quotation, a table, a page, code.
 
-    It says nothing about a short text that looks like any sentence.
+    A short pasted text that looks like any sentence is not detected.
     """
     if len(text) > _LONGEST_TYPED or any(pattern.search(text) for pattern in _PASTED):
         return True
@@ -179,13 +174,13 @@ def _is_wish(clause: str) -> bool:
 
 
 def _is_table(text: str) -> bool:
-    """Whether two lines that follow each other have the same number of separators, two or more."""
+    """Whether two consecutive lines have the same number of separators, two or more."""
     lines = [line for line in text.splitlines() if line.strip()]
     return any(one.count(mark) == other.count(mark) >= 2 for one, other in pairwise(lines) for mark in ",;\t|")
 
 
 def _has_foreign_paragraph(text: str) -> bool:
-    """Whether a message of several paragraphs holds a sentence that is neither a question nor about the user."""
+    """Whether a message of several paragraphs contains a sentence that is neither a question nor about the user."""
     paragraphs = [part for part in re.split(r"\n[ \t]*\n", text) if part.strip()]
     return len(paragraphs) > 1 and not all(_OWN_SENTENCE.match(sentence) for sentence in _sentences(paragraphs))
 

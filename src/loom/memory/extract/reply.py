@@ -1,4 +1,4 @@
-"""Reading the JSON objects in a model's reply, however it is wrapped, broken or cut off."""
+"""Parses the JSON objects in a model's reply, even if it is wrapped in prose, broken or cut off."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from typing import Any, Final, NamedTuple, cast
 from loom.core.message import JSON
 
 MAX_REPLY: Final = 400_000
-"""Characters of a reply that are read; the rest is left out, and said to be."""
+"""Maximum characters of a reply that are read; a note reports the rest."""
 _MAX_FAILURES: Final = 200
 _DECODER: Final = json.JSONDecoder()
 _WRAPPERS: Final = ("facts", "claims", "items", "results", "data")
 
 
-class Reply(NamedTuple):
-    """What a reply holds. Nothing of its text stands in the notes: what it repeats may be forgotten later."""
+class ExtractionReply(NamedTuple):
+    """The items of a reply. The notes do not quote it: it may repeat text that is forgotten later."""
 
     items: list[JSON]
     notes: list[str]
-    """What was wrong with it."""
+    """Problems with the reply."""
     is_read: bool
-    """Whether there was anything that could be read; an empty list counts."""
+    """Whether anything could be read; an empty list counts."""
 
 
-def read_items(text: str) -> Reply:
-    """The items of a reply, in order, and what was wrong with it.
+def read_items(text: str) -> ExtractionReply:
+    """The items of a reply, in order, and its problems.
 
-    Looks for objects and nothing else, so that prose and fences around them, an array without its end and a
-    comma too many do no harm.
+    Only objects are searched for, so prose and fences around them, an array without end and a trailing comma do no
+    harm.
     """
     notes = [f"the reply has {len(text):,} characters; the first {MAX_REPLY:,} were read"] * (len(text) > MAX_REPLY)
     text = _without_stray_commas(text[:MAX_REPLY])
@@ -48,7 +48,7 @@ def read_items(text: str) -> Reply:
         notes.append(f"the reply of {len(text):,} characters holds no JSON that can be read")
     elif failures:
         notes.append(f"{failures} piece(s) of the reply could not be read as JSON; it may be cut off")
-    return Reply(items, notes, is_read)
+    return ExtractionReply(items, notes, is_read)
 
 
 def _unwrapped(value: JSON) -> Iterator[JSON]:
@@ -67,7 +67,7 @@ def _says_nothing(text: str) -> bool:
 
 
 def _without_stray_commas(text: str) -> str:
-    """The text without commas that stand before a closing bracket; inside strings everything stays."""
+    """The text without commas before a closing bracket; strings stay unchanged."""
     out: list[str] = []
     inside = escaped = False
     comma = -1

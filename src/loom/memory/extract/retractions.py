@@ -1,7 +1,7 @@
-"""What a clause takes back: a negated clause is read as what it denies, and some say it in words of their own.
+"""Finds retractions in a clause: denials, and phrases that say that something is over.
 
-A denial is turned into the plain statement that it denies ("I don't live in Rome anymore" into "I live in Rome"),
-so that whatever the rules can learn they can also take back.
+A denial is turned into the plain statement that it denies ("I don't live in Rome anymore" into "I live in Rome"), so
+everything that the rules can learn can also be retracted.
 """
 
 from __future__ import annotations
@@ -15,23 +15,12 @@ from loom.memory.extract.phrases import AM, HAVE, NAME, NOW, PERSON, PET, PLACE,
 
 _NOT: Final = r"(?:not|no longer) (?!(?:only|just|yet|even|sure|really|necessarily|always|exactly|so|very|that)\b)"
 _BASE: Final = {
-    "working": "work",
-    "living": "live",
-    "driving": "drive",
-    "using": "use",
-    "speaking": "speak",
-    "liking": "like",
-    "loving": "love",
+    **{f"{verb}ing": verb for verb in ("work", "speak", "enjoy", "learn")},
+    **{f"{verb[:-1]}ing": verb for verb in ("live", "drive", "use", "like", "love", "hate")},
     "preferring": "prefer",
-    "hating": "hate",
-    "enjoying": "enjoy",
-    "learning": "learn",
 }
-_THIRD: Final = {
-    **{verb: f"{verb}s" for verb in ("live", "work", "use", "like", "love", "prefer", "speak", "drive", "run", "hate")},
-    "depend": "depends",
-    "have": "has",
-}
+_REGULAR: Final = ("live", "work", "use", "like", "love", "prefer", "speak", "drive", "run", "hate", "depend")
+_THIRD: Final = {**{verb: f"{verb}s" for verb in _REGULAR}, "have": "has"}
 _STOPPED: Final = r"(?:(?:have |has |['\u2019](?:ve|s) )?(?:just |recently |now )?(?:stopped|quit|gave up|given up))"
 _DENIALS: Final[tuple[tuple[re.Pattern[str], str], ...]] = (
     (re.compile(rf"^{AM}{NOW} {_NOT}(?P<rest>.+)$"), "I'm"),
@@ -52,42 +41,42 @@ _OTHER_NO_LONGER: Final = re.compile(
 _FIRM: Final = re.compile(
     r"\b(?:any ?more|any longer|no longer|stopped|quit|gave up|given up|after all|turns out)\b", re.IGNORECASE
 )
-"""Words that say that something was so; a bare `not` may only speak of today."""
+"""Words that imply that something was true before; a bare `not` may only mean today."""
 
 
 @dataclass(frozen=True, slots=True)
-class Denied:
-    """The plain statement that a clause denies. `is_firm` where it also says that it was so before."""
+class Denial:
+    """The plain statement that a clause denies. `is_firm` if the clause also says that it was true before."""
 
     clause: str
     is_firm: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Over:
-    """What a clause says is over: under each of these predicates, this object, or all where it is empty."""
+class Ending:
+    """What a clause says is over: this object under each of these predicates, or all objects if it is empty."""
 
     predicates: tuple[str, ...]
     object: str
     match: re.Match[str]
 
 
-def denied(clause: str) -> Denied | None:
-    """What a clause denies, as the statement of it; None where it denies nothing."""
+def denial_in(clause: str) -> Denial | None:
+    """The plain statement that a clause denies, or None."""
     is_firm = _FIRM.search(clause) is not None
     for pattern, head in _DENIALS:
         if found := pattern.match(clause):
-            return Denied(f"{head} {found['rest']}".strip(), is_firm)
+            return Denial(f"{head} {found['rest']}".strip(), is_firm)
     if found := _STOPS_DOING.match(clause):
         verb = _BASE[found["verb"]]
         is_own = found["subject"].casefold() in {"i", "we"}
-        return Denied(f"{found['subject']} {verb if is_own else _THIRD.get(verb, verb)} {found['rest']}", is_firm)
+        return Denial(f"{found['subject']} {verb if is_own else _THIRD.get(verb, verb)} {found['rest']}", is_firm)
     if found := _OTHER_IS_NOT.match(clause):
-        return Denied(f"{found['subject']} is {found['rest']}", is_firm)
+        return Denial(f"{found['subject']} is {found['rest']}", is_firm)
     if found := _OTHER_DOES_NOT.match(clause):
-        return Denied(f"{found['subject']} {_THIRD[found['verb']]} {found['rest']}", is_firm)
+        return Denial(f"{found['subject']} {_THIRD[found['verb']]} {found['rest']}", is_firm)
     if found := _OTHER_NO_LONGER.match(clause):
-        return Denied(f"{found['subject']} {found['verb']} {found['rest']}", is_firm)
+        return Denial(f"{found['subject']} {found['verb']} {found['rest']}", is_firm)
     return None
 
 
@@ -141,20 +130,20 @@ _RULED_OUT: Final = {
     **dict.fromkeys(("dairy", "cheese", "eggs"), ("vegan",)),
     **dict.fromkeys(("gluten", "bread"), ("gluten-free", "gluten free")),
 }
-"""The diets that somebody who eats this does not keep."""
+"""The diets that exclude a food."""
 
 
-def over_in(clause: str) -> Iterator[Over]:
-    """What a clause says of the speaker is over, in words of its own."""
+def endings_in(clause: str) -> Iterator[Ending]:
+    """What is over for the speaker, according to a clause."""
     for predicates, pattern in _FORMS:
         if found := pattern.match(clause):
-            yield Over(predicates, found.groupdict().get("object") or "", found)
+            yield Ending(predicates, found.groupdict().get("object") or "", found)
     if found := _EATS.match(clause):
-        yield from (Over(("diet",), diet, found) for diet in _RULED_OUT[found["object"]])
-        yield Over(("does_not_eat",), found["object"], found)
+        yield from (Ending(("diet",), diet, found) for diet in _RULED_OUT[found["object"]])
+        yield Ending(("does_not_eat",), found["object"], found)
 
 
-def left_by(clause: str) -> Over | None:
-    """The employer that somebody else left; the group `subject` of the match says who."""
+def employer_left(clause: str) -> Ending | None:
+    """The employer that another person left; the group `subject` of the match is the person."""
     found = _THEY_LEFT.match(clause)
-    return Over(("works_at",), found["object"], found) if found else None
+    return Ending(("works_at",), found["object"], found) if found else None

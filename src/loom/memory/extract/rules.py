@@ -1,11 +1,10 @@
-"""Finding facts by rules, in the plain sentences people say. Precise rather than greedy.
+"""Extracts facts by rules from plain sentences. Precision before recall.
 
-A sentence is read only if it is a plain statement: no question, no supposition, no report of what somebody said,
-no quotation, no text that is to be translated or rewritten. A clause then has to fit a rule from its first word.
-A message that looks pasted states nothing: `I` in it may be anybody. What is denied is taken back, if it was known
-(loom.memory.extract.retractions); who else is spoken of is the matter of loom.memory.extract.others. What the assistant
-is told to do always or never is found by loom.memory.extract.instructions, in any message; whether it holds is decided
-where claims become facts.
+A sentence is read only if it is a plain statement: not a question, a supposition, reported speech, a quotation, or text
+to be translated or rewritten. A clause then has to match a rule from its first word. A message that looks pasted states
+nothing: its `I` may be any person. Denials retract what was known (loom.memory.extract.retractions); statements about
+others are in loom.memory.extract.others. Instructions are found in any message (loom.memory.extract.instructions);
+whether they are accepted is decided where claims become facts.
 """
 
 from __future__ import annotations
@@ -23,24 +22,24 @@ from loom.core.record import Cardinality, Episode, Fact
 from loom.memory.entities import USER, normalise
 from loom.memory.extract.dates import PAST, interval_of
 from loom.memory.extract.instructions import INSTRUCTION, instructions_in
-from loom.memory.extract.others import relative_in, subject_in, tells_of_others, told_in, told_of
+from loom.memory.extract.others import matches_about, matches_in, relative_in, subject_in, tells_of_others
 from loom.memory.extract.others import unfolded as unfolded_of
 from loom.memory.extract.own import AT_WORK, COMPANY, KINSHIP, RULES, unfolded
 from loom.memory.extract.phrases import Rule, objects_of, relation_of
 from loom.memory.extract.plain_wish import looks_pasted
-from loom.memory.extract.retractions import Over, denied, left_by, over_in
+from loom.memory.extract.retractions import Ending, denial_in, employer_left, endings_in
 from loom.protocols.extractor import Claim, Extraction
 
 _SLOWER: Final = 10
-"""How many times longer rules take for a text than cutting it into words."""
+"""The cost of the rules, relative to splitting a text into words."""
 _LONGEST: Final = 300
-"""Characters of a sentence that is read: what is longer is no plain statement."""
+"""Maximum characters of a sentence that is read: a longer one is not a plain statement."""
 _SPEAKS_FOR_ITSELF: Final = frozenset({"user", "import"})
-_NOBODY: Final = frozenset({"assistant", "ai", "bot", "model", "system", "tool", "agent", "developer", "function"})
+_ROLES: Final = frozenset({"assistant", "ai", "bot", "model", "system", "tool", "agent", "developer", "function"})
 _WHEN_FIRST: Final = re.compile(rf"^(?P<when>{PAST}) (?P<rest>(?:I|i)(?:['\u2019]\w+)? .*)$")
 _WHEN_APART: Final = re.compile(rf"^(?P<when>{PAST}), (?=[Ii]\b)")
 _OF_LATE: Final = re.compile(r"^(?i:since\b|yesterday|today|(?:last|this) (?:week|month)|\w+ (?:day|week|month)s? ago)")
-"""A time from which what began then still holds when it is said. A date tells of the past, in whatever order."""
+"""A recent time: what began then is still true at the time of the message. A full date only tells of the past."""
 
 _NOT_A_STATEMENT: Final = re.compile(
     r"\?|[\"\u201c\u201d\u00ab\u00bb]|(?<!\w)'[^']+'(?!\w)|\b(?:if|wish|imagine|imagining|suppose|supposing|pretend|unless|"
@@ -57,13 +56,13 @@ _NOT_SURE: Final = re.compile(
 )
 _NOT_SO: Final = re.compile(r"\b(?:never|not|n't)\b|n['\u2019]t\b", re.IGNORECASE)
 _NEGATIVE: Final = frozenset({"dislikes", "does_not_eat"})
-"""Predicates whose statements hold a `not`."""
+"""Predicates whose statements contain a `not`."""
 _CHANGED: Final = re.compile(
     r"\b(?:now|actually|instead|these days|nowadays|lately|from now on|any ?more|no longer|changed my mind|switched|"
     r"on second thoughts?|correction|turns out|recently|just)\b",
     re.IGNORECASE,
 )
-"""Words that say that something else was so before."""
+"""Words that imply that something else was true before."""
 _TEXT_WORK: Final = re.compile(
     r"^\W*(?:please |can you |could you )*(?:translate|rewrite|proofread|correct|paraphrase|summari[sz]e|edit|write|"
     r"draft|complete|continue|rephrase|improve|act as|respond as|answer as|you are|here is|here's|this is)\b",
@@ -95,7 +94,7 @@ class RuleExtractor:
     __slots__ = ()
 
     async def extract(self, episodes: Sequence[Episode], *, known: Sequence[Fact] = ()) -> Extraction:  # noqa: ARG002
-        """The claims that these episodes make, in the order they are made."""
+        """The claims of these episodes, in order."""
         short = [episode for episode in episodes if len(episode.text) <= RULES_READ]
         chars = _SLOWER * sum(len(episode.text) for episode in short)
         claims = await off_loop(chars, lambda: [c for episode in short for c in islice(_claims(episode), RULES_FIND)])
@@ -108,7 +107,7 @@ class RuleExtractor:
 
 
 def _claims(episode: Episode) -> Sequence[Claim]:
-    """The claims of an episode. Whether it looks pasted is only asked where it states something."""
+    """The claims of an episode; looks_pasted() is slow, so it only runs if there are claims."""
     found = list(_stated(episode))
     if any(claim.predicate != INSTRUCTION for claim in found) and looks_pasted(episode.text):
         return [claim for claim in found if claim.predicate == INSTRUCTION]
@@ -117,7 +116,7 @@ def _claims(episode: Episode) -> Sequence[Claim]:
 
 def _stated(episode: Episode) -> Iterator[Claim]:
     speaker = normalise(episode.speaker or USER)
-    if episode.provenance.origin not in _SPEAKS_FOR_ITSELF or speaker in _NOBODY:
+    if episode.provenance.origin not in _SPEAKS_FOR_ITSELF or speaker in _ROLES:
         return
     subject = USER if speaker == USER else (episode.speaker or USER)
     if "```" in episode.text or _TEXT_WORK.search(episode.text):
@@ -157,7 +156,7 @@ def _clauses(plain: str) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Reader:
-    """Reads the sentences of an episode. Each claim comes with whether what it says began of late and still holds."""
+    """Reads the sentences of an episode. Each claim comes with a flag: it began recently and is still true."""
 
     episode: Episode
     subject: str
@@ -192,16 +191,16 @@ class _Reader:
         found = list(self._plain(clause))
         yield from found
         stated = {_triple(claim) for claim, _ in found}
-        yield from (one for one in self._over(clause) if _triple(one[0]) not in stated)
+        yield from (one for one in self._retracted(clause) if _triple(one[0]) not in stated)
 
     def _plain(self, clause: str) -> Iterator[tuple[Claim, bool]]:
-        """What a clause states."""
+        """The claims that a clause states."""
         is_denied = _NOT_SO.search(clause) is not None
         if kin := KINSHIP.match(clause):
             yield self._related(relation_of(kin["relation"]), kin["object"])
-            for told in told_of(kin["object"], kin["rest"]):
-                if not is_denied or told.rule.predicate in _NEGATIVE:
-                    yield from self._made(told.rule, told.match, told.subject)
+            for other in matches_about(kin["object"], kin["rest"]):
+                if not is_denied or other.rule.predicate in _NEGATIVE:
+                    yield from self._made(other.rule, other.match, other.subject)
             return
         for rule in RULES:
             found = rule.pattern.match(clause)
@@ -210,47 +209,37 @@ class _Reader:
         if self.of_others and not is_denied:
             if relative := relative_in(clause):
                 yield self._related(*relative)
-            for told in told_in(clause):
-                yield from self._made(told.rule, told.match, told.subject)
+            for other in matches_in(clause):
+                yield from self._made(other.rule, other.match, other.subject)
 
-    def _over(self, clause: str) -> Iterator[tuple[Claim, bool]]:
-        """What a clause takes back."""
-        for over in over_in(clause):
-            yield from self._ended(over, self.subject)
-        if self.of_others and (left := left_by(clause)):
+    def _retracted(self, clause: str) -> Iterator[tuple[Claim, bool]]:
+        """The claims that a clause retracts."""
+        for ending in endings_in(clause):
+            yield from self._ended(ending, self.subject)
+        if self.of_others and (left := employer_left(clause)):
             yield from self._ended(left, left.match["subject"])
-        if (what := denied(clause)) is None:
+        if (denial := denial_in(clause)) is None:
             return
-        for claim in (claim for claim, _ in self._plain(what.clause) if not claim.retracts):
-            # A bare `not` with a time may speak of that time alone: "I'm not working at Acme today".
-            if what.is_firm or claim.valid_from == self.episode.at:
+        for claim in (claim for claim, _ in self._plain(denial.clause) if not claim.retracts):
+            # A bare `not` with a time may be about that time alone: "I'm not working at Acme today".
+            if denial.is_firm or claim.valid_from == self.episode.at:
                 end = self.episode.at if claim.valid_from is None else claim.valid_from
-                yield self._taken_back(claim.subject, claim.predicate, claim.object, end)
+                yield self._retraction(claim.subject, claim.predicate, claim.object, end)
 
-    def _ended(self, over: Over, subject: str) -> Iterator[tuple[Claim, bool]]:
-        _, end = _when(over.match.groupdict(), self.episode.at, ends=True)
-        for predicate in over.predicates:
-            yield self._taken_back(subject, predicate, over.object, end or self.episode.at)
+    def _ended(self, ending: Ending, subject: str) -> Iterator[tuple[Claim, bool]]:
+        _, end = _when(ending.match.groupdict(), self.episode.at, ends=True)
+        for predicate in ending.predicates:
+            yield self._retraction(subject, predicate, ending.object, end or self.episode.at)
 
     def _related(self, relation: str, name: str) -> tuple[Claim, bool]:
         return _claim(self.episode, self.subject, relation, name), False
 
-    def _taken_back(self, subject: str, predicate: str, object: str, end: datetime) -> tuple[Claim, bool]:
-        """That something is over since then, or was never so."""
-        claim = Claim(
-            subject=subject,
-            predicate=predicate,
-            object=object,
-            sources=(self.episode.id,),
-            valid_from=self.episode.at,
-            valid_until=end,
-            confidence=0.9,
-            retracts=True,
-        )
-        return claim, False
+    def _retraction(self, subject: str, predicate: str, object: str, end: datetime) -> tuple[Claim, bool]:
+        """The claim that something ended then, or was never true."""
+        return _claim(self.episode, subject, predicate, object, start=self.episode.at, end=end, retracts=True), False
 
     def _made(self, rule: Rule, found: re.Match[str], subject: str) -> Iterator[tuple[Claim, bool]]:
-        """The claims of a rule that fits."""
+        """The claims of a rule that matched."""
         groups = found.groupdict()
         predicate = rule.predicate
         if predicate == "relation":
@@ -267,7 +256,7 @@ class _Reader:
             made = _claim(self.episode, subject, predicate, object, start=start, end=end, cardinality=cardinality)
             yield made, is_of_late
             if predicate == "dislikes":
-                yield self._taken_back(subject, "prefers", object, self.episode.at)
+                yield self._retraction(subject, "prefers", object, self.episode.at)
 
 
 def _triple(claim: Claim) -> tuple[str, str, str]:
@@ -283,6 +272,7 @@ def _claim(
     start: datetime | None = None,
     end: datetime | None = None,
     cardinality: Cardinality = "inferred",
+    retracts: bool = False,
 ) -> Claim:
     return Claim(
         subject=subject,
@@ -293,11 +283,12 @@ def _claim(
         valid_until=end,
         confidence=0.9,
         cardinality=cardinality,
+        retracts=retracts,
     )
 
 
 def _when(groups: dict[str, str | None], at: datetime, *, ends: bool) -> tuple[datetime | None, datetime | None]:
-    """From when and until when a clause says that it holds."""
+    """The start and end that a clause states."""
     if soon := groups.get("soon"):
         span = interval_of(re.sub(r"^(?:on|in|this) ", "", soon) if " " in soon else soon, at)
         return at, span[1] if span and span[1] > at else None

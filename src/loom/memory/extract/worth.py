@@ -1,4 +1,4 @@
-"""Whether there is anything to learn from what was said; asked before a model is."""
+"""Decides whether turns are worth reading by a model: courtesies and short questions are not."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from loom.core.record import Episode
 from loom.memory.extract.rules import sentences
 
 _READ_ANYWAY: Final = 600
-"""Characters; whatever is longer says something."""
+"""Characters; a longer text is always read."""
 _LONG_QUESTION: Final = 15
-"""Words; a longer question tells of something on its way: what to cook for a sister who is allergic to nuts."""
+"""Words; a longer question states something as well: what to cook for a sister who is allergic to nuts."""
 _WORD: Final = re.compile(r"[^\W_]+(?:['\u2019][^\W_]+)?")
 _ASKS: Final = ("?", "\uff1f", "\u061f")
 
@@ -29,12 +29,12 @@ _COURTESY: Final = frozenset(_WORDS.split())
 
 
 def worth_reading(episodes: Iterable[Episode]) -> bool:
-    """Whether anybody but the assistant stated something, as far as can be told without reading it."""
+    """Whether a speaker other than the assistant probably stated something."""
     return any(states_something(e.text) for e in episodes if e.provenance.origin != "assistant")
 
 
 def states_something(text: str) -> bool:
-    """False for courtesy ("Thanks a lot!"), for short questions, and for what has no words; True in doubt."""
+    """False for courtesies ("Thanks a lot!"), short questions, and text without words; True in doubt."""
     return len(text) > _READ_ANYWAY or any(_states(sentence) for sentence in sentences(text))
 
 

@@ -1,7 +1,7 @@
-"""Every defect measured in the memory of seed 003 (loom-agent 0.3.6), as a test that Loom does not have it.
+"""Promotion strategies, vectors of L4, summaries of overflow, and filters (defects of seed 003, loom-agent 0.3.6).
 
-Two of the six are about what a prompt is made of, and belong to sessions: the order of layers (01) and keeping the
-user's message (06).
+Two of its six defects are about prompts, and are tested with sessions: the order of layers, and keeping the user's
+message.
 """
 
 import re
@@ -27,7 +27,7 @@ def clock():
 
 
 @pytest.mark.parametrize("strategy", MemoryStrategyType)
-async def test_02_every_strategy_works(clock, strategy):
+async def test_every_strategy_works(clock, strategy):
     memory = open_memory("inmemory", embedder="hash", clock=clock, config=MemoryConfig(strategy=strategy))
     await memory.remember(["The gate code is 4711.", "We decided to sell."], user_id="alice", importance=0.9)
     done = await memory.metabolize(user_id="alice")
@@ -35,7 +35,7 @@ async def test_02_every_strategy_works(clock, strategy):
     assert len(await memory.recall("gate code", user_id="alice")) >= 1
 
 
-async def test_03_what_is_promoted_to_l4_is_found_there_by_its_vector(clock):
+async def test_what_is_promoted_to_l4_is_found_there_by_its_vector(clock):
     memory = open_memory("inmemory", embedder="wordllama", clock=clock)
     (kept,) = (await memory.remember("I adopted a puppy called Biscuit.", user_id="alice")).kept
     await memory.remember("The staging deploy failed on Friday.", user_id="alice")
@@ -48,7 +48,7 @@ async def test_03_what_is_promoted_to_l4_is_found_there_by_its_vector(clock):
 
 
 @pytest.mark.parametrize("by_hand", [True, False])
-async def test_03_what_was_made_from_turns_is_found_in_l4_by_its_vector(clock, by_hand):
+async def test_what_was_made_from_turns_is_found_in_l4_by_its_vector(clock, by_hand):
     memory = open_memory("inmemory", embedder="wordllama", clock=clock)
     await memory.remember("We decided to name the puppy Biscuit. " + "It rained all day long. " * 20, user_id="alice")
     await memory.metabolize(user_id="alice")
@@ -69,7 +69,7 @@ async def test_03_what_was_made_from_turns_is_found_in_l4_by_its_vector(clock, b
     assert (await other.reembed()).records == 2
 
 
-async def test_04_what_overflows_is_summed_up_once_and_in_real_sentences(clock):
+async def test_what_overflows_is_summed_up_once_and_in_real_sentences(clock):
     memory = open_memory(
         "inmemory", embedder="hash", clock=clock, config=MemoryConfig(l2=MemoryLayerConfig(capacity=1))
     )
@@ -88,7 +88,7 @@ async def test_04_what_overflows_is_summed_up_once_and_in_real_sentences(clock):
     assert [r for r in live if r.layer is Layer.L1] == []
 
 
-async def test_05_filters_come_before_the_nearest_are_taken(clock):
+async def test_filters_come_before_the_nearest_are_taken(clock):
     memory = open_memory("inmemory", embedder="hash", clock=clock)
     await memory.remember([f"the gate code is {n}" for n in range(400)], user_id="alice")
     await memory.remember([f"gate {n} was painted" for n in range(3)], user_id="alice", attributes={"kind": "paint"})

@@ -1,4 +1,4 @@
-"""The tables of seed 002, enforced: capacities, retention, thresholds, compression, eviction and promotion."""
+"""The limits of each layer: capacity, retention, thresholds, compression and promotion (tables of seed 002)."""
 
 from dataclasses import replace
 from datetime import timedelta

@@ -1,7 +1,7 @@
-"""Every defect measured in the memory of seed 004 (loomflow 0.20.0), as a test that Loom does not have it.
+"""Facts, recall and the options of open_memory() do what they say (defects of seed 004, loomflow 0.20.0).
 
-Not here: 07 and 12 (what a prompt is made of, and how much of a session it shows) belong to sessions, 11 to agents;
-08 and 14 (cost that grows with everything stored) are measured by `benchmarks/scale.py`.
+Its defects 07 and 12 (prompts) are tested with sessions, 11 with agents; 08 and 14 (cost that grows with everything
+stored) are measured by `benchmarks/scale.py`.
 """
 
 import inspect
@@ -39,14 +39,14 @@ async def objects(memory, predicate, **how):
     return sorted(f.object for f in await memory.facts(user_id="alice", predicate=predicate, **how))
 
 
-async def test_01_facts_that_tie_are_recalled(memory):
+async def test_facts_that_tie_are_recalled(memory):
     await memory.state("alice", "likes", "Tokyo", user_id="alice")
     await memory.state("alice", "likes", "Osaka", user_id="alice")
     hits = await memory.recall("what does alice like", user_id="alice")
     assert sorted(hit.item.object for hit in hits if isinstance(hit.item, Fact)) == ["Osaka", "Tokyo"]
 
 
-async def test_02_superseded_facts_are_not_recalled(memory, clock):
+async def test_superseded_facts_are_not_recalled(memory, clock):
     await memory.state("user", "lives_in", "Tokyo", user_id="alice")
     clock.advance(timedelta(days=1))
     await memory.state("user", "lives_in", "Osaka", user_id="alice")
@@ -55,7 +55,7 @@ async def test_02_superseded_facts_are_not_recalled(memory, clock):
     assert set(await objects(memory, "lives_in", history=True)) == {"Osaka", "Tokyo"}
 
 
-async def test_03_a_predicate_may_have_several_values(memory, clock):
+async def test_a_predicate_may_have_several_values(memory, clock):
     for language in ("English", "French", "Korean"):
         await memory.remember(f"I speak {language}.", user_id="alice")
         await memory.metabolize(user_id="alice")
@@ -63,7 +63,7 @@ async def test_03_a_predicate_may_have_several_values(memory, clock):
     assert await objects(memory, "speaks") == ["English", "French", "Korean"]
 
 
-async def test_04_the_same_fact_is_one_fact_however_it_is_written(memory, clock):
+async def test_the_same_fact_is_one_fact_however_it_is_written(memory, clock):
     for subject, predicate in (("bob", "lives_in"), ("Bob", "lives in"), (" BOB ", "livesIn")) * 2:
         await memory.state(subject, predicate, "Paris", user_id="alice")
     assert len(await memory.facts(user_id="alice", history=True)) == 1
@@ -72,14 +72,14 @@ async def test_04_the_same_fact_is_one_fact_however_it_is_written(memory, clock)
     assert await objects(memory, "lives_in") == ["Rome"]
 
 
-async def test_04_the_user_is_one_person_by_any_name(memory, clock):
+async def test_the_user_is_one_person_by_any_name(memory, clock):
     await memory.state("user", "lives_in", "Paris", user_id="alice")
     clock.advance(timedelta(days=1))
     await memory.state("I", "lives_in", "Rome", user_id="alice")
     assert await objects(memory, "lives_in") == ["Rome"]
 
 
-async def test_05_without_a_key_and_a_network_the_right_thing_is_recalled(where, clock, monkeypatch):
+async def test_without_a_key_and_a_network_the_right_thing_is_recalled(where, clock, monkeypatch):
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)  # the user has none
     targets = {
         "My sister keeps a sailing boat in Yokohama.": ("the sister's sailing boat", "Where is the yacht moored?"),
@@ -96,14 +96,14 @@ async def test_05_without_a_key_and_a_network_the_right_thing_is_recalled(where,
                 assert text in [hit.item.text for hit in hits], question
 
 
-async def test_06_a_question_need_not_be_part_of_the_answer(memory):
+async def test_a_question_need_not_be_part_of_the_answer(memory):
     await memory.remember("The code of the harbour gate is 4711.", user_id="alice")
     await memory.remember([f"Newer note {n} about nothing." for n in range(20)], user_id="alice")
     hits = await memory.recall("what is the harbour code, please?", user_id="alice")
     assert hits.hits[0].item.text == "The code of the harbour gate is 4711."
 
 
-async def test_10_another_embedder_is_said_and_not_passed_over(tmp_path, clock):
+async def test_another_embedder_is_reported(tmp_path, clock):
     path = f"sqlite:{tmp_path}/m.db"
     async with open_memory(path, embedder="hash", clock=clock) as memory:
         await memory.remember("The gate code is 4711.", user_id="alice")
@@ -117,13 +117,13 @@ async def test_10_another_embedder_is_said_and_not_passed_over(tmp_path, clock):
         assert (await memory.recall("gate code", user_id="alice")).notes == ()
 
 
-def test_11_every_call_about_a_user_names_him():
+def test_every_call_about_a_user_names_the_user():
     for name in ("remember", "recall", "forget", "promote", "facts", "state", "blocks", "stats", "export", "import_"):
         parameter = inspect.signature(getattr(Memory, name)).parameters["user_id"]
         assert parameter.default is parameter.empty, name
 
 
-async def test_11_the_kind_that_is_asked_for_is_honoured(memory):
+async def test_the_kind_that_is_asked_for_is_honoured(memory):
     await memory.remember("I live in Tokyo.", user_id="alice")
     await memory.metabolize(user_id="alice")
     for kind, record in (("episode", Episode), ("fact", Fact)):
@@ -131,7 +131,7 @@ async def test_11_the_kind_that_is_asked_for_is_honoured(memory):
         assert [type(hit.item) for hit in hits] == [record]
 
 
-async def test_13_many_are_written_in_one_call_all_or_none(memory):
+async def test_many_are_written_in_one_call_all_or_none(memory):
     done = await memory.remember([f"turn {n}" for n in range(500)], user_id="alice", session_id="s1")
     assert len(done.kept) == 500
     with pytest.raises(LoomError):
@@ -139,7 +139,7 @@ async def test_13_many_are_written_in_one_call_all_or_none(memory):
     assert (await memory.stats(user_id="alice"))["L1"] == 500
 
 
-async def test_13_no_user_is_no_bucket(memory):
+async def test_a_call_without_a_user_is_refused(memory):
     with pytest.raises(ScopeRequired):
         await memory.remember("to whom it may concern", user_id=None)
     for _ in range(2):
@@ -147,7 +147,7 @@ async def test_13_no_user_is_no_bucket(memory):
     assert (await memory.stats(user_id="alice"))["L1"] == 1
 
 
-async def test_15_with_facts_false_and_namespace_are_honoured(where, clock):
+async def test_with_facts_false_and_namespace_are_honoured(where, clock):
     for options in ({"with_facts": False, "namespace": "tenant_a"}, {}):
         backend, _, path = where.partition(":")
         given = {"backend": backend, **({"path": path} if path else {}), "embedder": "hash", **options}
@@ -159,14 +159,14 @@ async def test_15_with_facts_false_and_namespace_are_honoured(where, clock):
             assert len((await memory.recall("Tokyo", user_id="alice")).hits) == (1 if options else 2)
 
 
-async def test_15_options_beside_a_mapping_are_honoured(clock):
+async def test_options_beside_a_mapping_are_honoured(clock):
     async with open_memory({"backend": "inmemory"}, embedder="hash", with_facts=False, namespace="n", clock=clock) as m:
         await m.remember("I live in Tokyo.", user_id="alice")
         await m.metabolize()
         assert (await m.facts(user_id="alice"), m.namespace) == ((), "n")
 
 
-async def test_15_forgetting_a_session_forgets_what_was_learnt_from_it(memory):
+async def test_forgetting_a_session_forgets_what_was_learnt_from_it(memory):
     await memory.remember("I live in Tokyo.", user_id="alice", session_id="s1")
     await memory.remember("I speak French.", user_id="alice", session_id="s2")
     await memory.metabolize(user_id="alice")
@@ -176,14 +176,14 @@ async def test_15_forgetting_a_session_forgets_what_was_learnt_from_it(memory):
     assert not [line async for line in memory.export(user_id="alice") if "Tokyo" in line]
 
 
-async def test_16_a_fact_names_the_turn_it_comes_from(memory):
+async def test_a_fact_names_the_turn_it_comes_from(memory):
     done = await memory.remember(["Nice weather.", "I live in Tokyo."], user_id="alice")
     await memory.metabolize(user_id="alice")
     (fact,) = await memory.facts(user_id="alice", predicate="lives_in")
     assert fact.sources == (done.kept[1].id,)
 
 
-async def test_09_tool_calls_come_back_and_are_exported(memory):
+async def test_tool_calls_come_back_and_are_exported(memory):
     call = ToolCallPart(id="c1", name="find_gate", input={"harbour": "Yokohama"})
     message = Message(role="assistant", parts=(TextPart("I look it up."), call))
     await memory.remember([message, Message(role="assistant", parts=(call,))], user_id="alice")

@@ -1,4 +1,4 @@
-"""What a strict look at memory as a whole found: each of these did not hold once."""
+"""Memory under forgetting, concurrent calls, failing parts and invalid input."""
 
 import json
 from dataclasses import replace
@@ -197,7 +197,7 @@ async def test_a_place_is_not_given_again_after_a_turn_is_forgotten(memory):
 # -- jobs ---------------------------------------------------------------------------------------------------
 
 
-async def test_a_job_that_fails_in_somebody_elses_code_ends_as_a_dead_letter():
+async def test_a_job_that_fails_in_third_party_code_ends_as_a_dead_letter():
     class Broken:
         async def extract(self, episodes) -> Extraction:
             raise ConnectionError("no route")
