@@ -133,6 +133,8 @@ _HOMES = {
     "loom.tools.run_context": ("get_run_context",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+_NEED_ENGINE = frozenset({"Session", *(name for name in _HOME_OF if name.endswith("Model"))})
+"""The engine gives models a renderer, and sessions a way to open models by name."""
 
 __all__ = [
     "Agent",
@@ -221,6 +223,8 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _HOME_OF:
         raise AttributeError(f"module 'loom' has no attribute {name!r}")
+    if name in _NEED_ENGINE:
+        import_module("loom.engine.models")
     value = getattr(import_module(_HOME_OF[name]), name)
     globals()[name] = value
     return value

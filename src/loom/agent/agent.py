@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, nullcontext
 from functools import partial
-from importlib import import_module
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
@@ -17,6 +16,8 @@ from loom.core.forks import renew_lock_after_fork
 from loom.core.message import Message, Usage
 from loom.core.portal import Portal
 from loom.core.record import Erasure, StoreReceipt
+from loom.engine.agents import agent_checkpoints, agent_config, agent_memory
+from loom.engine.models import open_model
 from loom.errors import LoomError, NotFound, UsageError
 from loom.memory.learning import Facts
 from loom.memory.memory import Memory
@@ -97,17 +98,17 @@ class Agent:
             name: what it is called.
             clock: what time it is.
         """
-        self.model: Model = _engine("models").open_model(model)
+        self.model: Model = open_model(model)
         self.name = name
         self._ledger = Ledger()
         self.memory: Memory | None
-        self.memory, notes, self._closes_memory = _engine("agents").agent_memory(
+        self.memory, notes, self._closes_memory = agent_memory(
             memory, self.model, namespace=namespace, facts=facts, clock=clock
         )
         self._closes_model = self.model is not model
-        store, more = _engine("agents").agent_checkpoints(checkpoint, memory)
+        store, more = agent_checkpoints(checkpoint, memory)
         self.notes: tuple[str, ...] = (*notes, *more)
-        session_config, self._opened = _engine("agents").agent_config(
+        session_config, self._opened = agent_config(
             config,
             self.model,
             compaction=compaction,
@@ -381,11 +382,6 @@ def _memory_tools(memory: Memory | None) -> tuple[Tool, ...]:
     if memory is None:
         raise UsageError("memory_tools=True needs a memory; give memory='sqlite:./bot.db', say")
     return memory_tools(memory)
-
-
-def _engine(module: str) -> Any:
-    """The composition root stands above the agent; it is reached by name, when an agent is made."""
-    return import_module(f"loom.engine.{module}")
 
 
 __all__ = ["Agent", "Result", "RunContext"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from importlib import import_module
+from collections.abc import Callable
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote, urlsplit
@@ -61,7 +61,7 @@ def index_at(where: str) -> VectorIndex:
     edge = name == "qdrant" and where.partition(":")[2].startswith(EDGE)
     if find_spec("qdrant_edge" if edge else ENGINES[name].package) is None:
         raise MissingExtra(f"the vector engine {name}", "qdrant-edge" if edge else name)
-    made = getattr(import_module(f"loom.stores.{name}"), ENGINES[name].store)
+    made = _store_class(name)
     if is_server(where):
         address, secret = _address(name, where.partition("+")[2])
         return made(address, **secret)
@@ -69,6 +69,16 @@ def index_at(where: str) -> VectorIndex:
     if folder.startswith(("http:", "https:", "//")):
         raise UsageError(f"{name} takes a folder here; a server is written {server_form(name)}")
     return made(folder) if folder else made()
+
+
+def _store_class(name: str) -> Callable[..., VectorIndex]:
+    if name == "chroma":
+        from loom.stores.chroma import ChromaVectorStore  # noqa: PLC0415  (its client is an extra)
+
+        return ChromaVectorStore
+    from loom.stores.qdrant import QdrantVectorStore  # noqa: PLC0415  (its client is an extra)
+
+    return QdrantVectorStore
 
 
 def server_form(name: str) -> str:

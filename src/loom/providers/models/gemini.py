@@ -19,7 +19,7 @@ from loom.protocols.model import Chunk, ModelRequest, ModelResponse, ModelSettin
 from loom.providers.models.failures import Failure, as_error, unreachable, unreadable
 from loom.providers.models.gemini_answer import GeminiAnswer
 from loom.providers.models.parts import Mender
-from loom.providers.models.sdk import DEFAULT_TIMEOUT, Render
+from loom.providers.models.sdk import DEFAULT_TIMEOUT, RENDERER, Render
 from loom.providers.models.usage import usage_or_estimate
 
 _MODES = {"auto": "AUTO", "none": "NONE", "any": "ANY"}
@@ -115,7 +115,7 @@ class GeminiModel:
         """The arguments of the SDK's call; settings that it has no field for are sent as they are."""
         from google.genai import types  # noqa: PLC0415
 
-        render = self._render or import_module("loom.engine.rendering").render_request
+        render = self._render or RENDERER.get()
         body = render(request, self.provider, self.model).body
         given = {**body.get("config", {}), **_config(request.settings)}
         known = types.GenerateContentConfig.model_fields

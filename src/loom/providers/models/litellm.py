@@ -16,7 +16,7 @@ from loom.protocols.model import Chunk, ModelRequest, ModelResponse
 from loom.providers.models.failures import Failure, as_error, unreachable, unreadable
 from loom.providers.models.openai_chat import ChatReader, chat_settings
 from loom.providers.models.parts import Mender
-from loom.providers.models.sdk import DEFAULT_TIMEOUT, Body, Render
+from loom.providers.models.sdk import DEFAULT_TIMEOUT, RENDERER, Body, Render
 from loom.providers.retry_after import retry_after
 
 
@@ -100,7 +100,7 @@ class LiteLLMModel:
         """Nothing to release: LiteLLM keeps its connections for all of its users."""
 
     def _body(self, request: ModelRequest) -> Body:
-        render = self._render or import_module("loom.engine.rendering").render_request
+        render = self._render or RENDERER.get()
         body = {**render(request, "compatible", self.model).body, "model": self.model}
         settled = chat_settings(body, request.settings, limit_field="max_tokens")
         return {**settled, **request.settings.extra, "stream": True, "num_retries": 0, "max_retries": 0}

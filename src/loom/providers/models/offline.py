@@ -21,6 +21,7 @@ class OfflineModel:
 
     name = "offline:memory"
     context_window = 200_000
+    reads_text = False
 
     async def complete(self, request: ModelRequest) -> ModelResponse:
         """What was recalled for the last message, and what was said before in this conversation about the same."""

@@ -14,6 +14,7 @@ from anyio import to_thread
 from anyio.lowlevel import RunVar
 
 from loom.core.clock import Clock, SystemClock
+from loom.core.doors import Port
 from loom.core.message import JSON
 from loom.errors import LoomError, MissingExtra, ProviderError, UsageError
 from loom.protocols.model import Chunk, ModelRequest, ModelResponse, Rendered
@@ -28,6 +29,8 @@ _CONNECT_TIMEOUT = 10.0
 Body: TypeAlias = dict[str, JSON]
 Render: TypeAlias = Callable[[ModelRequest, str, str], Rendered]
 """Makes the body of a request, given the provider and the model."""
+RENDERER: Port[Render] = Port("the renderer of requests")
+"""For models that were made without `render`; filled by the composition root, which knows the context engine."""
 
 
 class Reader(Protocol):
@@ -141,7 +144,7 @@ class SdkModel(ABC):
         """What reads the answer to a request."""
 
     def _body(self, request: ModelRequest) -> Body:
-        render = self._render or import_module("loom.engine.rendering").render_request
+        render = self._render or RENDERER.get()
         body = {**render(request, self.provider, self.model).body, "model": self.model}
         return {**self._settled(body, request), **request.settings.extra, "stream": True}
 
