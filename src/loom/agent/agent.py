@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, nullcontext
-from functools import partial
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from loom.agent.result import Result, result_of
 from loom.agent.sessions import Sessions
@@ -37,11 +36,10 @@ if TYPE_CHECKING:
     from datetime import datetime
     from types import TracebackType
 
+    from loom.agent._blocking import SyncAgent
     from loom.context.context import Context
     from loom.context.prompt import Prompt
     from loom.context.skills import Skill
-
-_T = TypeVar("_T")
 
 
 class Agent:
@@ -216,17 +214,40 @@ class Agent:
             sending = session.resume(**asked) if text is None else session.send(text, **asked)
             return await self._answered(session, sending)
 
-    def run_sync(self, text: str | Message, **options: Any) -> Result:
+    def run_sync(
+        self, text: str | Message, *, user_id: str = "default", session_id: str | None = None, **asked: Unpack[Asked]
+    ) -> Result:
         """run() for programs without an event loop, from any thread; works where a loop is running, too.
 
         Raises:
             UsageError: the process was forked after the agent ran in it; make another agent there.
         """
-        return self._blocking(partial(self.run, text, **options))
+        return self.blocking.run(text, user_id=user_id, session_id=session_id, **asked)
 
-    def resume_sync(self, text: str | Message | None = None, **options: Any) -> Result:
+    def resume_sync(
+        self,
+        text: str | Message | None = None,
+        *,
+        session_id: str,
+        user_id: str = "default",
+        at: int | str | None = None,
+        **asked: Unpack[Asked],
+    ) -> Result:
         """resume() for programs without an event loop; see run_sync()."""
-        return self._blocking(partial(self.resume, text, **options))
+        return self.blocking.resume(text, session_id=session_id, user_id=user_id, at=at, **asked)
+
+    @property
+    def blocking(self) -> SyncAgent:
+        """This agent for programs without an event loop: `agent.blocking.stream(...)`, `.session(...)` and the rest."""
+        from loom.agent._blocking import SyncAgent  # noqa: PLC0415  (which imports this module)
+
+        return SyncAgent(self)
+
+    def _shared_portal(self) -> Portal:
+        """The loop of all blocking calls of this agent, which close() ends."""
+        with self._portal_lock:
+            self._portal = self._portal or Portal("this agent")
+            return self._portal
 
     def as_tool(self, *, name: str | None = None, description: str | None = None, max_depth: int = 3) -> Tool:
         """This agent as a tool of another one: it gets a task in words, and answers.
@@ -314,6 +335,9 @@ class Agent:
             finally:
                 portal.close()
 
+    def __repr__(self) -> str:
+        return f"Agent(name={self.name!r}, model={self.model.name!r}, memory={self.memory!r})"
+
     def __enter__(self) -> Self:
         return self
 
@@ -335,11 +359,6 @@ class Agent:
             reply = await sending
             notes, learned = await self._learn(session)
         return result_of(session, reply, notes=(*self.notes, *notes), learned=learned)
-
-    def _blocking(self, call: Callable[[], Awaitable[_T]]) -> _T:
-        with self._portal_lock:
-            portal = self._portal = self._portal or Portal("this agent")
-        return portal.call(call)
 
     async def _learn(self, session: Session) -> tuple[tuple[str, ...], tuple[Event, ...]]:
         """Find facts in what was just remembered by rules, so that the next turn knows them; no model is asked.

@@ -89,6 +89,9 @@ class Memory(MemoryEdits):
             durability=durability,
         )
 
+    def __repr__(self) -> str:
+        return f"Memory({type(self.store).__name__}, namespace={self.namespace!r})"
+
     async def __aenter__(self) -> Self:
         return self
 

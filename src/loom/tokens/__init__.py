@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from loom.core.doors import door
 
 if TYPE_CHECKING:
     from loom.catalog import ModelInfo
@@ -44,10 +45,7 @@ _UNKNOWN_VOCABULARY = 0.15
 """How far a model's scale may be off where its vocabulary is not public."""
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+__getattr__, _ = door(__name__, {name: f"{__name__}.{module}" for name, module in _HOMES.items()})
 
 
 def counter_for(model: ModelInfo | str) -> TokenCounter:
