@@ -130,7 +130,7 @@ _TABLE = """
     loom.telemetry.bill: Bill Ledger
     loom.tokens: counter_for
     loom.tools.files: memory_files
-    loom.tools.function: FunctionTool ToolError tool
+    loom.tools.function: FunctionTool ToolError ToolMaker tool
     loom.tools.memory: memory_tools
     loom.tools.run_context: get_run_context
 """

@@ -276,6 +276,7 @@ from loom.tokens import counter_for as counter_for
 from loom.tools.files import memory_files as memory_files
 from loom.tools.function import FunctionTool as FunctionTool
 from loom.tools.function import ToolError as ToolError
+from loom.tools.function import ToolMaker as ToolMaker
 from loom.tools.function import tool as tool
 from loom.tools.memory import memory_tools as memory_tools
 from loom.tools.run_context import get_run_context as get_run_context
