@@ -24,8 +24,8 @@ from typing import Any, get_overloads
 
 NAMES_HEAD = """# All names
 
-Everything that is imported from `loom`: what you call, what you get back, and what signatures name. This page is written
-from the docstrings.
+Everything that is imported from `loom`: what you call, what you get back, and what signatures name. This page is
+written from the docstrings.
 
 | name | what it is |
 |---|---|"""
@@ -352,11 +352,11 @@ def names_page() -> str:
     """docs/reference/names.md: every public name with the first line of its docstring."""
     import loom  # noqa: PLC0415
 
-    rows = [f"| `{name}` | {_about(name, *home)} |" for name, home in sorted(vars(loom)["_HOMES"].items())]
+    rows = [f"| `{name}` | {_about(*home)} |" for name, home in sorted(vars(loom)["_HOMES"].items())]
     return "\n".join([NAMES_HEAD, *rows, ""])
 
 
-def _about(name: str, home: str, inside: str) -> str:
+def _about(home: str, inside: str) -> str:
     value = getattr(importlib.import_module(home), inside)
     text = _first_line(value.__doc__ or "") if isinstance(value, type | FunctionType) else _about_alias(home, inside)
     assert text, f"{home}.{inside} has no docstring"
