@@ -1,4 +1,4 @@
-"""What an agent is given beside its model: a memory that learns with it, and a place for its sessions.
+"""The parts of an agent beside its model: its memory, and the store of its sessions.
 
 Who opens closes: what was given as an object stays open when the agent is closed.
 """
@@ -34,9 +34,9 @@ class AgentMemory(NamedTuple):
 
     memory: Memory | None
     notes: tuple[str, ...] = ()
-    """What a person should know about it."""
+    """Remarks about it for the user."""
     is_mine: bool = False
-    """Whether the agent closes it: what was given as an object belongs to whoever opened it."""
+    """Whether the agent closes it; one that was given as an object belongs to the caller."""
 
 
 def agent_memory(
@@ -88,7 +88,7 @@ def _notes(mode: Facts, model: Model) -> tuple[str, ...]:
 def agent_checkpoints(
     where: str | CheckpointStore | KeyValues | None, memory: str | Mapping[str, Any] | Memory | None
 ) -> tuple[CheckpointStore, tuple[str, ...]]:
-    """Where an agent saves its sessions, and what to say of it: as told, else with the truth of its memory."""
+    """Where an agent saves its sessions, with notes: as given, else with the primary store of its memory."""
     if where is not None:
         return open_checkpoints(where), ()
     place = memory.place if isinstance(memory, Memory) else place_of(memory)
@@ -104,7 +104,7 @@ def agent_checkpoints(
     backend, _, path = beside.partition(":")
     if backend != "sqlite":
         return open_checkpoints(beside), ()
-    # The folder of a vector engine is made at its first use, whoever comes first.
+    # The folder of a vector engine is made at its first use, by the memory or by the sessions.
     in_folder = place.partition(":")[0] in ENGINES
     return SqliteCheckpointStore(path.removeprefix("//"), small_pages=False, make_folder=in_folder), ()
 
@@ -118,7 +118,7 @@ def agent_config(
     tool_output_limit: int | None,
     ledger: Ledger,
 ) -> tuple[SessionConfig, tuple[Model, ...]]:
-    """How an agent's sessions behave: as told, with what was said beside it. A model for summaries is on the ledger.
+    """The configuration of an agent's sessions, with what was given beside it. A summary model is on the ledger.
 
     Returns the models that were opened by name, too: the agent closes them.
     """

@@ -35,7 +35,7 @@ def open_checkpoints(where: str | CheckpointStore | KeyValues = "inmemory") -> C
     if opens is None:
         raise UsageError(f"there is no checkpoint store {where!r}; write {_FORMS}")
     if not path:
-        raise UsageError(f"{backend} needs a place; write {_FORMS}")
+        raise UsageError(f"{backend} needs an address; write {_FORMS}")
     return opens(path if backend in {"files", "sqlite"} else where)
 
 

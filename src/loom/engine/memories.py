@@ -1,4 +1,4 @@
-"""Memories by the name of what keeps them: each is a Memory, and the same as open_memory() with its URL."""
+"""Memory classes by backend: each is a Memory, and the same as open_memory() with its URL."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ class CompositeMemory(Memory):
 
 def _check_scheme(url: str, schemes: tuple[str, ...], form: str) -> None:
     if url.partition(":")[0].lower() not in schemes:
-        # What stands behind the scheme may hold a password.
+        # What follows the scheme may hold a password.
         raise UsageError(f"a URL that starts with {url.partition(':')[0]!r} is of another store; write {form}")
 
 

@@ -67,7 +67,7 @@ def open_memory(
         with_facts: False is `facts=None`.
         extractor: who finds facts in the background, such as LlmExtractor(model); see `facts`.
         config: the four layers.
-        reranker: who looks at the best hits once more; nobody if not given.
+        reranker: orders the best hits once more; none if not given.
         clock: what time it is.
         durability: of SQLite: `full` survives a power cut, `fast` may lose the last writes to one.
     """
@@ -104,7 +104,7 @@ def memory_parts(
 
 
 def facts_mode(facts: Facts, extractor: Extractor | None, *, with_facts: bool = True) -> Facts:
-    """How facts are found, given all that was said about it; refuses what contradicts itself."""
+    """The way to find facts, given all options for it; options that contradict each other are refused."""
     if facts not in FACTS:
         raise UsageError(f"facts={facts!r} is not known; use 'model', 'rules', None or 'auto'")
     if not with_facts:
@@ -119,7 +119,7 @@ def facts_mode(facts: Facts, extractor: Extractor | None, *, with_facts: bool = 
 
 
 def place_of(where: object) -> str | None:
-    """The URL of a place, or of its truth; None of a store that is open, of which nothing is known."""
+    """The URL of a store, or of its primary store; None for a store that is open."""
     if isinstance(where, Mapping):
         given: Mapping[str, Any] = where  # pyright: ignore[reportUnknownVariableType]
         where = given.get("truth") or (place_in(given) if given.get("url") else None)

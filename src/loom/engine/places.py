@@ -1,6 +1,6 @@
-"""Which store a place names: a URL or a mapping becomes stores, which connect at their first use.
+"""Opening the store that a URL or a mapping names; it connects at its first use.
 
-A place is one store (`sqlite:PATH`, `postgres://...`), a store with a vector engine beside it (`qdrant:FOLDER`,
+A URL names one store (`sqlite:PATH`, `postgres://...`), a store with a vector engine beside it (`qdrant:FOLDER`,
 `chroma+http://HOST:8000?truth=...`), or several stores put together (`composite:?truth=...&vectors=...&l2=...`).
 """
 
@@ -25,9 +25,9 @@ from loom.stores.sqlite.connection import Durability
 
 BACKENDS = ("inmemory", "sqlite", "postgres", "redis", "chroma", "qdrant", "composite")
 PLACE_OPTIONS = ("backend", "path", "url", "truth", "vectors", "layers", "durable", "ttl")
-"""What a mapping says of where a memory is; see open_memory."""
+"""The options of a mapping that name a store; see open_memory."""
 TRUTH = "memory.db"
-"""The file beside the vectors in a folder of a vector engine: everything that is no vector, and the vectors too."""
+"""The file beside the vectors in a folder of a vector engine: all records, and the vectors too."""
 MEMORY = ":memory:"
 """SQLite's name for a file that is none."""
 COMPOSITE_FORM = "composite:?truth=postgres://...&vectors=qdrant+http://...&l2=redis://..."
@@ -38,12 +38,12 @@ _LAYERS = {layer.label.lower(): layer for layer in Layer}
 
 
 class Opening(NamedTuple):
-    """How stores are opened."""
+    """The options for opening a store."""
 
     clock: Clock | None = None
     durability: Durability = "full"
     makes: bool = True
-    """Whether a server gets what a store needs there, such as a schema; False for those who only look."""
+    """Whether the store may create what it needs on a server, such as a schema; False for reading only."""
 
 
 OpensStore: TypeAlias = Callable[[str, Opening], MemoryStore]
@@ -75,7 +75,7 @@ def _unknown(where: str) -> UsageError:
 
 
 def places_of(where: str) -> dict[str, str]:
-    """The places that a place is made of, by what each is for; a store that stands alone is `store`."""
+    """The URLs of the parts of a URL, by their purpose; a single store is `store`."""
     where = written_out(where)
     found = {"store": where}
     if where.partition(":")[0] == "composite":
@@ -86,7 +86,7 @@ def places_of(where: str) -> dict[str, str]:
 
 
 def sessions_place(where: str) -> str | None:
-    """Where the checkpoints beside a memory are: with its truth; None where that keeps none that last."""
+    """The URL of the checkpoints beside a memory: that of its primary store; None if that saves no sessions."""
     places = places_of(where)
     truth = places.get("store") or places.get("truth") or ""
     backend, _, rest = truth.partition(":")
@@ -96,13 +96,13 @@ def sessions_place(where: str) -> str | None:
 
 
 def check_is_there(where: str) -> None:
-    """Refuse the place of a file or a folder that is not there, as opening it would make it."""
+    """Refuse the URL of a file or a folder that is not there, as opening it would make it."""
     for place in places_of(where).values():
         backend, _, path = place.partition(":")
         path = folder_of(place) if backend in ENGINES else path.removeprefix("//")
         is_local = bool(path) and backend in {"sqlite", "files", *ENGINES}
         if is_local and path != MEMORY and not Path(path).exists():
-            raise NotFound(f"there is nothing at {path!r}; give the place of a store that was used before")
+            raise NotFound(f"there is nothing at {path!r}; give the URL of a store that was used before")
 
 
 def indexed_at(truth: object, vectors: str, how: Opening) -> Any:
@@ -157,15 +157,15 @@ def _indexed(where: str, how: Opening) -> Any:
 
 
 def _queried(where: str, allowed: tuple[str, ...]) -> dict[str, str]:
-    """What stands behind the `?` of a place; in a value, `&` and `%` are written %26 and %25."""
+    """The query of a URL; in a value, `&` and `%` are written %26 and %25."""
     found: dict[str, str] = {}
     for pair in filter(None, where.partition("?")[2].split("&")):
         name, _, value = pair.partition("=")
         if name not in allowed or not value or name in found:
             # What is not understood is not repeated: it may be the rest of a password that holds a `&`.
             raise UsageError(
-                f"what stands behind the ? of this place cannot be read: it takes each of {', '.join(allowed)} once, "
-                "with a place as its value, in which & is written %26"
+                f"the query of this URL cannot be read: it takes each of {', '.join(allowed)} once, "
+                "with a URL as its value, in which & is written %26"
             )
         found[name] = unquote(value)
     return found

@@ -1,4 +1,4 @@
-"""What a name opens: the built-in stores, models and embedders, and those that installed packages add.
+"""The registry of stores, models and embedders: the built-in ones, and those that installed packages add.
 
 A package adds one with an entry point in the group `loom.stores` (the scheme of a URL), `loom.models` (a provider) or
 `loom.embedders` (a name). A built-in name cannot be replaced.

@@ -1,4 +1,4 @@
-"""What the blocking forms of Memory, Session and Agent share; their methods are generated from the async ones."""
+"""The base of the blocking forms of Memory, Session and Agent, whose methods are generated."""
 
 from __future__ import annotations
 

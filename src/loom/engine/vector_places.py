@@ -1,4 +1,4 @@
-"""Where vectors are searched: a place becomes an index of Chroma or Qdrant, which connects at its first use."""
+"""Opening the vector index that a URL names: Chroma or Qdrant, connected at the first use."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ ENGINES = {
 
 
 def engine_of(where: str) -> str | None:
-    """The vector engine that a place names; None where it names none."""
+    """The vector engine that a URL names; None where it names none."""
     name = where.partition(":")[0].partition("+")[0]
     return name if name in ENGINES else None
 
 
 def is_server(where: str) -> bool:
-    """Whether a place of a vector engine is a server, and not a folder or this process's memory."""
+    """Whether the URL of a vector engine is a server, and not a folder or this process's memory."""
     return "+" in where.partition(":")[0]
 
 
 def folder_of(where: str) -> str:
-    """The folder of a vector engine that is no server; empty where it lives in this process's memory."""
+    """The folder of a vector engine on this machine; empty where it lives in this process's memory."""
     return where.partition(":")[2].removeprefix(EDGE)
 
 
@@ -82,7 +82,7 @@ def _store_class(name: str) -> Callable[..., VectorIndex]:
 
 
 def server_form(name: str) -> str:
-    """How a server of an engine is written, with everything that is no vector beside it."""
+    """The form of a URL of a server, with the store for everything else in its query."""
     return f"{name}+{ENGINES[name].server}?truth=sqlite:./memory.db"
 
 
@@ -90,7 +90,7 @@ def _address(name: str, url: str) -> tuple[str, dict[str, Any]]:
     """The URL of a server without who asks, and the options that say who asks."""
     parts = urlsplit(url)
     if parts.scheme not in {"http", "https"} or not parts.hostname:
-        raise UsageError(f"this is no address of a {name} server; write {server_form(name)}")
+        raise UsageError(f"this is not the address of a {name} server; write {server_form(name)}")
     if parts.query or parts.fragment:
         raise UsageError(f"the address of a {name} server has a query here; say `truth` beside it, not inside")
     who, _, at = parts.netloc.rpartition("@")

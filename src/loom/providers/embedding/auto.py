@@ -1,4 +1,4 @@
-"""Which embedder to use: the one that was named, else one on this machine. No text leaves it unless that was asked."""
+"""Choosing an embedder: the one that was named, else one on this machine, which sends no text anywhere."""
 
 from __future__ import annotations
 
