@@ -99,6 +99,13 @@ def test_a_memory_that_is_closed_refuses():
         memory.list(user_id="ann")
 
 
+def test_what_is_read_only_after_closing_is_refused():
+    with open_memory_sync("inmemory") as memory:
+        lines = memory.export(user_id="ann")
+    with pytest.raises(UsageError, match="this memory is closed; open another"):
+        next(lines)
+
+
 def test_closing_ends_what_is_half_read():
     memory = open_memory_sync("inmemory", embedder="hash")
     memory.remember(["One.", "Two."], user_id="ann")

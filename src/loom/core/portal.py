@@ -87,6 +87,8 @@ class Portal:
     def _checked(self) -> BlockingPortal:
         if not self.is_of_this_process:
             raise UsageError(f"{self._owner} was opened before this process was forked; open it again here")
+        if not self._thread.is_alive():
+            raise UsageError(f"{self._owner} is closed; open another")
         return self._portal
 
     def close(self) -> None:
