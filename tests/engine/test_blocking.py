@@ -57,7 +57,7 @@ def test_the_opener_takes_what_the_async_one_takes():
     assert list(mine.parameters.values()) == list(theirs.parameters.values())
     assert list(inspect.signature(Memory.open).parameters) == list(theirs.parameters)
     with pytest.raises(TypeError, match="embeder"):
-        open_memory_sync("inmemory", embeder="hash")
+        open_memory_sync("inmemory", embeder="hash")  # pyright: ignore[reportCallIssue]
 
 
 def test_iterators_are_read_item_by_item_and_may_be_left():
