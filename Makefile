@@ -25,7 +25,9 @@ test-llm: $(SETUP)  ## facts, summaries and compaction with a real model: 1.1 GB
 check: $(SETUP)  ## style, types, import direction, declared dependencies, size, words
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
+	@$(BIN)/python -m scripts.generate --check
 	@$(BIN)/pyright --pythonpath $(BIN)/python
+	@$(BIN)/mypy --no-error-summary
 	@$(BIN)/lint-imports
 	@$(BIN)/deptry .
 	@$(BIN)/python -m scripts.house

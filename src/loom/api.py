@@ -58,7 +58,7 @@ class LoomApp:
         """Make an application.
 
         Args:
-            model: who answers, where an agent's configuration names nobody else; see Agent.
+            model: who answers where an agent's configuration names no model; see Agent.
             store: where memories are kept, as open_memory takes it: `inmemory`, `sqlite:PATH`, a URL, a mapping, or a
                 memory, which stays open when the application is closed.
             tools: what every agent may call, beside its own.
@@ -118,7 +118,7 @@ class LoomApp:
 
 
 def _namespace(memory: str | Mapping[str, Any] | Memory | None, agent: str) -> str:
-    """The namespace of an agent: its name, below that of its memory. A `/` in a name is no step down."""
+    """The namespace of an agent: its name, below that of its memory. A `/` in a name is escaped."""
     name = agent.replace("%", "%25").replace("/", "%2F")
     own = memory.namespace if isinstance(memory, Memory) else None
     if isinstance(memory, Mapping):

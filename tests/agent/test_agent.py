@@ -40,7 +40,7 @@ async def test_with_no_key_an_agent_answers_from_memory(monkeypatch: pytest.Monk
         assert first.text.startswith("Noted (no language model is connected")
         second = await agent.run("Where do I live?", user_id="ann")
         assert "user lives in: Lisbon" in second.text
-        assert "facts are drawn by plain rules" in " ".join(second.notes)
+        assert "facts are extracted with rules" in " ".join(second.notes)
 
 
 async def test_the_model_of_the_environment_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:

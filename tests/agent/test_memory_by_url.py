@@ -88,7 +88,7 @@ async def test_a_memory_is_connected_lazily(monkeypatch: pytest.MonkeyPatch) -> 
 
 async def test_facts_are_extracted_by_a_real_model_and_by_rules_with_a_reason_where_there_is_none() -> None:
     offline = Agent("...", memory="inmemory")
-    assert offline.notes == ("facts are drawn by plain rules: offline:memory is no model that could find more",)
+    assert offline.notes == ("facts are extracted with rules: offline:memory is not a language model",)
     named = Agent("...", model="anthropic:claude-sonnet-4-5", memory="inmemory")
     assert named.notes == ()
     assert named.memory

@@ -158,7 +158,7 @@ async def test_facts_and_notes_are_the_same_however_the_memory_is_named(places: 
         assert bool(await agent.memory.facts(user_id="ann")) == (mode != "none")
     told = {
         "none": "no facts are extracted from what is said: facts=None",
-        "auto": "facts are drawn by plain rules: scripted:model is no model that could find more",
+        "auto": "facts are extracted with rules: scripted:model is not a language model",
     }
     assert done.notes == (told.get(mode, told["auto"]),)
     assert len(model.requests) == 1

@@ -216,7 +216,7 @@ def test_a_place_with_a_slip_is_refused_and_not_made(tmp_path, call):
     command = [LOOM, "memory", *call.split(), "--db", "sqlite:./typo.db"]
     done = run_loom(command, cwd=tmp_path)
     assert done.returncode == 2
-    assert done.stderr == "loom: there is nothing at './typo.db'; give the place of a store that was used before\n"
+    assert done.stderr == "loom: there is nothing at './typo.db'; give the URL of a store that was used before\n"
     assert list(tmp_path.iterdir()) == []
 
 

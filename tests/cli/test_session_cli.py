@@ -165,7 +165,7 @@ def test_a_mistake_ends_in_one_line_and_changes_nothing(loom, store, args, messa
     [
         ("sqlite:./nowhere.db", "there is nothing at './nowhere.db'"),
         ("carrier-pigeon:coop", "there is no checkpoint store 'carrier-pigeon:coop'"),
-        ("sqlite:", "sqlite needs a place"),
+        ("sqlite:", "sqlite needs an address"),
     ],
 )
 def test_a_store_that_is_not_there(tmp_path, store, message):

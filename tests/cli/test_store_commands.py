@@ -119,7 +119,7 @@ def test_copy_counts_both_sides(loom, tmp_path):
     anyio.run(add)
     assert "differs" in loom("store", "copy", "sqlite:m.db", "sqlite:copy.db", code=1).stdout
     assert "0 users" in loom("store", "copy", "sqlite:m.db", "sqlite:none.db", "--namespace", "other").stdout
-    assert "same place" in loom("store", "copy", "sqlite:m.db", "sqlite:m.db", code=2).stderr
+    assert "same URL" in loom("store", "copy", "sqlite:m.db", "sqlite:m.db", code=2).stderr
 
 
 HALTING = """

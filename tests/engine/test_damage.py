@@ -105,8 +105,8 @@ async def test_a_record_that_changed_on_the_disk_is_refused_found_and_removed(pa
         found = await store.verify()
         assert (len(found.damaged), found.is_equal) == (1, False)
         assert id in found.damaged[0]
-        mended = await store.verify(repair=True)
-        assert mended.is_repaired
+        repaired = await store.verify(repair=True)
+        assert repaired.is_repaired
         assert (await store.verify()).is_equal
         left = {record.id for record in await store.list(ALICE)}
         assert left == {record.id for record in RECORDS} - {id}
@@ -172,8 +172,8 @@ def test_the_command_says_which_record_is_damaged_and_that_it_was_removed(path):
     found = run(app, ["store", "verify", f"sqlite:{path}"])
     assert found.exit_code == 1
     assert "! record 'e1' is not what was written, of user 'alice'; --repair removes it" in found.stdout
-    mended = run(app, ["store", "verify", f"sqlite:{path}", "--repair"])
-    assert (mended.exit_code, "it was removed" in mended.stdout) == (0, True)
+    repaired = run(app, ["store", "verify", f"sqlite:{path}", "--repair"])
+    assert (repaired.exit_code, "it was removed" in repaired.stdout) == (0, True)
     assert "no difference" in run(app, ["store", "verify", f"sqlite:{path}"]).stdout
 
 

@@ -231,4 +231,4 @@ def test_the_blocking_facade_works_without_a_loop_and_survives_reopening(tmp_pat
         memory.remember("the gate code is 4711", user_id="alice")
     with open_memory_sync(where, embedder="hash") as memory:
         assert "4711" in memory.recall("gate code", user_id="alice").hits[0].item.text
-        assert len(memory.export(user_id="alice")) == 2
+        assert len([*memory.export(user_id="alice")]) == 2

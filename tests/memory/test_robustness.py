@@ -322,10 +322,10 @@ async def test_input_of_the_wrong_kind_is_refused_in_words(memory):
 def test_a_line_with_a_value_of_the_wrong_kind_is_refused(field, value):
     memory = open_memory_sync("inmemory", embedder="hash")
     memory.remember("hello", **ALICE)
-    line = json.loads(memory.export(**ALICE)[1])
+    line = json.loads([*memory.export(**ALICE)][1])
     with pytest.raises(UsageError, match="line 1: this is not a valid episode"):
         memory.import_([json.dumps({**line, field: value})], user_id="bob")
-    assert len(memory.export(user_id="bob")) == 1
+    assert len([*memory.export(user_id="bob")]) == 1
     memory.close()
 
 

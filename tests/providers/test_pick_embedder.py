@@ -1,7 +1,7 @@
 import pytest
 
 from loom.errors import MissingExtra, UsageError
-from loom.providers.embedding.auto import NAMES, local_embedder, pick_embedder
+from loom.providers.embedding.auto import BUILT_IN, local_embedder, pick_embedder
 from loom.providers.embedding.hashing import HashEmbedder
 
 
@@ -44,7 +44,7 @@ def test_an_instance_is_taken_as_it_is():
 
 @pytest.mark.parametrize("bad", ["word2vec", "", 3, object()])
 def test_what_is_no_embedder_is_refused_with_the_names(bad):
-    with pytest.raises(UsageError, match=", ".join(NAMES)):
+    with pytest.raises(UsageError, match=", ".join(BUILT_IN)):
         pick_embedder(bad)
 
 

@@ -34,8 +34,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> dict[str, Closable]:
         made[id] = Closable(answers, name=f"house:{id}", context_window=100_000)
         return made[id]
 
-    known = models._openers()
-    monkeypatch.setattr(models, "_openers", lambda: {**known, "house": open_house})
+    monkeypatch.setitem(models.MODELS.built_in, "house", open_house)
     return made
 
 

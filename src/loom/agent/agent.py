@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, nullcontext
-from functools import partial
-from importlib import import_module
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from loom.agent.result import Result, result_of
 from loom.agent.sessions import Sessions
@@ -17,6 +15,8 @@ from loom.core.forks import renew_lock_after_fork
 from loom.core.message import Message, Usage
 from loom.core.portal import Portal
 from loom.core.record import Erasure, StoreReceipt
+from loom.engine.agents import agent_checkpoints, agent_config, agent_memory
+from loom.engine.models import open_model
 from loom.errors import LoomError, NotFound, UsageError
 from loom.memory.learning import Facts
 from loom.memory.memory import Memory
@@ -35,11 +35,10 @@ from loom.tools.run_context import RunContext
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from loom.agent._blocking import SyncAgent
     from loom.context.context import Context
     from loom.context.prompt import Prompt
     from loom.context.skills import Skill
-
-_T = TypeVar("_T")
 
 
 class Agent:
@@ -96,17 +95,17 @@ class Agent:
             name: what it is called.
             clock: what time it is.
         """
-        self.model: Model = _engine("models").open_model(model)
+        self.model: Model = open_model(model)
         self.name = name
         self._ledger = Ledger()
         self.memory: Memory | None
-        self.memory, notes, self._closes_memory = _engine("agents").agent_memory(
+        self.memory, notes, self._closes_memory = agent_memory(
             memory, self.model, namespace=namespace, facts=facts, clock=clock
         )
         self._closes_model = self.model is not model
-        store, more = _engine("agents").agent_checkpoints(checkpoint, memory)
+        store, more = agent_checkpoints(checkpoint, memory)
         self.notes: tuple[str, ...] = (*notes, *more)
-        session_config, self._opened = _engine("agents").agent_config(
+        session_config, self._opened = agent_config(
             config,
             self.model,
             compaction=compaction,
@@ -212,17 +211,40 @@ class Agent:
             pending = session.resume(**options) if text is None else session.send(text, **options)
             return await self._finish(session, pending)
 
-    def run_sync(self, text: str | Message, **options: Any) -> Result:
+    def run_sync(
+        self, text: str | Message, *, user_id: str = "default", session_id: str | None = None, **asked: Unpack[Asked]
+    ) -> Result:
         """run() for programs without an event loop, from any thread; works where a loop is running, too.
 
         Raises:
             UsageError: the process was forked after the agent ran in it; make another agent there.
         """
-        return self._blocking(partial(self.run, text, **options))
+        return self.blocking.run(text, user_id=user_id, session_id=session_id, **asked)
 
-    def resume_sync(self, text: str | Message | None = None, **options: Any) -> Result:
+    def resume_sync(
+        self,
+        text: str | Message | None = None,
+        *,
+        session_id: str,
+        user_id: str = "default",
+        at: int | str | None = None,
+        **asked: Unpack[Asked],
+    ) -> Result:
         """resume() for programs without an event loop; see run_sync()."""
-        return self._blocking(partial(self.resume, text, **options))
+        return self.blocking.resume(text, session_id=session_id, user_id=user_id, at=at, **asked)
+
+    @property
+    def blocking(self) -> SyncAgent:
+        """This agent for programs without an event loop: `agent.blocking.stream(...)`, `.session(...)` and the rest."""
+        from loom.agent._blocking import SyncAgent  # noqa: PLC0415  (which imports this module)
+
+        return SyncAgent(self)
+
+    def _shared_portal(self) -> Portal:
+        """The loop of all blocking calls of this agent, which close() ends."""
+        with self._portal_lock:
+            self._portal = self._portal or Portal("this agent")
+            return self._portal
 
     def as_tool(self, *, name: str | None = None, description: str | None = None, max_depth: int = 3) -> Tool:
         """This agent as a tool of another one: it gets a task in words, and answers.
@@ -310,6 +332,9 @@ class Agent:
             finally:
                 portal.close()
 
+    def __repr__(self) -> str:
+        return f"Agent(name={self.name!r}, model={self.model.name!r}, memory={self.memory!r})"
+
     def __enter__(self) -> Self:
         return self
 
@@ -327,11 +352,6 @@ class Agent:
             reply = await pending
             notes, learned = await self._learn(session)
         return result_of(session, reply, notes=(*self.notes, *notes), learned=learned)
-
-    def _blocking(self, call: Callable[[], Awaitable[_T]]) -> _T:
-        with self._portal_lock:
-            portal = self._portal = self._portal or Portal("this agent")
-        return portal.call(call)
 
     async def _learn(self, session: Session) -> tuple[tuple[str, ...], tuple[Event, ...]]:
         """Extract facts from this turn with rules, so that the next turn knows them; no model is asked.
@@ -374,11 +394,6 @@ def _memory_tools(memory: Memory | None) -> tuple[Tool, ...]:
     if memory is None:
         raise UsageError("memory_tools=True needs a memory; give memory='sqlite:./bot.db', say")
     return memory_tools(memory)
-
-
-def _engine(module: str) -> Any:
-    """The composition root stands above the agent; it is reached by name, when an agent is made."""
-    return import_module(f"loom.engine.{module}")
 
 
 __all__ = ["Agent", "Result", "RunContext"]

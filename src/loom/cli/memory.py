@@ -288,7 +288,7 @@ def export_(
 ) -> None:
     """Write all records of a user as JSON lines."""
     with _opened(db) as memory:
-        lines = memory.export(user_id=user)
+        lines = [*memory.export(user_id=user)]
     if to is None:
         echo_json("\n".join(lines))
     else:

@@ -1,10 +1,14 @@
-"""Lazy re-exports: a module whose names live elsewhere and are loaded on first use."""
+"""Doors, whose names live in other modules and load at first use; and ports, which the composition root fills."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import Any
+from typing import Any, Generic, TypeVar
+
+from loom.errors import UsageError
+
+_T = TypeVar("_T")
 
 
 def door(module: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
@@ -16,3 +20,22 @@ def door(module: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], C
         return getattr(import_module(homes[name]), name)
 
     return load, lambda: sorted(homes)
+
+
+class Port(Generic[_T]):
+    """Something that a layer needs from the composition root, which imports that layer and not the other way round."""
+
+    def __init__(self, what: str) -> None:
+        """Make an empty port; `what` is what errors call it."""
+        self._what = what
+        self._value: _T | None = None
+
+    def fill(self, value: _T) -> None:
+        """Give what is needed; `loom.engine.models` does."""
+        self._value = value
+
+    def get(self) -> _T:
+        """What was given."""
+        if self._value is None:
+            raise UsageError(f"{self._what} is missing; import the class from `loom`, or import loom.engine.models")
+        return self._value

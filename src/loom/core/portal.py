@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable
+import sys
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Generator
 from concurrent.futures import Future
+from contextlib import AbstractAsyncContextManager, contextmanager
 from threading import Thread
-from typing import TypeVar
+from typing import Generic, TypeVar, cast
 
-from anyio import run
+from anyio import Event, run
 from anyio.from_thread import BlockingPortal
 
 from loom.errors import UsageError
@@ -27,6 +29,8 @@ class Portal:
         """Start the loop; `owner` is what errors call it."""
         started: Future[BlockingPortal] = Future()
         self._owner, self._pid = owner, os.getpid()
+        self._streams: set[Future[None]] = set()
+        self._blocks = 0
         self._thread = Thread(target=_run, args=(started,), name="loom portal", daemon=True)
         self._thread.start()
         self._portal = started.result()
@@ -42,15 +46,103 @@ class Portal:
         Raises:
             UsageError: the process was forked after the portal was opened.
         """
+        return self._checked().call(function)
+
+    @contextmanager
+    def enter(self, make: Callable[[], AbstractAsyncContextManager[_T]]) -> Generator[_T]:
+        """An async context manager for a `with` block; it is entered and left in one task there."""
+        with self._checked().wrap_async_context_manager(make()) as value:
+            self._blocks += 1
+            try:
+                yield value
+            finally:
+                self._blocks -= 1
+
+    def iterate(self, make: Callable[[], AsyncIterable[_T]]) -> Generator[_T]:
+        """The items of an async iterable, each made when it is asked for. Leaving the loop early closes the iterable.
+
+        One task makes all items, as cancel scopes and context variables belong to a task. It waits between items, so
+        that an iterable which is left is closed where it stands, and only one that is at work is cancelled.
+        """
+        portal = self._checked()
+        stream: _Stream[_T] = portal.call(_Stream[_T], make)
+        task = portal.start_task_soon(stream.run)
+        self._streams.add(task)
+        try:
+            while items := portal.call(stream.next):
+                yield items.pop()
+        except GeneratorExit:
+            if sys.is_finalizing():  # the thread of the loop does not run any more
+                return
+        except BaseException:
+            task.cancel()
+            raise
+        finally:
+            self._streams.discard(task)
+            if self._thread.is_alive() and not sys.is_finalizing():
+                portal.call(stream.leave)
+        if not task.cancelled():
+            task.result()
+
+    def _checked(self) -> BlockingPortal:
         if not self.is_of_this_process:
             raise UsageError(f"{self._owner} was opened before this process was forked; open it again here")
-        return self._portal.call(function)
+        if not self._thread.is_alive():
+            raise UsageError(f"{self._owner} is closed; open another")
+        return self._portal
 
     def close(self) -> None:
         """End the loop. Closing twice is allowed."""
         if self.is_of_this_process and self._thread.is_alive():
-            self._portal.call(self._portal.stop)
+            for task in self._streams.copy():
+                task.cancel()
+            self._portal.call(self._portal.stop, bool(self._blocks))
             self._thread.join()
+
+
+class _Stream(Generic[_T]):
+    """Makes the items of an async iterable in one task, and hands them to others on the same loop."""
+
+    def __init__(self, make: Callable[[], AsyncIterable[_T]]) -> None:
+        self._make = make
+        self._made: list[_T] = []
+        self._is_left = self._is_over = False
+        self._wanted, self._answered = Event(), Event()
+
+    async def run(self) -> None:
+        """Make an item each time one is wanted, and close the iterable in the end."""
+        items: AsyncIterator[_T] | None = None
+        try:
+            items = aiter(self._make())
+            while await self._is_wanted():
+                self._made.append(await anext(items))
+                self._answered.set()
+        except StopAsyncIteration:
+            pass
+        finally:
+            self._is_over = True
+            self._answered.set()
+            if isinstance(items, AsyncGenerator):
+                await cast("AsyncGenerator[_T]", items).aclose()
+
+    async def next(self) -> list[_T]:
+        """The next item; empty where there are no more, or making one failed."""
+        if not self._is_over:
+            self._answered = Event()
+            self._wanted.set()
+            await self._answered.wait()
+        made, self._made = self._made, []
+        return made
+
+    def leave(self) -> None:
+        """No more items are wanted."""
+        self._is_left = True
+        self._wanted.set()
+
+    async def _is_wanted(self) -> bool:
+        await self._wanted.wait()
+        self._wanted = Event()
+        return not self._is_left
 
 
 def _run(started: Future[BlockingPortal]) -> None:

@@ -1,4 +1,4 @@
-"""What an agent is given beside its model: a memory that learns with it, and a place for its sessions.
+"""The parts of an agent beside its model: its memory, and the store of its sessions.
 
 Who opens closes: what was given as an object stays open when the agent is closed.
 """
@@ -14,20 +14,19 @@ from loom.engine.checkpoints import open_checkpoints
 from loom.engine.models import open_model
 from loom.engine.open import facts_mode, open_memory, place_of
 from loom.engine.place_names import written_out
-from loom.engine.places import ENGINES, sessions_place
+from loom.engine.places import ENGINES, STORES, sessions_place
 from loom.errors import UsageError
 from loom.memory.extract.llm import LlmExtractor
 from loom.memory.learning import Facts
 from loom.memory.memory import Memory
 from loom.protocols.checkpoint_store import CheckpointStore
 from loom.protocols.key_values import KeyValues
-from loom.protocols.model import Model, OneAtATime
+from loom.protocols.model import Model, OneAtATime, SaysIfItReads
 from loom.providers.models.offline import OfflineModel
 from loom.session.compaction.config import CompactionConfig
 from loom.session.config import SessionConfig
 from loom.stores.sqlite.checkpoints import SqliteCheckpointStore
 from loom.telemetry.bill import Ledger, metered
-from loom.testing.scripted import ScriptedModel
 
 
 class AgentMemory(NamedTuple):
@@ -35,9 +34,9 @@ class AgentMemory(NamedTuple):
 
     memory: Memory | None
     notes: tuple[str, ...] = ()
-    """What a person should know about it."""
+    """Remarks about it for the user."""
     is_mine: bool = False
-    """Whether the agent closes it: what was given as an object belongs to whoever opened it."""
+    """Whether the agent closes it; one that was given as an object belongs to the caller."""
 
 
 def agent_memory(
@@ -55,7 +54,7 @@ def agent_memory(
         return AgentMemory(None)
     is_given = isinstance(where, Memory)
     opened = where if isinstance(where, Memory) else open_memory(where, clock=clock)
-    real = not isinstance(model, OfflineModel | ScriptedModel)
+    real = _is_language_model(model)
     mode = facts_mode(facts, None)
     if mode == "auto":
         mode = opened.facts_mode
@@ -73,18 +72,23 @@ def agent_memory(
     return AgentMemory(view, notes, is_mine=True)
 
 
+def _is_language_model(model: Model) -> bool:
+    """Whether it can find facts in text; a model that cannot says so."""
+    return not isinstance(model, SaysIfItReads) or model.reads_text
+
+
 def _notes(mode: Facts, model: Model) -> tuple[str, ...]:
     if mode is None:
         return ("no facts are extracted from what is said: facts=None",)
-    if mode == "rules" and isinstance(model, OfflineModel | ScriptedModel):
-        return (f"facts are drawn by plain rules: {model.name} is no model that could find more",)
+    if mode == "rules" and not _is_language_model(model):
+        return (f"facts are extracted with rules: {model.name} is not a language model",)
     return ()
 
 
 def agent_checkpoints(
     where: str | CheckpointStore | KeyValues | None, memory: str | Mapping[str, Any] | Memory | None
 ) -> tuple[CheckpointStore, tuple[str, ...]]:
-    """Where an agent saves its sessions, and what to say of it: as told, else with the truth of its memory."""
+    """Where an agent saves its sessions, with notes: as given, else with the primary store of its memory."""
     if where is not None:
         return open_checkpoints(where), ()
     place = memory.place if isinstance(memory, Memory) else place_of(memory)
@@ -94,11 +98,13 @@ def agent_checkpoints(
     place = written_out(place)
     beside = sessions_place(place)
     if beside is None or beside.endswith(":"):
-        return open_checkpoints("inmemory"), ()
+        scheme = place.partition(":")[0]
+        note = f"conversations are kept in this process only: {scheme} does not save them; give checkpoint="
+        return open_checkpoints("inmemory"), (note,) if scheme in STORES.added else ()
     backend, _, path = beside.partition(":")
     if backend != "sqlite":
         return open_checkpoints(beside), ()
-    # The folder of a vector engine is made at its first use, whoever comes first.
+    # The folder of a vector engine is made at its first use, by the memory or by the sessions.
     in_folder = place.partition(":")[0] in ENGINES
     return SqliteCheckpointStore(path.removeprefix("//"), small_pages=False, make_folder=in_folder), ()
 
@@ -112,7 +118,7 @@ def agent_config(
     tool_output_limit: int | None,
     ledger: Ledger,
 ) -> tuple[SessionConfig, tuple[Model, ...]]:
-    """How an agent's sessions behave: as told, with what was said beside it. A model for summaries is on the ledger.
+    """The configuration of an agent's sessions, with what was given beside it. A summary model is on the ledger.
 
     Returns the models that were opened by name, too: the agent closes them.
     """

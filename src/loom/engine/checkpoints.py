@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from importlib import import_module
+from collections.abc import Callable
 
 from loom.engine.place_names import written_out
 from loom.errors import UsageError
@@ -10,13 +10,6 @@ from loom.protocols.checkpoint_store import CheckpointStore
 from loom.protocols.key_values import KeyValues
 
 _FORMS = "inmemory, files:FOLDER, sqlite:PATH, postgres://USER@HOST/DATABASE or redis://HOST:6379/0"
-_FILES = {
-    "files": ("loom.stores.files", "FileCheckpointStore"),
-    "sqlite": ("loom.stores.sqlite.checkpoints", "SqliteCheckpointStore"),
-}
-_POSTGRES = ("loom.stores.postgres.checkpoints", "PostgresCheckpointStore")
-_REDIS = ("loom.stores.redis.checkpoints", "RedisCheckpointStore")
-_SERVERS = {"postgres": _POSTGRES, "postgresql": _POSTGRES, "redis": _REDIS, "rediss": _REDIS, "unix": _REDIS}
 
 
 def open_checkpoints(where: str | CheckpointStore | KeyValues = "inmemory") -> CheckpointStore:
@@ -37,15 +30,51 @@ def open_checkpoints(where: str | CheckpointStore | KeyValues = "inmemory") -> C
     backend, _, path = where.partition(":")
     path = path.removeprefix("//")
     if backend == "inmemory" and not path:
-        return _made("loom.stores.inmemory.checkpoints", "MemoryCheckpointStore")
-    if backend not in _FILES and backend not in _SERVERS:
+        return _inmemory()
+    opens = _OPENERS.get(backend)
+    if opens is None:
         raise UsageError(f"there is no checkpoint store {where!r}; write {_FORMS}")
     if not path:
-        raise UsageError(f"{backend} needs a place; write {_FORMS}")
-    return _made(*_SERVERS[backend], where) if backend in _SERVERS else _made(*_FILES[backend], path)
+        raise UsageError(f"{backend} needs an address; write {_FORMS}")
+    return opens(path if backend in {"files", "sqlite"} else where)
 
 
-def _made(module: str, name: str, *place: str) -> CheckpointStore:
-    """The store, from a module that is imported only now: nobody pays for those that were not asked for."""
-    made: CheckpointStore = getattr(import_module(module), name)(*place)
-    return made
+# Each store is imported when it is first opened: the drivers of the others may not be installed.
+
+
+def _inmemory() -> CheckpointStore:
+    from loom.stores.inmemory.checkpoints import MemoryCheckpointStore  # noqa: PLC0415
+
+    return MemoryCheckpointStore()
+
+
+def _files(path: str) -> CheckpointStore:
+    from loom.stores.files import FileCheckpointStore  # noqa: PLC0415
+
+    return FileCheckpointStore(path)
+
+
+def _sqlite(path: str) -> CheckpointStore:
+    from loom.stores.sqlite.checkpoints import SqliteCheckpointStore  # noqa: PLC0415
+
+    return SqliteCheckpointStore(path)
+
+
+def _postgres(url: str) -> CheckpointStore:
+    from loom.stores.postgres.checkpoints import PostgresCheckpointStore  # noqa: PLC0415
+
+    return PostgresCheckpointStore(url)
+
+
+def _redis(url: str) -> CheckpointStore:
+    from loom.stores.redis.checkpoints import RedisCheckpointStore  # noqa: PLC0415
+
+    return RedisCheckpointStore(url)
+
+
+_OPENERS: dict[str, Callable[[str], CheckpointStore]] = {
+    "files": _files,
+    "sqlite": _sqlite,
+    **dict.fromkeys(("postgres", "postgresql"), _postgres),
+    **dict.fromkeys(("redis", "rediss", "unix"), _redis),
+}

@@ -1,4 +1,4 @@
-"""Copying everything of everybody from one store to another, and showing that it arrived.
+"""Copying all users from one store to another, and checking that everything arrived.
 
 Both sides are counted afterwards, kind by kind, with a digest that depends on what is there and not on its order.
 """
@@ -43,7 +43,7 @@ class Sessions(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """How many there are of a kind, and a digest of all of them in any order."""
+    """The number of items of a kind, and a digest of all of them in any order."""
 
     count: int
     digest: str
@@ -67,7 +67,7 @@ class Compared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copied:
-    """What a copy did: how many records and checkpoints it wrote, and what both sides have now."""
+    """The result of a copy: how many records and checkpoints it wrote, and what both sides have now."""
 
     users: int
     written: int
@@ -90,7 +90,7 @@ async def copy_store(
 ) -> Copied:
     """Copy everything of everybody, or of one namespace; run again, it goes on where it was broken off.
 
-    Nobody should write to either side meanwhile. What the target has under an id of the source is replaced where it
+    Neither side should be written to meanwhile. What the target has under an id of the source is replaced where it
     differs; what else it has stays, and shows as a difference. `sessions` are the two stores of checkpoints.
     """
     with_vectors, notes = await _vectors(source, target)
@@ -125,7 +125,7 @@ async def copy_store(
 
 
 async def all_users(store: ListsUsers, namespace: str | None) -> AsyncGenerator[Scope]:
-    """Everybody of whom something is stored; the outbox of an index is nobody."""
+    """Every user with records; the outbox of an index is not a user."""
     after: Scope | None = None
     while page := await store.users(after=after, limit=_USERS):
         for user in page:

@@ -1,4 +1,4 @@
-"""Copying from one place to another: the memory there, and the sessions that lie beside it."""
+"""Copying from one URL to another: the memory there, and the sessions beside it."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ async def copy_places(
     namespace: str | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Copied:
-    """Copy everything at one place to another; see copy_store."""
+    """Copy everything at one URL to another; see copy_store."""
     if source == target:
-        raise UsageError("the source and the target are the same place; give two")
+        raise UsageError("the source and the target are the same URL; give two")
     check_is_there(source)
     async with AsyncExitStack() as stack:
         stores = [store_at(source, Opening(makes=False)), store_at(target, Opening())]

@@ -22,12 +22,12 @@ from loom.stores.index_check import NEAR, is_same
 
 PAGE = 200
 Progress: TypeAlias = Callable[[int], None]
-"""Told how many records were dealt with since the last time."""
+"""Called with the number of records that were copied since the last call."""
 
 
 @dataclass(slots=True)
 class _Change:
-    """What one page writes. What is in the way is deleted before, with all that finds it."""
+    """The writes of one page. Records in the way are deleted before, with their keys and vectors."""
 
     put: list[Record] = field(default_factory=list[Record])
     delete: list[str] = field(default_factory=list[str])
@@ -95,7 +95,7 @@ async def _copy_pages(
 
 
 def _silent(_: int) -> None:
-    """Nobody is told."""
+    """No progress is reported."""
 
 
 async def _planned(
@@ -123,13 +123,13 @@ async def _planned(
 
 
 def _is_in_the_way(record: Record, old: Record, given: FoundBy, held: FoundBy) -> bool:
-    """Whether writing over what is there does not do: a block with other versions, a vector that should not be."""
+    """Whether the old record must be deleted first: a block with other versions, a vector that should not be there."""
     is_other_block = isinstance(record, WorkingBlock) and old != record
     return is_other_block or (held.vector is not None and given.vector is None)
 
 
 def _leading_to(record: Record) -> list[Record]:
-    """What is written to have this record: a store takes no version of a block but the next, and so all up to it."""
+    """The records to write for this one: of a block all versions up to it, as a store takes only the next one."""
     if not isinstance(record, WorkingBlock):
         return [record]
     return [replace(record, version=version) for version in range(1, record.version + 1)]

@@ -1,4 +1,4 @@
-"""What holds here: the installation, and for each part of a store whether it answers and what it guarantees."""
+"""Diagnosis: the installation, and for each part of a store whether it answers and what it guarantees."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Examined:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Installed:
-    """What this Python has of Loom."""
+    """The installation of Loom in this Python."""
 
     python: str
     loom: str
@@ -75,7 +75,7 @@ async def examine(where: str) -> tuple[Examined, ...]:
 
 
 async def _examined(part: str, store: MemoryStore) -> list[Examined]:
-    if isinstance(store, HasParts) and not isinstance(store, IndexedStore):  # which speaks for its truth as well
+    if isinstance(store, HasParts) and not isinstance(store, IndexedStore):  # it describes its primary store as well
         return [one for name, below in store.parts.items() for one in await _examined(name, below)]
     try:
         labels = {**await labels_of(store), **await _jobs_in(store)}
@@ -86,7 +86,7 @@ async def _examined(part: str, store: MemoryStore) -> list[Examined]:
 
 
 async def labels_of(store: object) -> dict[str, str]:
-    """What a store says of itself; one that says nothing is at least reached."""
+    """A store's description of itself; one that has none is at least reached."""
     if isinstance(store, Describes):
         return await store.describe()
     if isinstance(store, ListsUsers):
@@ -95,7 +95,7 @@ async def labels_of(store: object) -> dict[str, str]:
 
 
 async def _jobs_in(store: object) -> dict[str, str]:
-    """What waits in a store, and what was given up and why, as far as its first users go."""
+    """The jobs that wait in a store, and those that were given up, of its first users."""
     if not isinstance(store, WholeStore):
         return {}
     users = await store.users(limit=_USERS)
@@ -126,7 +126,7 @@ def installed() -> Installed:
 
 
 def _failure_of(model: str) -> str | None:
-    """Why an agent could not be made with a model; nobody is called, so a key is not tried."""
+    """Why an agent could not be made with a model; no provider is called, so a key is not tried."""
     try:
         open_model(model)
     except LoomError as error:

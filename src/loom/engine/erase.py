@@ -1,4 +1,4 @@
-"""Erasing a person from a place: the memory there and the conversations beside it, with one receipt."""
+"""Erasing a user at a URL: the memory there and the sessions beside it, with one receipt."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from loom.engine.places import check_is_there, sessions_place
 
 
 async def erase_user(url: str, user_id: str, *, namespace: str = "default", sessions: str | None = None) -> Erasure:
-    """Remove everything of a person at a place: what is remembered, and the conversations that are saved with it.
+    """Remove everything of a user at a URL: what is remembered, and the sessions that are saved with it.
 
     `sessions` is where conversations are, if not beside the memory.
     """

@@ -1,4 +1,4 @@
-"""Making what stores need before their first use: schemas and roles in a database, files, folders."""
+"""Preparing stores for their first use: schemas and roles in a database, files, folders."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _POSTGRES = ("postgres", "postgresql")
 
 
 class Made(NamedTuple):
-    """What was done for one part of a store, in words."""
+    """The work done for one part of a store, in words."""
 
     part: str
     done: str
@@ -35,10 +35,10 @@ async def _made(part: str, place: str, roles: dict[str, Any]) -> str:
     store = store_at(place, Opening())
     try:
         await store.users(limit=1)  # a file is made, and a server is looked at, at the first use
-        told = await labels_of(store)
+        labels = await labels_of(store)
     finally:
         await store.aclose()
-    return "; ".join(["ready", *(told[label] for label in ("server", "durability", "index") if label in told)])
+    return "; ".join(["ready", *(labels[label] for label in ("server", "durability", "index") if label in labels)])
 
 
 async def _schema(place: str, roles: dict[str, Any]) -> str:
@@ -47,17 +47,17 @@ async def _schema(place: str, roles: dict[str, Any]) -> str:
 
     given = {name: value for name, value in roles.items() if value is not None}
     made = await init_schema(place, **given)
-    told = "".join(f"; {note}" for note in made.notes)
+    notes = "".join(f"; {note}" for note in made.notes)
     schema, app, owner = (
         given.get(name, usual)
         for name, usual in (("schema", SCHEMA), ("app_role", APP_ROLE), ("owner_role", OWNER_ROLE))
     )
     at = urlsplit(place)
     if made.one_role:
-        return f"schema {schema!r} is at version {VERSION} and belongs to the role of this URL: connect as that{told}"
+        return f"schema {schema!r} is at version {VERSION} and belongs to the role of this URL: connect as that{notes}"
     return (
-        f"schema {schema!r} is at version {VERSION} and belongs to {owner!r}, which nobody connects as; open the store "
-        f"as {app!r}: postgresql://{app}@{at.netloc.rpartition('@')[2]}{at.path}{told}"
+        f"schema {schema!r} is at version {VERSION} and belongs to {owner!r}, which is not for connecting; open "
+        f"the store as {app!r}: postgresql://{app}@{at.netloc.rpartition('@')[2]}{at.path}{notes}"
     )
 
 

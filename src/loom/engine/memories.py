@@ -1,4 +1,4 @@
-"""Memories by the name of what keeps them: each is a Memory, and the same as open_memory() with its URL."""
+"""Memory classes by backend: each is a Memory, and the same as open_memory() with its URL."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 
 from loom.core.record import Layer
 from loom.engine.open import memory_parts
-from loom.engine.places import BACKENDS
+from loom.engine.places import STORES
 from loom.errors import MissingExtra, UsageError
 from loom.memory.memory import Memory
 from loom.protocols.memory_store import MemoryStore
@@ -95,7 +95,7 @@ class _VectorMemory(Memory):
         A store is written like any other: `postgres://...`. Anything else is the path of a SQLite file.
         """
         beside = fspath(truth)
-        is_place = beside.partition(":")[0] in {*BACKENDS, "postgresql", "rediss", "unix"}
+        is_place = beside.partition(":")[0] in STORES
         place = {"backend": cls._ENGINE, "url": url, "truth": beside if is_place else f"sqlite:{beside}"}
         return cls(place, **options)
 
@@ -152,7 +152,7 @@ class CompositeMemory(Memory):
 
 def _check_scheme(url: str, schemes: tuple[str, ...], form: str) -> None:
     if url.partition(":")[0].lower() not in schemes:
-        # What stands behind the scheme may hold a password.
+        # What follows the scheme may hold a password.
         raise UsageError(f"a URL that starts with {url.partition(':')[0]!r} is of another store; write {form}")
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from loom.core.clock import Clock
 from loom.engine.places import PLACE_OPTIONS, Opening, place_in, store_at
+from loom.engine.registry import Registry
 from loom.errors import UsageError
 from loom.memory.config import MemoryConfig
 from loom.memory.extract.rules import RuleExtractor
@@ -16,8 +17,10 @@ from loom.memory.metabolism import Store
 from loom.protocols.embedder import Embedder
 from loom.protocols.extractor import Extractor
 from loom.protocols.reranker import Reranker
-from loom.providers.embedding.auto import local_embedder, pick_embedder
+from loom.providers.embedding.auto import BUILT_IN, OpensEmbedder, local_embedder, pick_embedder
 from loom.stores.sqlite.connection import Durability
+
+EMBEDDERS: Registry[OpensEmbedder] = Registry("loom.embedders", BUILT_IN)
 
 _OPTIONS = ("namespace", "embedder", "facts", "with_facts", "config", "durability")
 _DEFAULTS: dict[str, Any] = {
@@ -55,15 +58,16 @@ def open_memory(
             Of a memory that is open, another namespace, configuration or way to find facts gives a view: it shares
             the store, and closing it leaves the store open.
         namespace: keeps applications on one store apart; `default` if not given.
-        embedder: a name (`wordllama`, `minilm`, `openai`, `hash`) or an embedder. If not given: one on this machine,
-            which is the one that the store was made with if that is installed. Nothing else sends texts anywhere.
+        embedder: a name (`wordllama`, `minilm`, `openai`, `hash`, or one that an installed package adds) or an
+            embedder. If not given: one on this machine, which is the one that the store was made with if that is
+            installed. Nothing else sends texts anywhere.
         facts: how facts are found in what is remembered: `rules` by plain rules, when jobs are done; `model` by these
             and by a model in the background; None not at all. `auto` is `model` where an agent with a model uses the
             memory or an `extractor` is given, else `rules`.
         with_facts: False is `facts=None`.
         extractor: who finds facts in the background, such as LlmExtractor(model); see `facts`.
         config: the four layers.
-        reranker: who looks at the best hits once more; nobody if not given.
+        reranker: orders the best hits once more; none if not given.
         clock: what time it is.
         durability: of SQLite: `full` survives a power cut, `fast` may lose the last writes to one.
     """
@@ -100,7 +104,7 @@ def memory_parts(
 
 
 def facts_mode(facts: Facts, extractor: Extractor | None, *, with_facts: bool = True) -> Facts:
-    """How facts are found, given all that was said about it; refuses what contradicts itself."""
+    """The way to find facts, given all options for it; options that contradict each other are refused."""
     if facts not in FACTS:
         raise UsageError(f"facts={facts!r} is not known; use 'model', 'rules', None or 'auto'")
     if not with_facts:
@@ -115,7 +119,7 @@ def facts_mode(facts: Facts, extractor: Extractor | None, *, with_facts: bool = 
 
 
 def place_of(where: object) -> str | None:
-    """The URL of a place, or of its truth; None of a store that is open, of which nothing is known."""
+    """The URL of a store, or of its primary store; None for a store that is open."""
     if isinstance(where, Mapping):
         given: Mapping[str, Any] = where  # pyright: ignore[reportUnknownVariableType]
         where = given.get("truth") or (place_in(given) if given.get("url") else None)
@@ -137,7 +141,7 @@ def _parts(
     clock: Clock | None,
 ) -> dict[str, Any]:
     mode = facts_mode(facts, extractor, with_facts=with_facts)
-    chosen, why = pick_embedder(embedder)
+    chosen, why = pick_embedder(embedder, EMBEDDERS)
     by_rules = isinstance(extractor, RuleExtractor)
     rules = extractor if by_rules else RuleExtractor()
     return {

@@ -1,17 +1,17 @@
-"""How places may be written: capitals in the scheme, `~` for the home folder, and what a slip was meant to be."""
+"""How URLs may be written: capitals in the scheme, `~` for the home folder, and hints for mistyped ones."""
 
 from __future__ import annotations
 
 import os
 
 _LOCAL = ("sqlite", "files", "chroma", "qdrant")
-"""What stands behind these schemes is a path."""
+"""Schemes with a path behind them."""
 _BEFORE_PATH = ("//", "edge:")
 _FILE_ENDS = (".db", ".sqlite", ".sqlite3")
 
 
 def written_out(where: str) -> str:
-    """A place as the rest of Loom reads it: with a small scheme, and the home folder in place of `~`."""
+    """A URL in its plain form: with a small scheme, and the home folder in place of `~`."""
     scheme, colon, rest = where.partition(":")
     scheme = scheme.lower() if colon else scheme
     if scheme in _LOCAL:
@@ -22,8 +22,8 @@ def written_out(where: str) -> str:
 
 
 def meant_by(where: str) -> str:
-    """What to write in place of a path that stands alone, to be put behind an error; empty where it is none."""
+    """A hint for the end of an error: the URL of a path that was given alone; empty where it is not a path."""
     is_rooted = where.startswith(("~", ".", "/"))
     if ":" in where or not (is_rooted or "/" in where or where.endswith(_FILE_ENDS)):
-        return ""  # what stands behind a colon may hold a password
+        return ""  # a password may follow a colon
     return f"; for a file write sqlite:{where if is_rooted else './' + where}"

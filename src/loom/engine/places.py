@@ -1,20 +1,20 @@
-"""Which store a place names: a URL or a mapping becomes stores, which connect at their first use.
+"""Opening the store that a URL or a mapping names; it connects at its first use.
 
-A place is one store (`sqlite:PATH`, `postgres://...`), a store with a vector engine beside it (`qdrant:FOLDER`,
+A URL names one store (`sqlite:PATH`, `postgres://...`), a store with a vector engine beside it (`qdrant:FOLDER`,
 `chroma+http://HOST:8000?truth=...`), or several stores put together (`composite:?truth=...&vectors=...&l2=...`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from importlib import import_module
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import unquote
 
 from loom.core.clock import Clock
 from loom.core.record import Layer
 from loom.engine.place_names import meant_by, written_out
+from loom.engine.registry import Registry
 from loom.engine.vector_places import ENGINES, engine_of, folder_of, index_at, is_server, server_form
 from loom.errors import NotFound, UsageError
 from loom.memory.composite import composed
@@ -25,31 +25,29 @@ from loom.stores.sqlite.connection import Durability
 
 BACKENDS = ("inmemory", "sqlite", "postgres", "redis", "chroma", "qdrant", "composite")
 PLACE_OPTIONS = ("backend", "path", "url", "truth", "vectors", "layers", "durable", "ttl")
-"""What a mapping says of where a memory is; see open_memory."""
+"""The options of a mapping that name a store; see open_memory."""
 TRUTH = "memory.db"
-"""The file beside the vectors in a folder of a vector engine: everything that is no vector, and the vectors too."""
+"""The file beside the vectors in a folder of a vector engine: all records, and the vectors too."""
 MEMORY = ":memory:"
 """SQLite's name for a file that is none."""
 COMPOSITE_FORM = "composite:?truth=postgres://...&vectors=qdrant+http://...&l2=redis://..."
 
-_SERVERS = {
-    "postgres": ("postgres", "PostgresStore"),
-    "postgresql": ("postgres", "PostgresStore"),
-    "redis": ("redis", "RedisStore"),
-    "rediss": ("redis", "RedisStore"),
-    "unix": ("redis", "RedisStore"),
-}
-"""Which class of `loom.stores` a URL with this scheme names; its driver is an extra, so it is loaded when asked for."""
+_POSTGRES = ("postgres", "postgresql")
+_REDIS = ("redis", "rediss", "unix")
 _LAYERS = {layer.label.lower(): layer for layer in Layer}
 
 
 class Opening(NamedTuple):
-    """How stores are opened."""
+    """The options for opening a store."""
 
     clock: Clock | None = None
     durability: Durability = "full"
     makes: bool = True
-    """Whether a server gets what a store needs there, such as a schema; False for those who only look."""
+    """Whether the store may create what it needs on a server, such as a schema; False for reading only."""
+
+
+OpensStore: TypeAlias = Callable[[str, Opening], MemoryStore]
+"""Makes the store that a URL of its scheme names; it connects at its first use."""
 
 
 def store_at(where: object, how: Opening) -> Any:
@@ -61,28 +59,23 @@ def store_at(where: object, how: Opening) -> Any:
     if not isinstance(where, str):
         raise UsageError(f"{where!r} names no memory; give a URL, a mapping, a store or a memory")
     where = written_out(where)
-    backend, _, rest = where.partition(":")
-    if backend == "inmemory" and not rest:
-        return InMemoryStore(clock=how.clock)
-    if backend == "sqlite":
-        return _sqlite(rest, how)
-    if backend in _SERVERS:
-        module, name = _SERVERS[backend]
-        more = {} if how.makes or module != "postgres" else {"make_schema": False}
-        return getattr(import_module(f"loom.stores.{module}"), name)(where, clock=how.clock, **more)
-    if engine_of(where) is not None:
-        return _indexed(where, how)
-    if backend == "composite":
-        given = _queried(where, ("truth", "vectors", *_LAYERS))
-        return _composite(given.pop("truth", None), given.pop("vectors", None), given, how)
+    opens = STORES.get(engine_of(where) or where.partition(":")[0])
+    if opens is None:
+        raise _unknown(where)
+    return opens(where, how)
+
+
+def _unknown(where: str) -> UsageError:
     if where == MEMORY:
-        raise UsageError(f"{where!r} names no memory; write inmemory")
+        return UsageError(f"{where!r} names no memory; write inmemory")
     # Only the scheme is repeated: what follows may hold a password.
-    raise UsageError(f"there is no memory backend {backend!r}; the backends are {', '.join(BACKENDS)}{meant_by(where)}")
+    known = ", ".join((*BACKENDS, *STORES.added))
+    backend = where.partition(":")[0]
+    return UsageError(f"there is no memory backend {backend!r}; the backends are {known}{meant_by(where)}")
 
 
 def places_of(where: str) -> dict[str, str]:
-    """The places that a place is made of, by what each is for; a store that stands alone is `store`."""
+    """The URLs of the parts of a URL, by their purpose; a single store is `store`."""
     where = written_out(where)
     found = {"store": where}
     if where.partition(":")[0] == "composite":
@@ -93,23 +86,23 @@ def places_of(where: str) -> dict[str, str]:
 
 
 def sessions_place(where: str) -> str | None:
-    """Where the checkpoints beside a memory are: with its truth; None where that keeps none that last."""
+    """The URL of the checkpoints beside a memory: that of its primary store; None if that saves no sessions."""
     places = places_of(where)
     truth = places.get("store") or places.get("truth") or ""
     backend, _, rest = truth.partition(":")
     if backend in ENGINES and rest:
         return f"sqlite:{Path(folder_of(truth)) / TRUTH}"
-    return truth if backend in {"sqlite", *_SERVERS} else None
+    return truth if backend in {"sqlite", *_POSTGRES, *_REDIS} else None
 
 
 def check_is_there(where: str) -> None:
-    """Refuse the place of a file or a folder that is not there, as opening it would make it."""
+    """Refuse the URL of a file or a folder that is not there, as opening it would make it."""
     for place in places_of(where).values():
         backend, _, path = place.partition(":")
         path = folder_of(place) if backend in ENGINES else path.removeprefix("//")
         is_local = bool(path) and backend in {"sqlite", "files", *ENGINES}
         if is_local and path != MEMORY and not Path(path).exists():
-            raise NotFound(f"there is nothing at {path!r}; give the place of a store that was used before")
+            raise NotFound(f"there is nothing at {path!r}; give the URL of a store that was used before")
 
 
 def indexed_at(truth: object, vectors: str, how: Opening) -> Any:
@@ -119,10 +112,34 @@ def indexed_at(truth: object, vectors: str, how: Opening) -> Any:
     return IndexedStore(store_at(truth, how), index_at(written_out(vectors)), clock=how.clock)
 
 
-def _sqlite(path: str, how: Opening) -> SqliteStore:
+def _inmemory(where: str, how: Opening) -> MemoryStore:
+    if where.partition(":")[2]:
+        raise _unknown(where)
+    return InMemoryStore(clock=how.clock)
+
+
+def _sqlite(where: str, how: Opening) -> MemoryStore:
+    path = where.partition(":")[2]
     if not path:
         raise UsageError("sqlite needs a file; write sqlite:./memory.db")
     return SqliteStore(path.removeprefix("//"), clock=how.clock, durability=how.durability)
+
+
+def _postgres(where: str, how: Opening) -> MemoryStore:
+    from loom.stores.postgres import PostgresStore  # noqa: PLC0415  (its driver is an extra)
+
+    return PostgresStore(where, clock=how.clock, make_schema=how.makes)
+
+
+def _redis(where: str, how: Opening) -> MemoryStore:
+    from loom.stores.redis import RedisStore  # noqa: PLC0415  (its driver is an extra)
+
+    return RedisStore(where, clock=how.clock)
+
+
+def _composite_url(where: str, how: Opening) -> MemoryStore:
+    given = _queried(where, ("truth", "vectors", *_LAYERS))
+    return _composite(given.pop("truth", None), given.pop("vectors", None), given, how)
 
 
 def _indexed(where: str, how: Opening) -> Any:
@@ -140,15 +157,15 @@ def _indexed(where: str, how: Opening) -> Any:
 
 
 def _queried(where: str, allowed: tuple[str, ...]) -> dict[str, str]:
-    """What stands behind the `?` of a place; in a value, `&` and `%` are written %26 and %25."""
+    """The query of a URL; in a value, `&` and `%` are written %26 and %25."""
     found: dict[str, str] = {}
     for pair in filter(None, where.partition("?")[2].split("&")):
         name, _, value = pair.partition("=")
         if name not in allowed or not value or name in found:
             # What is not understood is not repeated: it may be the rest of a password that holds a `&`.
             raise UsageError(
-                f"what stands behind the ? of this place cannot be read: it takes each of {', '.join(allowed)} once, "
-                "with a place as its value, in which & is written %26"
+                f"the query of this URL cannot be read: it takes each of {', '.join(allowed)} once, "
+                "with a URL as its value, in which & is written %26"
             )
         found[name] = unquote(value)
     return found
@@ -162,7 +179,7 @@ def place_in(given: Mapping[str, Any]) -> str:
     if not options:
         return place
     scheme = written_out(place).partition(":")[0]
-    if _SERVERS.get(scheme, ("",))[0] != "redis":
+    if scheme not in _REDIS:
         raise UsageError(f"`{'` and `'.join(options)}` is for Redis; {scheme} takes neither")
     from loom.stores.redis.options import with_options  # noqa: PLC0415 - only who uses Redis needs it
 
@@ -220,3 +237,16 @@ def _layer(name: str) -> Layer:
     if name not in _LAYERS:
         raise UsageError(f"there is no layer {name!r}; the layers are {', '.join(_LAYERS)}")
     return _LAYERS[name]
+
+
+STORES: Registry[OpensStore] = Registry(
+    "loom.stores",
+    {
+        "inmemory": _inmemory,
+        "sqlite": _sqlite,
+        **dict.fromkeys(_POSTGRES, _postgres),
+        **dict.fromkeys(_REDIS, _redis),
+        **dict.fromkeys(ENGINES, _indexed),
+        "composite": _composite_url,
+    },
+)

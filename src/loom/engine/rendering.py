@@ -1,4 +1,4 @@
-"""Making the request body of a plain request: for models that are asked outside a session."""
+"""Rendering a request that comes without a body, for models that are called outside a session."""
 
 from __future__ import annotations
 

@@ -1,59 +1,63 @@
-"""The blocking facade: the same memory for programs without an event loop, on one loop in one thread."""
+"""The base of the blocking forms of Memory, Session and Agent, whose methods are generated."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import partial, wraps
-from inspect import isasyncgenfunction, iscoroutinefunction
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from typing import TYPE_CHECKING, ClassVar, Generic, Protocol, Self, TypeVar
 
 from loom.core.portal import Portal
-from loom.engine.open import open_memory
 from loom.errors import UsageError
-from loom.memory.memory import Memory
 
 if TYPE_CHECKING:
     from types import TracebackType
 
+_R = TypeVar("_R")
 
-class SyncMemory:
-    """Memory for blocking code: every method of Memory, without `await`.
 
-    One loop runs in one thread for the object's whole life, so that connections live as long as it does, and it
-    can be used where a loop is running already. A process that is forked later has no such thread: every call there
-    raises UsageError, and what was opened stays with the parent.
+class _Closes(Protocol):
+    async def aclose(self) -> None: ...
+
+
+_T = TypeVar("_T", bound=_Closes)
+
+
+class Blocking(Generic[_T]):
+    """An async object for blocking code: each call runs on one loop in one thread, and waits for the result.
+
+    The loop runs for the object's whole life, so that connections live as long as it does, and it can be used where
+    another loop is running. A process that is forked later has no such thread: every call there raises UsageError, and
+    what was opened stays with the parent.
     """
 
-    def __init__(self, memory: Memory) -> None:
-        self._memory = memory
-        self._portal = Portal("this memory")
+    _kind: ClassVar[str]
+
+    def __init__(self, of: _T) -> None:
+        """Wrap an object that no other loop uses."""
+        self._begin(of, Portal(f"this {self._kind}"), owns_portal=True)
+
+    @classmethod
+    def _on(cls, portal: Portal, of: _T) -> Self:
+        """Wrap an object on a loop that runs already, and that its owner ends."""
+        made = cls.__new__(cls)
+        made._begin(of, portal, owns_portal=False)  # noqa: SLF001  (another of the same kind)
+        return made
+
+    def _begin(self, of: _T, portal: Portal, *, owns_portal: bool) -> None:
+        self._of, self._portal, self._owns_portal = of, portal, owns_portal
         self._is_closed = False
-
-    def __getattr__(self, name: str) -> Any:
-        method = getattr(self._memory, name)
-        if isasyncgenfunction(method):
-            return self._blocking(method, _collect)
-        return self._blocking(method, None) if iscoroutinefunction(method) else method
-
-    def _blocking(self, method: Any, collect: Any) -> Any:
-        @wraps(method)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            if self._is_closed:
-                raise UsageError("this memory is closed; open another")
-            asked = partial(method, *args, **kwargs)
-            return self._portal.call(partial(collect, asked) if collect else asked)
-
-        return call
 
     def close(self) -> None:
         """Finish writing and release everything. Closing twice is allowed."""
-        if not self._is_closed:
-            self._is_closed = True
-            if not self._portal.is_of_this_process:
-                return
-            try:
-                self._portal.call(self._memory.aclose)
-            finally:
+        if self._is_closed:
+            return
+        self._is_closed = True
+        if not self._portal.is_of_this_process:
+            return
+        try:
+            self._portal.call(self._of.aclose)
+        finally:
+            if self._owns_portal:
                 self._portal.close()
 
     def __enter__(self) -> Self:
@@ -64,11 +68,19 @@ class SyncMemory:
     ) -> None:
         self.close()
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._of!r})"
 
-def open_memory_sync(where: str | Mapping[str, Any] | Memory = "inmemory", **options: Any) -> SyncMemory:
-    """A blocking memory; see open_memory for the options."""
-    return SyncMemory(open_memory(where, **options))
+    def _call(self, function: Callable[[], Awaitable[_R]]) -> _R:
+        return self._open_portal().call(function)
 
+    def _iterate(self, make: Callable[[], AsyncIterable[_R]]) -> Iterator[_R]:
+        return self._open_portal().iterate(make)
 
-async def _collect(asked: Any) -> Sequence[Any]:
-    return [item async for item in asked()]
+    def _enter(self, make: Callable[[], AbstractAsyncContextManager[_R]]) -> AbstractContextManager[_R]:
+        return self._open_portal().enter(make)
+
+    def _open_portal(self) -> Portal:
+        if self._is_closed:
+            raise UsageError(f"this {self._kind} is closed; open another")
+        return self._portal

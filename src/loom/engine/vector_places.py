@@ -1,9 +1,9 @@
-"""Where vectors are searched: a place becomes an index of Chroma or Qdrant, which connects at its first use."""
+"""Opening the vector index that a URL names: Chroma or Qdrant, connected at the first use."""
 
 from __future__ import annotations
 
 import os
-from importlib import import_module
+from collections.abc import Callable
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote, urlsplit
@@ -36,18 +36,18 @@ ENGINES = {
 
 
 def engine_of(where: str) -> str | None:
-    """The vector engine that a place names; None where it names none."""
+    """The vector engine that a URL names; None where it names none."""
     name = where.partition(":")[0].partition("+")[0]
     return name if name in ENGINES else None
 
 
 def is_server(where: str) -> bool:
-    """Whether a place of a vector engine is a server, and not a folder or this process's memory."""
+    """Whether the URL of a vector engine is a server, and not a folder or this process's memory."""
     return "+" in where.partition(":")[0]
 
 
 def folder_of(where: str) -> str:
-    """The folder of a vector engine that is no server; empty where it lives in this process's memory."""
+    """The folder of a vector engine on this machine; empty where it lives in this process's memory."""
     return where.partition(":")[2].removeprefix(EDGE)
 
 
@@ -61,7 +61,7 @@ def index_at(where: str) -> VectorIndex:
     edge = name == "qdrant" and where.partition(":")[2].startswith(EDGE)
     if find_spec("qdrant_edge" if edge else ENGINES[name].package) is None:
         raise MissingExtra(f"the vector engine {name}", "qdrant-edge" if edge else name)
-    made = getattr(import_module(f"loom.stores.{name}"), ENGINES[name].store)
+    made = _store_class(name)
     if is_server(where):
         address, secret = _address(name, where.partition("+")[2])
         return made(address, **secret)
@@ -71,8 +71,18 @@ def index_at(where: str) -> VectorIndex:
     return made(folder) if folder else made()
 
 
+def _store_class(name: str) -> Callable[..., VectorIndex]:
+    if name == "chroma":
+        from loom.stores.chroma import ChromaVectorStore  # noqa: PLC0415  (its client is an extra)
+
+        return ChromaVectorStore
+    from loom.stores.qdrant import QdrantVectorStore  # noqa: PLC0415  (its client is an extra)
+
+    return QdrantVectorStore
+
+
 def server_form(name: str) -> str:
-    """How a server of an engine is written, with everything that is no vector beside it."""
+    """The form of a URL of a server, with the store for everything else in its query."""
     return f"{name}+{ENGINES[name].server}?truth=sqlite:./memory.db"
 
 
@@ -80,7 +90,7 @@ def _address(name: str, url: str) -> tuple[str, dict[str, Any]]:
     """The URL of a server without who asks, and the options that say who asks."""
     parts = urlsplit(url)
     if parts.scheme not in {"http", "https"} or not parts.hostname:
-        raise UsageError(f"this is no address of a {name} server; write {server_form(name)}")
+        raise UsageError(f"this is not the address of a {name} server; write {server_form(name)}")
     if parts.query or parts.fragment:
         raise UsageError(f"the address of a {name} server has a query here; say `truth` beside it, not inside")
     who, _, at = parts.netloc.rpartition("@")

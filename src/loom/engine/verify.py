@@ -1,4 +1,4 @@
-"""Comparing the indexes of a store with what they index, part by part, and putting them right."""
+"""Comparing the indexes of a store with its records, part by part, and repairing them."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class Verifies(Protocol):
     """A store that can compare an index with what it indexes."""
 
     async def verify(self, *, repair: bool = False) -> IndexDifference:
-        """How the index differs; with `repair` it does not any longer."""
+        """The differences between index and store; with `repair` they are removed."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """What was found in one part of a store; `difference` is None where there is nothing to compare."""
+    """The result for one part of a store; `difference` is None where there is nothing to compare."""
 
     part: str
     store: str
@@ -31,13 +31,13 @@ class Verified:
 
     @property
     def is_right(self) -> bool:
-        """Whether there is no difference now."""
+        """Whether both are the same now."""
         found = self.difference
         return found is None or found.is_equal or (found.is_repaired and not found.problems)
 
 
 async def verify_store(store: MemoryStore, *, repair: bool = False, part: str = "") -> tuple[Verified, ...]:
-    """What every part of a store has to say, those below before what stands on them.
+    """The report of every part of a store, lower parts first.
 
     So an index is compared with a truth that was put right already.
     """

@@ -6,8 +6,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Se
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import datetime
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from anyio import create_task_group
 
@@ -44,6 +43,14 @@ from loom.protocols.memory_store import SeesSessions
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from loom.core.clock import Clock
+    from loom.memory.config import MemoryConfig
+    from loom.memory.learning import Facts
+    from loom.memory.neighbours import Store
+    from loom.protocols.embedder import Embedder
+    from loom.protocols.extractor import Extractor
+    from loom.protocols.reranker import Reranker
+
 
 class Memory(MemoryEdits):
     """Long-term memory of an agent, for many users, on one store.
@@ -52,10 +59,38 @@ class Memory(MemoryEdits):
     recalled at once.
     """
 
-    @classmethod
-    def open(cls, where: str | Mapping[str, Any] | Memory = "inmemory", **options: Any) -> Memory:
-        """A memory on a store named by a URL (`inmemory`, `sqlite:./bot.db`), a mapping, or a memory itself."""
-        return import_module("loom.engine").open_memory(where, **options)
+    @staticmethod
+    def open(
+        where: str | Mapping[str, Any] | Memory | Store = "inmemory",
+        *,
+        namespace: str | None = None,
+        embedder: str | Embedder | None = None,
+        facts: Facts = "auto",
+        with_facts: bool = True,
+        extractor: Extractor | None = None,
+        config: MemoryConfig | None = None,
+        reranker: Reranker | None = None,
+        clock: Clock | None = None,
+        durability: Literal["full", "fast"] = "full",
+    ) -> Memory:
+        """The same as open_memory(), which says what the arguments are."""
+        from loom.engine.open import open_memory  # noqa: PLC0415  (a door: listed in the import contract)
+
+        return open_memory(
+            where,
+            namespace=namespace,
+            embedder=embedder,
+            facts=facts,
+            with_facts=with_facts,
+            extractor=extractor,
+            config=config,
+            reranker=reranker,
+            clock=clock,
+            durability=durability,
+        )
+
+    def __repr__(self) -> str:
+        return f"Memory({type(self.store).__name__}, namespace={self.namespace!r})"
 
     async def __aenter__(self) -> Self:
         return self

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from html import escape
 
 from loom.core.hit import Hit
 from loom.core.message import Usage
+from loom.core.plain import one_line
 from loom.core.record import Record
 from loom.core.scope import Scope
 from loom.errors import LoomError
@@ -58,7 +60,7 @@ class Recalled:
     tokens: int = 0
     notes: tuple[str, ...] = ()
 
-    def __iter__(self):  # noqa: ANN204  (an iterator of hits, as a tuple gives it)
+    def __iter__(self) -> Iterator[Hit]:
         return iter(self.hits)
 
     def __len__(self) -> int:
@@ -68,6 +70,17 @@ class Recalled:
     def text(self) -> str:
         """The texts of the hits, one per line."""
         return "\n".join(hit.item.text for hit in self.hits)
+
+    def __str__(self) -> str:
+        lines = [f"{hit.score:.3f}  {one_line(hit.item.text)}" for hit in self.hits]
+        found = f"nothing was found for user {self.scope.user_id!r} in {self.searched or 0:,} records"
+        return "\n".join([*(lines or [found]), *(f"note: {note}" for note in self.notes)])
+
+    def _repr_html_(self) -> str:
+        """A table of the hits, for notebooks."""
+        rows = [f"<tr><td>{hit.score:.3f}</td><td>{escape(hit.item.text)}</td></tr>" for hit in self.hits]
+        notes = "".join(f"<p>{escape(note)}</p>" for note in self.notes)
+        return f"<table><tr><th>score</th><th>text</th></tr>{''.join(rows)}</table>{notes}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""How long a provider asks to wait, from the headers of its answer."""
+"""The wait that a provider asks for in the headers of its answer."""
 
 from __future__ import annotations
 

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from importlib import import_module
 
+from loom.core.doors import Port
 from loom.errors import UsageError
 from loom.protocols.model import Model
 from loom.session.config import SessionConfig
 from loom.telemetry.bill import MeteredModel, metered
 
+OPENER: Port[Callable[[str], Model]] = Port("the way to open a model by its name")
+"""Filled by the composition root, which knows the providers."""
+
 
 def named_model(model: Model | str) -> Model:
-    """The model itself, or the one of a name; the composition root, which stands above, knows how to open it."""
+    """The model itself, or the one of a name."""
     if isinstance(model, str):
-        return import_module("loom.engine.models").open_model(model)
+        return OPENER.get()(model)
     if not isinstance(model, Model):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UsageError(f"{model!r} is not a model; give provider:model, or a Model")
     return model

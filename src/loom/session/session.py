@@ -417,6 +417,9 @@ class Session:
                 self._emitter.emit_nowait(SessionEnd, turns=self.turn, usage=self.usage)
             self._closed = True
 
+    def __repr__(self) -> str:
+        return f"Session({self.id!r}, user_id={self.scope.user_id!r}, turns={self.turn})"
+
     async def __aenter__(self) -> Self:
         return self
 

@@ -27,6 +27,8 @@ class ScriptedModel:
     `requests` holds every request it got.
     """
 
+    reads_text = False
+
     def __init__(
         self,
         replies: Iterable[Reply] | Callable[[ModelRequest], Reply] = (),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -34,7 +34,7 @@ _NEEDS = {
 }
 
 
-def memory_files(memory: Memory, *, clock: Clock | None = None) -> FunctionTool:
+def memory_files(memory: Memory, *, clock: Clock | None = None) -> FunctionTool[..., Any]:
     """The tool `memory`: Anthropic knows it as `memory_20250818`, other models by its schema.
 
     Each user has their own files. They are not shown in a turn unless the model looks at them, and are deleted when the

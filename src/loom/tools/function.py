@@ -6,7 +6,7 @@ import inspect
 import re
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, cast, overload
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, cast, overload
 
 from anyio import move_on_after, to_thread
 
@@ -23,11 +23,17 @@ CALLABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 """The names that every provider takes."""
 
 
+_P = ParamSpec("_P")
+_Q = ParamSpec("_Q")
+_R = TypeVar("_R")
+_S = TypeVar("_S")
+
+
 class ToolError(LoomError):
     """A tool could not do what was asked; the message goes to the model."""
 
 
-class FunctionTool:
+class FunctionTool(Generic[_P, _R]):
     """A function as a tool: its schema comes from its type hints, its description from its docstring.
 
     It can still be called as the function it is. In a class it is a method: `instance.name` is the tool, which knows
@@ -36,7 +42,7 @@ class FunctionTool:
 
     def __init__(
         self,
-        function: Callable[..., Any],
+        function: Callable[_P, _R],
         *,
         name: str | None = None,
         description: str | None = None,
@@ -58,15 +64,22 @@ class FunctionTool:
         self.__doc__ = _inner(function).__doc__
         self.__name__ = called
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> _R:
         """The function itself."""
         return self._function(*args, **kwargs)
 
-    def __get__(self, instance: object | None, owner: type | None = None) -> FunctionTool:
+    @overload
+    def __get__(self, instance: None, owner: type) -> Self: ...
+    @overload
+    def __get__(
+        self: FunctionTool[Concatenate[_S, _Q], _R], instance: _S, owner: type | None = None
+    ) -> FunctionTool[_Q, _R]: ...
+    def __get__(self, instance: object | None, owner: type | None = None) -> FunctionTool[..., Any]:
         """The tool of an instance, where the function is a method."""
         if instance is None or not self._parameters.wants_instance:
             return self
-        return FunctionTool(self._function.__get__(instance, owner), **self._options)
+        function: Any = self._function
+        return FunctionTool(function.__get__(instance, owner), **self._options)
 
     async def run(self, input: JSON) -> ToolOutput:
         """Check the input, run the function, and put its result into words."""
@@ -93,19 +106,27 @@ class FunctionTool:
             raise ToolError(f"{self.spec.name} {error}") from error
 
     async def _called(self, arguments: dict[str, Any]) -> Any:
-        call = partial(self._function, **arguments)
+        call = partial(cast("Callable[..., Any]", self._function), **arguments)
         if inspect.iscoroutinefunction(self._function):
             return await call()
         result = await to_thread.run_sync(call, abandon_on_cancel=True)
         return await result if inspect.isawaitable(result) else result
 
 
+class ToolMaker(Protocol):
+    """What `@tool(...)` gives: it makes a tool of a function, which keeps its signature."""
+
+    def __call__(self, function: Callable[_P, _R], /) -> FunctionTool[_P, _R]:
+        """The tool."""
+        ...
+
+
 @overload
-def tool(function: Callable[..., Any], /) -> FunctionTool: ...
+def tool(function: Callable[_P, _R], /) -> FunctionTool[_P, _R]: ...
 @overload
 def tool(
     *, name: str | None = None, description: str | None = None, timeout: float | None = DEFAULT_TIMEOUT
-) -> Callable[[Callable[..., Any]], FunctionTool]: ...
+) -> ToolMaker: ...
 def tool(
     function: Callable[..., Any] | None = None,
     /,
@@ -113,7 +134,7 @@ def tool(
     name: str | None = None,
     description: str | None = None,
     timeout: float | None = DEFAULT_TIMEOUT,
-) -> FunctionTool | Callable[[Callable[..., Any]], FunctionTool]:
+) -> FunctionTool[..., Any] | ToolMaker:
     """Make a tool of a function, sync or async: `@tool`, or `@tool(name=..., timeout=...)`.
 
     Args:
@@ -124,7 +145,10 @@ def tool(
         timeout: seconds it may take, None for no limit. A sync function that takes longer is left behind in its
             thread.
     """
-    make = partial(FunctionTool, name=name, description=description, timeout=timeout)
+
+    def make(function: Callable[_P, _R], /) -> FunctionTool[_P, _R]:
+        return FunctionTool(function, name=name, description=description, timeout=timeout)
+
     return make(function) if function is not None else make
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -28,7 +28,7 @@ _LAYERS = {
 }
 
 
-def memory_tools(memory: Memory) -> tuple[FunctionTool, ...]:
+def memory_tools(memory: Memory) -> tuple[FunctionTool[..., Any], ...]:
     """`search_l2_memory`, `search_l3_memory`, `search_l4_memory`, `remember`, `forget`, and working blocks.
 
     Each works for the user of the run that calls it, whatever the model writes: no tool takes a user.
@@ -36,7 +36,7 @@ def memory_tools(memory: Memory) -> tuple[FunctionTool, ...]:
     return (*(_search(memory, layer, text) for layer, text in _LAYERS.items()), *_changes(memory), *_blocks(memory))
 
 
-def _search(memory: Memory, layer: Layer, description: str) -> FunctionTool:
+def _search(memory: Memory, layer: Layer, description: str) -> FunctionTool[..., Any]:
     @tool(name=f"search_{layer.label.lower()}_memory", description=description)
     async def search(query: Query, limit: Limit = 5) -> str:
         found = await memory.recall(query, user_id=get_run_context().user_id, limit=limit, layers=[layer])
@@ -45,7 +45,7 @@ def _search(memory: Memory, layer: Layer, description: str) -> FunctionTool:
     return search
 
 
-def _changes(memory: Memory) -> tuple[FunctionTool, ...]:
+def _changes(memory: Memory) -> tuple[FunctionTool[..., Any], ...]:
     @tool
     async def remember(
         text: Annotated[str, Field(description="One statement, whole by itself.", min_length=1)],
@@ -74,7 +74,7 @@ def _changes(memory: Memory) -> tuple[FunctionTool, ...]:
     return remember, forget
 
 
-def _blocks(memory: Memory) -> tuple[FunctionTool, ...]:
+def _blocks(memory: Memory) -> tuple[FunctionTool[..., Any], ...]:
     @tool
     async def read_block(name: Annotated[str, Field(description="The name of the block.")]) -> str:
         """Read a named working block of this user."""

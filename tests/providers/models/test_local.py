@@ -182,7 +182,7 @@ def runtime():
 
 @needs_weights
 class TestItsOwnServer:
-    """llama.cpp answers on loopback too, for whoever has the key: a real model behind two real wires."""
+    """llama.cpp answers on loopback too, for every client with the key: a real model behind two real wires."""
 
     @pytest.fixture(params=["openai", "anthropic"])
     async def model(self, request, runtime):

@@ -306,7 +306,7 @@ async def test_sessions_are_opened_by_a_url():
 
 @pytest.mark.parametrize("url", ["redis:", "unix://", "postgres:"])
 def test_a_url_without_a_place_is_refused(url):
-    with pytest.raises(UsageError, match="needs a place"):
+    with pytest.raises(UsageError, match="needs an address"):
         open_checkpoints(url)
 
 

@@ -1,14 +1,13 @@
-"""Which embedder to use: the one that was named, else one on this machine. No text leaves it unless that was asked."""
+"""Choosing an embedder: the one that was named, else one on this machine, which sends no text anywhere."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import NamedTuple, TypeAlias
 
 from loom.errors import UsageError
 from loom.protocols.embedder import Embedder
-
-NAMES = ("openai", "openai-large", "wordllama", "minilm", "hash")
-"""The embedders that can be named."""
 
 DEFAULT = "wordllama"
 """The one that is used where none is named."""
@@ -21,16 +20,57 @@ class Picked(NamedTuple):
     why: str
 
 
-def pick_embedder(setting: str | Embedder | None = None) -> Picked:
+OpensEmbedder: TypeAlias = Callable[[], Embedder]
+"""Makes the embedder of a name."""
+
+
+def _openai(model: str) -> Embedder:
+    from loom.providers.embedding.openai import OpenAIEmbeddingProvider  # noqa: PLC0415
+
+    return OpenAIEmbeddingProvider(model)
+
+
+def _wordllama() -> Embedder:
+    from loom.providers.embedding.wordllama import WordLlamaEmbedder  # noqa: PLC0415
+
+    return WordLlamaEmbedder()
+
+
+def _minilm() -> Embedder:
+    from loom.providers.embedding.minilm import MiniLmEmbedder  # noqa: PLC0415
+
+    return MiniLmEmbedder()
+
+
+def _hash() -> Embedder:
+    from loom.providers.embedding.hashing import HashEmbedder  # noqa: PLC0415
+
+    return HashEmbedder()
+
+
+BUILT_IN: dict[str, OpensEmbedder] = {
+    "openai": partial(_openai, "text-embedding-3-small"),
+    "openai-large": partial(_openai, "text-embedding-3-large"),
+    DEFAULT: _wordllama,
+    "minilm": _minilm,
+    "hash": _hash,
+}
+"""The embedders that can be named; the engine knows those of installed packages beside them."""
+
+
+def pick_embedder(setting: str | Embedder | None = None, known: Mapping[str, OpensEmbedder] = BUILT_IN) -> Picked:
     """The embedder for a setting: a name, an instance, or None (or "auto") for the one on this machine."""
     if setting is None or setting == "auto":
-        embedder = _named(DEFAULT)
+        embedder = BUILT_IN[DEFAULT]()
         return Picked(embedder, f"embedding with {embedder.identity} on this machine, because no other was named")
     if not isinstance(setting, str):
         if not isinstance(setting, Embedder):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise UsageError(f"{setting!r} is not an embedder; give an Embedder or one of {', '.join(NAMES)}")
+            raise UsageError(f"{setting!r} is not an embedder; give an Embedder or one of {', '.join(known)}")
         return Picked(setting, f"embedding with {setting.identity}, the embedder that was given")
-    embedder = _named(setting)
+    opens = known.get(setting)
+    if opens is None:
+        raise UsageError(f"there is no embedder {setting!r}; use one of {', '.join(known)}, or give an instance")
+    embedder = opens()
     leaves = "; texts go to OpenAI" if setting.startswith("openai") else ""
     return Picked(embedder, f"embedding with {embedder.identity}, because embedder={setting!r} was configured{leaves}")
 
@@ -45,37 +85,9 @@ def local_embedder(identity: str) -> Embedder | None:
 
                 found: Embedder = HashEmbedder(int(rest.rpartition(":")[2]))
             case "wordllama" | "minilm":
-                found = _named(name)
+                found = BUILT_IN[name]()
             case _:
                 return None
     except (UsageError, ValueError):
         return None
     return found if found.identity == f"{name}:{rest}" else None
-
-
-def _named(name: str) -> Embedder:
-    match name:
-        case "openai":
-            return _openai("text-embedding-3-small")
-        case "openai-large":
-            return _openai("text-embedding-3-large")
-        case "wordllama":
-            from loom.providers.embedding.wordllama import WordLlamaEmbedder  # noqa: PLC0415
-
-            return WordLlamaEmbedder()
-        case "minilm":
-            from loom.providers.embedding.minilm import MiniLmEmbedder  # noqa: PLC0415
-
-            return MiniLmEmbedder()
-        case "hash":
-            from loom.providers.embedding.hashing import HashEmbedder  # noqa: PLC0415
-
-            return HashEmbedder()
-        case _:
-            raise UsageError(f"there is no embedder {name!r}; use one of {', '.join(NAMES)}, or give an instance")
-
-
-def _openai(model: str) -> Embedder:
-    from loom.providers.embedding.openai import OpenAIEmbeddingProvider  # noqa: PLC0415
-
-    return OpenAIEmbeddingProvider(model)

@@ -128,7 +128,7 @@ class OpenAIEmbeddingProvider(EmbedsBatches):
 
         key = self._api_key
         if key is None:
-            # The user's OpenAI key is not for whoever answers at another address.
+            # The user's OpenAI key is not for a server at another address.
             key = "none" if self._base_url is not None else os.environ.get("OPENAI_API_KEY")
         if not key:
             raise UsageError("no OpenAI key was given; set OPENAI_API_KEY, or give api_key= or embedder='wordllama'")

@@ -50,7 +50,7 @@ class AnthropicModel(SdkModel):
         return body
 
     def _connect(self, sdk: Any) -> Any:
-        # The user's own key is not for whoever answers at another address.
+        # The user's own key is not for a server at another address.
         key = self._api_key or ("none" if self._base_url is not None else None)
         try:
             client = sdk.AsyncAnthropic(
@@ -103,8 +103,8 @@ class MessageReader:
             case "message_delta":
                 self._stop = event["delta"].get("stop_reason")
                 # Counts are cumulative; what is not said again stays as it was.
-                told: Mapping[str, Any] = event.get("usage") or {}
-                self._usage |= {name: count for name, count in told.items() if count is not None}
+                reported: Mapping[str, Any] = event.get("usage") or {}
+                self._usage |= {name: count for name, count in reported.items() if count is not None}
             case "message_stop":
                 self._done = True
             case _:

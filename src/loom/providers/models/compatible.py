@@ -31,7 +31,7 @@ SERVICES = {
     "vllm": Service("http://127.0.0.1:8000/v1"),
     "xai": Service("https://api.x.ai/v1", "XAI_API_KEY"),
 }
-"""The address that a server listens at unless it is told otherwise."""
+"""The address that a server listens at by default."""
 
 _CATALOGUED = ("deepseek", "sglang", "vllm", "xai")
 """Those that the catalogue knows the cache rules of, and that keep their own name for it."""

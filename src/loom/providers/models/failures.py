@@ -1,4 +1,4 @@
-"""What a provider's failure means: one rule for all of them, from the status, the provider's own code and its words."""
+"""Errors for the failures of providers: one rule for all, by the status, the provider's code and its message."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ _WAIT_CODES = frozenset({"rate_limit_error", "rate_limit_exceeded", "resource_ex
 _UNPAID_CODES = frozenset({"insufficient_quota", "billing_error", "billing_hard_limit_reached"})
 _DOWN_CODES = frozenset({"overloaded_error", "api_error", "timeout_error", "server_error", "overloaded", "unavailable"})
 _MAY_OVERFLOW = frozenset({None, 200, 400, 413, 422, 429, 500})
-"""The statuses under which somebody has been seen to say that a prompt is too long."""
+"""The statuses under which providers say that a prompt is too long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """A failure as a provider told it."""
+    """A failure as a provider reported it."""
 
     status: int | None = None
     """The HTTP status; None, or 200, for a failure inside a stream."""
@@ -63,7 +63,7 @@ class Failure:
     size: int | None = None
 
     @classmethod
-    def told(cls, body: object, *, status: int | None = None, retry_after: float | None = None) -> Failure:
+    def read(cls, body: object, *, status: int | None = None, retry_after: float | None = None) -> Failure:
         """A failure from the body of an error: the usual JSON forms, or text."""
         found: JSON = body
         if isinstance(found, Mapping):
@@ -131,9 +131,9 @@ def _overflow(who: str, failure: Failure) -> ContextOverflow | None:
     found = next((match for pattern in _OVERFLOWS if (match := pattern.search(failure.message))), None)
     if found is None and not set(failure.codes) & _OVERFLOW_CODES:
         return None
-    told = found.groupdict() if found else {}
-    limit = failure.limit if failure.limit is not None else _number(told.get("limit"))
-    size = failure.size if failure.size is not None else _number(told.get("size"))
+    sizes = found.groupdict() if found else {}
+    limit = failure.limit if failure.limit is not None else _number(sizes.get("limit"))
+    size = failure.size if failure.size is not None else _number(sizes.get("size"))
     message = f"the prompt is too long for {who}: {failure.message or 'it did not say by how much'}"
     return ContextOverflow(message, limit=limit, size=size)
 

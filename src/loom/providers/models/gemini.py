@@ -18,8 +18,8 @@ from loom.errors import LoomError, MissingExtra, ProviderError, UsageError
 from loom.protocols.model import Chunk, ModelRequest, ModelResponse, ModelSettings
 from loom.providers.models.failures import Failure, as_error, unreachable, unreadable
 from loom.providers.models.gemini_answer import GeminiAnswer
-from loom.providers.models.parts import Mender
-from loom.providers.models.sdk import DEFAULT_TIMEOUT, Render
+from loom.providers.models.parts import Repairer
+from loom.providers.models.sdk import DEFAULT_TIMEOUT, RENDERER, Render
 from loom.providers.models.usage import usage_or_estimate
 
 _MODES = {"auto": "AUTO", "none": "NONE", "any": "ANY"}
@@ -45,7 +45,7 @@ class GeminiModel:
         render: Render | None = None,
         ids: RecordIds | None = None,
     ) -> None:
-        """Make a model. Nothing is imported and nobody is called before the first request.
+        """Make a model. Nothing is imported or called before the first request.
 
         Args:
             model: the model's id, as Gemini writes it.
@@ -81,14 +81,14 @@ class GeminiModel:
         """The answer as it comes; the last item is the whole ModelResponse."""
         client = await self._connected()
         body = self._body(request)
-        answer, mender = GeminiAnswer(self.name, self._ids), Mender()
+        answer, repairer = GeminiAnswer(self.name, self._ids), Repairer()
         opened: list[Any] = []
         _OPENED.set(opened)
         try:
             responses = await client.aio.models.generate_content_stream(**body)
             async with aclosing(responses):
                 async for response in responses:
-                    for chunk in mender.chunks(answer.add(response)):
+                    for chunk in repairer.chunks(answer.add(response)):
                         yield chunk
         except Exception as error:
             raise _as_loom_error(error, self.name) from error
@@ -99,7 +99,7 @@ class GeminiModel:
                     await http_response.aclose()
         done = answer.response()
         done = replace(done, usage=usage_or_estimate(done.usage, request, done.parts))
-        for chunk in mender.chunks([done]):
+        for chunk in repairer.chunks([done]):
             yield chunk
 
     async def aclose(self) -> None:
@@ -115,7 +115,7 @@ class GeminiModel:
         """The arguments of the SDK's call; settings that it has no field for are sent as they are."""
         from google.genai import types  # noqa: PLC0415
 
-        render = self._render or import_module("loom.engine.rendering").render_request
+        render = self._render or RENDERER.get()
         body = render(request, self.provider, self.model).body
         given = {**body.get("config", {}), **_config(request.settings)}
         known = types.GenerateContentConfig.model_fields
@@ -147,7 +147,7 @@ class GeminiModel:
 
         key = self._api_key
         if key is None:
-            # The user's key is not for whoever answers at another address.
+            # The user's key is not for a server at another address.
             own = os.environ.get("GEMINI_API_KEY") or os.environ.get("GOOGLE_API_KEY")
             key = "none" if self._base_url is not None else own
         if not key:
@@ -170,7 +170,7 @@ async def _opened(http_response: Any) -> None:
 
 def _config(settings: ModelSettings) -> dict[str, Any]:
     """The settings as fields of a Gemini config."""
-    config: dict[str, Any] = {"automatic_function_calling": {"disable": True}}  # whoever calls runs the tools
+    config: dict[str, Any] = {"automatic_function_calling": {"disable": True}}  # the session runs the tools
     if settings.max_output is not None:
         config["max_output_tokens"] = settings.max_output
     if settings.temperature is not None:
@@ -188,7 +188,7 @@ def _config(settings: ModelSettings) -> dict[str, Any]:
 
 
 def _as_loom_error(error: Exception, who: str) -> LoomError:
-    """What an error means that was raised while an answer was fetched."""
+    """The Loom error for an error that was raised while an answer was fetched."""
     from google.genai import errors  # noqa: PLC0415
     from httpx2 import HTTPError  # noqa: PLC0415
 
@@ -202,7 +202,7 @@ def _as_loom_error(error: Exception, who: str) -> LoomError:
 
 
 def _failure(error: Any) -> Failure:
-    return Failure.told(error.details, status=error.code, retry_after=_retry_delay(error.details))
+    return Failure.read(error.details, status=error.code, retry_after=_retry_delay(error.details))
 
 
 def _retry_delay(details: Any) -> float | None:

@@ -1,4 +1,4 @@
-"""What Gemini sends, put together into one answer."""
+"""Putting Gemini's chunks together into one answer."""
 
 from __future__ import annotations
 
@@ -122,10 +122,10 @@ class GeminiAnswer:
         return ToolCallPart(id, call.name or "", call.args or {})
 
 
-def _usage(told: types.GenerateContentResponseUsageMetadata) -> Usage:
+def _usage(reported: types.GenerateContentResponseUsageMetadata) -> Usage:
     """Tokens with one meaning for all providers: what was cached is inside the prompt, thinking is output."""
     return Usage(
-        input=(told.prompt_token_count or 0) + (told.tool_use_prompt_token_count or 0),
-        output=(told.candidates_token_count or 0) + (told.thoughts_token_count or 0),
-        cache_read=told.cached_content_token_count or 0,
+        input=(reported.prompt_token_count or 0) + (reported.tool_use_prompt_token_count or 0),
+        output=(reported.candidates_token_count or 0) + (reported.thoughts_token_count or 0),
+        cache_read=reported.cached_content_token_count or 0,
     )

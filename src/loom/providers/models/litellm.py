@@ -15,8 +15,8 @@ from loom.errors import LoomError, MissingExtra, UsageError
 from loom.protocols.model import Chunk, ModelRequest, ModelResponse
 from loom.providers.models.failures import Failure, as_error, unreachable, unreadable
 from loom.providers.models.openai_chat import ChatReader, chat_settings
-from loom.providers.models.parts import Mender
-from loom.providers.models.sdk import DEFAULT_TIMEOUT, Body, Render
+from loom.providers.models.parts import Repairer
+from loom.providers.models.sdk import DEFAULT_TIMEOUT, RENDERER, Body, Render
 from loom.providers.retry_after import retry_after
 
 
@@ -41,7 +41,7 @@ class LiteLLMModel:
         clock: Clock | None = None,
         **options: Any,
     ) -> None:
-        """Make a model. Nothing is imported and nobody is called before the first request.
+        """Make a model. Nothing is imported or called before the first request.
 
         Args:
             model: the model's name, as LiteLLM writes it.
@@ -80,12 +80,12 @@ class LiteLLMModel:
         body = self._body(request)
         if "litellm" not in sys.modules:
             await to_thread.run_sync(import_module, "litellm")  # it takes seconds, in which others may work
-        reader, mender = ChatReader(self.name, self.provider, request), Mender()
+        reader, repairer = ChatReader(self.name, self.provider, request), Repairer()
         events: Any = None
         try:
             events = await import_module("litellm").acompletion(**self._options, **body)
             async for event in events:
-                for chunk in mender.chunks(reader.take(event.model_dump(mode="json", warnings=False))):
+                for chunk in repairer.chunks(reader.take(event.model_dump(mode="json", warnings=False))):
                     yield chunk
             response = reader.response()
         except Exception as error:
@@ -93,14 +93,14 @@ class LiteLLMModel:
         finally:
             if events is not None:
                 await events.aclose()
-        for chunk in mender.chunks([response]):
+        for chunk in repairer.chunks([response]):
             yield chunk
 
     async def aclose(self) -> None:
         """Nothing to release: LiteLLM keeps its connections for all of its users."""
 
     def _body(self, request: ModelRequest) -> Body:
-        render = self._render or import_module("loom.engine.rendering").render_request
+        render = self._render or RENDERER.get()
         body = {**render(request, "compatible", self.model).body, "model": self.model}
         settled = chat_settings(body, request.settings, limit_field="max_tokens")
         return {**settled, **request.settings.extra, "stream": True, "num_retries": 0, "max_retries": 0}

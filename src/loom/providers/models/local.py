@@ -99,7 +99,7 @@ class LocalModel:
         try:
             while (event := await generation.next()) is not None:
                 if "error" in event:
-                    raise as_error(self.name, Failure.told(event, status=event["error"].get("code")))
+                    raise as_error(self.name, Failure.read(event, status=event["error"].get("code")))
                 for chunk in reader.take(event):
                     if not (tools and isinstance(chunk, TextChunk)):
                         yield chunk

@@ -59,7 +59,7 @@ class Runtime:
 
 
 class Generation:
-    """One answer on its way: a thread writes it, whoever asked reads it.
+    """One answer on its way: a thread writes it, the caller reads it.
 
     It ends with None. It can be stopped at every token; not while the prompt is read.
     """

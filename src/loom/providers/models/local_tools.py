@@ -1,4 +1,4 @@
-"""Tools for models that were never taught to call any: the answer is held to a JSON schema that has room for calls.
+"""Tool calls of models that were not trained for them: the answer follows a JSON schema that has room for calls.
 
 Small models answer a native tool prompt with anything; what a grammar does not allow they cannot write.
 """
@@ -30,15 +30,15 @@ def chosen_tools(tools: Sequence[ToolSpec], choice: str | None) -> tuple[ToolSpe
         return tuple(tools)
     named = tuple(tool for tool in tools if tool.name == choice)
     if not named:
-        raise UsageError(f"tool_choice={choice!r} is no tool of this request; use auto, none, any, or a tool's name")
+        raise UsageError(f"tool_choice={choice!r} is not a tool of this request; use auto, none, any, or a tool's name")
     return named
 
 
 def instruction(tools: Sequence[ToolSpec], *, must_call: bool) -> str:
-    """What the model is told about its tools."""
-    told = [{"name": t.name, "description": t.description, "input": t.input_schema} for t in tools]
+    """The instruction that lists the tools."""
+    forms_of_tools = [{"name": t.name, "description": t.description, "input": t.input_schema} for t in tools]
     forms = _CALL if must_call else f"{_SAY}\n{_CALL}"
-    return _HOW.format(forms=forms, tools="\n".join(json.dumps(tool, ensure_ascii=False) for tool in told))
+    return _HOW.format(forms=forms, tools="\n".join(json.dumps(tool, ensure_ascii=False) for tool in forms_of_tools))
 
 
 def schema(tools: Sequence[ToolSpec], *, must_call: bool, output: JSON = None) -> JSON:

@@ -1,4 +1,4 @@
-"""A model for those who have none yet: it answers with what memory found, and says so."""
+"""The model that is used where none is named: it answers with what memory found, and says so."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ class OfflineModel:
 
     name = "offline:memory"
     context_window = 200_000
+    reads_text = False
 
     async def complete(self, request: ModelRequest) -> ModelResponse:
-        """What was recalled for the last message, and what was said before in this conversation about the same."""
+        """The memory recalled for the last message, and earlier lines of this conversation about the same."""
         chars = sum(len(message.text) for message in request.messages)
         return await off_loop(chars // 4, lambda: self._answer(request))
 
@@ -47,7 +48,7 @@ class OfflineModel:
 
 
 def _recalled(text: str) -> list[str]:
-    """What stands between the tags of memory. A tag that is never closed is looked at once."""
+    """The texts between the tags of memory. A tag that is never closed is looked at once."""
     found: list[str] = []
     start = text.find(_OPEN)
     while start >= 0 and (end := text.find(_CLOSE, start + len(_OPEN))) >= 0:

@@ -1,4 +1,4 @@
-"""What the models on OpenAI's SDK share."""
+"""The base of the models on OpenAI's SDK."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class OpenAIBase(SdkModel):
         return sdk.AsyncOpenAI(api_key=key, base_url=self._base_url, timeout=self._timeouts(sdk), max_retries=0)
 
     def _found_key(self) -> str | None:
-        # The user's own key is not for whoever answers at another address.
+        # The user's own key is not for a server at another address.
         return "none" if self._base_url is not None else os.environ.get(self.key)
 
 

@@ -16,7 +16,7 @@ from loom.providers.models.usage import responses_usage, usage_or_estimate
 
 _ENCRYPTED = "reasoning.encrypted_content"
 _WITHOUT_REASONING = ("gpt-3", "gpt-4", "chatgpt")
-"""How the ids of models begin that refuse to be asked for their reasoning."""
+"""Prefixes of models that refuse requests for their reasoning."""
 _REASONING_FIELDS = {"type", "id", "summary", "encrypted_content", "status"}
 
 
@@ -85,9 +85,9 @@ class ResponseReader:
             case "response.completed" | "response.incomplete":
                 self._final = event["response"]
             case "response.failed":
-                raise as_error(self._who, Failure.told(event["response"].get("error")))
+                raise as_error(self._who, Failure.read(event["response"].get("error")))
             case "error":
-                raise as_error(self._who, Failure.told(event))
+                raise as_error(self._who, Failure.read(event))
             case _:
                 pass
 

@@ -13,7 +13,7 @@ from loom.protocols.model import Chunk, ModelResponse, Stop, TextChunk, ToolCall
 
 
 def tool_input(text: str) -> JSON:
-    """The input of a tool call from its JSON text; text that is no JSON stays text, for the tool to refuse."""
+    """The input of a tool call from its JSON text; text that is not JSON stays text, for the tool to refuse."""
     if not text.strip():
         return {}
     try:
@@ -25,11 +25,11 @@ def tool_input(text: str) -> JSON:
 def _number(text: str) -> float:
     number = float(text)
     if not isfinite(number):
-        raise ValueError(f"{text} is no number that could be sent back")
+        raise ValueError(f"{text} is not a number that could be sent back")
     return number
 
 
-class Mender:
+class Repairer:
     """Makes the chunks of a stream whole where it cut a character in two, as servers do that count in UTF-16.
 
     The first half waits for the second. A half that stays alone is replaced: it could not be stored, nor sent back.
@@ -44,7 +44,7 @@ class Mender:
             if isinstance(chunk, ModelResponse):
                 if self._held.get(TextChunk):
                     yield TextChunk(join_surrogates(self._held[TextChunk]))
-                yield replace(chunk, parts=tuple(_mended(part) for part in chunk.parts))
+                yield replace(chunk, parts=tuple(_repaired(part) for part in chunk.parts))
             elif isinstance(chunk, ToolCallChunk):
                 yield replace(chunk, json=join_surrogates(chunk.json))
             else:
@@ -55,19 +55,19 @@ class Mender:
                     yield replace(chunk, text=join_surrogates(text))
 
 
-def _mended(part: Part) -> Part:
+def _repaired(part: Part) -> Part:
     match part:
         case TextPart(text) | ThinkingPart(text):
             return replace(part, text=join_surrogates(text))
         case ToolCallPart(_, _, input):
-            return replace(part, input=_mended_json(input))
+            return replace(part, input=_repaired_json(input))
         case NativePart(_, body):
-            return replace(part, body=_mended_json(body))
+            return replace(part, body=_repaired_json(body))
         case _:
             return part
 
 
-def _mended_json(value: JSON) -> JSON:
+def _repaired_json(value: JSON) -> JSON:
     return json.loads(join_surrogates(json.dumps(value, ensure_ascii=False)))
 
 
@@ -91,7 +91,7 @@ def ended(parts: tuple[Part, ...], stop: Stop) -> tuple[tuple[Part, ...], Stop]:
     """The parts and why they ended, made to agree about tool calls.
 
     What a model asked for before it refused is not asked for. A call that was cut off stays, under `length`:
-    whoever runs tools tells the model to make it again.
+    the session tells the model to make it again.
     """
     if stop == "refusal":
         return tuple(part for part in parts if not isinstance(part, ToolCallPart)), stop

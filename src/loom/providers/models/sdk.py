@@ -1,4 +1,4 @@
-"""What the models on official SDKs share: the client, the call, and what its failures mean."""
+"""The base of the models on official SDKs: the client, the call, and the errors of its failures."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from anyio import to_thread
 from anyio.lowlevel import RunVar
 
 from loom.core.clock import Clock, SystemClock
+from loom.core.doors import Port
 from loom.core.message import JSON
 from loom.errors import LoomError, MissingExtra, ProviderError, UsageError
 from loom.protocols.model import Chunk, ModelRequest, ModelResponse, Rendered
 from loom.providers.models.failures import Failure, as_error, unreachable, unreadable
-from loom.providers.models.parts import Mender
+from loom.providers.models.parts import Repairer
 from loom.providers.retry_after import retry_after
 
 DEFAULT_TIMEOUT = 600.0
@@ -28,6 +29,8 @@ _CONNECT_TIMEOUT = 10.0
 Body: TypeAlias = dict[str, JSON]
 Render: TypeAlias = Callable[[ModelRequest, str, str], Rendered]
 """Makes the body of a request, given the provider and the model."""
+RENDERER: Port[Render] = Port("the renderer of requests")
+"""For models that were made without `render`; filled by the composition root, which knows the context engine."""
 
 
 class Reader(Protocol):
@@ -63,13 +66,13 @@ class SdkModel(ABC):
         render: Render | None = None,
         clock: Clock | None = None,
     ) -> None:
-        """Make a model. Nothing is imported and nobody is called before the first request.
+        """Make a model. Nothing is imported or called before the first request.
 
         Args:
             model: the model's id, as the provider writes it.
             api_key: the key; read from the environment if not given, unless `base_url` names another address.
             base_url: where the provider answers, if not at its own address.
-            client: an async client of the SDK to use instead; whoever made it closes it.
+            client: an async client of the SDK to use instead; it stays open.
             timeout: seconds without a word from the provider after which a call is given up.
             render: who makes request bodies; Loom's own renderers if not given.
             clock: what time it is, for a date in `retry-after`.
@@ -103,18 +106,18 @@ class SdkModel(ABC):
         """The answer as it comes; the last item is the whole ModelResponse."""
         body = self._body(request)
         client = await self._connected()
-        reader, mender = self._reader(request), Mender()
+        reader, repairer = self._reader(request), Repairer()
         async with await self._opened(client, body) as events:
             try:
                 async for event in events:
-                    for chunk in mender.chunks(reader.take(event.to_dict(mode="json", warnings=False))):
+                    for chunk in repairer.chunks(reader.take(event.to_dict(mode="json", warnings=False))):
                         yield chunk
                 response = reader.response()
             except LoomError:
                 raise
             except Exception as error:
                 raise self._as_loom_error(error) from error
-        for chunk in mender.chunks([response]):
+        for chunk in repairer.chunks([response]):
             yield chunk
 
     async def aclose(self) -> None:
@@ -141,7 +144,7 @@ class SdkModel(ABC):
         """What reads the answer to a request."""
 
     def _body(self, request: ModelRequest) -> Body:
-        render = self._render or import_module("loom.engine.rendering").render_request
+        render = self._render or RENDERER.get()
         body = {**render(request, self.provider, self.model).body, "model": self.model}
         return {**self._settled(body, request), **request.settings.extra, "stream": True}
 
@@ -176,17 +179,17 @@ class SdkModel(ABC):
         return ProviderError(f"there is no key for {self.name}; set {self.key}, or give api_key=")
 
     def _as_loom_error(self, error: Exception) -> LoomError:
-        """What an error means that was raised while an answer was fetched."""
+        """The Loom error for an error that was raised while an answer was fetched."""
         sdk = import_module(self.sdk)
-        kind, told = type(error), cast("Any", error)
+        kind, failed = type(error), cast("Any", error)
         if issubclass(kind, sdk.APIStatusError):
-            wait = retry_after(told.response.headers, self._clock)
-            failure = Failure.told(told.body, status=told.status_code, retry_after=wait)
+            wait = retry_after(failed.response.headers, self._clock)
+            failure = Failure.read(failed.body, status=failed.status_code, retry_after=wait)
             return as_error(self.name, failure, key=self.key)
         if issubclass(kind, sdk.APIConnectionError | OSError) or kind.__module__.startswith("httpx"):
             return unreachable(self.name, error)
         if issubclass(kind, sdk.APIError):  # said inside a stream that had begun well
-            return as_error(self.name, Failure.told(told.body or told.message), key=self.key)
+            return as_error(self.name, Failure.read(failed.body or failed.message), key=self.key)
         if issubclass(kind, ValueError | LookupError | TypeError | AttributeError):
             return unreadable(self.name, error)
         return ProviderError(f"the call of {self.name} failed ({kind.__name__}: {error})")
