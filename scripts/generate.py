@@ -38,9 +38,9 @@ ASYNC_TYPES = {
     "AsyncIterator": "Iterator",
     "AsyncGenerator": "Iterator",
     "AbstractAsyncContextManager": "AbstractContextManager",
-    "Sending": "Reply",
+    "PendingReply": "Reply",
 }
-"""What an annotation of the async class becomes. A Sending is awaited, or read as a stream of events."""
+"""What an annotation of the async class becomes. A PendingReply is awaited, or read as a stream of events."""
 EXTRA_IMPORTS = {
     "Iterator": "collections.abc",
     "AbstractContextManager": "contextlib",
@@ -174,7 +174,7 @@ def _method(module: Module, name: str, method: FunctionType) -> list[str]:
     parameters, returns = _signature(module, function, source)
     call = _lazily(name, function)
     raw = function.__annotations__["return"]
-    if raw == "Sending":
+    if raw == "PendingReply":
         lines += _one(name, parameters, "Reply", _doc_of_sending(function), f"self._call({call})")
         if name == "send":
             module.annotation("Iterator[Event]", source)

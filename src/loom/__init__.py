@@ -20,7 +20,7 @@ _TABLE = """
     loom.context.cache.diagnose: Finding
     loom.context.cache.explain: Explanation explain
     loom.context.cache.plan: CachePlan Marker PlanWarning plan
-    loom.context.cache.prompt: Block BlockOrigin=Origin RequestBlocks=Prompt
+    loom.context.cache.prompt: Block BlockOrigin RequestBlocks=Prompt
     loom.context.cache.replay: simulate
     loom.context.cache.simulate: Simulation Step
     loom.context.context: Context Redaction
@@ -114,9 +114,9 @@ _TABLE = """
     loom.session.config: SessionConfig
     loom.session.events: Listener
     loom.session.explaining: SessionExplanation ShownLine
-    loom.session.options: Asked
+    loom.session.options: TurnOptions
     loom.session.restoring: SessionState
-    loom.session.sending: Reply Sending
+    loom.session.sending: Reply PendingReply
     loom.session.session: Session
     loom.stores.files: FileCheckpointStore
     loom.stores.inmemory.checkpoints: MemoryCheckpointStore

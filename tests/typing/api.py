@@ -29,13 +29,13 @@ from loom import (
     Message,
     Model,
     Passage,
+    PendingReply,
     Recalled,
     Receipt,
     Record,
     Remembered,
     Reply,
     Result,
-    Sending,
     Session,
     SyncAgent,
     SyncMemory,
@@ -115,7 +115,7 @@ async def async_memory() -> None:
 async def session() -> None:
     async with Session(model=model, instructions="Be brief.", user_id="ann") as session:
         sending = session.send("Hi.", max_cost=0.1)
-        assert_type(sending, Sending)
+        assert_type(sending, PendingReply)
         assert_type(await sending, Reply)
         assert_type(await session.compact(dry_run=True), CompactionPlan)
         assert_type(await session.compact(), Compaction | None)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from loom.core.record import Erasure
     from loom.protocols.model import Model
     from loom.protocols.tool import Tool
-    from loom.session.options import Asked
+    from loom.session.options import TurnOptions
     from loom.telemetry.bill import Bill
 
 
@@ -80,7 +80,12 @@ class SyncAgent(Blocking[Agent]):
         )
 
     def stream(
-        self, text: str | Message, *, user_id: str = "default", session_id: str | None = None, **asked: Unpack[Asked]
+        self,
+        text: str | Message,
+        *,
+        user_id: str = "default",
+        session_id: str | None = None,
+        **asked: Unpack[TurnOptions],
     ) -> Iterator[Event]:
         """Answer one message, and tell each step as it happens; the events are those of a session."""
         return self._iterate(lambda: self._of.stream(text, user_id=user_id, session_id=session_id, **asked))
@@ -92,7 +97,7 @@ class SyncAgent(Blocking[Agent]):
         session_id: str,
         user_id: str = "default",
         at: int | str | None = None,
-        **asked: Unpack[Asked],
+        **asked: Unpack[TurnOptions],
     ) -> Result:
         """Go on with a saved conversation; from an earlier turn or checkpoint `at`, in a new conversation."""
         return self._call(lambda: self._of.resume(text, session_id=session_id, user_id=user_id, at=at, **asked))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, nullcontext
+from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
@@ -212,7 +213,12 @@ class Agent:
             return await self._finish(session, pending)
 
     def run_sync(
-        self, text: str | Message, *, user_id: str = "default", session_id: str | None = None, **asked: Unpack[Asked]
+        self,
+        text: str | Message,
+        *,
+        user_id: str = "default",
+        session_id: str | None = None,
+        **asked: Unpack[TurnOptions],
     ) -> Result:
         """run() for programs without an event loop, from any thread; works where a loop is running, too.
 
@@ -228,7 +234,7 @@ class Agent:
         session_id: str,
         user_id: str = "default",
         at: int | str | None = None,
-        **asked: Unpack[Asked],
+        **asked: Unpack[TurnOptions],
     ) -> Result:
         """resume() for programs without an event loop; see run_sync()."""
         return self.blocking.resume(text, session_id=session_id, user_id=user_id, at=at, **asked)

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from loom.session.compaction.coverage import Coverage
     from loom.session.events import Listener
     from loom.session.explaining import SessionExplanation
-    from loom.session.options import Asked
+    from loom.session.options import TurnOptions
     from loom.session.restoring import SessionState
     from loom.session.sending import Reply
     from loom.stores.sqlite.connection import Durability
@@ -485,15 +485,15 @@ class SyncSession(Blocking[Session]):
         """The compactions that apply, oldest first; their ids undo them."""
         return self._of.compactions
 
-    def send(self, content: str | Message, **asked: Unpack[Asked]) -> Reply:
+    def send(self, content: str | Message, **asked: Unpack[TurnOptions]) -> Reply:
         """Send a message. It returns when the turn is over."""
         return self._call(lambda: self._of.send(content, **asked))
 
-    def stream(self, content: str | Message, **asked: Unpack[Asked]) -> Iterator[Event]:
+    def stream(self, content: str | Message, **asked: Unpack[TurnOptions]) -> Iterator[Event]:
         """Send a message, and read the events as they happen; leaving the loop stops the turn."""
         return self._iterate(lambda: self._of.send(content, **asked))
 
-    def resume(self, **asked: Unpack[Asked]) -> Reply:
+    def resume(self, **asked: Unpack[TurnOptions]) -> Reply:
         """Go on with a turn that was cut off, without another message: after a crash, or where it ended early. It returns when the turn is over."""
         return self._call(lambda: self._of.resume(**asked))
 
