@@ -154,7 +154,7 @@ def test_commands_as_lines_of_json(chat):
         ("/confirm", "name what to confirm"),
         ("/confirm nothing", "no unconfirmed instruction 'nothing'"),
         ("/reject", "name what to reject"),
-        ("/reject nothing", "no wish 'nothing'"),
+        ("/reject nothing", "no instruction 'nothing'"),
         ("/undo", "nothing was compacted"),
     ],
 )

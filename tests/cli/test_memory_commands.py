@@ -142,7 +142,7 @@ def test_wishes_are_listed_confirmed_and_rejected(loom):
     assert [item["text"] for item in found["items"]] == ["Never call me before 9", "Always answer in French"]
     assert found["unconfirmed"] == []
     assert "removed 1 fact" in loom("reject", found["items"][1]["id"]).stdout
-    assert "has no wish 'nope'" in loom("reject", "nope", code=2).stderr
+    assert "has no instruction 'nope'" in loom("reject", "nope", code=2).stderr
     assert "has no unconfirmed instruction 'nope'" in loom("confirm", "nope", code=2).stderr
     assert "you has no standing instructions" in loom("standing", "--user", "you").stdout
 
