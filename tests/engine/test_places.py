@@ -226,7 +226,7 @@ def test_a_server_keeps_its_url():
         ("qdrant+http://u:hunter2@host:6333", r"qdrant\+http://HOST:6333\?truth=sqlite"),
         ("chroma+http://host:8000", r"chroma\+http://HOST:8000\?truth=sqlite"),
         ("chroma+http://hunter2@host:8000?truth=inmemory", r"ChromaVectorStore\(URL, headers"),
-        ("qdrant+ftp://hunter2@host?truth=inmemory", "no address of a qdrant server"),
+        ("qdrant+ftp://hunter2@host?truth=inmemory", "not the address of a qdrant server"),
         ("qdrant://hunter2@host:6333", r"a server is written qdrant\+http"),
         ("qdrant+http://host?truth=postgres://u:a&hunter2@h", "in which & is written %26"),
         ("qdrant+http://host?truth=", "cannot be read"),
