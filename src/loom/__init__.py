@@ -31,7 +31,7 @@ _TABLE = """
     loom.context.prompt: Prompt PromptBlock PromptBuilder PromptChange
     loom.context.render.messages: CacheWarning
     loom.context.render.request: render
-    loom.context.section: Owner Section
+    loom.context.section: Section
     loom.context.skill_match: SkillMatch SkillMatcher tool_refusal
     loom.context.skills: Skill create_active_skill_fragment create_skills_fragment load_skills
     loom.core.checkpoint: Checkpoint Compaction LogEntry LoggedMessage Replacement Shown
@@ -71,7 +71,7 @@ _TABLE = """
     loom.memory.candidates: Unconfirmed
     loom.memory.config: MemoryConfig MemoryLayerConfig MemoryStrategyType
     loom.memory.editing: RecordKind
-    loom.memory.events: EventKind Timeline TimelineEvent=Event
+    loom.memory.events: EventKind Timeline TimelineEvent
     loom.memory.explain: Explained
     loom.memory.extract.llm: LlmExtractor
     loom.memory.learning: Facts

@@ -16,7 +16,7 @@ from loom.context.cache.plan import Marker as Marker
 from loom.context.cache.plan import PlanWarning as PlanWarning
 from loom.context.cache.plan import plan as plan
 from loom.context.cache.prompt import Block as Block
-from loom.context.cache.prompt import Origin as _BlockOrigin
+from loom.context.cache.prompt import BlockOrigin as BlockOrigin
 from loom.context.cache.prompt import Prompt as _RequestBlocks
 from loom.context.cache.replay import simulate as simulate
 from loom.context.cache.simulate import Simulation as Simulation
@@ -42,7 +42,6 @@ from loom.context.prompt import PromptBuilder as PromptBuilder
 from loom.context.prompt import PromptChange as PromptChange
 from loom.context.render.messages import CacheWarning as CacheWarning
 from loom.context.render.request import render as render
-from loom.context.section import Owner as Owner
 from loom.context.section import Section as Section
 from loom.context.skill_match import SkillMatch as SkillMatch
 from loom.context.skill_match import SkillMatcher as SkillMatcher
@@ -178,9 +177,9 @@ from loom.memory.config import MemoryConfig as MemoryConfig
 from loom.memory.config import MemoryLayerConfig as MemoryLayerConfig
 from loom.memory.config import MemoryStrategyType as MemoryStrategyType
 from loom.memory.editing import RecordKind as RecordKind
-from loom.memory.events import Event as _TimelineEvent
 from loom.memory.events import EventKind as EventKind
 from loom.memory.events import Timeline as Timeline
+from loom.memory.events import TimelineEvent as TimelineEvent
 from loom.memory.explain import Explained as Explained
 from loom.memory.extract.llm import LlmExtractor as LlmExtractor
 from loom.memory.learning import Facts as Facts
@@ -256,10 +255,10 @@ from loom.session.config import SessionConfig as SessionConfig
 from loom.session.events import Listener as Listener
 from loom.session.explaining import SessionExplanation as SessionExplanation
 from loom.session.explaining import ShownLine as ShownLine
-from loom.session.options import Asked as Asked
+from loom.session.options import TurnOptions as TurnOptions
 from loom.session.restoring import SessionState as SessionState
+from loom.session.sending import PendingReply as PendingReply
 from loom.session.sending import Reply as Reply
-from loom.session.sending import Sending as Sending
 from loom.session.session import Session as Session
 from loom.stores.files import FileCheckpointStore as FileCheckpointStore
 from loom.stores.inmemory.checkpoints import MemoryCheckpointStore as MemoryCheckpointStore
@@ -281,8 +280,6 @@ from loom.tools.function import tool as tool
 from loom.tools.memory import memory_tools as memory_tools
 from loom.tools.run_context import get_run_context as get_run_context
 
-BlockOrigin = _BlockOrigin
 RequestBlocks = _RequestBlocks
-TimelineEvent = _TimelineEvent
 
 __version__: str

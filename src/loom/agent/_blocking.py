@@ -85,10 +85,10 @@ class SyncAgent(Blocking[Agent]):
         *,
         user_id: str = "default",
         session_id: str | None = None,
-        **asked: Unpack[TurnOptions],
+        **options: Unpack[TurnOptions],
     ) -> Iterator[Event]:
-        """Answer one message, and tell each step as it happens; the events are those of a session."""
-        return self._iterate(lambda: self._of.stream(text, user_id=user_id, session_id=session_id, **asked))
+        """Answer one message, and yield each step as it happens; the events are those of a session."""
+        return self._iterate(lambda: self._of.stream(text, user_id=user_id, session_id=session_id, **options))
 
     def resume(
         self,
@@ -97,10 +97,10 @@ class SyncAgent(Blocking[Agent]):
         session_id: str,
         user_id: str = "default",
         at: int | str | None = None,
-        **asked: Unpack[TurnOptions],
+        **options: Unpack[TurnOptions],
     ) -> Result:
         """Go on with a saved conversation; from an earlier turn or checkpoint `at`, in a new conversation."""
-        return self._call(lambda: self._of.resume(text, session_id=session_id, user_id=user_id, at=at, **asked))
+        return self._call(lambda: self._of.resume(text, session_id=session_id, user_id=user_id, at=at, **options))
 
     def as_tool(self, *, name: str | None = None, description: str | None = None, max_depth: int = 3) -> Tool:
         """This agent as a tool of another one: it gets a task in words, and answers."""

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from loom.memory.events import EventKind, Timeline
     from loom.memory.explain import Explained
     from loom.memory.halves import Halves
-    from loom.memory.ingest import Content
-    from loom.memory.keep import Progress
+    from loom.memory.ingest import MemoryInput
+    from loom.memory.keep import ProgressCallback
     from loom.memory.learning import Facts
     from loom.memory.metabolism import Store
     from loom.memory.profile import Profile
@@ -87,7 +87,7 @@ class SyncMemory(Blocking[Memory]):
 
     def remember(
         self,
-        content: Content | Sequence[Content],
+        content: MemoryInput | Sequence[MemoryInput],
         *,
         user_id: str,
         session_id: str | None = None,
@@ -100,7 +100,7 @@ class SyncMemory(Blocking[Memory]):
         key: str | None = None,
         since: str | None = None,
     ) -> Remembered:
-        """Keep one thing, several, or a whole conversation."""
+        """Store one text, several, or a whole conversation."""
         return self._call(
             lambda: self._of.remember(
                 content,
@@ -118,15 +118,15 @@ class SyncMemory(Blocking[Memory]):
         )
 
     def instruct(self, text: str, *, user_id: str, session_id: str | None = None, trusted: bool = False) -> Instructed:
-        """Give a preference or an instruction that stands: it is shown in every turn, and not left to search."""
+        """Add a standing preference or instruction: it is shown in every turn instead of being searched for."""
         return self._call(lambda: self._of.instruct(text, user_id=user_id, session_id=session_id, trusted=trusted))
 
     def confirm(self, id: str, *, user_id: str) -> Instructed:
-        """Make a wish stand that was found among other text and waits in `standing().unconfirmed`."""
+        """Turn an unconfirmed instruction, found among other text and listed in `standing()`, into a standing one."""
         return self._call(lambda: self._of.confirm(id, user_id=user_id))
 
     def reject(self, id: str, *, user_id: str) -> Receipt:
-        """Drop a wish that waits, or take back one that stands: what that had retired stands again."""
+        """Drop an unconfirmed instruction, or take back a standing one, which restores what it had retired."""
         return self._call(lambda: self._of.reject(id, user_id=user_id))
 
     def recall(
@@ -145,7 +145,7 @@ class SyncMemory(Blocking[Memory]):
         history: bool = False,
         min_score: float | None = None,
     ) -> Recalled:
-        """What is known that answers a question, best first, each hit with the signals that spoke for it."""
+        """Search a user's memory: the best hits first, each with the signals that contributed to its score."""
         return self._call(
             lambda: self._of.recall(
                 query,
@@ -164,7 +164,7 @@ class SyncMemory(Blocking[Memory]):
         )
 
     def forget(self, *ids: str, user_id: str, session_id: str | None = None, before: datetime | None = None) -> Receipt:
-        """Remove records by id with what was made from them alone, or everything of a user or a session."""
+        """Remove records by id with everything derived from them alone, or all records of a user or a session."""
         return self._call(lambda: self._of.forget(*ids, user_id=user_id, session_id=session_id, before=before))
 
     def epoch(self, *, user_id: str) -> str:
@@ -172,19 +172,19 @@ class SyncMemory(Blocking[Memory]):
         return self._call(lambda: self._of.epoch(user_id=user_id))
 
     def mark(self, id: str, *, user_id: str, importance: float) -> Episode:
-        """Say how important an episode is, from 0 to 1; from `MemoryConfig.importance_threshold` on it moves into L2."""
+        """Set the importance of an episode, from 0 to 1; at `MemoryConfig.importance_threshold` it moves into L2."""
         return self._call(lambda: self._of.mark(id, user_id=user_id, importance=importance))
 
     def end_session(self, *, user_id: str, session_id: str) -> Episode | None:
-        """A conversation is over: write its episode into L3 now, not after an hour of silence; None if it has no turns."""
+        """Write the episode of a conversation into L3 now, not after an idle hour; None if it has no turns."""
         return self._call(lambda: self._of.end_session(user_id=user_id, session_id=session_id))
 
     def metabolize(self, *, user_id: str | None = None, learn: bool = True) -> Metabolized:
-        """Do the jobs that wait: of one user, after a look at all of their layers, or of everybody."""
+        """Run the pending jobs: of one user, after checking all of their layers, or of all users."""
         return self._call(lambda: self._of.metabolize(user_id=user_id, learn=learn))
 
     def worker(self, *, every: float = 1.0) -> AbstractContextManager[None]:
-        """Do the jobs that wait in the background, for as long as the block lasts; `every` is in seconds."""
+        """Run pending jobs in the background while the block lasts; `every` is in seconds."""
         return self._enter(lambda: self._of.worker(every=every))
 
     def facts(
@@ -197,7 +197,7 @@ class SyncMemory(Blocking[Memory]):
         known_at: datetime | None = None,
         history: bool = False,
     ) -> tuple[Fact, ...]:
-        """The facts of a user: those that hold now, those that held then, or all that were ever believed."""
+        """The facts of a user: those true now, those true at `at`, or with `history` all that were ever believed."""
         return self._call(
             lambda: self._of.facts(
                 user_id=user_id, subject=subject, predicate=predicate, at=at, known_at=known_at, history=history
@@ -248,11 +248,11 @@ class SyncMemory(Blocking[Memory]):
         return self._call(lambda: self._of.blocks(user_id=user_id))
 
     def standing(self, *, user_id: str) -> Standing:
-        """The preferences and instructions that stand, the newest first, within `MemoryConfig.standing_tokens`."""
+        """The standing preferences and instructions, newest first, within `MemoryConfig.standing_tokens`."""
         return self._call(lambda: self._of.standing(user_id=user_id))
 
     def profile(self, *, user_id: str) -> Profile:
-        """What is to be shown of a user in every turn; `str()` of it is fenced text for a prompt."""
+        """Standing instructions, facts and pinned blocks of a user; `str()` of it is fenced text for a prompt."""
         return self._call(lambda: self._of.profile(user_id=user_id))
 
     def timeline(
@@ -264,35 +264,35 @@ class SyncMemory(Blocking[Memory]):
         where: Where | None = None,
         kind: EventKind | None = "episode",
     ) -> Timeline:
-        """What happened, in order, for exact answers: `first`, `last`, `count`, `between(start, end)`."""
+        """Dated records in order, for exact answers: `first`, `last`, `count`, `between(start, end)`."""
         return self._call(
             lambda: self._of.timeline(user_id=user_id, session_id=session_id, about=about, where=where, kind=kind)
         )
 
     def explain(self, what: str | Hit, *, user_id: str) -> Explained:
-        """Where a record comes from, down to the turns as they were said, what came of it, and why it was found."""
+        """Where a record comes from, down to the original turns, what was derived from it, and why it was found."""
         return self._call(lambda: self._of.explain(what, user_id=user_id))
 
-    def reembed(self, *, progress: Progress | None = None) -> Reembedded:
-        """Exchange the vectors of everybody in the store for those of this memory's embedder; can be called again."""
+    def reembed(self, *, progress: ProgressCallback | None = None) -> Reembedded:
+        """Replace the vectors of all users in the store by those of this memory's embedder; safe to repeat."""
         return self._call(lambda: self._of.reembed(progress=progress))
 
     def stats(self, *, user_id: str) -> dict[str, int]:
-        """How much is known of a user, by layer and kind; `jobs` wait, and those that `failed` were given up."""
+        """Number of records of a user by layer and kind, of pending `jobs`, and of jobs that `failed` for good."""
         return self._call(lambda: self._of.stats(user_id=user_id))
 
     def export(self, *, user_id: str) -> Iterator[str]:
-        """Everything of a user as JSON lines; the first one says the format."""
+        """All records of a user as JSON lines; the first line names the format."""
         return self._iterate(lambda: self._of.export(user_id=user_id))
 
     def import_(
-        self, lines: Iterable[str], *, user_id: str, progress: Progress | None = None, start: int = 0
+        self, lines: Iterable[str], *, user_id: str, progress: ProgressCallback | None = None, start: int = 0
     ) -> Remembered:
-        """Read what export() wrote, batch by batch; what is there under an id is replaced, and named in `skipped` too."""
+        """Import what export() wrote, batch by batch. Records that exist are replaced, and listed in `skipped` too."""
         return self._call(lambda: self._of.import_(lines, user_id=user_id, progress=progress, start=start))
 
     def get(self, id: str, *, user_id: str) -> Record | None:
-        """The record of a user with this id: an episode, a fact or a block; None where there is none."""
+        """The record of a user with this id (an episode, a fact or a block), or None."""
         return self._call(lambda: self._of.get(id, user_id=user_id))
 
     def list(
@@ -306,7 +306,7 @@ class SyncMemory(Blocking[Memory]):
         archived: bool = False,
         limit: int | None = None,
     ) -> Iterator[Record]:
-        """The records of a user, in the order of their ids, read page by page: `for record in memory.list(...)`."""
+        """Iterate over the records of a user, ordered by id, read page by page: `for record in memory.list(...)`."""
         return self._iterate(
             lambda: self._of.list(
                 user_id=user_id,
@@ -328,14 +328,14 @@ class SyncMemory(Blocking[Memory]):
         importance: float | None = None,
         attributes: Mapping[str, Scalar] | None = None,
     ) -> Remembered:
-        """Change an episode in its place: it keeps its id, time, speaker and layer."""
+        """Change an episode in place: it keeps its id, time, speaker and layer."""
         return self._call(
             lambda: self._of.update(id, user_id=user_id, text=text, importance=importance, attributes=attributes)
         )
 
     def upsert(
         self,
-        content: Content,
+        content: MemoryInput,
         *,
         key: str,
         user_id: str,
@@ -347,7 +347,7 @@ class SyncMemory(Blocking[Memory]):
         trusted: bool = False,
         attributes: Mapping[str, Scalar] | None = None,
     ) -> Remembered:
-        """Keep one thing under a key, in place of what was kept under it."""
+        """Store one text under a key, replacing the one stored under it."""
         return self._call(
             lambda: self._of.upsert(
                 content,
@@ -370,7 +370,7 @@ class SyncMemory(Blocking[Memory]):
         self, id: str, other: str, /, *more: str, user_id: str, to: Layer | None = None
     ) -> tuple[Episode, ...]: ...
     def promote(self, *ids: str, user_id: str, to: Layer | None = None) -> Episode | tuple[Episode, ...]:
-        """Move episodes up a layer, or into the layer named; of one id the episode is returned, of several a tuple."""
+        """Move episodes up one layer, or into `to`; returns the episode, or a tuple if several ids were given."""
         return self._call(lambda: self._of.promote(*ids, user_id=user_id, to=to))
 
     def view(
@@ -383,7 +383,7 @@ class SyncMemory(Blocking[Memory]):
         owns_store: bool = False,
         one_at_a_time: bool = False,
     ) -> SyncMemory:
-        """The same memory with another namespace, configuration or way to learn; what is not given stays as it is."""
+        """The same memory with another namespace, configuration or way to learn; what is not given stays the same."""
         return SyncMemory._on(
             self._portal,
             self._of.view(
@@ -398,17 +398,17 @@ class SyncMemory(Blocking[Memory]):
 
     @property
     def has_reader(self) -> bool:
-        """Whether there is a model, or another extractor, that reads what is remembered in the background."""
+        """Whether a model, or another extractor, reads remembered turns in the background."""
         return self._of.has_reader
 
     @property
     def waits_to_learn(self) -> bool:
-        """Whether turns that were remembered here wait for a model to read them."""
+        """Whether turns remembered in this process wait for a model to read them."""
         return self._of.waits_to_learn
 
     @property
     def bill(self) -> Bill:
-        """What learning by a model has cost so far: requests, tokens, US dollars."""
+        """The cost of learning by a model so far: requests, tokens, US dollars."""
         return self._of.bill
 
     @property
@@ -417,12 +417,12 @@ class SyncMemory(Blocking[Memory]):
         return self._of.usage
 
     def learned(self, *, user_id: str) -> Learned | None:
-        """What a model learnt of a user in the background since this was asked last, and what it cost."""
+        """What a model learned about a user in the background since the last call, and what it cost."""
         return self._of.learned(user_id=user_id)
 
     @property
     def embedder_note(self) -> str:
-        """Which embedder is used, and why."""
+        """The embedder in use, and why it was chosen."""
         return self._of.embedder_note
 
 
@@ -438,7 +438,7 @@ class SyncSession(Blocking[Session]):
 
     @property
     def scope(self) -> Scope:
-        """Whose conversation it is."""
+        """The user, namespace and name of the conversation."""
         return self._of.scope
 
     @property
@@ -477,7 +477,7 @@ class SyncSession(Blocking[Session]):
 
     @property
     def log(self) -> tuple[LoggedMessage, ...]:
-        """Every message that was said, whatever is shown of it."""
+        """All messages, whether they are shown or not."""
         return self._of.log
 
     @property
@@ -485,17 +485,17 @@ class SyncSession(Blocking[Session]):
         """The compactions that apply, oldest first; their ids undo them."""
         return self._of.compactions
 
-    def send(self, content: str | Message, **asked: Unpack[TurnOptions]) -> Reply:
+    def send(self, content: str | Message, **options: Unpack[TurnOptions]) -> Reply:
         """Send a message. It returns when the turn is over."""
-        return self._call(lambda: self._of.send(content, **asked))
+        return self._call(lambda: self._of.send(content, **options))
 
-    def stream(self, content: str | Message, **asked: Unpack[TurnOptions]) -> Iterator[Event]:
+    def stream(self, content: str | Message, **options: Unpack[TurnOptions]) -> Iterator[Event]:
         """Send a message, and read the events as they happen; leaving the loop stops the turn."""
-        return self._iterate(lambda: self._of.send(content, **asked))
+        return self._iterate(lambda: self._of.send(content, **options))
 
-    def resume(self, **asked: Unpack[TurnOptions]) -> Reply:
+    def resume(self, **options: Unpack[TurnOptions]) -> Reply:
         """Go on with a turn that was cut off, without another message: after a crash, or where it ended early. It returns when the turn is over."""
-        return self._call(lambda: self._of.resume(**asked))
+        return self._call(lambda: self._of.resume(**options))
 
     def preview(self, content: str | Message) -> tuple[Message, ...]:
         """What the model would be shown for a message: instructions, conversation, memory, knowledge, the message."""
@@ -522,7 +522,7 @@ class SyncSession(Blocking[Session]):
         self._call(lambda: self._of.undo(handle))
 
     def expand(self, id: str) -> tuple[LoggedMessage, ...]:
-        """The original messages behind something shown: a summary, a cleared result, or a whole compaction."""
+        """The original messages of something shown: a summary, a cleared result, or a whole compaction."""
         return self._of.expand(id)
 
     def coverage(self, handle: str | None = None) -> Coverage:
@@ -534,11 +534,11 @@ class SyncSession(Blocking[Session]):
         self._of.pin(id)
 
     def unpin(self, id: str) -> None:
-        """Let a message be compacted again; one that is not pinned does not matter."""
+        """Let a message be compacted again; nothing happens where it was not pinned."""
         self._of.unpin(id)
 
     def checkpoint(self) -> Checkpoint:
-        """Save now. Every turn is saved anyway; this also keeps what was pinned or undone since."""
+        """Save now. Every turn is saved anyway; this also saves what was pinned or undone since."""
         return self._call(self._of.checkpoint)
 
     def checkpoints(self) -> tuple[Checkpoint, ...]:
@@ -562,7 +562,7 @@ class SyncSession(Blocking[Session]):
         return self._of.explain()
 
     def discard(self) -> None:
-        """Let go of the conversation without saving it, for good: it was forgotten."""
+        """Drop the conversation without saving it, for good: it was forgotten."""
         self._of.discard()
 
 
