@@ -28,7 +28,7 @@ OVERFLOWS = [
 
 @pytest.mark.parametrize(("status", "body", "limit", "size"), OVERFLOWS)
 def test_a_prompt_that_is_too_long(status, body, limit, size):
-    error = as_error("p:m", Failure.told(body, status=status))
+    error = as_error("p:m", Failure.read(body, status=status))
     assert isinstance(error, ContextOverflow)
     assert (error.limit, error.size) == (limit, size)
 
@@ -59,22 +59,22 @@ def test_a_prompt_that_is_too_long(status, body, limit, size):
     ],
 )
 def test_other_failures(status, body, kind):
-    assert type(as_error("p:m", Failure.told(body, status=status))) is kind
+    assert type(as_error("p:m", Failure.read(body, status=status))) is kind
 
 
 @pytest.mark.parametrize("status", [401, 403])
 def test_a_key_that_is_not_accepted_is_named(status):
-    assert "P_API_KEY" in str(as_error("p:m", Failure.told(None, status=status), key="P_API_KEY"))
+    assert "P_API_KEY" in str(as_error("p:m", Failure.read(None, status=status), key="P_API_KEY"))
 
 
 def test_how_long_to_wait_is_told():
-    error = as_error("p:m", Failure.told(None, status=429, retry_after=2.5))
+    error = as_error("p:m", Failure.read(None, status=429, retry_after=2.5))
     assert error.retry_after == 2.5
     assert "2.5 seconds" in str(error)
 
 
 @pytest.mark.parametrize("status", [503, 529])
 def test_how_long_a_provider_is_away_is_told(status):
-    error = as_error("p:m", Failure.told(None, status=status, retry_after=20.0))
+    error = as_error("p:m", Failure.read(None, status=status, retry_after=20.0))
     assert isinstance(error, ProviderUnavailable)
     assert error.retry_after == 20.0
