@@ -29,7 +29,7 @@ from loom.stores.redis import checkpoint_scripts as scripts
 from loom.stores.redis.codec import id_bytes, micros
 from loom.stores.redis.describing import server_labels
 from loom.stores.redis.forgetting import FILES
-from loom.stores.redis.link import Argument, Guarantees, Link
+from loom.stores.redis.link import Argument, Guarantees, RedisConnection
 from loom.stores.redis.names import CheckpointNames, session_name
 
 _NEWEST = b"-"
@@ -64,7 +64,7 @@ class RedisCheckpointStore(BaseCheckpointStore):
         if ttl is not None and ttl < timedelta(milliseconds=1):
             raise UsageError(f"sessions with ttl={ttl} are over at once; give at least a millisecond, or None")
         names = CheckpointNames(prefix)
-        self._link = Link(url, durable=durable, format_key=names.format, timeout=timeout)
+        self._link = RedisConnection(url, durable=durable, format_key=names.format, timeout=timeout)
         ttl = self._link.said.ttl.get(None) if ttl is None else ttl
         self._prefix, self._ttl = prefix, ttl
         self._rows = _Scripts(self._link, names, self._clock, ttl)
@@ -95,7 +95,7 @@ class RedisCheckpointStore(BaseCheckpointStore):
 class _Scripts:
     """The checkpoints of all users; a session is over `ttl` after its last save."""
 
-    _link: Link
+    _link: RedisConnection
     _names: CheckpointNames
     _clock: Clock
     _ttl: timedelta | None

@@ -262,6 +262,3 @@ def _hidden(url: str) -> str:
     if "@" not in parts.netloc and not parts.query:
         return url
     return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="").geturl()
-
-
-Link = RedisConnection
