@@ -35,13 +35,15 @@ from scale import option, size_of
 from scale_data import questions, texts
 
 from loom import Memory, open_memory
+from loom.admin.maintenance import init_store
 from loom.core.filter import Eq, Not
 from loom.core.scope import Scope
-from loom.engine.init import init_store
-from loom.memory.apart import search_apart
+from loom.memory._recall.search import search_hybrid
 from loom.protocols.memory_store import Query
-from loom.providers.embedding.wordllama import WordLlamaEmbedder
-from loom.testing.servers import chroma, postgres, redis
+from loom.providers.embedding.local import WordLlamaEmbedder
+from loom.testing import servers as chroma
+from loom.testing import servers as postgres
+from loom.testing import servers as redis
 
 BATCH = 100
 QUESTIONS = 100
@@ -89,7 +91,7 @@ def _chroma(name: str, place: Path, beside: str, stack: ExitStack) -> Opened:
         return Opened(f"chroma:{place / 'chroma'}", raws.Chroma(chromadb.PersistentClient(place / "raw"), beside))
     server = stack.enter_context(chroma())
     client = chromadb.HttpClient("127.0.0.1", server.port)
-    return Opened(f"chroma+{server.url}?truth=sqlite:{place / 'memory.db'}", raws.Chroma(client, beside))
+    return Opened(f"chroma+{server.url}?primary=sqlite:{place / 'memory.db'}", raws.Chroma(client, beside))
 
 
 BACKENDS = ("inmemory", "sqlite", "postgres", "redis", "qdrant", "qdrant-edge", "chroma", "chroma-server")
@@ -141,7 +143,7 @@ async def ask(memory: Memory, raw: Raw, asked: Sequence[str], vectors: Sequence[
         async with meter.timed("recall"):
             await memory.recall(question, user_id=USER)
         async with meter.timed("search"):
-            await search_apart(memory.store, scope, query, near=raws.BY_VECTOR)
+            await search_hybrid(memory.store, scope, query, near=raws.BY_VECTOR)
         async with meter.timed("words"):
             raw.words(USER, question, vector)
         async with meter.timed("near"):

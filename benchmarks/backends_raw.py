@@ -17,9 +17,9 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from loom.core.words import query_terms
-from loom.memory.rank import REACH, questions_in
+from loom.memory._recall.rank import REACH, questions_in
 from loom.stores.sqlite.connection import connect
+from loom.text.words import query_terms
 
 BY_WORDS = 200
 BY_VECTOR = 100
@@ -233,8 +233,8 @@ class Redis:
     def add(self, rows: Sequence[Row]) -> None:
         pipe = self._redis.pipeline(transaction=False)
         for row in rows:
-            found_by = {"around": row.around, "asked": row.asked, "data": row.vector.tobytes()}
-            pipe.hset(f"raw:{row.number}", mapping=row.fields | found_by)
+            search_keys = {"around": row.around, "asked": row.asked, "data": row.vector.tobytes()}
+            pipe.hset(f"raw:{row.number}", mapping=row.fields | search_keys)
         pipe.execute()
 
     def ready(self) -> None:

@@ -19,7 +19,7 @@ from rich.table import Table
 
 from loom.core.message import Message
 from loom.errors import CannotCompact, LoomError
-from loom.tokens import EstimateCounter
+from loom.text.tokens import EstimateCounter
 from tests.session.histories import (
     ASKING,
     FAULTS,

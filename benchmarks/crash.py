@@ -22,8 +22,7 @@ from rich.progress import Progress
 
 from loom.core.record import Episode, Layer, Provenance
 from loom.core.scope import Scope
-from loom.protocols.jobs import Job
-from loom.protocols.memory_store import Query
+from loom.protocols.memory_store import Job, Query
 from loom.stores.sqlite import SqliteStore
 from loom.stores.sqlite.connection import connect
 

@@ -26,7 +26,8 @@ from loom.core.checkpoint import Checkpoint, LoggedMessage
 from loom.core.message import Message
 from loom.core.scope import Scope
 from loom.protocols.model import ModelRequest
-from loom.session.session import Reply, Session
+from loom.session.reply import Reply
+from loom.session.session import Session
 from loom.stores.files import FileCheckpointStore
 from loom.stores.sqlite import SqliteCheckpointStore
 from loom.stores.sqlite.connection import connect

@@ -27,14 +27,13 @@ from rich.console import Console
 from rich.progress import Progress
 
 from loom import Agent, open_memory
+from loom.admin.maintenance import erase_user, sweep_store
 from loom.core.scope import Scope
-from loom.engine.erase import erase_user
-from loom.engine.sweep import sweep_store
 from loom.errors import NotFound
 from loom.stores.postgres import init_schema
 from loom.testing import ScriptedModel
-from loom.testing.servers import postgres
-from loom.testing.servers.redis import redis
+from loom.testing import servers as postgres
+from loom.testing.servers import redis
 
 MARK = "zxcanary"
 SESSION = "talk"
@@ -166,7 +165,7 @@ async def left_of(scene: Scene) -> list[str]:
     user = Scope("default", scene.user)
     records = await scene.one.store.list(user, limit=10_000)
     left = [record.id for record in records if scene.word in record.text]
-    found = await scene.one.store.found_by(user, *(record.id for record in records))
+    found = await scene.one.store.search_keys(user, *(record.id for record in records))
     left += [f"{id}.{kind}" for id, how in found.items() for kind, text in how.keys.items() if scene.word in text]
     session = await scene.agent.session(user_id=scene.user, session_id=SESSION)
     return [*left, *(["session"] if scene.word in f"{session.log}" else [])]

@@ -26,7 +26,7 @@ from rich.table import Table
 
 from benchmarks.growth_calls import CALLS, CAPS, Call, Prepare
 from loom.errors import LoomError
-from loom.testing.steps import Steps, measured_steps
+from loom.testing.fakes import Steps, measured_steps
 
 CHARS = 6_000
 TIMES = 16

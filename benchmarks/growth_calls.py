@@ -22,31 +22,22 @@ from loom import (
     simulate,
     tool,
 )
+from loom.core.checks import MAX_BLOCK, MAX_INSTRUCTION, MAX_NAME, MAX_OBJECT, MAX_PREDICATE, MAX_QUERY, MAX_TEXT
 from loom.core.codec import record_to_dict
-from loom.core.fence import fenced
-from loom.core.limits import (
-    MAX_BLOCK,
-    MAX_INSTRUCTION,
-    MAX_NAME,
-    MAX_OBJECT,
-    MAX_PREDICATE,
-    MAX_QUERY,
-    MAX_TEXT,
-)
 from loom.core.message import TextPart, ToolCallPart
 from loom.core.record import Episode, Provenance
-from loom.core.words import tokens
 from loom.knowledge.graph import GraphKnowledgeBase
 from loom.knowledge.in_memory import InMemoryKnowledgeBase
-from loom.memory.extract.llm import LlmExtractor
-from loom.memory.extract.reply import read_items
-from loom.memory.rank import questions_in
-from loom.memory.timewords import time_hint
-from loom.memory.topics import contradict, topic_of
+from loom.memory._facts.candidates import contradict, topic_of
+from loom.memory._recall.rank import questions_in
+from loom.memory._write.extract_llm import LlmExtractor, read_items
 from loom.protocols.knowledge_base import Document
 from loom.protocols.token_counter import TokenCounter
 from loom.testing import FakeClock, ScriptedModel
-from loom.tokens import EstimateCounter
+from loom.text.fence import fenced
+from loom.text.time_words import time_hint
+from loom.text.tokens import EstimateCounter
+from loom.text.words import tokens
 
 Call = Callable[[], Awaitable[Any]]
 Prepare = Callable[[str], Awaitable[Call]]
@@ -286,9 +277,11 @@ CALLS: dict[str, Prepare] = {
     "Memory.recall": of_memory(lambda memory, text: memory.recall(text, **USER)),
     "Memory.recall of a statement": of_memory(lambda memory, text: memory.recall(text[:1900] + ".", **USER)),
     "Memory.instruct": of_memory(lambda memory, text: memory.instruct(text, **USER)),
-    "Memory.state an instruction": of_memory(lambda memory, text: memory.state("user", "instruction", text, **USER)),
-    "Memory.state a subject": of_memory(lambda memory, text: memory.state(text, "likes", "tea", **USER)),
-    "Memory.state a predicate": of_memory(lambda memory, text: memory.state("user", text, "tea", **USER)),
+    "Memory.state an instruction": of_memory(
+        lambda memory, text: memory.assert_fact("user", "instruction", text, **USER)
+    ),
+    "Memory.state a subject": of_memory(lambda memory, text: memory.assert_fact(text, "likes", "tea", **USER)),
+    "Memory.state a predicate": of_memory(lambda memory, text: memory.assert_fact("user", text, "tea", **USER)),
     "Memory.facts": of_memory(lambda memory, text: memory.facts(subject=text, predicate=text, **USER)),
     "Memory.set_block": of_memory(lambda memory, text: memory.set_block("notes", text, **USER)),
     "Memory.set_block by name": of_memory(lambda memory, text: memory.set_block(text, "notes", **USER)),

@@ -18,16 +18,16 @@ from benchmarks.injection_data import PASTES, PAYLOADS, WISHES, hostile
 from loom import Agent, open_memory
 from loom.core.hit import Hit, Passage
 from loom.core.message import Message
-from loom.core.plain import one_line
 from loom.core.record import Episode, Fact, Provenance, Record, WorkingBlock
 from loom.core.scope import Scope
 from loom.errors import UsageError
-from loom.memory.candidates import UNCONFIRMED
+from loom.memory._facts.candidates import UNCONFIRMED
+from loom.memory._write.extract_rules import RuleExtractor
 from loom.memory.config import MemoryConfig
-from loom.memory.extract.rules import RuleExtractor
 from loom.memory.memory import Memory
 from loom.protocols.extractor import Claim, Extraction, Extractor
 from loom.testing import FakeClock, ScriptedModel
+from loom.text.fence import one_line
 
 AT = datetime(2026, 1, 5, 10, tzinfo=UTC)
 QUESTION = "Where is the harbour?"
@@ -158,7 +158,7 @@ class Prompts:
         self._corpus.passage = item if isinstance(item, Passage) else None
         if not isinstance(item, Passage):
             await self.memory.store.put(Scope(user_id=user), item)  # as it is: ingest would clean it
-        return await self._agent.build_context(QUESTION, user_id=user)
+        return await self._agent.preview(QUESTION, user_id=user)
 
 
 _LINES = re.compile(

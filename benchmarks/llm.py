@@ -27,13 +27,12 @@ from loom.core.checkpoint import Shown
 from loom.core.message import Message
 from loom.engine.open import open_memory
 from loom.errors import BadResponse
-from loom.memory.extract.llm import LlmExtractor
-from loom.memory.extract.rules import RuleExtractor
+from loom.memory._write.extract_llm import LlmExtractor
+from loom.memory._write.extract_rules import RuleExtractor
 from loom.protocols.extractor import Extractor
 from loom.protocols.model import Model, ModelRequest, ModelResponse, ModelSettings
 from loom.providers.models.local import LocalModel
-from loom.session.compaction.ask import Ask
-from loom.session.compaction.writing import SUMMARY, SummaryWriter
+from loom.session.compaction.summarize import SUMMARY, Ask, SummaryWriter
 from loom.session.session import Session
 
 DATA = Path(__file__).with_name("llm_dialogues.json")

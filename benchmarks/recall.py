@@ -22,7 +22,7 @@ from recall_methods import DEPTH, Loom, Method, lines, methods
 from rich.console import Console
 from rich.progress import Progress
 
-from loom.tokens import estimate_tokens
+from loom.text.tokens import estimate_tokens
 
 SETS = {"locomo": locomo, "realmem": realmem, "letta": letta, "letta newest": letta_newest, "forty": forty}
 
@@ -67,8 +67,8 @@ def within_budgets(way: Loom, corpora: Sequence[Corpus]) -> None:
     for corpus in corpora:
         with way.remembered(corpus) as numbers:
             for question in corpus.questions:
-                for (budget, halves), found in shares.items():
-                    hits = way.asked(corpus, question, numbers, limit=DEPTH, budget=budget, halves=halves)
+                for (budget, prefer), found in shares.items():
+                    hits = way.asked(corpus, question, numbers, limit=DEPTH, budget=budget, prefer=prefer)
                     told = {corpus.turns[i].session for i in hits}
                     found.append(100 * len(question.evidence & told) / len(question.evidence))
     for budget in (500, 1000, 2000):

@@ -23,9 +23,9 @@ from recall_data import Corpus, Question
 from loom import Turn as Said
 from loom import open_memory_sync
 from loom.core.filter import Range
-from loom.core.words import query_terms, terms
 from loom.providers.embedding.auto import pick_embedder
 from loom.testing import FakeClock
+from loom.text.words import query_terms, terms
 
 Array = NDArray[np.float32]
 Method = Callable[[Corpus], Iterator[list[int]]]

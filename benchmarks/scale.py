@@ -30,7 +30,7 @@ from scale_floor import fill_fts, fts_floor, make_fts, numpy_floor, read_vectors
 from scale_report import plot, print_tables
 
 from loom import Memory, open_memory
-from loom.providers.embedding.wordllama import WordLlamaEmbedder
+from loom.providers.embedding.local import WordLlamaEmbedder
 
 BATCH = 100
 QUESTIONS = 100

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loom.core.words import query_terms
 from loom.stores.sqlite.connection import Database, connect
+from loom.text.words import query_terms
 
 POOL = 200
 """As many candidates as Loom takes from each search."""

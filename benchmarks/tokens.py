@@ -24,7 +24,7 @@ from importlib.metadata import distributions
 from itertools import islice
 from pathlib import Path
 
-from loom.tokens import CalibratedCounter, EstimateCounter, ExactCounter, estimate_tokens
+from loom.text.tokens import CalibratedCounter, EstimateCounter, ExactCounter, estimate_tokens
 
 CHUNK = 4096
 LIMIT = 800_000

@@ -28,10 +28,11 @@ from rich.table import Table
 from loom import Memory
 from loom.core.record import Episode, Provenance
 from loom.core.scope import Scope
-from loom.memory.extract.rules import RuleExtractor
-from loom.protocols.jobs import Job
+from loom.memory._write.extract_rules import RuleExtractor
+from loom.protocols.memory_store import Job
 from loom.stores.postgres import PostgresStore, init_schema
-from loom.testing.servers import PostgresServer, postgres
+from loom.testing import servers as postgres
+from loom.testing.servers import PostgresServer
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 WORKERS = (1, 4)

@@ -44,7 +44,7 @@ ASYNC_TYPES = {
 EXTRA_IMPORTS = {
     "Iterator": "collections.abc",
     "AbstractContextManager": "contextlib",
-    "Reply": "loom.session.sending",
+    "Reply": "loom.session.reply",
     "Event": "loom.core.event",
 }
 

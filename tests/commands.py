@@ -29,7 +29,7 @@ _AT_IMPORT = ("TYPER_USE_RICH",)
 
 _READ = (
     *("anyio._backends._asyncio", "apsw", "numpy", "pydantic", "rich.progress", "rich.table", "typer", "yaml"),
-    *("loom.agent.agent", "loom.engine.open", "loom.engine.agents", "loom.providers.embedding.wordllama"),
+    *("loom.agent.agent", "loom.engine.open", "loom.engine.agents", "loom.providers.embedding.local"),
     *("loom.cli.app", "loom.session.session", "loom.stores.sqlite", "rich.panel", "typer.rich_utils"),
 )
 """Modules that are read before the fork, as far as most commands need them."""
@@ -110,7 +110,7 @@ def serve(number: int) -> None:
 def _serve(source: socket.socket) -> None:
     for name in _READ:
         importlib.import_module(name)
-    importlib.import_module("loom.providers.embedding.wordllama")._shared_model()
+    importlib.import_module("loom.providers.embedding.local")._shared_model()
     gc.freeze()  # a collection in a child would copy every page
     while True:
         head, streams, _, _ = socket.recv_fds(source, 4, 3)

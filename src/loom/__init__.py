@@ -12,28 +12,22 @@ __version__ = "0.1.0"
 # read, __init__.pyi, is written from this table by `python -m scripts.generate`.
 _TABLE = """
     loom.agent._blocking: SyncAgent
-    loom.agent.agent: Agent
-    loom.agent.result: Result
+    loom.agent.agent: Agent Result
     loom.api: AgentConfig LoomApp
-    loom.catalog: CacheRules ModelInfo find_model
-    loom.catalog.catalog: Catalog
+    loom.catalog: CacheRules Catalog ModelInfo find_model
     loom.context.cache.diagnose: Finding
     loom.context.cache.explain: Explanation explain
     loom.context.cache.plan: CachePlan Marker PlanWarning plan
-    loom.context.cache.prompt: Block BlockOrigin RequestBlocks=Prompt
-    loom.context.cache.replay: simulate
-    loom.context.cache.simulate: Simulation Step
+    loom.context.cache.simulate: Simulation Step simulate
     loom.context.context: Context Redaction
     loom.context.entry: DocumentEntry Entry ImageEntry MessageEntry StringEntry
     loom.context.file_entry: FileEntry FileView
-    loom.context.fragments: Fragment create_context_fragment create_identity_fragment create_memory_fragment
-    loom.context.fragments: create_safety_fragment create_tools_fragment
-    loom.context.prompt: Prompt PromptBlock PromptBuilder PromptChange
-    loom.context.render.messages: CacheWarning
-    loom.context.render.request: render
+    loom.context.prompt: Fragment Prompt PromptBlock PromptBuilder PromptChange create_context_fragment
+    loom.context.prompt: create_identity_fragment create_memory_fragment create_safety_fragment create_tools_fragment
+    loom.context.render.request: CacheWarning render
     loom.context.section: Section
-    loom.context.skill_match: SkillMatch SkillMatcher tool_refusal
-    loom.context.skills: Skill create_active_skill_fragment create_skills_fragment load_skills
+    loom.context.skills: Skill SkillMatch SkillMatcher create_active_skill_fragment create_skills_fragment load_skills
+    loom.context.skills: tool_refusal
     loom.core.checkpoint: Checkpoint Compaction LogEntry LoggedMessage Replacement Shown
     loom.core.clock: Clock
     loom.core.event: CacheStatus CheckpointSaved CompactionEnd CompactionStart ContextPressure Error Event
@@ -45,94 +39,79 @@ _TABLE = """
     loom.core.message: DocumentPart ImagePart Message NativePart Part Role TextPart ThinkingPart ToolCallPart
     loom.core.message: ToolResultPart ToolSpec Usage
     loom.core.record: Episode Erasure Fact Layer Origin Provenance Receipt Record Scalar StoreReceipt WorkingBlock
-    loom.core.run: RunContext
-    loom.core.scope: Scope
-    loom.core.section: SectionName Stability
-    loom.core.window: Notice Past Run View Window WindowPart
+    loom.core.request_blocks: Block BlockOrigin RequestBlocks
+    loom.core.scope: RunContext Scope
+    loom.core.window: Notice Past Run SectionName Stability View Window WindowPart
     loom.engine._blocking: SyncMemory SyncSession open_memory_sync
-    loom.engine.checkpoints: open_checkpoints
-    loom.engine.memories: ChromaMemory CompositeMemory PostgresMemory QdrantMemory RedisMemory SqliteMemory
-    loom.engine.models: open_model
-    loom.engine.open: open_memory
-    loom.engine.places: Opening
+    loom.engine.open: ChromaMemory CompositeMemory PostgresMemory QdrantMemory RedisMemory SqliteMemory
+    loom.engine.open: open_checkpoints open_memory open_model
+    loom.engine.urls: Opening
     loom.errors: BadCacheTTL BadOutput BadRequestFile BadResponse CannotCompact CompactionError ContextOverflow
     loom.errors: CostExceeded EmbedderMismatch EntryNotFound FormatTooNew LoomError MissingExtra NotFound
     loom.errors: ProviderError ProviderUnavailable RateLimited ScopeRequired StaleWrite StoreConflict StoreError
     loom.errors: StoreUnavailable TooManyBreakpoints UnknownSection UsageError
-    loom.knowledge.document: Corpus Draft KnowledgeItem
-    loom.knowledge.graph: GraphKnowledgeBase
+    loom.knowledge._shared: SharedCorpus
+    loom.knowledge.document: AddedItem Corpus Draft KnowledgeItem
+    loom.knowledge.graph: GraphKnowledgeBase GraphRagService Relation
     loom.knowledge.in_memory: InMemoryKnowledgeBase
-    loom.knowledge.items: AddedItem
     loom.knowledge.loaders: Loaded load_file load_folder
-    loom.knowledge.relations: Relation
-    loom.knowledge.service: GraphRagService
-    loom.knowledge.shared: SharedCorpus
     loom.knowledge.vector: VectorKnowledgeBase
-    loom.memory.candidates: Unconfirmed
+    loom.memory._editing: RecordKind
+    loom.memory._facts.candidates: Unconfirmed
+    loom.memory._facts.instructions: Instructed Profile Standing StandingItem
+    loom.memory._upkeep.explain: EventKind Explained Timeline TimelineEvent
+    loom.memory._write.context_keys: Store
+    loom.memory._write.extract_llm: LlmExtractor
+    loom.memory._write.ingest: Utterance
+    loom.memory._write.learn_by_model: Facts
+    loom.memory._write.write: Reembedded
     loom.memory.config: MemoryConfig MemoryLayerConfig MemoryStrategyType
-    loom.memory.editing: RecordKind
-    loom.memory.events: EventKind Timeline TimelineEvent
-    loom.memory.explain: Explained
-    loom.memory.extract.llm: LlmExtractor
-    loom.memory.learning: Facts
-    loom.memory.memory: Memory Turn
-    loom.memory.neighbours: Store
-    loom.memory.profile: Profile
-    loom.memory.reembed: Reembedded
-    loom.memory.standing: Instructed Standing StandingItem
-    loom.memory.values: Learned Metabolized Recalled Remembered Skip
-    loom.protocols.approve: Approval Approve ToolRequest
-    loom.protocols.checkpoint_store: CheckpointStore
+    loom.memory.memory: Memory
+    loom.memory.results: Learned Metabolized Recalled Remembered Skip
+    loom.protocols.checkpoint_store: CheckpointStore KeyValues
     loom.protocols.compactor: Compactor Rewrite
     loom.protocols.embedder: Embedder Vector
     loom.protocols.extractor: Claim Extraction Extractor
-    loom.protocols.jobs: DeadLetter Job Lease
-    loom.protocols.key_values: KeyValues
     loom.protocols.knowledge_base: Document KnowledgeBase
-    loom.protocols.memory_store: MemoryStore Query
+    loom.protocols.memory_store: DeadLetter Job Lease MemoryStore Query
     loom.protocols.model: Chunk Model ModelRequest ModelResponse ModelSettings Rendered Stop TextChunk ThinkingChunk
     loom.protocols.model: ToolCallChunk
     loom.protocols.reranker: Reranker
     loom.protocols.token_counter: TokenCounter
-    loom.protocols.tool: Tool ToolOutput
+    loom.protocols.tool: Approval Approve Tool ToolOutput ToolRequest
     loom.protocols.vector_store: VectorHit VectorItem VectorStore
-    loom.providers.embedding.hashing: HashEmbedder
-    loom.providers.embedding.minilm: MiniLmEmbedder
+    loom.providers.embedding.auto: HashEmbedder
+    loom.providers.embedding.local: MiniLmEmbedder WordLlamaEmbedder
     loom.providers.embedding.openai: OpenAIEmbedder
-    loom.providers.embedding.wordllama: WordLlamaEmbedder
     loom.providers.models.anthropic: AnthropicModel
-    loom.providers.models.compatible: CompatibleModel
     loom.providers.models.gemini: GeminiModel
     loom.providers.models.litellm: LiteLLMModel
     loom.providers.models.local: LocalModel
     loom.providers.models.offline: OfflineModel
-    loom.providers.models.openai_chat: OpenAIChatModel
-    loom.providers.models.openai_responses: OpenAIModel
-    loom.session.compacting: CompactionPlan
+    loom.providers.models.openai: CompatibleModel OpenAIChatModel OpenAIModel
+    loom.session.compaction.check: Coverage Covered
     loom.session.compaction.config: ClearToolsOptions CompactionConfig Retain Trigger
-    loom.session.compaction.coverage: Coverage Covered
+    loom.session.compaction.driver: CompactionPlan
     loom.session.config: SessionConfig
     loom.session.events: Listener
-    loom.session.explaining: SessionExplanation ShownLine
-    loom.session.options: TurnOptions
-    loom.session.restoring: SessionState
-    loom.session.sending: Reply PendingReply
-    loom.session.session: Session
-    loom.stores.files: FileCheckpointStore
+    loom.session.reply: PendingReply Reply
+    loom.session.restore: SessionState
+    loom.session.session: Session SessionExplanation ShownLine
+    loom.session.turn: TurnOptions
+    loom.stores.files.checkpoints: FileCheckpointStore
     loom.stores.inmemory.checkpoints: MemoryCheckpointStore
     loom.stores.inmemory.vectors: InMemoryVectorStore
     loom.stores.key_value.checkpoints: KeyValueCheckpointStore
     loom.stores.postgres.checkpoints: PostgresCheckpointStore
     loom.stores.redis.checkpoints: RedisCheckpointStore
-    loom.stores.redis.link: Guarantees
+    loom.stores.redis.connection: Guarantees
     loom.stores.sqlite.checkpoints: SqliteCheckpointStore
     loom.stores.sqlite.connection: Durability
-    loom.telemetry.bill: Bill Ledger
-    loom.tokens: counter_for
+    loom.telemetry: Bill Ledger
+    loom.text.tokens: counter_for
     loom.tools.files: memory_files
-    loom.tools.function: FunctionTool ToolError ToolMaker tool
+    loom.tools.function: FunctionTool ToolError ToolMaker get_run_context tool
     loom.tools.memory: memory_tools
-    loom.tools.run_context: get_run_context
 """
 
 _HOMES: dict[str, tuple[str, str]] = {}
@@ -150,7 +129,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'loom' has no attribute {name!r}")
     home, inside = _HOMES[name]
     if name == "Session" or home.startswith("loom.providers.models."):
-        import_module("loom.engine.models")  # gives models their renderer, and sessions a way to open models by name
+        import_module("loom.engine.open")  # gives models their renderer, and sessions a way to open models by name
     value = getattr(import_module(home), inside)
     globals()[name] = value
     return value

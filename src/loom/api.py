@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from loom.agent.agent import Agent
 from loom.errors import NotFound, UsageError
+from loom.memory._write.learn_by_model import Facts
 from loom.memory.config import MemoryConfig
-from loom.memory.learning import Facts
 from loom.memory.memory import Memory
 from loom.protocols.model import Model
 from loom.protocols.tool import Tool

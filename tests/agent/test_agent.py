@@ -236,7 +236,7 @@ async def test_a_second_user_sees_nothing_of_the_first(two_users: tuple[Agent, S
     session = await agent.session(user_id="bob", session_id="s")
     assert session.messages
     assert not any("Lisbon" in m.text for m in session.messages)
-    assert not any("Lisbon" in m.text for m in await agent.build_context("Where?", user_id="bob", session_id="s"))
+    assert not any("Lisbon" in m.text for m in await agent.preview("Where?", user_id="bob", session_id="s"))
 
 
 async def test_a_second_user_gets_nothing_through_the_tools(two_users: tuple[Agent, ScriptedModel]) -> None:
@@ -310,7 +310,7 @@ async def test_the_standing_part_of_a_turn_is_bounded() -> None:
         assert agent.memory
         await agent.memory.set_block("big", "\n".join(f"line {n}" for n in range(1000)), user_id="ann")
         for n in range(50):
-            await agent.memory.state("user", "likes", f"thing number {n}", user_id="ann")
+            await agent.memory.assert_fact("user", "likes", f"thing number {n}", user_id="ann")
         await agent.run("Hello.", user_id="ann")
         text = shown(model)
         assert "line 0" in text

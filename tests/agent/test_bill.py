@@ -18,12 +18,9 @@ from loom import Agent, MemoryConfig, open_memory, open_model
 from loom.core.message import Usage
 from loom.errors import UsageError
 from loom.protocols.model import ModelRequest
-from loom.telemetry.bill import Bill, Ledger, info_of, metered
+from loom.telemetry import Bill, Ledger, info_of, metered
 from loom.testing import ScriptedModel
-from loom.testing.wire import Refused, Said, serve
-from loom.testing.wire.anthropic import AnthropicWire
-from loom.testing.wire.gemini import GeminiWire
-from loom.testing.wire.openai import ResponsesWire
+from loom.testing.wire import AnthropicWire, GeminiWire, Refused, ResponsesWire, Said, serve
 
 pytestmark = pytest.mark.anyio
 ASKED = Usage(input=1000, output=20, cache_read=600, cache_write=300)

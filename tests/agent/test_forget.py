@@ -10,7 +10,7 @@ from loom import Agent, open_memory
 from loom.errors import NotFound
 from loom.stores.inmemory.checkpoints import MemoryCheckpointStore
 from loom.testing import FakeClock, ScriptedModel
-from loom.testing.interrupting import Interrupter
+from loom.testing.fakes import Interrupter
 
 pytestmark = pytest.mark.anyio
 

@@ -13,7 +13,7 @@ import pytest
 from loom import Agent, open_memory, open_memory_sync
 from loom.core.ids import SHARED
 from loom.errors import UsageError
-from loom.stores.sqlite import writer
+from loom.stores.sqlite import file as writer
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 REFUSED = "refused: {} was opened before this process was forked; open it again here"
@@ -162,7 +162,7 @@ def test_a_file_that_another_thread_is_opening_at_the_fork_holds_nobody_up_in_th
 def test_a_folder_that_one_process_may_use_is_not_the_childs_as_well(tmp_path):
     pytest.importorskip("chromadb")
     from loom.errors import StoreUnavailable
-    from loom.stores.chroma import folder
+    from loom.stores.chroma import store as folder
 
     key = folder.hold(str(tmp_path))
 

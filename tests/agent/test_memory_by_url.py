@@ -10,8 +10,8 @@ import pytest
 from loom import Agent, get_run_context, open_memory, tool
 from loom.core.message import ToolCallPart
 from loom.errors import UsageError
+from loom.memory._write.extract_llm import LlmExtractor
 from loom.memory.embedder import OpenAIEmbedder
-from loom.memory.extract.llm import LlmExtractor
 from loom.providers.embedding.openai import OpenAIEmbeddingProvider
 from loom.testing import ScriptedModel
 

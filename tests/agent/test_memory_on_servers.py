@@ -19,9 +19,8 @@ from loom.memory.chroma import ChromaMemory
 from loom.memory.memory import Memory
 from loom.stores.postgres import init_schema
 from loom.testing import ScriptedModel
-from loom.testing.clock import FakeClock
-from loom.testing.servers.postgres import postgres
-from loom.testing.servers.redis import redis
+from loom.testing.fakes import FakeClock
+from loom.testing.servers import postgres, redis
 
 pytestmark = pytest.mark.anyio
 

@@ -11,9 +11,9 @@ from loom import Agent, open_memory
 from loom.config.memory import MemoryConfig, MemoryLayerConfig
 from loom.core.record import Episode, Layer
 from loom.core.scope import Scope
-from loom.memory.composite import CompositeMemory
 from loom.stores.inmemory import InMemoryStore
 from loom.testing import FakeClock, ScriptedModel
+from loom.wrappers.composite import CompositeMemory
 
 pytestmark = pytest.mark.anyio
 
@@ -75,7 +75,7 @@ async def test_recall_retrieval_and_fusion_over_a_composite_memory() -> None:
     memory: Any = CompositeMemory(**{layer.label.lower(): store for layer, store in stores.items()})
     model = ScriptedModel(lambda _: "ok")
     async with Agent(model=model, memory=memory) as agent:
-        await memory.state("user", "likes", "the harbour", user_id="ann")
+        await memory.assert_fact("user", "likes", "the harbour", user_id="ann")
         ids: dict[Layer, str] = {}
         for layer in (Layer.L2, Layer.L3):
             (kept,) = (await memory.remember(f"The harbour, seen from layer {layer}.", user_id="ann")).kept

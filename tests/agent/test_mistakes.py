@@ -37,7 +37,7 @@ async def test_a_closed_agent_says_that_it_is_closed() -> None:
     agent = Agent(model=ScriptedModel(echo))
     await agent.run("Hi.", session_id="s")
     await agent.aclose()
-    uses = (agent.run, agent.resume, agent.build_context)
+    uses = (agent.run, agent.resume, agent.preview)
     for use in uses:
         with pytest.raises(UsageError, match="this agent is closed; make another one"):
             await use("Hi.", session_id="s")
@@ -66,7 +66,7 @@ async def test_a_tool_that_wants_to_end_the_program_is_told_to_the_model() -> No
     assert "SystemExit: 2" in str(model.requests[-1].messages[-1].parts[0])
 
 
-@pytest.mark.parametrize("store", ["inmemory", "sqlite:{}", "composite:?truth=sqlite:{}"])
+@pytest.mark.parametrize("store", ["inmemory", "sqlite:{}", "composite:?primary=sqlite:{}"])
 async def test_an_application_takes_every_place_that_a_memory_takes(tmp_path: Any, store: str) -> None:
     async with LoomApp(model=ScriptedModel(echo), store=store.format(tmp_path / "app.db")) as app:
         agent = app.create_agent(AgentConfig(name="a", memory=MemoryConfig()))

@@ -12,14 +12,13 @@ import pytest
 from loom import Agent, MemoryConfig, open_memory
 from loom.api import AgentConfig, LoomApp
 from loom.core.scope import Scope
-from loom.engine.checkpoints import open_checkpoints
+from loom.engine.open import open_checkpoints
 from loom.errors import LoomError, UsageError
 from loom.memory.memory import Memory
 from loom.protocols.model import ModelRequest
 from loom.stores.inmemory import InMemoryStore
 from loom.testing import ScriptedModel
-from loom.testing.wire import Said, serve
-from loom.testing.wire.openai import ChatWire
+from loom.testing.wire import ChatWire, Said, serve
 
 pytestmark = pytest.mark.anyio
 HOW = ["url", "mapping", "memory"]
@@ -232,7 +231,7 @@ async def tell_everything(agent: Agent) -> None:
     assert agent.memory
     await agent.run("My diagnosis is gout. I live in Goutville. Never mention gout.", user_id="ann", session_id="s")
     await agent.memory.set_block("case", "gout", user_id="ann")
-    await agent.memory.state("user", "illness", "gout", user_id="ann")
+    await agent.memory.assert_fact("user", "illness", "gout", user_id="ann")
     await agent.memory.instruct("Always answer gout first.", user_id="ann")
 
 
@@ -263,7 +262,7 @@ async def test_two_agents_of_one_application_never_see_each_others(
         below = f"{namespace}/" if options else ""
         found = [agent.memory.namespace for name in models if (agent := app.get_agent(name)).memory]
         assert found == [f"{below}doctor", f"{below}shop"]
-        assert "gout" in str(await app.get_agent("doctor").build_context("Hi.", user_id="ann")).casefold()
+        assert "gout" in str(await app.get_agent("doctor").preview("Hi.", user_id="ann")).casefold()
 
 
 def test_no_two_names_make_one_namespace() -> None:

@@ -13,7 +13,7 @@ from loom.api import AgentConfig, LoomApp
 from loom.core.event import Event
 from loom.core.message import ToolCallPart, ToolResultPart
 from loom.errors import CostExceeded, UsageError
-from loom.protocols.approve import ToolRequest
+from loom.protocols.tool import ToolRequest
 from loom.testing import ScriptedModel, run_context
 
 pytestmark = pytest.mark.anyio

@@ -12,8 +12,8 @@ import pytest
 
 from loom import Agent, Context, open_memory, tool
 from loom.core.message import Message, ToolCallPart, ToolResultPart
-from loom.core.portal import Portal
 from loom.core.scope import Scope
+from loom.core.threads import Portal
 from loom.errors import StoreConflict, UsageError
 from loom.protocols.model import ModelRequest
 from loom.stores.inmemory.checkpoints import MemoryCheckpointStore

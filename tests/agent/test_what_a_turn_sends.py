@@ -69,7 +69,7 @@ async def test_004_07_recalled_memory_is_neither_in_the_system_prompt_nor_before
 
 
 async def test_004_08_a_recall_does_not_read_every_record(tmp_path: Any) -> None:
-    from loom.stores import record_rows
+    from loom.stores import _sql as record_rows
 
     memory = open_memory(f"sqlite:{tmp_path / 'm.db'}", embedder="hash")
     await memory.remember([f"Note {n}: the weather was fine." for n in range(1_500)], user_id="ann")
@@ -116,7 +116,7 @@ async def test_004_12_a_session_shows_its_whole_history_bounded_by_tokens_alone(
 async def test_004_14_a_new_fact_is_compared_with_its_own_kind_only() -> None:
     memory = open_memory("inmemory", embedder="hash")
     for n in range(300):
-        await memory.state("Ann", f"likes number {n}", str(n), user_id="ann")
+        await memory.assert_fact("Ann", f"likes number {n}", str(n), user_id="ann")
     looked = 0
     inner = memory.store.list
 
@@ -127,5 +127,5 @@ async def test_004_14_a_new_fact_is_compared_with_its_own_kind_only() -> None:
         return page
 
     memory.store.list = counting  # type: ignore[method-assign]  # to see how many records one call looks at
-    await memory.state("Ann", "lives in", "Oslo", user_id="ann")
+    await memory.assert_fact("Ann", "lives in", "Oslo", user_id="ann")
     assert looked < 100

@@ -13,7 +13,7 @@ from loom.testing import ScriptedModel
 @pytest.fixture
 def loom(tmp_path):
     def run(*args, **options):
-        return CliRunner().invoke(app, [*args, "--db", f"sqlite:{tmp_path}/bot.db"], **options)
+        return CliRunner().invoke(app, [*args, "--url", f"sqlite:{tmp_path}/bot.db"], **options)
 
     return run
 

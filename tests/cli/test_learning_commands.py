@@ -14,9 +14,7 @@ from typing import Any
 
 import pytest
 
-from loom.testing.wire import Said, serve
-from loom.testing.wire.openai import ChatWire
-from loom.testing.wire.server import WireServer
+from loom.testing.wire import ChatWire, Said, WireServer, serve
 from tests.commands import LOOM, run_loom
 
 REX = json.dumps({"facts": [{"sources": ["e1"], "subject": "user", "predicate": "has_pet", "object": "Rex"}]})
@@ -57,7 +55,7 @@ def test_a_chat_says_what_it_cost_and_what_of_it_was_learning(loom: Any, provide
     shown = loom("chat", "--model", "compatible:qwen3", "--json", lines=("/cost",))
     found = json.loads(shown.stdout.splitlines()[0])
     assert (found["all"]["requests"], found["learning"]["requests"]) == (0, 0)
-    facts = json.loads(loom("memory", "facts", "--db", "sqlite:./loom-chat.db", "--json").stdout)
+    facts = json.loads(loom("memory", "facts", "--url", "sqlite:./loom-chat.db", "--json").stdout)
     assert "Rex" in [fact["object"] for fact in facts]
 
 
@@ -103,7 +101,7 @@ async def main():
 anyio.run(main)
 """
     subprocess.run([sys.executable, "-c", source], check=True, cwd=tmp_path)
-    db = ("--db", "sqlite:m.db")
+    db = ("--url", "sqlite:m.db")
     loom("memory", "work", *db)
     assert provider.requests == []
     assert "jobs 1 wait" in " ".join(loom("doctor", "sqlite:m.db").stdout.split())
@@ -118,7 +116,7 @@ def test_a_model_that_does_not_answer_in_json_is_seen_in_stats_and_doctor(loom: 
 import anyio
 from datetime import timedelta
 from loom import open_memory
-from loom.memory.extract.llm import LlmExtractor
+from loom.memory._write.extract_llm import LlmExtractor
 from loom.testing import FakeClock, ScriptedModel
 async def main():
     clock, model = FakeClock(), ScriptedModel(lambda _: "What a lovely beast!")
@@ -130,7 +128,7 @@ async def main():
 anyio.run(main)
 """
     subprocess.run([sys.executable, "-c", source], check=True, cwd=tmp_path)
-    assert json.loads(loom("memory", "stats", "--db", "sqlite:m.db", "--json").stdout)["failed"] == 1
+    assert json.loads(loom("memory", "stats", "--url", "sqlite:m.db", "--json").stdout)["failed"] == 1
     told = " ".join(loom("doctor", "sqlite:m.db").stdout.split())
     assert "0 wait, 1 were given up, the last one because of learn: BadResponse:" in told
     assert "lovely" not in told

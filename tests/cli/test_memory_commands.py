@@ -10,7 +10,7 @@ from tests.commands import LOOM, run_loom
 @pytest.fixture
 def loom(tmp_path):
     def run(*args, code=0):
-        command = [LOOM, "memory", *map(str, args), "--db", f"sqlite:{tmp_path}/m.db"]
+        command = [LOOM, "memory", *map(str, args), "--url", f"sqlite:{tmp_path}/m.db"]
         done = run_loom(command, cwd=tmp_path)
         assert done.returncode == code, done.stderr
         assert "Traceback" not in done.stderr
@@ -213,7 +213,7 @@ def test_a_limit_of_no_hits_is_refused_by_its_option(loom, limit):
     ["search x", "facts", "show", "stats", "export", "export --to backup.jsonl", "forget", "work", "reembed"],
 )
 def test_a_place_with_a_slip_is_refused_and_not_made(tmp_path, call):
-    command = [LOOM, "memory", *call.split(), "--db", "sqlite:./typo.db"]
+    command = [LOOM, "memory", *call.split(), "--url", "sqlite:./typo.db"]
     done = run_loom(command, cwd=tmp_path)
     assert done.returncode == 2
     assert done.stderr == "loom: there is nothing at './typo.db'; give the URL of a store that was used before\n"

@@ -10,9 +10,9 @@ from contextlib import ExitStack
 import apsw
 import pytest
 
-from loom.cli.importing import import_file
+from loom.cli.memory import import_file
 from loom.engine import open_memory_sync
-from loom.providers.embedding.hashing import HashEmbedder
+from loom.providers.embedding.auto import HashEmbedder
 from tests.commands import LOOM, run_loom
 
 TALK = [
@@ -137,7 +137,7 @@ def test_an_interrupt_is_heard_while_nobody_opens_the_other_end_of_a_pipe(loom, 
 
 
 def test_an_interrupt_in_the_middle_keeps_what_came_before(loom, child, pipe, tmp_path):
-    reading = child("pipe", "--db", "sqlite:m.db")
+    reading = child("pipe", "--url", "sqlite:m.db")
     with pipe.open("w") as file:
         for number in range(1500):  # a part of a conversation is written when it has a thousand
             file.write(json.dumps({"role": "user", "content": f"note {number}"}) + "\n")

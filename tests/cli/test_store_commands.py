@@ -8,10 +8,10 @@ import anyio
 import apsw
 import pytest
 
-from loom.engine.places import Opening, store_at
-from loom.testing.conformance.samples import ALICE, BOB, a_block, a_fact, a_job, an_episode
-from loom.testing.servers import postgres
-from loom.testing.servers.process import free_port
+from loom.engine.urls import Opening, store_at
+from loom.testing import servers as postgres
+from loom.testing.conformance.suite import ALICE, BOB, a_block, a_fact, a_job, an_episode
+from loom.testing.servers import free_port
 from tests.commands import LOOM, run_loom
 
 
@@ -47,7 +47,7 @@ def fill(where):
 def test_sweep_leaves_no_bytes_of_what_was_forgotten(loom, tmp_path):
     where = f"sqlite:{tmp_path}/m.db"
     fill(where)
-    loom("memory", "forget", "--db", where, "--user", "alice", "--yes")
+    loom("memory", "forget", "--url", where, "--user", "alice", "--yes")
     assert json.loads(loom("store", "sweep", where, "--json").stdout) == {"pending": []}
     assert "there is nothing at" in loom("store", "sweep", "sqlite:other.db", code=2).stderr
     with postgres() as server:
@@ -84,7 +84,7 @@ def test_verify_of_an_index(loom, tmp_path):
     import shutil
 
     found = json.loads(loom("store", "verify", "qdrant:v", "--json").stdout)
-    assert [part["part"] for part in found["parts"]] == ["truth", "store"]
+    assert [part["part"] for part in found["parts"]] == ["primary", "store"]
     shutil.rmtree(tmp_path / "v" / "collection")
     (tmp_path / "v" / "meta.json").unlink()
     said = loom("store", "verify", "qdrant:v", code=1).stdout
@@ -95,7 +95,7 @@ def test_verify_of_an_index(loom, tmp_path):
 
 
 def test_what_is_not_there_is_not_made(loom, tmp_path):
-    for place in ("sqlite:no.db", "qdrant:no", "composite:?truth=sqlite:no.db", "chroma:no"):
+    for place in ("sqlite:no.db", "qdrant:no", "composite:?primary=sqlite:no.db", "chroma:no"):
         for command in (("store", "verify"), ("doctor",), ("store", "copy")):
             more = ("inmemory",) if "copy" in command else ()
             assert "there is nothing at" in loom(*command, place, *more, code=2).stderr

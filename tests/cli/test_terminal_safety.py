@@ -53,19 +53,23 @@ ARGUMENTS = {
     "cache plan": [["request.json"], ["request.json", "--provider", EVIL], [f"{NAME}.json"]],
     "cache explain": [["request.json", "next.json"], ["request.json", "request.json", "--model", NAME]],
     "cache simulate": [["trace.jsonl"], [f"{NAME}.jsonl"]],
-    "memory add": [[f"My {WORD} {NAME}", "--db", "DB", "--user", NAME]],
-    "memory search": [[WORD, "--db", "DB", "--user", NAME], [NAME, "--db", "DB"], [WORD, "--db", f"sqlite:{NAME}.db"]],
-    "memory facts": [["--db", "DB", "--user", NAME, "--history"], ["--db", "DB", "--user", f"{NAME}2"]],
-    "memory show": [["--db", "DB", "--user", NAME], ["FACT", "--db", "DB", "--user", NAME], [NAME, "--db", "DB"]],
-    "memory standing": [["--db", "DB", "--user", NAME], ["--db", "DB", "--user", f"{NAME}2"]],
-    "memory confirm": [["WISH", "--db", "DB", "--user", NAME], [NAME, "--db", "DB", "--user", NAME]],
-    "memory reject": [["WISH", "--db", "DB", "--user", NAME], [NAME, "--db", "DB", "--user", NAME]],
-    "memory stats": [["--db", "DB", "--user", NAME]],
-    "memory forget": [[NAME, "--db", "DB", "--user", NAME], ["--db", "DB", "--user", f"{NAME}2"]],
-    "memory export": [["--db", "DB", "--user", NAME], ["--db", "DB", "--to", f"{NAME}/x"]],
-    "memory import": [["turns.jsonl", "--db", "DB", "--user", NAME], [f"{NAME}.jsonl", "--db", "DB"]],
-    "memory reembed": [["--db", "DB", "--embedder", "hash"], ["--db", "DB", "--embedder", NAME]],
-    "memory work": [["--db", "DB"]],
+    "memory add": [[f"My {WORD} {NAME}", "--url", "DB", "--user", NAME]],
+    "memory search": [
+        [WORD, "--url", "DB", "--user", NAME],
+        [NAME, "--url", "DB"],
+        [WORD, "--url", f"sqlite:{NAME}.db"],
+    ],
+    "memory facts": [["--url", "DB", "--user", NAME, "--history"], ["--url", "DB", "--user", f"{NAME}2"]],
+    "memory show": [["--url", "DB", "--user", NAME], ["FACT", "--url", "DB", "--user", NAME], [NAME, "--url", "DB"]],
+    "memory standing": [["--url", "DB", "--user", NAME], ["--url", "DB", "--user", f"{NAME}2"]],
+    "memory confirm": [["WISH", "--url", "DB", "--user", NAME], [NAME, "--url", "DB", "--user", NAME]],
+    "memory reject": [["WISH", "--url", "DB", "--user", NAME], [NAME, "--url", "DB", "--user", NAME]],
+    "memory stats": [["--url", "DB", "--user", NAME]],
+    "memory forget": [[NAME, "--url", "DB", "--user", NAME], ["--url", "DB", "--user", f"{NAME}2"]],
+    "memory export": [["--url", "DB", "--user", NAME], ["--url", "DB", "--to", f"{NAME}/x"]],
+    "memory import": [["turns.jsonl", "--url", "DB", "--user", NAME], [f"{NAME}.jsonl", "--url", "DB"]],
+    "memory reembed": [["--url", "DB", "--embedder", "hash"], ["--url", "DB", "--embedder", NAME]],
+    "memory work": [["--url", "DB"]],
     "session list": [["--store", "DB", "--user", NAME], ["--store", "DB", "--user", f"{NAME}2"]],
     "session show": [
         [NAME, "--store", "DB", "--user", NAME],
@@ -91,7 +95,7 @@ ARGUMENTS = {
     "store sweep": [["DB"], [f"sqlite:{NAME}2.db"]],
     "store verify": [["DB"], [f"sqlite:{NAME}2.db"]],
     "store copy": [["DB", "sqlite:copy.db"], ["DB", f"{NAME}:x"]],
-    "forget": [[f"{NAME}2", "--db", "DB", "--yes"], [NAME, "--db", "DB"], [" ", "--db", "DB"]],
+    "forget": [[f"{NAME}2", "--url", "DB", "--yes"], [NAME, "--url", "DB"], [" ", "--url", "DB"]],
     "doctor": [["DB"], [f"sqlite:{NAME}2.db"]],
     "demo": [],  # it prints its own texts alone
 }
@@ -125,7 +129,7 @@ async def fill(folder):
         turn = Episode(id=f"turn {NAME}", text=f"{EVIL} {WORD}", at=now, recorded_at=now, provenance=said, speaker=NAME)
         # As they are: what is cleaned today on its way in may have been stored by another program or an older Loom.
         await memory.store.put(Scope(user_id=NAME), fact, block, turn)
-        await memory.state(f"{RAW} {WORD}", f"likes {NAME}", EVIL, user_id=NAME)
+        await memory.assert_fact(f"{RAW} {WORD}", f"likes {NAME}", EVIL, user_id=NAME)
         await memory.set_block(f"other {NAME}", f"{EVIL} {WORD}", user_id=NAME)
         await memory.instruct(f"Always say {NAME} {WORD}.", user_id=NAME)
         await memory.remember(f"{EVIL} {WORD}", user_id=NAME, session_id=NAME, speaker=NAME, attributes={NAME: NAME})
@@ -198,7 +202,7 @@ def strings(value):
 
 
 def test_an_export_to_a_file_is_raw(place, monkeypatch, capfd):
-    outputs(place, monkeypatch, capfd, ["memory", "export", "--db", "DB", "--user", NAME, "--to", "memory.jsonl"])
+    outputs(place, monkeypatch, capfd, ["memory", "export", "--url", "DB", "--user", NAME, "--to", "memory.jsonl"])
     outputs(place, monkeypatch, capfd, ["session", "export", NAME, "--store", "DB", "--user", NAME, "-o", "one.json"])
     assert "\u202eevil" in (place / "memory.jsonl").read_text(encoding="utf-8")
     assert "\u202eevil" in (place / "one.json").read_text(encoding="utf-8")

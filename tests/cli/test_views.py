@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 from rich.console import Console, RenderableType
 
-from loom.cli.views import findings_view, steps_table, window_bar
+from loom.cli.cache import findings_view, steps_table, window_bar
 from loom.context.cache.diagnose import Finding
-from loom.context.cache.prompt import Block, BlockOrigin, Level, Prompt
 from loom.context.cache.simulate import Simulation, Step
+from loom.core.request_blocks import Block, BlockOrigin, Level, RequestBlocks
 
 
 def shown(view: RenderableType, width: int = 80) -> list[str]:
@@ -28,7 +28,7 @@ def block(section: str, tokens: int, marker: str | None = None, *, level: Level 
     return Block(level, "user", "text", f"{section} {tokens}", tokens, "p", marker, origin)
 
 
-WINDOW = Prompt(
+WINDOW = RequestBlocks(
     "anthropic",
     "claude-sonnet-5",
     (
@@ -76,7 +76,7 @@ def test_a_window_whose_reads_are_not_known_shows_its_sections_alone() -> None:
 
 def test_blocks_of_no_context_are_shown_by_level() -> None:
     levels: tuple[Level, ...] = ("tools", "system", "messages")
-    prompt = Prompt("openai", "gpt-5.6", tuple(Block(level, "user", "text", level, 100) for level in levels))
+    prompt = RequestBlocks("openai", "gpt-5.6", tuple(Block(level, "user", "text", level, 100) for level in levels))
     lines = shown(window_bar(prompt, width=60))
     assert [name for name in ("tools", "system", "messages") if row(lines, name)[2] == "100"] == list(levels)
     assert lines[2] == "▓" * 20 + "▒" * 20 + "▓" * 20
@@ -85,7 +85,7 @@ def test_blocks_of_no_context_are_shown_by_level() -> None:
 
 def test_markers_that_stand_close_keep_their_ticks() -> None:
     blocks = (*[block("convo", 100, "5m")] * 79, block("convo", 100, "1h"))
-    lines = shown(window_bar(Prompt("anthropic", "m", blocks)))
+    lines = shown(window_bar(RequestBlocks("anthropic", "m", blocks)))
     assert lines[3] == "▲" * 80
     assert lines[7].endswith("79 x 5m, 1h")
 
@@ -98,7 +98,7 @@ def test_reads_outside_the_prompt_do_not_leave_the_bar(read: int) -> None:
 
 
 def test_an_empty_prompt_has_an_empty_bar() -> None:
-    lines = shown(window_bar(Prompt("anthropic", "m", ()), read_tokens=0))
+    lines = shown(window_bar(RequestBlocks("anthropic", "m", ()), read_tokens=0))
     assert lines[0] == "m (anthropic): 0 tokens, 0.0% read from the cache"
     assert row(lines, "all") == ["all", "0", "0", "0.0%", "0.0%"]
 

@@ -6,17 +6,17 @@ import pytest
 
 import loom
 from loom import Context, Message, StringEntry, ToolSpec, explain, plan
-from loom.context.fragments import (
+from loom.context.prompt import (
     SLOTS,
     Fragment,
+    PromptBuilder,
     create_context_fragment,
     create_identity_fragment,
     create_memory_fragment,
     create_safety_fragment,
     create_tools_fragment,
 )
-from loom.context.prompt import PromptBuilder
-from loom.core.section import Stability
+from loom.core.window import Stability
 from loom.errors import UsageError
 from tests.context.wire import MODELS, body_of, common, flat, marked, wire
 

@@ -19,7 +19,7 @@ from loom import (
     create_skills_fragment,
     create_tools_fragment,
 )
-from loom.context.fragments import PLACES, SLOTS
+from loom.context.prompt import PLACES, SLOTS
 from loom.core.message import TextPart, ToolCallPart, ToolResultPart
 from tests.context.wire import body_of, common, marked, wire
 

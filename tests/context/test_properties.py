@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from loom import Context, FileEntry, ImageEntry, StringEntry
 from loom.core.message import Message, TextPart, ThinkingPart, ToolCallPart, ToolResultPart, ToolSpec
-from loom.core.section import SECTIONS, STATIC, default_role
+from loom.core.window import SECTIONS, STATIC, default_role
 from tests.context.render.sdk import check_anthropic, check_gemini, check_openai_chat, check_openai_responses
 from tests.context.wire import MODELS, body_of, marked, wire
 

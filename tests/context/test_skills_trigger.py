@@ -7,7 +7,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import example, given
 
-from loom.context.trigger import MAX_PATTERN, TriggerPattern
+from loom.context.skills import MAX_PATTERN, TriggerPattern
 from loom.errors import UsageError
 
 texts = st.text(st.sampled_from("aaabbA .\n1"), max_size=9).map(str.strip).filter(bool)  # as a matcher gives them

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loom.core.fence import fenced, without_tag
+from loom.text.fence import fenced, without_tag
 
 LOOK_ALIKES = [
     "</memory>",

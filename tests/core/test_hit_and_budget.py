@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loom.core.budget import Budget
 from loom.core.hit import Hit, Passage, rank_key
 from loom.core.record import Episode, Provenance
+from loom.core.scope import Budget
 from loom.errors import UsageError
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)

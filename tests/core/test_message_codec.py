@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loom.core.checkpoint import FORMAT_VERSION, Checkpoint, Compaction, LoggedMessage
-from loom.core.message import Message, TextPart, ToolCallPart, ToolResultPart, Usage
-from loom.core.message_codec import (
+from loom.core.codec import (
     PARTS,
     checkpoint_from_dict,
     checkpoint_to_dict,
@@ -25,8 +24,9 @@ from loom.core.message_codec import (
     part_to_dict,
     to_bytes,
 )
+from loom.core.message import Message, TextPart, ToolCallPart, ToolResultPart, Usage
 from loom.errors import FormatTooNew, UsageError
-from loom.testing.conformance.checkpoint_samples import awkward_checkpoint, awkward_entries
+from loom.testing.conformance.checkpoint_store import awkward_checkpoint, awkward_entries
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
 ENTRIES = awkward_entries()

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from loom.core.plain import in_brackets, one_line, plain_text
+from loom.text.fence import in_brackets, one_line, plain_text
 
 ORDINARY = [
     "The boat leaves at nine.",

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from loom.core.portal import Portal
+from loom.core.threads import Portal
 
 
 async def name_of_thread():

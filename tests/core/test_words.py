@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loom.core.words import MAX_TERM, STOP_WORDS, query_terms, stem, terms, tokens
+from loom.text.words import MAX_TERM, STOP_WORDS, query_terms, stem, terms, tokens
 
 
 @pytest.mark.parametrize(

@@ -12,13 +12,14 @@ from pathlib import Path
 import anyio
 
 from loom import open_checkpoints, open_memory
-from loom.engine.init import init_store
-from loom.engine.places import sessions_place
-from loom.engine.verify import verify_store
-from loom.providers.embedding.hashing import HashEmbedder
+from loom.admin.maintenance import init_store, verify_store
+from loom.engine.urls import sessions_place
+from loom.providers.embedding.auto import HashEmbedder
+from loom.testing import servers as chroma
+from loom.testing import servers as postgres
+from loom.testing import servers as redis
 from loom.testing.conformance import CheckpointStoreSuite, MemoryStoreSuite, VectorStoreSuite
 from loom.testing.conformance.jobs import JobLaws
-from loom.testing.servers import chroma, postgres, redis
 
 SUITES = {MemoryStoreSuite: "memory", VectorStoreSuite: "vectors", CheckpointStoreSuite: "yes:"}
 WHOLE = ("test_put_is_all_or_nothing", "test_a_write_is_all_or_nothing", "test_a_finish_that_fails_changes_nothing")
@@ -80,7 +81,7 @@ def _owner(_: Path, stack: ExitStack) -> str:
 
 
 def _chroma_server(place: Path, stack: ExitStack) -> str:
-    return f"chroma+{stack.enter_context(chroma()).url}?truth=sqlite:{place}/memory.db"
+    return f"chroma+{stack.enter_context(chroma()).url}?primary=sqlite:{place}/memory.db"
 
 
 _IN_A_FOLDER = "one at a time"
@@ -182,7 +183,7 @@ BACKENDS = (
     ),
     Backend(
         "Chroma, server",
-        "chroma+http://HOST:8000?truth=sqlite:PATH",
+        "chroma+http://HOST:8000?primary=sqlite:PATH",
         _chroma_server,
         ("chroma.test_chroma_vectors:TestServer",),
         ("not tested", ""),

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 import anyio
 import pytest
 
-from loom.protocols.jobs import KeepsJobs
+from loom.protocols.memory_store import KeepsJobs
 from loom.testing.conformance import MemoryStoreSuite
 from loom.testing.conformance.jobs import JobLaws
 from tests.docs.backends import BACKENDS, PACKAGES, asked, found, kept, laws_of, linked, started, tables

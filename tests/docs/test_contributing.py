@@ -7,7 +7,7 @@ from loom import Message
 from loom.core.checkpoint import Shown
 from loom.protocols.compactor import Compactor
 from loom.testing.conformance import EmbedderSuite, ModelSuite
-from loom.tokens import EstimateCounter
+from loom.text.tokens import EstimateCounter
 from tests.docs.pages import GUIDE, blocks
 
 

@@ -1,6 +1,6 @@
 """The page of limits says what the code holds."""
 
-from loom.core import limits
+from loom.core import checks as limits
 from tests.docs.pages import ROOT
 
 

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from loom import Agent, ToolCallPart, open_memory, open_model, tool
-from loom.testing.wire import Said, serve
-from loom.testing.wire.anthropic import AnthropicWire
+from loom.testing.wire import AnthropicWire, Said, serve
 from tests.docs.pages import ROOT
 
 PAGE = ROOT / "docs/explanation/one-request.md"

@@ -11,15 +11,15 @@ from typing import get_args
 
 import loom
 from loom import Agent, errors, open_memory
-from loom.agent.result import Result
+from loom.agent.agent import Result
 from loom.api import AgentConfig, LoomApp
-from loom.catalog.tables import CACHE_FIELDS, INFO_FIELDS
+from loom.catalog import CACHE_FIELDS, INFO_FIELDS
 from loom.context.cache.diagnose import FindingCause
 from loom.context.cache.explain import MoveCause
 from loom.context.cache.repair import FIXES
+from loom.core.scope import RunContext
 from loom.tools.files import memory_files
 from loom.tools.memory import memory_tools
-from loom.tools.run_context import RunContext
 from tests.docs.pages import REWRITE, ROOT, run_loom, shown
 
 REFERENCE = ROOT / "docs/reference"

@@ -7,9 +7,11 @@ import anyio
 import pytest
 
 from loom.engine import open_memory
-from loom.providers.embedding.hashing import HashEmbedder
+from loom.providers.embedding.auto import HashEmbedder
 from loom.stores.postgres import init_schema
-from loom.testing.servers import chroma, postgres, redis
+from loom.testing import servers as chroma
+from loom.testing import servers as postgres
+from loom.testing import servers as redis
 from tests.stores.postgres.tables import empty_tables
 
 
@@ -86,7 +88,7 @@ def place(request, tmp_path):
             where = f"sqlite:{tmp_path}/bot.db"
         case "sqlite+qdrant":
             need("qdrant_edge")
-            parts = {"truth": f"sqlite:{tmp_path}/bot.db", "vectors": f"qdrant:{tmp_path}/near"}
+            parts = {"primary": f"sqlite:{tmp_path}/bot.db", "vectors": f"qdrant:{tmp_path}/near"}
             where = {"backend": "composite", **parts}
         case server:
             where = request.getfixturevalue(f"{server}_url")

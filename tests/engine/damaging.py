@@ -2,16 +2,16 @@
 
 import random
 
+from loom.admin.doctor import examine
+from loom.admin.maintenance import verify_store
 from loom.agent.agent import Agent
 from loom.core.ids import RecordIds
 from loom.core.scope import Scope
 from loom.engine import open_memory
-from loom.engine.doctor import examine
-from loom.engine.verify import verify_store
 from loom.errors import LoomError
-from loom.memory.extract.rules import RuleExtractor
+from loom.memory._write.extract_rules import RuleExtractor
 from loom.memory.memory import Memory
-from loom.providers.embedding.hashing import HashEmbedder
+from loom.providers.embedding.auto import HashEmbedder
 from loom.stores.sqlite import SqliteStore
 from loom.testing import FakeClock, ScriptedModel
 
@@ -119,7 +119,7 @@ async def ask_of_user(call, memory, user):
     await call("remember", lambda: memory.remember("I live in Lima.", session_id="s1", **who))
     await call("metabolize", lambda: memory.metabolize(**who))
     await call("set_block", lambda: memory.set_block("plan", "new", **who))
-    await call("state", lambda: memory.state("user", "likes", "tea", **who))
+    await call("state", lambda: memory.assert_fact("user", "likes", "tea", **who))
     records = await call("list", lambda: memory.store.list(Scope(user_id=user), limit=5)) or ()
     for record in records[:2]:
         await call("explain", lambda id=record.id: memory.explain(id, **who))

@@ -7,9 +7,9 @@ import pytest
 
 from loom.agent.agent import Agent
 from loom.core.record import Fact
-from loom.memory.extract.rules import RuleExtractor
+from loom.memory._write.extract_rules import RuleExtractor
 from loom.testing import FakeClock
-from loom.testing.clock import START
+from loom.testing.fakes import START
 
 pytestmark = pytest.mark.anyio
 ANN = {"user_id": "ann"}
@@ -99,16 +99,16 @@ async def test_two_processes_whose_clocks_disagree_speak_in_turns(place, step, s
 async def test_stated_facts_and_instructions(place, step):
     clock = FakeClock()
     async with place(clock=clock) as memory:
-        await memory.state("user", "lives_in", "Oslo", **ANN)
+        await memory.assert_fact("user", "lives_in", "Oslo", **ANN)
         await memory.instruct("Always answer in French.", **ANN)
         clock.set(clock.now() - step)
-        await memory.state("user", "lives_in", "Berlin", **ANN)
+        await memory.assert_fact("user", "lives_in", "Berlin", **ANN)
         done = await memory.instruct("Please answer in German from now on.", **ANN)
         assert [item.text for item in done.retired] == ["Always answer in French"]
         assert await lives_in(memory) == ["Berlin"]
         async with place(clock=FakeClock(START - step)) as behind:
             assert await lives_in(behind) == ["Berlin"]
-            await behind.state("user", "lives_in", "Athens", **ANN)
+            await behind.assert_fact("user", "lives_in", "Athens", **ANN)
             await behind.instruct("Please answer in Greek from now on.", **ANN)
             for each in (memory, behind):
                 assert [f.object for f in await each.facts(predicate="lives_in", **ANN)] == ["Athens"]

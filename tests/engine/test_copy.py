@@ -8,39 +8,28 @@ from datetime import timedelta
 import anyio
 import pytest
 
+from loom.admin.copy import PAGE, compare_user, copy_store, copy_user
+from loom.admin.maintenance import verify_store
 from loom.core.record import Layer
 from loom.core.scope import Scope
 from loom.engine import open_memory
-from loom.engine.copy import compare_user, copy_store
-from loom.engine.copy_user import PAGE, copy_user
-from loom.engine.places import Opening, store_at
-from loom.engine.verify import verify_store
-from loom.memory.composite_store import CompositeStore
-from loom.protocols.whole_store import WholeStore
-from loom.providers.embedding.hashing import HashEmbedder
-from loom.stores.indexed import IndexedStore
+from loom.engine.urls import Opening, store_at
+from loom.protocols.memory_store import AdminStore
+from loom.providers.embedding.auto import HashEmbedder
 from loom.stores.inmemory import InMemoryStore
 from loom.stores.postgres import PostgresStore
 from loom.stores.redis import RedisStore
 from loom.stores.sqlite import SqliteStore
-from loom.testing.conformance.samples import (
-    ALICE,
-    BOB,
-    START,
-    TWINS,
-    a_block,
-    a_fact,
-    a_job,
-    an_episode,
-    one_of_each,
-)
-from loom.testing.interrupting import Interrupter
+from loom.testing.conformance.suite import ALICE, BOB, TWINS, a_block, a_fact, a_job, an_episode, one_of_each
+from loom.testing.fakes import START, Interrupter
+from loom.wrappers.composite import CompositeStore
+from loom.wrappers.indexed import IndexedStore
 from tests.engine.breaking import Breaking, Broken
 
 pytestmark = pytest.mark.anyio
 
 # Checked by pyright, signatures included.
-WHOLE: tuple[type[WholeStore], ...] = (
+WHOLE: tuple[type[AdminStore], ...] = (
     InMemoryStore,
     SqliteStore,
     PostgresStore,
@@ -108,7 +97,7 @@ async def test_there_and_back_through_every_engine(tmp_path, postgres_url, redis
 
 
 async def test_a_composed_store_is_a_source_and_a_target(tmp_path, redis_url):
-    where = f"composite:?truth=sqlite:{tmp_path}/t.db&vectors=qdrant:{tmp_path}/v&l2={redis_url}"
+    where = f"composite:?primary=sqlite:{tmp_path}/t.db&vectors=qdrant:{tmp_path}/v&l2={redis_url}"
     first = await filled(InMemoryStore())
     middle, last = store_at(where, Opening()), InMemoryStore()
     await copied(first, middle)
@@ -255,7 +244,7 @@ async def forgotten_while_copied(step):
     steps.watch(target)
     async with steps.counting(step, forget):
         await copy_user(source, target, ALICE, with_vectors=False, progress=lambda _: None)
-    keys = (await target.found_by(ALICE, "e2"))["e2"].keys
+    keys = (await target.search_keys(ALICE, "e2"))["e2"].keys
     return ([record.id for record in await target.list(ALICE)], dict(keys)) if steps.reached else None
 
 

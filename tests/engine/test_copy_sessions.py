@@ -5,17 +5,15 @@ from contextlib import suppress
 
 import pytest
 
+from loom.admin.copy import NO_PLACE, Sessions, compare_sessions, copy_places, copy_sessions, copy_store
 from loom.core.scope import Scope
-from loom.engine.checkpoints import open_checkpoints
-from loom.engine.copy import Sessions, compare_sessions, copy_store
-from loom.engine.copy_places import NO_PLACE, copy_places
-from loom.engine.copy_sessions import copy_sessions
+from loom.engine.open import open_checkpoints
 from loom.stores.inmemory import InMemoryStore
 from loom.stores.inmemory.checkpoints import MemoryCheckpointStore
 from loom.stores.sqlite import SqliteStore
 from loom.stores.sqlite.checkpoints import SqliteCheckpointStore
-from loom.testing.conformance.checkpoint_samples import CHAT, NAMES, save
-from loom.testing.conformance.samples import ALICE, an_episode
+from loom.testing.conformance.checkpoint_store import CHAT, NAMES, save
+from loom.testing.conformance.suite import ALICE, an_episode
 from tests.engine.breaking import Breaking, Broken
 
 pytestmark = pytest.mark.anyio

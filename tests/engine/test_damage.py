@@ -10,13 +10,13 @@ from loom.agent.agent import Agent
 from loom.cli.app import app
 from loom.core.scope import Scope
 from loom.engine import open_memory
-from loom.engine.checkpoints import open_checkpoints
+from loom.engine.open import open_checkpoints
 from loom.errors import LoomError, StoreError
-from loom.providers.embedding.hashing import HashEmbedder
+from loom.providers.embedding.auto import HashEmbedder
 from loom.stores.sqlite import SqliteStore
 from loom.testing import ScriptedModel
-from loom.testing.conformance.checkpoint_samples import CHAT, save_turns
-from loom.testing.conformance.samples import ALICE, BOB, a_block, a_fact, an_episode
+from loom.testing.conformance.checkpoint_store import CHAT, save_turns
+from loom.testing.conformance.suite import ALICE, BOB, a_block, a_fact, an_episode
 from tests.engine import damaging
 from tests.stores.sqlite_files import execute
 
@@ -184,7 +184,7 @@ async def test_a_turn_goes_on_without_a_damaged_memory_and_says_so(tmp_path):
     url = f"sqlite:{tmp_path}/m.db"
     async with open_memory(url, embedder=HashEmbedder()) as memory:
         await memory.remember("My boat is green.", user_id="ann")
-        await memory.state("user", "lives_in", "Oslo", user_id="ann")
+        await memory.assert_fact("user", "lives_in", "Oslo", user_id="ann")
     execute(tmp_path / "m.db", "UPDATE records SET text = 'My boat is red.'; UPDATE records SET object = 'Rome'")
     model = ScriptedModel(["I do not know."])
     async with Agent(model=model, memory=url, checkpoint=f"files:{tmp_path}/talks", facts="rules") as agent:

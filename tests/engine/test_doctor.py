@@ -6,12 +6,12 @@ from urllib.parse import quote
 import pytest
 
 from loom import __version__
-from loom.engine.doctor import examine, installed
-from loom.engine.init import init_store
-from loom.engine.places import Opening, store_at
+from loom.admin.doctor import examine, installed
+from loom.admin.maintenance import init_store
+from loom.engine.urls import Opening, store_at
 from loom.errors import StoreError
-from loom.testing.conformance.samples import ALICE, an_episode
-from loom.testing.servers.process import free_port
+from loom.testing.conformance.suite import ALICE, an_episode
+from loom.testing.servers import free_port
 
 pytestmark = pytest.mark.anyio
 
@@ -64,7 +64,7 @@ async def test_an_index_says_whether_it_is_in_step(tmp_path):
 
 
 async def test_an_index_that_is_down_is_said_and_the_truth_answers():
-    (found,) = await examine(f"qdrant+http://127.0.0.1:{free_port()}?truth=inmemory")
+    (found,) = await examine(f"qdrant+http://127.0.0.1:{free_port()}?primary=inmemory")
     assert found.failure is None
     assert "cannot be reached" in found.labels["index"]
     assert found.labels["durability"].startswith("none")
@@ -72,12 +72,12 @@ async def test_an_index_that_is_down_is_said_and_the_truth_answers():
 
 async def test_a_part_that_does_not_answer_costs_the_others_nothing(tmp_path, redis_url):
     gone = f"redis://127.0.0.1:{free_port()}/0"
-    found = await examine(f"composite:?truth=sqlite:{tmp_path}/t.db&l2={gone}")
-    assert [(one.part, one.failure is None) for one in found] == [("truth", True), ("l1+l2", False)]
+    found = await examine(f"composite:?primary=sqlite:{tmp_path}/t.db&l2={gone}")
+    assert [(one.part, one.failure is None) for one in found] == [("primary", True), ("l1+l2", False)]
     assert "does not answer" in found[1].failure
-    found = await examine(f"composite:?truth=sqlite:{tmp_path}/t.db&l2={redis_url}")
+    found = await examine(f"composite:?primary=sqlite:{tmp_path}/t.db&l2={redis_url}")
     assert [one.failure for one in found] == [None, None]
-    store = store_at(f"composite:?truth=sqlite:{tmp_path}/t.db&l2=inmemory", Opening())
+    store = store_at(f"composite:?primary=sqlite:{tmp_path}/t.db&l2=inmemory", Opening())
     assert (await store.describe()).keys() >= {"truth.durability", "l1+l2.durability"}
     await store.aclose()
 
@@ -92,15 +92,15 @@ async def test_servers_are_asked(postgres_url, redis_url):
 
 
 async def test_a_composed_store_on_servers_says_it_part_by_part(tmp_path, postgres_url, redis_url):
-    where = f"composite:?truth={quote(postgres_url, safe='')}&vectors=qdrant:{tmp_path}/v&l2={redis_url}"
+    where = f"composite:?primary={quote(postgres_url, safe='')}&vectors=qdrant:{tmp_path}/v&l2={redis_url}"
     await (await embedded(where)).aclose()
-    truth, hot = await examine(where)
-    assert (truth.part, truth.store, hot.part, hot.store) == ("truth", "IndexedStore", "l1+l2", "RedisStore")
-    assert truth.labels["server"].startswith("PostgreSQL")
-    assert "row-level security forced" in truth.labels["isolation"]
-    assert "Qdrant at" in truth.labels["index"]
+    primary, hot = await examine(where)
+    assert (primary.part, primary.store, hot.part, hot.store) == ("primary", "IndexedStore", "l1+l2", "RedisStore")
+    assert primary.labels["server"].startswith("PostgreSQL")
+    assert "row-level security forced" in primary.labels["isolation"]
+    assert "Qdrant at" in primary.labels["index"]
     assert hot.labels["durability"].startswith("durable")
-    assert truth.labels["embedder"] == hot.labels["embedder"] == "doctor:1:2 (2 numbers)"
+    assert primary.labels["embedder"] == hot.labels["embedder"] == "doctor:1:2 (2 numbers)"
 
 
 def test_the_installation(monkeypatch):
@@ -148,10 +148,10 @@ async def test_init_makes_what_is_needed_and_may_be_repeated(tmp_path, postgres_
     with psycopg.connect(postgres_server.url(), autocommit=True) as db:
         db.execute("CREATE DATABASE fresh")
     admin = postgres_server.url(database="fresh")
-    where = f"composite:?truth={admin}&vectors=qdrant:{tmp_path}/v&l2={redis_url}"
+    where = f"composite:?primary={admin}&vectors=qdrant:{tmp_path}/v&l2={redis_url}"
     for _ in range(2):
         made = await init_store(where, password="new&", app_role="fresh_app", owner_role=None, schema=None)
-        assert [one.part for one in made] == ["truth", "vectors", "l2"]
+        assert [one.part for one in made] == ["primary", "vectors", "l2"]
         assert "postgresql://fresh_app@127.0.0.1" in made[0].done
         assert "new&" not in str(made)
         assert made[1].done.startswith("ready")

@@ -8,22 +8,22 @@ import pytest
 from loom.core.record import Layer
 from loom.core.scope import Scope
 from loom.engine import open_memory
-from loom.engine.checkpoints import open_checkpoints
-from loom.engine.places import Opening, check_is_there, places_of, sessions_place, store_at
+from loom.engine.open import open_checkpoints
+from loom.engine.urls import Opening, check_is_there, places_of, sessions_place, store_at
 from loom.errors import FormatTooNew, MissingExtra, NotFound, StoreError, StoreUnavailable, UsageError
 from loom.memory.chroma import ChromaMemory
-from loom.memory.composite_store import CompositeStore
 from loom.memory.qdrant import QdrantMemory
-from loom.providers.embedding.hashing import HashEmbedder
-from loom.stores.indexed import IndexedStore
+from loom.providers.embedding.auto import HashEmbedder
 from loom.stores.postgres import PostgresStore
 from loom.stores.qdrant import QdrantVectorStore
 from loom.stores.redis import RedisStore
 from loom.stores.sqlite import SqliteStore
-from loom.testing.conformance.checkpoint_samples import CHAT, a_checkpoint
-from loom.testing.conformance.samples import ALICE, an_episode
-from loom.testing.servers import redis
-from loom.testing.servers.process import free_port
+from loom.testing import servers as redis
+from loom.testing.conformance.checkpoint_store import CHAT, a_checkpoint
+from loom.testing.conformance.suite import ALICE, an_episode
+from loom.testing.servers import free_port
+from loom.wrappers.composite import CompositeStore
+from loom.wrappers.indexed import IndexedStore
 
 pytestmark = pytest.mark.anyio
 
@@ -56,10 +56,10 @@ async def used(memory):
 
 
 def parts_of(memory):
-    """The kinds of the parts of a composed store, the index of the truth included."""
+    """The kinds of the parts of a composed store, the index of the primary store included."""
     parts = memory.store.parts
-    index = parts["truth"]._index
-    return [type(parts["truth"].parts["truth"]), type(index), type(parts["l1+l2"])]
+    index = parts["primary"]._index
+    return [type(parts["primary"].parts["primary"]), type(index), type(parts["l1+l2"])]
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -72,38 +72,38 @@ def kept(request, tmp_path):
 async def test_layers_vectors_and_truth_each_on_an_engine_of_its_own(kept, tmp_path, redis_url, form):
     vectors = f"qdrant:{tmp_path}/vectors"
     if form == "mapping":
-        where = {"backend": "composite", "truth": kept, "vectors": vectors, "layers": {"l2": redis_url}}
+        where = {"backend": "composite", "primary": kept, "vectors": vectors, "layers": {"l2": redis_url}}
     else:
-        where = f"composite:?truth={quote(kept, safe='')}&vectors={vectors}&l2={redis_url}"
+        where = f"composite:?primary={quote(kept, safe='')}&vectors={vectors}&l2={redis_url}"
     memory = opened(where)
-    truth = SqliteStore if kept.startswith("sqlite") else PostgresStore
-    assert parts_of(memory) == [truth, QdrantVectorStore, RedisStore]
+    primary = SqliteStore if kept.startswith("sqlite") else PostgresStore
+    assert parts_of(memory) == [primary, QdrantVectorStore, RedisStore]
     assert not list(tmp_path.iterdir())  # nothing happens before the first call
     await used(memory)
 
 
 async def test_what_is_composed_lies_where_it_was_said(tmp_path, redis_url):
-    where = {"backend": "composite", "truth": f"sqlite:{tmp_path}/t.db", "vectors": f"qdrant:{tmp_path}/v"}
+    where = {"backend": "composite", "primary": f"sqlite:{tmp_path}/t.db", "vectors": f"qdrant:{tmp_path}/v"}
     async with opened(where | {"layers": {"l2": redis_url}}) as memory:
         await memory.store.put(ALICE, an_episode("l1"), an_episode("l2", layer=Layer.L2))
         await memory.store.put(ALICE, an_episode("l3", layer=Layer.L3), an_episode("l4", layer=Layer.L4))
-    async with store_at(f"sqlite:{tmp_path}/t.db", Opening()) as truth, store_at(redis_url, Opening()) as hot:
-        assert [record.id for record in await truth.list(ALICE)] == ["l3", "l4"]
+    async with store_at(f"sqlite:{tmp_path}/t.db", Opening()) as primary, store_at(redis_url, Opening()) as hot:
+        assert [record.id for record in await primary.list(ALICE)] == ["l3", "l4"]
         assert [record.id for record in await hot.list(ALICE)] == ["l1", "l2"]
 
 
 async def test_a_place_named_twice_is_one_store(tmp_path):
     file = f"sqlite:{tmp_path}/t.db"
-    async with opened({"backend": "composite", "truth": file, "layers": {"l2": file}}) as memory:
+    async with opened({"backend": "composite", "primary": file, "layers": {"l2": file}}) as memory:
         await memory.store.put(ALICE, an_episode(layer=Layer.L2))
         await memory.store.put(ALICE, an_episode(layer=Layer.L3))  # two stores on one file would take it away
         assert (await memory.store.get(ALICE, "e1")).layer is Layer.L3
-        assert list(memory.store.parts) == ["truth"]
+        assert list(memory.store.parts) == ["primary"]
 
 
 async def test_truth_alone_is_that_store(tmp_path):
-    assert isinstance(store_at(f"composite:?truth=sqlite:{tmp_path}/t.db", Opening()), SqliteStore)
-    both = store_at(f"composite:?truth=sqlite:{tmp_path}/t.db&vectors=qdrant", Opening())
+    assert isinstance(store_at(f"composite:?primary=sqlite:{tmp_path}/t.db", Opening()), SqliteStore)
+    both = store_at(f"composite:?primary=sqlite:{tmp_path}/t.db&vectors=qdrant", Opening())
     assert isinstance(both, IndexedStore)
     layers = {"backend": "composite", "layers": {"l2": "inmemory", "l4": f"sqlite:{tmp_path}/t.db"}}
     assert isinstance(store_at(layers, Opening()), CompositeStore)
@@ -121,20 +121,20 @@ async def test_an_engine_in_memory_and_in_a_folder(tmp_path, engine):
     await used(memory)
     assert (folder / "memory.db").exists()
     await used(opened({"backend": engine, "path": str(folder)}))
-    await used(opened({"backend": engine, "path": str(folder), "truth": f"sqlite:{tmp_path}/elsewhere.db"}))
+    await used(opened({"backend": engine, "path": str(folder), "primary": f"sqlite:{tmp_path}/elsewhere.db"}))
     assert (tmp_path / "elsewhere.db").exists()
 
 
-async def test_a_chroma_server_beside_any_truth(tmp_path, chroma_url, postgres_url):
-    await used(opened(f"chroma+{chroma_url}?truth=sqlite:{tmp_path}/t.db"))
-    await used(opened(f"chroma+{chroma_url}?truth={quote(postgres_url, safe='')}"))
-    await used(opened({"backend": "chroma", "url": chroma_url, "truth": postgres_url}))
+async def test_a_chroma_server_beside_any_primary(tmp_path, chroma_url, postgres_url):
+    await used(opened(f"chroma+{chroma_url}?primary=sqlite:{tmp_path}/t.db"))
+    await used(opened(f"chroma+{chroma_url}?primary={quote(postgres_url, safe='')}"))
+    await used(opened({"backend": "chroma", "url": chroma_url, "primary": postgres_url}))
 
 
 async def test_the_classes_of_the_engines(tmp_path, chroma_url, postgres_url):
     await used(QdrantMemory.ephemeral(embedder=HashEmbedder()))
     await used(QdrantMemory.local(tmp_path / "q", embedder=HashEmbedder()))
-    await used(ChromaMemory.server(chroma_url, truth=postgres_url, embedder=HashEmbedder()))
+    await used(ChromaMemory.server(chroma_url, primary=postgres_url, embedder=HashEmbedder()))
     with pytest.raises(UsageError, match=r"QdrantMemory\.server"):
         QdrantMemory.local("https://host:6333")
 
@@ -144,17 +144,17 @@ async def test_the_key_of_a_qdrant_server(monkeypatch):
         return store_at(where, Opening())._index._engine._calls
 
     monkeypatch.setenv("QDRANT_API_KEY", "of the environment")
-    found = calls("qdrant+https://of%20the%20url@host:6333?truth=inmemory")
+    found = calls("qdrant+https://of%20the%20url@host:6333?primary=inmemory")
     assert (found.where, found._api_key) == ("https://host:6333", "of the url")
-    assert calls("qdrant+https://host?truth=inmemory")._api_key == "of the environment"
-    mapping = {"backend": "qdrant", "url": "https://:secret@host:6333", "truth": "inmemory"}
+    assert calls("qdrant+https://host?primary=inmemory")._api_key == "of the environment"
+    mapping = {"backend": "qdrant", "url": "https://:secret@host:6333", "primary": "inmemory"}
     assert calls(mapping)._api_key == "secret"
     monkeypatch.delenv("QDRANT_API_KEY")
-    assert calls("qdrant+https://host?truth=inmemory")._api_key is None
+    assert calls("qdrant+https://host?primary=inmemory")._api_key is None
 
 
 async def test_an_engine_that_cannot_be_reached_costs_no_answer():
-    memory = opened(f"qdrant+http://127.0.0.1:{free_port()}?truth=inmemory")
+    memory = opened(f"qdrant+http://127.0.0.1:{free_port()}?primary=inmemory")
     async with memory:
         await memory.remember("I live in Tokyo.", user_id="ann")
         assert (await memory.recall("Tokyo", user_id="ann")).hits
@@ -172,7 +172,7 @@ async def test_an_engine_that_cannot_be_reached_costs_no_answer():
         ({"backend": "sqlite", "path": "~/bot.db"}, "bot.db"),
         ("Qdrant:~/bot", "bot/memory.db"),
         ({"backend": "chroma", "path": "~/bot"}, "bot/memory.db"),
-        ("composite:?truth=SQLITE:~/bot.db&vectors=qdrant:~/bot", "bot.db"),
+        ("composite:?primary=SQLITE:~/bot.db&vectors=qdrant:~/bot", "bot.db"),
     ],
     ids=str,
 )
@@ -223,24 +223,24 @@ def test_a_server_keeps_its_url():
         ("cassandra", "qdrant, composite$"),
         (":memory:", "write inmemory$"),
         ("sqlite", "sqlite:./memory.db"),
-        ("qdrant+http://u:hunter2@host:6333", r"qdrant\+http://HOST:6333\?truth=sqlite"),
-        ("chroma+http://host:8000", r"chroma\+http://HOST:8000\?truth=sqlite"),
-        ("chroma+http://hunter2@host:8000?truth=inmemory", r"ChromaVectorStore\(URL, headers"),
-        ("qdrant+ftp://hunter2@host?truth=inmemory", "not the address of a qdrant server"),
+        ("qdrant+http://u:hunter2@host:6333", r"qdrant\+http://HOST:6333\?primary=sqlite"),
+        ("chroma+http://host:8000", r"chroma\+http://HOST:8000\?primary=sqlite"),
+        ("chroma+http://hunter2@host:8000?primary=inmemory", r"ChromaVectorStore\(URL, headers"),
+        ("qdrant+ftp://hunter2@host?primary=inmemory", "not the address of a qdrant server"),
         ("qdrant://hunter2@host:6333", r"a server is written qdrant\+http"),
-        ("qdrant+http://host?truth=postgres://u:a&hunter2@h", "in which & is written %26"),
-        ("qdrant+http://host?truth=", "cannot be read"),
-        ("composite:", "needs `truth`"),
-        ("composite:?vectors=qdrant", "needs `truth`"),
-        ("composite:?truth=inmemory&l5=inmemory", "cannot be read"),
-        ("composite:?truth=inmemory&vectors=milvus", "no vector engine 'milvus'; the engines are chroma, qdrant"),
-        ("composite:?truth=inmemory&vectors=qdrant%2Bhttp://h?truth=inmemory", "say `truth` beside it"),
-        ({"backend": "composite", "truth": "inmemory", "path": "x"}, "no path of its own"),
+        ("qdrant+http://host?primary=postgres://u:a&hunter2@h", "in which & is written %26"),
+        ("qdrant+http://host?primary=", "cannot be read"),
+        ("composite:", "needs `primary`"),
+        ("composite:?vectors=qdrant", "needs `primary`"),
+        ("composite:?primary=inmemory&l5=inmemory", "cannot be read"),
+        ("composite:?primary=inmemory&vectors=milvus", "no vector engine 'milvus'; the engines are chroma, qdrant"),
+        ("composite:?primary=inmemory&vectors=qdrant%2Bhttp://h?primary=inmemory", "say `primary` beside it"),
+        ({"backend": "composite", "primary": "inmemory", "path": "x"}, "no path of its own"),
         ({"backend": "composite", "layers": "l2"}, "is a mapping"),
         ({"backend": "composite", "layers": {"l9": "inmemory"}}, "no layer 'l9'"),
         ({"backend": "sqlite", "path": "x", "layers": {"l2": "inmemory"}}, "'composite', and no other"),
         ({"backend": "sqlite", "path": "x", "vectors": "qdrant"}, "'composite', and no other"),
-        ({"backend": "sqlite", "path": "x", "truth": "inmemory"}, "sqlite is its own"),
+        ({"backend": "sqlite", "path": "x", "primary": "inmemory"}, "sqlite is its own"),
         ({"backend": "qdrant", "path": "x", "url": "http://h"}, "give one of them"),
         ({"backend": "qdrant", "colour": "red"}, "memory has no option colour"),
         (7, "names no memory"),
@@ -277,7 +277,7 @@ def test_a_missing_engine_is_said_at_once(monkeypatch, where, module):
 async def test_a_wrong_password_is_said_and_not_repeated(postgres_server):
     with redis(requirepass="right") as server:
         for url in (postgres_server.url("loom_app", password="hunter2"), server.url(password="hunter2")):
-            memory = opened({"backend": "composite", "truth": url, "vectors": "qdrant"})
+            memory = opened({"backend": "composite", "primary": url, "vectors": "qdrant"})
             with pytest.raises(StoreError, match=r"password") as caught:
                 await memory.remember("tea", user_id="ann")
             assert not isinstance(caught.value, StoreUnavailable)

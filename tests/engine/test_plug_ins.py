@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from loom import UsageError, open_memory, open_model
-from loom.engine.models import MODELS
-from loom.engine.open import EMBEDDERS
-from loom.engine.places import STORES, Opening
+from loom.engine.open import EMBEDDERS, MODELS
 from loom.engine.registry import Registry
+from loom.engine.urls import STORES, Opening
 from tests.docs.pages import blocks
 
 ROOT = Path(__file__).parents[2]

@@ -3,14 +3,14 @@
 import apsw
 import pytest
 
+from loom.admin.maintenance import verify_store
 from loom.core.record import Layer
 from loom.core.scope import Scope
-from loom.engine.places import Opening, store_at
-from loom.engine.verify import verify_store
+from loom.engine.urls import Opening, store_at
 from loom.protocols.memory_store import Query
-from loom.stores import postings
+from loom.stores import _search as postings
 from loom.stores.sqlite import SqliteStore
-from loom.testing.conformance.samples import ALICE, BOB, a_block, a_fact, an_episode
+from loom.testing.conformance.suite import ALICE, BOB, a_block, a_fact, an_episode
 
 pytestmark = pytest.mark.anyio
 
@@ -119,19 +119,19 @@ async def test_a_row_that_points_to_nothing_is_a_problem_that_stays(tmp_path):
 
 
 async def test_a_composed_store_is_verified_down_to_its_parts(tmp_path, redis_url):
-    where = f"composite:?truth=sqlite:{tmp_path}/t.db&vectors=qdrant:{tmp_path}/v&l2={redis_url}"
+    where = f"composite:?primary=sqlite:{tmp_path}/t.db&vectors=qdrant:{tmp_path}/v&l2={redis_url}"
     store = store_at(where, Opening())
     await store.bind(*EMBEDDER)
     await store.put(ALICE, an_episode("hot"), an_episode("l3", layer=Layer.L3), a_fact())
     await store.put_vectors(ALICE, {"hot": X, "l3": X})
-    await store.parts["truth"]._index.delete(ALICE, "l3")
+    await store.parts["primary"]._index.delete(ALICE, "l3")
     await store.aclose()
     harmed(tmp_path / "t.db", "DELETE FROM postings WHERE term = 'tea'")
     store = store_at(where, Opening())  # nobody says whose vectors they are, and nobody has to
     found = await verify_store(store)
     assert [(one.part, one.store) for one in found] == [
         ("truth.truth", "SqliteStore"),
-        ("truth", "IndexedStore"),
+        ("primary", "IndexedStore"),
         ("l1+l2", "RedisStore"),
     ]
     assert [one.is_right for one in found] == [False, False, True]
@@ -142,8 +142,8 @@ async def test_a_composed_store_is_verified_down_to_its_parts(tmp_path, redis_ur
     await store.aclose()
 
 
-async def test_an_index_that_was_lost_is_built_from_the_truth(tmp_path, postgres_url):
-    where = {"backend": "qdrant", "path": str(tmp_path / "v"), "truth": postgres_url}
+async def test_an_index_that_was_lost_is_built_from_the_primary(tmp_path, postgres_url):
+    where = {"backend": "qdrant", "path": str(tmp_path / "v"), "primary": postgres_url}
     store = store_at(where, Opening())
     await store.bind(*EMBEDDER)
     await store.put(Scope("n", "u"), an_episode())
@@ -152,7 +152,7 @@ async def test_an_index_that_was_lost_is_built_from_the_truth(tmp_path, postgres
     await store.aclose()
     store = store_at(where, Opening())
     found = await verify_store(store, repair=True)
-    assert [(one.part, one.difference and one.difference.missing) for one in found] == [("truth", None), ("store", 1)]
+    assert [(one.part, one.difference and one.difference.missing) for one in found] == [("primary", None), ("store", 1)]
     assert await store._index.ids(Scope("n", "u")) == ("e1",)
     assert await store._index.bound() == EMBEDDER
     await store.aclose()

@@ -6,11 +6,11 @@ import pytest
 from loom.core.record import Fact, Provenance
 from loom.core.scope import Scope
 from loom.errors import BadResponse, EmbedderMismatch, ProviderUnavailable, UsageError
-from loom.knowledge.relations import entity_key, relations_in
+from loom.knowledge.graph import entity_key, relations_in
 from loom.protocols.knowledge_base import Document, KnowledgeBase, SearchesGraph
 from loom.protocols.vector_store import VectorItem
-from loom.providers.embedding.hashing import HashEmbedder
-from loom.providers.embedding.wordllama import WordLlamaEmbedder
+from loom.providers.embedding.auto import HashEmbedder
+from loom.providers.embedding.local import WordLlamaEmbedder
 from loom.providers.knowledge import GraphKnowledgeBase, InMemoryKnowledgeBase, KnowledgeItem, VectorKnowledgeBase
 from loom.stores.inmemory.vectors import InMemoryVectorStore
 

@@ -10,9 +10,9 @@ import pytest
     [
         ("loom.memory.vector_store", "InMemoryVectorStore", "loom.stores.inmemory.vectors"),
         ("loom.memory.embedder", "OpenAIEmbedder", "loom.providers.embedding.openai"),
-        ("loom.memory.embedder", "HashEmbedder", "loom.providers.embedding.hashing"),
-        ("loom.memory.embedder", "WordLlamaEmbedder", "loom.providers.embedding.wordllama"),
-        ("loom.memory.embedder", "MiniLmEmbedder", "loom.providers.embedding.minilm"),
+        ("loom.memory.embedder", "HashEmbedder", "loom.providers.embedding.auto"),
+        ("loom.memory.embedder", "WordLlamaEmbedder", "loom.providers.embedding.local"),
+        ("loom.memory.embedder", "MiniLmEmbedder", "loom.providers.embedding.local"),
         ("loom.memory.embedder", "pick_embedder", "loom.providers.embedding.auto"),
         ("loom.providers.knowledge", "InMemoryKnowledgeBase", "loom.knowledge.in_memory"),
         ("loom.providers.knowledge", "VectorKnowledgeBase", "loom.knowledge.vector"),

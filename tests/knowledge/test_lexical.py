@@ -2,7 +2,7 @@ from math import log
 
 import pytest
 
-from loom.knowledge.lexical import LexicalIndex
+from loom.knowledge.document import LexicalIndex
 
 
 @pytest.fixture

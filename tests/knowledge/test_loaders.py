@@ -4,10 +4,10 @@ import os
 
 import pytest
 
-from loom.core import limits
+from loom.core import checks as limits
 from loom.errors import UsageError
 from loom.knowledge import InMemoryKnowledgeBase, load_file, load_folder, loaders
-from loom.knowledge.markdown import parts_of
+from loom.knowledge.loaders import parts_of
 
 pytestmark = pytest.mark.anyio
 

@@ -8,9 +8,8 @@ from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from loom.core.hit import Hit
-from loom.knowledge.graph import GraphKnowledgeBase
+from loom.knowledge.graph import GraphKnowledgeBase, Network
 from loom.knowledge.in_memory import InMemoryKnowledgeBase
-from loom.knowledge.network import Network
 from loom.testing.conformance import KnowledgeBaseMachine, KnowledgeBaseSuite
 from tests.testing.laws import broken_laws
 

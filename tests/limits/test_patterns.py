@@ -14,9 +14,8 @@ from typing import Any
 import pytest
 
 import loom
-from loom.context.skill_match import SkillMatcher
-from loom.context.skills import Skill
-from loom.memory.rank import _name
+from loom.context.skills import Skill, SkillMatcher
+from loom.memory._recall.rank import _name
 from tests.limits.patterns import METHODS, Found, compiled_in_functions, every_module, held, used
 from tests.limits.pumps import UNITS, pumps_of
 
@@ -42,12 +41,12 @@ def _made_of_skills() -> list[re.Pattern[Any]]:
 
 
 MADE: dict[str, Callable[[], list[re.Pattern[Any]]]] = {
-    "loom.memory.rank._name": _made_of_names,
-    "loom.context.skill_match.__init__": _made_of_skills,
-    "loom.context.skill_match._phrase": _made_of_skills,
-    "loom.memory.extract.phrases.rule": list,  # called while the module is made; what it gives is held by the module
-    "loom.memory.extract.plain_wish._any": list,  # the same
-    "loom.memory.extract.retractions._form": list,  # the same
+    "loom.memory._recall.rank._name": _made_of_names,
+    "loom.context.skills.__init__": _made_of_skills,
+    "loom.context.skills._phrase": _made_of_skills,
+    "loom.memory._write.phrases.rule": list,  # called while the module is made; what it gives is held by the module
+    "loom.memory._write.wishes._any": list,  # the same
+    "loom.memory._write.phrases._form": list,  # the same
 }
 """Functions that make a pattern of their arguments, and patterns that they made."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from time import thread_time
 
-from loom.testing.steps import Steps, measured_steps
+from loom.testing.fakes import Steps, measured_steps
 
 
 def spin(seconds: float) -> None:

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from benchmarks.injection import FIELDS, HARMLESS, Obedient, Prompts, faults, field_faults, heard, pastes
 from benchmarks.injection_data import PASTES, PAYLOADS, WISHES, hostile
 from loom.errors import UsageError
-from loom.memory.extract.plain_wish import looks_pasted, wishes_in
-from loom.memory.extract.rules import RuleExtractor
+from loom.memory._write.extract_rules import RuleExtractor
+from loom.memory._write.wishes import looks_pasted, wishes_in
 
 pytestmark = pytest.mark.anyio
 

@@ -80,7 +80,7 @@ async def test_no_prompt_and_no_list_of_facts_holds_what_waits(memory, clock):
     profile = await memory.profile(user_id="alice")
     assert "Klingon" not in repr(profile)
     agent = Agent(model=ScriptedModel([]), memory=memory, memory_tools=True)
-    assert "Klingon" not in str(await agent.build_context("How do I answer?", user_id="alice"))
+    assert "Klingon" not in str(await agent.preview("How do I answer?", user_id="alice"))
     for tool in memory_tools(memory):
         if tool.spec.name.startswith("search"):
             with run_context(user_id="alice", session_id="s2"):
@@ -226,7 +226,7 @@ async def test_an_extractor_cannot_write_candidates_or_facts_that_show_nothing(c
         assert (await standing(memory)).unconfirmed == ()
         assert await memory.facts(user_id="alice") == ()
         with pytest.raises(UsageError, match="unconfirmed"):
-            await memory.state("user", "unconfirmed", "x", user_id="alice")
+            await memory.assert_fact("user", "unconfirmed", "x", user_id="alice")
 
 
 async def test_an_export_takes_what_waits_along(memory, clock, tmp_path):

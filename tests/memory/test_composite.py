@@ -13,11 +13,9 @@ from loom.core.filter import Eq
 from loom.core.record import Layer
 from loom.engine import open_memory
 from loom.errors import LoomError, NotFound, UsageError
-from loom.memory.composite import CompositeMemory
-from loom.memory.composite_store import CompositeStore
-from loom.protocols.jobs import KeepsJobs
 from loom.protocols.memory_store import (
-    HandsOver,
+    ExportsKeys,
+    KeepsJobs,
     KeepsKeys,
     KeepsVectors,
     MemoryStore,
@@ -30,7 +28,9 @@ from loom.stores.inmemory import InMemoryStore
 from loom.stores.sqlite import SqliteStore
 from loom.testing import FakeClock
 from loom.testing.conformance import MemoryStoreMachine, MemoryStoreSuite
-from loom.testing.conformance.samples import ALICE, BOB, START, a_block, a_fact, a_job, an_episode
+from loom.testing.conformance.suite import ALICE, BOB, a_block, a_fact, a_job, an_episode
+from loom.testing.fakes import START
+from loom.wrappers.composite import CompositeMemory, CompositeStore
 
 pytestmark = pytest.mark.anyio
 
@@ -42,12 +42,12 @@ as_touching: Touches = _STORE
 as_vectors: KeepsVectors = _STORE
 as_keys: KeepsKeys = _STORE
 as_reembedding: Reembeds = _STORE
-as_handing_over: HandsOver = _STORE
+as_handing_over: ExportsKeys = _STORE
 as_jobs: KeepsJobs = _STORE
 
 
 def ram_over_ram(clock):
-    """Three stores: L1, then L2 and L3, then the truth."""
+    """Three stores: L1, then L2 and L3, then the primary store."""
     middle = InMemoryStore(clock=clock)
     layers = {Layer.L1: InMemoryStore(clock=clock), Layer.L2: middle, Layer.L3: middle}
     return CompositeStore(InMemoryStore(clock=clock), layers)
@@ -102,12 +102,12 @@ class Stores:
     """A composite store, with its parts in sight."""
 
     def __init__(self, clock):
-        self.hot, self.truth = InMemoryStore(clock=clock), InMemoryStore(clock=clock)
-        self.both = CompositeStore(self.truth, {Layer.L1: self.hot, Layer.L2: self.hot})
+        self.hot, self.primary = InMemoryStore(clock=clock), InMemoryStore(clock=clock)
+        self.both = CompositeStore(self.primary, {Layer.L1: self.hot, Layer.L2: self.hot})
 
     async def where(self, id):
         """In which of the two stores a record is."""
-        pairs = (("hot", self.hot), ("truth", self.truth))
+        pairs = (("hot", self.hot), ("primary", self.primary))
         return [name for name, store in pairs if await store.get(ALICE, id) is not None]
 
 
@@ -119,9 +119,9 @@ async def stores(clock):
 
 
 async def everything(store):
-    """All that the truth of a user is: records, what finds them, and open jobs."""
+    """All that the primary store of a user is: records, what finds them, and open jobs."""
     records = await store.list(ALICE, limit=1000)
-    found = await store.found_by(ALICE, *(record.id for record in records))
+    found = await store.search_keys(ALICE, *(record.id for record in records))
     vectors = {id: None if how.vector is None else [round(x, 6) for x in how.vector] for id, how in found.items()}
     return records, found, vectors, await store.pending(ALICE)
 
@@ -138,8 +138,8 @@ async def test_each_record_is_in_the_store_of_its_layer(stores):
     await stores.both.put(ALICE, *episodes, an_episode("old", archived_at=START), a_fact(), a_block())
     found = {id: await stores.where(id) for id in ("L1", "L2", "L3", "L4", "old", "f1", "block:persona")}
     assert found == {
-        "L1": ["hot"], "L2": ["hot"], "L3": ["truth"], "L4": ["truth"], "old": ["truth"], "f1": ["truth"],
-        "block:persona": ["truth"],
+        "L1": ["hot"], "L2": ["hot"], "L3": ["primary"], "L4": ["primary"], "old": ["primary"], "f1": ["primary"],
+        "block:persona": ["primary"],
     }  # fmt: skip
 
 
@@ -147,10 +147,10 @@ async def test_each_record_is_in_the_store_of_its_layer(stores):
     ("id", "change", "place"),
     [
         ("low", {"layer": Layer.L2}, "hot"),
-        ("low", {"layer": Layer.L3}, "truth"),
-        ("low", {"archived_at": START}, "truth"),
+        ("low", {"layer": Layer.L3}, "primary"),
+        ("low", {"archived_at": START}, "primary"),
         ("high", {"layer": Layer.L1}, "hot"),
-        ("high", {"layer": Layer.L4}, "truth"),
+        ("high", {"layer": Layer.L4}, "primary"),
     ],
 )
 async def test_a_move_takes_keys_and_vector_along(stores, id, change, place):
@@ -166,7 +166,7 @@ async def test_a_move_takes_keys_and_vector_along(stores, id, change, place):
 async def test_a_move_with_another_text_leaves_the_vector_behind(stores):
     await filled(stores)
     await stores.both.put(ALICE, an_episode("low", "a piano", layer=Layer.L4))
-    found = await stores.both.found_by(ALICE, "low")
+    found = await stores.both.search_keys(ALICE, "low")
     assert (found["low"].keys, found["low"].vector) == ({"around": "zeppelin"}, None)
 
 
@@ -175,15 +175,15 @@ async def test_what_is_deleted_and_put_in_one_write_keeps_nothing(stores):
     for id, layer in (("low", Layer.L1), ("high", Layer.L1), ("low", Layer.L4)):
         await stores.both.put_keys(ALICE, {id: {"fact": "winter"}})
         await stores.both.write(ALICE, delete=[id], put=[an_episode(id, layer=layer)])
-        assert (await stores.both.found_by(ALICE, id))[id].keys == {}
+        assert (await stores.both.search_keys(ALICE, id))[id].keys == {}
         assert len(await stores.where(id)) == 1
 
 
-async def test_what_is_pruned_goes_to_the_archive_in_the_truth(stores):
+async def test_what_is_pruned_goes_to_the_archive_in_the_primary(stores):
     await filled(stores)
     assert await stores.both.prune(ALICE, layer=Layer.L1, keep=0) == ("low",)
-    assert await stores.where("low") == ["truth"]
-    assert (await stores.both.found_by(ALICE, "low"))["low"].keys == {"around": "zeppelin"}
+    assert await stores.where("low") == ["primary"]
+    assert (await stores.both.search_keys(ALICE, "low"))["low"].keys == {"around": "zeppelin"}
 
 
 class Crash(BaseException):
@@ -220,17 +220,17 @@ MOVES = {
 
 @pytest.mark.parametrize("moved", MOVES.values(), ids=MOVES)
 @pytest.mark.parametrize("step", range(6))
-@pytest.mark.parametrize("who", ["hot", "truth"])
+@pytest.mark.parametrize("who", ["hot", "primary"])
 async def test_a_crash_in_a_move_neither_loses_nor_doubles(clock, moved, step, who):
-    hot, truth = Crashing(clock=clock), Crashing(clock=clock)
-    both = CompositeStore(truth, {Layer.L1: hot, Layer.L2: hot})
+    hot, primary = Crashing(clock=clock), Crashing(clock=clock)
+    both = CompositeStore(primary, {Layer.L1: hot, Layer.L2: hot})
     before = [an_episode("low"), an_episode("high", layer=Layer.L3)]
     await both.put(ALICE, *before)
-    {"hot": hot, "truth": truth}[who].left = step
+    {"hot": hot, "primary": primary}[who].left = step
     with suppress(Crash):
         await both.put(ALICE, *moved)
-    hot.left = truth.left = None
-    again = CompositeStore(truth, {Layer.L1: hot, Layer.L2: hot})
+    hot.left = primary.left = None
+    again = CompositeStore(primary, {Layer.L1: hot, Layer.L2: hot})
     listed = await again.list(ALICE)
     allowed = {id: [r for r in (*before, *moved) if r.id == id] for id in ("high", "low")}
     assert [record.id for record in listed] == ["high", "low"]
@@ -242,7 +242,7 @@ async def test_a_crash_in_a_move_neither_loses_nor_doubles(clock, moved, step, w
     await again.put(ALICE, *moved)
     expected = {r.id: r for r in (*before, *moved)}
     assert list(await again.list(ALICE)) == [expected["high"], expected["low"]]
-    assert await hot.count(ALICE) + await truth.count(ALICE) == 2
+    assert await hot.count(ALICE) + await primary.count(ALICE) == 2
 
 
 async def left_twice(stores, text="tea of old"):
@@ -347,15 +347,15 @@ async def test_a_write_that_is_cancelled_is_set_back(clock):
             await anyio.lowlevel.checkpoint()
             return await super().delete(scope, *ids)
 
-    hot, truth = Yielding(clock=clock), Slow(clock=clock)
-    both = CompositeStore(truth, {Layer.L1: hot})
+    hot, primary = Yielding(clock=clock), Slow(clock=clock)
+    both = CompositeStore(primary, {Layer.L1: hot})
     await both.put(ALICE, an_episode())
-    truth.slow = True
+    primary.slow = True
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(partial(both.write, ALICE, put=[an_episode(text="changed"), an_episode("e2")], jobs=[a_job()]))
         await anyio.wait_all_tasks_blocked()
         tasks.cancel_scope.cancel()
-    truth.slow = False
+    primary.slow = False
     assert list(await both.list(ALICE)) == [an_episode()]
 
 
@@ -363,7 +363,7 @@ def test_a_store_that_lacks_a_power_is_refused():
     class Bare:
         """No store at all."""
 
-    with pytest.raises(UsageError, match="Bare cannot be the truth"):
+    with pytest.raises(UsageError, match="Bare cannot be the primary store"):
         CompositeStore(Bare(), {})
     with pytest.raises(UsageError, match="Bare cannot keep L2"):
         CompositeStore(InMemoryStore(), {Layer.L2: Bare()})

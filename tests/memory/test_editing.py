@@ -12,8 +12,8 @@ from loom.core.filter import Eq
 from loom.core.record import Episode, Layer
 from loom.core.scope import Scope
 from loom.errors import NotFound, StaleWrite, UsageError
-from loom.protocols.memory_store import HandsOver
-from loom.testing.clock import FakeClock
+from loom.protocols.memory_store import ExportsKeys
+from loom.testing.fakes import FakeClock
 
 pytestmark = pytest.mark.anyio
 
@@ -48,8 +48,8 @@ async def test_get_gives_the_record_or_none(memory):
 async def test_list_goes_through_everything_by_pages_and_filters(memory):
     await kept(memory, *(f"note {n}" for n in range(620)), session_id="s1", attributes={"topic": "notes"})
     tea, coffee = await kept(memory, "green tea", "black coffee", attributes={"topic": "drinks", "n": 1})
-    await memory.state("user", "lives_in", "Paris", user_id="alice")
-    stated = await memory.state("user", "lives_in", "Rome", user_id="alice")
+    await memory.assert_fact("user", "lives_in", "Paris", user_id="alice")
+    stated = await memory.assert_fact("user", "lives_in", "Rome", user_id="alice")
     (fact,) = [fact for fact in stated if fact.object == "Rome"]
     await memory.set_block("persona", "Calm.", user_id="alice")
     await memory.remember("other user", user_id="bob")
@@ -97,8 +97,8 @@ async def test_update_replaces_text_keys_and_vector_and_keeps_the_id(memory):
     assert await memory.get(middle, user_id="alice") == new
     assert [hit.item.id for hit in await memory.recall("giraffe kitchen", user_id="alice", limit=1)] == [middle]
     assert "zebra" not in "\n".join([line async for line in memory.export(user_id="alice")])
-    if isinstance(memory.store, HandsOver):
-        found = await memory.store.found_by(Scope(user_id="alice"), first, middle, last)
+    if isinstance(memory.store, ExportsKeys):
+        found = await memory.store.search_keys(Scope(user_id="alice"), first, middle, last)
         assert all("zebra" not in text for by in found.values() for text in by.keys.values())
         assert "giraffe" in found[first].keys["around"]
         (vector,) = await memory._embedder.embed([new.text], purpose="document")
@@ -158,7 +158,7 @@ async def test_an_update_that_cannot_be_meant_is_refused(memory):
             await memory.update(id, user_id="alice", text=text)
     with pytest.raises(UsageError):
         await memory.update(id, user_id="alice", importance=2.0)
-    (fact,) = await memory.state("user", "lives_in", "Paris", user_id="alice")
+    (fact,) = await memory.assert_fact("user", "lives_in", "Paris", user_id="alice")
     with pytest.raises(UsageError, match="state"):
         await memory.update(fact.id, user_id="alice", text="x")
     block = await memory.set_block("persona", "Calm.", user_id="alice")
@@ -241,7 +241,7 @@ async def test_two_that_update_at_once_leave_the_vector_of_the_text_that_stays(t
                     text = f"The {animal} has the number {number}."
                     tasks.start_soon(lambda m=memory, t=text: m.update(record.id, user_id="alice", text=t))
             found = await one.get(record.id, user_id="alice")
-            by = (await one.store.found_by(Scope(user_id="alice"), record.id))[record.id]
+            by = (await one.store.search_keys(Scope(user_id="alice"), record.id))[record.id]
             (vector,) = await one._embedder.embed([found.text], purpose="document")
             assert list(by.vector) == pytest.approx(list(vector), abs=1e-3)
 

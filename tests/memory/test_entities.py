@@ -5,7 +5,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loom.core.record import Fact, Provenance
-from loom.memory.entities import Aliases, cardinality_of, is_known_multi, is_known_single, normalise, predicate_key
+from loom.memory._facts.entities import (
+    Aliases,
+    cardinality_of,
+    is_known_multi,
+    is_known_single,
+    normalise,
+    predicate_key,
+)
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -7,7 +7,7 @@ import pytest
 from loom import open_memory
 from loom.stores.inmemory import InMemoryStore
 from loom.testing.conformance import ErasureSuite
-from loom.testing.conformance.erasure import Memories
+from loom.testing.conformance.isolation import Memories
 
 
 async def opened(stack, *places):

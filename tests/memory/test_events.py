@@ -7,11 +7,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from loom.core.filter import Eq
-from loom.core.words import query_terms, terms
 from loom.engine import open_memory
 from loom.errors import UsageError
-from loom.memory.ingest import Turn
+from loom.memory._write.ingest import Utterance
 from loom.testing import FakeClock
+from loom.text.words import query_terms, terms
 
 pytestmark = pytest.mark.anyio
 DAY = timedelta(days=1)
@@ -26,7 +26,7 @@ async def memory(request, tmp_path):
 
 
 def turn(text, day):
-    return Turn(text=text, at=START + day * DAY)
+    return Utterance(text=text, at=START + day * DAY)
 
 
 async def test_first_last_count_and_between(memory):
@@ -58,9 +58,9 @@ async def test_it_counts_every_turn_once_whatever_became_of_it(memory):
 
 
 async def test_facts_go_by_when_they_became_true(memory):
-    await memory.state("user", "lives_in", "Oslo", user_id="alice", valid_from=START)
-    await memory.state("user", "lives_in", "Rome", user_id="alice", valid_from=START + 9 * DAY)
-    await memory.state("user", "works_at", "Acme", user_id="alice", valid_until=START)
+    await memory.assert_fact("user", "lives_in", "Oslo", user_id="alice", valid_from=START)
+    await memory.assert_fact("user", "lives_in", "Rome", user_id="alice", valid_from=START + 9 * DAY)
+    await memory.assert_fact("user", "works_at", "Acme", user_id="alice", valid_until=START)
     await memory.remember("I like Rome", user_id="alice")
     found = await memory.timeline(user_id="alice", kind="fact")
     assert [(event.at, event.record.object) for event in found] == [(START, "Oslo"), (START + 9 * DAY, "Rome")]

@@ -69,7 +69,7 @@ async def test_a_hit_says_why_it_was_found(memory):
 
 
 async def test_sources_that_are_no_records_are_named(memory):
-    (fact,) = await memory.state("user", "likes", "tea", user_id="alice")
+    (fact,) = await memory.assert_fact("user", "likes", "tea", user_id="alice")
     found = await memory.explain(fact.id, user_id="alice")
     assert (found.sources, found.missing) == ((), ("stated",))
     assert "from stated, which is not there" in str(found)

@@ -5,13 +5,13 @@ from datetime import UTC, datetime
 import pytest
 
 from benchmarks.injection_data import hostile
-from loom.core.fence import without_tag
 from loom.core.message import TextPart, Usage
 from loom.core.record import Episode, Fact, Provenance
 from loom.errors import ProviderUnavailable, UsageError
-from loom.memory.extract.llm import SCHEMA, LlmExtractor
+from loom.memory._write.extract_llm import SCHEMA, LlmExtractor
 from loom.protocols.extractor import Extractor
 from loom.protocols.model import Model, ModelRequest, ModelResponse
+from loom.text.fence import without_tag
 
 AT = datetime(2026, 1, 14, 12, tzinfo=UTC)
 LATER = datetime(2026, 1, 15, 12, tzinfo=UTC)

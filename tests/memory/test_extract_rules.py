@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pytest
 
 from loom.core.record import Episode, Provenance
-from loom.memory.extract.rules import RuleExtractor
+from loom.memory._write.extract_rules import RuleExtractor
 from loom.protocols.extractor import Extractor
 
 AT = datetime(2026, 1, 14, 12, tzinfo=UTC)

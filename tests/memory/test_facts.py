@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from loom.core.ids import RecordIds
 from loom.core.record import Fact, Provenance
 from loom.errors import NotFound, UsageError
-from loom.memory.entities import Aliases, normalise
-from loom.memory.facts import FactChange, assert_claim, resettle, restore, retract, slot_of
+from loom.memory._facts.entities import Aliases, normalise
+from loom.memory._facts.facts import FactChange, assert_claim, resettle, restore, retract, slot_of
 from loom.protocols.extractor import Claim
-from loom.testing.clock import FakeClock
+from loom.testing.fakes import FakeClock
 
 USER = Provenance("user")
 T0 = datetime(2026, 1, 1, tzinfo=UTC)

@@ -31,7 +31,7 @@ def texts(found):
 async def stated(memory, clock, *facts):
     for fact in facts:
         clock.advance(MINUTE)
-        await memory.state(*fact, user_id="ann")
+        await memory.assert_fact(*fact, user_id="ann")
     clock.advance(MINUTE)
 
 
@@ -110,7 +110,7 @@ async def test_a_question_about_nobody_that_is_known_costs_no_further_call(clock
 
 async def test_no_more_is_followed_than_the_bounds_say(memory, clock):
     for number in range(40):
-        await memory.state("Alice", "knows", f"Friend{number}", user_id="ann")
-        await memory.state(f"Friend{number}", "lives_in", f"Town{number}", user_id="ann")
+        await memory.assert_fact("Alice", "knows", f"Friend{number}", user_id="ann")
+        await memory.assert_fact(f"Friend{number}", "lives_in", f"Town{number}", user_id="ann")
     found = await memory.recall("In which towns do the people live whom Alice knows?", user_id="ann", limit=200)
     assert 0 < len([hit for hit in found if "hop" in hit.why]) <= 32

@@ -6,7 +6,7 @@ import pytest
 
 from loom.engine import open_memory
 from loom.errors import UsageError
-from loom.memory import portable
+from loom.memory._upkeep import portable
 
 pytestmark = pytest.mark.anyio
 
@@ -30,7 +30,7 @@ async def test_batches_give_what_one_would(memory):
     assert len(done.kept) == 25
     assert [line async for line in memory.export(user_id="bob")] == lines
     ids = [record.id for record in done.kept]
-    alice, bob = [await memory.store.found_by(memory._scope(user), *ids) for user in ("alice", "bob")]
+    alice, bob = [await memory.store.search_keys(memory._scope(user), *ids) for user in ("alice", "bob")]
     assert len(alice) == 25
     assert bob == alice  # the keys and the vectors too
     again = await memory.import_(lines, user_id="bob")

@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from loom.core.checks import MAX_TEXT
 from loom.core.codec import record_from_dict, record_to_dict
-from loom.core.limits import MAX_TEXT
 from loom.core.message import Message
 from loom.core.record import Episode, Fact, Layer, Provenance, WorkingBlock
 from loom.core.scope import Scope
 from loom.errors import UsageError
-from loom.memory.compress import ContextCompressor
-from loom.memory.ingest import MAX_NAME, Turn, clean, keyed_id, speaker_name, turns_of
+from loom.memory._upkeep.summaries import ContextCompressor
+from loom.memory._write.ingest import MAX_NAME, Utterance, clean, keyed_id, speaker_name, turns_of
 
 NOW = datetime(2026, 11, 15, 12, 30, tzinfo=UTC)
 
@@ -24,7 +24,7 @@ def test_everything_a_caller_may_hand_over():
         Message.assistant("from a message"),
         {"role": "user", "content": "from a chat log", "timestamp": "2026-11-15T12:30:00+00:00"},
         {"speaker": "Anna", "text": "from a transcript"},
-        Turn(text="a turn", speaker="Ben"),
+        Utterance(text="a turn", speaker="Ben"),
     ]
     found = [(t.text, t.speaker, t.origin) for t in turns_of(given_)]
     assert found == [

@@ -7,8 +7,8 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from loom.errors import UsageError
-from loom.memory import json_stream
-from loom.memory.json_stream import JsonStream
+from loom.memory._upkeep import portable as json_stream
+from loom.memory._upkeep.portable import JsonStream
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(),

@@ -12,8 +12,8 @@ from loom.core.filter import Eq
 from loom.core.record import Layer
 from loom.core.scope import Scope
 from loom.errors import NotFound, UsageError
-from loom.memory.episodes import episode_id
-from loom.memory.extract.llm import LlmExtractor
+from loom.memory._upkeep.summaries import episode_id
+from loom.memory._write.extract_llm import LlmExtractor
 from loom.memory.memory import Memory
 from loom.protocols.extractor import Claim, Extraction
 from loom.stores.inmemory import InMemoryStore

@@ -16,11 +16,10 @@ from loom import open_memory
 from loom.core.message import Usage
 from loom.core.scope import Scope
 from loom.errors import ProviderUnavailable, RateLimited, UsageError
+from loom.memory._write.extract_llm import LlmExtractor
+from loom.memory._write.learn_by_model import AT_ONCE, BATCH, LAST_BATCHES, MAX_ATTEMPTS, UNREAD_IN_A_ROW
 from loom.memory.config import MemoryConfig
-from loom.memory.extract.llm import LlmExtractor
-from loom.memory.learning import AT_ONCE, LAST_BATCHES
 from loom.memory.memory import Memory
-from loom.memory.reading import BATCH, MAX_ATTEMPTS, UNREAD_IN_A_ROW
 from loom.protocols.extractor import Claim, Extraction
 from loom.protocols.model import ModelRequest
 from loom.testing import FakeClock, ScriptedModel

@@ -195,8 +195,8 @@ async def test_a_session_can_be_searched_alone(memory):
 
 
 async def test_stated_facts(memory):
-    await memory.state("user", "lives_in", "Oslo", user_id="alice", valid_from=datetime(2020, 1, 1, tzinfo=UTC))
-    written = await memory.state(
+    await memory.assert_fact("user", "lives_in", "Oslo", user_id="alice", valid_from=datetime(2020, 1, 1, tzinfo=UTC))
+    written = await memory.assert_fact(
         "user", "lives_in", "Rome", user_id="alice", valid_from=datetime(2024, 1, 1, tzinfo=UTC)
     )
     assert written

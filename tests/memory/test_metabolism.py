@@ -10,10 +10,10 @@ from loom.core.ids import RecordIds
 from loom.core.record import Episode, Fact, Layer, Provenance
 from loom.core.scope import Scope
 from loom.errors import LoomError
+from loom.memory._upkeep.metabolism import MAX_ATTEMPTS, Metabolism
+from loom.memory._upkeep.summaries import episode_id
+from loom.memory._write.learn import LearnResult
 from loom.memory.config import MemoryConfig, MemoryLayerConfig
-from loom.memory.episodes import episode_id
-from loom.memory.learn import LearnResult
-from loom.memory.metabolism import MAX_ATTEMPTS, Metabolism
 from loom.stores.inmemory import InMemoryStore
 from loom.testing import FakeClock
 

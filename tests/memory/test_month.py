@@ -9,7 +9,7 @@ from loom import open_memory
 from loom.core.filter import Eq
 from loom.core.record import Episode, Layer
 from loom.core.scope import Scope
-from loom.memory.episodes import episode_id
+from loom.memory._upkeep.summaries import episode_id
 from loom.stores.inmemory import InMemoryStore
 from loom.stores.sqlite import SqliteStore
 from loom.testing import FakeClock

@@ -1,7 +1,7 @@
 import pytest
 
 from loom.errors import UsageError
-from loom.memory.pack import LeftOut, PackItem, pack
+from loom.memory._recall.recall import LeftOut, PackItem, pack
 
 
 def piece(id, tokens=10, *, text=None, sources=()):

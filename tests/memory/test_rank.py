@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loom.memory.rank import (
+from loom.memory._recall.rank import (
     WEIGHTS,
     Candidate,
     QuestionHints,
@@ -17,7 +17,7 @@ from loom.memory.rank import (
     trust_in_words,
     without_names,
 )
-from loom.memory.timewords import time_hint
+from loom.text.time_words import time_hint
 
 NOW = datetime(2023, 6, 14, tzinfo=UTC)
 

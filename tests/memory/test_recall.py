@@ -1,4 +1,4 @@
-"""Recall through the front door: the embedder that fails, the reranker, the corpus beside memory, halves, updates."""
+"""Recall through the front door: the embedder that fails, the reranker, the corpus beside memory, prefer, updates."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -56,8 +56,8 @@ async def test_without_the_embedder_words_have_to_do_and_the_answer_says_so(wher
 
 
 async def test_a_turn_that_only_words_found_is_compared_by_its_vector_too(where, monkeypatch):
-    monkeypatch.setattr("loom.memory.recall.BY_WORDS", 1)
-    monkeypatch.setattr("loom.memory.recall.BY_VECTOR", 1)
+    monkeypatch.setattr("loom.memory._recall.recall.BY_WORDS", 1)
+    monkeypatch.setattr("loom.memory._recall.recall.BY_VECTOR", 1)
     async with open_memory(where, embedder=Flaky(), with_facts=False) as memory:
         await memory.remember(["a bee", "a clock that ticks", "bread"], user_id="u")
         found = await memory.recall("who has the clock with a bee on it that ticks?", user_id="u")
@@ -193,7 +193,7 @@ async def test_within_a_budget_the_user_comes_first_and_the_answers_where_there_
         assert (await speakers(budget=1000))[0] == ["user", "user", "assistant", "assistant"]
         as_ranked = (await speakers())[0]
         assert (
-            as_ranked == (await speakers(budget=1000, halves="both"))[0] != ["user", "user", "assistant", "assistant"]
+            as_ranked == (await speakers(budget=1000, prefer="both"))[0] != ["user", "user", "assistant", "assistant"]
         )
 
 

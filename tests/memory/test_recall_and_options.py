@@ -40,16 +40,16 @@ async def objects(memory, predicate, **how):
 
 
 async def test_facts_that_tie_are_recalled(memory):
-    await memory.state("alice", "likes", "Tokyo", user_id="alice")
-    await memory.state("alice", "likes", "Osaka", user_id="alice")
+    await memory.assert_fact("alice", "likes", "Tokyo", user_id="alice")
+    await memory.assert_fact("alice", "likes", "Osaka", user_id="alice")
     hits = await memory.recall("what does alice like", user_id="alice")
     assert sorted(hit.item.object for hit in hits if isinstance(hit.item, Fact)) == ["Osaka", "Tokyo"]
 
 
 async def test_superseded_facts_are_not_recalled(memory, clock):
-    await memory.state("user", "lives_in", "Tokyo", user_id="alice")
+    await memory.assert_fact("user", "lives_in", "Tokyo", user_id="alice")
     clock.advance(timedelta(days=1))
-    await memory.state("user", "lives_in", "Osaka", user_id="alice")
+    await memory.assert_fact("user", "lives_in", "Osaka", user_id="alice")
     hits = await memory.recall("where does the user live: lives in", user_id="alice")
     assert [hit.item.object for hit in hits if isinstance(hit.item, Fact)] == ["Osaka"]
     assert set(await objects(memory, "lives_in", history=True)) == {"Osaka", "Tokyo"}
@@ -65,17 +65,17 @@ async def test_a_predicate_may_have_several_values(memory, clock):
 
 async def test_the_same_fact_is_one_fact_however_it_is_written(memory, clock):
     for subject, predicate in (("bob", "lives_in"), ("Bob", "lives in"), (" BOB ", "livesIn")) * 2:
-        await memory.state(subject, predicate, "Paris", user_id="alice")
+        await memory.assert_fact(subject, predicate, "Paris", user_id="alice")
     assert len(await memory.facts(user_id="alice", history=True)) == 1
     clock.advance(timedelta(days=1))
-    await memory.state("Bob", "lives in", "Rome", user_id="alice")
+    await memory.assert_fact("Bob", "lives in", "Rome", user_id="alice")
     assert await objects(memory, "lives_in") == ["Rome"]
 
 
 async def test_the_user_is_one_person_by_any_name(memory, clock):
-    await memory.state("user", "lives_in", "Paris", user_id="alice")
+    await memory.assert_fact("user", "lives_in", "Paris", user_id="alice")
     clock.advance(timedelta(days=1))
-    await memory.state("I", "lives_in", "Rome", user_id="alice")
+    await memory.assert_fact("I", "lives_in", "Rome", user_id="alice")
     assert await objects(memory, "lives_in") == ["Rome"]
 
 

@@ -8,8 +8,8 @@ from loom import open_memory
 from loom.core.filter import Eq, Not
 from loom.core.scope import Scope
 from loom.knowledge.in_memory import InMemoryKnowledgeBase
+from loom.memory._recall.recall import recent
 from loom.memory.config import MemoryConfig, MemoryLayerConfig
-from loom.memory.recent import recent
 from loom.protocols.knowledge_base import Document
 from loom.testing import FakeClock
 

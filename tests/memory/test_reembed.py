@@ -6,10 +6,11 @@ from loom.core.record import Layer
 from loom.core.scope import Scope
 from loom.engine import open_memory
 from loom.errors import EmbedderMismatch, ProviderUnavailable, UsageError
-from loom.memory import keep, reembed
+from loom.memory._write import write as keep
+from loom.memory._write import write as reembed
 from loom.memory.memory import Memory
 from loom.protocols.memory_store import Query
-from loom.providers.embedding.hashing import HashEmbedder
+from loom.providers.embedding.auto import HashEmbedder
 from loom.stores.inmemory import InMemoryStore
 
 pytestmark = pytest.mark.anyio

@@ -7,7 +7,7 @@ import pytest
 from loom.core.message import Message
 from loom.engine import open_memory
 from loom.errors import UsageError
-from loom.memory.topics import compete
+from loom.memory._facts.candidates import compete
 from loom.protocols.extractor import Claim, Extraction
 from loom.testing import FakeClock
 from tests.memory.test_extract_rules import NEGATIVE
@@ -185,7 +185,7 @@ class Scripted:
 async def test_what_a_model_takes_back_goes_by_whose_words_it_read(clock, origin, left):
     over = Scripted({"subject": "user", "predicate": "likes", "object": "tea", "retracts": True})
     async with open_memory("inmemory", embedder="hash", clock=clock, extractor=over) as memory:
-        await memory.state("user", "likes", "tea", user_id="ann")
+        await memory.assert_fact("user", "likes", "tea", user_id="ann")
         clock.advance(MINUTE)
         await memory.remember("No more of that drink for me, honestly.", user_id="ann", origin=origin)
         clock.advance(MINUTE)

@@ -12,10 +12,9 @@ from anyio import Event, create_task_group
 from loom import open_memory, open_memory_sync
 from loom.core.record import Layer, Provenance
 from loom.errors import UsageError
-from loom.memory.extract.rules import RuleExtractor
-from loom.memory.json_stream import JsonStream
-from loom.memory.reading import MAX_ATTEMPTS
-from loom.memory.transcripts import read_transcripts
+from loom.memory._upkeep.portable import JsonStream, read_transcripts
+from loom.memory._write.extract_rules import RuleExtractor
+from loom.memory._write.learn_by_model import MAX_ATTEMPTS
 from loom.protocols.extractor import Extraction
 from loom.testing import FakeClock
 
@@ -36,7 +35,7 @@ async def memory(request, tmp_path):
 
 
 async def keys_of(memory, *ids):
-    found = await memory.store.found_by(memory._scope("alice"), *ids)
+    found = await memory.store.search_keys(memory._scope("alice"), *ids)
     return {id: dict(by.keys) for id, by in found.items()}
 
 
@@ -174,7 +173,7 @@ async def test_what_is_forgotten_while_a_model_reads_it_is_not_learnt(tmp_path, 
 async def test_of_facts_stated_at_once_one_holds(memory):
     async with create_task_group() as tasks:
         for city in ("Rome", "Paris", "Wien", "Bern"):
-            tasks.start_soon(lambda city=city: memory.state("user", "lives_in", city, **ALICE))
+            tasks.start_soon(lambda city=city: memory.assert_fact("user", "lives_in", city, **ALICE))
     assert len(await memory.facts(predicate="lives_in", **ALICE)) == 1
     assert len({f.object for f in await memory.facts(predicate="lives_in", history=True, **ALICE)}) == 4
 
@@ -219,7 +218,7 @@ async def test_a_job_that_fails_in_third_party_code_ends_as_a_dead_letter():
 
 
 async def test_a_single_hit_says_why_too(memory):
-    await memory.state("user", "lives_in", "Tokyo", **ALICE)
+    await memory.assert_fact("user", "lives_in", "Tokyo", **ALICE)
     (hit,) = await memory.recall("Tokyo?", **ALICE)
     assert "bm25" in hit.why
     assert sum(hit.why.values()) == pytest.approx(hit.score)
@@ -231,7 +230,7 @@ async def test_a_large_limit_is_not_cut_to_the_pool(memory):
 
 
 async def test_facts_are_found_by_any_spelling_of_their_subject(memory):
-    await memory.state("Anna Berg", "likes", "tea", **ALICE)
+    await memory.assert_fact("Anna Berg", "likes", "tea", **ALICE)
     assert len(await memory.facts(subject="anna  berg", **ALICE)) == 1
     assert await memory.facts(subject="Anna", **ALICE) == ()
 
@@ -299,7 +298,7 @@ async def test_input_of_the_wrong_kind_is_refused_in_words(memory):
         lambda: memory.remember({"text": "x", "role": ["user"]}, **ALICE),
         lambda: memory.instruct(None, **ALICE),
         lambda: memory.recall(None, **ALICE),
-        lambda: memory.recall("x", halves="none", **ALICE),
+        lambda: memory.recall("x", prefer="none", **ALICE),
         lambda: memory.recall("x", layers=["L1"], **ALICE),
         lambda: memory.recall("x", layers=[9], **ALICE),
         lambda: memory.promote(said.kept[0].id, to=0, **ALICE),

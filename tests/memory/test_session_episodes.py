@@ -12,12 +12,11 @@ from loom.core.message import Usage
 from loom.core.record import Episode, Layer, Provenance
 from loom.core.scope import Scope
 from loom.errors import BadResponse, ProviderUnavailable, UsageError
-from loom.memory.compress import ContextCompressor
-from loom.memory.episodes import MOST_TURNS, episode_id, is_session_episode
-from loom.memory.extract.llm import LlmExtractor
-from loom.memory.last_time import asks_about_last_time
+from loom.memory._recall.search import asks_about_last_time
+from loom.memory._upkeep.summaries import MOST_TURNS, ContextCompressor, episode_id, is_session_episode
+from loom.memory._write.extract_llm import LlmExtractor
 from loom.testing import FakeClock, ScriptedModel
-from loom.testing.interrupting import Interrupter
+from loom.testing.fakes import Interrupter
 
 pytestmark = pytest.mark.anyio
 

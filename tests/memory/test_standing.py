@@ -7,8 +7,8 @@ import pytest
 from loom.core.message import Message, TextPart
 from loom.engine import open_memory
 from loom.errors import UsageError
+from loom.memory._facts.candidates import compete, contradict, topic_of
 from loom.memory.config import MemoryConfig
-from loom.memory.topics import compete, contradict, topic_of
 from loom.protocols.extractor import Claim, Extraction
 from loom.testing import FakeClock
 

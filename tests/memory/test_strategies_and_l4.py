@@ -42,7 +42,7 @@ async def test_what_is_promoted_to_l4_is_found_there_by_its_vector(clock):
     await memory.promote(kept.id, user_id="alice", to=Layer.L4)
     hits = await memory.recall("what is my dog's name?", user_id="alice", layers=[Layer.L4])
     assert [hit.item.id for hit in hits] == [kept.id]
-    vector = (await memory.store.found_by(ALICE, kept.id))[kept.id].vector
+    vector = (await memory.store.search_keys(ALICE, kept.id))[kept.id].vector
     (found,) = await memory.store.search(ALICE, Query(vector=vector, where=Eq("layer", Layer.L4)))
     assert (found.item.id, found.why["dense"]) == (kept.id, pytest.approx(1))
 
@@ -64,7 +64,7 @@ async def test_what_was_made_from_turns_is_found_in_l4_by_its_vector(clock, by_h
         "what is my dog's name?", user_id="alice", layers=[Layer.L4], where=Eq("kind", "episode")
     )
     assert [hit.item.id for hit in hits] == [statement.id]
-    assert (await memory.store.found_by(ALICE, statement.id))[statement.id].vector is not None
+    assert (await memory.store.search_keys(ALICE, statement.id))[statement.id].vector is not None
     other = open_memory(memory.store, embedder="hash", clock=clock)
     assert (await other.reembed()).records == 2
 

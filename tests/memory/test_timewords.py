@@ -2,7 +2,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from loom.memory.timewords import TimeHint, time_hint
+from loom.text.time_words import TimeHint, time_hint
 
 NOW = datetime(2023, 6, 14, 15, 30, tzinfo=UTC)  # a Wednesday
 

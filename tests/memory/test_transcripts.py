@@ -7,9 +7,8 @@ from itertools import count
 import pytest
 
 from loom.errors import UsageError
-from loom.memory import transcripts
-from loom.memory.json_stream import JsonStream
-from loom.memory.transcripts import FORMS, read_transcripts
+from loom.memory._upkeep import portable as transcripts
+from loom.memory._upkeep.portable import FORMS, JsonStream, read_transcripts
 
 ONE = [
     {"role": "system", "content": "Be brief."},

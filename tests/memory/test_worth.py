@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pytest
 
 from loom.core.record import Episode, Provenance
-from loom.memory.extract.worth import states_something, worth_reading
+from loom.memory._write.extract_llm import states_something, worth_reading
 
 NOTHING = [
     "Thanks!",

@@ -24,7 +24,7 @@ DOORS = {
         "ChromaMemory", "CompositeMemory", "PostgresMemory", "QdrantMemory", "RedisMemory", "SqliteMemory",
     },
     "loom.memory.chroma": {"ChromaMemory"},
-    "loom.memory.composite": {"CompositeMemory"},
+    "loom.wrappers.composite": {"CompositeMemory"},
     "loom.memory.embedder": {
         "HashEmbedder", "MiniLmEmbedder", "OpenAIEmbedder", "WordLlamaEmbedder", "pick_embedder",
     },

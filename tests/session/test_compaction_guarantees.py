@@ -6,15 +6,14 @@ import pytest
 
 from loom.core.message import Message, TextPart, ThinkingPart, ToolCallPart, ToolResultPart
 from loom.errors import BadResponse, CannotCompact, RateLimited
-from loom.session.compaction.build import build
 from loom.session.compaction.chain import Chain
-from loom.session.compaction.config import ClearToolsOptions, CompactionConfig, Retain
-from loom.session.compaction.policy import Load, decide
-from loom.session.compaction.record import read_record
+from loom.session.compaction.config import ClearToolsOptions, CompactionConfig, Load, Retain, decide
+from loom.session.compaction.driver import build
 from loom.session.compaction.snapshot import Snapshot
 from loom.session.compaction.summarize import Summarize
-from loom.session.compaction.truncate import Truncate
-from loom.tokens import EstimateCounter
+from loom.session.compaction.summary_message import read_record
+from loom.session.compaction.windows import Truncate
+from loom.text.tokens import EstimateCounter
 from tests.session.histories import (
     STRATEGIES,
     ScriptedAsk,

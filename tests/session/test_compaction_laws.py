@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from loom.core.message import Message, ToolCallPart
 from loom.errors import CannotCompact, LoomError
-from loom.tokens import EstimateCounter
+from loom.text.tokens import EstimateCounter
 from tests.session.histories import (
     ASKING,
     FAULTS,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from loom import Agent, Message, Session, TextPart, ThinkingPart, Usage
-from loom.engine import models
+from loom.engine import open as models
 from loom.errors import UsageError
 from loom.protocols.model import ModelResponse
 from loom.testing import ScriptedModel

@@ -3,8 +3,8 @@
 from hypothesis import given, settings
 
 from loom.core.message import ImagePart, Message, TextPart, ToolCallPart, ToolResultPart
-from loom.session.compaction.record import Record
-from loom.session.rounds import current_request, is_request, rounds_of, units_of
+from loom.session.compaction.summary_message import SummaryMessage
+from loom.session.history import current_request, is_request, rounds_of, units_of
 from tests.session.histories import PNG, check_pairs, histories, shown_from
 
 ASK = Message.user("do it")
@@ -59,12 +59,12 @@ def test_a_request_is_what_a_user_said_and_nothing_else():
     assert is_request(Message("user", (ToolResultPart("a", ()), TextPart("and this"))))
     assert not is_request(results("a"))
     assert not is_request(Message.assistant("hello"))
-    assert not is_request(Record("truncate", 3).message)
-    assert is_request(Message.user(Record("truncate", 3).message.text + " quoted by a user"))
+    assert not is_request(SummaryMessage("truncate", 3).message)
+    assert is_request(Message.user(SummaryMessage("truncate", 3).message.text + " quoted by a user"))
 
 
 def test_the_current_request_is_the_last_one_although_a_record_and_results_follow():
-    shown = shown_from([ASK, Message.user("now this"), Record("snapshot", 9).message, calls("a"), results("a")])
+    shown = shown_from([ASK, Message.user("now this"), SummaryMessage("snapshot", 9).message, calls("a"), results("a")])
     assert current_request(shown).id == "m1"
     assert current_request(shown_from([Message.assistant("hi")])) is None
     assert current_request(()) is None

@@ -25,7 +25,7 @@ from loom.errors import (
 from loom.protocols.model import Chunk, ModelRequest
 from loom.session.session import Session
 from loom.stores.inmemory.checkpoints import MemoryCheckpointStore
-from loom.testing.scripted import Reply, ScriptedModel
+from loom.testing.fakes import Reply, ScriptedModel
 
 pytestmark = pytest.mark.anyio
 

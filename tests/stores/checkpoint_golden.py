@@ -9,12 +9,12 @@ import sys
 from contextlib import aclosing
 from pathlib import Path
 
-from loom.core.message_codec import log_to_dict, to_bytes
+from loom.core.codec import log_to_dict, to_bytes
 from loom.core.scope import Scope
 from loom.stores.files import FileCheckpointStore
 from loom.stores.sqlite import SqliteCheckpointStore
 from loom.testing import FakeClock
-from loom.testing.conformance.checkpoint_samples import (
+from loom.testing.conformance.checkpoint_store import (
     CHAT,
     awkward_checkpoint,
     awkward_entries,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from loom.stores import postings
+from loom.stores import _search as postings
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from loom.core.record import Episode, Provenance
 from loom.core.scope import Scope
-from loom.protocols.jobs import Job
+from loom.protocols.memory_store import Job
 from loom.stores.sqlite import SqliteStore
 
 ALICE = Scope(user_id="alice")

@@ -5,8 +5,8 @@ import random
 from loom.core.filter import And, Eq, In, Not, Or, Range
 from loom.protocols.vector_store import VectorItem
 from loom.stores.inmemory.vectors import InMemoryVectorStore
-from loom.testing.clock import START
-from loom.testing.conformance.samples import ALICE, DAY
+from loom.testing.conformance.suite import ALICE, DAY
+from loom.testing.fakes import START
 
 VALUES = [1, 1.0, True, "1", None, 0.5, START, START + DAY, "", "tea", "n:1", 2**60]
 FILTERS = [

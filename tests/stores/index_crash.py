@@ -15,10 +15,10 @@ import anyio
 
 from loom.protocols.memory_store import Query
 from loom.stores.chroma import ChromaVectorStore
-from loom.stores.indexed import IndexedStore
 from loom.stores.qdrant import QdrantVectorStore
 from loom.stores.sqlite import SqliteStore
-from loom.testing.conformance.samples import ALICE, an_episode
+from loom.testing.conformance.suite import ALICE, an_episode
+from loom.wrappers.indexed import IndexedStore
 
 ENGINES = {
     "chroma": lambda folder: ChromaVectorStore(folder / "index"),

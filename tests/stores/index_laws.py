@@ -18,18 +18,16 @@ from loom.core.hit import rank_key
 from loom.core.record import Layer
 from loom.core.scope import Scope
 from loom.errors import UsageError
-from loom.protocols.memory_store import Query
+from loom.protocols.memory_store import IndexDifference, Query, UserDifference
 from loom.protocols.vector_store import VectorItem
-from loom.stores import index_search
-from loom.stores.delegating import DelegatingStore
-from loom.stores.index_difference import IndexDifference, UserDifference
-from loom.stores.index_outbox import OUTBOX
-from loom.stores.indexed import IndexedStore
+from loom.stores import _search as index_search
 from loom.stores.inmemory.vectors import InMemoryVectorStore
 from loom.stores.sqlite import SqliteStore
-from loom.testing.clock import FakeClock
-from loom.testing.conformance.samples import ALICE, BOB, DAY, START, a_fact, a_job, an_episode
-from loom.testing.conformance.traces import WORDS, observe, random_trace
+from loom.testing.conformance.isolation import WORDS, observe, random_trace
+from loom.testing.conformance.suite import ALICE, BOB, DAY, a_fact, a_job, an_episode
+from loom.testing.fakes import START, FakeClock
+from loom.wrappers.delegating import DelegatingStore
+from loom.wrappers.indexed import OUTBOX, IndexedStore
 from tests.stores.switched import Switched
 
 EMBEDDER = ("laws:1:3", 3)
@@ -52,8 +50,8 @@ class IndexLaws:
     @pytest.fixture
     def open_store(self, tmp_path, clock):
         def opened():
-            truth = SqliteStore(tmp_path / "memory.db", clock=clock, durability="fast")
-            return IndexedStore(truth, Switched(self.open_index(tmp_path / "index")), clock=clock)
+            primary = SqliteStore(tmp_path / "memory.db", clock=clock, durability="fast")
+            return IndexedStore(primary, Switched(self.open_index(tmp_path / "index")), clock=clock)
 
         return opened
 
@@ -83,19 +81,19 @@ class IndexLaws:
 
     @pytest.mark.parametrize("how", ["in one go", "step by step", "without the index"])
     async def test_words_and_nearness_apart_are_those_of_the_truth_alone(self, how, store, clock, monkeypatch):
-        """Whatever the truth can do, and also while the index is down."""
+        """Whatever the primary store can do, and also while the index is down."""
         monkeypatch.setattr(index_search, "_TO_SPARE", 0)  # so that it has to look deeper, and may not stop too early
         chance = random.Random(11)
         async with SqliteStore(":memory:", clock=clock) as alone:
             await alone.bind(*EMBEDDER)
             await fill(chance, store, alone)
             if how == "step by step":
-                store._truth = DelegatingStore(store._truth)
+                store._primary = DelegatingStore(store._primary)
             store._index.is_down = how == "without the index"
             for scope, query in [a_query(chance) for _ in range(60)]:
                 asked, near = replace(query, text=chance.choice(WORDS)), chance.choice([1, 5, 50])
-                expected = {hit.item: hit.why for hit in await alone.search_apart(scope, asked, near=near)}
-                found = await store.search_apart(scope, asked, near=near)
+                expected = {hit.item: hit.why for hit in await alone.search_hybrid(scope, asked, near=near)}
+                found = await store.search_hybrid(scope, asked, near=near)
                 assert {hit.item for hit in found} == expected.keys()
                 assert list(found) == sorted(found, key=rank_key)
                 for hit in found:
@@ -170,7 +168,7 @@ class IndexLaws:
         assert await store._index.ids(ALICE) == ("e2",)
         receipt = await store.forget(ALICE)
         assert (await store._index.ids(ALICE), await store._index.users()) == ((), (BOB,))
-        assert await store._truth.list(OUTBOX) == ()
+        assert await store._primary.list(OUTBOX) == ()
         assert receipt.pending == ((store._index.residue,) if store._index.residue else ())
 
     async def test_what_could_not_be_forgotten_yet_is_said(self, store, clock):
@@ -218,7 +216,7 @@ class IndexLaws:
         assert await store._index.users() == (ALICE, BOB)
 
     async def test_a_lost_index_is_built_again(self, open_store, tmp_path):
-        """At the next bind(), or by a repair: whose vectors they are is known to the truth."""
+        """At the next bind(), or by a repair: whose vectors they are is known to the primary store."""
         async with open_store() as store:
             await store.bind(*EMBEDDER)
             await store.put(ALICE, an_episode("a", "piano"), an_episode("b", "piano"))
@@ -236,7 +234,7 @@ class IndexLaws:
             assert [hit.item.id for hit in await store.search(ALICE, Query(vector=X))] == ["a", "b"]
 
     async def test_an_index_of_another_embedder_is_built_again(self, store, open_store):
-        """rebind() empties it, and an index that is not the truth's is never believed."""
+        """rebind() empties it, and an index that is not the primary store's is never believed."""
         await store.put(ALICE, an_episode())
         await store.put_vectors(ALICE, {"e1": X})
         assert await store.rebind("other:1:2", 2)
@@ -269,8 +267,8 @@ class IndexLaws:
 
     async def test_of_two_writers_the_newest_truth_stays(self, store, clock, tmp_path):
         """Also where the earlier one writes the index last."""
-        truth = SqliteStore(tmp_path / "memory.db", clock=clock, durability="fast")
-        other = IndexedStore(truth, store._index._index, clock=clock)
+        primary = SqliteStore(tmp_path / "memory.db", clock=clock, durability="fast")
+        other = IndexedStore(primary, store._index._index, clock=clock)
         await other.bind(*EMBEDDER)
         await store.put(ALICE, an_episode("e1"), an_episode("e2"))
 
@@ -282,7 +280,7 @@ class IndexLaws:
         await store.put_vectors(ALICE, {"e1": X, "e2": X})
         assert dict(await store._index.vectors(ALICE, "e1", "e2")) == {"e1": Y}
         assert (await store.verify()).is_equal
-        await truth.aclose()
+        await primary.aclose()
 
     async def test_the_outbox_is_not_for_others_to_see(self, store):
         """Not as a user, and not as a record without a vector; and it does not grow."""
@@ -293,16 +291,16 @@ class IndexLaws:
         assert await store.users() == (ALICE, BOB)
         assert await store.unembedded(limit=1) == ((BOB, an_episode()),)
         assert await store.count_unembedded() == 1
-        assert await store._truth.count(OUTBOX) == 1
+        assert await store._primary.count(OUTBOX) == 1
         await store._outbox.flush()
-        assert await store._truth.count(OUTBOX) == 0
+        assert await store._primary.count(OUTBOX) == 0
 
     async def test_a_store_that_cannot_be_compared_is_no_index(self, tmp_path):
-        """Nor can a store without every power be the truth."""
-        truth = SqliteStore(tmp_path / "memory.db")
+        """Nor can a store without every power be the primary store."""
+        primary = SqliteStore(tmp_path / "memory.db")
         with pytest.raises(UsageError, match="cannot be an index"):
-            IndexedStore(truth, InMemoryVectorStore())
-        with pytest.raises(UsageError, match="cannot be the truth"):
+            IndexedStore(primary, InMemoryVectorStore())
+        with pytest.raises(UsageError, match="cannot be the primary store"):
             IndexedStore(InMemoryVectorStore(), self.open_index(tmp_path / "index"))
 
 
@@ -312,9 +310,9 @@ from pathlib import Path
 
 import anyio
 
-from loom.stores.indexed import IndexedStore
+from loom.wrappers.indexed import IndexedStore
 from loom.stores.sqlite import SqliteStore
-from loom.testing.conformance.samples import ALICE, an_episode
+from loom.testing.conformance.suite import ALICE, an_episode
 
 folder = Path(sys.argv[1]) / "index"
 {index}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from loom.core.scope import Scope
 from loom.stores.checkpoints import BaseCheckpointStore
-from loom.testing.conformance.checkpoint_samples import save_turns
+from loom.testing.conformance.checkpoint_store import save_turns
 
 
 async def check_session_ids(store: BaseCheckpointStore) -> None:

@@ -10,9 +10,10 @@ import pytest
 
 from loom.core.scope import Scope
 from loom.errors import FormatTooNew, StoreConflict, StoreError, StoreUnavailable
-from loom.stores.files import FileCheckpointStore, disk
-from loom.stores.files.frames import framed, frames_of
-from loom.testing.conformance.checkpoint_samples import (
+from loom.stores.files import FileCheckpointStore
+from loom.stores.files import checkpoints as disk
+from loom.stores.files.checkpoints import framed, frames_of
+from loom.testing.conformance.checkpoint_store import (
     CHAT,
     NAMES,
     a_checkpoint,
@@ -23,7 +24,7 @@ from loom.testing.conformance.checkpoint_samples import (
     save_turns,
     texts_of,
 )
-from loom.testing.conformance.samples import ALICE, BOB
+from loom.testing.conformance.suite import ALICE, BOB
 
 pytestmark = pytest.mark.anyio
 

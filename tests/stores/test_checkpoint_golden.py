@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from loom.core.message_codec import from_bytes, log_from_dict
+from loom.core.codec import from_bytes, log_from_dict
 from loom.stores.files import FileCheckpointStore
 from loom.stores.sqlite import SqliteCheckpointStore
-from loom.testing.conformance.checkpoint_samples import CHAT, awkward_entries, save, texts_of
+from loom.testing.conformance.checkpoint_store import CHAT, awkward_entries, save, texts_of
 from tests.stores.checkpoint_golden import ZOE, contents
 
 pytestmark = pytest.mark.anyio

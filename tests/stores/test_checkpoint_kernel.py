@@ -7,7 +7,7 @@ import pytest
 from loom.core.scope import Scope
 from loom.stores.checkpoints import MemoryTree, finish
 from loom.stores.inmemory import MemoryCheckpointStore
-from loom.testing.conformance.checkpoint_samples import CHAT, ids_in, save, save_turns, texts_of
+from loom.testing.conformance.checkpoint_store import CHAT, ids_in, save, save_turns, texts_of
 
 pytestmark = pytest.mark.anyio
 

@@ -15,7 +15,7 @@ from loom.errors import StoreConflict, StoreError, StoreUnavailable, UsageError
 from loom.protocols.checkpoint_store import CheckpointStore, Forks, PrunesCheckpoints
 from loom.testing import FakeClock, ScriptedModel
 from loom.testing.conformance import CheckpointStoreMachine, CheckpointStoreSuite
-from loom.testing.conformance.checkpoint_samples import CHAT, a_checkpoint, save, save_turns
+from loom.testing.conformance.checkpoint_store import CHAT, a_checkpoint, save, save_turns
 from tests.stores.session_ids import check_session_ids
 
 pytestmark = pytest.mark.anyio

@@ -7,15 +7,8 @@ from loom.core.scope import Scope
 from loom.errors import FormatTooNew, StoreError
 from loom.protocols.memory_store import Query
 from loom.stores.sqlite import SqliteCheckpointStore, SqliteStore, checkpoints
-from loom.testing.conformance.checkpoint_samples import (
-    CHAT,
-    everything,
-    ids_in,
-    save,
-    save_turns,
-    texts_of,
-)
-from loom.testing.conformance.samples import ALICE, an_episode
+from loom.testing.conformance.checkpoint_store import CHAT, everything, ids_in, save, save_turns, texts_of
+from loom.testing.conformance.suite import ALICE, an_episode
 from tests.stores.sqlite_files import execute
 
 pytestmark = pytest.mark.anyio
@@ -74,7 +67,7 @@ async def test_forgetting_leaves_no_byte_and_no_row(path):
 
 
 async def test_an_open_reader_makes_the_receipt_say_what_is_pending(path, monkeypatch):
-    monkeypatch.setattr("loom.stores.sqlite.writer._SCRUB_MILLISECONDS", 1)
+    monkeypatch.setattr("loom.stores.sqlite.file._SCRUB_MILLISECONDS", 1)
     async with SqliteCheckpointStore(path) as store:
         await save_turns(store, CHAT, "c1")
         reader = apsw.Connection(str(path))

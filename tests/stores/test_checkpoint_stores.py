@@ -13,7 +13,7 @@ from loom.stores.files import FileCheckpointStore
 from loom.stores.inmemory import MemoryCheckpointStore
 from loom.stores.sqlite import SqliteCheckpointStore
 from loom.testing.conformance import CheckpointStoreMachine, CheckpointStoreSuite
-from loom.testing.conformance.checkpoint_samples import CHAT, a_checkpoint, save, save_turns
+from loom.testing.conformance.checkpoint_store import CHAT, a_checkpoint, save, save_turns
 from tests.stores.session_ids import check_session_ids
 
 pytestmark = pytest.mark.anyio

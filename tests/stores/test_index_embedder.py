@@ -5,9 +5,9 @@ import pytest
 from loom import open_memory
 from loom.errors import ProviderUnavailable
 from loom.stores.chroma import ChromaVectorStore
-from loom.stores.indexed import IndexedStore
 from loom.stores.qdrant import QdrantVectorStore
 from loom.stores.sqlite import SqliteStore
+from loom.wrappers.indexed import IndexedStore
 from tests.stores.engines import needs_package
 
 pytestmark = pytest.mark.anyio

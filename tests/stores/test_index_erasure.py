@@ -8,10 +8,10 @@ from contextlib import AsyncExitStack
 import pytest
 
 from loom.stores.chroma import ChromaVectorStore
-from loom.stores.indexed import IndexedStore
 from loom.stores.qdrant import QdrantVectorStore
 from loom.stores.sqlite import SqliteStore
 from loom.testing.conformance import ErasureSuite
+from loom.wrappers.indexed import IndexedStore
 from tests.memory.test_erasure import opened
 from tests.stores.engines import needs_package
 

@@ -7,11 +7,10 @@ import pytest
 from hypothesis import settings
 
 from loom.errors import UsageError
-from loom.protocols.jobs import KeepsJobs
-from loom.protocols.memory_store import KeepsKeys, KeepsVectors, MemoryStore, Prunes, Query, Touches
+from loom.protocols.memory_store import KeepsJobs, KeepsKeys, KeepsVectors, MemoryStore, Prunes, Query, Touches
 from loom.stores.inmemory import InMemoryStore
 from loom.testing.conformance import MemoryStoreMachine, MemoryStoreSuite
-from loom.testing.conformance.samples import ALICE, a_job, an_episode
+from loom.testing.conformance.suite import ALICE, a_job, an_episode
 
 # Checked by pyright, signatures included.
 as_memory: MemoryStore = InMemoryStore()

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loom.stores.nearest import Vectors, cosines
+from loom.stores._search import Vectors, cosines
 
 
 def some_vectors(seed, count, dimension=64):

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loom.core.words import terms
-from loom.stores import postings
-from loom.stores.postings import K1, OWN, B, TextChange, joined_run, parts_of, run_of, runs_of, total, without
+from loom.stores import _search as postings
+from loom.stores._search import K1, OWN, B, TextChange, joined_run, parts_of, run_of, runs_of, total, without
+from loom.text.words import terms
 
 SIZES = st.integers(0, 70_000)
 TEXTS = st.dictionaries(

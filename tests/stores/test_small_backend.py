@@ -13,9 +13,14 @@ from hypothesis import settings
 
 from loom.core.scope import Scope
 from loom.errors import UsageError
-from loom.protocols.jobs import KeepsJobs
 from loom.protocols.memory_store import (
-    HandsOver,
+    AdminStore,
+    Describes,
+    ExportsKeys,
+    HasNotes,
+    HasParts,
+    HybridSearch,
+    KeepsJobs,
     KeepsKeys,
     KeepsVectors,
     MemoryStore,
@@ -23,15 +28,14 @@ from loom.protocols.memory_store import (
     Query,
     Reembeds,
     Scrubs,
-    SearchesApart,
     SeesSessions,
     Sweeps,
     Touches,
 )
-from loom.protocols.whole_store import Describes, HasNotes, HasParts, WholeStore
-from loom.stores.base import Settings, SimpleMemoryStore, UserState
+from loom.stores._user_records import UserState
+from loom.stores.base import Settings, SimpleMemoryStore
 from loom.testing.conformance import MemoryStoreMachine, MemoryStoreSuite
-from loom.testing.conformance.samples import ALICE, BOB, a_fact, a_job, an_episode
+from loom.testing.conformance.suite import ALICE, BOB, a_fact, a_job, an_episode
 
 
 class DictStore(SimpleMemoryStore):
@@ -70,8 +74,8 @@ class TestSmallBackend(MemoryStoreSuite):
             yield store
 
     async def test_it_claims_every_power_of_a_store_and_no_other(self, store):
-        powers = (MemoryStore, Prunes, Touches, KeepsVectors, SearchesApart, Reembeds, KeepsKeys, HandsOver, KeepsJobs)
-        assert all(isinstance(store, power) for power in (*powers, WholeStore, Describes))
+        powers = (MemoryStore, Prunes, Touches, KeepsVectors, HybridSearch, Reembeds, KeepsKeys, ExportsKeys, KeepsJobs)
+        assert all(isinstance(store, power) for power in (*powers, AdminStore, Describes))
         assert not any(isinstance(store, power) for power in (Scrubs, Sweeps, SeesSessions, HasNotes, HasParts))
 
     async def test_another_store_on_the_same_documents_goes_on(self, store, clock):

@@ -13,21 +13,20 @@ from hypothesis import strategies as st
 
 from loom.core.filter import FIELDS, And, Eq, In, Not, Or, Range
 from loom.core.hit import rank_key
-from loom.core.words import query_terms, terms
 from loom.errors import EmbedderMismatch, FormatTooNew, StoreConflict, StoreError, StoreUnavailable, UsageError
-from loom.protocols.jobs import KeepsJobs
-from loom.protocols.memory_store import KeepsKeys, KeepsVectors, MemoryStore, Prunes, Query, Touches
-from loom.stores import postings
+from loom.protocols.memory_store import KeepsJobs, KeepsKeys, KeepsVectors, MemoryStore, Prunes, Query, Touches
+from loom.stores import _search as postings
 from loom.stores.inmemory import InMemoryStore
 from loom.stores.sqlite import SqliteStore
-from loom.stores.sqlite.connection import connect, patiently, spoken_errors
+from loom.stores.sqlite.connection import connect, patiently, translate_errors
 from loom.stores.sqlite.records import change
+from loom.stores.sqlite.rows import condition
 from loom.stores.sqlite.schema import VERSION, migrate
-from loom.stores.sqlite.where import condition
-from loom.testing.clock import START, FakeClock
 from loom.testing.conformance import MemoryStoreMachine, MemoryStoreSuite
-from loom.testing.conformance.samples import ALICE, BOB, DAY, a_block, a_fact, an_episode, one_of_each
-from loom.testing.conformance.traces import observe, random_trace
+from loom.testing.conformance.isolation import observe, random_trace
+from loom.testing.conformance.suite import ALICE, BOB, DAY, a_block, a_fact, an_episode, one_of_each
+from loom.testing.fakes import START, FakeClock
+from loom.text.words import query_terms, terms
 from tests.stores.sqlite_files import execute
 
 pytestmark = pytest.mark.anyio
@@ -361,7 +360,7 @@ async def test_a_file_that_stays_locked_is_unavailable(tmp_path):
     holder, other = connect(path), connect(path)
     holder.execute("BEGIN IMMEDIATE")
     other.set_busy_timeout(1)
-    with pytest.raises(StoreUnavailable, match="held by another process"), spoken_errors(path):
+    with pytest.raises(StoreUnavailable, match="held by another process"), translate_errors(path):
         patiently(lambda: other.execute("BEGIN IMMEDIATE"), seconds=0)
     holder.execute("ROLLBACK")
     patiently(lambda: other.execute("BEGIN IMMEDIATE"), seconds=0)
@@ -390,7 +389,7 @@ async def test_vectors_of_an_embedder_that_another_process_left_behind_are_refus
         await theirs.rebind("two:1:2", 2)
         await mine.bind("one:1:2", 2)
         asked = Query(text="tea", vector=[1.0, 0.0])
-        for call in (mine.search(ALICE, asked), mine.search_apart(ALICE, asked, near=1)):
+        for call in (mine.search(ALICE, asked), mine.search_hybrid(ALICE, asked, near=1)):
             with pytest.raises(EmbedderMismatch, match="two:1:2"):
                 await call
         with pytest.raises(EmbedderMismatch, match="two:1:2"):

@@ -13,10 +13,9 @@ import pytest
 
 from loom.core.record import Fact, Provenance, WorkingBlock
 from loom.core.scope import Scope
-from loom.protocols.jobs import Job
-from loom.protocols.memory_store import Query
+from loom.protocols.memory_store import Job, Query
+from loom.stores._user_records import unit_vector
 from loom.stores.sqlite import SqliteStore
-from loom.stores.sqlite.vectors import unit_vector
 from tests.stores.crash_child import ALICE, AT, an_episode
 
 pytestmark = pytest.mark.anyio

@@ -4,11 +4,12 @@ import apsw
 import pytest
 
 from loom.core.scope import Scope
-from loom.stores.sqlite import SqliteStore, writer
+from loom.stores.sqlite import SqliteStore
+from loom.stores.sqlite import file as writer
 from loom.stores.sqlite.connection import connect
-from loom.stores.sqlite.vectors import VectorCache
-from loom.testing.clock import FakeClock
+from loom.stores.sqlite.search import VectorCache
 from loom.testing.conformance import MemoryStoreSuite
+from loom.testing.fakes import FakeClock
 from tests.stores.test_sqlite_crash import USER, found_in, write_canaries
 from tests.testing.laws import broken_laws
 

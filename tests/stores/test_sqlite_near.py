@@ -11,14 +11,14 @@ import pytest
 from loom.core.filter import Eq, In
 from loom.errors import NotFound
 from loom.protocols.memory_store import Query
+from loom.stores._search import cosines
 from loom.stores.inmemory import InMemoryStore
-from loom.stores.nearest import cosines
 from loom.stores.sqlite import SqliteStore
-from loom.stores.sqlite.vectors import VectorCache
-from loom.testing.clock import FakeClock
+from loom.stores.sqlite.search import VectorCache
 from loom.testing.conformance import MemoryStoreSuite
-from loom.testing.conformance.samples import ALICE, BOB, an_episode
-from loom.testing.conformance.traces import observe, random_trace
+from loom.testing.conformance.isolation import observe, random_trace
+from loom.testing.conformance.suite import ALICE, BOB, an_episode
+from loom.testing.fakes import FakeClock
 from tests.stores.test_nearest import some_vectors
 from tests.stores.test_sqlite import rounded
 
@@ -196,7 +196,7 @@ async def test_another_process_writes_and_the_next_search_sees_it(tmp_path):
     script = (
         "import anyio, sys\n"
         "from loom.stores.sqlite import SqliteStore\n"
-        "from loom.testing.conformance.samples import ALICE, an_episode\n"
+        "from loom.testing.conformance.suite import ALICE, an_episode\n"
         "async def main():\n"
         "    async with SqliteStore(sys.argv[1]) as store:\n"
         "        await store.put(ALICE, an_episode('theirs'))\n"
@@ -214,7 +214,7 @@ async def test_another_process_writes_and_the_next_search_sees_it(tmp_path):
 async def test_what_only_words_find_is_compared_too():
     matrix = some_vectors(11, MANY)
     async with filled(matrix) as store:
-        hits = await store.search_apart(ALICE, Query(text="word3", vector=matrix[500], limit=400), near=10)
+        hits = await store.search_hybrid(ALICE, Query(text="word3", vector=matrix[500], limit=400), near=10)
     assert len(hits) > 400
     numbers = [int(hit.item.id[1:]) for hit in hits]
     assert [hit.why["dense"] for hit in hits] == pytest.approx(cosines(matrix[numbers], matrix[500]).tolist(), abs=1e-5)

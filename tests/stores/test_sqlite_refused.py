@@ -5,9 +5,9 @@ import pytest
 
 from loom.errors import StoreError
 from loom.stores.sqlite import SqliteStore
-from loom.stores.sqlite.checkpoint_schema import has_checkpoints
 from loom.stores.sqlite.checkpoints import SqliteCheckpointStore
-from loom.testing.conformance.samples import ALICE, an_episode
+from loom.stores.sqlite.schema import has_checkpoints
+from loom.testing.conformance.suite import ALICE, an_episode
 from tests.stores.sqlite_files import execute
 
 pytestmark = pytest.mark.anyio

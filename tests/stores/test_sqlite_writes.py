@@ -8,7 +8,7 @@ from loom.core.filter import Eq
 from loom.protocols.memory_store import Query
 from loom.stores.sqlite import SqliteStore, records
 from loom.stores.sqlite.connection import connect
-from loom.testing.conformance.samples import ALICE, a_fact, an_episode
+from loom.testing.conformance.suite import ALICE, a_fact, an_episode
 
 pytestmark = pytest.mark.anyio
 

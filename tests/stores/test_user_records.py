@@ -9,12 +9,11 @@ from hypothesis import strategies as st
 
 from loom.core.filter import Eq
 from loom.core.hit import rank_key
-from loom.core.words import query_terms, terms
 from loom.protocols.memory_store import Query
-from loom.stores.user_records import RecordChange, UserRecords, unit_vector
-from loom.stores.vector_table import Numbering, VectorTable
-from loom.stores.word_index import WordIndex
-from loom.testing.conformance.samples import ALICE, START, an_episode
+from loom.stores._user_records import Numbering, RecordChange, UserRecords, VectorTable, WordIndex, unit_vector
+from loom.testing.conformance.suite import ALICE, an_episode
+from loom.testing.fakes import START
+from loom.text.words import query_terms, terms
 
 COUNT = 300
 TEXTS = ("tea", "tea and milk", "milk", "green tea with milk and honey", "a piano", "tea tea tea")

@@ -9,11 +9,11 @@ import pytest
 
 from loom.core.scope import Scope
 from loom.protocols.vector_store import VectorItem
-from loom.stores.indexed import IndexedStore
 from loom.stores.inmemory.store import InMemoryStore
-from loom.testing.clock import FakeClock
 from loom.testing.conformance import VectorStoreSuite, check_non_interference
-from loom.testing.conformance.samples import ALICE, BOB
+from loom.testing.conformance.suite import ALICE, BOB
+from loom.testing.fakes import FakeClock
+from loom.wrappers.indexed import IndexedStore
 from tests.testing.laws import broken_laws
 
 NEVER_MEET, SESSIONS = "test_scopes_never_meet", "test_a_user_sees_their_sessions"

@@ -4,10 +4,10 @@ import random
 import struct
 
 from loom.protocols.memory_store import Query
-from loom.stores.indexed import IndexedStore
 from loom.stores.sqlite import SqliteStore
-from loom.testing.clock import FakeClock
-from loom.testing.conformance.samples import ALICE, BOB, an_episode
+from loom.testing.conformance.suite import ALICE, BOB, an_episode
+from loom.testing.fakes import FakeClock
+from loom.wrappers.indexed import IndexedStore
 
 EMBEDDER = ("residue:1:16", 16)
 
@@ -38,8 +38,8 @@ async def check_residue(tmp_path, open_index, finish):
     folder, clock = tmp_path / "index", FakeClock()
 
     def opened():
-        truth = SqliteStore(tmp_path / "memory.db", clock=clock)
-        return IndexedStore(truth, open_index(folder), clock=clock)
+        primary = SqliteStore(tmp_path / "memory.db", clock=clock)
+        return IndexedStore(primary, open_index(folder), clock=clock)
 
     async with opened() as store:
         await store.bind(*EMBEDDER)

@@ -8,8 +8,8 @@ import anyio
 
 from loom.core.record import Episode, Fact, Receipt, WorkingBlock
 from loom.core.scope import Scope
+from loom.stores._user_records import HeldJob, UserState
 from loom.stores.inmemory import InMemoryStore
-from loom.stores.user_records import HeldJob, UserState
 
 
 async def everybody(store, call):

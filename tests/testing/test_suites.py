@@ -6,10 +6,9 @@ from contextlib import aclosing
 import pytest
 
 from loom.errors import UsageError
-from loom.protocols.jobs import KeepsJobs
-from loom.protocols.memory_store import MemoryStore, Prunes
+from loom.protocols.memory_store import KeepsJobs, MemoryStore, Prunes
 from loom.protocols.vector_store import VectorItem
-from loom.providers.embedding.hashing import HashEmbedder
+from loom.providers.embedding.auto import HashEmbedder
 from loom.stores.inmemory import InMemoryStore
 from loom.stores.inmemory.vectors import InMemoryVectorStore
 from loom.testing import FakeClock
@@ -53,7 +52,7 @@ class TestVectors(VectorStoreSuite):
 
 
 class TestHashing(EmbedderSuite):
-    factory = "loom.providers.embedding.hashing:HashEmbedder"
+    factory = "loom.providers.embedding.auto:HashEmbedder"
 
     @pytest.fixture
     async def embedder(self):

@@ -12,7 +12,7 @@ import pytest
 from loom.core.message import TextPart
 from loom.errors import UsageError
 from loom.protocols.token_counter import TokenCounter
-from loom.tokens import CalibratedCounter, Calibration, EstimateCounter
+from loom.text.tokens import CalibratedCounter, Calibration, EstimateCounter
 from tests.tokens.test_estimate import CHINESE, CODE, PROSE, RECORDS
 
 # A made-up model: each kind of text takes another multiple of the estimate.

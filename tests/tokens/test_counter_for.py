@@ -11,7 +11,7 @@ import pytest
 from loom.catalog import find_model
 from loom.core.message import ImagePart
 from loom.protocols.token_counter import TokenCounter
-from loom.tokens import EstimateCounter, ExactCounter, counter_for
+from loom.text.tokens import EstimateCounter, ExactCounter, counter_for
 from tests.tokens.test_estimate import PROSE
 from tests.tokens.test_images import png
 
@@ -58,13 +58,13 @@ def test_every_model_has_a_counter(model: str) -> None:
 
 
 def test_importing_loads_nothing() -> None:
-    code = "import loom.tokens, sys; print(sorted(m for m in sys.modules if m.startswith(('loom.', 'splintr'))))"
+    code = "import loom.text.tokens, sys; print(sorted(m for m in sys.modules if m.startswith(('loom.', 'splintr'))))"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert run.stdout.strip() == "['loom.core', 'loom.core.doors', 'loom.tokens']"
+    assert run.stdout.strip() == "['loom.core', 'loom.core.doors', 'loom.text.tokens']"
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:
-    import loom.tokens
+    import loom.text.tokens
 
     with pytest.raises(AttributeError, match="nothing"):
         _ = loom.tokens.nothing  # pyright: ignore[reportAttributeAccessIssue]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from loom.core.message import TextPart
 from loom.protocols.token_counter import TokenCounter
-from loom.tokens import EstimateCounter, estimate_tokens
+from loom.text.tokens import EstimateCounter, estimate_tokens
 
 # ruff: noqa: RUF001  the letters of other scripts are the point here
 CHINESE = "我们今天去了北京的故宫博物院，参观了许多珍贵的文物。天气非常好，大家都很高兴，晚上又一起吃了饭。" * 8
@@ -106,7 +106,7 @@ def test_unchanged_parts_are_not_counted_again(monkeypatch: pytest.MonkeyPatch) 
         counted.append(text)
         return estimate_tokens(text)
 
-    monkeypatch.setattr("loom.tokens.estimate.estimate_tokens", watched)
+    monkeypatch.setattr("loom.text.tokens.estimate_tokens", watched)
     counter = EstimateCounter()
     parts = [TextPart(f"{i} {PROSE}") for i in range(100)]
     for part in [*parts, *parts]:

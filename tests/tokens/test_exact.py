@@ -9,7 +9,7 @@ import pytest
 from loom.core.message import TextPart
 from loom.errors import MissingExtra, UsageError
 from loom.protocols.token_counter import TokenCounter
-from loom.tokens import ExactCounter
+from loom.text.tokens import ExactCounter
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from loom.tokens.memo import Memo
+from loom.text.part_tokens import Memo
 
 
 def never(_text: str) -> int:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from loom.tools.docstring import read_docstring
+from loom.tools.function import read_docstring
 
 GOOGLE = """Find orders.
 

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from loom import ToolSpec, open_memory
 from loom.errors import UsageError
 from loom.testing import FakeClock
-from loom.tools import file_tree
-from loom.tools.file_tree import path_of
-from loom.tools.files import memory_files
+from loom.tools import files as file_tree
+from loom.tools.files import memory_files, path_of
 from loom.tools.function import ToolError
 
 pytestmark = pytest.mark.anyio

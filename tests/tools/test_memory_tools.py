@@ -9,11 +9,11 @@ import pytest
 
 from benchmarks.injection_data import hostile
 from loom import open_memory
-from loom.core.plain import one_line, plain_text
 from loom.core.record import Layer
 from loom.core.scope import Scope
 from loom.errors import NotFound, UsageError
 from loom.testing import FakeClock
+from loom.text.fence import one_line, plain_text
 from loom.tools.function import ToolError
 from loom.tools.memory import memory_tools
 

@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from datetime import datetime
     from typing import Any, Unpack
 
-    from loom.agent.result import Result
+    from loom.agent.agent import Result
     from loom.core.event import Event
     from loom.core.message import Message, Usage
     from loom.core.record import Erasure
     from loom.protocols.model import Model
     from loom.protocols.tool import Tool
-    from loom.session.options import TurnOptions
-    from loom.telemetry.bill import Bill
+    from loom.session.turn import TurnOptions
+    from loom.telemetry import Bill
 
 
 class SyncAgent(Blocking[Agent]):
@@ -106,11 +106,11 @@ class SyncAgent(Blocking[Agent]):
         """This agent as a tool of another one: it gets a task in words, and answers."""
         return self._of.as_tool(name=name, description=description, max_depth=max_depth)
 
-    def build_context(
+    def preview(
         self, text: str | Message, *, user_id: str = "default", session_id: str | None = None
     ) -> tuple[Message, ...]:
         """What the model would be shown for a message: instructions, conversation, memory, knowledge, the message."""
-        return self._call(lambda: self._of.build_context(text, user_id=user_id, session_id=session_id))
+        return self._call(lambda: self._of.preview(text, user_id=user_id, session_id=session_id))
 
     def session(self, *, user_id: str = "default", session_id: str | None = None) -> SyncSession:
         """The session behind a conversation, to look at, compact, rewind or fork."""

@@ -1,37 +1,36 @@
-"""Agent: a model, tools and a memory over sessions."""
+"""Agent: a model, tools and a memory over sessions; its result; an agent as a tool."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, nullcontext
+from dataclasses import dataclass, field
 from functools import partial
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack, cast
 
-from loom.agent.result import Result, result_of
 from loom.agent.sessions import Sessions
 from loom.core.clock import Clock
-from loom.core.event import Event, MemoryLearned, MemoryPromoted
-from loom.core.forks import renew_lock_after_fork
-from loom.core.message import Message, Usage
-from loom.core.portal import Portal
+from loom.core.event import Event, MemoryLearned, MemoryPromoted, Recovery
+from loom.core.message import JSON, Message, ToolSpec, Usage
 from loom.core.record import Erasure, StoreReceipt
+from loom.core.scope import current_run
+from loom.core.threads import Portal, renew_lock_after_fork
 from loom.engine.agents import agent_checkpoints, agent_config, agent_memory
-from loom.engine.models import open_model
+from loom.engine.open import open_model
 from loom.errors import LoomError, NotFound, UsageError
-from loom.memory.learning import Facts
+from loom.memory._write.learn_by_model import Facts
 from loom.memory.memory import Memory
-from loom.protocols.approve import Approve
-from loom.protocols.checkpoint_store import CheckpointStore
-from loom.protocols.key_values import KeyValues
+from loom.memory.results import Recalled, Remembered
+from loom.protocols.checkpoint_store import CheckpointStore, KeyValues
 from loom.protocols.model import Model
-from loom.protocols.tool import Tool
+from loom.protocols.tool import Approve, Tool, ToolOutput
 from loom.session.config import SessionConfig
-from loom.session.options import TurnOptions
-from loom.session.sending import PendingReply
+from loom.session.reply import PendingReply, Reply
 from loom.session.session import Session
-from loom.telemetry.bill import Bill, Ledger, metered
-from loom.tools.run_context import RunContext
+from loom.session.turn import TurnOptions
+from loom.telemetry import Bill, Ledger, metered
+from loom.tools.function import CALLABLE, ToolError
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -40,6 +39,64 @@ if TYPE_CHECKING:
     from loom.context.context import Context
     from loom.context.prompt import Prompt
     from loom.context.skills import Skill
+
+
+# Result: what a run of an agent returns.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """How a run ended, what it cost, what was recalled and what was remembered."""
+
+    text: str
+    stop: str
+    user_id: str
+    session_id: str
+    turn: int
+    usage: Usage
+    cost: float | None
+    """Of this turn, in US dollars; None where the prices of the model are not known."""
+    run_id: str = ""
+    """The name of this run, as tools see it in get_run_context().run_id."""
+    output: Any = None
+    """The answer: its text, or a value of the `output_type` that was asked for; None where that run ended early."""
+    recalled: Recalled | None
+    """What was found in memory, each hit with why."""
+    remembered: Remembered | None
+    """What was kept of this turn, and what was left out with its reason."""
+    notes: tuple[str, ...] = ()
+    """What a person should know: what failed or was missing, and what was done instead."""
+    events: tuple[Event, ...] = field(default=(), repr=False)
+
+    @property
+    def cache_share(self) -> float:
+        """The share of the prompt that came from the provider's cache."""
+        return self.usage.cache_read / self.usage.input if self.usage.input else 0.0
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def result_of(session: Session, reply: Reply, *, notes: tuple[str, ...], learned: tuple[Event, ...] = ()) -> Result:
+    """The result of a turn, with what was learnt in the background since the last one."""
+    without = tuple(e.reason for e in reply.events if isinstance(e, Recovery) and e.action == "degrade")
+    found = reply.recalled.notes if reply.recalled else ()
+    kept = reply.remembered.notes if reply.remembered else ()
+    return Result(
+        text=reply.text,
+        stop=reply.stop,
+        user_id=session.scope.user_id,
+        session_id=session.id,
+        turn=reply.turn,
+        usage=reply.usage,
+        cost=reply.cost,
+        run_id=reply.run_id,
+        output=reply.output,
+        recalled=reply.recalled,
+        remembered=reply.remembered,
+        notes=(*notes, *without, *found, *kept),
+        events=(*reply.events, *learned),
+    )
 
 
 class Agent:
@@ -263,12 +320,10 @@ class Agent:
             description: what it is good for; the beginning of its instructions if not given.
             max_depth: how many agents may stand below the first one; a call of the next is refused.
         """
-        from loom.agent.as_tool import AgentTool  # noqa: PLC0415  (only where it is wanted)
-
         about = description or self._sessions.description
         return AgentTool(self, name=name or self.name, description=about, max_depth=max_depth)
 
-    async def build_context(
+    async def preview(
         self, text: str | Message, *, user_id: str = "default", session_id: str | None = None
     ) -> tuple[Message, ...]:
         """What the model would be shown for a message: instructions, conversation, memory, knowledge, the message.
@@ -402,4 +457,33 @@ def _memory_tools(memory: Memory | None) -> tuple[Tool, ...]:
     return memory_tools(memory)
 
 
-__all__ = ["Agent", "Result", "RunContext"]
+# An agent as a tool of another agent.
+
+_TASK = "task"
+
+
+class AgentTool:
+    """Runs an agent for the user of the run that calls it, each time in a new conversation."""
+
+    def __init__(self, agent: Agent, *, name: str, description: str, max_depth: int) -> None:
+        if not CALLABLE.fullmatch(name):
+            raise UsageError(f"a tool cannot be called {name!r}; give name=, of at most 64 letters, digits, _ and -")
+        if isinstance(max_depth, bool) or not isinstance(max_depth, int) or max_depth < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise UsageError(f"max_depth={max_depth!r}; give a whole number, 1 or more")
+        self._agent = agent
+        self._max_depth = max_depth
+        task: JSON = {"type": "string", "description": "What to do, with everything that has to be known for it."}
+        schema: JSON = {"type": "object", "properties": {_TASK: task}, "required": [_TASK]}
+        self.spec = ToolSpec(name, description or f"Ask the agent {name}.", schema)
+
+    async def run(self, input: JSON) -> ToolOutput:
+        """Give the agent a task, and return its answer."""
+        task: Any = cast("Mapping[str, Any]", input).get(_TASK) if isinstance(input, Mapping) else None
+        if not isinstance(task, str) or not task.strip():
+            raise ToolError(f"the input of {self.spec.name} is wrong: give `{_TASK}`, a text")
+        outer = current_run()
+        if outer is not None and outer.depth >= self._max_depth:
+            raise ToolError(f"{outer.depth + 1} agents call each other already; do this yourself, or do without it")
+        user_id = outer.user_id if outer else "default"
+        result = await self._agent.run(task, user_id=user_id, metadata=outer.metadata if outer else None)
+        return result.text or "(it said nothing)"

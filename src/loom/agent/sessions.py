@@ -16,13 +16,13 @@ from loom.context.prompt import Prompt
 from loom.core.checks import as_utc
 from loom.core.clock import Clock, SystemClock
 from loom.core.ids import RecordIds
-from loom.core.plain import one_line
 from loom.core.record import Receipt
 from loom.core.scope import Scope
 from loom.errors import NotFound, StoreConflict, UsageError
 from loom.protocols.checkpoint_store import CheckpointStore
 from loom.protocols.tool import Tool
 from loom.session.session import Session
+from loom.text.fence import one_line
 
 _WARM = 64
 """Sessions that stay in memory; the others are restored on demand."""

@@ -12,9 +12,10 @@ import typer
 from typer.core import TyperGroup
 
 from loom import __version__
-from loom.cli import cache, chat, demo, doctor, memory, session, store
+from loom.cli import cache, chat, demo, memory, session, store
+from loom.cli import store as doctor
 from loom.cli.output import echo
-from loom.core.plain import plain_text
+from loom.text.fence import plain_text
 
 
 class Commands(TyperGroup):

@@ -16,8 +16,8 @@ from loom.errors import LoomError, NotFound, UsageError
 
 if TYPE_CHECKING:
     from loom.agent.agent import Agent
+    from loom.memory._facts.instructions import Standing
     from loom.memory.memory import Memory
-    from loom.memory.standing import Standing
     from loom.session.session import Session
 
 CHATS = "sqlite:./loom-chat.db"

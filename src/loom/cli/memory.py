@@ -1,10 +1,17 @@
-"""`loom memory` and `loom forget`: a memory on the command line."""
+"""`loom memory`: a memory on the command line, with its import."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+import os
+import signal
+import stat
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
+from queue import Empty, Queue
+from threading import Thread
 from typing import TYPE_CHECKING, Annotated, Any
 
 import anyio
@@ -12,7 +19,6 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from loom.cli.importing import import_file
 from loom.cli.output import Json, ask, console, echo, echo_json, plain, print_json, print_listed, progress_bar
 from loom.errors import NotFound, UsageError
 
@@ -20,7 +26,176 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from loom.core.record import Erasure
-    from loom.memory.extract.llm import LlmExtractor
+    from loom.memory._upkeep.portable import JsonStream, Transcript
+    from loom.memory._write.extract_llm import LlmExtractor
+
+
+# `loom memory import`: read a file or a pipe into a memory, piece by piece, and count the result.
+
+STDIN = Path("-")
+"""Standard input, as named on the command line."""
+
+_PIECE = 256 * 1024
+_HELD = 8
+"""Pieces of a pipe that may wait; then the writer of the pipe waits as well."""
+_LISTENING = 0.1
+"""Seconds between checks for Ctrl-C: one that arrives just before a wait begins does not end that wait."""
+
+
+@dataclass(slots=True)
+class Imported:
+    """Counts of an import."""
+
+    new: int = 0
+    there: int = 0
+    """Records that were already stored."""
+    left_out: Counter[str] = field(default_factory=Counter[str])
+    """How many entries were left out, by reason."""
+    notes: dict[str, None] = field(default_factory=dict[str, None])
+    """Notes for the user, each once."""
+
+    def __str__(self) -> str:
+        """The counts, for people."""
+        there = f", {self.there:,} already there" if self.there else ""
+        reasons = ", ".join(f"{count:,} {reason}" for reason, count in self.left_out.most_common())
+        return f"{self.new:,} new{there}" + (f", {self.left_out.total():,} left out ({reasons})" if reasons else "")
+
+
+def import_file(memory: Any, path: Path, *, user: str, progress: Callable[[int, int], None]) -> Imported:
+    """Read an export of Loom or conversations of other programs into a user's memory, piece by piece.
+
+    `progress` is called with the bytes read and the size of the file.
+    """
+    from loom.memory._upkeep.portable import JsonStream
+
+    done = Imported()
+    try:
+        stream = JsonStream(pieces_of(path, progress))
+        if stream.begins_with("loom"):
+            _import_lines(memory, stream, user, done)
+        else:
+            _import_transcripts(memory, stream, path, user, done)
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}") from error
+    return done
+
+
+def _import_lines(memory: Any, stream: JsonStream, user: str, done: Imported) -> None:
+    from loom.memory._upkeep.portable import batches
+
+    start = 0
+    for lines in batches(stream.lines()):
+        with _delay_interrupt():
+            read = memory.import_(lines, user_id=user, start=start)
+        start += len(lines)
+        there = len(read.skipped)
+        done.there += there
+        done.new += len({record.id for record in read.kept}) - there
+        done.notes.update(dict.fromkeys(read.notes))
+
+
+def _import_transcripts(memory: Any, stream: JsonStream, path: Path, user: str, done: Imported) -> None:
+    from loom.memory._upkeep.portable import read_transcripts
+
+    try:
+        for found in read_transcripts(stream, "stdin" if path == STDIN else path.stem):
+            _import_transcript(memory, found, user, done)
+    except UsageError as error:
+        kept = f"{done.new + done.there:,} records before it are kept; correct the file and import all of it again, "
+        again = f"{kept}nothing is added twice" if done.new + done.there else "nothing was imported"
+        raise UsageError(f"{error}; {again}") from error
+    done.notes.update(dict.fromkeys(memory.metabolize(user_id=user).notes))
+
+
+def _import_transcript(memory: Any, found: Transcript, user: str, done: Imported) -> None:
+    from loom.memory.results import REPEATED
+
+    key = f"import:{found.session_id}" + (f":{found.start}" if found.start else "")
+    with _delay_interrupt():
+        read = memory.remember(found.turns, user_id=user, session_id=found.session_id, key=key)
+    reasons = Counter(skip.reason for skip in (*found.skipped, *read.skipped))
+    there = reasons.pop(REPEATED, 0)
+    done.there += there
+    done.new += len(read.kept) - there
+    for reason, count in reasons.items():
+        done.left_out[reason.partition(":")[0]] += count
+    done.notes.update(dict.fromkeys(read.notes))
+
+
+@contextmanager
+def _delay_interrupt() -> Generator[None]:
+    """Delay Ctrl-C until the block is done, so that no record is left without a vector; a second one acts at once."""
+    signals: list[int] = []
+
+    def note(number: int, _: object) -> None:
+        signals.append(number)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if signals:
+        raise KeyboardInterrupt
+
+
+def pieces_of(path: Path, progress: Callable[[int, int], None]) -> Iterator[bytes]:
+    """The bytes of a file, with progress, or of a pipe, which Ctrl-C can interrupt at any moment.
+
+    Raises:
+        UsageError: it cannot be read.
+    """
+    try:
+        if path != STDIN and stat.S_ISREG((found := path.stat()).st_mode):
+            yield from _file(path, found.st_size, progress)
+        else:
+            yield from _pipe(path)
+    except OSError as error:
+        raise UsageError(f"it cannot be read ({error.strerror}); check the path") from error
+
+
+def _file(path: Path, size: int, progress: Callable[[int, int], None]) -> Iterator[bytes]:
+    done = 0
+    with path.open("rb", buffering=0) as file:
+        while piece := file.read(_PIECE):
+            yield piece
+            done += len(piece)
+            progress(done, max(done, size))
+
+
+def _pipe(path: Path) -> Iterator[bytes]:
+    """Read a pipe in a thread: a thread that waits for the other end to open it cannot be interrupted."""
+    pieces: Queue[bytes | OSError] = Queue(_HELD)
+    Thread(target=_read, args=(path, pieces), name=f"loom reads {path}", daemon=True).start()
+    while piece := _next(pieces):
+        if isinstance(piece, OSError):
+            raise piece
+        yield piece
+
+
+def _read(path: Path, pieces: Queue[bytes | OSError]) -> None:
+    try:
+        # Not sys.stdin: its lock, held by a thread that waits, keeps a program from ending.
+        file = os.dup(0) if path == STDIN else os.open(path, os.O_RDONLY)
+        try:
+            while piece := os.read(file, _PIECE):
+                pieces.put(piece)
+        finally:
+            os.close(file)
+    except OSError as error:
+        pieces.put(error)
+    else:
+        pieces.put(b"")
+
+
+def _next(pieces: Queue[bytes | OSError]) -> bytes | OSError:
+    while True:
+        try:
+            return pieces.get(timeout=_LISTENING)
+        except Empty:
+            continue
+
 
 app = typer.Typer(help="Remember, recall and forget.", no_args_is_help=True)
 
@@ -31,7 +206,7 @@ def _not_blank(param: typer.CallbackParam, value: str | None) -> str | None:
     return value
 
 
-Db = Annotated[str, typer.Option("--db", help="The memory: sqlite:PATH or another URL.", envvar="LOOM_MEMORY")]
+Url = Annotated[str, typer.Option("--url", help="The memory: sqlite:PATH or another URL.", envvar="LOOM_MEMORY")]
 User = Annotated[str, typer.Option("--user", help="The user.", envvar="LOOM_USER", callback=_not_blank)]
 Embedder = Annotated[
     str | None,
@@ -46,15 +221,15 @@ DEFAULT = "sqlite:./loom-memory.db"
 
 @contextmanager
 def _opened(
-    db: str, embedder: str | None = None, *, may_be_new: bool = False, model: str | None = None
+    url: str, embedder: str | None = None, *, may_be_new: bool = False, model: str | None = None
 ) -> Generator[Any]:
     """Open the memory at a URL; one that does not exist is refused, unless the command is about to fill it."""
     from loom.engine import open_memory_sync
-    from loom.engine.places import check_is_there
+    from loom.engine.urls import check_is_there
 
     if not may_be_new:
-        check_is_there(db)
-    with open_memory_sync(db, embedder=embedder, extractor=_reader(model)) as memory:
+        check_is_there(url)
+    with open_memory_sync(url, embedder=embedder, extractor=_reader(model)) as memory:
         yield memory
 
 
@@ -62,8 +237,8 @@ def _reader(model: str | None) -> LlmExtractor | None:
     """The extractor for turns that wait for a model; None if no model is named."""
     if model is None:
         return None
-    from loom.engine.models import open_model
-    from loom.memory.extract.llm import LlmExtractor
+    from loom.engine.open import open_model
+    from loom.memory._write.extract_llm import LlmExtractor
 
     return LlmExtractor(open_model(model))
 
@@ -77,14 +252,14 @@ def _print_notes(notes: Iterable[str]) -> None:
 def add(
     text: Annotated[list[str], typer.Argument(help="What to remember; each argument is one thing.")],
     *,
-    db: Db = DEFAULT,
+    url: Url = DEFAULT,
     user: User = "me",
     session: Annotated[str | None, typer.Option(help="The conversation it belongs to.", callback=_not_blank)] = None,
     embedder: Embedder = None,
     json: Json = False,
 ) -> None:
     """Remember something."""
-    with _opened(db, embedder, may_be_new=True) as memory:
+    with _opened(url, embedder, may_be_new=True) as memory:
         done = memory.remember(text, user_id=user, session_id=session)
         notes = done.notes + memory.metabolize(user_id=user).notes
         facts = memory.facts(user_id=user)
@@ -103,7 +278,7 @@ def add(
 def search(
     query: Annotated[str, typer.Argument(help="The question, in plain words.")],
     *,
-    db: Db = DEFAULT,
+    url: Url = DEFAULT,
     user: User = "me",
     limit: Annotated[int, typer.Option(help="The maximum number of hits.", min=1)] = 8,
     embedder: Embedder = None,
@@ -115,7 +290,7 @@ def search(
     """
     if not query.strip():
         raise UsageError("the question is empty; ask in words, or see everything with `loom memory export`")
-    with _opened(db, embedder) as memory:
+    with _opened(url, embedder) as memory:
         found = memory.recall(query, user_id=user, limit=limit)
     if json:
         hits = [
@@ -133,13 +308,13 @@ def search(
 
 @app.command()
 def facts(
-    db: Db = DEFAULT,
+    url: Url = DEFAULT,
     user: User = "me",
     history: Annotated[bool, typer.Option(help="Include retired facts.")] = False,
     json: Json = False,
 ) -> None:
     """List the known facts, and since when they are true and believed."""
-    with _opened(db) as memory:
+    with _opened(url) as memory:
         found = memory.facts(user_id=user, history=history)
     if json:
         print_json(found)
@@ -162,12 +337,12 @@ def show(
     id: Annotated[
         str | None, typer.Argument(help="A record id; without it, the profile that is shown in every turn.")
     ] = None,
-    db: Db = DEFAULT,
+    url: Url = DEFAULT,
     user: User = "me",
     json: Json = False,
 ) -> None:
     """Show a record with its sources and what was derived from it, or a user's profile."""
-    with _opened(db) as memory:
+    with _opened(url) as memory:
         found = _explained(memory, id, user) if id else memory.profile(user_id=user)
     if json:
         print_json(found)
@@ -188,9 +363,9 @@ def _explained(memory: Any, id: str, user: str) -> Any:
 
 
 @app.command()
-def standing(db: Db = DEFAULT, user: User = "me", json: Json = False) -> None:
+def standing(url: Url = DEFAULT, user: User = "me", json: Json = False) -> None:
     """List the standing preferences and instructions, and those that wait to be confirmed."""
-    with _opened(db) as memory:
+    with _opened(url) as memory:
         found = memory.standing(user_id=user)
     if json:
         print_json(found)
@@ -207,12 +382,12 @@ def standing(db: Db = DEFAULT, user: User = "me", json: Json = False) -> None:
 @app.command()
 def confirm(
     id: Annotated[str, typer.Argument(help="A waiting instruction; `standing` lists them.")],
-    db: Db = DEFAULT,
+    url: Url = DEFAULT,
     user: User = "me",
     json: Json = False,
 ) -> None:
     """Accept an instruction that was found among other text."""
-    with _opened(db) as memory:
+    with _opened(url) as memory:
         done = memory.confirm(id, user_id=user)
     if json:
         print_json(done)
@@ -224,20 +399,20 @@ def confirm(
 @app.command()
 def reject(
     id: Annotated[str, typer.Argument(help="A waiting or standing instruction; `standing` lists them.")],
-    db: Db = DEFAULT,
+    url: Url = DEFAULT,
     user: User = "me",
     json: Json = False,
 ) -> None:
     """Drop a waiting instruction, or end a standing one."""
-    with _opened(db) as memory:
+    with _opened(url) as memory:
         receipt = memory.reject(id, user_id=user)
     _print_receipt(receipt, json=json)
 
 
 @app.command()
-def stats(db: Db = DEFAULT, user: User = "me", embedder: Embedder = None, json: Json = False) -> None:
+def stats(url: Url = DEFAULT, user: User = "me", embedder: Embedder = None, json: Json = False) -> None:
     """Count the records by layer, and show which embedder is used."""
-    with _opened(db, embedder) as memory:
+    with _opened(url, embedder) as memory:
         found = memory.stats(user_id=user)
         note = memory.embedder_note
     if json:
@@ -255,13 +430,13 @@ def forget(
     ids: Annotated[
         list[str] | None, typer.Argument(help="Records to forget; without any, all data of the user.")
     ] = None,
-    db: Db = DEFAULT,
+    url: Url = DEFAULT,
     user: User = "me",
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     json: Json = False,
 ) -> None:
     """Forget records, or a whole user."""
-    with _opened(db) as memory:
+    with _opened(url) as memory:
         if not ids and not yes:
             ask(f"Forget everything that is known of {user}?")
         for id in ids or ():
@@ -281,13 +456,13 @@ def _print_receipt(receipt: Any, *, json: bool) -> None:
 
 @app.command(name="export")
 def export_(
-    db: Db = DEFAULT,
+    url: Url = DEFAULT,
     user: User = "me",
     to: Annotated[Path | None, typer.Option(help="A file; by default, standard output.")] = None,
     json: Annotated[bool, typer.Option("--json", help="The output is always JSON.")] = False,  # noqa: ARG001
 ) -> None:
     """Write all records of a user as JSON lines."""
-    with _opened(db) as memory:
+    with _opened(url) as memory:
         lines = [*memory.export(user_id=user)]
     if to is None:
         echo_json("\n".join(lines))
@@ -309,7 +484,7 @@ def import_(
             "A file or a pipe; - is standard input."
         ),
     ],
-    db: Db = DEFAULT,
+    url: Url = DEFAULT,
     user: User = "me",
     embedder: Embedder = None,
     json: Json = False,
@@ -319,10 +494,10 @@ def import_(
     The time of a message is read from timestamp, create_time, created_at or at, in ISO 8601 or seconds since 1970.
     """
     try:
-        with _opened(db, embedder, may_be_new=True) as memory, progress_bar("importing") as progress:
+        with _opened(url, embedder, may_be_new=True) as memory, progress_bar("importing") as progress:
             done = import_file(memory, path, user=user, progress=progress)
     except KeyboardInterrupt:
-        with _opened(db, may_be_new=True) as memory:  # opened again, because the interrupted write is complete by now
+        with _opened(url, may_be_new=True) as memory:  # opened again, because the interrupted write is complete by now
             held = sum(count for name, count in memory.stats(user_id=user).items() if name not in {"jobs", "failed"})
         again = "run it again to continue, nothing is added twice"
         echo(f"loom: stopped; {held:,} records of {user} are kept; {again}", err=True)
@@ -336,9 +511,9 @@ def import_(
 
 
 @app.command()
-def reembed(db: Db = DEFAULT, embedder: Embedder = None, json: Json = False) -> None:
+def reembed(url: Url = DEFAULT, embedder: Embedder = None, json: Json = False) -> None:
     """Embed every record of every user again with another embedder; if interrupted, run it again to continue."""
-    with _opened(db, embedder) as memory, progress_bar("embedding") as progress:
+    with _opened(url, embedder) as memory, progress_bar("embedding") as progress:
         done = memory.reembed(progress=progress)
     if json:
         print_json(done)
@@ -349,7 +524,7 @@ def reembed(db: Db = DEFAULT, embedder: Embedder = None, json: Json = False) -> 
 
 @app.command()
 def work(
-    db: Db = DEFAULT,
+    url: Url = DEFAULT,
     model: Annotated[
         str | None,
         typer.Option(help="provider:model that reads the turns that wait for a model; without it they keep waiting."),
@@ -357,7 +532,7 @@ def work(
     json: Json = False,
 ) -> None:
     """Run the waiting jobs of all users."""
-    with _opened(db, model=model) as memory:
+    with _opened(url, model=model) as memory:
         done = memory.metabolize()
     if json:
         print_json(done)
@@ -372,7 +547,7 @@ def work(
 def forget_person(
     user: Annotated[str, typer.Argument(help="The user to erase.")],
     *,
-    db: Annotated[str, typer.Option("--db", help="The store: sqlite:PATH, a URL.", envvar="LOOM_MEMORY")] = DEFAULT,
+    url: Annotated[str, typer.Option("--url", help="The store: sqlite:PATH, a URL.", envvar="LOOM_MEMORY")] = DEFAULT,
     sessions: Annotated[
         str | None, typer.Option("--sessions", help="The store of conversations, if not beside the memory.")
     ] = None,
@@ -384,7 +559,7 @@ def forget_person(
 
     The exit code is 1 if something is pending.
     """
-    from loom.engine.erase import erase_user
+    from loom.admin.maintenance import erase_user
 
     if not user.strip():
         raise UsageError("the user is empty; name the user to erase")
@@ -392,7 +567,7 @@ def forget_person(
         ask(f"Erase all data of {user}, conversations included?")
 
     async def work() -> Erasure:
-        return await erase_user(db, user, namespace=namespace, sessions=sessions)
+        return await erase_user(url, user, namespace=namespace, sessions=sessions)
 
     erased = anyio.run(work)
     if json:

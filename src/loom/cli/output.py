@@ -22,8 +22,8 @@ from rich.segment import Segment
 from rich.text import Text
 
 from loom.core.codec import record_to_dict
-from loom.core.plain import one_line, plain_text
 from loom.core.record import Episode, Fact, WorkingBlock
+from loom.text.fence import one_line, plain_text
 
 HIDDEN = {"prompt", "body", "key"}
 """Fields that are too large for a report."""

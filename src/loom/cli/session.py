@@ -15,8 +15,8 @@ from loom.cli.chat import CHATS, WHO
 from loom.cli.output import Json, console, echo_json, print_json
 from loom.cli.store import run_and_close
 from loom.core.checkpoint import end_of_turn
+from loom.core.codec import log_to_dict
 from loom.core.message import plain
-from loom.core.message_codec import log_to_dict
 from loom.core.scope import Scope
 from loom.errors import NotFound, UsageError
 
@@ -59,8 +59,8 @@ class _NoModel:
 
 def _run(store: str, work: Callable[[CheckpointStore], Awaitable[_T]]) -> _T:
     """Run work on a store that must exist already."""
-    from loom.engine.checkpoints import open_checkpoints
-    from loom.engine.places import check_is_there
+    from loom.engine.open import open_checkpoints
+    from loom.engine.urls import check_is_there
 
     opened = open_checkpoints(store)
     check_is_there(store)
@@ -274,8 +274,8 @@ def compact(
     json: Json = False,
 ) -> None:
     """Compact a conversation, or report what that would do. Only strategies that need no model are available."""
-    from loom.engine.models import check_name
-    from loom.session.compacting import CompactionPlan
+    from loom.engine.open import check_name
+    from loom.session.compaction.driver import CompactionPlan
 
     scope = Scope(namespace, user, id)
     if strategy in _ASKING:

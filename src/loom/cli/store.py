@@ -1,4 +1,4 @@
-"""`loom store`: create, verify, copy and sweep stores."""
+"""`loom store`, `loom doctor` and `loom forget`: looking after stores."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from rich.text import Text
 from loom.cli.output import Json, console, plain, print_json, progress_bar
 
 if TYPE_CHECKING:
+    from loom.admin.copy import Copied
+    from loom.admin.doctor import Examined, Installed
+    from loom.admin.maintenance import Verified
     from loom.core.scope import Scope
-    from loom.engine.copy import Copied
-    from loom.engine.verify import Verified
 
 app = typer.Typer(help="Create a store, verify its indexes, copy it, erase forgotten bytes.", no_args_is_help=True)
 
@@ -33,7 +34,7 @@ def user_name(user: Scope) -> str:
 
 def with_store(url: str, work: Callable[[Any], Awaitable[_T]]) -> _T:
     """Run work on a store that must exist already."""
-    from loom.engine.places import Opening, check_is_there, store_at
+    from loom.engine.urls import Opening, check_is_there, store_at
 
     check_is_there(url)
     return run_and_close(store_at(url, Opening(makes=False)), work)
@@ -69,7 +70,7 @@ def init(
     json: Json = False,
 ) -> None:
     """Create the schema and roles in Postgres, or the file or folder of another store; existing data stays."""
-    from loom.engine.init import init_store
+    from loom.admin.maintenance import init_store
 
     roles = {"schema": schema, "app_role": app_role, "owner_role": owner_role, "password": password}
     roles |= {"one_role": one_role or None}
@@ -100,7 +101,7 @@ def sweep(
 
     In Postgres each table is locked while it is rewritten.
     """
-    from loom.engine.sweep import sweep_store
+    from loom.admin.maintenance import sweep_store
 
     async def work() -> Any:
         return await sweep_store(url, schema=schema, owner_role=owner_role)
@@ -125,7 +126,7 @@ def verify(
     json: Json = False,
 ) -> None:
     """Read every record and compare every index with the records; exit code 1 if damage or a difference is left."""
-    from loom.engine.verify import verify_store
+    from loom.admin.maintenance import verify_store
 
     with progress_bar("verifying"):
         found = with_store(url, lambda store: verify_store(store, repair=repair))
@@ -140,7 +141,7 @@ def verify(
 
 
 def _show_verified(found: tuple[Verified, ...], *, is_right: bool, repair: bool) -> None:
-    from loom.engine.verify import NOTHING
+    from loom.admin.maintenance import NOTHING
 
     out = console()
     table = Table("part", "user", "index of", "missing", "extra", "wrong", box=None, pad_edge=False)
@@ -179,7 +180,7 @@ def copy(
     Records with the same id are replaced in DST; its other records stay. Do not write to either store during the copy.
     Afterwards both sides are counted and compared by digest; exit code 1 if they differ.
     """
-    from loom.engine.copy_places import copy_places
+    from loom.admin.copy import copy_places
 
     with progress_bar("copying") as progress:
         done = anyio.run(partial(copy_places, source, target, namespace=namespace, progress=progress))
@@ -203,3 +204,80 @@ def _show_copied(done: Copied) -> None:
     for note in done.notes:
         out.print(Text(f"! {note}", style="yellow"), soft_wrap=True)
     out.print(f"{done.users:,} users; {done.written:,} records and checkpoints written; the rest was already there")
+
+
+# `loom doctor`: report what is installed, and what a store guarantees.
+
+
+def doctor(
+    url: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="URL", help="A store, such as sqlite:PATH or postgres://...; without it, the installation."
+        ),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Report what is installed, or whether a store answers and what it guarantees with its current settings.
+
+    The exit code is 1 if a part of the store does not answer, or if the model that LOOM_MODEL names cannot be used.
+    """
+    if url is None:
+        _installation(json=json)
+        return
+    from loom.admin.doctor import examine
+    from loom.engine.urls import check_is_there
+
+    check_is_there(url)
+    with progress_bar("asking"):
+        found = anyio.run(examine, url)
+    if json:
+        print_json(found)
+    else:
+        _show(found)
+    if any(part.failure for part in found):
+        raise typer.Exit(1)
+
+
+def _installation(*, json: bool) -> None:
+    from loom.admin.doctor import installed
+
+    found = installed()
+    if json:
+        print_json(found)
+    else:
+        _show_installed(found)
+    if found.model_failure:
+        raise typer.Exit(1)
+
+
+def _show_installed(found: Installed) -> None:
+    table = _table()
+    for name in ("python", "loom", "embedder", "model"):
+        table.add_row(name, Text(getattr(found, name)))
+    if found.model_failure:
+        table.add_row("", Text(f"cannot be used: {found.model_failure}", style="yellow"))
+    for extra, status in found.extras.items():
+        table.add_row(f"extra {extra}", Text(status))
+    console().print(table)
+
+
+def _show(found: tuple[Examined, ...]) -> None:
+    from loom.admin.doctor import LABELS
+
+    table = _table()
+    for part in found:
+        answers = Text("yes") if part.failure is None else Text(f"no: {part.failure}", style="yellow")
+        prefix = "" if len(found) == 1 else f"{part.part} "
+        table.add_row(f"{prefix}answers", answers)
+        table.add_row(f"{prefix}kind", part.store)
+        for label in sorted(part.labels, key=lambda one: LABELS.index(one) if one in LABELS else len(LABELS)):
+            table.add_row(f"{prefix}{label}", Text(part.labels[label]))
+    console().print(table)
+
+
+def _table() -> Table:
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    return table

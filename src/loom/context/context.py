@@ -8,16 +8,13 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
-from loom.context.compile import Compiler, Contributor
+from loom.context._compile import Compiler, Contributor, pair, thinking_in
 from loom.context.entry import Addable, Entry, MessageEntry, as_entry
-from loom.context.pairing import pair
 from loom.context.section import Section
-from loom.context.sent import thinking_in
 from loom.core.checkpoint import Shown
 from loom.core.ids import SHARED
 from loom.core.message import Message, ToolSpec
-from loom.core.section import SECTIONS, STATIC, VISITORS_FIRST, SectionName, section_name
-from loom.core.window import Run, View, Window
+from loom.core.window import SECTIONS, STATIC, VISITORS_FIRST, Run, SectionName, View, Window, section_name
 from loom.errors import EntryNotFound, UsageError
 from loom.protocols.compactor import Compactor, Rewrite
 from loom.protocols.token_counter import TokenCounter
@@ -229,7 +226,7 @@ class Context:
             sections: show only these; their order stays the same, and a `step` that is not shown is not cleared.
             clear_volatile: also commit, as in `compile`.
         """
-        from loom.context.render.messages import chat_messages  # noqa: PLC0415  (renderers are only loaded if used)
+        from loom.context.render.request import chat_messages  # noqa: PLC0415  (renderers are only loaded if used)
 
         window = self._compiler.window()
         shown = window.only(sections)
@@ -255,7 +252,7 @@ class Context:
             counter: who counts; an estimate if not given.
             keep: ids of entries that must stay as they are.
         """
-        from loom.tokens import EstimateCounter  # noqa: PLC0415  (only a compaction counts)
+        from loom.text.tokens import EstimateCounter  # noqa: PLC0415  (only a compaction counts)
 
         counter = counter or EstimateCounter()
         window = self._compiler.window()

@@ -9,8 +9,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from loom.core.checks import MAX_ENTRY, check_length
 from loom.core.ids import SHARED
-from loom.core.limits import MAX_ENTRY, check_length
 from loom.core.message import (
     ROLES,
     DocumentPart,
@@ -26,8 +26,7 @@ from loom.core.message import (
     plain,
 )
 from loom.core.message_wire import from_mapping
-from loom.core.section import SectionName, default_role
-from loom.core.window import Notice, View
+from loom.core.window import Notice, SectionName, View, default_role
 from loom.errors import UsageError
 
 

@@ -11,7 +11,7 @@ from stat import S_ISREG
 from typing import Any, cast
 
 from loom.context.entry import Entry, StringEntry
-from loom.core.limits import MAX_TEXT
+from loom.core.checks import MAX_TEXT
 from loom.core.message import ROLES, Part, Role, TextPart
 from loom.core.window import Notice
 from loom.errors import UsageError

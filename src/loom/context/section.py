@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from loom.context.entry import Addable, Entry, as_entry
-from loom.core.section import STATIC, SectionName
+from loom.core.window import STATIC, SectionName
 from loom.errors import EntryNotFound, UsageError
 
 _REMOVED_IDS = 10_000

@@ -1,14 +1,29 @@
-"""Records as JSON objects and back: what export writes and import reads."""
+"""Records, messages and checkpoints as JSON values and back."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeAlias, TypeVar, cast
 
+from loom.core.checkpoint import FORMAT_VERSION, Checkpoint, Compaction, LogEntry, LoggedMessage, Replacement
+from loom.core.message import (
+    JSON,
+    DocumentPart,
+    ImagePart,
+    Message,
+    NativePart,
+    Part,
+    TextPart,
+    ThinkingPart,
+    ToolCallPart,
+    ToolResultPart,
+    Usage,
+)
 from loom.core.record import Episode, Fact, Layer, Provenance, Record, Scalar, WorkingBlock
-from loom.errors import UsageError
+from loom.errors import FormatTooNew, UsageError
 
 FORMAT = 1
 KINDS: dict[str, type[Episode | Fact | WorkingBlock]] = {"episode": Episode, "fact": Fact, "block": WorkingBlock}
@@ -90,3 +105,245 @@ def _in(name: str, value: Any) -> Any:
     if name == "attributes":
         return attributes_from_json(value)
     return value
+
+
+# Messages, log entries and checkpoints as JSON values and back: what stores keep and export writes.
+#
+# The names of fields and types are a format that files in the world are written in. A field may be added; none is
+# renamed. Reading is strict: what is unknown, missing or of another type is refused, never guessed.
+
+_T = TypeVar("_T")
+Data: TypeAlias = dict[str, JSON]
+
+PARTS: dict[str, type[Part]] = {
+    "text": TextPart, "image": ImagePart, "document": DocumentPart, "tool_call": ToolCallPart,
+    "tool_result": ToolResultPart, "thinking": ThinkingPart, "native": NativePart,
+}  # fmt: skip
+_NAMES = {made: name for name, made in PARTS.items()}
+_FIELDS = {name: tuple(f.name for f in fields(made)) for name, made in PARTS.items()}
+_ANY_TYPE = frozenset({"input"})
+_TYPES: dict[str, type] = {"content": list, "is_error": bool, "body": dict}
+"""The JSON type of a part's field; all others are text."""
+_USAGE: dict[str, type] = {f.name: int for f in fields(Usage)}
+_COMPACTION: dict[str, type] = {
+    "id": str, "at": datetime, "strategy": str, "replacements": list, "tokens_before": int, "tokens_after": int,
+}  # fmt: skip
+_CHECKPOINT: dict[str, type] = {
+    "format_version": int, "id": str, "session_id": str, "at": datetime, "position": int, "turn": int,
+}  # fmt: skip
+_CHECKPOINT_MORE: dict[str, type] = {
+    "parent": str, "compactions": tuple, "pins": tuple, "usage": dict, "unfinished": bool,
+}  # fmt: skip
+"""The fields that are left out where they say nothing."""
+
+
+def to_bytes(value: JSON) -> bytes:
+    """A JSON value in the bytes that stores keep: short, and every Python text comes back, half surrogates too."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
+
+
+def from_bytes(data: bytes) -> JSON:
+    """The value of to_bytes()."""
+    return json.loads(data.decode("utf-8", "surrogatepass"))
+
+
+def part_to_dict(part: Part) -> Data:
+    """A part as a JSON object; fields that were not given are left out."""
+    kind = _NAMES[type(part)]
+    found: Data = {"type": kind}
+    for name in _FIELDS[kind]:
+        value = getattr(part, name)
+        if isinstance(part, ToolResultPart) and name == "content":
+            value = [part_to_dict(inner) for inner in part.content]
+        if value is not None or name in _ANY_TYPE:
+            found[name] = value
+    return found
+
+
+def part_from_dict(data: JSON) -> Part:
+    """The part of part_to_dict(); raises UsageError where this is none."""
+    kind = _field(data, "type", str, "a part")
+    if kind not in PARTS:
+        raise UsageError(f"type={kind!r} is not a kind of part; use one of {', '.join(PARTS)}")
+    what = f"a part of type {kind}"
+    _check_names(data, ("type", *_FIELDS[kind]), what)
+    values = {name: _part_field(data, name, what) for name in _FIELDS[kind] if name in data}
+    if "content" in values:
+        values["content"] = tuple(part_from_dict(inner) for inner in values["content"])
+    return _made(lambda: PARTS[kind](**values), what)
+
+
+def message_to_dict(message: Message, put: Callable[[Part], JSON] = part_to_dict) -> Data:
+    """A message as a JSON object; `put` encodes a part, as a reference for example."""
+    return {"role": message.role, "parts": [put(part) for part in message.parts]}
+
+
+def message_from_dict(data: JSON, get: Callable[[JSON], Part] = part_from_dict) -> Message:
+    """The message of message_to_dict(); `get` decodes a part."""
+    what = "a message"
+    _check_names(data, ("role", "parts"), what)
+    role, parts = _field(data, "role", str, what), _list(data, "parts", what)
+    return _made(lambda: Message(role, tuple(get(part) for part in parts)), what)  # pyright: ignore[reportArgumentType]
+
+
+def entry_to_dict(entry: LogEntry, put: Callable[[Part], JSON] = part_to_dict) -> Data:
+    """A log entry as a JSON object; `put` encodes a part."""
+    found: Data = {"id": entry.id, "at": entry.at.isoformat()}
+    if isinstance(entry, LoggedMessage):
+        return {"type": "message", **found, **message_to_dict(entry.message, put)}
+    return {
+        "type": "compaction",
+        **found,
+        "strategy": entry.strategy,
+        "replacements": [_replacement_to_dict(one, put) for one in entry.replacements],
+        "tokens_before": entry.tokens_before,
+        "tokens_after": entry.tokens_after,
+    }
+
+
+def entry_from_dict(data: JSON, get: Callable[[JSON], Part] = part_from_dict) -> LogEntry:
+    """The entry of entry_to_dict(); raises UsageError where this is none."""
+    kind = _field(data, "type", str, "a log entry")
+    if kind == "message":
+        _check_names(data, ("type", "id", "at", "role", "parts"), "a logged message")
+        message = message_from_dict({"role": data.get("role"), "parts": data.get("parts")}, get)
+        return LoggedMessage(_field(data, "id", str, kind), _time(data, kind), message)
+    if kind != "compaction":
+        raise UsageError(f"type={kind!r} is not a kind of log entry; use message or compaction")
+    values = _fields({name: value for name, value in data.items() if name != "type"}, "a compaction", _COMPACTION)
+    replacements = tuple(_replacement_from_dict(one, get) for one in values.pop("replacements"))
+    return Compaction(**values, replacements=replacements)
+
+
+def checkpoint_to_dict(checkpoint: Checkpoint) -> Data:
+    """A checkpoint as a JSON object; no parent, empty lists, zeros and what is false are left out."""
+    found: Data = {"format_version": checkpoint.format_version, "id": checkpoint.id}
+    found |= {"session_id": checkpoint.session_id, "at": checkpoint.at.isoformat()}
+    found |= {"position": checkpoint.position, "turn": checkpoint.turn}
+    if checkpoint.parent is not None:
+        found["parent"] = checkpoint.parent
+    found |= {name: list(ids) for name in ("compactions", "pins") if (ids := getattr(checkpoint, name))}
+    usage = {name: count for name in _USAGE if (count := getattr(checkpoint.usage, name))}
+    found |= {"usage": usage} if usage else {}
+    return found | ({"unfinished": True} if checkpoint.unfinished else {})
+
+
+def checkpoint_from_dict(data: JSON) -> Checkpoint:
+    """The checkpoint of checkpoint_to_dict(), of this format or an earlier one.
+
+    Raises:
+        FormatTooNew: a newer Loom wrote it.
+        UsageError: this is not a checkpoint; the message says what is wrong.
+    """
+    what = "a checkpoint"
+    version = _field(data, "format_version", int, what)
+    check_format(version, f"checkpoint {data.get('id')!r}")
+    values = _fields(data, what, _CHECKPOINT, _CHECKPOINT_MORE)
+    usage = Usage(**_fields(values.pop("usage", {}), "usage", {}, _USAGE))
+    return Checkpoint(**values, usage=usage)
+
+
+def log_to_dict(checkpoint: Checkpoint, entries: Sequence[LogEntry]) -> Data:
+    """A checkpoint with its whole log, as one document."""
+    return {
+        "format": FORMAT_VERSION,
+        "checkpoint": checkpoint_to_dict(checkpoint),
+        "entries": [entry_to_dict(entry) for entry in entries],
+    }
+
+
+def log_from_dict(data: JSON) -> tuple[Checkpoint, tuple[LogEntry, ...]]:
+    """The checkpoint and the log of log_to_dict(); raises like checkpoint_from_dict()."""
+    what = "a session's log"
+    check_format(_field(data, "format", int, what), what)
+    _check_names(data, ("format", "checkpoint", "entries"), what)
+    entries = tuple(entry_from_dict(entry) for entry in _list(data, "entries", what))
+    checkpoint = checkpoint_from_dict(data.get("checkpoint"))
+    if checkpoint.position != len(entries):
+        raise UsageError(f"checkpoint {checkpoint.id} is at {checkpoint.position}, but {len(entries)} entries came")
+    return checkpoint, entries
+
+
+def check_format(version: int, what: str) -> None:
+    """Refuse what a newer Loom wrote."""
+    if version > FORMAT_VERSION:
+        raise FormatTooNew(f"{what} has format {version}, this Loom reads up to {FORMAT_VERSION}; upgrade Loom")
+
+
+def _replacement_to_dict(replacement: Replacement, put: Callable[[Part], JSON]) -> Data:
+    found: Data = {"covers": list(replacement.covers)}
+    return found if replacement.message is None else found | {"message": message_to_dict(replacement.message, put)}
+
+
+def _replacement_from_dict(data: JSON, get: Callable[[JSON], Part]) -> Replacement:
+    what = "a replacement"
+    _check_names(data, ("covers", "message"), what)
+    message = message_from_dict(data["message"], get) if "message" in data else None
+    return Replacement(_texts(data, "covers", what), message)
+
+
+def _part_field(data: Mapping[str, JSON], name: str, what: str) -> Any:
+    if name in _ANY_TYPE:
+        return data[name]
+    return _field(data, name, cast("type[Any]", _TYPES.get(name, str)), what)
+
+
+def _fields(
+    data: JSON, what: str, required: Mapping[str, type], optional: Mapping[str, type] | None = None
+) -> dict[str, Any]:
+    """The fields of an object, each of its type and no others; a tuple is one of texts."""
+    kinds = {**required, **(optional or {})}
+    _check_names(data, tuple(kinds), what)
+    read: dict[type, Callable[[str], Any]] = {
+        datetime: lambda _: _time(data, what),
+        tuple: lambda name: _texts(data, name, what),
+    }
+    return {
+        name: read[kind](name) if kind in read else _field(data, name, kind, what)
+        for name, kind in kinds.items()
+        if name in required or name in data
+    }
+
+
+def _field(data: JSON, name: str, kind: type[_T], what: str) -> _T:
+    """A field of an object, of exactly this type: true is not a number."""
+    if not isinstance(data, dict):
+        raise UsageError(f"{what} is a {type(data).__name__}; give a JSON object")
+    value: Any = data.get(name)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    if type(value) is not kind:  # pyright: ignore[reportUnknownArgumentType]
+        raise UsageError(f"{what} has {name}={value!r}; give a {kind.__name__}")
+    return value
+
+
+def _list(data: JSON, name: str, what: str) -> list[Any]:
+    return cast("list[Any]", _field(data, name, list, what))
+
+
+def _texts(data: JSON, name: str, what: str) -> tuple[str, ...]:
+    found = tuple(_list(data, name, what))
+    if not all(isinstance(one, str) for one in found):
+        raise UsageError(f"{what} has {name}={found!r}; give a list of texts")
+    return found
+
+
+def _time(data: JSON, what: str) -> datetime:
+    text = _field(data, "at", str, what)
+    return _made(lambda: datetime.fromisoformat(text), f"the time of {what}")
+
+
+def _check_names(data: JSON, known: Sequence[str], what: str) -> None:
+    if not isinstance(data, dict):
+        raise UsageError(f"{what} is a {type(data).__name__}; give a JSON object")
+    unknown = [str(name) for name in data if name not in known]  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+    if unknown:
+        raise UsageError(f"{what} has no field {', '.join(sorted(unknown))}; it may be of a newer format")
+
+
+def _made(make: Callable[[], _T], what: str) -> _T:
+    """What `make` gives; values that do not fit together are a UsageError."""
+    try:
+        return make()
+    except UsageError:
+        raise
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"this is not {what}: {error}") from error

@@ -31,11 +31,11 @@ class Port(Generic[_T]):
         self._value: _T | None = None
 
     def fill(self, value: _T) -> None:
-        """Give what is needed; `loom.engine.models` does."""
+        """Give what is needed; `loom.engine.open` does."""
         self._value = value
 
     def get(self) -> _T:
         """What was given."""
         if self._value is None:
-            raise UsageError(f"{self._what} is missing; import the class from `loom`, or import loom.engine.models")
+            raise UsageError(f"{self._what} is missing; import the class from `loom`, or import loom.engine.open")
         return self._value

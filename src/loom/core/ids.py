@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from threading import Lock
 
 from loom.core.clock import Clock, SystemClock
-from loom.core.forks import renew_lock_after_fork
+from loom.core.threads import renew_lock_after_fork
 from loom.errors import UsageError
 
 ALPHABET = "abcdefghjkmnpqrstuvwxyz23456789"

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, Literal, TypeAlias
 
-from loom.core.limits import MAX_MEDIA, check_length
+from loom.core.checks import MAX_MEDIA, check_length
 from loom.errors import UsageError
 
 Role: TypeAlias = Literal["system", "user", "assistant"]

@@ -1,11 +1,15 @@
-"""The scope: whose data a store call is about; its first argument, always."""
+"""Scope: whose data it is; the run that code works in; a budget of tokens."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from loom.core.checks import check_id
-from loom.errors import ScopeRequired
+from loom.errors import ScopeRequired, UsageError
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,3 +55,89 @@ def _check(name: str, value: str | None) -> None:
     if value is None or value == "" or (isinstance(value, str) and value.isspace()):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ScopeRequired(f"the scope has no {name} ({value!r}); say whose data it is: Scope(user_id='alice')")
     check_id(value, f"the {name} of a scope")
+
+
+# The run that code works in: whose it is, without threading that through every signature.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunContext:
+    """The run that a tool was called in."""
+
+    user_id: str
+    session_id: str
+    namespace: str = "default"
+    run_id: str = ""
+    """The name of this run; no other run has it."""
+    depth: int = 0
+    """How many runs stand above this one: 1 for an agent that the tool of another one runs."""
+    metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """What the caller of run() gave along."""
+
+    @property
+    def scope(self) -> Scope:
+        """Whose data it is, for a store."""
+        return Scope(self.namespace, self.user_id, self.session_id)
+
+
+_current: ContextVar[RunContext | None] = ContextVar("loom_run_context", default=None)
+
+
+def current_run() -> RunContext | None:
+    """The run that calls; None where no run does."""
+    return _current.get()
+
+
+@contextmanager
+def within_run(context: RunContext) -> Generator[RunContext]:
+    """Make a run the current one. Each call of a tool has a task of its own, so runs never see each other."""
+    token = _current.set(context)
+    try:
+        yield context
+    finally:
+        _current.reset(token)
+
+
+# A budget of tokens.
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """At most `limit` tokens, of which `reserve` are kept back (for the answer, say) and `spent` are gone."""
+
+    limit: int
+    reserve: int = 0
+    spent: int = 0
+
+    def __post_init__(self) -> None:
+        for name, value in (("limit", self.limit), ("reserve", self.reserve), ("spent", self.spent)):
+            _check_tokens(value, f"the {name} of a budget")
+        if self.reserve + self.spent > self.limit:
+            raise UsageError(
+                f"a budget of {self.limit:,} tokens cannot keep {self.reserve:,} back with {self.spent:,} spent; "
+                f"raise the limit or lower the reserve"
+            )
+
+    @property
+    def left(self) -> int:
+        """Tokens that may still be taken."""
+        return self.limit - self.reserve - self.spent
+
+    def fits(self, tokens: int) -> bool:
+        """Whether so many tokens may still be taken."""
+        return _check_tokens(tokens, "the tokens to fit") <= self.left
+
+    def take(self, tokens: int) -> Budget:
+        """The budget after spending so many tokens; raises UsageError if they do not fit."""
+        if not self.fits(tokens):
+            raise UsageError(
+                f"{tokens:,} tokens do not fit: {self.left:,} of {self.limit:,} are left ({self.reserve:,} kept "
+                f"back, {self.spent:,} spent); ask fits() first, or raise the limit"
+            )
+        return replace(self, spent=self.spent + tokens)
+
+
+def _check_tokens(value: int, what: str) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise UsageError(f"{what} is {value!r}; give a whole number of tokens, 0 or more")
+    return value

@@ -27,32 +27,29 @@ if TYPE_CHECKING:
     from loom.core.message import Message, Usage
     from loom.core.record import Episode, Fact, Layer, Origin, Receipt, Record, Scalar, WorkingBlock
     from loom.core.scope import Scope
+    from loom.memory._editing import RecordKind
+    from loom.memory._facts.instructions import Instructed, Profile, Standing
+    from loom.memory._recall.prefer import Prefer
+    from loom.memory._upkeep.explain import EventKind, Explained, Timeline
+    from loom.memory._write.context_keys import Store
+    from loom.memory._write.ingest import MemoryInput
+    from loom.memory._write.learn_by_model import Facts
+    from loom.memory._write.write import ProgressCallback, Reembedded
     from loom.memory.config import MemoryConfig
-    from loom.memory.editing import RecordKind
-    from loom.memory.events import EventKind, Timeline
-    from loom.memory.explain import Explained
-    from loom.memory.halves import Halves
-    from loom.memory.ingest import MemoryInput
-    from loom.memory.keep import ProgressCallback
-    from loom.memory.learning import Facts
-    from loom.memory.metabolism import Store
-    from loom.memory.profile import Profile
-    from loom.memory.reembed import Reembedded
-    from loom.memory.standing import Instructed, Standing
-    from loom.memory.values import Learned, Metabolized, Recalled, Remembered
+    from loom.memory.results import Learned, Metabolized, Recalled, Remembered
     from loom.protocols.embedder import Embedder
     from loom.protocols.extractor import Extractor
     from loom.protocols.model import Model
     from loom.protocols.reranker import Reranker
-    from loom.session.compacting import CompactionPlan
-    from loom.session.compaction.coverage import Coverage
+    from loom.session.compaction.check import Coverage
+    from loom.session.compaction.driver import CompactionPlan
     from loom.session.events import Listener
-    from loom.session.explaining import SessionExplanation
-    from loom.session.options import TurnOptions
-    from loom.session.restoring import SessionState
-    from loom.session.sending import Reply
+    from loom.session.reply import Reply
+    from loom.session.restore import SessionState
+    from loom.session.session import SessionExplanation
+    from loom.session.turn import TurnOptions
     from loom.stores.sqlite.connection import Durability
-    from loom.telemetry.bill import Bill
+    from loom.telemetry import Bill
 
 
 class SyncMemory(Blocking[Memory]):
@@ -137,7 +134,7 @@ class SyncMemory(Blocking[Memory]):
         session_id: str | None = None,
         limit: int = 8,
         budget: int | None = None,
-        halves: Halves = "user",
+        prefer: Prefer = "user",
         layers: Sequence[Layer] | None = None,
         where: Where | None = None,
         at: datetime | None = None,
@@ -153,7 +150,7 @@ class SyncMemory(Blocking[Memory]):
                 session_id=session_id,
                 limit=limit,
                 budget=budget,
-                halves=halves,
+                prefer=prefer,
                 layers=layers,
                 where=where,
                 at=at,
@@ -204,7 +201,7 @@ class SyncMemory(Blocking[Memory]):
             )
         )
 
-    def state(
+    def assert_fact(
         self,
         subject: str,
         predicate: str,
@@ -217,7 +214,7 @@ class SyncMemory(Blocking[Memory]):
     ) -> tuple[Fact, ...]:
         """Assert a fact; returns what was written: the fact, and those it retired."""
         return self._call(
-            lambda: self._of.state(
+            lambda: self._of.assert_fact(
                 subject,
                 predicate,
                 object,
@@ -567,7 +564,7 @@ class SyncSession(Blocking[Session]):
 
 
 def open_memory_sync(
-    where: str | Mapping[str, Any] | Memory | Store = "inmemory",
+    url: str | Mapping[str, Any] | Memory | Store = "inmemory",
     *,
     namespace: str | None = None,
     embedder: str | Embedder | None = None,
@@ -582,7 +579,7 @@ def open_memory_sync(
     """A blocking memory; open_memory() says what the arguments are."""
     return SyncMemory(
         open_memory(
-            where,
+            url,
             namespace=namespace,
             embedder=embedder,
             facts=facts,

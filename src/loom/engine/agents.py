@@ -10,23 +10,19 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from loom.core.clock import Clock
-from loom.engine.checkpoints import open_checkpoints
-from loom.engine.models import open_model
-from loom.engine.open import facts_mode, open_memory, place_of
-from loom.engine.place_names import written_out
-from loom.engine.places import ENGINES, STORES, sessions_place
+from loom.engine.open import facts_mode, open_checkpoints, open_memory, open_model, place_of
+from loom.engine.urls import ENGINES, STORES, sessions_place, written_out
 from loom.errors import UsageError
-from loom.memory.extract.llm import LlmExtractor
-from loom.memory.learning import Facts
+from loom.memory._write.extract_llm import LlmExtractor
+from loom.memory._write.learn_by_model import Facts
 from loom.memory.memory import Memory
-from loom.protocols.checkpoint_store import CheckpointStore
-from loom.protocols.key_values import KeyValues
+from loom.protocols.checkpoint_store import CheckpointStore, KeyValues
 from loom.protocols.model import Model, OneAtATime, SaysIfItReads
 from loom.providers.models.offline import OfflineModel
 from loom.session.compaction.config import CompactionConfig
 from loom.session.config import SessionConfig
 from loom.stores.sqlite.checkpoints import SqliteCheckpointStore
-from loom.telemetry.bill import Ledger, metered
+from loom.telemetry import Ledger, metered
 
 
 class AgentMemory(NamedTuple):
@@ -40,7 +36,7 @@ class AgentMemory(NamedTuple):
 
 
 def agent_memory(
-    where: str | Mapping[str, Any] | Memory | None,
+    url: str | Mapping[str, Any] | Memory | None,
     model: Model,
     *,
     namespace: str | None = None,
@@ -48,12 +44,12 @@ def agent_memory(
     clock: Clock | None = None,
 ) -> AgentMemory:
     """The memory of an agent, which behaves alike whether it is named by a URL or a mapping, or is open already."""
-    if where is None:
+    if url is None:
         if facts not in {"auto", None}:
             raise UsageError(f"facts={facts!r} needs a memory; give memory='sqlite:./bot.db', say")
         return AgentMemory(None)
-    is_given = isinstance(where, Memory)
-    opened = where if isinstance(where, Memory) else open_memory(where, clock=clock)
+    is_given = isinstance(url, Memory)
+    opened = url if isinstance(url, Memory) else open_memory(url, clock=clock)
     real = _is_language_model(model)
     mode = facts_mode(facts, None)
     if mode == "auto":
@@ -86,11 +82,11 @@ def _notes(mode: Facts, model: Model) -> tuple[str, ...]:
 
 
 def agent_checkpoints(
-    where: str | CheckpointStore | KeyValues | None, memory: str | Mapping[str, Any] | Memory | None
+    url: str | CheckpointStore | KeyValues | None, memory: str | Mapping[str, Any] | Memory | None
 ) -> tuple[CheckpointStore, tuple[str, ...]]:
     """Where an agent saves its sessions, with notes: as given, else with the primary store of its memory."""
-    if where is not None:
-        return open_checkpoints(where), ()
+    if url is not None:
+        return open_checkpoints(url), ()
     place = memory.place if isinstance(memory, Memory) else place_of(memory)
     if place is None:
         note = ("conversations are kept in this process only: it is not known where the memory is; give checkpoint=",)

@@ -1,23 +1,42 @@
-"""Opening a memory: a URL, a mapping or an instance becomes stores, an embedder and an extractor that fit."""
+"""Opening memories, checkpoint stores and models by URL or name."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import os
+from collections.abc import Callable, Mapping
+from functools import partial
+from importlib.util import find_spec
+from os import PathLike, fspath
+from typing import Any, ClassVar, Self, TypeAlias
 
+from loom.context.context import Context
+from loom.context.entry import MessageEntry, StringEntry
+from loom.context.render.request import prepare
 from loom.core.clock import Clock
-from loom.engine.places import PLACE_OPTIONS, Opening, place_in, store_at
+from loom.core.record import Layer
 from loom.engine.registry import Registry
-from loom.errors import UsageError
+from loom.engine.urls import PLACE_OPTIONS, STORES, Opening, place_in, store_at, written_out
+from loom.errors import MissingExtra, UsageError
+from loom.memory._write.context_keys import Store
+from loom.memory._write.extract_rules import RuleExtractor
+from loom.memory._write.learn_by_model import FACTS, Facts
 from loom.memory.config import MemoryConfig
-from loom.memory.extract.rules import RuleExtractor
-from loom.memory.learning import FACTS, Facts
 from loom.memory.memory import Memory
-from loom.memory.metabolism import Store
+from loom.protocols.checkpoint_store import CheckpointStore, KeyValues
 from loom.protocols.embedder import Embedder
 from loom.protocols.extractor import Extractor
+from loom.protocols.memory_store import MemoryStore
+from loom.protocols.model import Model, ModelRequest, Rendered
 from loom.protocols.reranker import Reranker
 from loom.providers.embedding.auto import BUILT_IN, OpensEmbedder, local_embedder, pick_embedder
+from loom.providers.models.anthropic import AnthropicModel
+from loom.providers.models.gemini import GeminiModel
+from loom.providers.models.litellm import LiteLLMModel
+from loom.providers.models.local import LocalModel
+from loom.providers.models.offline import OfflineModel
+from loom.providers.models.openai import SERVICES, CompatibleModel, OpenAIChatModel, OpenAIModel
+from loom.providers.models.sdk import RENDERER
+from loom.session.model_call import OPENER
 from loom.stores.sqlite.connection import Durability
 
 EMBEDDERS: Registry[OpensEmbedder] = Registry("loom.embedders", BUILT_IN)
@@ -32,7 +51,7 @@ _DEFAULTS: dict[str, Any] = {
 
 
 def open_memory(
-    where: str | Mapping[str, Any] | Memory | Store = "inmemory",
+    url: str | Mapping[str, Any] | Memory | Store = "inmemory",
     *,
     namespace: str | None = None,
     embedder: str | Embedder | None = None,
@@ -44,15 +63,15 @@ def open_memory(
     clock: Clock | None = None,
     durability: Durability = "full",
 ) -> Memory:
-    """A memory on the store that `where` names. Nothing is read or written before the first call.
+    """A memory on the store that `url` names. Nothing is read or written before the first call.
 
     Args:
-        where: `inmemory`, `sqlite:PATH`, `chroma:FOLDER`, `qdrant:FOLDER`, a URL (`postgres://...`, `redis://...`,
-            `qdrant+http://HOST:6333?truth=postgres://...`, the same for Chroma), a store, a memory, or a mapping with
+        url: `inmemory`, `sqlite:PATH`, `chroma:FOLDER`, `qdrant:FOLDER`, a URL (`postgres://...`, `redis://...`,
+            `qdrant+http://HOST:6333?primary=postgres://...`, the same for Chroma), a store, a memory, or a mapping with
             `backend`, `path` or `url` and any of the options below, which count more than those beside it. The
-            backend `composite` puts stores together: `truth` keeps everything that no other part does, `vectors` is
-            a vector engine for what the truth keeps, and `layers` gives layers stores of their own, such as
-            `{"l2": "redis://..."}`; see CompositeMemory. As a URL: `composite:?truth=...&vectors=...&l2=...`.
+            backend `composite` puts stores together: `primary` keeps everything that no other part does, `vectors` is
+            a vector engine for what the primary store keeps, and `layers` gives layers stores of their own, such as
+            `{"l2": "redis://..."}`; see CompositeMemory. As a URL: `composite:?primary=...&vectors=...&l2=...`.
             For Redis, `durable` refuses a server that may lose what it acknowledged, and `ttl` says how long episodes
             stay: seconds, `"7d"`, or `{"l1": "1h", "rest": "30d"}`. In its URL: `?durable=true&ttl=30d&ttl_l1=1h`.
             Of a memory that is open, another namespace, configuration or way to find facts gives a view: it shares
@@ -71,35 +90,35 @@ def open_memory(
         clock: what time it is.
         durability: of SQLite: `full` survives a power cut, `fast` may lose the last writes to one.
     """
-    if isinstance(where, Memory):
+    if isinstance(url, Memory):
         if embedder is not None or reranker is not None:
             raise UsageError("a memory that is open keeps its embedder and its reranker; give them when it is opened")
         changes = namespace, facts_mode(facts, extractor, with_facts=with_facts), extractor, config
         if changes == (None, "auto", None, None):
-            return where
-        return where.view(namespace=namespace, facts=changes[1], reader=extractor, config=config)
+            return url
+        return url.view(namespace=namespace, facts=changes[1], reader=extractor, config=config)
     options: dict[str, Any] = {"namespace": namespace, "embedder": embedder, "facts": facts, "with_facts": with_facts}
     options |= {"config": config, "reranker": reranker, "durability": durability}
-    return Memory(**memory_parts(where, clock=clock, extractor=extractor, **options))
+    return Memory(**memory_parts(url, clock=clock, extractor=extractor, **options))
 
 
 def memory_parts(
-    where: str | Mapping[str, Any] | Store,
+    url: str | Mapping[str, Any] | Store,
     *,
     clock: Clock | None = None,
     extractor: Extractor | None = None,
     **options: Any,
 ) -> dict[str, Any]:
-    """The arguments of a Memory on the store that `where` names; the options are those of open_memory."""
+    """The arguments of a Memory on the store that `url` names; the options are those of open_memory."""
     unknown = set(options) - set(_DEFAULTS)
     if unknown:
         known = ", ".join((*_DEFAULTS, "extractor", "clock"))
         raise UsageError(f"a memory has no option {', '.join(sorted(unknown))}; the options are {known}")
     options = {**_DEFAULTS, **options}
-    place = place_of(where)
-    if isinstance(where, Mapping):
-        where, options = _from_mapping(where, options)
-    store = store_at(where, Opening(clock, options.pop("durability")))
+    place = place_of(url)
+    if isinstance(url, Mapping):
+        url, options = _from_mapping(url, options)
+    store = store_at(url, Opening(clock, options.pop("durability")))
     return _parts(store, place, extractor=extractor, clock=clock, **options)
 
 
@@ -118,13 +137,13 @@ def facts_mode(facts: Facts, extractor: Extractor | None, *, with_facts: bool = 
     return "model"
 
 
-def place_of(where: object) -> str | None:
+def place_of(url: object) -> str | None:
     """The URL of a store, or of its primary store; None for a store that is open."""
-    if isinstance(where, Mapping):
-        given: Mapping[str, Any] = where  # pyright: ignore[reportUnknownVariableType]
-        where = given.get("truth") or (place_in(given) if given.get("url") else None)
-        where = where or f"{given.get('backend')}:{given.get('path') or ''}"
-    return where if isinstance(where, str) else None
+    if isinstance(url, Mapping):
+        given: Mapping[str, Any] = url  # pyright: ignore[reportUnknownVariableType]
+        url = given.get("primary") or (place_in(given) if given.get("url") else None)
+        url = url or f"{given.get('backend')}:{given.get('path') or ''}"
+    return url if isinstance(url, str) else None
 
 
 def _parts(
@@ -168,3 +187,315 @@ def _from_mapping(given: Mapping[str, Any], beside: Mapping[str, Any]) -> tuple[
         raise UsageError(f"memory has no option {', '.join(sorted(unknown))}; the options are {', '.join(known)}")
     place = {name: given[name] for name in PLACE_OPTIONS if name in given}
     return place, {**beside, **{name: given[name] for name in beside if name in given}}
+
+
+# Opening a checkpoint store: a URL becomes the store it names.
+
+_FORMS = "inmemory, files:FOLDER, sqlite:PATH, postgres://USER@HOST/DATABASE or redis://HOST:6379/0"
+
+
+def open_checkpoints(url: str | CheckpointStore | KeyValues = "inmemory") -> CheckpointStore:
+    """A store of sessions; nothing is read or written before the first call, and no server is asked.
+
+    Args:
+        url: `inmemory`, `files:FOLDER`, `sqlite:PATH`, `postgres://...`, `redis://...`, `rediss://...`,
+            `unix://...` (the socket of a Redis server), or a store; or anything that keeps values by key, such as a
+            bucket: see KeyValueCheckpointStore.
+    """
+    if isinstance(url, CheckpointStore):
+        return url
+    if not isinstance(url, str):
+        from loom.stores.key_value.checkpoints import KeyValueCheckpointStore  # noqa: PLC0415  (only where it is used)
+
+        return KeyValueCheckpointStore(url)
+    url = written_out(url)
+    backend, _, path = url.partition(":")
+    path = path.removeprefix("//")
+    if backend == "inmemory" and not path:
+        return _inmemory()
+    opens = _OPENERS.get(backend)
+    if opens is None:
+        raise UsageError(f"there is no checkpoint store {url!r}; write {_FORMS}")
+    if not path:
+        raise UsageError(f"{backend} needs an address; write {_FORMS}")
+    return opens(path if backend in {"files", "sqlite"} else url)
+
+
+# Each store is imported when it is first opened: the drivers of the others may not be installed.
+
+
+def _inmemory() -> CheckpointStore:
+    from loom.stores.inmemory.checkpoints import MemoryCheckpointStore  # noqa: PLC0415
+
+    return MemoryCheckpointStore()
+
+
+def _files(path: str) -> CheckpointStore:
+    from loom.stores.files import FileCheckpointStore  # noqa: PLC0415
+
+    return FileCheckpointStore(path)
+
+
+def _sqlite(path: str) -> CheckpointStore:
+    from loom.stores.sqlite.checkpoints import SqliteCheckpointStore  # noqa: PLC0415
+
+    return SqliteCheckpointStore(path)
+
+
+def _postgres(url: str) -> CheckpointStore:
+    from loom.stores.postgres.checkpoints import PostgresCheckpointStore  # noqa: PLC0415
+
+    return PostgresCheckpointStore(url)
+
+
+def _redis(url: str) -> CheckpointStore:
+    from loom.stores.redis.checkpoints import RedisCheckpointStore  # noqa: PLC0415
+
+    return RedisCheckpointStore(url)
+
+
+_OPENERS: dict[str, Callable[[str], CheckpointStore]] = {
+    "files": _files,
+    "sqlite": _sqlite,
+    **dict.fromkeys(("postgres", "postgresql"), _postgres),
+    **dict.fromkeys(("redis", "rediss", "unix"), _redis),
+}
+
+
+# Opening a model by its name: `provider:model` becomes a Model on that provider's SDK.
+#
+# Importing this module also gives the layers below what they need from here: models a way to render a request that
+# comes without a body, sessions a way to open a model by its name.
+
+DEFAULT_MODEL = "LOOM_MODEL"
+
+OpensModel: TypeAlias = Callable[..., Model]
+"""Makes a model of the text behind `provider:` and the options of open_model()."""
+
+
+def open_model(model: str | Model | None = None, **options: Any) -> Model:
+    """The model of a name. No provider is called before the first request.
+
+    Args:
+        model: `anthropic:MODEL`, `openai:MODEL` (Responses), `openai_chat:MODEL`, `gemini:MODEL`, `compatible:MODEL`
+            (any server that speaks the OpenAI Chat form, at `base_url` or LOOM_BASE_URL), `ollama:MODEL` and the like
+            for a server at its usual address, `litellm:MODEL` (whatever LiteLLM knows), `local:PATH` (a GGUF file, run
+            in this process), a provider that an installed package adds; or a model, which is returned as it is. None
+            takes the name in LOOM_MODEL, and without one a model that needs no key and answers with what it finds in
+            memory.
+        options: `api_key`, `base_url`, `client`, `timeout` and whatever else that model takes.
+    """
+    if model is None:
+        model = os.environ.get(DEFAULT_MODEL, "").strip() or OfflineModel.name
+    if not isinstance(model, str):
+        if not isinstance(model, Model):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise UsageError(f"{model!r} is not a model; give provider:model or a Model")
+        if options:
+            raise UsageError(f"{', '.join(options)}: a model that is already made takes no options")
+        return model
+    check_name(model)
+    provider, _, id = model.partition(":")
+    return MODELS[provider](id, **options)
+
+
+def check_name(model: str) -> None:
+    """Refuse what names no model; whether its package and its key are there is not checked."""
+    provider, _, id = model.partition(":")
+    if not id or provider not in MODELS:
+        raise UsageError(
+            f"{model!r} names no model; write provider:model, where the providers are {', '.join(sorted(MODELS))}; "
+            f"use compatible:MODEL with base_url= for any other server that speaks the OpenAI Chat form"
+        )
+
+
+def _offline(_: str) -> Model:
+    return OfflineModel()
+
+
+MODELS: Registry[OpensModel] = Registry(
+    "loom.models",
+    {
+        "offline": _offline,
+        "anthropic": AnthropicModel,
+        "openai": OpenAIModel,
+        "openai_chat": OpenAIChatModel,
+        "compatible": CompatibleModel,
+        "gemini": GeminiModel,
+        "litellm": LiteLLMModel,
+        "local": LocalModel,
+        **{name: partial(CompatibleModel, service=name) for name in SERVICES},
+    },
+)
+
+
+def _render(request: ModelRequest, provider: str, model: str) -> Rendered:
+
+    return render_request(request, provider, model)
+
+
+RENDERER.fill(_render)
+OPENER.fill(open_model)
+
+
+# Rendering a request that comes without a body, for models that are called outside a session.
+
+
+def render_request(request: ModelRequest, provider: str, model: str) -> Rendered:
+    """The body of a request for a provider: the one it brings along, or one made of its neutral fields."""
+    if request.rendered is not None and request.rendered.provider == provider:
+        return request.rendered
+    context = Context("request", tools=request.tools)
+    for text in request.system:
+        context.foundation.add(StringEntry(text, repeat=True))
+    for message in request.messages:
+        context.convo.add(MessageEntry(message))
+    return Rendered(provider, prepare(context.compile(), provider, model).body)
+
+
+# Memory classes by backend: each is a Memory, and the same as open_memory() with its URL.
+
+
+class SqliteMemory(Memory):
+    """A Memory in one SQLite file, which is made at the first use: the same as `open_memory("sqlite:PATH")`.
+
+    The options are those of `open_memory`.
+    """
+
+    def __init__(self, path: str | PathLike[str], **options: Any) -> None:
+        place = fspath(path)
+        super().__init__(**memory_parts(place if place.startswith("sqlite:") else f"sqlite:{place}", **options))
+
+
+class PostgresMemory(Memory):
+    """A Memory in Postgres, connected at the first use: the same as `open_memory("postgres://...")`.
+
+    The options are those of `open_memory`.
+    """
+
+    def __init__(self, url: str, **options: Any) -> None:
+        _check_scheme(url, ("postgres", "postgresql"), "postgres://USER:PASSWORD@HOST/DATABASE")
+        _check_packages("a Postgres memory", "postgres", "psycopg", "psycopg_pool")
+        super().__init__(**memory_parts(url, **options))
+
+
+class RedisMemory(Memory):
+    """A Memory on a Redis server, connected at the first use: the same as `open_memory("redis://...")`.
+
+    `durable=True` refuses a server that may lose what it acknowledged; `ttl` says how long episodes stay: seconds,
+    `"7d"`, or one for each layer, `{"l1": "1h", "rest": "30d"}`. The other options are those of `open_memory`.
+    """
+
+    def __init__(
+        self,
+        url: str = "redis://localhost:6379/0",
+        *,
+        durable: bool | None = None,
+        ttl: float | str | Mapping[str, float | str] | None = None,
+        **options: Any,
+    ) -> None:
+        _check_scheme(url, ("redis", "rediss", "unix"), "redis://HOST:6379/0")
+        _check_packages("a Redis memory", "redis", "redis")
+        place = {"backend": "redis", "url": url, "durable": durable, "ttl": ttl}
+        super().__init__(**memory_parts(place, **options))
+
+
+class _VectorMemory(Memory):
+    """A Memory whose vectors are searched by one engine."""
+
+    _ENGINE: ClassVar[str]
+
+    def __init__(self, path: str | PathLike[str] | Mapping[str, Any] | None = None, **options: Any) -> None:
+        if isinstance(path, Mapping):
+            super().__init__(**memory_parts(path, **options))
+            return
+        place = "" if path is None else fspath(path)
+        if place.startswith(("http://", "https://")):
+            raise UsageError(
+                f"{place} is a server; open it with {type(self).__name__}.server({place!r}, primary='./memory.db')"
+            )
+        super().__init__(**memory_parts(f"{self._ENGINE}:{place}" if place else self._ENGINE, **options))
+
+    @classmethod
+    def local(cls, path: str | PathLike[str], **options: Any) -> Self:
+        """A memory in a folder, made at the first use: the engine's files, and `memory.db` beside them.
+
+        The folder belongs to one process at a time.
+        """
+        return cls(path, **options)
+
+    @classmethod
+    def ephemeral(cls, **options: Any) -> Self:
+        """A memory that is gone when it is closed."""
+        return cls(**options)
+
+    @classmethod
+    def server(cls, url: str, *, primary: str | PathLike[str], **options: Any) -> Self:
+        """A memory whose vectors are searched by the server at `url`; `primary` is the file or the store beside it.
+
+        A store is written like any other: `postgres://...`. Anything else is the path of a SQLite file.
+        """
+        beside = fspath(primary)
+        is_place = beside.partition(":")[0] in STORES
+        place = {"backend": cls._ENGINE, "url": url, "primary": beside if is_place else f"sqlite:{beside}"}
+        return cls(place, **options)
+
+
+class ChromaMemory(_VectorMemory):
+    """A Memory whose vectors are searched by Chroma: in a folder, beside a server, or in this process alone.
+
+    Chroma keeps vectors alone: records, facts, blocks and jobs are in a store beside it, from which the vectors can be
+    built again at any time. The options are those of `open_memory`.
+    """
+
+    _ENGINE = "chroma"
+
+
+class QdrantMemory(_VectorMemory):
+    """A Memory whose vectors are searched by Qdrant: in a folder, beside a server, or in this process alone.
+
+    Qdrant keeps vectors alone: records, facts, blocks and jobs are in a store beside it, from which the vectors can be
+    built again at any time. In a folder and in memory it is the engine inside `qdrant-client`, which is for thousands
+    of vectors. The options are those of `open_memory`.
+    """
+
+    _ENGINE = "qdrant"
+
+
+class CompositeMemory(Memory):
+    """A Memory whose layers live in different stores, each given as a URL or a store.
+
+    A layer without a store of its own lives with the next layer above that has one. `primary` holds the primary store: facts,
+    blocks, jobs and the archive, so it should be the durable one; if it is not given, that is the store of the highest
+    layer named. `vectors` is a vector engine beside `primary`. The options are those of `open_memory`.
+    """
+
+    def __init__(
+        self,
+        *,
+        l1: str | MemoryStore | None = None,
+        l2: str | MemoryStore | None = None,
+        l3: str | MemoryStore | None = None,
+        l4: str | MemoryStore | None = None,
+        primary: str | MemoryStore | None = None,
+        vectors: str | None = None,
+        **options: Any,
+    ) -> None:
+        named = {Layer.L1: l1, Layer.L2: l2, Layer.L3: l3, Layer.L4: l4}
+        layers = {layer.label.lower(): store for layer, store in named.items() if store is not None}
+        if primary is None and not layers:
+            raise UsageError("no layer was given a store; name `primary`, or at least the store of l4")
+        place = {"backend": "composite", "primary": primary, "vectors": vectors, "layers": layers}
+        super().__init__(**memory_parts({name: value for name, value in place.items() if value}, **options))
+        top = primary if primary is not None else list(layers.values())[-1]
+        self.place = top if isinstance(top, str) else None
+
+
+def _check_scheme(url: str, schemes: tuple[str, ...], form: str) -> None:
+    if url.partition(":")[0].lower() not in schemes:
+        # What follows the scheme may hold a password.
+        raise UsageError(f"a URL that starts with {url.partition(':')[0]!r} is of another store; write {form}")
+
+
+def _check_packages(what: str, extra: str, *packages: str) -> None:
+    if any(find_spec(package) is None for package in packages):
+        raise MissingExtra(what, extra)

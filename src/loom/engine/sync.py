@@ -6,7 +6,7 @@ from collections.abc import AsyncIterable, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import TYPE_CHECKING, ClassVar, Generic, Protocol, Self, TypeVar
 
-from loom.core.portal import Portal
+from loom.core.threads import Portal
 from loom.errors import UsageError
 
 if TYPE_CHECKING:

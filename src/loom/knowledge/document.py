@@ -1,23 +1,180 @@
-"""Documents and their passages: the corpus of a knowledge base, with change detection and passage ids."""
+"""Documents: chunking, passages, their word index, and adding single items."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import re
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from itertools import pairwise
+from math import log
 from threading import Lock
-from typing import TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
+from warnings import warn
 
+from anyio import Lock as Lock_anyio
 from anyio import to_thread
 
-from loom.core.checks import MAX_ID_BYTES
-from loom.core.hit import Passage
-from loom.core.limits import MAX_DOCUMENT, MAX_QUERY, MAX_VALUE, ON_LOOP, check_attributes, check_length
+from loom.core.checks import MAX_DOCUMENT, MAX_ID_BYTES, MAX_QUERY, MAX_VALUE, ON_LOOP, check_attributes, check_length
+from loom.core.filter import Where
+from loom.core.hit import Hit, Passage
 from loom.core.record import Provenance, Scalar
 from loom.errors import UsageError
-from loom.knowledge.chunk import OVERLAP, SIZE, chunks
-from loom.knowledge.lexical import LexicalIndex
 from loom.protocols.knowledge_base import Document
+from loom.text.words import query_terms, terms
+
+# Splits a text into overlapping chunks that begin and end with a sentence where possible.
+
+SIZE = 800
+"""Default maximum characters of a chunk."""
+OVERLAP = 120
+"""Default maximum characters of a chunk that the next one repeats."""
+
+# Only the last sign of a run is matched, so that a run without a space behind it is walked once.
+_SENTENCE_END = re.compile(r"[.!?\u2026][\"'\u2019\u201d)\]]*+\s+|[\u3002\uff01\uff1f]+\s*|\n\s*\n\s*")
+
+
+class Span(NamedTuple):
+    """From character `start` up to, and not including, `end`."""
+
+    start: int
+    end: int
+
+
+def chunks(text: str, *, size: int = SIZE, overlap: int = OVERLAP) -> list[Span]:
+    """The spans of the chunks of a text, in order: they cover every non-space character, none is longer than `size`."""
+    if not 0 <= overlap < size:
+        raise UsageError(f"chunks of {size} characters cannot overlap by {overlap}; give 0 <= overlap < size")
+    units = _units(text, size)
+    found: list[Span] = []
+    first = 0
+    while first < len(units):
+        last = first
+        while last + 1 < len(units) and units[last + 1].end - units[first].start <= size:
+            last += 1
+        if (span := _trimmed(text, units[first].start, units[last].end)) is not None:
+            found.append(span)
+        if last + 1 == len(units):
+            break
+        first = _next_start(units, first, last, size, overlap)
+    return found
+
+
+def sentences(text: str) -> list[Span]:
+    """The spans of the sentences of a text, without the spaces around them."""
+    return [span for start, end in _cuts(text) if (span := _trimmed(text, start, end)) is not None]
+
+
+def _cuts(text: str) -> list[Span]:
+    edges = [0, *(match.end() for match in _SENTENCE_END.finditer(text)), len(text)]
+    return [Span(start, end) for start, end in pairwise(edges) if start < end]
+
+
+def _units(text: str, size: int) -> list[Span]:
+    """Sentences, and parts of those that are too long for one chunk."""
+    units: list[Span] = []
+    for start, end in _cuts(text):
+        at = start
+        while end - at > size:
+            space = max(text.rfind(" ", at + 1, at + size), text.rfind("\n", at + 1, at + size))
+            cut = space + 1 if space > at else at + size
+            units.append(Span(at, cut))
+            at = cut
+        units.append(Span(at, end))
+    return units
+
+
+def _next_start(units: list[Span], first: int, last: int, size: int, overlap: int) -> int:
+    """The unit that the next chunk begins with: it repeats some of this one, if the next unit still fits."""
+    start = last + 1
+    while (
+        start - 1 > first
+        and units[last].end - units[start - 1].start <= overlap
+        and units[last + 1].end - units[start - 1].start <= size
+    ):
+        start -= 1
+    return start
+
+
+def _trimmed(text: str, start: int, end: int) -> Span | None:
+    piece = text[start:end]
+    start += len(piece) - len(piece.lstrip())
+    end -= len(piece) - len(piece.rstrip())
+    return Span(start, end) if start < end else None
+
+
+# An incremental BM25 index over passages.
+
+# The usual constants of BM25, k1 and b.
+_SATURATION = 1.2
+_LENGTH_SHARE = 0.75
+
+
+class LexicalIndex:
+    """The stems of texts, by id."""
+
+    __slots__ = ("_lengths", "_postings", "_stems", "_total")
+
+    def __init__(self) -> None:
+        self._postings: dict[str, dict[str, int]] = {}
+        self._stems: dict[str, str] = {}
+        self._lengths: dict[str, int] = {}
+        self._total = 0
+
+    def add(self, id: str, text: str) -> None:
+        """Index a text under an id that is not in use."""
+        stems = terms(text)
+        self._stems[id] = _phrase(stems)
+        self._lengths[id] = len(stems)
+        self._total += len(stems)
+        for stem, count in Counter(stems).items():
+            self._postings.setdefault(stem, {})[id] = count
+
+    def remove(self, id: str) -> None:
+        """Remove a text from the index."""
+        self._total -= self._lengths.pop(id)
+        for stem in set(self._stems.pop(id).split()):
+            posting = self._postings[stem]
+            del posting[id]
+            if not posting:
+                del self._postings[stem]
+
+    def scores(self, query: str) -> dict[str, float]:
+        """BM25 of every text that shares a word with the query."""
+        found: dict[str, float] = {}
+        mean = self._total / len(self._lengths) if self._total else 1.0
+        for stem in query_terms(query):
+            rarity = self._rarity(stem)
+            for id, count in self._postings.get(stem, {}).items():
+                length = 1 - _LENGTH_SHARE + _LENGTH_SHARE * self._lengths[id] / mean
+                weight = count * (_SATURATION + 1) / (count + _SATURATION * length)
+                found[id] = found.get(id, 0.0) + rarity * weight
+        return found
+
+    def ceiling(self, query: str) -> float:
+        """The upper limit of BM25 for this query. Words that no text contains count too, so they lower every share."""
+        return sum(self._rarity(stem) for stem in query_terms(query)) * (_SATURATION + 1)
+
+    def having(self, phrase: str) -> list[str]:
+        """The ids of the texts that contain these stems in sequence, sorted."""
+        stems = phrase.split()
+        postings = [self._postings.get(stem, {}) for stem in stems]
+        if not postings:
+            return []
+        shortest = min(postings, key=len)
+        wanted = _phrase(stems)
+        return sorted(id for id in shortest if wanted in self._stems[id])
+
+    def _rarity(self, stem: str) -> float:
+        holding = len(self._postings.get(stem, {}))
+        return log(1 + (len(self._lengths) - holding + 0.5) / (holding + 0.5))
+
+
+def _phrase(stems: list[str]) -> str:
+    return f" {' '.join(stems)} "
+
 
 _T = TypeVar("_T")
 _SHARE = 50
@@ -210,3 +367,142 @@ def _fingerprint(document: Document, size: int, overlap: int) -> str:
         (size, overlap),
     )
     return blake2b(repr(parts).encode(), digest_size=16).hexdigest()
+
+
+# Knowledge items: add one without awaiting it, query them, or get one by id.
+
+
+class AddedItem:
+    """The result of add_item(). It need not be awaited: queued items are added before the next search.
+
+    Awaited, it is whether the item was new or changed, or True if a search has added it already; an error of the
+    embedder is raised here.
+    """
+
+    __slots__ = ("_add", "_result")
+
+    def __init__(self, *, result: bool | None = None, add: Callable[[], Awaitable[bool]] | None = None) -> None:
+        self._result, self._add = result, add
+
+    def __await__(self) -> Generator[Any, Any, bool]:
+        return self._wait().__await__()
+
+    async def _wait(self) -> bool:
+        if self._result is None and self._add is not None:
+            self._result = await self._add()
+        return bool(self._result)
+
+    def __bool__(self) -> bool:
+        if self._result is None:
+            raise UsageError("the item was not added yet; write `await kb.add_item(...)`")
+        return self._result
+
+
+class ItemQueue:
+    """Items that were given to add_item() and are not in the base yet; of two with one id, the later."""
+
+    __slots__ = ("_base", "_documents")
+
+    def __init__(self, base: str) -> None:
+        self._documents: dict[str, Document] = {}
+        self._base = base
+
+    def put(self, item: KnowledgeItem, add: Callable[[Document], Awaitable[int]]) -> AddedItem:
+        """Check an item now, and queue it; `add` runs if the caller awaits the result."""
+        document = item.document()
+        check_document(document)
+        self._documents[document.id] = document
+
+        async def added() -> bool:
+            if self._documents.get(document.id) is not document:
+                return True  # a search, or a later item of this id, was faster
+            # A failure is raised to the caller, so the item must not stay queued and fail the next search too.
+            del self._documents[document.id]
+            return await add(document) == 1
+
+        return AddedItem(add=added)
+
+    def documents(self) -> tuple[Document, ...]:
+        """The queued documents, in order."""
+        return tuple(self._documents.values())
+
+    def done(self, documents: Sequence[Document]) -> None:
+        """Remove documents that are in the base now."""
+        for document in documents:
+            if self._documents.get(document.id) is document:
+                del self._documents[document.id]
+
+    def __len__(self) -> int:
+        return len(self._documents)
+
+    def __del__(self) -> None:
+        if self._documents:
+            what = f"{len(self._documents)} item(s) of {self._base} were never added"
+            warn(f"{what}; await kb.flush() before the knowledge base is dropped", RuntimeWarning, stacklevel=2)
+
+
+class _Searches(Protocol):
+    @property
+    def corpus(self) -> Corpus: ...
+
+    async def search(self, query: str, *, limit: int = 5, where: Where | None = None) -> tuple[Hit, ...]: ...
+
+    async def _current_corpus(self) -> Corpus: ...
+
+
+class AnswersInItems:
+    """query() and get_by_id() for a knowledge base that searches a corpus."""
+
+    __slots__ = ()
+
+    async def query(self: _Searches, query: str, limit: int = 5, filters: Where | None = None) -> list[KnowledgeItem]:
+        """The best items, each with its relevance.
+
+        A document of one passage keeps its id; each passage of a longer one has its own id, which get_by_id() accepts.
+        """
+        hits = await self.search(query, limit=limit, where=filters)
+        return [_item(hit.item, hit.score, self.corpus) for hit in hits if isinstance(hit.item, Passage)]
+
+    async def get_by_id(self: _Searches, id: str) -> KnowledgeItem | None:
+        """The document or passage with this id, or None."""
+        corpus = await self._current_corpus()
+        return await corpus.work(0, lambda: corpus.item(id))
+
+
+class QueuesItems(AnswersInItems, ABC):
+    """add_item() and flush() for a knowledge base that adds documents asynchronously."""
+
+    __slots__ = ("_lock", "_queue")
+
+    def __init__(self, name: str) -> None:
+        self._queue = ItemQueue(f"the knowledge base {name!r}")
+        self._lock = Lock_anyio()
+
+    @abstractmethod
+    async def add(self, *documents: Document) -> int:
+        """Add documents, all or none; returns how many were new or changed."""
+
+    @abstractmethod
+    async def _write_documents(self, documents: Sequence[Document]) -> int:
+        """Add documents while the lock is held."""
+
+    def add_item(self, item: KnowledgeItem) -> AddedItem:
+        """Add one item: now if it is awaited, else before the next search, or with flush()."""
+        return self._queue.put(item, self.add)
+
+    async def flush(self) -> int:
+        """Add the queued items; returns how many were new or changed. If it fails, they stay queued."""
+        async with self._lock:
+            return await self._flush()
+
+    async def _flush(self) -> int:
+        queued = self._queue.documents()
+        added = await self._write_documents(queued) if queued else 0
+        self._queue.done(queued)
+        return added
+
+
+def _item(passage: Passage, relevance: float, corpus: Corpus) -> KnowledgeItem:
+    is_whole = len(corpus.ids_of(passage.document_id)) <= 1
+    id = passage.document_id if is_whole else passage.id
+    return KnowledgeItem(id, passage.text, passage.source, relevance, passage.attributes)

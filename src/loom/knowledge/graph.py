@@ -1,30 +1,330 @@
-"""GraphKnowledgeBase: finds passages along relations between entities, by vectors, or both."""
+"""Graph knowledge base: relations read from text, hops along them, or a service of the user's."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from hashlib import blake2b
-from typing import TypeAlias, get_args
+from inspect import isawaitable, iscoroutinefunction
+from itertools import dropwhile, pairwise
+from typing import Any, NamedTuple, Protocol, TypeAlias, cast, get_args
+
+from anyio import to_thread
 
 from loom.core.checks import check_share
 from loom.core.filter import Filter, Where, as_filter
-from loom.core.hit import Hit, rank_key
-from loom.core.record import Fact, Provenance
-from loom.errors import UsageError
-from loom.knowledge.chunk import OVERLAP, SIZE
-from loom.knowledge.document import Corpus, Draft, KnowledgeItem, chars_of, check_search
+from loom.core.hit import Hit, Passage, rank_key
+from loom.core.record import Fact, Provenance, Scalar
+from loom.errors import BadResponse, LoomError, ProviderUnavailable, UsageError
+from loom.knowledge.document import (
+    OVERLAP,
+    SIZE,
+    AddedItem,
+    Corpus,
+    Draft,
+    KnowledgeItem,
+    QueuesItems,
+    chars_of,
+    check_search,
+    sentences,
+)
 from loom.knowledge.in_memory import InMemoryKnowledgeBase
-from loom.knowledge.items import AddedItem, QueuesItems
-from loom.knowledge.network import Network, passages_near
-from loom.knowledge.relations import Relation, RelationMatch, relation, relations_in
-from loom.knowledge.service import GraphRagService, ask_service
 from loom.knowledge.vector import VectorKnowledgeBase
 from loom.protocols.embedder import Embedder
 from loom.protocols.knowledge_base import Document, SearchMode
 from loom.protocols.vector_store import VectorStore
+from loom.text.words import STOP_WORDS, stem, terms, tokens
+
+# Extracts entities and relations from plain text by rules: the same text always gives the same relations.
+
+_MAX_BETWEEN = 6
+_MAX_PHRASE = 6
+_WORD = re.compile(r"[^\W_][\w'\u2019.-]*(?<![.'\u2019-])|[,;:()\u2014]")
+_ARTICLES = frozenset("a an the this that these those our my your its their his her".split())  # noqa: SIM905
+_CONJUNCTIONS = frozenset({"and", "or", "nor", "but", "as", "then"})
+_BREAKS = frozenset({",", ";", ":", "(", ")", "\u2014"})
+_NAME_JOINTS = frozenset({"of", "de", "van", "von", "der", "da", "la"})
+_VERBS = frozenset(
+    """
+    is are was were has have had uses use used using needs need needed requires require required contains contain
+    contained includes include included supports support supported provides provide provided owns own owned runs run
+    ran calls call called stores store stored sends send sent reads read writes wrote manages manage managed leads lead
+    led likes like liked prefers prefer preferred speaks speak spoke studies study studied lives lived works worked
+    joined founded built builds created creates replaced replaces depends depended belongs belonged connects reports
+    moved married knows met bought sells sold makes made holds held keeps kept means equals
+    """.split()  # noqa: SIM905
+)
+_PARTICLES = frozenset({"in", "at", "on", "to", "with", "for", "by", "from", "of", "into", "as"})
+
+
+class Relation(NamedTuple):
+    """`subject` and `object` are entity keys, see entity_key()."""
+
+    subject: str
+    predicate: str
+    object: str
+
+
+class RelationMatch(NamedTuple):
+    """The relations of one text, and the keys of the names in it."""
+
+    relations: tuple[Relation, ...]
+    names: tuple[str, ...]
+
+
+def entity_key(name: str) -> str:
+    """The key of an entity: its stems without a leading article; empty if only stop words are left."""
+    words = list(dropwhile(lambda word: word.lower() in _ARTICLES, name.split()))
+    if all(word.lower() in STOP_WORDS for word in words):
+        return ""
+    return " ".join(terms(" ".join(words)))
+
+
+def relations_in(text: str) -> RelationMatch:
+    """The relations of each sentence: between names, and those of the form "X uses Y"."""
+    relations: dict[Relation, None] = {}
+    names: dict[str, None] = {}
+    for start, end in sentences(text):
+        words = _WORD.findall(text[start:end])
+        spans = list(_names(words))
+        names.update((key, None) for first, last in spans if (key := entity_key(" ".join(words[first:last]))))
+        for relation in (*_between_names(words, spans), *_by_verb(words)):
+            relations[relation] = None
+    return RelationMatch(tuple(relations), tuple(names))
+
+
+def relation(subject: str, predicate: str, object: str) -> Relation | None:
+    """A relation between two different entities, or None if they are not two."""
+    one, other = entity_key(subject), entity_key(object)
+    if not one or not other or one == other:
+        return None
+    return Relation(one, predicate.lower(), other)
+
+
+def _names(words: list[str]) -> Iterator[tuple[int, int]]:
+    """The start and end of each capitalised name, in words."""
+    at = 0
+    while at < len(words):
+        if not _is_name(words[at]):
+            at += 1
+            continue
+        end = at + 1
+        while end < len(words):
+            if _is_name(words[end]):
+                end += 1
+            elif words[end] in _NAME_JOINTS and end + 1 < len(words) and _is_name(words[end + 1]):
+                end += 2
+            else:
+                break
+        yield at, end
+        at = end
+
+
+def _is_name(word: str) -> bool:
+    # A sentence begins with a capital letter too: "The" and "We" are stop words, other first words count as names.
+    return word[0].isupper() and word.lower() not in STOP_WORDS
+
+
+def _between_names(words: list[str], spans: list[tuple[int, int]]) -> Iterator[Relation]:
+    for (first, after), (second, end) in pairwise(spans):
+        between = words[after:second]
+        if not 1 <= len(between) <= _MAX_BETWEEN or not _BREAKS.isdisjoint(between):
+            continue
+        if between[0].lower() in _CONJUNCTIONS:
+            continue
+        subject, other = " ".join(words[first:after]), " ".join(words[second:end])
+        if (found := relation(subject, " ".join(between), other)) is not None:
+            yield found
+
+
+def _by_verb(words: list[str]) -> Iterator[Relation]:
+    """The first verb of a sentence, with the phrase before it and the phrase behind it."""
+    place = next((at for at, word in enumerate(words) if at and word.lower() in _VERBS), None)
+    if place is None or place > _MAX_PHRASE or not _BREAKS.isdisjoint(words[:place]):
+        return
+    start = place + 1
+    if start < len(words) and words[start].lower() in _PARTICLES:
+        start += 1
+    end = start
+    while end < len(words) and end - start < _MAX_PHRASE and not _ends_phrase(words[end]):
+        end += 1
+    found = relation(" ".join(words[:place]), " ".join(words[place:start]), " ".join(words[start:end]))
+    if found is not None:
+        yield found
+
+
+def _ends_phrase(word: str) -> bool:
+    lower = word.lower()
+    return word in _BREAKS or lower in _PARTICLES or lower in _CONJUNCTIONS or lower in _VERBS
+
+
+# The entity graph of a corpus: the relations that its documents state, and distances between entities.
+
+_MAX_NAME = 6
+
+
+class Network:
+    """Entities and relations, counted by the documents that state them."""
+
+    __slots__ = ("_aliases", "_documents", "_neighbours", "_nodes")
+
+    def __init__(self) -> None:
+        self._documents: dict[str, RelationMatch] = {}
+        self._nodes: dict[str, int] = {}
+        self._neighbours: dict[str, dict[str, int]] = {}
+        self._aliases: dict[str, dict[str, int]] = {}
+
+    def put(self, document_id: str, found: RelationMatch) -> None:
+        """Set the relations of a document, replacing its former ones."""
+        self.remove(document_id)
+        self._documents[document_id] = found
+        self._count(found, 1)
+
+    def remove(self, document_id: str) -> None:
+        """Remove the relations of a document, except those that others state too."""
+        if (found := self._documents.pop(document_id, None)) is not None:
+            self._count(found, -1)
+
+    def relations(self) -> tuple[Relation, ...]:
+        """All relations, each once, in order."""
+        return tuple(sorted({relation for found in self._documents.values() for relation in found.relations}))
+
+    def named_in(self, query: str) -> tuple[str, ...]:
+        """The entities that a query names, by the longest matching name or by one word of a longer name."""
+        words = tokens(query)
+        stems = [stem(word) for word in words]
+        named: dict[str, None] = {}
+        at = 0
+        while at < len(stems):
+            length = self._longest_name(stems, at)
+            if length:
+                named[" ".join(stems[at : at + length])] = None
+            if length <= 1 and words[at] not in STOP_WORDS:
+                named.update(dict.fromkeys(sorted(self._aliases.get(stems[at], ()))))
+            at += length or 1
+        return tuple(named)
+
+    def reach(self, start: str, max_hops: int) -> dict[str, int]:
+        """The entities at most `max_hops` relations from `start`, with their distance."""
+        distance = {start: 0}
+        edge = [start]
+        for hop in range(1, max_hops + 1):
+            found = {other for entity in edge for other in self._neighbours.get(entity, ()) if other not in distance}
+            distance.update(dict.fromkeys(found, hop))
+            edge = list(found)
+            if not edge:
+                break
+        return distance
+
+    def _longest_name(self, stems: list[str], at: int) -> int:
+        for length in range(min(_MAX_NAME, len(stems) - at), 0, -1):
+            if " ".join(stems[at : at + length]) in self._nodes:
+                return length
+        return 0
+
+    def _count(self, found: RelationMatch, by: int) -> None:
+        for name in found.names:
+            _add(self._nodes, name, by)
+            parts = name.split()
+            for part in parts if len(parts) > 1 else ():
+                _add_nested(self._aliases, part, name, by)
+        for subject, _, object in found.relations:
+            for one, other in ((subject, object), (object, subject)):
+                _add(self._nodes, one, by)
+                _add_nested(self._neighbours, one, other, by)
+
+
+def passages_near(distances: Iterable[dict[str, float]]) -> dict[str, float]:
+    """The nearness of each passage: the mean over the named entities."""
+    total: dict[str, float] = {}
+    count = 0
+    for near in distances:
+        count += 1
+        for passage_id, nearness in near.items():
+            total[passage_id] = total.get(passage_id, 0.0) + nearness
+    return {passage_id: nearness / count for passage_id, nearness in total.items()}
+
+
+def _add(counts: dict[str, int], key: str, by: int) -> None:
+    counts[key] = counts.get(key, 0) + by
+    if counts[key] == 0:
+        del counts[key]
+
+
+def _add_nested(counts: dict[str, dict[str, int]], key: str, inner: str, by: int) -> None:
+    nested = counts.setdefault(key, {})
+    _add(nested, inner, by)
+    if not nested:
+        del counts[key]
+
+
+# Client of an external graph RAG service: sends the query, and reads the answer as hits.
+
+
+class GraphRagService(Protocol):
+    """A service that searches a graph. It may be blocking or async.
+
+    It answers with a mapping whose `results` are mappings: `content` (or `text`), and where known `id`,
+    `source`, `score` and `metadata`.
+    """
+
+    def search(
+        self, *, query: str, top_k: int, max_hops: int, search_mode: SearchMode, rerank_enabled: bool,
+        vector_weight: float, graph_weight: float,
+    ) -> Any:  # fmt: skip
+        """The best results, as a mapping or an awaitable of one."""
+        ...
+
+
+async def ask_service(service: GraphRagService, *, mode: SearchMode, **question: Any) -> tuple[Hit, ...]:
+    """The service's results as hits, best first. They are never trusted as instructions."""
+    call = partial(service.search, search_mode=mode, rerank_enabled=True, **question)
+    try:
+        answer = call() if iscoroutinefunction(service.search) else await to_thread.run_sync(call)
+        if isawaitable(answer):
+            answer = await answer
+    except LoomError:
+        raise
+    except Exception as error:
+        raise ProviderUnavailable(f"the graph service failed ({type(error).__name__}: {error}); try again") from error
+    results = cast("Mapping[str, Any]", answer).get("results") if isinstance(answer, Mapping) else None
+    if not isinstance(results, list | tuple):
+        raise BadResponse(f"the graph service answered {answer!r:.200}; it must give a mapping with a list `results`")
+    rows = cast("Iterable[Any]", results)
+    return tuple(sorted((_hit(row, place, mode) for place, row in enumerate(rows)), key=rank_key))
+
+
+def _hit(row: Any, place: int, mode: SearchMode) -> Hit:
+    if not isinstance(row, Mapping):
+        raise BadResponse(f"result {place} of the graph service is {row!r:.200}; it must be a mapping")
+    fields = cast("Mapping[str, Any]", row)
+    text = fields.get("content") or fields.get("text")
+    if not isinstance(text, str) or not text.strip():
+        raise BadResponse(f"result {place} of the graph service has no text; it needs `content` or `text`")
+    id = str(fields.get("id") or fields.get("chunk_id") or f"result#{place}")
+    metadata = fields.get("metadata")
+    score = fields.get("score", fields.get("relevance"))
+    try:
+        # Without a score, the order of the answer decides.
+        value = 1.0 / (place + 1) if score is None else float(score)
+        return Hit(_passage(id, text, str(fields.get("source") or ""), metadata), value, {mode: value})
+    except (TypeError, ValueError) as error:
+        raise BadResponse(f"result {place} of the graph service cannot be read ({error})") from error
+
+
+def _passage(id: str, text: str, source: str, metadata: Any) -> Passage:
+    attributes: dict[str, Scalar] = {}
+    if isinstance(metadata, Mapping):
+        items = cast("Mapping[Any, Any]", metadata).items()
+        attributes = {str(key): value for key, value in items if isinstance(value, str | int | float | bool)}
+    return Passage(
+        id=id, document_id=id, text=text, start=0, end=len(text), source=source, attributes=attributes,
+        provenance=Provenance("import"),
+    )  # fmt: skip
+
 
 Triple: TypeAlias = tuple[str, str, str]
 _MODES = get_args(SearchMode)

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from loom.core.filter import Filter, Where, as_filter
 from loom.core.hit import Hit, rank_key
-from loom.knowledge.chunk import OVERLAP, SIZE
-from loom.knowledge.document import Corpus, KnowledgeItem, chars_of, check_search
-from loom.knowledge.items import AddedItem, AnswersInItems
+from loom.knowledge.document import (
+    OVERLAP,
+    SIZE,
+    AddedItem,
+    AnswersInItems,
+    Corpus,
+    KnowledgeItem,
+    chars_of,
+    check_search,
+)
 from loom.protocols.knowledge_base import Document
 
 

@@ -8,10 +8,8 @@ from functools import partial
 from loom.core.checks import check_share
 from loom.core.filter import Filter, In, Where, as_filter
 from loom.core.hit import Hit, rank_key
-from loom.knowledge.chunk import OVERLAP, SIZE
-from loom.knowledge.document import Corpus, chars_of, check_search
-from loom.knowledge.items import QueuesItems
-from loom.knowledge.shared import SharedCorpus
+from loom.knowledge._shared import SharedCorpus
+from loom.knowledge.document import OVERLAP, SIZE, Corpus, QueuesItems, chars_of, check_search
 from loom.protocols.embedder import Embedder, Vector
 from loom.protocols.knowledge_base import Document
 from loom.protocols.vector_store import VectorStore

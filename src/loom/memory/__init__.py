@@ -9,7 +9,7 @@ from loom.core.doors import door
 
 _HOMES: dict[str, str] = dict.fromkeys(
     ("ChromaMemory", "CompositeMemory", "PostgresMemory", "QdrantMemory", "RedisMemory", "SqliteMemory"),
-    "loom.engine.memories",
+    "loom.engine.open",
 )
 
 __getattr__, __dir__ = door(__name__, _HOMES)

@@ -4,4 +4,4 @@ from __future__ import annotations
 
 from loom.core.doors import door
 
-__getattr__, __dir__ = door(__name__, {"ChromaMemory": "loom.engine.memories"})
+__getattr__, __dir__ = door(__name__, {"ChromaMemory": "loom.engine.open"})

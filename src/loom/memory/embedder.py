@@ -5,10 +5,10 @@ from __future__ import annotations
 from loom.core.doors import door
 
 _HOMES = {
-    "HashEmbedder": "loom.providers.embedding.hashing",
-    "MiniLmEmbedder": "loom.providers.embedding.minilm",
+    "HashEmbedder": "loom.providers.embedding.auto",
+    "MiniLmEmbedder": "loom.providers.embedding.local",
     "OpenAIEmbedder": "loom.providers.embedding.openai",
-    "WordLlamaEmbedder": "loom.providers.embedding.wordllama",
+    "WordLlamaEmbedder": "loom.providers.embedding.local",
     "pick_embedder": "loom.providers.embedding.auto",
 }
 

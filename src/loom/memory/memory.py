@@ -16,27 +16,31 @@ from loom.core.hit import Hit, Passage
 from loom.core.record import Episode, Fact, Layer, Origin, Provenance, Receipt, Record, Scalar, WorkingBlock
 from loom.core.scope import Scope
 from loom.errors import LoomError, NotFound, UsageError
-from loom.memory.candidates import candidate_claim, is_candidate, require_candidate
-from loom.memory.checked import check_block, check_fact, check_turns, clean_turns
-from loom.memory.editing import MemoryEdits
-from loom.memory.entities import USER, normalise, predicate_key
-from loom.memory.episodes import waiting_jobs
-from loom.memory.events import EventKind, Timeline, read_timeline
-from loom.memory.explain import Explained, explain
-from loom.memory.forgetting import SESSIONS_LEFT
-from loom.memory.guarded import retry_stale
-from loom.memory.halves import Halves
-from loom.memory.ingest import MemoryInput, Turn, clean_instruction, keyed_id, speaker_name, turns_of
-from loom.memory.keep import ProgressCallback
-from loom.memory.learn import LearnResult
-from loom.memory.listing import FILE, counts, every, every_fact
-from loom.memory.portable import import_lines, lines_of, put_records
-from loom.memory.profile import Profile, grouped
-from loom.memory.reading import KIND as LEARN
-from loom.memory.reembed import Reembedded, reembed
-from loom.memory.standing import Instructed, Standing, fit_budget, instruction_ids
-from loom.memory.times import later_than, latest_of
-from loom.memory.values import Metabolized, Recalled, Remembered
+from loom.memory._editing import MemoryEdits
+from loom.memory._facts.candidates import candidate_claim, is_candidate, require_candidate
+from loom.memory._facts.entities import USER, normalise, predicate_key
+from loom.memory._facts.instructions import Instructed, Profile, Standing, fit_budget, grouped, instruction_ids
+from loom.memory._recall.prefer import Prefer
+from loom.memory._shared import FILE, counts, every, every_fact, later_than, latest_of, retry_stale
+from loom.memory._upkeep.explain import EventKind, Explained, Timeline, explain, read_timeline
+from loom.memory._upkeep.forget import SESSIONS_LEFT
+from loom.memory._upkeep.portable import import_lines, lines_of, put_records
+from loom.memory._upkeep.summaries import waiting_jobs
+from loom.memory._write.ingest import (
+    MemoryInput,
+    check_block,
+    check_fact,
+    check_turns,
+    clean_instruction,
+    clean_turns,
+    keyed_id,
+    speaker_name,
+    turns_of,
+)
+from loom.memory._write.learn import LearnResult
+from loom.memory._write.learn_by_model import KIND as LEARN
+from loom.memory._write.write import ProgressCallback, Reembedded, reembed
+from loom.memory.results import Metabolized, Recalled, Remembered
 from loom.protocols.extractor import Claim
 from loom.protocols.memory_store import SeesSessions
 
@@ -44,9 +48,9 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from loom.core.clock import Clock
+    from loom.memory._write.context_keys import Store
+    from loom.memory._write.learn_by_model import Facts
     from loom.memory.config import MemoryConfig
-    from loom.memory.learning import Facts
-    from loom.memory.neighbours import Store
     from loom.protocols.embedder import Embedder
     from loom.protocols.extractor import Extractor
     from loom.protocols.reranker import Reranker
@@ -227,7 +231,7 @@ class Memory(MemoryEdits):
         session_id: str | None = None,
         limit: int = 8,
         budget: int | None = None,
-        halves: Halves = "user",
+        prefer: Prefer = "user",
         layers: Sequence[Layer] | None = None,
         where: Where | None = None,
         at: datetime | None = None,
@@ -259,7 +263,7 @@ class Memory(MemoryEdits):
             query,
             limit=limit,
             budget=budget,
-            halves=halves,
+            prefer=prefer,
             layers=layers,
             where=as_filter(where),
             at=at or now,
@@ -380,7 +384,7 @@ class Memory(MemoryEdits):
         self._times.observe(self._scope(user_id), found)
         return tuple(f for f in about if history or f.is_current(at or now, known_at or now))
 
-    async def state(
+    async def assert_fact(
         self,
         subject: str,
         predicate: str,
@@ -529,6 +533,3 @@ class Memory(MemoryEdits):
     ) -> Episode:
         id, source = self._ids.next_id(), Provenance("user", trusted=trusted)
         return Episode(id=id, text=text, at=now, recorded_at=now, provenance=source, session_id=session_id)
-
-
-__all__ = ["Memory", "Turn"]

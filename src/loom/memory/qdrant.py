@@ -4,4 +4,4 @@ from __future__ import annotations
 
 from loom.core.doors import door
 
-__getattr__, __dir__ = door(__name__, {"QdrantMemory": "loom.engine.memories"})
+__getattr__, __dir__ = door(__name__, {"QdrantMemory": "loom.engine.open"})

@@ -1,13 +1,13 @@
-"""Keeping the records of users."""
+"""Memory stores: records, search, jobs, and the administrative view of a store."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
-from loom.core.checks import as_utc
+from loom.core.checks import as_utc, check_id, check_text
 from loom.core.filter import Filter
 from loom.core.hit import Hit
 from loom.core.record import Layer, Receipt, Record
@@ -152,7 +152,7 @@ class KeepsVectors(Protocol):
 
 
 @runtime_checkable
-class SearchesApart(Protocol):
+class HybridSearch(Protocol):
     """Hybrid search in one call: two lists, by words and by vector, each ranked by itself.
 
     Laws: the records are those that search() finds with the text of the query and its limit, and with its vector and
@@ -160,7 +160,7 @@ class SearchesApart(Protocol):
     hits are ordered as those of search().
     """
 
-    async def search_apart(self, scope: Scope, query: Query, *, near: int) -> tuple[Hit, ...]:
+    async def search_hybrid(self, scope: Scope, query: Query, *, near: int) -> tuple[Hit, ...]:
         """The best by the words of a query and the `near` best by its vector."""
         ...
 
@@ -239,7 +239,7 @@ class KeepsKeys(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class FoundBy:
+class SearchKeys:
     """A record's search keys beside its own text: keys by kind, and its vector if it has one."""
 
     keys: Mapping[str, str] = field(default_factory=dict[str, str], hash=False)
@@ -247,13 +247,263 @@ class FoundBy:
 
 
 @runtime_checkable
-class HandsOver(Protocol):
+class ExportsKeys(Protocol):
     """A store whose records can be exported with their search keys and vectors.
 
-    Laws: found_by() gives the keys that put_keys() set, and a vector in the direction of the one that put_vectors()
+    Laws: search_keys() gives the keys that put_keys() set, and a vector in the direction of the one that put_vectors()
     set; what the scope does not see is left out.
     """
 
-    async def found_by(self, scope: Scope, *ids: str) -> Mapping[str, FoundBy]:
+    async def search_keys(self, scope: Scope, *ids: str) -> Mapping[str, SearchKeys]:
         """The keys and the vector of each of these records that is there."""
         ...
+
+
+# Work that memory still has to do, kept beside the records it is about.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One piece of work for one user. `key` is unique among the open jobs of a user: the same work is queued once.
+
+    `payload` is a JSON object. `attempts` counts how often the job was leased.
+    """
+
+    id: str
+    scope: Scope
+    kind: str
+    key: str
+    run_at: datetime
+    payload: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False)
+    attempts: int = 0
+
+    def __post_init__(self) -> None:
+        check_id(self.id, "the id of a job")
+        check_id(self.key, f"the key of job {self.id}")
+        check_text(self.kind, f"the kind of job {self.id}")
+        object.__setattr__(self, "run_at", as_utc(self.run_at, f"run_at of job {self.id}"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lease:
+    """The right to do a job until `until`; `token` tells this holder from every earlier and later one."""
+
+    job: Job
+    token: str
+    until: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetter:
+    """A job that was given up, and why."""
+
+    job: Job
+    reason: str
+    at: datetime
+
+
+@runtime_checkable
+class KeepsJobs(Protocol):
+    """A memory store that keeps jobs, so that a change and the work it asks for are one transaction.
+
+    Laws:
+    - enqueue() and put() in one `write` are durable together, or neither is;
+    - a job whose key is open already is not queued again; the count returned leaves it out;
+    - lease() with `kinds` gives jobs of these kinds alone, however many others are older; those stay as they are;
+    - a job is leased to one holder at a time; after `until` any holder may lease it again, with `attempts` one higher;
+    - finish() applies the effects and closes the job in one transaction, and only while the lease is the newest:
+      a holder that comes late raises StoreConflict and changes nothing;
+    - fail() puts the job back for `retry_at`, or with None makes it a dead letter, which stays until it is dropped;
+    - epoch() changes whenever text of the user goes: a record is deleted or forgotten, or gets another text. Given
+      `since`, write() and finish() raise StaleWrite and change nothing if the epoch is another one by now, in the
+      transaction that would have written: what was prepared from a read never brings back what was removed after it;
+    - forget() of a user removes their jobs and dead letters, and a lease on one of them can no longer be finished.
+    """
+
+    async def epoch(self, scope: Scope) -> str:
+        """A token that changes whenever text of the scope's user is removed; read it before what a write stands on."""
+        ...
+
+    async def write(
+        self,
+        scope: Scope,
+        *,
+        put: Sequence[Record] = (),
+        delete: Sequence[str] = (),
+        keys: Mapping[str, Mapping[str, str]] | None = None,
+        jobs: Sequence[Job] = (),
+        since: str | None = None,
+    ) -> int:
+        """Change records, index keys and queue jobs, all in one transaction; returns how many jobs are new."""
+        ...
+
+    async def lease(
+        self,
+        *,
+        now: datetime,
+        until: datetime,
+        limit: int = 1,
+        scope: Scope | None = None,
+        kinds: Sequence[str] | None = None,
+    ) -> tuple[Lease, ...]:
+        """Take jobs that are due, oldest first; of one user, and of some kinds, only, if these are given."""
+        ...
+
+    async def finish(
+        self,
+        lease: Lease,
+        *,
+        put: Sequence[Record] = (),
+        delete: Sequence[str] = (),
+        keys: Mapping[str, Mapping[str, str]] | None = None,
+        jobs: Sequence[Job] = (),
+        since: str | None = None,
+    ) -> None:
+        """Apply what the job did and close it."""
+        ...
+
+    async def fail(self, lease: Lease, *, reason: str, now: datetime, retry_at: datetime | None) -> None:
+        """The job did not work."""
+        ...
+
+    async def dead_letters(self, scope: Scope) -> tuple[DeadLetter, ...]:
+        """The jobs of a user that were given up."""
+        ...
+
+    async def pending(self, scope: Scope) -> int:
+        """How many jobs of a user are open."""
+        ...
+
+
+# Administrative view of a memory store: users, embedder, pending jobs, guarantees.
+#
+# Memory itself works for one user at a time and needs none of this.
+
+
+@runtime_checkable
+class ListsUsers(Protocol):
+    """A store that lists its users.
+
+    Laws: each user with a record or an open job is listed once, by namespace and user; `after` continues the list.
+    """
+
+    async def users(self, *, after: Scope | None = None, limit: int = 100) -> tuple[Scope, ...]:
+        """Users of whom something was written, by namespace and user, from behind `after`."""
+        ...
+
+
+@runtime_checkable
+class AdminStore(MemoryStore, KeepsVectors, KeepsKeys, ExportsKeys, KeepsJobs, ListsUsers, Protocol):
+    """A store whose data of all users can be copied to and from another store.
+
+    Laws:
+    - bound() returns what the last bind() or rebind() set, in any process that shares the store;
+    - open_jobs() changes no job: it leases none, and no attempt is counted;
+    - a job that open_jobs() gave is queued by write() at another store as it is, with its attempts;
+    - what list() and search_keys() give of a user, put there, makes another store equal to this one.
+    """
+
+    async def bound(self) -> tuple[str, int] | None:
+        """The embedder of the vectors and their dimension, as bind() set them; None before that."""
+        ...
+
+    async def open_jobs(self, scope: Scope) -> tuple[Job, ...]:
+        """The open jobs of a user, by id; this leases none of them."""
+        ...
+
+
+@runtime_checkable
+class Describes(Protocol):
+    """A store that describes itself: what it is, and what it guarantees as configured now."""
+
+    async def describe(self) -> dict[str, str]:
+        """Labels such as `server`, `durability`, `isolation`, `index`, `embedder` and `schema`, each with a text."""
+        ...
+
+
+@runtime_checkable
+class HasNotes(Protocol):
+    """A store with notes for people about what it guarantees, known once it was used."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences for people; empty where nothing is unusual, and before the first call."""
+        ...
+
+
+@runtime_checkable
+class HasParts(Protocol):
+    """A store that is made of others."""
+
+    @property
+    def parts(self) -> Mapping[str, MemoryStore]:
+        """The stores below, by the name of what each is for, the primary store first."""
+        ...
+
+
+# The result of comparing an index with its records.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserDifference:
+    """How the index of one user differs; `what` is what it is an index of: `vectors` or `words`."""
+
+    user: Scope
+    what: str
+    missing: int = 0
+    extra: int = 0
+    wrong: int = 0
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether the two agree."""
+        return not (self.missing or self.extra or self.wrong)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexDifference:
+    """How an index differs from the primary store, in entries: `missing` from the index, `extra` in it, or `wrong` there.
+
+    `users` and `vectors` say how much was looked at, `by_user` where the differences are. `is_repaired` says that they
+    were there and are no longer. `damaged` are records and jobs that cannot be read, each in words; a repair removes
+    them. `problems` are damages of the file itself, which nothing here can repair.
+    """
+
+    users: int = 0
+    vectors: int = 0
+    missing: int = 0
+    extra: int = 0
+    wrong: int = 0
+    is_repaired: bool = False
+    by_user: tuple[UserDifference, ...] = field(default=(), compare=False)
+    problems: tuple[str, ...] = ()
+    damaged: tuple[str, ...] = ()
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether there was no difference."""
+        return not (self.missing or self.extra or self.wrong or self.problems or self.damaged)
+
+
+def summed(
+    found: Iterable[UserDifference],
+    *,
+    users: int,
+    vectors: int,
+    repair: bool,
+    problems: Iterable[str] = (),
+    damaged: Sequence[str] = (),
+) -> IndexDifference:
+    """The differences of all users as one; `repair` says that they were repaired."""
+    differing = tuple(one for one in found if not one.is_equal)
+    return IndexDifference(
+        users=users,
+        vectors=vectors,
+        missing=sum(one.missing for one in differing),
+        extra=sum(one.extra for one in differing),
+        wrong=sum(one.wrong for one in differing),
+        is_repaired=repair and bool(differing or damaged),
+        by_user=differing,
+        problems=tuple(problems),
+        damaged=tuple(damaged),
+    )

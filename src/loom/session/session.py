@@ -4,41 +4,121 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import AsyncExitStack, contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, overload
 
 from anyio import sleep as anyio_sleep
 
+from loom.context.cache.plan import CachePlan
 from loom.context.context import Context
 from loom.context.prompt import Prompt
 from loom.core.checkpoint import Checkpoint, Compaction, LogEntry, LoggedMessage, Shown
+from loom.core.checks import MAX_TEXT, check_length
 from loom.core.clock import Clock, SystemClock
 from loom.core.event import CheckpointSaved, Event, SessionEnd, SessionStart
 from loom.core.ids import RecordIds
-from loom.core.limits import MAX_TEXT, check_length
-from loom.core.message import Message, TextPart, ThinkingPart, Usage
+from loom.core.message import Message, TextPart, ThinkingPart, Usage, plain
 from loom.core.scope import Scope
 from loom.errors import NotFound, StoreConflict, UsageError
-from loom.session.build import build_parts, check_given
-from loom.session.compacting import CompactionPlan
-from loom.session.compaction.coverage import Coverage
+from loom.session._state import Parts, build_parts, check_given
+from loom.session.compaction.check import Coverage
+from loom.session.compaction.driver import CompactionPlan
 from loom.session.config import SessionConfig
 from loom.session.events import Events, Listener
-from loom.session.explaining import SessionExplanation, explain_session
-from loom.session.naming import named_model, same_bill, with_models
-from loom.session.options import TurnOptions, turn_spec
-from loom.session.restoring import SessionState, which
-from loom.session.sending import PendingReply, Reply
-from loom.session.turn import TurnRun
+from loom.session.model_call import named_model, same_bill, with_models
+from loom.session.reply import PendingReply, Reply
+from loom.session.restore import SessionState, which
+from loom.session.turn import TurnOptions, TurnRun, turn_spec
 
 if TYPE_CHECKING:
     from loom.context.skills import Skill
     from loom.memory.memory import Memory
-    from loom.protocols.approve import Approve
     from loom.protocols.checkpoint_store import CheckpointStore
     from loom.protocols.model import Model
-    from loom.protocols.tool import Tool
-    from loom.session.calling import Sleep
+    from loom.protocols.tool import Approve, Tool
+    from loom.session.model_call import Sleep
+
+
+# SessionExplanation: what the next request would hold, for people.
+
+
+@dataclass(frozen=True, slots=True)
+class ShownLine:
+    """One message as the model is shown it."""
+
+    id: str
+    role: str
+    tokens: int
+    start: str
+    """Its first characters."""
+    stands_for: int
+    """How many original messages; more than one for a summary."""
+    pinned: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionExplanation:
+    """What the next request would hold, what of it is cached, and what was compacted."""
+
+    session_id: str
+    turn: int
+    tokens: int
+    window: int
+    trigger: int
+    sections: Mapping[str, int]
+    """Tokens by section, by estimate."""
+    messages: tuple[ShownLine, ...]
+    compactions: tuple[Compaction, ...]
+    usage: Usage
+    cache: CachePlan = field(repr=False)
+
+    def __str__(self) -> str:
+        share = self.tokens / self.window if self.window else 0.0
+        size = f"{self.tokens:,} of {self.window:,} tokens ({share:.0%})"
+        lines = [
+            f"session {self.session_id}, turn {self.turn}: {size}; compaction comes at {self.trigger:,}",
+            "  " + ", ".join(f"{name} {count:,}" for name, count in self.sections.items() if count),
+            f"  cache: {self.cache.read:,} read, {self.cache.write:,} written, {self.cache.uncached:,} uncached",
+        ]
+        for line in self.messages:
+            marks = f" (stands for {line.stands_for})" if line.stands_for > 1 else ""
+            marks += " (pinned)" if line.pinned else ""
+            lines.append(f"  {line.id} {line.role:9} {line.tokens:6,}  {line.start}{marks}")
+        for done in self.compactions:
+            saved = f"{done.tokens_before:,} -> {done.tokens_after:,} tokens"
+            lines.append(f"  compaction {done.id}: {done.strategy}, {saved}; undo({done.id!r}) takes it back")
+        return "\n".join(lines)
+
+
+def explain_session(parts: Parts) -> SessionExplanation:
+    """Look at a session; nothing is sent or changed."""
+    history, counter = parts.history, parts.model.meter.counter
+    window = parts.context.compile(clear_volatile=False)
+    load, decision = parts.compaction.load(window)
+
+    def line(item: Shown) -> ShownLine:
+        text = " ".join(" ".join(map(plain, item.message.parts)).split())
+        return ShownLine(
+            id=item.id,
+            role=item.message.role,
+            tokens=sum(map(counter.count_part, item.message.parts)),
+            start=text[:60],
+            stands_for=len(history.expand(item.id)),
+            pinned=item.id in history.pins,
+        )
+
+    return SessionExplanation(
+        session_id=parts.saver.scope.session_id or "",
+        turn=history.turn,
+        tokens=load.tokens,
+        window=load.window,
+        trigger=decision.trigger,
+        sections=parts.model.meter.sections(window),
+        messages=tuple(map(line, history.shown)),
+        compactions=tuple(map(history.compaction, history.applied)),
+        usage=history.usage,
+        cache=parts.model.plan(window),
+    )
 
 
 _E = TypeVar("_E", bound=Event)
@@ -481,6 +561,3 @@ def _user_message(content: str | Message) -> Message:
     instead = "put it into a file entry or a knowledge base, or send it in parts"
     check_length(message.text, "the message", MAX_TEXT, instead)
     return message
-
-
-__all__ = ["Reply", "Session", "SessionExplanation"]

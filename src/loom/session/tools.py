@@ -1,4 +1,4 @@
-"""The tools of a session: their specs, asking for approval, and running the calls of an answer."""
+"""Tools in a session: approval, execution, skills, and long results."""
 
 from __future__ import annotations
 
@@ -7,21 +7,44 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from inspect import isawaitable, iscoroutinefunction
 from logging import getLogger
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from anyio import create_task_group, to_thread
 
-from loom.context.entry import MessageEntry
+from loom.context.context import Context
+from loom.context.entry import MessageEntry, StringEntry
+from loom.context.skills import (
+    CATALOG_RULE,
+    Skill,
+    SkillMatcher,
+    create_active_skill_fragment,
+    create_skills_fragment,
+    tool_refusal,
+)
+from loom.core.checkpoint import LoggedMessage, Replacement
+from loom.core.checks import MAX_TEXT, MAX_TOOL_INPUT, MAX_TOOL_NAME, MAX_VALUE, chars_in, check_length, shortened
 from loom.core.clock import Clock
 from loom.core.event import ToolEnd, ToolRefused, ToolStart
-from loom.core.limits import MAX_TEXT, MAX_TOOL_INPUT, MAX_TOOL_NAME, MAX_VALUE, chars_in, check_length, shortened
-from loom.core.message import DocumentPart, ImagePart, Message, TextPart, ToolCallPart, ToolResultPart, ToolSpec
-from loom.core.run import RunContext, within_run
-from loom.errors import CostExceeded, UsageError
-from loom.protocols.approve import Approve, ToolRequest
-from loom.protocols.tool import Tool, ToolOutput
+from loom.core.message import (
+    JSON,
+    DocumentPart,
+    ImagePart,
+    Message,
+    Part,
+    TextPart,
+    ToolCallPart,
+    ToolResultPart,
+    ToolSpec,
+)
+from loom.core.scope import RunContext, within_run
+from loom.core.threads import off_loop
+from loom.errors import CostExceeded, NotFound, UsageError
+from loom.protocols.token_counter import TokenCounter
+from loom.protocols.tool import Approve, Tool, ToolOutput, ToolRequest
+from loom.session.config import SMALLEST_OUTPUT
 from loom.session.events import Emitter
-from loom.telemetry.bill import Bill, Ledger
+from loom.session.history import SPILL, History
+from loom.telemetry import Bill, Ledger
 
 _log = getLogger(__name__)
 
@@ -174,3 +197,191 @@ async def _answer(approve: Approve, request: ToolRequest) -> Any:
         return await approve(request)  # pyright: ignore[reportGeneralTypeIssues, reportUnknownVariableType]
     answer = await to_thread.run_sync(approve, request, abandon_on_cancel=True)
     return await answer if isawaitable(answer) else answer
+
+
+# Skills of a session: activated by the user's message or loaded by the model, and the tools they allow.
+
+LOAD: Final = "load_skill"
+"""The tool by which a model loads a skill."""
+_SURE = 0.6
+"""Matches below this confidence activate nothing; a description alone reaches it at best."""
+
+
+class ActiveSkills:
+    """The skills of a session. One is active in the turn whose message asks for it, or in which the model loads it."""
+
+    def __init__(self, skills: Iterable[Skill]) -> None:
+        self._skills = tuple(skills)
+        self._matcher = SkillMatcher(self._skills)
+        self.active: tuple[Skill, ...] = ()
+        self.loaded: tuple[Skill, ...] = ()
+
+    @property
+    def loadable(self) -> dict[str, Skill]:
+        """Those that the model may load, by name."""
+        return {skill.name: skill for skill in self._skills if not skill.user_only}
+
+    def activate(self, text: str, shown: Sequence[Message]) -> list[Message]:
+        """Activate what a message asks for; returns the instructions that are not in the conversation yet."""
+        self.loaded = ()
+        self.active = tuple(m.skill for m in self._matcher.match(text) if m.confidence >= _SURE)
+        wanted = [Message.user(create_active_skill_fragment(skill).text()) for skill in self.active]
+        return [message for message in wanted if message not in shown]
+
+    def load(self, name: str) -> str:
+        """Activate a skill by its name; returns its instructions."""
+        skill = self.loadable.get(name)
+        if skill is None:
+            raise NotFound(f"there is no skill {name[:80]!r}; the skills are: {', '.join(sorted(self.loadable))}")
+        if skill not in (*self.active, *self.loaded):
+            self.loaded = (*self.loaded, skill)
+        return create_active_skill_fragment(skill).text()
+
+    def refused(self, calls: Sequence[ToolCallPart]) -> dict[str, str]:
+        """Why calls may not run while the active skills are, by the id of the call.
+
+        A skill that the model loaded can take tools away, but not give back those that the user's skills took.
+        """
+        asked = [call for call in calls if call.name != LOAD or not self.loadable]
+        reasons = {call.id: tool_refusal(call, self.active) or tool_refusal(call, self.loaded) for call in asked}
+        return {id: reason for id, reason in reasons.items() if reason}
+
+    def tools(self, given: Iterable[Tool]) -> tuple[Tool, ...]:
+        """The tool by which the model loads a skill, unless there is nothing to load or one of that name is given."""
+        taken = any(isinstance(tool, Tool) and tool.spec.name == LOAD for tool in given)  # pyright: ignore[reportUnnecessaryIsInstance]
+        return (LoadSkill(self),) if self.loadable and not taken else ()
+
+    def show(self, context: Context) -> None:
+        """List the skills in the prefix, unless a prompt there does already."""
+        catalog = create_skills_fragment(self._skills)
+        listed = any(isinstance(entry, StringEntry) and CATALOG_RULE in entry.text for entry in context.foundation)
+        if self.loadable and not listed:
+            context.foundation.add(StringEntry(f"# {catalog.label}\n{catalog.text()}"))
+
+
+class LoadSkill:
+    """The tool by which a model loads a skill."""
+
+    def __init__(self, skills: ActiveSkills) -> None:
+        self._skills = skills
+        name = {"type": "string", "enum": sorted(skills.loadable), "description": "The skill."}
+        schema = {"type": "object", "properties": {"name": name}, "required": ["name"], "additionalProperties": False}
+        self.spec = ToolSpec(LOAD, "Load the instructions of a skill, before you do what it is for.", schema)
+
+    async def run(self, input: JSON) -> str:
+        """The instructions of a skill, which is active from now on until the turn is over."""
+        given: dict[str, Any] = dict(input) if isinstance(input, dict) else {}  # pyright: ignore[reportUnknownArgumentType]
+        name = given.get("name")
+        if not isinstance(name, str):
+            raise UsageError(f"{LOAD} takes the name of a skill: {', '.join(sorted(self._skills.loadable))}")
+        return self._skills.load(name)
+
+
+# Long tool results: the log keeps all of them, the model sees both ends and can read the rest.
+
+_NOTICE: Final = SMALLEST_OUTPUT // 2
+"""Characters that are set aside for the notice."""
+_TOOL: Final = "read_output"
+_MATCHES: Final = 20
+_LINE: Final = 200
+"""Characters of a line that is shown for a match."""
+
+
+class LongResults:
+    """Shortens the results of one session that are longer than `limit` characters, and reads them again.
+
+    Shortening is a rewrite of what is shown, like a compaction: the original stays in the log, is saved, restored and
+    forked with it, and the rewrite can be undone.
+    """
+
+    def __init__(self, history: History, limit: int, counter: TokenCounter) -> None:
+        self._history = history
+        self._limit = limit
+        self._counter = counter
+        fields = {
+            "id": {"type": "string", "description": "The id that the shortened result names."},
+            "start": {"type": "integer", "minimum": 0, "description": "The first character to read; 0 if left out."},
+            "length": {"type": "integer", "minimum": 1, "maximum": self._most, "description": "Characters to read."},
+            "find": {"type": "string", "description": "Show where this text stands, instead of reading."},
+        }
+        schema = {"type": "object", "properties": fields, "required": ["id"], "additionalProperties": False}
+        self.spec = ToolSpec(_TOOL, "Read, or search, a tool result that was too long to show whole.", schema)
+
+    @property
+    def _most(self) -> int:
+        return self._limit - _NOTICE  # so that what it reads is never shortened itself
+
+    async def shorten(self, logged: LoggedMessage) -> None:
+        """Show a message of results with the long ones shortened."""
+        parts = [self._shortened(part, f"{logged.id}-{n}") for n, part in enumerate(logged.message.parts)]
+        short = Message(logged.message.role, tuple(parts))
+        if short != logged.message:
+            count, both = self._counter.count_part, (logged.message, short)
+            chars = sum(len(_text(part)) for part in logged.message.parts)
+            before, after = await off_loop(chars // 8, lambda: [sum(map(count, message.parts)) for message in both])
+            self._history.rewrite(SPILL, [Replacement((logged.id,), short)], before=before, after=after)
+
+    async def run(self, input: JSON) -> str:
+        """A piece of a result, or the places where a text stands in it."""
+        given: dict[str, Any] = dict(input) if isinstance(input, dict) else {}  # pyright: ignore[reportUnknownArgumentType]
+        id, start, length = given.get("id"), given.get("start", 0), given.get("length", self._most)
+        if not isinstance(id, str) or not _is_count(start, 0) or not _is_count(length, 1):
+            raise UsageError(f"{_TOOL} takes id (a text), start (0 or more) and length (1 or more), or find (a text)")
+        text = self._output(id)
+        if given.get("find"):
+            return _matches(text, str(given["find"]))
+        piece = text[start : start + min(length, self._most)]
+        if not piece:
+            raise UsageError(f"the result has {len(text):,} characters; start={start} lies behind its end")
+        end = start + len(piece)
+        return piece + (f"\n[{len(text) - end:,} more characters; start={end} reads on]" if end < len(text) else "")
+
+    def _output(self, id: str) -> str:
+        """The whole text of a result of this session."""
+        message_id, _, number = id.rpartition("-")
+        for entry in self._history.log:
+            if isinstance(entry, LoggedMessage) and entry.id == message_id and number.isdigit():
+                part = entry.message.parts[int(number)] if int(number) < len(entry.message.parts) else None
+                if isinstance(part, ToolResultPart):
+                    return _text(part)
+        raise NotFound(f"there is no result {id!r} in this conversation; a shortened result names its id")
+
+    def _shortened(self, part: Part, id: str) -> Part:
+        text = _text(part)
+        if not isinstance(part, ToolResultPart) or len(text) <= self._limit:
+            return part
+        head = (self._limit - _NOTICE) * 3 // 4
+        tail = self._limit - _NOTICE - head
+        notice = (
+            f"[{len(text) - head - tail:,} of {len(text):,} characters are not shown here. "
+            f'{_TOOL}(id="{id}", start={head}) reads on; with find="..." it searches.]'
+        )
+        shown = TextPart(f"{text[:head]}\n\n{notice}\n\n{text[-tail:]}")
+        rest = tuple(piece for piece in part.content if not isinstance(piece, TextPart))
+        return ToolResultPart(part.call_id, (shown, *rest), is_error=part.is_error)
+
+
+def _text(part: Part) -> str:
+    """The text of a tool result; empty for any other part."""
+    pieces = part.content if isinstance(part, ToolResultPart) else ()
+    return "\n".join(piece.text for piece in pieces if isinstance(piece, TextPart))
+
+
+def _is_count(value: object, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def _matches(text: str, wanted: str) -> str:
+    """The places of a text, letter case aside, each with its line."""
+    folded, target = text.lower(), wanted.lower()
+    found: list[str] = []
+    place = folded.find(target)
+    while place >= 0 and len(found) < _MATCHES:
+        begin = max(text.rfind("\n", 0, place) + 1, place - _LINE // 2)
+        line = text[begin : begin + _LINE].split("\n", maxsplit=1)[0]
+        found.append(f"{place}: {line}")
+        place = folded.find(target, place + len(target))
+    if not found:
+        return f"{wanted!r} does not stand in it."
+    more = "\n[there are more]" if place >= 0 else ""
+    return "\n".join(found) + more

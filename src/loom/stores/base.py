@@ -1,4 +1,4 @@
-"""The base of every memory store: public verbs that check and document once, over private hooks of a backend.
+"""Base of every memory store: public verbs, checks, damage reports, and index differences.
 
 `BaseMemoryStore` is for a backend with an engine of its own. `LocalSearchStore` answers reads from a `UserRecords` in
 memory. `SimpleMemoryStore` derives everything from five hooks that load and save a user as a whole.
@@ -6,13 +6,15 @@ memory. `SimpleMemoryStore` derives everything from five hooks that load and sav
 
 from __future__ import annotations
 
+import json
+import struct
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Collection, Generator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import NamedTuple, Self, TypeAlias, TypeVar
+from typing import Final, NamedTuple, Self, TypeAlias, TypeVar
 from weakref import WeakValueDictionary
 
 from anyio import Lock
@@ -23,11 +25,10 @@ from loom.core.filter import Filter
 from loom.core.hit import Hit, joined
 from loom.core.record import Episode, Fact, Layer, Receipt, Record, WorkingBlock
 from loom.core.scope import Scope
-from loom.errors import EmbedderMismatch, StaleWrite, UsageError
+from loom.errors import EmbedderMismatch, LoomError, StaleWrite, StoreError, UsageError
 from loom.protocols.embedder import Vector
-from loom.protocols.jobs import DeadLetter, Job, Lease
-from loom.protocols.memory_store import FoundBy, Query
-from loom.stores.user_records import (
+from loom.protocols.memory_store import DeadLetter, Job, Lease, Query, SearchKeys
+from loom.stores._user_records import (
     DENSE,
     HeldJob,
     Keys,
@@ -93,10 +94,10 @@ class BaseMemoryStore(ABC):
         """The best hits, best first; the score is the sum of the signals in `why`."""
         return tuple(await self._search(scope, query))
 
-    async def search_apart(self, scope: Scope, query: Query, *, near: int) -> tuple[Hit, ...]:
+    async def search_hybrid(self, scope: Scope, query: Query, *, near: int) -> tuple[Hit, ...]:
         """The best by the words of a query and the `near` best by its vector."""
         if query.vector is None or not query.text.strip():
-            raise UsageError("search_apart() was given no words or no vector; use search()")
+            raise UsageError("search_hybrid() was given no words or no vector; use search()")
         if near < 1:
             raise UsageError(f"near must be at least 1; got near={near}")
         return tuple(await self._search_apart(scope, query, near))
@@ -112,7 +113,7 @@ class BaseMemoryStore(ABC):
         """How many records there are."""
         return await self._count(scope, where)
 
-    async def found_by(self, scope: Scope, *ids: str) -> Mapping[str, FoundBy]:
+    async def search_keys(self, scope: Scope, *ids: str) -> Mapping[str, SearchKeys]:
         """The keys and the vector of each of these records that is there."""
         return await self._found_by(scope, ids) if ids else {}
 
@@ -288,7 +289,7 @@ class BaseMemoryStore(ABC):
     async def _count(self, scope: Scope, where: Filter | None) -> int: ...
 
     @abstractmethod
-    async def _found_by(self, scope: Scope, ids: Sequence[str]) -> Mapping[str, FoundBy]: ...
+    async def _found_by(self, scope: Scope, ids: Sequence[str]) -> Mapping[str, SearchKeys]: ...
 
     @abstractmethod
     async def _write(self, scope: Scope, write: Write) -> Written: ...
@@ -350,7 +351,7 @@ class BaseMemoryStore(ABC):
         by_words = await self.search(scope, replace(query, vector=None))
         by_vector = await self.search(scope, replace(query, text="", limit=near))
         cosines = {hit.item.id: hit.why[DENSE] for hit in by_vector}
-        far = await self.found_by(scope, *(hit.item.id for hit in by_words if hit.item.id not in cosines))
+        far = await self.search_keys(scope, *(hit.item.id for hit in by_words if hit.item.id not in cosines))
         return joined(by_words, by_vector, cosines | compare(query.vector, far))
 
     async def _bind(self, wanted: Bound) -> None:
@@ -391,7 +392,7 @@ class LocalSearchStore(BaseMemoryStore):
 
     async def _search_apart(self, scope: Scope, query: Query, near: int) -> Iterable[Hit]:
         now = self._clock.now()
-        return await self._view(scope, lambda user: user.search_apart(scope, query, near, now=now))
+        return await self._view(scope, lambda user: user.search_hybrid(scope, query, near, now=now))
 
     async def _list(self, scope: Scope, where: Filter | None, after: str | None, limit: int) -> Iterable[Record]:
         def page(user: UserRecords) -> list[Record]:
@@ -402,8 +403,8 @@ class LocalSearchStore(BaseMemoryStore):
     async def _count(self, scope: Scope, where: Filter | None) -> int:
         return await self._view(scope, lambda user: user.count(scope, where))
 
-    async def _found_by(self, scope: Scope, ids: Sequence[str]) -> Mapping[str, FoundBy]:
-        return await self._view(scope, lambda user: user.found_by(scope, ids))
+    async def _found_by(self, scope: Scope, ids: Sequence[str]) -> Mapping[str, SearchKeys]:
+        return await self._view(scope, lambda user: user.search_keys(scope, ids))
 
     async def _users(self, after: Scope | None, limit: int) -> Iterable[Scope]:
         start = None if after is None else owner(after)
@@ -653,7 +654,7 @@ def embedder_label(bound: Bound | None) -> str:
     return "none yet: nothing was embedded" if bound is None else f"{bound[0]} ({bound[1]} numbers)"
 
 
-def compare(vector: Vector, others: Mapping[str, FoundBy]) -> dict[str, float]:
+def compare(vector: Vector, others: Mapping[str, SearchKeys]) -> dict[str, float]:
     """The cosine of each of these to a vector, of those that have one."""
     known = {id: by.vector for id, by in others.items() if by.vector is not None}
     if not known:
@@ -669,3 +670,73 @@ def compare(vector: Vector, others: Mapping[str, FoundBy]) -> dict[str, float]:
 def _epoch_of(state: UserState) -> str:
     records = state.records
     return f"{records.life}.{records.removed}" if records.records else f"-{records.life}"
+
+
+# Errors of stored data that cannot be read.
+
+
+class DamagedData(StoreError):
+    """Stored data was damaged. The store that reads it knows its place: see damage_error()."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"{what}; restore it from a copy")
+        self.what = what
+
+
+UNREADABLE: Final = (
+    DamagedData,
+    UnicodeDecodeError,
+    json.JSONDecodeError,
+    LookupError,
+    struct.error,
+    RecursionError,
+    MemoryError,
+)
+"""What reading damaged data ends in, once other errors of Loom are let through, some of which are LookupErrors.
+
+Errors that a wrong call ends in as well are not among them: see reading().
+"""
+
+
+@contextmanager
+def reading(what: str, *, but: tuple[type[Exception], ...] = ()) -> Generator[None]:
+    """Take every error of the block, which only decodes, for damage of `what`; `but` are errors of a driver."""
+    try:
+        yield
+    except (StoreError, *but):
+        raise
+    except Exception as error:
+        raise unreadable(what, error) from error
+
+
+def unreadable(what: str, error: Exception) -> DamagedData:
+    """The damage of `what`, which reading ended in this error."""
+    return DamagedData(f"{what} cannot be read ({described(error)})")
+
+
+def described(error: Exception) -> str:
+    """An error in a few words."""
+    if isinstance(error, DamagedData):
+        return error.what
+    if isinstance(error, MemoryError):
+        return "it asks for more memory than there is"
+    return f"{type(error).__name__}: {error}"
+
+
+def damage_error(place: str, error: Exception, *, verify: str | None = None) -> StoreError:
+    """The error that names the place, what is damaged, and what to do; `verify` is the URL of what can be verified."""
+    to_do = f"run `loom store verify {verify} --repair`, or " if verify else ""
+    return StoreError(f"{place} is damaged: {described(error)}; {to_do}restore it from a copy")
+
+
+@contextmanager
+def damage_at(place: str) -> Generator[None]:
+    """Name the place in errors of unreadable data."""
+    try:
+        yield
+    except DamagedData as error:
+        raise damage_error(place, error) from error
+    except LoomError:
+        raise
+    except UNREADABLE as error:
+        raise damage_error(place, error) from error

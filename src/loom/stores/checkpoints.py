@@ -1,4 +1,4 @@
-"""The kernel of every checkpoint store: verbs, checks, the tree of saves, shared parts. Backends give a port."""
+"""The checkpoint kernel: tree, fork, prune, parts and refusals over a small port."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any, Final, Generic, NamedTuple, Self, TypeAlias, TypeVar
 
 from loom.core.checkpoint import Checkpoint, LogEntry, shown_of
 from loom.core.clock import Clock, SystemClock
+from loom.core.codec import entry_from_dict, entry_to_dict, from_bytes, part_from_dict, part_to_dict, to_bytes
 from loom.core.ids import RecordIds
 from loom.core.message import JSON, Part
-from loom.core.message_codec import entry_from_dict, entry_to_dict, from_bytes, part_from_dict, part_to_dict, to_bytes
 from loom.core.record import Receipt
 from loom.core.scope import Scope
 from loom.errors import NotFound, ScopeRequired, StoreConflict, UsageError
-from loom.stores.damage import DamagedData, reading
+from loom.stores.base import DamagedData, reading
 
 DEFAULT_USER: Final = Scope("default", "default")
 """The user of a session that is named by its id alone: that of a Session or an Agent without a user."""

@@ -1,21 +1,294 @@
-"""@tool: a function becomes something a model can call."""
+"""@tool: a function becomes a tool, with its schema, documentation and output."""
 
 from __future__ import annotations
 
 import inspect
+import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from functools import partial
+from inspect import cleandoc
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, cast, overload
 
 from anyio import move_on_after, to_thread
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic.errors import PydanticUserError
+from pydantic.json_schema import GenerateJsonSchema
+from pydantic_core import PydanticSerializationError, to_jsonable_python
 
-from loom.core.message import JSON, ToolSpec
+from loom.core.checks import MAX_TEXT, join_surrogates, shortened
+from loom.core.message import JSON, DocumentPart, ImagePart, TextPart, ToolSpec
+from loom.core.scope import RunContext, current_run
 from loom.errors import LoomError, UsageError
 from loom.protocols.tool import ToolOutput
-from loom.tools.docstring import read_docstring
-from loom.tools.output import as_output
-from loom.tools.parameters import Parameters
+
+# Return values of tools, in the form a model reads.
+
+_Part = TextPart | ImagePart | DocumentPart
+
+
+def as_output(value: Any) -> ToolOutput:
+    """Text as it is, parts as they are, nothing as "done", anything else as JSON; both ends of what is too long.
+
+    Raises:
+        TypeError: it has no such form; the message says what to return instead.
+    """
+    if value is None:
+        return "done"
+    if isinstance(value, str):
+        return _sayable(shortened(value, MAX_TEXT))
+    if isinstance(value, _Part):
+        return (value,)
+    parts: list[Any] = [*value] if isinstance(value, list | tuple) else []  # pyright: ignore[reportUnknownVariableType]
+    if parts and all(isinstance(part, _Part) for part in parts):
+        return tuple(parts)
+    return _sayable(shortened(_as_json(value), MAX_TEXT))
+
+
+def _as_json(value: Any) -> str:
+    if isinstance(value, bytes | bytearray | memoryview):
+        raise TypeError("returned bytes; return text, or an ImagePart or DocumentPart with base64 data")
+    if isinstance(value, Iterator | AsyncIterator):  # a generator, say
+        raise TypeError("returned something to go through; return a list, or text")
+    try:
+        return json.dumps(to_jsonable_python(value), ensure_ascii=False)
+    except (PydanticSerializationError, ValueError, TypeError) as error:
+        raise TypeError(f"returned a {type(value).__name__} that has no JSON form ({error}); return text") from error
+
+
+def _sayable(text: str) -> str:
+    """The text as every provider takes it: not empty, and no half of a surrogate pair."""
+    return join_surrogates(text) if text.strip() else "(empty)"
+
+
+# Reads docstrings: the summary of a function, and the text of each parameter.
+
+_GOOGLE = re.compile(r"(?:Args|Arguments|Parameters|Params):")
+_SECTION = re.compile(
+    r"(?:Args|Arguments|Parameters|Params|Returns?|Raises|Yields?|Examples?|Notes?|Attributes|Warnings?|See Also):?"
+)
+_REST = re.compile(r":(?:param|parameter|arg|argument)\s(?:[^:]*\s)?(\w+)\s*:\s*(.*)")
+_ENTRY = re.compile(r"\*{0,2}(\w+)\s*(?:\([^)]*\)\s*)?:\s*(.*)")
+_NUMPY_ENTRY = re.compile(r"(\w+)\s*(?::.*)?()")
+
+
+def read_docstring(text: str | None) -> tuple[str, dict[str, str]]:
+    """The text before the first section, each paragraph on one line, and the text of each parameter.
+
+    Google (`Args:`), reST (`:param name:`) and numpy (`Parameters`, underlined) are understood. It is our own because
+    docstring-parser finds fewer parameters: one line that does not fit a style makes it drop the whole section.
+    """
+    lines = cleandoc(text or "").splitlines()
+    start = next((n for n in range(len(lines)) if _is_section(lines, n)), len(lines))
+    paragraphs = "\n".join(lines[:start]).split("\n\n")
+    summary = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs if paragraph.strip())
+    return summary, _joined(_google(lines)) or _joined(_numpy(lines)) or _joined(_rest(lines))
+
+
+def _is_section(lines: list[str], n: int) -> bool:
+    line = lines[n].rstrip()
+    if line.startswith(":"):
+        return re.match(r":\w[^:]*:", line) is not None
+    return _SECTION.fullmatch(line) is not None and (line.endswith(":") or _is_underlined(lines, n))
+
+
+def _is_underlined(lines: list[str], n: int) -> bool:
+    return n + 1 < len(lines) and re.fullmatch(r"-{3,}\s*", lines[n + 1]) is not None
+
+
+# Each style yields the lines of its parameters, and the match of those that begin a parameter.
+
+
+def _google(lines: list[str]) -> Iterator[tuple[str, re.Match[str] | None]]:
+    start = next((n for n, line in enumerate(lines, 1) if _GOOGLE.fullmatch(line.rstrip())), len(lines))
+    depth = 0
+    for line in filter(str.strip, lines[start:]):
+        indent = len(line) - len(line.lstrip())
+        if not indent:
+            return
+        depth = depth or indent
+        yield line, _ENTRY.fullmatch(line.strip()) if indent == depth else None
+
+
+def _numpy(lines: list[str]) -> Iterator[tuple[str, re.Match[str] | None]]:
+    heads = (n for n, line in enumerate(lines) if line.rstrip() == "Parameters" and _is_underlined(lines, n))
+    for n in range(next(heads, len(lines)) + 2, len(lines)):
+        if _is_underlined(lines, n):
+            return
+        entry = _NUMPY_ENTRY.fullmatch(lines[n].rstrip())
+        if entry or lines[n][:1].isspace():
+            yield lines[n], entry
+
+
+def _rest(lines: list[str]) -> Iterator[tuple[str, re.Match[str] | None]]:
+    inside = False
+    for line in lines:
+        if line.startswith(":") or not line.strip():
+            entry = _REST.fullmatch(line.rstrip())
+            inside = entry is not None
+            yield "", entry
+        elif inside and line[0].isspace():
+            yield line, None
+
+
+def _joined(found: Iterable[tuple[str, re.Match[str] | None]]) -> dict[str, str]:
+    texts: dict[str, list[str]] = {}
+    name = ""
+    for line, entry in found:
+        if entry is not None:
+            name = entry[1]
+            texts[name] = [entry[2]]
+        elif name:
+            texts[name].append(line)
+    joined = {name: " ".join(" ".join(pieces).split()) for name, pieces in texts.items()}
+    return {name: text for name, text in joined.items() if text}
+
+
+# The parameters of a function: their JSON schema, and the validation of what a model sends.
+
+_CONFIG = ConfigDict(extra="forbid", coerce_numbers_to_str=True)
+
+
+class _Untitled(GenerateJsonSchema):
+    """A schema without the titles that only repeat the names of fields."""
+
+    def field_title_should_be_set(self, schema: Any) -> bool:  # noqa: ARG002  (as the base class asks)
+        """Never."""
+        return False
+
+
+class Parameters:
+    """The parameters of a function, as a model sees them.
+
+    Values are read leniently where nothing is lost by it: "5" is a number, 5 a text, and JSON in a text is parsed where
+    a text is not wanted.
+    """
+
+    def __init__(self, function: Callable[..., Any], called: str, documented: Mapping[str, str]) -> None:
+        self._called = called
+        found = list(_parameters(function, called))
+        self.wants_instance = bool(found) and found[0].name == "self" and found[0].annotation is inspect.Parameter.empty
+        self._names = {f"p{n}": p.name for n, p in enumerate(found[self.wants_instance :])}
+        # Fields have names of their own, so that a parameter may be called `json` or `_x`.
+        fields = {
+            field: self._field(p, documented)
+            for field, p in zip(self._names, found[self.wants_instance :], strict=True)
+        }
+        try:
+            self._model: type[BaseModel] = create_model(f"{called}_input", __config__=_CONFIG, **fields)
+            self._model.model_rebuild(force=True)
+            self.schema = _schema(self._model)
+        except PydanticUserError as error:
+            raise UsageError(
+                f"a model cannot be told of the types of {called}: {str(error).splitlines()[0]}. Use plain types, "
+                f"dataclasses or pydantic models"
+            ) from error
+
+    def read(self, input: JSON) -> dict[str, Any]:
+        """The arguments for the function; those that were not sent are left to its defaults.
+
+        Raises:
+            ValueError: the input does not fit; the message says where and why.
+        """
+        given = _object(input)
+        try:
+            checked = self._model.model_validate(given)
+        except ValidationError as error:
+            checked = self._read_again(given, error)
+        return {self._names[field]: getattr(checked, field) for field in checked.model_fields_set}
+
+    def _read_again(self, given: dict[str, Any], error: ValidationError) -> BaseModel:
+        """Try once more, with texts that hold JSON parsed."""
+        parsed = _parsed(given, {str(e["loc"][0]) for e in error.errors() if e["loc"]})
+        if parsed is None:
+            raise ValueError(self._describe(error)) from error
+        try:
+            return self._model.model_validate(parsed)
+        except ValidationError:
+            raise ValueError(self._describe(error)) from error
+
+    def _describe(self, error: ValidationError) -> str:
+        wrong = [f"{'.'.join(map(str, e['loc'])) or 'input'}: {e['msg']}" for e in error.errors()]
+        if any(e["type"] == "extra_forbidden" for e in error.errors()):
+            wrong.append(f"the parameters are {', '.join(self._names.values()) or 'none'}")
+        return "; ".join(wrong)
+
+    def _field(self, parameter: inspect.Parameter, documented: Mapping[str, str]) -> Any:
+        name, hint, default = parameter.name, parameter.annotation, parameter.default
+        if hint is parameter.empty:
+            raise UsageError(f"parameter {name!r} of {self._called} has no type hint; a model needs to know it")
+        options: dict[str, Any] = {"alias": name}
+        if name in documented and not _is_described(hint):
+            options["description"] = documented[name]
+        if default is parameter.empty:
+            return hint, Field(**options)
+        if _is_plain(default):
+            return hint, Field(default, **options)
+        return hint, Field(default_factory=lambda: default, **options)
+
+
+def _parameters(function: Callable[..., Any], called: str) -> list[inspect.Parameter]:
+    """The parameters that a model may give; those that a partial has fixed are left out."""
+    try:
+        signature = inspect.signature(function, eval_str=True)
+    except NameError as error:
+        raise UsageError(
+            f"the type hints of {called} cannot be read: {error}; define the type in its module"
+        ) from error
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"{function!r} is not a function whose parameters can be read: {error}") from error
+    fixed: set[str] = set()
+    while isinstance(function, partial):
+        fixed |= set(function.keywords)
+        function = function.func
+    found = [p for p in signature.parameters.values() if p.name not in fixed]
+    for parameter in found:
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
+            raise UsageError(f"{called} takes {parameter}; a tool takes parameters with names")
+    return found
+
+
+def _schema(model: type[BaseModel]) -> JSON:
+    schema = model.model_json_schema(schema_generator=_Untitled)
+    schema.pop("title", None)
+    return {**schema, "properties": schema.get("properties", {})}
+
+
+def _object(input: JSON) -> dict[str, Any]:
+    """The input as an object; some models send it as a text once more, or send nothing where nothing is needed."""
+    if isinstance(input, str) and input:
+        try:
+            input = json.loads(input)
+        except ValueError as error:
+            raise ValueError(f"it is not valid JSON ({error}); send one JSON object") from error
+    if not isinstance(input, dict | None) and input != "":
+        raise ValueError("it is not a JSON object; send one, with a field for each parameter")
+    return dict(input or {})  # pyright: ignore[reportUnknownArgumentType]
+
+
+def _parsed(given: dict[str, Any], wrong: set[str]) -> dict[str, Any] | None:
+    """The input with the texts under these names parsed as JSON; None where that changes nothing."""
+    found: dict[str, Any] = {}
+    for name in wrong & given.keys():
+        if isinstance(given[name], str) and given[name].lstrip()[:1] in ("[", "{"):
+            try:
+                found[name] = json.loads(given[name])
+            except ValueError:
+                continue
+    return {**given, **found} if found else None
+
+
+def _is_described(hint: Any) -> bool:
+    return any(getattr(extra, "description", None) for extra in getattr(hint, "__metadata__", ()))
+
+
+def _is_plain(value: Any) -> bool:
+    try:
+        to_jsonable_python(value)
+    except PydanticSerializationError:
+        return False
+    return True
+
 
 DEFAULT_TIMEOUT = 60.0
 """Seconds a tool may take."""
@@ -162,3 +435,21 @@ def _inner(function: Callable[..., Any]) -> Callable[..., Any]:
 def _name(function: Callable[..., Any]) -> str:
     inner = _inner(function)
     return getattr(inner, "__name__", type(inner).__name__)
+
+
+# The run that a tool was called in, without passing it through every signature.
+
+
+def get_run_context() -> RunContext:
+    """The run of the tool that calls this, sync or async, however deep.
+
+    Raises:
+        UsageError: it was called outside a run.
+    """
+    context = current_run()
+    if context is None:
+        raise UsageError(
+            "not inside a run; get_run_context() is for code that a tool runs (in a test: "
+            "with loom.testing.run_context(user_id=...))"
+        )
+    return context

@@ -7,14 +7,13 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from loom.core.hit import Hit, Passage
-from loom.core.plain import in_brackets, one_line, plain_text
 from loom.core.record import Episode, Layer
 from loom.errors import NotFound
-from loom.memory.listing import FILE
+from loom.memory._facts.instructions import said_by
+from loom.memory._shared import FILE
 from loom.memory.memory import Memory
-from loom.memory.profile import said_by
-from loom.tools.function import FunctionTool, ToolError, tool
-from loom.tools.run_context import get_run_context
+from loom.text.fence import in_brackets, one_line, plain_text
+from loom.tools.function import FunctionTool, ToolError, get_run_context, tool
 
 Query = Annotated[str, Field(description="What to look for, in plain words.", min_length=1)]
 Limit = Annotated[int, Field(description="Results at the most.", ge=1, le=50)]

@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 
-from loom.context.cache.prompt import Prompt
-from loom.context.cache.recorded.request import read_request
 from loom.core.message import (
     DocumentPart,
     ImagePart,
@@ -20,7 +18,9 @@ from loom.core.message import (
     ToolCallPart,
     ToolResultPart,
 )
+from loom.core.request_blocks import RequestBlocks
 from loom.errors import BadRequestFile
+from loom.traces.request import read_request
 
 PIXELS = base64.b64encode(b"\x89PNG" + bytes(6000)).decode()
 CLAUDE = "claude-sonnet-5"
@@ -57,7 +57,7 @@ class Letters:
                 return len(json.dumps(body))
 
 
-def read(body: dict[str, Any], model: str | None = "model-x") -> Prompt:
+def read(body: dict[str, Any], model: str | None = "model-x") -> RequestBlocks:
     return read_request(body, model=model, counter=Letters())
 
 
@@ -69,7 +69,7 @@ def user(content: Any) -> dict[str, Any]:
     return {"role": "user", "content": content}
 
 
-def places(prompt: Prompt) -> list[tuple[str, str, str, str]]:
+def places(prompt: RequestBlocks) -> list[tuple[str, str, str, str]]:
     return [(b.path, b.level, b.role, b.kind) for b in prompt.blocks]
 
 

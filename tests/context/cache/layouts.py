@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from functools import cache
 from itertools import islice, permutations
 
-from loom.catalog.model import CacheRules
-from loom.context.cache.prompt import Block, Level, Prompt
+from loom.catalog import CacheRules
+from loom.core.request_blocks import Block, Level, RequestBlocks
 
 REQUESTS = 120
 USER_EVERY = 12
@@ -43,7 +43,7 @@ UNITS = CacheRules(matching="units", min_prefix=64, read=0.1)
 class Layout:
     """A trace, the rules it meets, and the tokens that the same run shows without any clearing."""
 
-    trace: tuple[Prompt, ...]
+    trace: tuple[RequestBlocks, ...]
     rules: CacheRules
     plain: int
 
@@ -128,14 +128,14 @@ def trace_of(
     marks: Callable[[Sequence[Block]], Iterable[int]] = lambda _: (),
     automatic: str | None = None,
     ttl: str = "5m",
-) -> tuple[Prompt, ...]:
+) -> tuple[RequestBlocks, ...]:
     """120 requests: `compose` gives the blocks of one, `marks` the positions of its markers."""
-    prompts: list[Prompt] = []
+    prompts: list[RequestBlocks] = []
     for s in range(REQUESTS):
         blocks = [placed(b, i) for i, b in enumerate(compose(s))]
         for i in set(marks(blocks)):
             blocks[i] = blocks[i].marked(ttl)
-        prompts.append(Prompt("provider-x", MODEL, tuple(blocks), automatic=automatic))
+        prompts.append(RequestBlocks("provider-x", MODEL, tuple(blocks), automatic=automatic))
     return tuple(prompts)
 
 

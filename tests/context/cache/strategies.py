@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from loom.catalog.model import CacheRules
-from loom.context.cache.prompt import LEVELS, Block, Prompt
+from loom.catalog import CacheRules
+from loom.core.request_blocks import LEVELS, Block, RequestBlocks
 from tests.context.cache.layouts import EXACT, GRID, LOOKBACK, LOOKBACK_NO_RUNS, UNITS
 
 SMALL_RULES = [replace(r, min_prefix=4) for r in (LOOKBACK, LOOKBACK_NO_RUNS, EXACT, replace(GRID, grid=3), UNITS)]
@@ -26,9 +26,9 @@ def blocks_of(draw: st.DrawFn) -> tuple[Block, ...]:
 
 
 @st.composite
-def traces(draw: st.DrawFn, rules: CacheRules) -> list[Prompt]:
+def traces(draw: st.DrawFn, rules: CacheRules) -> list[RequestBlocks]:
     pool = draw(st.lists(blocks_of(), min_size=1, max_size=3))
-    prompts: list[Prompt] = []
+    prompts: list[RequestBlocks] = []
     clock = 0.0
     for _ in range(draw(st.integers(1, 8))):
         base = draw(st.sampled_from(pool))
@@ -40,5 +40,5 @@ def traces(draw: st.DrawFn, rules: CacheRules) -> list[Prompt]:
         choice = draw(st.dictionaries(st.sampled_from(LEVELS), st.sampled_from(["x", "y"]), max_size=1))
         automatic = draw(st.sampled_from([None, rules.default_ttl]))
         model = draw(st.sampled_from(["m", "m", "m", "n"]))
-        prompts.append(Prompt("p", model, tuple(blocks), automatic=automatic, settings=choice, at=clock))
+        prompts.append(RequestBlocks("p", model, tuple(blocks), automatic=automatic, settings=choice, at=clock))
     return prompts

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loom.catalog.model import CacheRules
+from loom.catalog import CacheRules
+from loom.context.cache._matching import marked
 from loom.context.cache.diagnose import FindingCause, diagnose
-from loom.context.cache.matching import marked
-from loom.context.cache.prompt import Block, BlockOrigin, Prompt
 from loom.context.cache.repair import FIXES, Fix, repair
-from loom.context.cache.simulate import simulate
+from loom.context.cache.simulate import replay
+from loom.core.request_blocks import Block, BlockOrigin, RequestBlocks
 from loom.errors import UsageError
 from tests.context.cache import layouts
 from tests.context.cache.layouts import EXACT, GRID, LOOKBACK, UNITS, Layout
@@ -62,7 +62,7 @@ def test_a_bad_layout_is_named_and_repaired(layout: Callable[[], Layout], cause:
     bad = layout()
     findings = diagnose(bad.trace, bad.rules)
     assert (findings[0].cause, findings[0].fix) == (cause, fix)
-    before, after = simulate(bad.trace, bad.rules), simulate(repair(bad.trace, fix, bad.rules), bad.rules)
+    before, after = replay(bad.trace, bad.rules), replay(repair(bad.trace, fix, bad.rules), bad.rules)
     assert after.cost / bad.plain <= 0.12
     assert findings[0].saving == pytest.approx(1 - after.cost / before.cost)
     assert all(f.saving <= findings[0].saving for f in findings)
@@ -111,7 +111,7 @@ def test_faults_that_hide_each_other_are_both_found() -> None:
     for finding in found:
         assert finding.fix is not None
         repaired = repair(repaired, finding.fix, LOOKBACK)
-    assert simulate(repaired, LOOKBACK).relative_cost <= 0.12
+    assert replay(repaired, LOOKBACK).relative_cost <= 0.12
 
 
 def test_clearing_pays_less_to_batch_on_a_grid_than_on_marks() -> None:
@@ -123,7 +123,7 @@ def test_clearing_pays_less_to_batch_on_a_grid_than_on_marks() -> None:
 # Repairs are operations on blocks.
 
 
-def shape(trace: tuple[Prompt, ...]) -> list[list[tuple[bytes, str | None]]]:
+def shape(trace: tuple[RequestBlocks, ...]) -> list[list[tuple[bytes, str | None]]]:
     return [[(b.key, b.marker) for b in p.blocks] for p in trace]
 
 
@@ -167,11 +167,11 @@ def test_a_changed_line_moves_and_the_rest_of_its_block_stays() -> None:
 
 
 def test_a_block_that_is_new_each_time_moves_whole() -> None:
-    def prompt(n: int) -> Prompt:
+    def prompt(n: int) -> RequestBlocks:
         weather = Block("system", "system", "text", f"{n * 7919}" * 50, 1000, path="system.0")
         rules = Block("system", "system", "text", "rules", 5000, path="system.1", marker="5m")
         asked = [Block("messages", "user", "text", f"question {k}", 10) for k in range(n + 1)]
-        return Prompt("p", "m", (weather, rules, *asked))
+        return RequestBlocks("p", "m", (weather, rules, *asked))
 
     trace = tuple(prompt(n) for n in range(6))
     assert diagnose(trace, LOOKBACK)[0].cause == "volatile_in_prefix"
@@ -186,8 +186,8 @@ def test_tools_keep_their_first_order_and_new_ones_come_last() -> None:
     def tool(name: str, text: str = "") -> Block:
         return Block("tools", "system", "tool", f'{{"name": "{name}", "description": "{text}"}}', 600)
 
-    def prompt(*tools: Block) -> Prompt:
-        return Prompt("p", "m", (*tools, Block("system", "system", "text", "rules", 2000, marker="5m")))
+    def prompt(*tools: Block) -> RequestBlocks:
+        return RequestBlocks("p", "m", (*tools, Block("system", "system", "text", "rules", 2000, marker="5m")))
 
     trace = (
         prompt(tool("a"), tool("b")),
@@ -218,10 +218,10 @@ def test_an_unknown_fix_is_refused() -> None:
 # Causes that the table of layouts does not show.
 
 
-def conversation(n: int, *, marker: str | None = "5m", size: int = 3000) -> Prompt:
+def conversation(n: int, *, marker: str | None = "5m", size: int = 3000) -> RequestBlocks:
     asked = [Block("messages", "user", "text", f"turn {k}", 100, path=f"messages.{k}") for k in range(n + 1)]
     asked[-1] = asked[-1].marked(marker)
-    return Prompt("p", "m", (Block("system", "system", "text", "rules", size, path="system.0"), *asked))
+    return RequestBlocks("p", "m", (Block("system", "system", "text", "rules", size, path="system.0"), *asked))
 
 
 def test_a_clean_conversation_of_any_length_is_silent() -> None:
@@ -234,7 +234,7 @@ def test_a_pause_longer_than_the_lifetime_is_found() -> None:
     finding = diagnose(trace, LOOKBACK)[0]
     assert (finding.cause, finding.fix, finding.requests) == ("ttl_expired", "longer_ttl", 9)
     assert "900 seconds" in finding.message
-    assert simulate(repair(trace, "longer_ttl", LOOKBACK), LOOKBACK).read_share > 0.8
+    assert replay(repair(trace, "longer_ttl", LOOKBACK), LOOKBACK).read_share > 0.8
 
 
 def test_a_pause_longer_than_every_lifetime_has_no_fix() -> None:
@@ -258,27 +258,27 @@ def test_a_changing_parameter_is_found() -> None:
 
 
 def test_a_window_that_drops_its_oldest_message_is_found_and_batched() -> None:
-    def prompt(n: int) -> Prompt:
+    def prompt(n: int) -> RequestBlocks:
         turns = [
             Block("messages", "user", "text", f"turn {k} {'x' * 40}", 500, path=f"messages.{k}")
             for k in range(max(0, n - 15), n + 1)
         ]
         turns[-1] = turns[-1].marked("5m")
         rules = Block("system", "system", "text", "rules", 2000, path="system.0", marker="5m")
-        return Prompt("p", "m", (rules, *turns))
+        return RequestBlocks("p", "m", (rules, *turns))
 
     trace = tuple(prompt(n) for n in range(60))
     finding = diagnose(trace, LOOKBACK)[0]
     assert (finding.cause, finding.requests) == ("history_rewritten", 44)
     repaired = repair(trace, "batch_edits", LOOKBACK)
-    assert simulate(repaired, LOOKBACK).cost < simulate(trace, LOOKBACK).cost / 2
+    assert replay(repaired, LOOKBACK).cost < replay(trace, LOOKBACK).cost / 2
     assert all(old.blocks[-1] == new.blocks[-1] for old, new in zip(trace, repaired, strict=True))
 
 
 def test_requests_that_share_only_their_instructions_need_a_mark_there() -> None:
-    def prompt(n: int) -> Prompt:
+    def prompt(n: int) -> RequestBlocks:
         asked = Block("messages", "user", "text", f"customer {n}", 200, path="messages.0")
-        return Prompt(
+        return RequestBlocks(
             "p", "m", (Block("system", "system", "text", "rules", 4000, path="system.0"), asked), automatic="5m"
         )
 
@@ -300,7 +300,7 @@ def test_sections_only_under_exact_matching_is_repaired_with_past_ends() -> None
                   for p in layouts.sections_only().trace)  # fmt: skip
     finding = diagnose(trace, EXACT)[0]
     assert finding.cause == "tail_not_marked"
-    assert simulate(repair(trace, "mark_tail", EXACT), EXACT).relative_cost <= 0.12
+    assert replay(repair(trace, "mark_tail", EXACT), EXACT).relative_cost <= 0.12
 
 
 @pytest.mark.parametrize("rules", [GRID, UNITS], ids=lambda r: r.matching)
@@ -319,12 +319,12 @@ def test_caches_without_markers_are_never_told_to_mark(rules: CacheRules) -> Non
 @given(data=st.data())
 def test_any_trace_can_be_diagnosed_and_repaired(rules: CacheRules, data: st.DataObject) -> None:
     trace = data.draw(traces(rules))
-    cost = simulate(trace, rules).cost
+    cost = replay(trace, rules).cost
     found = diagnose(trace, rules)
     assert all(f.saving >= 0.005 for f in found if f.fix)
     for fix in FIXES:
         repaired = repair(trace, fix, rules)
         assert len(repaired) == len(trace)
-        assert simulate(repaired, rules).cost >= 0
-        alone = 1 - simulate(repaired, rules).cost / cost
+        assert replay(repaired, rules).cost >= 0
+        alone = 1 - replay(repaired, rules).cost / cost
         assert all(f.saving >= alone - 1e-9 for f in found if f.fix == fix)

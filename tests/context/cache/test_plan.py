@@ -9,7 +9,7 @@ from inline_snapshot import snapshot
 
 from loom import Context, ImageEntry, Message, StringEntry, find_model, plan, render, simulate
 from loom.context.cache.repair import repair
-from loom.context.cache.simulate import simulate as replay
+from loom.context.cache.simulate import replay
 from loom.core.message import TextPart, ToolCallPart, ToolResultPart, ToolSpec
 from loom.errors import UsageError
 from tests.context.cache import layouts

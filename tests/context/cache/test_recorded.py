@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from loom.context.cache.recorded.envelope import read_recorded
-from loom.context.cache.recorded.request import read_request
 from loom.protocols.token_counter import TokenCounter
+from loom.traces.request import read_recorded, read_request
 from tests.context.cache.bodies import BODY, CLAUDE, PIXELS, Letters, messages, places, read, refused, user
 
 

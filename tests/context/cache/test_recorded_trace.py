@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 from loom.catalog import find_model
-from loom.context.cache.recorded.trace import read_trace, read_trace_file
-from loom.context.cache.recorded.usage import read_usage
-from loom.context.cache.simulate import simulate
+from loom.context.cache.simulate import replay
 from loom.core.message import Usage
 from loom.errors import BadRequestFile
+from loom.traces.trace import read_trace, read_trace_file, read_usage
 from tests.context.cache.bodies import BODY, CLAUDE, Letters, messages, user
 
 
@@ -53,7 +52,7 @@ def test_a_trace_can_be_simulated() -> None:
     history = [turn(0), turn(0)]
     history[1]["messages"] = [*history[0]["messages"], user("More.")]
     prompts, _ = read_trace(lines(*history), counter=Letters())
-    steps = simulate(prompts, find_model(CLAUDE).cache).steps
+    steps = replay(prompts, find_model(CLAUDE).cache).steps
     assert [s.read for s in steps] == [0, prompts[0].tokens]
     assert steps[1].uncached == 5
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loom.catalog.model import CacheRules
-from loom.context.cache.matching import common_length, message_ends
-from loom.context.cache.prompt import LEVELS, Block, Level, Prompt
-from loom.context.cache.simulate import Simulation, simulate
+from loom.catalog import CacheRules
+from loom.context.cache._matching import common_length, message_ends
+from loom.context.cache.simulate import Simulation, replay
+from loom.core.request_blocks import LEVELS, Block, Level, RequestBlocks
 from loom.errors import UsageError
 from tests.context.cache import layouts
 from tests.context.cache.layouts import EXACT, GRID, LOOKBACK, LOOKBACK_NO_RUNS, UNITS, Layout
@@ -52,7 +52,7 @@ TABLE: list[tuple[str, Callable[[], Layout], float, float | None]] = [
 @pytest.mark.parametrize(("layout", "cost", "read"), [row[1:] for row in TABLE], ids=[row[0] for row in TABLE])
 def test_table_of_layouts(layout: Callable[[], Layout], cost: float, read: float | None) -> None:
     given_layout = layout()
-    done = simulate(given_layout.trace, given_layout.rules)
+    done = replay(given_layout.trace, given_layout.rules)
     # The published figures have three digits; matching all of them is stricter than one part in a hundred.
     assert done.cost / given_layout.plain == pytest.approx(cost, abs=0.0011)
     if read is not None:
@@ -77,8 +77,8 @@ def system(name: str, tokens: int, *, marker: str | None = None) -> Block:
     return Block("system", "system", "text", name, tokens, path="system.0", marker=marker)
 
 
-def prompt(*blocks: Block, automatic: str | None = None, at: float | None = None, model: str = "m") -> Prompt:
-    return Prompt("p", model, blocks, automatic=automatic, at=at)
+def prompt(*blocks: Block, automatic: str | None = None, at: float | None = None, model: str = "m") -> RequestBlocks:
+    return RequestBlocks("p", model, blocks, automatic=automatic, at=at)
 
 
 def reads(done: Simulation) -> list[int]:
@@ -86,7 +86,7 @@ def reads(done: Simulation) -> list[int]:
 
 
 def test_an_empty_trace_costs_nothing() -> None:
-    done = simulate([], LOOKBACK)
+    done = replay([], LOOKBACK)
     assert (done.steps, done.tokens, done.cost, done.read_share, done.relative_cost) == ((), 0, 0, 0.0, 1.0)
 
 
@@ -95,7 +95,7 @@ def test_a_step_names_what_was_read_written_and_left() -> None:
         prompt(system("s", 2000, marker="5m"), text("a", 300)),
         prompt(system("s", 2000, marker="5m"), text("b", 400, marker="5m"), text("c", 10)),
     ]
-    first, second = simulate(trace, LOOKBACK).steps
+    first, second = replay(trace, LOOKBACK).steps
     assert (first.read, first.write, first.uncached, first.at_block) == (0, 2000, 300, 0)
     assert (second.read, second.write, second.uncached, second.at_block) == (2000, 400, 10, 1)
     assert second.cost == pytest.approx(200 + 500 + 10)
@@ -104,27 +104,27 @@ def test_a_step_names_what_was_read_written_and_left() -> None:
 
 def test_each_stretch_is_priced_by_the_lifetime_of_its_marker() -> None:
     blocks = (system("s", 3000, marker="1h"), text("a", 1000, marker="5m"), text("b", 100))
-    done = simulate([prompt(*blocks)], LOOKBACK)
+    done = replay([prompt(*blocks)], LOOKBACK)
     assert done.cost == pytest.approx(3000 * 2.0 + 1000 * 1.25 + 100)
 
 
 def test_an_entry_expires_and_each_read_keeps_it_alive() -> None:
-    def at(seconds: float) -> Prompt:
+    def at(seconds: float) -> RequestBlocks:
         return prompt(system("s", 2000, marker="5m"), at=seconds)
 
-    assert reads(simulate([at(0), at(299), at(598), at(898)], LOOKBACK)) == [0, 2000, 2000, 0]
+    assert reads(replay([at(0), at(299), at(598), at(898)], LOOKBACK)) == [0, 2000, 2000, 0]
 
 
 def test_an_hour_outlives_five_minutes() -> None:
-    def at(seconds: float) -> Prompt:
+    def at(seconds: float) -> RequestBlocks:
         return prompt(system("s", 2000, marker="1h"), text("a", 1000, marker="5m"), at=seconds)
 
-    assert reads(simulate([at(0), at(1000), at(1200)], LOOKBACK)) == [0, 2000, 3000]
+    assert reads(replay([at(0), at(1000), at(1200)], LOOKBACK)) == [0, 2000, 3000]
 
 
 def test_without_times_everything_stays_warm() -> None:
     warm = prompt(system("s", 2000, marker="5m"))
-    assert reads(simulate([warm] * 3, LOOKBACK)) == [0, 2000, 2000]
+    assert reads(replay([warm] * 3, LOOKBACK)) == [0, 2000, 2000]
 
 
 @pytest.mark.parametrize("rules", [LOOKBACK, EXACT])
@@ -132,32 +132,32 @@ def test_below_the_minimum_nothing_is_cached(rules: CacheRules) -> None:
     ttl = rules.default_ttl
     short = prompt(system("s", 1023, marker=ttl))
     enough = prompt(system("s", 1024, marker=ttl))
-    assert [(s.read, s.write) for s in simulate([short, short], rules).steps] == [(0, 0), (0, 0)]
-    assert [(s.read, s.write) for s in simulate([enough, enough], rules).steps] == [(0, 1024), (1024, 0)]
+    assert [(s.read, s.write) for s in replay([short, short], rules).steps] == [(0, 0), (0, 0)]
+    assert [(s.read, s.write) for s in replay([enough, enough], rules).steps] == [(0, 1024), (1024, 0)]
 
 
 def test_a_fifth_marker_is_refused_and_the_request_named() -> None:
     good = prompt(*(text(n, 1000, marker="5m") for n in "abcd"))
     bad = prompt(*(text(n, 1000, marker="5m") for n in "abcde"))
     with pytest.raises(UsageError, match=r"request 1 .* 5 cache markers .* takes 4"):
-        simulate([good, bad], LOOKBACK)
+        replay([good, bad], LOOKBACK)
 
 
 def test_the_automatic_breakpoint_takes_the_place_of_a_marker() -> None:
     four = [text(n, 1000, marker="5m") for n in "abcd"]
-    assert simulate([prompt(*four, automatic="5m")], LOOKBACK).write == 4000
+    assert replay([prompt(*four, automatic="5m")], LOOKBACK).write == 4000
     with pytest.raises(UsageError, match="5 cache markers"):
-        simulate([prompt(*four, text("e", 1000), automatic="5m")], LOOKBACK)
+        replay([prompt(*four, text("e", 1000), automatic="5m")], LOOKBACK)
 
 
 def test_an_unknown_lifetime_is_refused() -> None:
     with pytest.raises(UsageError, match=r"request 0 .* '2h'; use one of 5m, 1h"):
-        simulate([prompt(text("a", 2000, marker="2h"))], LOOKBACK)
+        replay([prompt(text("a", 2000, marker="2h"))], LOOKBACK)
 
 
 def test_thinking_cannot_carry_the_automatic_breakpoint() -> None:
     thought = text("hm", 500, role="assistant", kind="thinking")
-    assert simulate([prompt(text("a", 2000), thought, automatic="5m")], LOOKBACK).write == 2000
+    assert replay([prompt(text("a", 2000), thought, automatic="5m")], LOOKBACK).write == 2000
 
 
 @pytest.mark.parametrize(("added", "found"), [(19, 2000), (20, 0)])
@@ -165,7 +165,7 @@ def test_the_lookback_counts_the_marker_itself(added: int, found: int) -> None:
     more = [text(str(n), 10, role="assistant") for n in range(added)]
     more[-1] = more[-1].marked("5m")
     trace = [prompt(system("s", 2000, marker="5m")), prompt(system("s", 2000), *more)]
-    assert reads(simulate(trace, LOOKBACK)) == [0, found]
+    assert reads(replay(trace, LOOKBACK)) == [0, found]
 
 
 @pytest.mark.parametrize(("rules", "found"), [(LOOKBACK, 2000), (LOOKBACK_NO_RUNS, 0)])
@@ -176,12 +176,12 @@ def test_a_run_of_results_is_one_position_where_runs_collapse(rules: CacheRules,
         prompt(system("s", 2000, marker="5m")),
         prompt(system("s", 2000), *calls, *results[:-1], results[-1].marked("5m")),
     ]
-    assert reads(simulate(trace, rules)) == [0, found]
+    assert reads(replay(trace, rules)) == [0, found]
 
 
 def test_another_model_finds_nothing() -> None:
     here = prompt(system("s", 2000, marker="5m"))
-    assert reads(simulate([here, replace(here, model="n"), here], LOOKBACK)) == [0, 0, 2000]
+    assert reads(replay([here, replace(here, model="n"), here], LOOKBACK)) == [0, 0, 2000]
 
 
 @pytest.mark.parametrize(("level", "found"), [("tools", 0), ("system", 1500), ("messages", 3500)])
@@ -189,7 +189,7 @@ def test_a_setting_salts_its_level_and_what_follows(level: Level, found: int) ->
     tool = Block("tools", "system", "tool", "t", 1500, marker="5m")
     base = prompt(tool, system("s", 2000, marker="5m"), text("a", 1000, marker="5m"))
     changed = replace(base, settings={level: "effort=high"})
-    assert reads(simulate([base, changed], LOOKBACK)) == [0, found]
+    assert reads(replay([base, changed], LOOKBACK)) == [0, found]
 
 
 def test_exact_matching_does_not_look_back() -> None:
@@ -198,14 +198,14 @@ def test_exact_matching_does_not_look_back() -> None:
         prompt(text("a", 2000), text("b", 100, marker="30m")),
         prompt(text("a", 2000, marker="30m"), text("b", 100), text("c", 100)),
     ]
-    assert reads(simulate(trace, EXACT)) == [0, 0, 2000]
+    assert reads(replay(trace, EXACT)) == [0, 0, 2000]
 
 
 def test_exact_matching_writes_only_the_latest_marks() -> None:
     many = prompt(*(text(n, 2000, marker="30m") for n in "abcdef"))
     early = prompt(text("a", 2000), text("b", 2000, marker="30m"), text("x", 2000))
     late = prompt(*(text(n, 2000) for n in "ab"), text("c", 2000, marker="30m"), text("x", 2000))
-    assert reads(simulate([many, early, late], EXACT)) == [0, 0, 6000]
+    assert reads(replay([many, early, late], EXACT)) == [0, 0, 6000]
 
 
 def test_implicit_mode_leaves_three_writes_for_marks() -> None:
@@ -213,7 +213,7 @@ def test_implicit_mode_leaves_three_writes_for_marks() -> None:
     first = prompt(*marks, text("e", 2000), automatic="30m")
     second = prompt(text("a", 2000, marker="30m"), text("x", 2000))
     third = prompt(text("a", 2000), text("b", 2000, marker="30m"), text("x", 2000))
-    assert reads(simulate([first, second, third], EXACT)) == [0, 0, 4000]
+    assert reads(replay([first, second, third], EXACT)) == [0, 0, 4000]
 
 
 def test_message_ends_are_user_messages_result_runs_and_the_opening() -> None:
@@ -235,32 +235,32 @@ def test_message_ends_are_user_messages_result_runs_and_the_opening() -> None:
 def test_a_grid_reads_whole_cells_and_part_of_a_changed_block() -> None:
     one = prompt(system("s" * 400, 100), text("hello world", 11))
     two = prompt(system("s" * 400, 100), text("hello there", 11))
-    assert reads(simulate([one, two], replace(GRID, grid=1))) == [0, 106]
-    assert reads(simulate([one, two], replace(GRID, grid=16))) == [0, 96]
-    assert reads(simulate([one, two], replace(GRID, min_prefix=1024))) == [0, 0]
+    assert reads(replay([one, two], replace(GRID, grid=1))) == [0, 106]
+    assert reads(replay([one, two], replace(GRID, grid=16))) == [0, 96]
+    assert reads(replay([one, two], replace(GRID, min_prefix=1024))) == [0, 0]
 
 
 def test_a_grid_forgets_after_its_lifetime() -> None:
     rules = replace(GRID, ttls={"10m": 600}, default_ttl="10m")
 
-    def at(seconds: float, name: str) -> Prompt:
+    def at(seconds: float, name: str) -> RequestBlocks:
         return prompt(system(f"{name} and the same long text", 160), at=seconds)
 
     trace = [at(0, "aaaaaaaa"), at(100, "b"), at(650, "aaaaaaaa"), at(1250, "aaaaaaaa")]
-    assert reads(simulate(trace, rules)) == [0, 0, 0, 0]
-    assert reads(simulate([replace(p, at=None) for p in trace], rules)) == [0, 0, 160, 160]
+    assert reads(replay(trace, rules)) == [0, 0, 0, 0]
+    assert reads(replay([replace(p, at=None) for p in trace], rules)) == [0, 0, 160, 160]
 
 
 def test_a_shared_prefix_becomes_a_unit_after_the_second_request() -> None:
     shared = system("A", 1000)
     trace = [prompt(shared, text(name, 100)) for name in ("B", "C", "D")]
-    assert reads(simulate(trace, UNITS)) == [0, 0, 1000]
+    assert reads(replay(trace, UNITS)) == [0, 0, 1000]
 
 
 def test_a_unit_is_read_whole_or_not_at_all() -> None:
     long, short = prompt(system("A", 1000), text("B", 100)), prompt(system("A", 1000))
-    assert reads(simulate([long, short], UNITS)) == [0, 0]
-    assert reads(simulate([short, long], UNITS)) == [0, 1000]
+    assert reads(replay([long, short], UNITS)) == [0, 0]
+    assert reads(replay([short, long], UNITS)) == [0, 1000]
 
 
 def test_the_end_of_an_answer_is_a_unit() -> None:
@@ -270,13 +270,13 @@ def test_the_end_of_an_answer_is_a_unit() -> None:
         text("c", 20, role="assistant", kind="tool_use"),
     )
     trace = [prompt(ask), prompt(ask, answer, call, text("r", 300, kind="tool_result"))]
-    assert reads(simulate(trace, UNITS)) == [0, 600]
+    assert reads(replay(trace, UNITS)) == [0, 600]
 
 
 # What holds for any trace.
 
 
-def shared_tokens(old: Prompt, new: Prompt, rules: CacheRules) -> float:
+def shared_tokens(old: RequestBlocks, new: RequestBlocks, rules: CacheRules) -> float:
     """Tokens of `new` that a cache could know from `old`, written down without any hashing."""
     if old.model != new.model:
         return 0
@@ -304,7 +304,7 @@ def shared_tokens(old: Prompt, new: Prompt, rules: CacheRules) -> float:
 @given(data=st.data())
 def test_tokens_are_partitioned_and_reads_were_really_sent_before(rules: CacheRules, data: st.DataObject) -> None:
     trace = data.draw(traces(rules))
-    done = simulate(trace, rules)
+    done = replay(trace, rules)
     for number, (step, sent) in enumerate(zip(done.steps, trace, strict=True)):
         assert step.read + step.write + step.uncached == sent.tokens
         assert min(step.read, step.write, step.uncached) >= 0
@@ -320,7 +320,7 @@ def test_tokens_are_partitioned_and_reads_were_really_sent_before(rules: CacheRu
 @given(data=st.data())
 def test_time_only_ever_loses_reads(rules: CacheRules, data: st.DataObject) -> None:
     rules = replace(rules, min_prefix=4, ttls=rules.ttls or {"5m": 300}, default_ttl=rules.default_ttl or "5m")
-    trace: Sequence[Prompt] = data.draw(traces(rules))
-    timed = simulate(trace, rules)
-    warm = simulate([replace(p, at=None) for p in trace], rules)
+    trace: Sequence[RequestBlocks] = data.draw(traces(rules))
+    timed = replay(trace, rules)
+    warm = replay([replace(p, at=None) for p in trace], rules)
     assert all(t.read <= w.read for t, w in zip(timed.steps, warm.steps, strict=True))

@@ -25,8 +25,7 @@ from loom.core.message import (
     ToolResultPart,
     ToolSpec,
 )
-from loom.core.section import STATIC
-from loom.core.window import Window
+from loom.core.window import STATIC, Window
 
 GOLDENS = Path(__file__).parent / "goldens"
 REWRITE = "LOOM_REWRITE_GOLDENS"

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from loom.context.render import anthropic, gemini, openai_chat, openai_responses
+from loom.context.render import anthropic, gemini
+from loom.context.render import openai as openai_chat
+from loom.context.render import openai as openai_responses
 from loom.context.render.layout import lay_out
 from loom.core.window import Window
 from tests.context.render import sdk

@@ -2,4 +2,4 @@
 
 from importlib import import_module
 
-import_module("loom.engine.models")
+import_module("loom.engine.open")

@@ -7,9 +7,7 @@ import pytest
 
 from loom.core.message import Part, ThinkingPart
 from loom.providers.models import AnthropicModel, CompatibleModel, OpenAIChatModel, OpenAIModel
-from loom.testing.wire import Wire, serve
-from loom.testing.wire.anthropic import AnthropicWire
-from loom.testing.wire.openai import ChatWire, ResponsesWire
+from loom.testing.wire import AnthropicWire, ChatWire, ResponsesWire, Wire, serve
 
 
 class Kind(NamedTuple):

@@ -6,9 +6,7 @@ from loom.core.message import ImagePart, Message, NativePart, TextPart, ToolCall
 from loom.errors import BadResponse
 from loom.protocols.model import ModelRequest, ModelSettings, Rendered
 from loom.providers.models import AnthropicModel
-from loom.testing.wire import Refused, Said, serve
-from loom.testing.wire.anthropic import AnthropicWire
-from loom.testing.wire.script import event
+from loom.testing.wire import AnthropicWire, Refused, Said, event, serve
 
 pytestmark = pytest.mark.anyio
 

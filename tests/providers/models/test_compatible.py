@@ -8,9 +8,7 @@ from loom.protocols.model import ModelRequest, ModelSettings, ThinkingChunk
 from loom.providers.models import CompatibleModel
 from loom.session.session import Session
 from loom.testing.conformance.model import drained
-from loom.testing.wire import Said, serve
-from loom.testing.wire.openai import ChatWire
-from loom.testing.wire.script import event
+from loom.testing.wire import ChatWire, Said, event, serve
 
 pytestmark = pytest.mark.anyio
 

@@ -3,7 +3,7 @@
 import pytest
 
 from loom.errors import ContextOverflow, ProviderError, ProviderUnavailable, RateLimited
-from loom.providers.models.failures import Failure, as_error
+from loom.providers._failures import Failure, as_error
 
 OVERFLOWS = [
     (400, {"error": {"type": "invalid_request_error", "message": "prompt is too long: 208310 tokens > 200000 maximum"}}, 200000, 208310),

@@ -31,8 +31,7 @@ from loom.protocols.model import (
 )
 from loom.providers.models.gemini import GeminiModel
 from loom.testing.conformance import WireModelSuite
-from loom.testing.wire import Refused, Said, serve
-from loom.testing.wire.gemini import GeminiWire
+from loom.testing.wire import GeminiWire, Refused, Said, serve
 
 pytestmark = pytest.mark.anyio
 

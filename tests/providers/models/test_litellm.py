@@ -5,12 +5,11 @@ from typing import get_args
 
 import pytest
 
-from loom.engine.models import open_model
+from loom.engine.open import open_model
 from loom.errors import MissingExtra
 from loom.providers.models.litellm import LiteLLMModel
 from loom.testing.conformance import WireModelSuite
-from loom.testing.wire import Fault, Said, serve
-from loom.testing.wire.openai import ChatWire
+from loom.testing.wire import ChatWire, Fault, Said, serve
 
 pytestmark = pytest.mark.anyio
 installed = importlib.util.find_spec("litellm") is not None

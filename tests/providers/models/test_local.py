@@ -12,7 +12,7 @@ from loom.context.context import Context
 from loom.context.entry import MessageEntry
 from loom.core.message import ImagePart, Message, TextPart, ToolCallPart, ToolResultPart, ToolSpec
 from loom.engine import open_memory
-from loom.engine.models import open_model
+from loom.engine.open import open_model
 from loom.errors import BadResponse, ContextOverflow, NotFound, ProviderError, UsageError
 from loom.protocols.model import (
     KnowsWindow,
@@ -23,11 +23,10 @@ from loom.protocols.model import (
     TextChunk,
     ToolCallChunk,
 )
-from loom.providers.models import local_tools
+from loom.providers.models import local as local_tools
 from loom.providers.models.anthropic import AnthropicModel
-from loom.providers.models.compatible import CompatibleModel
-from loom.providers.models.local import LocalModel
-from loom.providers.models.local_runtime import Runtime
+from loom.providers.models.local import LocalModel, Runtime
+from loom.providers.models.openai import CompatibleModel
 from loom.session.config import SessionConfig
 from loom.session.session import Session
 from loom.testing.conformance import ModelSuite
@@ -258,9 +257,9 @@ def test_which_tools_a_choice_leaves():
 
 
 def test_an_answer_beside_the_calls_keeps_its_own_schema():
-    schema = local_tools.schema((WEATHER,), must_call=False, output={"type": "integer"})
+    schema = local_tools.answer_schema((WEATHER,), must_call=False, output={"type": "integer"})
     assert schema["anyOf"][0]["properties"]["say"] == {"type": "integer"}
-    assert "anyOf" not in local_tools.schema((WEATHER,), must_call=True)
+    assert "anyOf" not in local_tools.answer_schema((WEATHER,), must_call=True)
 
 
 def test_reading_what_the_schema_allowed():

@@ -9,8 +9,7 @@ from loom.core.message import Message, TextPart, ThinkingPart, ToolCallPart
 from loom.protocols.model import ModelRequest, TextChunk, ThinkingChunk
 from loom.providers.models import GeminiModel
 from loom.testing.conformance.model import drained
-from loom.testing.wire import Said, serve
-from loom.testing.wire.gemini import GeminiWire
+from loom.testing.wire import GeminiWire, Said, serve
 from tests.providers.models.served import KINDS, Kind
 
 pytestmark = pytest.mark.anyio

@@ -11,8 +11,7 @@ from loom.protocols.model import ModelResponse, TextChunk
 from loom.providers.models import AnthropicModel
 from loom.testing.conformance import WireModelSuite
 from loom.testing.conformance import model as laws
-from loom.testing.wire import Said, serve
-from loom.testing.wire.anthropic import AnthropicWire
+from loom.testing.wire import AnthropicWire, Said, serve
 
 pytestmark = pytest.mark.anyio
 

@@ -6,13 +6,12 @@ import sys
 import pytest
 
 from loom.core.message import Message
-from loom.engine.models import open_model
+from loom.engine.open import open_model
 from loom.errors import UsageError
 from loom.protocols.model import ModelRequest
 from loom.providers.models import AnthropicModel, CompatibleModel, OfflineModel, OpenAIChatModel, OpenAIModel
 from loom.testing import ScriptedModel
-from loom.testing.wire import Said, serve
-from loom.testing.wire.openai import ChatWire
+from loom.testing.wire import ChatWire, Said, serve
 
 
 @pytest.mark.parametrize(
@@ -69,7 +68,7 @@ async def test_options_are_passed_on():
 
 def test_opening_loads_no_sdk():
     script = (
-        "import sys; from loom.engine.models import open_model; open_model('anthropic:m'); open_model('openai:m');"
+        "import sys; from loom.engine.open import open_model; open_model('anthropic:m'); open_model('openai:m');"
         "assert not {'anthropic', 'openai', 'google', 'httpx2', 'pydantic'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", script], check=True)

@@ -17,9 +17,7 @@ from loom.core.message import (
 from loom.errors import ContextOverflow, ProviderError, ProviderUnavailable, RateLimited, UsageError
 from loom.protocols.model import ModelRequest, ModelSettings
 from loom.providers.models import OpenAIChatModel, OpenAIModel
-from loom.testing.wire import Said, serve
-from loom.testing.wire.openai import ChatWire, ResponsesWire
-from loom.testing.wire.script import event
+from loom.testing.wire import ChatWire, ResponsesWire, Said, event, serve
 
 pytestmark = pytest.mark.anyio
 

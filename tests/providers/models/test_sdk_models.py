@@ -13,9 +13,7 @@ from loom.errors import MissingExtra, ProviderError, ProviderUnavailable, RateLi
 from loom.protocols.model import Model, ModelRequest, ModelSettings
 from loom.providers.models import AnthropicModel, OpenAIChatModel, OpenAIModel
 from loom.testing import FakeClock
-from loom.testing.wire import Refused, Said, serve
-from loom.testing.wire.anthropic import AnthropicWire
-from loom.testing.wire.openai import ChatWire, ResponsesWire
+from loom.testing.wire import AnthropicWire, ChatWire, Refused, ResponsesWire, Said, serve
 from tests.providers.models.served import each_kind, served
 
 pytestmark = pytest.mark.anyio

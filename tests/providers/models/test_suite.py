@@ -5,9 +5,7 @@ import pytest
 from loom.core.message import ThinkingPart
 from loom.providers.models import AnthropicModel, CompatibleModel, OpenAIChatModel, OpenAIModel
 from loom.testing.conformance import WireModelSuite
-from loom.testing.wire import Said, serve
-from loom.testing.wire.anthropic import AnthropicWire
-from loom.testing.wire.openai import ChatWire, ResponsesWire
+from loom.testing.wire import AnthropicWire, ChatWire, ResponsesWire, Said, serve
 
 HELLO = Said.text("Hello there.")
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from loom.testing.servers.chroma import chroma
+from loom.testing.servers import chroma
 
 
 @pytest.fixture(scope="module")

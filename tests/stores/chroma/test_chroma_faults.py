@@ -1,4 +1,4 @@
-"""A Chroma server that dies, falls silent and comes back, under load: the truth goes on, and the index catches up."""
+"""A Chroma server that dies, falls silent and comes back, under load: the primary store goes on, and the index catches up."""
 
 import random
 from contextlib import aclosing, suppress
@@ -10,12 +10,11 @@ from anyio import to_thread
 from loom.errors import StoreUnavailable
 from loom.protocols.memory_store import Query
 from loom.stores.chroma import ChromaVectorStore
-from loom.stores.indexed import IndexedStore
 from loom.stores.sqlite import SqliteStore
-from loom.testing.clock import FakeClock
-from loom.testing.conformance.samples import ALICE, DAY, an_episode, listed
-from loom.testing.servers.chroma import chroma
-from loom.testing.servers.proxy import proxy
+from loom.testing.conformance.suite import ALICE, DAY, an_episode, listed
+from loom.testing.fakes import FakeClock
+from loom.testing.servers import chroma, proxy
+from loom.wrappers.indexed import IndexedStore
 from tests.stores.engines import needs_package
 
 pytestmark = [pytest.mark.anyio, needs_package("chromadb")]
@@ -36,8 +35,8 @@ class Load:
 
     def __init__(self, url, folder, trouble):
         self.clock = FakeClock()
-        truth = SqliteStore(folder / "memory.db", clock=self.clock, durability="fast")
-        self.store = IndexedStore(truth, ChromaVectorStore(url, timeout=0.5), clock=self.clock)
+        primary = SqliteStore(folder / "memory.db", clock=self.clock, durability="fast")
+        self.store = IndexedStore(primary, ChromaVectorStore(url, timeout=0.5), clock=self.clock)
         self.trouble = trouble
         self.written, self.deleted, self.failures = set(), set(), set()
         self.acknowledged = self.troubles = 0
@@ -69,7 +68,7 @@ class Load:
                     await self.trouble()
 
     async def check(self):
-        """Everything is there once, in the truth and, when it is back, in the index."""
+        """Everything is there once, in the primary store and, when it is back, in the index."""
         due = sorted(self.written - self.deleted)
         assert await listed(self.store, ALICE) == due
         self.failures.clear()

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import settings
 
 from loom.stores.chroma import ChromaVectorStore
-from loom.stores.indexed import IndexedStore
 from loom.stores.sqlite import SqliteStore
 from loom.testing.conformance import MemoryStoreMachine, MemoryStoreSuite
+from loom.wrappers.indexed import IndexedStore
 from tests.stores.engines import needs_package
 from tests.stores.index_laws import IndexLaws
 
@@ -18,20 +18,20 @@ pytestmark = [pytest.mark.anyio, needs_package("chromadb")]
 class TestLaws(MemoryStoreSuite):
     @pytest.fixture
     async def store(self, clock, tmp_path):
-        truth = SqliteStore(tmp_path / "memory.db", clock=clock, durability="fast")
-        async with IndexedStore(truth, ChromaVectorStore(tmp_path / "chroma"), clock=clock) as store:
+        primary = SqliteStore(tmp_path / "memory.db", clock=clock, durability="fast")
+        async with IndexedStore(primary, ChromaVectorStore(tmp_path / "chroma"), clock=clock) as store:
             yield store
 
 
 class TestServerLaws(MemoryStoreSuite):
     @pytest.fixture
     async def store(self, clock, tmp_path, chroma_url):
-        truth, index = (
+        primary, index = (
             SqliteStore(tmp_path / "memory.db", clock=clock, durability="fast"),
             ChromaVectorStore(chroma_url),
         )
         await index.clear()
-        async with IndexedStore(truth, index, clock=clock) as store:
+        async with IndexedStore(primary, index, clock=clock) as store:
             yield store
 
 

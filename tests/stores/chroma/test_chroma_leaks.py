@@ -5,8 +5,8 @@ from itertools import chain
 import pytest
 
 from loom.protocols.vector_store import VectorItem
-from loom.stores.chroma import vectors
-from loom.testing.conformance.samples import ALICE
+from loom.stores.chroma import store as vectors
+from loom.testing.conformance.suite import ALICE
 from tests.stores.engines import needs_package
 from tests.stores.vector_leaks import NAMES, LeakLaws
 

@@ -10,7 +10,7 @@ from loom.errors import StoreUnavailable, UsageError
 from loom.memory.chroma import ChromaMemory
 from loom.memory.embedder import HashEmbedder
 from loom.stores.chroma import ChromaVectorStore
-from loom.stores.chroma.folder import hold, release
+from loom.stores.chroma.store import hold, release
 from loom.testing import ScriptedModel
 from tests.stores.engines import needs_package
 
@@ -44,7 +44,7 @@ async def test_two_ephemeral_memories_never_meet():
 
 
 async def test_beside_a_server(chroma_url, tmp_path):
-    async with ChromaMemory.server(chroma_url, truth=tmp_path / "memory.db", embedder=HashEmbedder()) as memory:
+    async with ChromaMemory.server(chroma_url, primary=tmp_path / "memory.db", embedder=HashEmbedder()) as memory:
         await memory.remember("green tea", user_id="alice")
         assert (await memory.store.verify()).vectors == 1
         assert (await memory.store.verify()).is_equal
@@ -65,7 +65,7 @@ async def test_an_agent_remembers_with_it(tmp_path):
 async def test_a_folder_belongs_to_one_process_at_a_time(tmp_path):
     source = f"""
 import sys
-from loom.stores.chroma.folder import hold
+from loom.stores.chroma.store import hold
 hold({str(tmp_path)!r})
 sys.stdout.write("held")
 sys.stdout.flush()

@@ -9,7 +9,7 @@ from loom.protocols.vector_store import VectorItem
 from loom.stores.chroma import ChromaVectorStore
 from loom.stores.inmemory.vectors import InMemoryVectorStore
 from loom.testing.conformance import VectorStoreSuite
-from loom.testing.conformance.samples import ALICE
+from loom.testing.conformance.suite import ALICE
 from tests.stores.engine_laws import EngineLaws
 from tests.stores.engines import needs_package
 

@@ -10,16 +10,8 @@ from loom.errors import FormatTooNew, StoreConflict
 from loom.protocols.checkpoint_store import CheckpointStore, Forks, PrunesCheckpoints
 from loom.stores.postgres import PostgresCheckpointStore, PostgresStore
 from loom.testing.conformance import CheckpointStoreMachine, CheckpointStoreSuite
-from loom.testing.conformance.checkpoint_samples import (
-    ALICE,
-    CHAT,
-    a_checkpoint,
-    a_message,
-    save,
-    save_turns,
-    texts_of,
-)
-from loom.testing.conformance.samples import an_episode
+from loom.testing.conformance.checkpoint_store import CHAT, a_checkpoint, a_message, save, save_turns, texts_of
+from loom.testing.conformance.suite import ALICE, an_episode
 from tests.stores.postgres.conftest import started
 from tests.stores.session_ids import check_session_ids
 

@@ -12,9 +12,9 @@ from loom.core.scope import Scope
 from loom.errors import StoreUnavailable
 from loom.protocols.memory_store import Query
 from loom.stores.postgres import PostgresStore
-from loom.testing.clock import START
-from loom.testing.conformance.samples import ALICE, HOUR, a_job, an_episode, listed
-from loom.testing.servers.proxy import proxy
+from loom.testing.conformance.suite import ALICE, HOUR, a_job, an_episode, listed
+from loom.testing.fakes import START
+from loom.testing.servers import proxy
 from tests.stores.postgres.conftest import new_server, waits_for_a_lock
 from tests.timing import LONG, pass_time, time_flies, until
 

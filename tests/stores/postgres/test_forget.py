@@ -6,11 +6,11 @@ import psycopg
 import pytest
 
 from loom.core.scope import Scope
+from loom.stores._user_records import unit_vector
 from loom.stores.postgres import PostgresCheckpointStore, PostgresStore, sweep_schema
-from loom.stores.user_records import unit_vector
-from loom.testing.conformance.checkpoint_samples import save
-from loom.testing.conformance.samples import BOB
-from loom.testing.conformance.samples import an_episode as a_record
+from loom.testing.conformance.checkpoint_store import save
+from loom.testing.conformance.suite import BOB
+from loom.testing.conformance.suite import an_episode as a_record
 from tests.stores.postgres.conftest import new_server
 from tests.stores.test_sqlite_crash import NUMBERS, USER, WORDS, traces, write_canaries
 
@@ -80,7 +80,7 @@ async def test_half_a_sweep_is_found_out(own, left_out, monkeypatch):
 
     await remember(own.url("loom_app"))
     await forget(own.url("loom_app"))
-    monkeypatch.setattr(f"loom.stores.postgres.sweep.{left_out}", nothing)
+    monkeypatch.setattr(f"loom.stores.postgres.store.{left_out}", nothing)
     await sweep_schema(own.url())
     assert found_in(own.folder) != []
     monkeypatch.undo()

@@ -7,12 +7,13 @@ import pytest
 
 from loom.core.scope import Scope
 from loom.errors import StoreError
-from loom.stores.postgres import PostgresStore, connection, init_schema, owners
-from loom.stores.postgres.owners import owner_of
+from loom.stores.postgres import PostgresStore, connection, init_schema
+from loom.stores.postgres import connection as owners
+from loom.stores.postgres.connection import owner_of
 from loom.stores.postgres.schema import TABLES
-from loom.testing.clock import FakeClock
 from loom.testing.conformance import MemoryStoreSuite, check_non_interference
-from loom.testing.conformance.samples import ALICE, BOB, a_block, a_fact, a_job, an_episode, ids_of, listed
+from loom.testing.conformance.suite import ALICE, BOB, a_block, a_fact, a_job, an_episode, ids_of, listed
+from loom.testing.fakes import FakeClock
 from tests.testing.laws import broken_laws
 
 psycopg = pytest.importorskip("psycopg")  # without it CI fails in the other files of this folder

@@ -8,13 +8,12 @@ import pytest
 
 from loom.core.filter import Eq
 from loom.protocols.memory_store import Query
-from loom.stores.postgres import PostgresStore, init_schema, near
-from loom.stores.postgres.near import index_large_users, index_name
-from loom.stores.postgres.owners import owner_of
+from loom.stores.postgres import PostgresStore, init_schema
+from loom.stores.postgres import search as near
+from loom.stores.postgres.connection import owner_of
 from loom.stores.postgres.schema import SCHEMA, as_owner
-from loom.stores.postgres.search import Known, look
-from loom.stores.postgres.vectors import packed
-from loom.testing.conformance.samples import ALICE, BOB, an_episode
+from loom.stores.postgres.search import Known, index_large_users, index_name, look, packed
+from loom.testing.conformance.suite import ALICE, BOB, an_episode
 
 pytestmark = pytest.mark.anyio
 
@@ -94,7 +93,7 @@ async def test_the_planner_takes_the_index(store, server):
         assert Known(*known) == (LARGE, 16, True)
         await db.execute("SET LOCAL enable_seqscan TO off")  # a table this small is read in no time
         await db.execute("SET LOCAL enable_sort TO off")
-        sql, values = near.nearest(owner_of(ALICE), packed(np.ones(16)), 10, 16)
+        sql, values = near.nearest_by_index(owner_of(ALICE), packed(np.ones(16)), 10, 16)
         plan = await (await db.execute(f"EXPLAIN {sql}".encode(), values)).fetchall()
         assert any(index_name(owner_of(ALICE)) in line for (line,) in plan)
     for scope, limit in ((BOB, 10), (ALICE, 501), (ALICE, None)):

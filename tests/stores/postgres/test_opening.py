@@ -7,10 +7,10 @@ import pytest
 
 from loom.errors import FormatTooNew, MissingExtra, StoreError, StoreUnavailable, UsageError
 from loom.stores.postgres import PostgresStore, init_schema, schema
-from loom.stores.postgres.vector_type import SLOWER
-from loom.testing.conformance.samples import ALICE, an_episode
-from loom.testing.servers import ServerFailed, postgres
-from loom.testing.servers.process import free_port
+from loom.stores.postgres.search import SLOWER
+from loom.testing import servers as postgres
+from loom.testing.conformance.suite import ALICE, an_episode
+from loom.testing.servers import ServerFailed, free_port
 from tests.stores.postgres.conftest import started
 
 pytestmark = pytest.mark.anyio
@@ -92,7 +92,7 @@ async def test_an_extension_that_was_dropped_is_named(server):
 
 async def test_a_server_without_pgvector_is_taken_and_said_to_be_slower(server, monkeypatch):
     server.execute("CREATE DATABASE plain")
-    monkeypatch.setattr("loom.stores.postgres.vector_type._AVAILABLE", "SELECT 1 WHERE false")
+    monkeypatch.setattr("loom.stores.postgres.search._AVAILABLE", "SELECT 1 WHERE false")
     try:
         assert await init_schema(server.server.url(database="plain")) == (False, (SLOWER,))
         async with PostgresStore(server.server.url("loom_app", database="plain")) as store:

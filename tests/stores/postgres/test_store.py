@@ -11,9 +11,9 @@ from hypothesis import given, settings
 
 from loom.core.filter import Eq, In
 from loom.errors import StoreUnavailable, UsageError
-from loom.protocols.jobs import KeepsJobs
 from loom.protocols.memory_store import (
-    HandsOver,
+    ExportsKeys,
+    KeepsJobs,
     KeepsKeys,
     KeepsVectors,
     MemoryStore,
@@ -22,15 +22,15 @@ from loom.protocols.memory_store import (
     Reembeds,
     Touches,
 )
-from loom.stores import postings
+from loom.stores import _search as postings
 from loom.stores.inmemory import InMemoryStore
 from loom.stores.postgres import PostgresStore, search
 from loom.stores.postgres.connection import one
-from loom.testing.clock import START, FakeClock
 from loom.testing.conformance import MemoryStoreMachine, MemoryStoreSuite
-from loom.testing.conformance.machine import FILTERS, RECORDS
-from loom.testing.conformance.samples import ALICE, BOB, DAY, HOUR, a_block, a_job, an_episode, ids_of, listed
-from loom.testing.conformance.traces import observe, random_trace
+from loom.testing.conformance.isolation import observe, random_trace
+from loom.testing.conformance.machines import FILTERS, RECORDS
+from loom.testing.conformance.suite import ALICE, BOB, DAY, HOUR, a_block, a_job, an_episode, ids_of, listed
+from loom.testing.fakes import START, FakeClock
 from tests.stores.postgres.conftest import started, waits_for_a_lock
 from tests.timing import LONG, pass_time, time_flies
 
@@ -43,7 +43,7 @@ as_touching: Touches = PostgresStore("postgresql:")
 as_vectors: KeepsVectors = PostgresStore("postgresql:")
 as_reembedding: Reembeds = PostgresStore("postgresql:")
 as_keys: KeepsKeys = PostgresStore("postgresql:")
-as_handing_over: HandsOver = PostgresStore("postgresql:")
+as_handing_over: ExportsKeys = PostgresStore("postgresql:")
 as_jobs: KeepsJobs = PostgresStore("postgresql:")
 
 
@@ -228,7 +228,7 @@ async def test_a_search_sees_one_state_whatever_is_written_meanwhile(change, ser
         await store.bind("test:3", 3)
         await store.put(ALICE, an_episode("e1", "green tea"))
         await store.put_vectors(ALICE, {"e1": [1.0, 0.0, 0.0]})
-        (hit,) = await store.search_apart(ALICE, Query(text="tea", vector=[1.0, 0.0, 0.0]), near=5)
+        (hit,) = await store.search_hybrid(ALICE, Query(text="tea", vector=[1.0, 0.0, 0.0]), near=5)
         assert (hit.item.text, set(hit.why)) == ("green tea", {"bm25", "dense"})
         assert not changes
 

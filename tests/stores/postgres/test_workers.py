@@ -10,8 +10,8 @@ import pytest
 
 from loom.errors import StoreConflict
 from loom.stores.postgres import PostgresStore
-from loom.testing.clock import START
-from loom.testing.conformance.samples import ALICE, HOUR, a_job, listed
+from loom.testing.conformance.suite import ALICE, HOUR, a_job, listed
+from loom.testing.fakes import START
 from tests.stores.postgres.worker_child import effect_of
 from tests.timing import LONG
 

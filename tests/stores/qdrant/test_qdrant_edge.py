@@ -9,12 +9,12 @@ from hypothesis import settings
 from loom.core.filter import Eq
 from loom.errors import MissingExtra, StoreError, StoreUnavailable, UsageError
 from loom.protocols.vector_store import VectorItem
-from loom.stores.indexed import IndexedStore
 from loom.stores.qdrant import QdrantVectorStore
 from loom.stores.sqlite import SqliteStore
-from loom.testing.clock import START
 from loom.testing.conformance import MemoryStoreMachine, MemoryStoreSuite, VectorStoreSuite
-from loom.testing.conformance.samples import ALICE
+from loom.testing.conformance.suite import ALICE
+from loom.testing.fakes import START
+from loom.wrappers.indexed import IndexedStore
 from tests.stores.engine_laws import EngineLaws
 from tests.stores.engines import needs_package
 from tests.stores.index_laws import IndexLaws
@@ -45,8 +45,8 @@ class TestFolder(EngineLaws, VectorStoreSuite):
 class TestLaws(MemoryStoreSuite):
     @pytest.fixture
     async def store(self, clock, tmp_path, edge):
-        truth = SqliteStore(tmp_path / "memory.db", clock=clock, durability="fast")
-        async with IndexedStore(truth, edge(), clock=clock) as store:
+        primary = SqliteStore(tmp_path / "memory.db", clock=clock, durability="fast")
+        async with IndexedStore(primary, edge(), clock=clock) as store:
             yield store
 
 

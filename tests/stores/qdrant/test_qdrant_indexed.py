@@ -5,10 +5,10 @@ from contextlib import asynccontextmanager
 import pytest
 from hypothesis import settings
 
-from loom.stores.indexed import IndexedStore
 from loom.stores.qdrant import QdrantVectorStore
 from loom.stores.sqlite import SqliteStore
 from loom.testing.conformance import MemoryStoreMachine, MemoryStoreSuite
+from loom.wrappers.indexed import IndexedStore
 from tests.stores.engines import needs_package
 from tests.stores.index_laws import IndexLaws
 
@@ -18,8 +18,8 @@ pytestmark = [pytest.mark.anyio, needs_package("qdrant_client")]
 class TestLaws(MemoryStoreSuite):
     @pytest.fixture
     async def store(self, clock, tmp_path):
-        truth = SqliteStore(tmp_path / "memory.db", clock=clock, durability="fast")
-        async with IndexedStore(truth, QdrantVectorStore(tmp_path / "qdrant"), clock=clock) as store:
+        primary = SqliteStore(tmp_path / "memory.db", clock=clock, durability="fast")
+        async with IndexedStore(primary, QdrantVectorStore(tmp_path / "qdrant"), clock=clock) as store:
             yield store
 
 

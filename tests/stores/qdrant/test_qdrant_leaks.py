@@ -4,8 +4,11 @@ from uuid import NAMESPACE_OID, uuid5
 
 import pytest
 
-from loom.stores.qdrant import QdrantVectorStore, collection, edge, vectors
-from loom.stores.vector_entries import ID, TENANT
+from loom.stores._vector_entries import ID, TENANT
+from loom.stores.qdrant import QdrantVectorStore
+from loom.stores.qdrant import connection as collection
+from loom.stores.qdrant import connection as edge
+from loom.stores.qdrant import store as vectors
 from tests.stores.engines import needs_package
 from tests.stores.vector_leaks import NAMES, LeakLaws
 

@@ -10,9 +10,9 @@ import pytest
 from loom.core.filter import Eq, Not
 from loom.errors import StoreError, StoreUnavailable, UsageError
 from loom.protocols.vector_store import VectorItem
+from loom.stores._vector_entries import tenant_of
 from loom.stores.qdrant import QdrantVectorStore
-from loom.stores.vector_entries import tenant_of
-from loom.testing.conformance.samples import ALICE
+from loom.testing.conformance.suite import ALICE
 from tests.stores.engines import needs_package
 
 pytestmark = [pytest.mark.anyio, needs_package("qdrant_client")]

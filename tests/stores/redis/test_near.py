@@ -11,11 +11,12 @@ from hypothesis import settings
 
 from loom.core.record import Layer
 from loom.protocols.memory_store import Query
-from loom.stores.redis import RedisStore, near
-from loom.testing.clock import FakeClock
+from loom.stores.redis import RedisStore
+from loom.stores.redis import search as near
 from loom.testing.conformance import ErasureSuite, MemoryStoreMachine, MemoryStoreSuite, check_non_interference
-from loom.testing.conformance.samples import ALICE, BOB, START, an_episode, ids_of
-from loom.testing.servers.redis import redis
+from loom.testing.conformance.suite import ALICE, BOB, an_episode, ids_of
+from loom.testing.fakes import START, FakeClock
+from loom.testing.servers import redis
 from tests.memory.test_erasure import opened
 from tests.stores.redis.conftest import check_installed, new_prefix, twin_of
 
@@ -99,7 +100,7 @@ class NearMachine(MemoryStoreMachine):
 async def test_the_server_answers_and_this_process_holds_no_vector(store):
     await store.put(ALICE, *(an_episode(f"e{n}", f"tea {n}") for n in range(20)))
     await store.put_vectors(ALICE, {f"e{n}": [1.0, n / 10] for n in range(20)})
-    hits = await store.search_apart(ALICE, Query(text="tea", vector=[1.0, 0.5], limit=5), near=3)
+    hits = await store.search_hybrid(ALICE, Query(text="tea", vector=[1.0, 0.5], limit=5), near=3)
     assert max(hits, key=lambda hit: hit.why.get("dense", -2)).item.id == "e5"
     assert len(hits) >= 5
     assert held(store) == 0
@@ -123,8 +124,8 @@ async def test_it_finds_what_a_server_without_it_finds(store):
                 scores(await plain.search(ALICE, query)), abs=1e-5
             )
             if query.text:
-                found = await store.search_apart(ALICE, query, near=9)
-                assert scores(found) == pytest.approx(scores(await plain.search_apart(ALICE, query, near=9)), abs=1e-5)
+                found = await store.search_hybrid(ALICE, query, near=9)
+                assert scores(found) == pytest.approx(scores(await plain.search_hybrid(ALICE, query, near=9)), abs=1e-5)
         assert held(plain) == 300
 
 

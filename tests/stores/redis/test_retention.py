@@ -9,14 +9,14 @@ import pytest
 from loom.core.filter import Eq
 from loom.core.record import Layer
 from loom.errors import NotFound, UsageError
-from loom.memory.composite_store import CompositeStore
 from loom.protocols.memory_store import Query
 from loom.stores.inmemory import InMemoryStore
 from loom.stores.redis import RedisStore
-from loom.stores.redis.options import Options, period, split, with_options
-from loom.testing.clock import FakeClock
+from loom.stores.redis.connection import Options, period, split, with_options
 from loom.testing.conformance import MemoryStoreSuite
-from loom.testing.conformance.samples import ALICE, BOB, HOUR, START, a_block, a_fact, a_job, an_episode, ids_of, listed
+from loom.testing.conformance.suite import ALICE, BOB, HOUR, a_block, a_fact, a_job, an_episode, ids_of, listed
+from loom.testing.fakes import START, FakeClock
+from loom.wrappers.composite import CompositeStore
 from tests.stores.redis.conftest import Span, new_store, twin_of
 
 pytestmark = pytest.mark.anyio
@@ -73,7 +73,7 @@ async def test_no_call_sees_what_is_over(store, clock):
     assert await ids_of(store, ALICE, "zeppelin") == ["e1"]
     clock.advance(1)
     assert await store.get(ALICE, "e1") is None
-    assert await store.found_by(ALICE, "e1", "e2") == await store.found_by(ALICE, "e2")
+    assert await store.search_keys(ALICE, "e1", "e2") == await store.search_keys(ALICE, "e2")
     assert await listed(store, ALICE) == await ids_of(store, ALICE, "tea") == ["e2"]
     assert await ids_of(store, ALICE, "zeppelin") == await ids_of(store, ALICE, vector=[1.0, 0.0]) == []
     assert (await store.count(ALICE), await store.count(ALICE, where=Eq("kind", "episode"))) == (1, 1)

@@ -9,8 +9,8 @@ import pytest
 from loom.errors import FormatTooNew, MissingExtra, StoreError, StoreUnavailable, UsageError
 from loom.protocols.memory_store import Query
 from loom.stores.redis import RedisStore
-from loom.testing.conformance.samples import ALICE, a_job, an_episode
-from loom.testing.servers.process import free_port
+from loom.testing.conformance.suite import ALICE, a_job, an_episode
+from loom.testing.servers import free_port
 from tests.stores.redis.conftest import check_installed, new_store, twin_of
 
 pytestmark = pytest.mark.anyio

@@ -11,9 +11,9 @@ from hypothesis import settings
 from loom.core.filter import Eq
 from loom.engine import open_memory
 from loom.errors import StoreError, UsageError
-from loom.protocols.jobs import KeepsJobs
 from loom.protocols.memory_store import (
-    HandsOver,
+    ExportsKeys,
+    KeepsJobs,
     KeepsKeys,
     KeepsVectors,
     MemoryStore,
@@ -22,9 +22,11 @@ from loom.protocols.memory_store import (
     Reembeds,
     Touches,
 )
-from loom.stores.redis import RedisStore, replica
+from loom.stores.redis import RedisStore
+from loom.stores.redis import search as replica
 from loom.testing.conformance import MemoryStoreMachine, MemoryStoreSuite
-from loom.testing.conformance.samples import ALICE, BOB, HOUR, START, a_block, a_fact, a_job, an_episode, ids_of
+from loom.testing.conformance.suite import ALICE, BOB, HOUR, a_block, a_fact, a_job, an_episode, ids_of
+from loom.testing.fakes import START
 from tests.stores.redis.conftest import new_store, twin_of
 
 # Checked by pyright, signatures included.
@@ -34,7 +36,7 @@ as_touching: Touches = RedisStore("redis://localhost")
 as_vectors: KeepsVectors = RedisStore("redis://localhost")
 as_reembedding: Reembeds = RedisStore("redis://localhost")
 as_keys: KeepsKeys = RedisStore("redis://localhost")
-as_handing_over: HandsOver = RedisStore("redis://localhost")
+as_handing_over: ExportsKeys = RedisStore("redis://localhost")
 as_jobs: KeepsJobs = RedisStore("redis://localhost")
 
 
@@ -83,7 +85,7 @@ class TestRedis(MemoryStoreSuite):
         await store.put(ALICE, an_episode())
         assert await store.get(ALICE, "\udc80") is None
         assert await store.delete(ALICE, "\udc80", "a\0b") == 0
-        assert await store.found_by(ALICE) == {}
+        assert await store.search_keys(ALICE) == {}
 
     async def test_what_makes_no_sense_is_refused(self, store, clock):
         now = clock.now()

@@ -8,12 +8,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, TypeAlias
 
-from loom.catalog.model import CacheRules
-from loom.context.cache.lives import BlockHistory, block_history
-from loom.context.cache.matching import PrefixChain, Prefixes, marked, own_breakpoint, reach
-from loom.context.cache.prompt import Block, Prompt
-from loom.context.cache.repair import FIXES, Fix, repair
-from loom.context.cache.simulate import Simulation, simulate
+from loom.catalog import CacheRules
+from loom.context.cache._matching import PrefixChain, Prefixes, marked, own_breakpoint, reach
+from loom.context.cache.repair import FIXES, BlockHistory, Fix, block_history, repair
+from loom.context.cache.simulate import Simulation, replay
+from loom.core.request_blocks import Block, RequestBlocks
 
 FindingCause: TypeAlias = Literal[
     "tools_reordered", "tools_changed", "settings_changed", "volatile_in_prefix", "reminder_removed",
@@ -44,7 +43,7 @@ class Finding:
     """The repair that removes the cause; None where no change of the trace does."""
 
 
-def diagnose(trace: Sequence[Prompt], rules: CacheRules) -> tuple[Finding, ...]:
+def diagnose(trace: Sequence[RequestBlocks], rules: CacheRules) -> tuple[Finding, ...]:
     """What keeps a trace from being read from the cache, most costly cause first.
 
     Raises:
@@ -67,7 +66,7 @@ def _savings(seen: _Seen, wanted: set[Fix]) -> dict[Fix, float]:
         repaired = seen.trace
         for fix in chosen:
             repaired = repair(repaired, fix, seen.rules)
-        return simulate(repaired, seen.rules).cost
+        return replay(repaired, seen.rules).cost
 
     alone: dict[Fix, float] = {fix: cost - cost_with([fix]) for fix in fixes}
     if len(fixes) > 1:
@@ -82,7 +81,7 @@ def _savings(seen: _Seen, wanted: set[Fix]) -> dict[Fix, float]:
 class _Seen:
     """A trace, and what all detectors need to know of it."""
 
-    trace: tuple[Prompt, ...]
+    trace: tuple[RequestBlocks, ...]
     rules: CacheRules
 
     @cached_property
@@ -91,7 +90,7 @@ class _Seen:
 
     @cached_property
     def simulation(self) -> Simulation:
-        return simulate(self.trace, self.rules)
+        return replay(self.trace, self.rules)
 
     @cached_property
     def chains(self) -> tuple[PrefixChain, ...]:
@@ -231,7 +230,7 @@ def _out_of_reach(seen: _Seen) -> Iterator[Finding]:
 
 
 def _expired(seen: _Seen) -> Iterator[Finding]:
-    warm = simulate([replace(p, at=None) for p in seen.trace], seen.rules)
+    warm = replay([replace(p, at=None) for p in seen.trace], seen.rules)
     pairs = zip(seen.simulation.steps, warm.steps, strict=True)
     cold = [n for n, (timed, untimed) in enumerate(pairs) if timed.read < untimed.read]
     if cold:

@@ -9,10 +9,9 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from loom.catalog import CacheRules, ModelInfo
-from loom.context.cache.matching import common_length
-from loom.context.cache.prompt import LEVELS, Block, BlockOrigin, Level, Prompt
-from loom.context.cache.simulate import write_price
-from loom.context.cache.subject import AnyRequest, analysis_settings, as_prompt
+from loom.context.cache._matching import common_length
+from loom.context.cache.simulate import AnyRequest, analysis_settings, as_prompt, write_price
+from loom.core.request_blocks import LEVELS, Block, BlockOrigin, Level, RequestBlocks
 from loom.core.window import Window
 from loom.protocols.token_counter import TokenCounter
 
@@ -82,7 +81,7 @@ def explain(
     return compare(before, after, analysis.info)
 
 
-def compare(before: Prompt, after: Prompt, model: ModelInfo) -> Explanation:
+def compare(before: RequestBlocks, after: RequestBlocks, model: ModelInfo) -> Explanation:
     """Compare two prompts for a model."""
     cached = before.blocks[: _cached(before, model.cache)]
     if not cached:
@@ -106,7 +105,7 @@ def compare(before: Prompt, after: Prompt, model: ModelInfo) -> Explanation:
     )
 
 
-def _cached(prompt: Prompt, rules: CacheRules) -> int:
+def _cached(prompt: RequestBlocks, rules: CacheRules) -> int:
     """How many leading blocks a request leaves in the cache."""
     marked = max(prompt.markers, default=-1) + 1
     if rules.matching in ("grid", "units"):  # the rest is cached too, but no request will read it
@@ -115,7 +114,7 @@ def _cached(prompt: Prompt, rules: CacheRules) -> int:
     return end if sum(block.tokens for block in prompt.blocks[:end]) >= rules.min_prefix else 0
 
 
-def _found(before: Prompt, after: Prompt, cached: Sequence[Block]) -> Explanation:
+def _found(before: RequestBlocks, after: RequestBlocks, cached: Sequence[Block]) -> Explanation:
     if before.model != after.model:
         return Explanation(
             cause="model_changed",
@@ -137,7 +136,9 @@ def _found(before: Prompt, after: Prompt, cached: Sequence[Block]) -> Explanatio
     return _block_moved(cached, after.blocks, at)
 
 
-def _settings_changed(before: Prompt, after: Prompt, cached: Sequence[Block], level: Level) -> Explanation:
+def _settings_changed(
+    before: RequestBlocks, after: RequestBlocks, cached: Sequence[Block], level: Level
+) -> Explanation:
     was, now = before.settings.get(level) or "not set", after.settings.get(level) or "not set"
     at = _start(cached, level)
     return Explanation(

@@ -9,10 +9,9 @@ from typing import Any
 from loom.catalog import CacheRules, ModelInfo
 from loom.context.cache.diagnose import Finding, diagnose
 from loom.context.cache.explain import CLOCK, compare
-from loom.context.cache.prompt import Block, Prompt
-from loom.context.cache.simulate import simulate
-from loom.context.cache.subject import AnyRequest, analysis_settings, as_prompt
+from loom.context.cache.simulate import AnyRequest, analysis_settings, as_prompt, replay
 from loom.context.render.request import Request
+from loom.core.request_blocks import Block, RequestBlocks
 from loom.core.window import Window
 from loom.protocols.token_counter import TokenCounter
 
@@ -57,7 +56,7 @@ class CachePlan:
     """Causes of missed reads in the requests so far, most costly first, each with the fix that removes it."""
     error: float = 0.0
     """How far off the token counts may be, as a share."""
-    prompt: Prompt = field(repr=False)
+    prompt: RequestBlocks = field(repr=False)
     body: Mapping[str, Any] | None = field(default=None, repr=False)
     """The request itself, for a window: the keyword arguments of the provider's own client."""
 
@@ -102,7 +101,7 @@ def plan(
     info, rules = analysis.info, analysis.info.cache
     prompt, request = as_prompt(subject, analysis)
     past = [as_prompt(p, analysis)[0] for p in _past(subject, previous)]
-    step = simulate([*past, prompt], rules).steps[-1]
+    step = replay([*past, prompt], rules).steps[-1]
     return CachePlan(
         provider=analysis.target.provider,
         model=analysis.target.model,
@@ -125,12 +124,12 @@ def plan(
 def _past(subject: AnyRequest, previous: Sequence[AnyRequest] | AnyRequest | None) -> list[AnyRequest]:
     if previous is None:
         return list(subject.history) if isinstance(subject, Window) else []
-    if isinstance(previous, Window | Prompt | Mapping):
+    if isinstance(previous, Window | RequestBlocks | Mapping):
         return [previous]
     return list(previous)
 
 
-def _markers(prompt: Prompt, request: Request | None) -> tuple[Marker, ...]:
+def _markers(prompt: RequestBlocks, request: Request | None) -> tuple[Marker, ...]:
     reasons = {}
     if request:
         reasons = {path: request.placement.reasons.get(slot) for path, slot in request.rendered.origins.items()}
@@ -143,7 +142,7 @@ def _markers(prompt: Prompt, request: Request | None) -> tuple[Marker, ...]:
     return tuple(found)
 
 
-def _next_read(past: list[Prompt], prompt: Prompt, rules: CacheRules) -> int:
+def _next_read(past: list[RequestBlocks], prompt: RequestBlocks, rules: CacheRules) -> int:
     """What a request reads that repeats this one's stable part and goes on."""
     ttl = prompt.blocks[prompt.markers[-1]].marker if prompt.markers else None
     more = Block("messages", "user", "text", "what comes next", 1, path="next", marker=ttl)
@@ -152,11 +151,11 @@ def _next_read(past: list[Prompt], prompt: Prompt, rules: CacheRules) -> int:
         marks = [i for i, b in enumerate(blocks) if b.marker]
         for at in marks[: -rules.max_markers]:
             blocks[at] = blocks[at].marked(None)
-    return simulate([*past, prompt, replace(prompt, blocks=tuple(blocks))], rules).steps[-1].read
+    return replay([*past, prompt, replace(prompt, blocks=tuple(blocks))], rules).steps[-1].read
 
 
 def _warnings(
-    subject: AnyRequest, prompt: Prompt, past: list[Prompt], request: Request | None, info: ModelInfo
+    subject: AnyRequest, prompt: RequestBlocks, past: list[RequestBlocks], request: Request | None, info: ModelInfo
 ) -> Iterator[PlanWarning]:
     yield from (PlanWarning(code, message) for code, message in (request.placement.warnings if request else ()))
     if isinstance(subject, Window):
@@ -170,7 +169,7 @@ def _warnings(
     yield from _request_warnings(prompt, request, info)
 
 
-def _cache_warnings(prompt: Prompt, info: ModelInfo) -> Iterator[PlanWarning]:
+def _cache_warnings(prompt: RequestBlocks, info: ModelInfo) -> Iterator[PlanWarning]:
     rules, name = info.cache, info.model or info.provider
     end = len(prompt.blocks) if prompt.automatic or not rules.max_markers else max(prompt.markers, default=-1) + 1
     covered = sum(b.tokens for b in prompt.blocks[:end])
@@ -191,7 +190,7 @@ def _cache_warnings(prompt: Prompt, info: ModelInfo) -> Iterator[PlanWarning]:
             yield PlanWarning("volatile_in_prefix", f"{block.where} holds {clock[0]!r}; {advice}")
 
 
-def _request_warnings(prompt: Prompt, request: Request | None, info: ModelInfo) -> Iterator[PlanWarning]:
+def _request_warnings(prompt: RequestBlocks, request: Request | None, info: ModelInfo) -> Iterator[PlanWarning]:
     turns = [b for b in prompt.blocks if b.level == "messages"]
     if not any(b.role in ("user", "tool") for b in turns):
         yield PlanWarning("no_user_turn", "there is no user message, so the request cannot be answered")

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any
 
-from loom.context.render.body import RenderedBody, RequestSettings
-from loom.context.render.layout import Layout, WireDialect, WireSlot
+from loom.context.render.layout import Layout, RenderedBody, RequestSettings, WireDialect, WireSlot
 from loom.core.message import (
     DocumentPart,
     ImagePart,

@@ -6,8 +6,16 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from loom.context.entry import plain
-from loom.context.render.body import RenderedBody, RequestSettings, tool_head, tool_schema
-from loom.context.render.layout import Layout, WireDialect, WireMessage, WireSlot
+from loom.context.render.layout import (
+    Layout,
+    RenderedBody,
+    RequestSettings,
+    WireDialect,
+    WireMessage,
+    WireSlot,
+    tool_head,
+    tool_schema,
+)
 from loom.core.message import (
     DocumentPart,
     ImagePart,
@@ -18,7 +26,7 @@ from loom.core.message import (
     ToolResultPart,
     ToolSpec,
 )
-from loom.core.section import STATIC
+from loom.core.window import STATIC
 from loom.errors import BadCacheTTL, UsageError
 
 DIALECT = WireDialect("gemini")

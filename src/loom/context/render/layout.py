@@ -1,14 +1,16 @@
-"""The one order every renderer follows: tools, system, then turns, each part a slot that knows its origin."""
+"""The order every renderer follows, and the rendered body with the slots it came from."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
 from itertools import groupby
-from typing import Literal
+from typing import Any, Literal, TypeAlias
 
 from loom.context.file_entry import FileView
 from loom.core.message import (
+    JSON,
     DocumentPart,
     ImagePart,
     NativePart,
@@ -21,8 +23,7 @@ from loom.core.message import (
     ToolSpec,
     plain,
 )
-from loom.core.section import STATIC, VOLATILE, SectionName, default_role
-from loom.core.window import Window
+from loom.core.window import STATIC, VOLATILE, SectionName, Window, default_role
 
 NO_OUTPUT = "[The tool returned nothing.]"
 
@@ -189,3 +190,40 @@ def _left_out(part: Part, dialect: WireDialect, *, void: bool) -> bool:
 def _grouped(slots: Iterable[WireSlot]) -> tuple[WireMessage, ...]:
     groups = (tuple(group) for _, group in groupby(slots, key=lambda slot: slot.role))
     return tuple(WireMessage(group[0].role, group) for group in groups)
+
+
+# A rendered request: its body, and which slot each of its blocks came from.
+
+RequestSettings: TypeAlias = Mapping[str, Any]
+"""Request fields of the caller (max_tokens, tool_choice, ...), passed on as they are."""
+
+
+@dataclass(slots=True)
+class RenderedBody:
+    """A request body under construction, and the origin of each block by its path (`messages[2].content[0]`)."""
+
+    body: dict[str, Any]
+    origins: dict[str, WireSlot] = field(default_factory=dict[str, WireSlot])
+
+    def blocks(
+        self, path: str, slots: Iterable[WireSlot], make: Callable[[WireSlot], dict[str, Any]]
+    ) -> list[dict[str, Any]]:
+        """One block for each slot, in the list at a path."""
+        made: list[dict[str, Any]] = []
+        for slot in slots:
+            self.origins[f"{path}[{len(made)}]"] = slot
+            made.append(make(slot))
+        return made
+
+
+def tool_head(slot: WireSlot) -> dict[str, Any]:
+    """The name of a tool and its description, where it has one."""
+    assert isinstance(slot.content, ToolSpec)
+    tool = slot.content
+    return {"name": tool.name, "description": tool.description} if tool.description else {"name": tool.name}
+
+
+def tool_schema(slot: WireSlot) -> JSON:
+    """A copy of the schema of a tool's input, which a caller may change."""
+    assert isinstance(slot.content, ToolSpec)
+    return deepcopy(slot.content.input_schema)

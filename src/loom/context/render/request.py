@@ -1,19 +1,55 @@
-"""A window, a provider and a model become a request: laid out, marked, rendered."""
+"""A request for one provider and model: laid out, marked and rendered."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
-from loom.context.cache.markers import Placement, place
-from loom.context.render import anthropic, gemini, openai_chat, openai_responses
-from loom.context.render.body import RenderedBody
-from loom.context.render.layout import Layout, WireDialect, WireSlot, lay_out
-from loom.context.render.target import Target, target_for
+from loom.catalog import KNOWN_AS, Catalog, ModelInfo, find_model
+from loom.context.cache._markers import Placement, place
+from loom.context.render import anthropic, gemini
+from loom.context.render import openai as openai_chat
+from loom.context.render import openai as openai_responses
+from loom.context.render.layout import Layout, RenderedBody, WireDialect, WireSlot, lay_out
+from loom.core.message import Message, TextPart
 from loom.core.window import Window
 from loom.errors import UsageError
+
+# The target of a request: provider, model, and the catalogue's data about it.
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A provider and a model, as the caller named them."""
+
+    provider: str
+    model: str
+    """The model as it is sent; `info.model` is the id the catalogue knows it by."""
+    info: ModelInfo
+
+
+def target_for(provider: str | None, model: str) -> Target:
+    """The target of a request; `provider:model` names both at once.
+
+    Raises:
+        UsageError: there is no such provider.
+    """
+    known = (*Catalog.current().providers, *KNOWN_AS)
+    head, colon, rest = model.partition(":")
+    if colon and head.lower() in known and provider in (None, head.lower()):
+        provider, model = head.lower(), rest
+    if provider is None:
+        info = find_model(model)
+        return Target(info.provider, model, info)
+    if provider not in known:
+        raise UsageError(
+            f"there is no provider {provider!r}; the providers are {', '.join(known)}; "
+            f"use 'compatible' for a server that speaks the OpenAI Chat form"
+        )
+    return Target(provider, model, find_model(model, KNOWN_AS.get(provider, provider)))
 
 
 class _Renderer(NamedTuple):
@@ -28,17 +64,23 @@ def _reasoning(provider: str) -> _Renderer:
     Nothing of it is sealed, so nothing is bound to a prefix.
     """
     dialect = WireDialect(provider, system_turns=True, binds_thinking=False)
-    return _Renderer(dialect, partial(openai_chat.render, system_role="system", reasoning=True), openai_chat.may_mark)
+    return _Renderer(
+        dialect, partial(openai_chat.render_chat, system_role="system", reasoning=True), openai_chat.may_mark
+    )
 
 
 # Most servers that speak the Chat form know the system prompt by its older role.
-_COMPATIBLE = _Renderer(openai_chat.DIALECT, partial(openai_chat.render, system_role="system"), openai_chat.may_mark)
+_COMPATIBLE = _Renderer(
+    openai_chat.DIALECT, partial(openai_chat.render_chat, system_role="system"), openai_chat.may_mark
+)
 _ANTHROPIC = _Renderer(anthropic.DIALECT, anthropic.render, anthropic.may_mark)
 _RENDERERS: dict[str, _Renderer] = {
     "anthropic": _ANTHROPIC,
     "bedrock": _ANTHROPIC,
-    "openai": _Renderer(openai_responses.DIALECT, openai_responses.render, openai_responses.may_mark),
-    "openai_chat": _Renderer(openai_chat.DIALECT, openai_chat.render, openai_chat.may_mark),
+    "openai": _Renderer(
+        openai_responses.OPENAI_RESPONSES_DIALECT, openai_responses.render_responses, openai_responses.may_mark
+    ),
+    "openai_chat": _Renderer(openai_chat.DIALECT, openai_chat.render_chat, openai_chat.may_mark),
     "gemini": _Renderer(gemini.DIALECT, gemini.render, gemini.may_mark),
     "deepseek": _reasoning("deepseek"),
     "xai": _reasoning("xai"),
@@ -124,3 +166,41 @@ def cache_resource(window: Window, model: str, *, ttl: int = 3600, display_name:
     """The arguments of `client.caches.create` for a Gemini cache of what is static in a window."""
     layout = lay_out(window, gemini.DIALECT)
     return gemini.cache_resource(layout, target_for("gemini", model).model, ttl, display_name)
+
+
+# A window without a provider: system texts and messages, for models that make their own request.
+
+
+def neutral(
+    window: Window, *, provider: str, binds_thinking: bool = True
+) -> tuple[tuple[str, ...], tuple[Message, ...]]:
+    """The system texts and the messages of a window, in wire order; `provider` says whose thinking may stay."""
+    layout = lay_out(window, WireDialect(provider, binds_thinking=binds_thinking))
+    system = tuple(slot.content.text for slot in layout.system if isinstance(slot.content, TextPart))
+    turns = ((turn.role, tuple(slot.content for slot in turn.slots)) for turn in layout.turns)
+    return system, tuple(Message(role, parts) for role, parts in turns)  # pyright: ignore[reportArgumentType]
+
+
+# Chat messages with Anthropic cache markers, the system message first: what `Context.to_messages` returns.
+
+
+class CacheWarning(UserWarning):
+    """A cache setting was changed or ignored."""
+
+
+_WORTH_A_WARNING = {"ttl_snapped", "volatile_breakpoint", "breakpoint_dropped"}
+
+
+def chat_messages(
+    window: Window, *, cache_breakpoints: Sequence[str] | None = None, cache_ttl: float | None = None
+) -> list[dict[str, Any]]:
+    """The window as messages; `[0]["content"]` is the system prompt, the rest are the turns.
+
+    No breakpoints at all (an empty list) is the wish for messages without a marker, as `render(cache=False)` has it.
+    """
+    marked = cache_breakpoints is None or bool(cache_breakpoints)
+    request = prepare(window, "anthropic", "", cache=marked, cache_breakpoints=cache_breakpoints, cache_ttl=cache_ttl)
+    for code, message in request.placement.warnings:
+        if code in _WORTH_A_WARNING:
+            warnings.warn(message, CacheWarning, stacklevel=3)
+    return [{"role": "system", "content": request.body.get("system", [])}, *request.body["messages"]]

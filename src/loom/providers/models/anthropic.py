@@ -7,10 +7,9 @@ from typing import Any
 
 from loom.core.message import JSON, NativePart, Part, TextPart, ThinkingPart, ToolCallPart
 from loom.protocols.model import Chunk, ModelRequest, ModelResponse, Stop, TextChunk, ThinkingChunk, ToolCallChunk
-from loom.providers.models.failures import ended_early
-from loom.providers.models.parts import ended, tool_input, unique_calls
+from loom.providers._failures import ended_early
+from loom.providers.models._answer import anthropic_usage, ended, tool_input, unique_calls, usage_or_estimate
 from loom.providers.models.sdk import Body, SdkModel
-from loom.providers.models.usage import anthropic_usage, usage_or_estimate
 
 DEFAULT_MAX_TOKENS = 4096
 """Anthropic wants a limit in every request."""

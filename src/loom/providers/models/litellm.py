@@ -13,11 +13,10 @@ from anyio import to_thread
 from loom.core.clock import Clock, SystemClock
 from loom.errors import LoomError, MissingExtra, UsageError
 from loom.protocols.model import Chunk, ModelRequest, ModelResponse
-from loom.providers.models.failures import Failure, as_error, unreachable, unreadable
-from loom.providers.models.openai_chat import ChatReader, chat_settings
-from loom.providers.models.parts import Repairer
+from loom.providers._failures import Failure, as_error, retry_after, unreachable, unreadable
+from loom.providers.models._answer import Repairer
+from loom.providers.models.openai import ChatReader, chat_settings
 from loom.providers.models.sdk import DEFAULT_TIMEOUT, RENDERER, Body, Render
-from loom.providers.retry_after import retry_after
 
 
 class LiteLLMModel:

@@ -1,12 +1,16 @@
-"""Any GGUF file, run inside this process: no key, no network, no server to start."""
+"""GGUF models inside this process, with tools by constrained output."""
 
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from threading import Lock
+from queue import SimpleQueue
+from threading import Event, Lock, Thread
+from typing import Any, Final
+from urllib.request import Request, urlopen
 
 from anyio import CancelScope, to_thread
 
@@ -22,14 +26,172 @@ from loom.core.message import (
     ToolSpec,
     plain,
 )
-from loom.errors import UsageError
+from loom.errors import BadResponse, MissingExtra, NotFound, ProviderError, UsageError
 from loom.protocols.model import Chunk, ModelRequest, ModelResponse, TextChunk, ToolCallChunk
-from loom.providers.models import local_tools
-from loom.providers.models.failures import Failure, as_error
-from loom.providers.models.local_runtime import Generation, Runtime
-from loom.providers.models.openai import schema_form
-from loom.providers.models.openai_chat import ChatReader
+from loom.providers._failures import Failure, as_error
+from loom.providers.models.openai import ChatReader, schema_form
 from loom.providers.models.sdk import Body
+
+# A GGUF file in memory, run by llama.cpp inside this process.
+
+_SILENT = -1
+
+
+class Runtime:
+    """A loaded model. llama.cpp also listens on a free port of the loopback: only who has `key` is answered there."""
+
+    def __init__(self, path: Path, *, threads: int, context_window: int) -> None:
+        try:
+            import xllamacpp  # noqa: PLC0415  # pyright: ignore[reportMissingImports]
+        except ImportError as error:
+            raise MissingExtra(f"the model local:{path}", "local") from error
+        if not path.is_file():
+            raise NotFound(f"there is no model file {path}; give the path of a GGUF file")
+        self.key = secrets.token_urlsafe()
+        loader: Any = xllamacpp
+        params = loader.CommonParams()
+        params.model.path = str(path)
+        params.n_ctx = context_window
+        params.n_parallel = 1
+        params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads
+        params.warmup = False
+        params.verbosity = _SILENT
+        params.api_keys = [self.key]
+        try:
+            self._server: Any = loader.Server(params)
+        except RuntimeError as error:
+            raise ProviderError(
+                f"{path} cannot be loaded ({error}); is it a GGUF file, and is there memory?"
+            ) from error
+        self.address: str = self._server.listening_address
+        self.context_window = self._read_window()
+
+    def start(self, body: Body) -> Generation:
+        """Begin to answer a request in the Chat form; answers are made one after the other."""
+        return Generation(self._server, body)
+
+    def _read_window(self) -> int:
+        """The window as llama.cpp made it: rounded up, and no larger than what the model was trained for."""
+        asked = Request(f"{self.address}/props", headers={"authorization": f"Bearer {self.key}"})  # noqa: S310
+        with urlopen(asked, timeout=30) as answer:  # noqa: S310
+            return json.load(answer)["default_generation_settings"]["n_ctx"]
+
+
+class Generation:
+    """One answer on its way: a thread writes it, the caller reads it.
+
+    It ends with None. It can be stopped at every token; not while the prompt is read.
+    """
+
+    def __init__(self, server: Any, body: Body) -> None:
+        self._events: SimpleQueue[Any] = SimpleQueue()
+        self._stopped = Event()
+        self._thread = Thread(target=self._run, args=(server, body), name="loom-local-model", daemon=True)
+        self._thread.start()
+
+    @property
+    def alive(self) -> bool:
+        """Whether something may still be written."""
+        return self._thread.is_alive()
+
+    async def next(self) -> Body | None:
+        """The next event of the stream; None at its end. Raises what llama.cpp raised."""
+        event = await to_thread.run_sync(self._events.get, abandon_on_cancel=True)
+        if isinstance(event, Exception):
+            raise ProviderError(f"llama.cpp refused the request ({event})") from event
+        return event
+
+    def stop(self) -> None:
+        """Write no more."""
+        self._stopped.set()
+
+    async def ended(self) -> None:
+        """Wait until nothing is written any more."""
+        await to_thread.run_sync(self._thread.join)
+
+    def _run(self, server: Any, body: Body) -> None:
+        try:
+            server.handle_chat_completions(body, self._take)
+        except Exception as error:  # noqa: BLE001  (whatever it is, it belongs to who asked)
+            self._events.put(error)
+        self._events.put(None)
+
+    def _take(self, event: Body) -> bool:
+        self._events.put(event)
+        return self._stopped.is_set()
+
+
+# Tool calls of models that were not trained for them: the answer follows a JSON schema that has room for calls.
+#
+# Small models answer a native tool prompt with anything; what a grammar does not allow they cannot write.
+
+_HOW: Final = """You can call tools. Answer with one JSON object:
+{forms}
+The tools, one per line:
+{tools}"""
+_SAY: Final = '{"say": "your answer"} to answer the user'
+_CALL: Final = (
+    '{"call": [{"name": "...", "input": {...}}, ...]} to call one tool or several; their results are told to you'
+)
+
+
+def chosen_tools(tools: Sequence[ToolSpec], choice: str | None) -> tuple[ToolSpec, ...]:
+    """The tools that a tool choice leaves."""
+    if choice == "none":
+        return ()
+    if choice in {None, "auto", "any"}:
+        return tuple(tools)
+    named = tuple(tool for tool in tools if tool.name == choice)
+    if not named:
+        raise UsageError(f"tool_choice={choice!r} is not a tool of this request; use auto, none, any, or a tool's name")
+    return named
+
+
+def instruction(tools: Sequence[ToolSpec], *, must_call: bool) -> str:
+    """The instruction that lists the tools."""
+    forms_of_tools = [{"name": t.name, "description": t.description, "input": t.input_schema} for t in tools]
+    forms = _CALL if must_call else f"{_SAY}\n{_CALL}"
+    return _HOW.format(forms=forms, tools="\n".join(json.dumps(tool, ensure_ascii=False) for tool in forms_of_tools))
+
+
+def answer_schema(tools: Sequence[ToolSpec], *, must_call: bool, output: JSON = None) -> JSON:
+    """The schema of an answer: something to say (after `output`, if given), or calls."""
+    call = {
+        "type": "array",
+        "items": {"anyOf": [_object({"name": {"const": t.name}, "input": t.input_schema}) for t in tools]},
+        "minItems": 1,
+    }
+    calls = _object({"call": call})
+    return calls if must_call else {"anyOf": [_object({"say": output or {"type": "string"}}), calls]}
+
+
+def read(text: str, answer_id: str | None) -> tuple[TextPart | ToolCallPart, ...]:
+    """The parts of an answer that followed the schema.
+
+    Raises:
+        BadResponse: it did not; most often it was cut off.
+    """
+    try:
+        answer: Any = json.loads(text)
+        if "say" in answer:
+            said = answer["say"] if isinstance(answer["say"], str) else json.dumps(answer["say"], ensure_ascii=False)
+            return (TextPart(said),) if said else ()
+        return tuple(
+            ToolCallPart(f"call_{answer_id or 'answer'}_{place}", call["name"], call["input"])
+            for place, call in enumerate(answer["call"])
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise BadResponse(f"the answer calls no tool and says nothing ({error!r}): {text:.200}") from error
+
+
+def written(calls: Sequence[ToolCallPart]) -> str:
+    """Calls that were made before, as the model wrote them."""
+    return json.dumps({"call": [{"name": call.name, "input": call.input} for call in calls]}, ensure_ascii=False)
+
+
+def _object(properties: dict[str, JSON]) -> JSON:
+    return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
+
 
 _ROUNDED_TO = 256
 """llama.cpp makes a window a multiple of this."""
@@ -91,7 +253,7 @@ class LocalModel:
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[Chunk]:
         """The answer as it comes; the last item is the whole ModelResponse."""
-        tools = local_tools.chosen_tools(request.tools, request.settings.tool_choice)
+        tools = chosen_tools(request.tools, request.settings.tool_choice)
         body = self._body(request, tools)
         runtime = await to_thread.run_sync(self._loaded)
         reader = ChatReader(self.name, self.provider, request)
@@ -139,8 +301,8 @@ class LocalModel:
         system = list(request.system)
         schema: JSON = settings.output_schema
         if tools:
-            system.append(local_tools.instruction(tools, must_call=must_call))
-            schema = local_tools.schema(tools, must_call=must_call, output=schema)
+            system.append(instruction(tools, must_call=must_call))
+            schema = answer_schema(tools, must_call=must_call, output=schema)
         body: Body = {
             "messages": _messages("\n\n".join(system), request.messages),
             "max_tokens": settings.max_output or self._max_output,
@@ -183,7 +345,7 @@ def _text(message: Message, tool_names: Mapping[str, str]) -> str:
             case _:
                 pass  # calls stand below; thinking and blocks of other providers are not for this model
     calls = [part for part in message.parts if isinstance(part, ToolCallPart)]
-    return "\n\n".join([*texts, *([local_tools.written(calls)] if calls else [])])
+    return "\n\n".join([*texts, *([written(calls)] if calls else [])])
 
 
 def _refuse_media(parts: Sequence[Part]) -> None:
@@ -197,7 +359,7 @@ def _with_calls(response: ModelResponse) -> ModelResponse:
     if response.stop == "length":
         return response
     kept = [part for part in response.parts if not isinstance(part, TextPart)]
-    parts = (*kept, *local_tools.read(response.text, response.id))
+    parts = (*kept, *read(response.text, response.id))
     calls = any(isinstance(part, ToolCallPart) for part in parts)
     return replace(response, parts=parts, stop="tool" if calls else response.stop)
 

@@ -18,9 +18,8 @@ from loom.core.doors import Port
 from loom.core.message import JSON
 from loom.errors import LoomError, MissingExtra, ProviderError, UsageError
 from loom.protocols.model import Chunk, ModelRequest, ModelResponse, Rendered
-from loom.providers.models.failures import Failure, as_error, unreachable, unreadable
-from loom.providers.models.parts import Repairer
-from loom.providers.retry_after import retry_after
+from loom.providers._failures import Failure, as_error, retry_after, unreachable, unreadable
+from loom.providers.models._answer import Repairer
 
 DEFAULT_TIMEOUT = 600.0
 """Seconds without a word from the provider after which a call is given up; models may think for minutes."""

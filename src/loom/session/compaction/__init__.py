@@ -7,16 +7,13 @@ from typing import TYPE_CHECKING
 from loom.core.doors import door
 
 if TYPE_CHECKING:
-    from loom.session.compaction.ask import Ask, ask_model
     from loom.session.compaction.chain import Chain
+    from loom.session.compaction.check import Coverage
     from loom.session.compaction.clear_tools import ClearTools
     from loom.session.compaction.config import ClearToolsOptions, CompactionConfig, Retain, Trigger
-    from loom.session.compaction.coverage import Coverage
-    from loom.session.compaction.hierarchical import Hierarchical
-    from loom.session.compaction.sliding_window import SlidingWindow
     from loom.session.compaction.snapshot import Snapshot
-    from loom.session.compaction.summarize import Summarize
-    from loom.session.compaction.truncate import Truncate
+    from loom.session.compaction.summarize import Ask, Hierarchical, Summarize, ask_model
+    from loom.session.compaction.windows import SlidingWindow, Truncate
 
 __all__ = [
     "Ask",

@@ -13,8 +13,8 @@ from loom.errors import CannotCompact, UsageError
 from loom.protocols.compactor import Compactor, Rewrite
 from loom.protocols.token_counter import TokenCounter
 from loom.session.compaction.cut import shown_tokens
-from loom.session.compaction.truncate import Truncate
-from loom.session.rounds import current_request, units_of
+from loom.session.compaction.windows import Truncate
+from loom.session.history import current_request, units_of
 
 FAILURES: Final = 3
 """Failures in a row after which a strategy rests: a model that is down should not delay every pass by its timeout."""

@@ -12,9 +12,8 @@ from loom.errors import CannotCompact
 from loom.protocols.compactor import Rewrite
 from loom.protocols.token_counter import TokenCounter
 from loom.session.compaction.config import ClearToolsOptions
-from loom.session.compaction.cut import is_within, rewritten, shown_tokens
-from loom.session.compaction.shorten import describe, one_line
-from loom.session.rounds import current_request
+from loom.session.compaction.cut import describe, is_within, one_line, rewritten, shown_tokens
+from loom.session.history import current_request
 
 
 class ClearTools:

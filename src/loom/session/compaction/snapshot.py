@@ -8,15 +8,14 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Unpack
 
 from loom.core.checkpoint import Shown
-from loom.core.heavy import off_loop
 from loom.core.message import ToolCallPart, ToolResultPart, Usage, plain
+from loom.core.threads import off_loop
 from loom.errors import CannotCompact, UsageError
 from loom.protocols.token_counter import TokenCounter
-from loom.session.compaction.cut import Cut, CutOptions, Cutter, earlier_lines
-from loom.session.compaction.facts import chars_of, decisions_in, leaves, paths_in
-from loom.session.compaction.record import Record, fit, originals_in, read_record, records_in
-from loom.session.compaction.shorten import describe, one_line
-from loom.session.rounds import is_request
+from loom.session.compaction.check import chars_of, decisions_in, leaves, paths_in
+from loom.session.compaction.cut import Cut, CutOptions, Cutter, describe, earlier_lines, one_line
+from loom.session.compaction.summary_message import SummaryMessage, fit, originals_in, read_record, records_in
+from loom.session.history import is_request
 
 _TIMES: Final = re.compile(r"^(.+) x(\d{1,9})")
 
@@ -39,7 +38,7 @@ class Snapshot(Cutter):
         super().__init__(**options)
         self._max_tokens = max_tokens
 
-    async def _write(self, choice: Cut, counter: TokenCounter) -> tuple[Record | None, Usage]:
+    async def _write(self, choice: Cut, counter: TokenCounter) -> tuple[SummaryMessage | None, Usage]:
         limit = min(choice.room, self._max_tokens)
         dropped = choice.dropped
         record = await off_loop(chars_of(dropped), lambda: fit(_snapshot(dropped), limit, counter))
@@ -48,7 +47,7 @@ class Snapshot(Cutter):
         return record, Usage()
 
 
-def _snapshot(dropped: Sequence[Shown]) -> Record:
+def _snapshot(dropped: Sequence[Shown]) -> SummaryMessage:
     """The extract, most important part first: what does not fit is left off at the end."""
     messages = [item for item in dropped if read_record(item.message) is None]
     records = records_in(dropped)
@@ -63,7 +62,7 @@ def _snapshot(dropped: Sequence[Shown]) -> Record:
         *(line for old in earlier for line in old.get("earlier", ())),
         *earlier_lines(others),
     )
-    return Record(Snapshot.name, originals_in(dropped), parts)
+    return SummaryMessage(Snapshot.name, originals_in(dropped), parts)
 
 
 def _requests(messages: Sequence[Shown]) -> Iterable[str]:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from loom.core.doors import door
 
 if TYPE_CHECKING:
-    from loom.stores.chroma.vectors import ChromaVectorStore
+    from loom.stores.chroma.store import ChromaVectorStore
 
 __all__ = ["ChromaVectorStore"]
 
-__getattr__, __dir__ = door(__name__, {"ChromaVectorStore": "loom.stores.chroma.vectors"})
+__getattr__, __dir__ = door(__name__, {"ChromaVectorStore": "loom.stores.chroma.store"})

@@ -1,4 +1,4 @@
-"""Checkpoints in a folder: one append-only file for each user, each part in it once.
+"""Checkpoints in a folder: one append-only file per user, synced to disk.
 
 The first frame says the format and whose file it is. Each frame after it is one change:
     {"checkpoint": ..., "parent": 3, "entries": [...], "parts": [...]}   a save; parts are the new ones
@@ -10,21 +10,23 @@ are such numbers. A save without a checkpoint is the log of one that was deleted
 from __future__ import annotations
 
 import os
+import struct
+import time
 from collections import OrderedDict
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager, suppress
 from hashlib import sha256
 from os import PathLike
 from pathlib import Path
 from threading import Lock
 from typing import NamedTuple, TypeAlias
+from zlib import crc32
 
 import anyio.to_thread
 
 from loom.core.checkpoint import Checkpoint, LogEntry
 from loom.core.clock import Clock
-from loom.core.message import JSON, Part
-from loom.core.message_codec import (
+from loom.core.codec import (
     Data,
     check_format,
     checkpoint_from_dict,
@@ -36,12 +38,154 @@ from loom.core.message_codec import (
     part_to_dict,
     to_bytes,
 )
+from loom.core.message import JSON, Part
 from loom.core.scope import Scope
-from loom.errors import StoreError, UsageError
+from loom.errors import StoreError, StoreUnavailable, UsageError
+from loom.stores.base import damage_at, reading
 from loom.stores.checkpoints import Action, BaseCheckpointStore, MemoryTree, Removed, T, TreeNode, finish
-from loom.stores.damage import reading
-from loom.stores.files.disk import locked, make_folder, remove_file, replace_file, spoken_errors, write_all
-from loom.stores.files.frames import HEADER_SIZE, MAX_PAYLOAD, framed, frames_of
+
+# Records in an append-only file, each with its length and checksum, so that half a write is seen.
+
+_MARK = b"\xffLM\n"
+"""Begins each frame, and cannot stand inside one: the byte FF is never part of UTF-8."""
+_HEADER = struct.Struct("<4sII")
+HEADER_SIZE = _HEADER.size
+MAX_PAYLOAD = 2**32 - 1
+
+
+def framed(payload: bytes) -> bytes:
+    """A frame: mark, length, checksum, payload."""
+    return _HEADER.pack(_MARK, len(payload), _checksum(payload)) + payload
+
+
+def frames_of(data: bytes, what: str) -> tuple[list[tuple[int, bytes]], int]:
+    """The frames as (offset, payload), and where the last whole one ends.
+
+    After it there may be a write that was cut short. Raises StoreError if a whole frame comes after a broken one:
+    that is damage, and cutting there would lose acknowledged saves.
+    """
+    found: list[tuple[int, bytes]] = []
+    end = 0
+    while (payload := _payload_at(data, end)) is not None:
+        found.append((end, payload))
+        end += HEADER_SIZE + len(payload)
+    later = data.find(_MARK, end + 1)
+    while later != -1:
+        if _payload_at(data, later) is not None:
+            raise StoreError(f"{what} is damaged at byte {end} and sound again at {later}; restore it from a copy")
+        later = data.find(_MARK, later + 1)
+    return found, end
+
+
+def _payload_at(data: bytes, offset: int) -> bytes | None:
+    if len(data) - offset < HEADER_SIZE:
+        return None
+    mark, length, checksum = _HEADER.unpack_from(data, offset)
+    payload = data[offset + HEADER_SIZE : offset + HEADER_SIZE + length]
+    if mark != _MARK or len(payload) != length or _checksum(payload) != checksum:
+        return None
+    return payload
+
+
+def _checksum(payload: bytes) -> int:
+    return crc32(payload, crc32(len(payload).to_bytes(4, "little")))
+
+
+# Files that survive a crash: locks, durable writes, atomic replacement.
+
+DEADLINE_SECONDS = 30.0
+"""How long to wait for a lock before the store counts as unavailable."""
+
+
+@contextmanager
+def locked(path: Path, *, exclusive: bool) -> Generator[None]:
+    """Hold the lock of a folder: one writer, or any number of readers, in all processes.
+
+    The lock belongs to this one open file and ends with it, also when the process is killed. A writer makes the file;
+    a reader that finds none reads without it, because nothing was ever written there.
+    """
+    try:
+        import fcntl  # noqa: PLC0415 - not every system has it
+    except ImportError as error:
+        raise UsageError("files are locked with flock, which this system lacks; use SqliteCheckpointStore") from error
+    if not exclusive and not path.exists():
+        yield
+        return
+    handle = os.open(path, (os.O_RDWR | os.O_CREAT if exclusive else os.O_RDONLY) | os.O_CLOEXEC, 0o600)
+    try:
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while True:
+            with suppress(BlockingIOError):
+                fcntl.flock(handle, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+                break
+            if time.monotonic() >= deadline:
+                raise StoreUnavailable(
+                    f"{path} was held by another process for {DEADLINE_SECONDS:.0f} s; try again, or end that process"
+                )
+            time.sleep(0.002)
+        yield
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def translate_errors(folder: Path) -> Generator[None]:
+    """Errors of the file system, and of reading what is damaged, as errors of Loom."""
+    try:
+        with damage_at(str(folder)):
+            yield
+    except OSError as error:
+        raise StoreUnavailable(
+            f"{folder} cannot be read or written ({error}); check the folder, its rights and the free space"
+        ) from error
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder and those above it, each of them durable."""
+    if folder.is_dir():
+        return
+    make_folder(folder.parent)
+    with suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    sync_folder(folder.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make names that were added, changed or removed in a folder durable."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def write_all(handle: int, data: bytes, offset: int) -> None:
+    """Write at a place, whatever number of bytes the system takes at once."""
+    left = memoryview(data)
+    while left:
+        done = os.pwrite(handle, left, offset)
+        left, offset = left[done:], offset + done
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Give a file this content, so that a crash leaves the old one or the new one and never a mixture."""
+    fresh = path.with_suffix(".new")
+    handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        write_all(handle, data, 0)
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+    fresh.replace(path)
+    sync_folder(path.parent)
+
+
+def remove_file(path: Path) -> None:
+    """Remove a file and what an interrupted replacement of it left."""
+    for name in (path, path.with_suffix(".new")):
+        name.unlink(missing_ok=True)
+    sync_folder(path.parent)
+
 
 _MOST_OPEN = 32
 """Files of users that stay open, because a process may open only so many."""
@@ -83,7 +227,7 @@ class FileCheckpointStore(BaseCheckpointStore):
 
     def _run(self, scope: Scope, action: Action[T], exclusive: bool, erases: bool = False) -> T:
         """The result of an action on the user's log as it is now, while no other process changes it."""
-        with self._lock, spoken_errors(self._folder):
+        with self._lock, translate_errors(self._folder):
             if self._is_closed:
                 raise UsageError(f"the checkpoint store {self._folder} is closed; open another")
             if exclusive:

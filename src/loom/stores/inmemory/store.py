@@ -1,4 +1,4 @@
-"""A memory store in the process's own memory: nothing outlives it."""
+"""Memory store in the process's own memory, with its jobs."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from collections.abc import Iterable
 
 from anyio import CancelScope, to_thread
 
+from loom.core.checks import ON_LOOP
 from loom.core.clock import Clock
-from loom.core.limits import ON_LOOP
 from loom.core.scope import Scope
 from loom.errors import UsageError
-from loom.stores.base import RecordChange, Settings, SimpleMemoryStore, UserRecords, UserState, embedder_label, owner
+from loom.stores._user_records import RecordChange, UserRecords, UserState
+from loom.stores.base import Settings, SimpleMemoryStore, embedder_label, owner
 
 
 class InMemoryStore(SimpleMemoryStore):

@@ -17,7 +17,7 @@ from loom.core.scope import Scope
 from loom.errors import EmbedderMismatch, UsageError
 from loom.protocols.embedder import Vector
 from loom.protocols.vector_store import VectorHit, VectorItem
-from loom.stores.nearest import check_length, unit
+from loom.stores._search import check_length, unit
 
 _Row: TypeAlias = NDArray[np.float64]
 _Key: TypeAlias = tuple[str | None, str]

@@ -9,8 +9,7 @@ from loom.core.doors import door
 if TYPE_CHECKING:
     from loom.stores.postgres.checkpoints import PostgresCheckpointStore
     from loom.stores.postgres.schema import init_schema
-    from loom.stores.postgres.store import PostgresStore
-    from loom.stores.postgres.sweep import sweep_schema
+    from loom.stores.postgres.store import PostgresStore, sweep_schema
 
 __all__ = ["PostgresCheckpointStore", "PostgresStore", "init_schema", "sweep_schema"]
 
@@ -20,6 +19,6 @@ __getattr__, __dir__ = door(
         "PostgresCheckpointStore": "loom.stores.postgres.checkpoints",
         "PostgresStore": "loom.stores.postgres.store",
         "init_schema": "loom.stores.postgres.schema",
-        "sweep_schema": "loom.stores.postgres.sweep",
+        "sweep_schema": "loom.stores.postgres.store",
     },
 )

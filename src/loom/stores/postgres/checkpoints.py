@@ -1,4 +1,4 @@
-"""Checkpoints in a schema of a Postgres database.
+"""Checkpoints in a Postgres schema.
 
 A node is one save: the entries it added, and the checkpoint behind them. A parent is always older than its children,
 and has a smaller number. Parts are rows of their own, stored once for each user; entries name them by their place in
@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 from loom.core.checkpoint import Checkpoint, LogEntry
 from loom.core.clock import Clock
-from loom.core.message_codec import checkpoint_from_dict, checkpoint_to_dict, from_bytes, to_bytes
+from loom.core.codec import checkpoint_from_dict, checkpoint_to_dict, from_bytes, to_bytes
 from loom.core.scope import Scope
+from loom.stores.base import reading
 from loom.stores.checkpoints import (
     Action,
     BaseCheckpointStore,
@@ -27,11 +28,8 @@ from loom.stores.checkpoints import (
     pack_entries,
     unpack_entries,
 )
-from loom.stores.damage import reading
-from loom.stores.postgres.connection import one, rows, run
-from loom.stores.postgres.guard import Guard, guarded
-from loom.stores.postgres.owners import owner_of
-from loom.stores.postgres.schema import SCHEMA, UNSWEPT
+from loom.stores.postgres.connection import one, owner_of, rows, run
+from loom.stores.postgres.schema import SCHEMA, UNSWEPT, Guard, guarded
 
 if TYPE_CHECKING:
     from loom.stores.postgres.connection import Database

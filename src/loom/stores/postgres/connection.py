@@ -1,18 +1,52 @@
-"""Connections to one server: opened at the first use, lent for one transaction each, with the scope set in it."""
+"""Connections to a Postgres server, and the row owners of a scope."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from hashlib import sha256
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from uuid import UUID
 
 import anyio
 
 from loom.core.scope import Scope
 from loom.errors import MissingExtra, StoreError, StoreUnavailable, UsageError
-from loom.stores.damage import damage_at
-from loom.stores.postgres.owners import lock_of, owner_of
+from loom.stores.base import damage_at
+
+# Which rows belong to whom: a user as one number of fixed size, and what a scope may see.
+
+_AFTER = "SELECT namespace, user_id FROM users WHERE (namespace, user_id) > (%s, %s) ORDER BY 1, 2 LIMIT %s"
+
+
+def owner_of(scope: Scope) -> UUID:
+    """The number of the scope's user: a digest of namespace and user id, so that no character of them has a meaning."""
+    return UUID(bytes=_digest(scope)[:16])
+
+
+def lock_of(scope: Scope) -> int:
+    """The number of the lock that the user's writers take turns with."""
+    return int.from_bytes(_digest(scope)[16:24], signed=True)
+
+
+async def all_users(db: Database, after: Scope | None, limit: int) -> tuple[Scope, ...]:
+    """Users of whom something was written, by namespace and user, from behind `after`."""
+    last = ("", "") if after is None else (after.namespace, after.user_id)
+    found = await (await db.execute(_AFTER, (*last, limit))).fetchall()
+    return tuple(Scope(namespace, user_id) for namespace, user_id in found)
+
+
+def seen(scope: Scope) -> tuple[str, tuple[Any, ...]]:
+    """The condition on `records AS r` for what the scope sees; facts and blocks have no layer and no session."""
+    if scope.session_id is None:
+        return "r.owner = %s", (owner_of(scope),)
+    return "r.owner = %s AND (r.layer IS NULL OR r.session_id = %s)", (owner_of(scope), scope.session_id)
+
+
+def _digest(scope: Scope) -> bytes:
+    return sha256(scope.for_user().key().encode()).digest()
+
 
 if TYPE_CHECKING:
     from psycopg import AsyncConnection, AsyncCursor
@@ -105,7 +139,7 @@ async def connect(dsn: str, *, timeout: float = 10, autocommit: bool = False) ->
     return await psycopg.AsyncConnection.connect(dsn, connect_timeout=max(2, round(timeout)), autocommit=autocommit)
 
 
-def spoken_name(dsn: str) -> str:
+def display_name(dsn: str) -> str:
     """The server and database of a DSN, in words that hold no password."""
     _driver()
     from psycopg import ProgrammingError, conninfo  # noqa: PLC0415
@@ -131,7 +165,7 @@ def _driver() -> Any:
 
 
 @contextmanager
-def spoken_errors(where: str, *, needed: str = "the role that `loom store init` made") -> Generator[None]:
+def translate_errors(where: str, *, needed: str = "the role that `loom store init` made") -> Generator[None]:
     """Errors of the driver as errors of Loom; `needed` is who is allowed to do it."""
     from psycopg import DataError, Error  # noqa: PLC0415
     from psycopg_pool import PoolClosed, PoolTimeout  # noqa: PLC0415
@@ -220,11 +254,11 @@ class Server:
             raise _too_long(self.name) from error
 
     async def _opened(self) -> AsyncConnectionPool[Database]:
-        self.name = spoken_name(self._dsn)
+        self.name = display_name(self._dsn)
         from psycopg import sql  # noqa: PLC0415
         from psycopg_pool import AsyncConnectionPool  # noqa: PLC0415
 
-        with spoken_errors(self.name):
+        with translate_errors(self.name):
             # Alone and first, because a pool would try again and again and never say what is wrong.
             async with await connect(self._dsn, timeout=self._timeout) as db:
                 access: Access = await self._check(db, self.name)
@@ -277,7 +311,7 @@ class Server:
         end = anyio.current_time() + self._timeout
         pool = await self.open()
         begin = self._begin(scope, level) + more
-        with spoken_errors(self.name):
+        with translate_errors(self.name):
             # Every connection of the pool may have broken since its last use, and then a new one is the next.
             for _ in range(self._pool_size + 1):
                 async with pool.connection(timeout=end - anyio.current_time()) as db:

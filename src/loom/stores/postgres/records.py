@@ -1,12 +1,11 @@
-"""Reading and changing the records of a user, inside a transaction that the caller holds."""
+"""Reading and changing records, jobs and the word index inside a transaction."""
 
-# ruff: noqa: S608 - only names of columns and conditions of this package stand in SQL; every value is bound
-
+# ruff: noqa: S608 - only constants of this module stand in SQL; every value is bound
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,27 +14,152 @@ from uuid import UUID
 from loom.core.filter import Filter
 from loom.core.record import Layer, Record, WorkingBlock
 from loom.core.scope import Scope
+from loom.core.threads import off_loop
 from loom.errors import StaleWrite
-from loom.stores.postgres import index
-from loom.stores.postgres.connection import Row, fetch, one, rows, run, run_many
-from loom.stores.postgres.owners import owner_of, seen
-from loom.stores.postgres.where import condition
-from loom.stores.postings import OWN, TextChange
-from loom.stores.record_rows import (
+from loom.protocols.memory_store import DeadLetter, Job, Lease
+from loom.stores._search import (
+    OWN,
+    Place,
+    PostingPart,
+    TextChange,
+    check_numbers,
+    joined_run,
+    parts_of,
+    runs_of,
+    without,
+)
+from loom.stores._sql import (
     COLUMNS,
     EVICTION_ORDER,
+    JOB,
     SELECTED,
+    Condition,
+    Dialect,
     excess_of,
     from_row,
+    job_from_row,
+    job_to_row,
+    letter_from_row,
     to_archive,
     to_micros,
     to_row,
 )
-from loom.stores.sql_where import Condition
-from loom.stores.user_records import Keys, check_version, no_record
+from loom.stores._user_records import Keys, check_version, jobs_without, lease_lost, no_record
+from loom.stores.base import reading
+from loom.stores.postgres.connection import Row, fetch, one, owner_of, rows, run, run_many, seen
+from loom.text.words import query_terms
 
 if TYPE_CHECKING:
     from loom.stores.postgres.connection import Database
+
+
+# Filters as conditions of Postgres.
+
+POSTGRES = Dialect(true="true", false="false", mark="%s", most_values=10_000)
+"""Postgres takes 65,535 values in a statement."""
+
+condition = POSTGRES.condition
+
+
+# The word index: rows of postings, which the server keeps and hands over, and whose scores are computed here.
+#
+# A search reads the rows of its words, 8 bytes for each text that holds one of them, and adds them up in arrays, which
+# takes far less than to have the server join and sum as many rows. Every statistic is of one user alone: what others
+# write changes no score.
+
+# One row after another is looked up by its key: left to itself, a planner that knows little may read all of them.
+_PLACES = (
+    "FROM unnest(%b::bigint[], %b::text[], %b::text[]) AS g (run, term, signal) "
+    "CROSS JOIN LATERAL (SELECT p.ctid, p.entries FROM postings AS p "
+    "WHERE p.owner = %s AND p.run = g.run AND p.term = g.term AND p.signal = g.signal OFFSET 0) AS h"
+)
+_READ = f"SELECT g.run, g.term, g.signal, h.entries {_PLACES}"
+_DROP = f"DELETE FROM postings WHERE owner = %s AND ctid = ANY(ARRAY(SELECT h.ctid {_PLACES}))"
+_WRITE = (
+    "INSERT INTO postings (owner, run, term, signal, entries) "
+    "SELECT %s, * FROM unnest(%b::bigint[], %b::text[], %b::text[], %b::bytea[]) "
+    "ON CONFLICT (owner, run, term, signal) DO UPDATE SET entries = "
+)
+_AT_ONCE = 2_000
+"""Rows that are handed to the driver at once, which turns them into bytes on the event loop."""
+_WORD = 6
+"""Characters of a word, about."""
+_SET = f"{_WRITE} excluded.entries"
+_APPEND = f"{_WRITE} postings.entries || excluded.entries"
+_JOIN = (
+    "WITH small AS (DELETE FROM postings WHERE owner = %s AND run >= %s RETURNING *) "
+    "INSERT INTO postings (owner, run, term, signal, entries) "
+    "SELECT owner, %s, term, signal, string_agg(entries, '') FROM small GROUP BY owner, term, signal"
+)
+_COUNT = (
+    "INSERT INTO lengths (owner, signal, texts, words) "
+    "SELECT %s, * FROM unnest(%s::text[], %s::bigint[], %s::bigint[]) ON CONFLICT (owner, signal) "
+    "DO UPDATE SET texts = lengths.texts + excluded.texts, words = lengths.words + excluded.words"
+)
+_ASKED = (
+    "SELECT h.term, h.signal, h.entries, l.texts, l.words FROM unnest(%s::bigint[]) AS g (run) CROSS JOIN LATERAL "
+    "(SELECT p.term, p.signal, p.entries FROM postings AS p "
+    "WHERE p.owner = %s AND p.run = g.run AND p.term = ANY(%s) OFFSET 0) AS h "
+    "JOIN lengths AS l ON l.owner = %s AND l.signal = h.signal"
+)
+
+
+async def read(work: Callable[[], object], *texts: str) -> None:
+    """Take texts into a change or out of it; where they are long, in a thread."""
+    await off_loop(sum(map(len, texts)), work)
+
+
+async def write_index(db: Database, owner: UUID, change: TextChange, *, before: int, size: int) -> None:
+    """Write a change of a user who had `before` numbers and now has `size`."""
+    start = joined_run(before, size)
+    if start is not None:
+        await run(db, _JOIN, owner, start, start)
+    chars = sum(words for _, words in change.lengths.values()) * _WORD
+    added, gone = await off_loop(chars, lambda: (change.entries(size), change.gone(size)))
+    if gone:
+        await _take_out(db, owner, gone, added)
+    places = list(added)
+    for start in range(0, len(places), _AT_ONCE):
+        some = places[start : start + _AT_ONCE]
+        await run(db, _APPEND, owner, *_columns(some), [added[place] for place in some])
+    if change.lengths:
+        signals = list(change.lengths)
+        counts = ([grown[place] for grown in change.lengths.values()] for place in (0, 1))
+        await run(db, _COUNT, owner, signals, *counts)
+    if any(texts < 0 for texts, _ in change.lengths.values()):
+        await run(db, "DELETE FROM lengths WHERE owner = %s AND texts = 0", owner)
+
+
+async def _take_out(db: Database, owner: UUID, gone: Mapping[Place, set[int]], added: dict[Place, bytes]) -> None:
+    """Take numbers out of places; what is added to such a place is written with it, and taken from `added`."""
+    held = {(run, term, signal): data for run, term, signal, data in await fetch(db, _READ, *_columns(gone), owner)}
+    with reading("the word index"):
+        rest = without(held, gone)
+    left = {place: data + added.pop(place, b"") for place, data in rest.items()}
+    kept = {place: data for place, data in left.items() if data}
+    if kept:
+        await run(db, _SET, owner, *_columns(kept), list(kept.values()))
+    if len(kept) < len(left):
+        await run(db, _DROP, owner, *_columns(left.keys() - kept.keys()), owner)
+
+
+def _columns(places: Collection[Place]) -> list[list[Any]]:
+    return [list(column) for column in zip(*places, strict=True)]
+
+
+async def parts(db: Database, owner: UUID, text: str, size: int) -> list[PostingPart]:
+    """What each term of a text adds to each signal, where the user has `size` numbers; every score is above 0."""
+    spoken: defaultdict[tuple[str, str], list[bytes]] = defaultdict(list)
+    lengths: dict[str, tuple[int, int]] = {}
+    asked = (list(runs_of(size)), owner, list(query_terms(text)), owner)
+    for term, signal, entries, texts, words in await fetch(db, _ASKED, *asked):
+        spoken[term, signal].append(entries)
+        lengths[signal] = texts, words
+    with reading("the word index"):
+        found = parts_of(spoken, lengths)
+        check_numbers(found, size)
+    return found
+
 
 _INSERT = "INSERT INTO records SELECT * FROM json_populate_recordset(NULL::records, %s::json)"
 _UPDATE = f"UPDATE records SET {', '.join(f'{name} = %s' for name in COLUMNS)} WHERE owner = %s AND number = %s"
@@ -87,7 +211,7 @@ async def change(
         await run(db, "UPDATE users SET removed = removed + 1 WHERE owner = %s", write.owner)
     if put or deleted or keys:
         size = max(write.new.values()) + 1 if write.new else await next_number(db, write.owner)
-        await index.write(db, write.owner, write.words, before=size - len(write.new), size=size)
+        await write_index(db, write.owner, write.words, before=size - len(write.new), size=size)
     return deleted
 
 
@@ -123,12 +247,12 @@ async def _put(write: _Write, records: Sequence[Record]) -> None:
     write.new.update((record.id, first + place) for place, record in enumerate(new))
     if new:
         await run(db, _INSERT, json.dumps([_fields(owner, write.new[record.id], record) for record in new]))
-    await index.read(lambda: [words.add(OWN, write.new[r.id], r.text) for r in new], *(r.text for r in new))
+    await read(lambda: [words.add(OWN, write.new[r.id], r.text) for r in new], *(r.text for r in new))
     old = [(record, *stored[id]) for id, record in wanted.items() if id in stored]
     await run_many(db, _UPDATE, [(*to_row(record), owner, number) for record, _, number in old])
     changed = [(record, before, number) for record, before, number in old if record.text != before.text]
     if changed:
-        await index.read(partial(_reindex, words, changed), *(r.text for pair in changed for r in pair[:2]))
+        await read(partial(_reindex, words, changed), *(r.text for pair in changed for r in pair[:2]))
         # The vector of another text would find the record for words it no longer says.
         write.replaced.update(number for _, _, number in changed)
         await run(db, "DELETE FROM vectors WHERE owner = %s AND number = ANY(%s)", owner, list(write.replaced))
@@ -180,9 +304,7 @@ async def _delete(write: _Write, ids: Iterable[str]) -> int:
         return 0
     gone = {(number, OWN): text for number, text in texts.items()}
     gone |= {(number, f"{OWN}.{kind}"): text for (number, kind), text in (await _keys_of(write, texts)).items()}
-    await index.read(
-        lambda: [words.remove(kind, number, text) for (number, kind), text in gone.items()], *gone.values()
-    )
+    await read(lambda: [words.remove(kind, number, text) for (number, kind), text in gone.items()], *gone.values())
     await run(db, "UPDATE users SET records = records - %s WHERE owner = %s", len(texts), owner)
     for table in ("keys", "vectors", "records"):
         await run(db, f"DELETE FROM {table} WHERE owner = %s AND number = ANY(%s)", owner, list(texts))
@@ -215,7 +337,7 @@ async def _set_keys(write: _Write, keys: Keys) -> None:
                 kept[number, kind] = text
             elif before is not None:
                 gone.append((owner, number, kind))
-    await index.read(lambda: [do(kind, number, text) for do, kind, number, text in changes], *(c[-1] for c in changes))
+    await read(lambda: [do(kind, number, text) for do, kind, number, text in changes], *(c[-1] for c in changes))
     if kept:
         numbers, kinds = zip(*kept, strict=True)
         await run(db, _KEYS, owner, list(numbers), list(kinds), list(kept.values()))
@@ -331,3 +453,121 @@ async def forget_user(db: Database, scope: Scope) -> dict[str, int]:
         await run(db, f"DELETE FROM {table} WHERE owner = %s", owner)
     await run(db, "UPDATE forgotten SET users = users + 1")
     return removed
+
+
+# The jobs of all users: who holds each, and which were given up.
+#
+# Workers take jobs with SKIP LOCKED, so that any number of them share the work and none waits for another. A lease is
+# told from every other by a token that the server makes for it.
+
+_FROM = "FROM jobs AS j JOIN users AS u ON u.owner = j.owner"
+_TAKE = f"""
+WITH due AS (
+    SELECT j.owner, j.number FROM jobs AS j WHERE j.dead_at IS NULL AND j.run_at <= %s
+    AND (j.until IS NULL OR j.until <= %s) AND {{whose}} ORDER BY j.run_at, j.id LIMIT %s FOR UPDATE SKIP LOCKED
+)
+UPDATE jobs AS j SET attempts = attempts + 1, token = gen_random_uuid()::text, until = %s
+FROM due JOIN users AS u ON u.owner = due.owner WHERE j.owner = due.owner AND j.number = due.number
+RETURNING {JOB}, j.token
+"""
+_HELD = "owner = %s AND id = %s AND token = %s"
+
+
+async def enqueue(db: Database, scope: Scope, jobs: Sequence[Job]) -> int:
+    """Queue the jobs whose key is not open yet; returns how many."""
+    if not jobs:
+        return 0
+    owner = owner_of(scope)
+    found = await rows(db, "SELECT key, id FROM jobs WHERE owner = %s AND dead_at IS NULL AND (key = ANY(%s) "
+                           "OR id = ANY(%s))", owner, [job.key for job in jobs], [job.id for job in jobs])  # fmt: skip
+    new = jobs_without(jobs, {key for key, _ in found}, {id for _, id in found})
+    first = await take_numbers(db, scope, len(new), "next_job")
+    await run_many(
+        db,
+        "INSERT INTO jobs (owner, number, session_id, id, kind, key, run_at, payload, attempts) "
+        "VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s)",
+        [(owner, first + place, *job_to_row(job)) for place, job in enumerate(new)],
+    )
+    return len(new)
+
+
+async def lease(
+    db: Database, now: datetime, until: datetime, limit: int, *, scope: Scope | None, kinds: Sequence[str] | None
+) -> tuple[Lease, ...]:
+    """Take due jobs, oldest first."""
+    whose, values = ("true", ()) if scope is None else _covered(scope)
+    if kinds is not None:
+        whose, values = f"{whose} AND j.kind = ANY(%s)", (*values, list(kinds))
+    micros = to_micros(now)
+    taken = await rows(db, _TAKE.format(whose=whose), micros, micros, *values, limit, to_micros(until))
+    taken.sort(key=lambda row: (row[6], row[3]))
+    return tuple(Lease(job=job_from_row(row), token=row[-1], until=until) for row in taken)
+
+
+async def close(db: Database, held: Lease) -> None:
+    """The job is done."""
+    _check_held(held, await run(db, f"DELETE FROM jobs WHERE {_HELD}", *_place(held)))
+
+
+async def fail(db: Database, held: Lease, reason: str, now: datetime, retry_at: datetime | None) -> None:
+    """Put the job back, or give it up."""
+    if retry_at is None:
+        what, values = "reason = %s, dead_at = %s", (_storable(reason), to_micros(now))
+    else:
+        what, values = "run_at = %s", (to_micros(retry_at),)
+    sql = f"UPDATE jobs SET token = NULL, until = NULL, {what} WHERE {_HELD}"
+    _check_held(held, await run(db, sql, *values, *_place(held)))
+
+
+async def dead_letters(db: Database, scope: Scope) -> tuple[DeadLetter, ...]:
+    """The jobs of the scope that were given up, the earliest first."""
+    whose, values = _covered(scope)
+    found = await rows(
+        db,
+        f"SELECT {JOB}, j.reason, j.dead_at {_FROM} WHERE j.dead_at IS NOT NULL AND {whose} "
+        "ORDER BY j.dead_at, j.number",
+        *values,
+    )
+    return tuple(letter_from_row(row) for row in found)
+
+
+async def pending(db: Database, scope: Scope) -> int:
+    """How many jobs of the scope are open."""
+    whose, values = _covered(scope)
+    found = await one(db, f"SELECT count(*) FROM jobs AS j WHERE j.dead_at IS NULL AND {whose}", *values)
+    return int(found[0]) if found else 0
+
+
+async def open_jobs(db: Database, scope: Scope) -> tuple[Job, ...]:
+    """The open jobs of the scope, by id."""
+    whose, values = _covered(scope)
+    found = await rows(db, f"SELECT {JOB} {_FROM} WHERE j.dead_at IS NULL AND {whose} ORDER BY j.id", *values)
+    return tuple(job_from_row(row) for row in found)
+
+
+async def forget(db: Database, scope: Scope) -> dict[str, int]:
+    """Remove the jobs and dead letters of the scope; returns how many of each."""
+    whose, values = _covered(scope)
+    found = await rows(db, f"DELETE FROM jobs AS j WHERE {whose} RETURNING j.dead_at IS NOT NULL", *values)
+    dead = sum(is_dead for (is_dead,) in found)
+    return {"job": len(found) - dead, "dead_letter": dead}
+
+
+def _check_held(held: Lease, changed: int) -> None:
+    if not changed:
+        raise lease_lost(held)
+
+
+def _storable(reason: str) -> str:
+    """The reason without what Postgres cannot hold: why a job was given up must not get lost over a character."""
+    return reason.encode(errors="replace").decode().replace("\0", "\ufffd")
+
+
+def _place(held: Lease) -> tuple[Any, ...]:
+    return (owner_of(held.job.scope), held.job.id, held.token)
+
+
+def _covered(scope: Scope) -> tuple[str, tuple[Any, ...]]:
+    if scope.session_id is None:
+        return "j.owner = %s", (owner_of(scope),)
+    return "j.owner = %s AND j.session_id = %s", (owner_of(scope), scope.session_id)

@@ -1,21 +1,23 @@
-"""The tables of a Loom schema, who may do what with them, and the steps that lead to them.
+"""Tables, roles, migrations and first-contact checks of a Postgres schema.
 
 Every table of users' data starts its keys with `owner`, which names one user of one namespace, so that each of them
 can be partitioned by it. Row-level security lets a transaction see the rows of the one owner that it has set, and is
 forced on the role that owns the tables, too. The role that stores connect as owns nothing.
 """
 
+# ruff: noqa: S608 - only names of tables of this package stand in SQL; every value is bound
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from loom.core.checks import check_text
 from loom.errors import FormatTooNew, StoreError, UsageError
-from loom.stores.postgres import vector_type
-from loom.stores.postgres.connection import connect, one, rows, run, spoken_errors, spoken_name
-from loom.stores.postgres.near import Progress, index_large_users
+from loom.stores.postgres import search as vector_type
+from loom.stores.postgres.connection import Access, Server, connect, display_name, one, rows, run, translate_errors
+from loom.stores.postgres.search import Progress, index_large_users
 
 if TYPE_CHECKING:
     from loom.stores.postgres.connection import Database
@@ -241,8 +243,8 @@ async def init_schema(
     """
     for what, name in (("schema", schema), ("app_role", app_role), ("owner_role", owner_role)):
         check_text(name, f"{what} of init_schema()", max_bytes=63)
-    where = spoken_name(admin_dsn)
-    with spoken_errors(where, needed=_ADMINISTRATOR):
+    where = display_name(admin_dsn)
+    with translate_errors(where, needed=_ADMINISTRATOR):
         db = await connect(admin_dsn)
         async with db:
             await take_turns(db)
@@ -397,3 +399,197 @@ def check_version(version: int, where: str) -> None:
     """Refuse a schema that a newer Loom made."""
     if version > VERSION:
         raise FormatTooNew(f"{where} has format {version}, and this Loom reads up to {VERSION}; install a newer Loom")
+
+
+# One role for everything: a role that may create a schema in a database connects, and Loom makes its tables.
+#
+# A role that row-level security binds owns the tables, and is bound by it as all others are. A superuser, and a role
+# that bypasses row-level security, are never bound: Loom makes the two roles of `loom store init`, and each transaction
+# of theirs acts as the one that owns nothing.
+
+ROLE = """
+SELECT r.rolname, r.rolsuper, r.rolbypassrls, pg_has_role(r.oid, n.nspowner, 'MEMBER'), quote_ident(n.nspname)
+FROM pg_roles AS r, pg_namespace AS n WHERE r.rolname = current_user AND n.nspname = %s
+"""
+_RIGHTS = """
+SELECT rolname, current_database(), has_database_privilege(current_database(), 'CREATE'), rolsuper OR rolbypassrls,
+    rolsuper OR rolcreaterole
+FROM pg_roles WHERE rolname = current_user
+"""
+_IS_OWNER = (
+    "{name!r} owns the tables: row-level security keeps users apart for it too, but anybody with its password could "
+    "switch that off; `loom store init` by an administrator, before the first use, makes a role that cannot"
+)
+_ACTS = (
+    "{name!r} sees everything and acts as {role!r}, whom row-level security binds; anybody with its password sees all "
+    "users: better connect as {role!r}, with a password that `loom store init` gives it"
+)
+
+
+class Role(NamedTuple):
+    """The role that is connected, and what it could do to Loom's tables."""
+
+    name: str
+    is_super: bool
+    bypasses: bool
+    is_owner: bool
+
+    @property
+    def power(self) -> str | None:
+        """Why it may see the rows of all users; None where it may not."""
+        kinds = (
+            ("a superuser", self.is_super),
+            ("allowed to bypass row-level security", self.bypasses),
+            ("an owner", self.is_owner),
+        )
+        return next((kind for kind, holds in kinds if holds), None)
+
+
+class Use(NamedTuple):
+    """How a role uses a schema: whom it acts as, if not itself, and what a person should know of that."""
+
+    acts_as: str | None = None
+    notes: tuple[str, ...] = ()
+
+
+async def use_of(db: Database, schema: str, role: Role) -> Use | None:
+    """How a role that could see everything may use the schema; None where it may not, or is not such a role."""
+    if role.power is None or (role_for := await one_role_of(db, schema)) is None:
+        return None
+    if role_for == ITSELF:
+        is_bound = not (role.is_super or role.bypasses)
+        return Use(None, (_IS_OWNER.format(name=role.name),)) if is_bound else None
+    may = await one(db, "SELECT 1 WHERE pg_has_role(current_user, %s, 'MEMBER')", role_for)
+    return Use(role_for, (_ACTS.format(name=role.name, role=role_for),)) if may else None
+
+
+async def is_needed(db: Database, schema: str) -> bool:
+    """Whether the schema is missing, or an older one that was made for one role."""
+    if await one(db, "SELECT 1 FROM pg_namespace WHERE nspname = %s", schema) is None:
+        return True
+    found = await one(db, ROLE, schema)
+    if found is None or Role(*found[:-1]).power is None or await one_role_of(db, schema) is None:
+        return False
+    await one(db, "SELECT set_config('search_path', %s, true)", found[-1])
+    return await stored_version(db, schema) < VERSION
+
+
+async def make(db: Database, where: str, schema: str) -> None:
+    """Make the schema for the role that is connected, or bring it to this version; others who come as well wait."""
+    await take_turns(db)
+    if await is_needed(db, schema):
+        name, database, may_create, sees_all, may_make_roles = await one(db, _RIGHTS) or ("", "", False, False, False)
+        if not may_create or (sees_all and not may_make_roles):
+            raise StoreError(
+                f"{where} has no schema {schema!r} of Loom, and {name!r} may not make one; run `loom store init` as an "
+                f"administrator of the database, or let its owner run: GRANT CREATE ON DATABASE {database} TO {name}"
+            )
+        await vector_type.make_extension(db)
+        if sees_all:
+            await make_roles(db, APP_ROLE, OWNER_ROLE, None)
+            await let_act(db, APP_ROLE)
+            await make_tables(db, where, schema, Roles(APP_ROLE, OWNER_ROLE))
+            await act_as(db, APP_ROLE)
+        else:
+            await make_tables(db, where, schema, None)
+    await db.commit()
+
+
+# The check of a server before its first use: is the schema there, and does it keep users apart?
+
+SECURED = """
+SELECT c.relname FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
+WHERE n.nspname = %s AND c.relrowsecurity AND c.relforcerowsecurity
+"""
+_POLICIES = "SELECT tablename, policyname, cmd FROM pg_policies WHERE schemaname = %s"
+_INIT = "run `loom store init` as an administrator of the database"
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """The conditions under which a store uses a server.
+
+    `allow_owner` lets it connect as a role that sees the rows of all users, `make_schema` gives a database the schema
+    that it does not have.
+    """
+
+    schema: str
+    allow_owner: bool = False
+    make_schema: bool = True
+
+    async def check(self, db: Database, where: str) -> Access:
+        """Refuse a server that is not fit; says how it is used. A database without the schema gets it, if it can."""
+        if self.make_schema and await is_needed(db, self.schema):
+            await make(db, where, self.schema)
+        await run(db, "SET TRANSACTION READ ONLY")
+        found = await one(db, ROLE, self.schema)
+        if found is None:
+            raise StoreError(
+                f"{where} has no schema {self.schema!r} of Loom; {_INIT}, or open a memory there as a role that may "
+                "create one"
+            )
+        *role, quoted = found
+        vectors = await one(db, "SELECT quote_ident(%s)", await vector_type.schema_of(db, self.schema, where))
+        path = f"{quoted}, {vectors[0] if vectors else 'public'}"
+        await one(db, "SELECT set_config('search_path', %s, true)", path)
+        version = await stored_version(db, self.schema)
+        check_version(version, where)
+        if version < VERSION:
+            raise StoreError(f"{where} has format {version}, and this Loom needs {VERSION}; {_INIT}")
+        plain = await vector_type.is_plain(db, self.schema)
+        used = await self._admitted(db, where, Role(*role))
+        if used.acts_as is not None:
+            await one(db, "SELECT set_config('role', %s, true)", used.acts_as)
+        await self._check_tables(db, where)
+        more = (vector_type.SLOWER,) if plain else ()
+        prepare = vector_type.take_plain if plain else None
+        return Access(path, used.acts_as, (*used.notes, *more), prepare)
+
+    async def _admitted(self, db: Database, where: str, role: Role) -> Use:
+        """How the role that is connected may use the schema."""
+        if self.allow_owner:
+            return Use()
+        use = await use_of(db, self.schema, role)
+        if use is None:
+            _check_role(where, role)
+        return use or Use()
+
+    async def _check_tables(self, db: Database, where: str) -> None:
+        secured = {name for (name,) in await rows(db, SECURED, self.schema)}
+        if open_to_all := set(TABLES) - secured:
+            raise StoreError(f"{where} does not force row-level security on {_listed(open_to_all)}; {_INIT}")
+        policies = {tuple(row) for row in await rows(db, _POLICIES, self.schema)}
+        expected = {(table, SCOPED, "ALL") for table in TABLES}
+        expected |= {(table, EVERYBODY, command) for table, command in FOR_EVERYBODY.items()}
+        if policies != expected:
+            odd = {f"{table}.{name}" for table, name, _ in policies ^ expected}
+            raise StoreError(f"{where} has other policies than Loom's: {_listed(odd)}; drop them, then {_INIT}")
+        if not self.allow_owner:
+            # What policies say is not compared; what they do is: without a scope nothing may be seen.
+            seen = await one(db, f"SELECT {', '.join(f'EXISTS (SELECT FROM {table})' for table in TABLES)}")
+            for table, is_shown in zip(TABLES, seen or (), strict=True):
+                if is_shown:
+                    raise StoreError(f"{where} shows rows of {table} to a transaction that names no user; {_INIT}")
+
+
+def guarded(dsn: str, insists: Guard, *, pool_size: int, timeout: float) -> Server:
+    """A server that is looked at before its first use; refuses at once what can never work."""
+    check_text(dsn, "the address of a Postgres server")
+    check_text(insists.schema, "the schema of a store", max_bytes=63)
+    if pool_size < 1:
+        raise UsageError(f"pool_size={pool_size} leaves no connection; give at least one")
+    if not timeout > 0:
+        raise UsageError(f"timeout={timeout} is over at once; give seconds above 0")
+    return Server(dsn, pool_size=pool_size, timeout=timeout, check=insists.check)
+
+
+def _check_role(where: str, role: Role) -> None:
+    if role.power is not None:
+        raise StoreError(
+            f"{where} is reached as {role.name!r}, which is {role.power} of Loom's tables and may see the rows of all "
+            "users; connect as the role that `loom store init` made, or say allow_owner=True"
+        )
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names))

@@ -1,9 +1,10 @@
-"""A memory store in a schema of a Postgres database."""
+"""Memory store in a Postgres schema; its description, and sweeping forgotten bytes."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from loom.core.clock import Clock
 from loom.core.filter import Filter
@@ -11,16 +12,89 @@ from loom.core.hit import Hit
 from loom.core.record import Layer, Receipt, Record
 from loom.core.scope import Scope
 from loom.protocols.embedder import Vector
-from loom.protocols.jobs import DeadLetter, Job, Lease
-from loom.protocols.memory_store import FoundBy, Query
-from loom.stores.base import BaseMemoryStore, Bound, Write, Written
-from loom.stores.postgres import jobs as job_rows
+from loom.protocols.memory_store import DeadLetter, Job, Lease, Query, SearchKeys
+from loom.stores.base import BaseMemoryStore, Bound, Write, Written, embedder_label
 from loom.stores.postgres import records, search
-from loom.stores.postgres import vectors as vector_rows
-from loom.stores.postgres.describe import describe
-from loom.stores.postgres.guard import Guard, guarded
-from loom.stores.postgres.owners import all_users
-from loom.stores.postgres.schema import SCHEMA, UNSWEPT
+from loom.stores.postgres import records as job_rows
+from loom.stores.postgres import search as vector_rows
+from loom.stores.postgres.connection import all_users, connect, display_name, one, rows, run, translate_errors
+from loom.stores.postgres.schema import (
+    ROLE,
+    SCHEMA,
+    SECURED,
+    TABLES,
+    UNSWEPT,
+    Guard,
+    Role,
+    as_owner,
+    guarded,
+    stored_version,
+    use_of,
+)
+from loom.stores.postgres.search import INDEXES, PREFIX, binding, index_large_users
+
+if TYPE_CHECKING:
+    from loom.stores.postgres.connection import Database
+
+
+# The description of a Postgres store and its guarantees, as the server is set up now.
+
+_SERVER = """
+SELECT split_part(current_setting('server_version'), ' ', 1),
+    (SELECT extversion FROM pg_extension WHERE extname = 'vector')
+"""
+_DURABILITY = """
+SELECT current_setting('fsync'), current_setting('synchronous_commit'), current_setting('full_page_writes')
+"""
+_ROWS = "SELECT (SELECT count(*) FROM records), (SELECT count(*) FROM vectors)"
+
+
+async def describe(db: Database, schema: str) -> dict[str, str]:
+    """Server, schema, durability, isolation, index and embedder; the transaction is one for all users."""
+    version, vector = await one(db, _SERVER) or ("", "")
+    return {
+        "server": f"PostgreSQL {version}, {f'pgvector {vector}' if vector else 'without pgvector'}",
+        "schema": f"{schema}, format {await stored_version(db, schema)}",
+        "durability": await _durability(db),
+        "isolation": await _isolation(db, schema),
+        "index": await _index(db, schema),
+        "embedder": embedder_label(await binding(db)),
+    }
+
+
+async def _durability(db: Database) -> str:
+    fsync, commit, pages = await one(db, _DURABILITY) or ("", "", "")
+    settings = f"fsync={fsync}, synchronous_commit={commit}, full_page_writes={pages}"
+    if fsync != "on" or pages != "on":
+        return f"not safe from a power cut: {settings}"
+    if commit == "off":
+        return f"a crash may lose the last moments: {settings}"
+    return f"what was acknowledged survives a crash: {settings}"
+
+
+async def _isolation(db: Database, schema: str) -> str:
+    found = await one(db, ROLE, schema)
+    role = Role("", is_super=False, bypasses=False, is_owner=False) if found is None else Role(*found[:4])
+    secured = {table for (table,) in await rows(db, SECURED, schema)}
+    open_tables = sorted(set(TABLES) - secured)
+    forced = "row-level security forced" if not open_tables else f"no row-level security on {', '.join(open_tables)}"
+    use = await use_of(db, schema, role)
+    if use is not None and use.acts_as is None:
+        return f"{forced}, role {role.name} (one role: bound by it, but owns the tables and could switch it off)"
+    kinds = (
+        ("superuser", role.is_super),
+        ("bypasses row-level security", role.bypasses),
+        ("owner of the tables", role.is_owner),
+    )
+    rights = [kind for kind, holds in kinds if holds]
+    return f"{forced}, role {role.name} ({', '.join(rights) + ': not bound by it' if rights else 'bound by it'})"
+
+
+async def _index(db: Database, schema: str) -> str:
+    records, vectors = await one(db, _ROWS) or (0, 0)
+    made = [name for name, is_valid, _ in await rows(db, INDEXES, schema, PREFIX) if is_valid]
+    how = f"HNSW for {len(made)} users, exact for the others" if made else "exact"
+    return f"{how}; {records} records, {vectors} vectors"
 
 
 class PostgresStore(BaseMemoryStore):
@@ -73,7 +147,7 @@ class PostgresStore(BaseMemoryStore):
     async def _search_apart(self, scope: Scope, query: Query, near: int) -> Iterable[Hit]:
         async with self._server.looking(scope, search.look(scope, near)) as (db, found):
             known, now = search.Known(*found), self._clock.now()
-            return await search.search_apart(db, known, scope, query, near=near, now=now)
+            return await search.search_hybrid(db, known, scope, query, near=near, now=now)
 
     async def _list(self, scope: Scope, where: Filter | None, after: str | None, limit: int) -> Iterable[Record]:
         async with self._server.transaction(scope) as db:
@@ -86,9 +160,9 @@ class PostgresStore(BaseMemoryStore):
         async with self._server.transaction(scope) as db:
             return await records.count(db, scope, where)
 
-    async def _found_by(self, scope: Scope, ids: Sequence[str]) -> Mapping[str, FoundBy]:
+    async def _found_by(self, scope: Scope, ids: Sequence[str]) -> Mapping[str, SearchKeys]:
         async with self._server.transaction(scope) as db:
-            return await vector_rows.found_by(db, scope, ids)
+            return await vector_rows.search_keys(db, scope, ids)
 
     async def _write(self, scope: Scope, write: Write) -> Written:
         async with self._server.transaction(scope, writes=True) as db:
@@ -176,3 +250,58 @@ class PostgresStore(BaseMemoryStore):
     async def _pending(self, scope: Scope) -> int:
         async with self._server.transaction(scope) as db:
             return await job_rows.pending(db, scope)
+
+
+# Erasing forgotten data from the files of the server: an administrator makes the server write its files anew.
+
+_HELD = (
+    "SELECT pid FROM pg_stat_activity WHERE backend_xmin IS NOT NULL AND xact_start < %s AND pid <> pg_backend_pid()"
+)
+_COPIED = (
+    "SELECT 1 WHERE current_setting('archive_mode') <> 'off' OR EXISTS (SELECT 1 FROM pg_replication_slots) "
+    "OR EXISTS (SELECT 1 FROM pg_stat_replication)"
+)
+
+
+async def sweep_schema(admin_dsn: str, *, schema: str = SCHEMA, owner_role: str | None = None) -> tuple[str, ...]:
+    """Leave no byte of what was removed in the tables and the write-ahead log; returns what is pending, in words.
+
+    `admin_dsn` names a superuser; `owner_role` is the owner of the schema if not given. Each table is locked while it
+    is written anew, and the write-ahead log is filled with zeros twice around, 16 MB for each of its files.
+    """
+    where = display_name(admin_dsn)
+    with translate_errors(where, needed="an administrator of the server"):
+        async with as_owner(admin_dsn, schema, where, owner_role=owner_role) as db:
+            await index_large_users(db, schema)
+        db = await connect(admin_dsn, autocommit=True)
+        async with db:
+            start = await one(db, "SELECT clock_timestamp()")
+            await _rewrite_tables(db, schema)
+            await _overwrite_log(db)
+            held = await rows(db, _HELD, *(start or ()))
+            copied = await one(db, _COPIED)
+    pending = [f"process {pid} of the server still sees removed rows; sweep again when it is done" for (pid,) in held]
+    if copied is not None:
+        pending.append("the write-ahead log is archived or replicated; let the copies run out")
+    return tuple(pending)
+
+
+async def _rewrite_tables(db: Database, schema: str) -> None:
+    from psycopg import sql  # noqa: PLC0415
+
+    for table in TABLES:
+        await db.execute(sql.SQL("VACUUM (FULL, ANALYZE) {}").format(sql.Identifier(schema, table)))
+    # What the planner knew of the rows before is a removed row itself.
+    await run(db, "VACUUM (FULL) pg_catalog.pg_statistic")
+
+
+async def _overwrite_log(db: Database) -> None:
+    """Fill every file of the write-ahead log: a used one is not removed but taken again, with what is in it."""
+    for _ in range(2):  # the file that is being written now comes around in the second lap
+        await run(db, "CHECKPOINT")
+        found = await one(db, "SELECT count(*) FROM pg_ls_waldir()")
+        for _ in range(int(found[0]) + 1 if found else 1):
+            # A switch ends a file with zeros, if there is anything in it.
+            await run(db, "SELECT pg_logical_emit_message(true, 'loom', 'sweep')")
+            await run(db, "SELECT pg_switch_wal()")
+    await run(db, "CHECKPOINT")

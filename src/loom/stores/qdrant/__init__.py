@@ -1,5 +1,5 @@
 """Vectors in Qdrant."""
 
-from loom.stores.qdrant.vectors import QdrantVectorStore
+from loom.stores.qdrant.store import QdrantVectorStore
 
 __all__ = ["QdrantVectorStore"]

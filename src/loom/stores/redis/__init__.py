@@ -8,7 +8,7 @@ from loom.core.doors import door
 
 if TYPE_CHECKING:
     from loom.stores.redis.checkpoints import RedisCheckpointStore
-    from loom.stores.redis.link import Guarantees
+    from loom.stores.redis.connection import Guarantees
     from loom.stores.redis.store import RedisStore
 
 __all__ = ["Guarantees", "RedisCheckpointStore", "RedisStore"]
@@ -16,7 +16,7 @@ __all__ = ["Guarantees", "RedisCheckpointStore", "RedisStore"]
 __getattr__, __dir__ = door(
     __name__,
     {
-        "Guarantees": "loom.stores.redis.link",
+        "Guarantees": "loom.stores.redis.connection",
         "RedisCheckpointStore": "loom.stores.redis.checkpoints",
         "RedisStore": "loom.stores.redis.store",
     },

@@ -1,4 +1,4 @@
-"""Checkpoints on a Redis server: each call of the port is one script."""
+"""Checkpoints on a Redis server."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from typing import Any, Self
 from loom.core.checkpoint import Checkpoint, LogEntry
 from loom.core.checks import check_text
 from loom.core.clock import Clock
-from loom.core.message_codec import checkpoint_from_dict, checkpoint_to_dict, from_bytes, to_bytes
+from loom.core.codec import checkpoint_from_dict, checkpoint_to_dict, from_bytes, to_bytes
 from loom.core.scope import Scope
 from loom.errors import UsageError
+from loom.stores.base import reading
 from loom.stores.checkpoints import (
     HASH,
     Action,
@@ -24,13 +25,259 @@ from loom.stores.checkpoints import (
     pack_entries,
     unpack_entries,
 )
-from loom.stores.damage import reading
-from loom.stores.redis import checkpoint_scripts as scripts
-from loom.stores.redis.codec import id_bytes, micros
-from loom.stores.redis.describing import server_labels
-from loom.stores.redis.forgetting import FILES
-from loom.stores.redis.link import Argument, Guarantees, RedisConnection
-from loom.stores.redis.names import CheckpointNames, session_name
+from loom.stores.redis.connection import Argument, Guarantees, RedisConnection
+from loom.stores.redis.schema import CheckpointNames, id_bytes, micros, session_name
+from loom.stores.redis.store import FILES, server_labels
+
+# The Lua of checkpoints: each script is one step that no other client sees half of.
+#
+# A node is one save: the entries it brought, and the checkpoint behind them. A node whose checkpoint was removed stays
+# while another continues its log. Nodes are named by 16 digits that rise and are never used again; a session by the 64
+# digits of a hash. KEYS are a counter of all saves, and then what one user has:
+#
+# - sessions: session to the time in microseconds at which it is over, or inf
+# - order: session, node and id in one text, so that the checkpoints of a session are a range in the order of saving
+# - ids: session and id in one text, to node
+# - data: node to its checkpoint; entries: node to its entries
+# - links: node to its parent ('' for none) and the number of its entries; children: node to how many continue it
+# - used: node to the hashes of its parts, 32 bytes each; parts: hash to part; uses: hash to how often it is used
+
+_SEEING = """
+local number, sessions, order, ids, data, entries, links, children, used, parts, uses = unpack(KEYS)
+local now = ARGV[1]
+
+-- The texts of a session's checkpoints, last saved first; none if it is over.
+local function saved(session, from, limit)
+  local ends = redis.call('ZSCORE', sessions, session)
+  if not ends or (ends ~= 'inf' and tonumber(ends) <= tonumber(now)) then return {} end
+  return redis.call('ZREVRANGEBYLEX', order, '[' .. session .. ':', '[' .. session, 'LIMIT', from, limit)
+end
+
+local function newest(session)
+  local text = saved(session, 0, 1)[1]
+  return text and string.sub(text, 65, 80) or ''
+end
+
+-- The node of a checkpoint: '=' and its id, or '-' for the one last saved; '' if there is none.
+local function find(session, wanted)
+  local last = newest(session)
+  if last == '' or wanted == '-' then return last end
+  return redis.call('HGET', ids, session .. string.sub(wanted, 2)) or ''
+end
+
+local function link(node)
+  return string.match(redis.call('HGET', links, node) or '', '^(%d*) (%d+)$')
+end
+
+local function each_hash(node, visit)
+  local hashes = redis.call('HGET', used, node)
+  for place = 1, #hashes, 32 do visit(string.sub(hashes, place, place + 31)) end
+end
+"""
+
+_REMOVING = """
+local function release(hash)
+  if redis.call('HINCRBY', uses, hash, -1) == 0 then
+    redis.call('HDEL', uses, hash)
+    redis.call('HDEL', parts, hash)
+  end
+end
+
+-- Remove a node that no other one needs, and those before it. Returns the first that stays, and how many entries went.
+local function drop(node)
+  local gone = 0
+  while node ~= '' do
+    local parent, size = link(node)
+    if not parent or redis.call('HEXISTS', data, node) == 1 or redis.call('HEXISTS', children, node) == 1 then
+      break
+    end
+    each_hash(node, release)
+    for _, key in ipairs({entries, links, used}) do redis.call('HDEL', key, node) end
+    if parent ~= '' and redis.call('HINCRBY', children, parent, -1) == 0 then
+      redis.call('HDEL', children, parent)
+    end
+    gone = gone + size
+    node = parent
+  end
+  return node, gone
+end
+
+-- How many entries of removed checkpoints stay because others continue them.
+local function left_of(stays)
+  local left, seen = 0, {}
+  for _, node in ipairs(stays) do
+    while node ~= '' and not seen[node] do
+      seen[node] = true
+      local parent, size = link(node)
+      if parent and redis.call('HEXISTS', data, node) == 0 then left = left + size end
+      node = parent or ''
+    end
+  end
+  return left
+end
+
+-- Remove checkpoints. Returns how many, and how many entries went and stay.
+local function remove(texts)
+  for _, text in ipairs(texts) do
+    local session = string.sub(text, 1, 64)
+    redis.call('ZREM', order, text)
+    redis.call('HDEL', ids, session .. string.sub(text, 81))
+    redis.call('HDEL', data, string.sub(text, 65, 80))
+    if #redis.call('ZRANGEBYLEX', order, '[' .. session, '[' .. session .. ':', 'LIMIT', 0, 1) == 0 then
+      redis.call('ZREM', sessions, session)
+    end
+  end
+  local stays, gone = {}, 0
+  for place, text in ipairs(texts) do
+    local dropped
+    stays[place], dropped = drop(string.sub(text, 65, 80))
+    gone = gone + dropped
+  end
+  return {#texts, gone, left_of(stays)}
+end
+
+-- Sessions that are over go before anything else happens.
+for _, session in ipairs(redis.call('ZRANGEBYSCORE', sessions, '-inf', now)) do
+  remove(redis.call('ZRANGEBYLEX', order, '[' .. session, '[' .. session .. ':'))
+end
+
+-- The server drops everything of a user by itself when their last session is over.
+local function settle()
+  local last = redis.call('ZREVRANGE', sessions, 0, 0, 'WITHSCORES')[2]
+  for place = 2, last and #KEYS or 0 do
+    if last == 'inf' then
+      redis.call('PERSIST', KEYS[place])
+    else
+      redis.call('PEXPIRE', KEYS[place], string.format('%.0f', math.ceil((last - now) / 1000)))
+    end
+  end
+end
+"""
+
+FIND = (
+    _SEEING
+    + """
+-- ARGV: now, a session, what is wanted of it. Returns the node and the checkpoint of each, or nothing.
+local found = {}
+for place = 3, #ARGV do
+  local node = find(ARGV[2], ARGV[place])
+  found[place - 2] = node ~= '' and {node, redis.call('HGET', data, node)}
+end
+return found
+"""
+)
+
+LIST = (
+    _SEEING
+    + """
+-- ARGV: now, how many (-1 for all), one session, or none for all. Returns checkpoints, last saved first.
+local limit, nodes = tonumber(ARGV[2]), {}
+for _, session in ipairs(ARGV[3] and {ARGV[3]} or redis.call('ZRANGE', sessions, 0, -1)) do
+  for _, text in ipairs(saved(session, 0, limit)) do nodes[#nodes + 1] = string.sub(text, 65, 80) end
+end
+table.sort(nodes, function(one, other) return one > other end)
+local found = {}
+for place = 1, limit < 0 and #nodes or math.min(limit, #nodes) do
+  found[place] = redis.call('HGET', data, nodes[place])
+end
+return found
+"""
+)
+
+LOG = (
+    _SEEING
+    + """
+-- ARGV: now, a session, what is wanted of it, how many saves (-1 for all). Returns the saves up to it, the last first:
+-- of each the entries and the hashes of the parts; then each part behind its hash. Nothing if it is not there.
+local node, most = find(ARGV[2], ARGV[3]), tonumber(ARGV[4])
+if node == '' then return false end
+local saves, bodies, seen = {}, {}, {}
+local function take(hash)
+  if not seen[hash] then
+    seen[hash] = true
+    bodies[#bodies + 1] = hash
+    bodies[#bodies + 1] = redis.call('HGET', parts, hash)
+  end
+end
+while node ~= '' and #saves ~= most do
+  saves[#saves + 1] = {redis.call('HGET', entries, node), redis.call('HGET', used, node)}
+  each_hash(node, take)
+  node = link(node)
+end
+return {saves, bodies}
+"""
+)
+
+ADD = (
+    _SEEING
+    + _REMOVING
+    + """
+-- ARGV: now, when the session is over, the session, the id; which node is its newest; session and id of the parent, and
+-- its node; the checkpoint, the entries, their number, their hashes; each part behind its hash.
+-- Returns 0, and adds nothing, if another client was faster.
+local session, id, parent, hashes = ARGV[3], ARGV[4], ARGV[7], ARGV[11]
+local is_stale = newest(session) ~= ARGV[5] or redis.call('HEXISTS', ids, session .. id) == 1
+if is_stale or (parent ~= '' and redis.call('HGET', ids, ARGV[6]) ~= parent) then
+  settle()
+  return 0
+end
+local node = string.format('%016.0f', redis.call('INCR', number))
+redis.call('ZADD', sessions, ARGV[2], session)
+redis.call('ZADD', order, 0, session .. node .. id)
+redis.call('HSET', ids, session .. id, node)
+redis.call('HSET', data, node, ARGV[8])
+redis.call('HSET', entries, node, ARGV[9])
+redis.call('HSET', links, node, parent .. ' ' .. ARGV[10])
+if parent ~= '' then redis.call('HINCRBY', children, parent, 1) end
+redis.call('HSET', used, node, hashes)
+for place = 12, #ARGV, 2 do redis.call('HSETNX', parts, ARGV[place], ARGV[place + 1]) end
+each_hash(node, function(hash) redis.call('HINCRBY', uses, hash, 1) end)
+settle()
+return 1
+"""
+)
+
+DELETE = (
+    _SEEING
+    + _REMOVING
+    + """
+-- ARGV: now, a session, an id. Returns how many checkpoints went.
+local session, id = ARGV[2], ARGV[3]
+local node = find(session, '=' .. id)
+local removed = remove(node ~= '' and {session .. node .. id} or {})
+settle()
+return removed[1]
+"""
+)
+
+PRUNE = (
+    _SEEING
+    + _REMOVING
+    + """
+-- ARGV: now, a session, how many stay. Returns the ids of the others, the last saved first.
+local texts, gone = saved(ARGV[2], ARGV[3], -1), {}
+for place, text in ipairs(texts) do gone[place] = string.sub(text, 81) end
+remove(texts)
+settle()
+return gone
+"""
+)
+
+FORGET = (
+    _SEEING
+    + _REMOVING
+    + """
+-- ARGV: now, one session, or none for all. Returns how many checkpoints and entries went, and how many entries stay.
+local texts = {}
+for _, session in ipairs(ARGV[2] and {ARGV[2]} or redis.call('ZRANGE', sessions, 0, -1)) do
+  for _, text in ipairs(saved(session, 0, -1)) do texts[#texts + 1] = text end
+end
+local removed = remove(texts)
+settle()
+return removed
+"""
+)
+
 
 _NEWEST = b"-"
 _NONE = b""
@@ -117,15 +364,15 @@ class _RedisSaves(CheckpointPort[bytes]):
         self._rows, self._scope = rows, scope
 
     async def find(self, session_id: str, *ids: str | None) -> list[Saved[bytes] | None]:
-        found = await self._run(scripts.FIND, self._name(session_id), *map(_wanted, ids))
+        found = await self._run(FIND, self._name(session_id), *map(_wanted, ids))
         return [None if one is None else Saved(one[0], _checkpoint(one[1])) for one in found]
 
     async def checkpoints(self, session_id: str | None, limit: int | None) -> list[Checkpoint]:
-        found = await self._run(scripts.LIST, -1 if limit is None else limit, *self._names(session_id))
+        found = await self._run(LIST, -1 if limit is None else limit, *self._names(session_id))
         return [_checkpoint(data) for data in found]
 
     async def log(self, session_id: str, id: str, *, whole: bool) -> list[LogEntry] | None:
-        found = await self._run(scripts.LOG, self._name(session_id), _wanted(id), -1 if whole else 1)
+        found = await self._run(LOG, self._name(session_id), _wanted(id), -1 if whole else 1)
         if found is None:
             return None
         saves, bodies = found
@@ -147,17 +394,17 @@ class _RedisSaves(CheckpointPort[bytes]):
         arguments += [to_bytes(checkpoint_to_dict(checkpoint)), packed.entries, len(entries), b"".join(packed.hashes)]
         for hash, body in packed.bodies.items():
             arguments += [hash, body]
-        return bool(await self._run(scripts.ADD, *arguments))
+        return bool(await self._run(ADD, *arguments))
 
     async def remove(
         self, session_id: str | None, *, id: str | None = None, keep: int = 0, erase: bool = False
     ) -> Removed:
         if erase or session_id is None:
-            checkpoints, entries, left = await self._run(scripts.FORGET, *self._names(session_id))
+            checkpoints, entries, left = await self._run(FORGET, *self._names(session_id))
             return Removed(checkpoints, entries=entries, left=left)
         if id is not None:
-            return Removed(await self._run(scripts.DELETE, self._name(session_id), id_bytes(id)))
-        found = await self._run(scripts.PRUNE, self._name(session_id), keep)
+            return Removed(await self._run(DELETE, self._name(session_id), id_bytes(id)))
+        found = await self._run(PRUNE, self._name(session_id), keep)
         return Removed(len(found), tuple(id.decode(errors="surrogatepass") for id in reversed(found)))
 
     async def _run(self, script: str, *arguments: Argument) -> Any:

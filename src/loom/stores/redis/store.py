@@ -1,10 +1,14 @@
-"""A memory store on a Redis server."""
+"""Memory store on a Redis server."""
 
 from __future__ import annotations
 
+import secrets
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TypeVar
+
+import anyio
 
 from loom.core.checks import check_text
 from loom.core.clock import Clock
@@ -14,21 +18,149 @@ from loom.core.record import Episode, Layer, Receipt, Record
 from loom.core.scope import Scope
 from loom.errors import StoreConflict
 from loom.protocols.embedder import Vector
-from loom.protocols.jobs import DeadLetter, Job, Lease
-from loom.protocols.memory_store import FoundBy, Query
-from loom.stores import index_search
-from loom.stores.base import Bound, LocalSearchStore, Write, Written
-from loom.stores.redis import describing, forgetting, reembed
-from loom.stores.redis import jobs as job_rows
-from loom.stores.redis.change import TRIES, Transaction
-from loom.stores.redis.codec import id_bytes, unpack_keys, unpack_owner, unpack_record, unpack_vector
-from loom.stores.redis.link import Guarantees, RedisConnection
-from loom.stores.redis.names import StoreNames
-from loom.stores.redis.near import Near
-from loom.stores.redis.options import Ttl
-from loom.stores.redis.replica import LocalCopies
-from loom.stores.redis.retention import Retention
-from loom.stores.user_records import UserRecords, sees, unit_vector
+from loom.protocols.memory_store import DeadLetter, Job, Lease, Query, SearchKeys
+from loom.stores import _search as index_search
+from loom.stores._user_records import UserRecords, sees, unit_vector
+from loom.stores.base import Bound, LocalSearchStore, Write, Written, embedder_label
+from loom.stores.redis import records as job_rows
+from loom.stores.redis import records as jobs
+from loom.stores.redis.connection import FORMAT, Guarantees, RedisConnection, Ttl
+from loom.stores.redis.records import TRIES, Transaction
+from loom.stores.redis.schema import (
+    FORGET,
+    REBIND,
+    USER_KEYS,
+    Binding,
+    CheckpointNames,
+    Retention,
+    StoreNames,
+    id_bytes,
+    session_name,
+    unpack_keys,
+    unpack_owner,
+    unpack_record,
+    unpack_vector,
+)
+from loom.stores.redis.search import EXACT, LocalCopies, RedisVectors
+
+# The embedder that a store is bound to.
+
+BOUND = "bound"
+
+
+async def binding(link: RedisConnection, names: StoreNames) -> Binding | None:
+    """The embedder of the vectors; None before bind()."""
+    return Binding.unpacked(await link.call("HGET", names.embedder, BOUND))
+
+
+async def bind(link: RedisConnection, names: StoreNames, old: Bound | None, new: Bound) -> bool:
+    """Bind the store and remove all vectors of the old embedder; False if it was not bound to that."""
+    stored = await binding(link, names)
+    if (None if stored is None else (stored.identity, stored.dimension)) != old:
+        return False
+    expected = b"-" if stored is None else b"=" + stored.packed()
+    packed = Binding(*new, secrets.token_hex(8)).packed()
+    arguments = (expected, packed, names.of_digest("").vectors, names.near if await link.searches() else "")
+    return bool(await link.run(REBIND, (names.embedder, names.users), arguments))
+
+
+# The description of a Redis store and its guarantees, as the server is set up now.
+
+_ISOLATION = (
+    "every user has keys of their own, named by a hash of their scope; the server knows no users of Loom: anyone "
+    "who may log in may read everything"
+)
+
+
+def server_labels(found: Guarantees, prefix: str) -> dict[str, str]:
+    """The labels that hold for every store on the server."""
+    known = {"appendfsync": found.appendfsync, "maxmemory-policy": found.eviction}
+    settings = [f"appendonly={'yes' if found.appendonly else 'no'}"]
+    settings += [f"{name}={value or 'not known'}" for name, value in known.items()]
+    return {
+        "server": f"Redis {found.version}",
+        "schema": f"keys that start with {prefix}:, format {FORMAT}",
+        "durability": f"{found} ({', '.join(settings)})",
+        "isolation": _ISOLATION,
+    }
+
+
+async def labels(link: RedisConnection, names: StoreNames, retention: Retention, *, is_near: bool) -> dict[str, str]:
+    """Server, schema, durability, isolation, index, embedder, and what does not stay for ever."""
+    users = await link.call("HLEN", names.users)
+    bound = await binding(link, names)
+    how = "every text and vector of a user is compared, in this process"
+    if is_near:
+        how = f"texts in this process, vectors by RediSearch, which asks its HNSW graph beyond {EXACT:,} of a user"
+    return {
+        **server_labels(await link.guarantees(), names.prefix),
+        "index": f"{'RediSearch' if is_near else 'exact'}: {how}; {users} users",
+        "embedder": embedder_label(None if bound is None else (bound.identity, bound.dimension)),
+        "retention": str(retention),
+    }
+
+
+# Removing a user, or one of their sessions, with a receipt.
+
+_COUNTED = ("episode", "fact", "block", "job", "dead_letter")
+FILES = (
+    "Redis no longer holds any of it, but its files on disk do until they are written anew: run "
+    "`loom store sweep URL`, or BGREWRITEAOF; snapshots and copies on other servers follow in their own time"
+)
+COPIES = "a snapshot or a copy on another server may hold it until the next one is taken; run BGSAVE, or let it run out"
+_LOOK_AGAIN = 0.05
+
+
+async def sweep(link: RedisConnection) -> tuple[str, ...]:
+    """Have the server write its append-only file anew, and wait for it; returns what is pending, in words."""
+    await link.call("BGREWRITEAOF")
+    while True:
+        state: dict[str, object] = await link.call("INFO", "persistence")
+        if not state.get("aof_rewrite_in_progress") and not state.get("aof_rewrite_scheduled"):
+            break
+        await anyio.sleep(_LOOK_AGAIN)  # the server does not say when it is done
+    if state.get("aof_last_bgrewrite_status", "ok") != "ok":
+        return (FILES,)
+    copies = (await link.call("INFO", "replication")).get("connected_slaves") or state.get("rdb_saves")
+    return (COPIES,) if copies else ()
+
+
+async def forget_user(link: RedisConnection, names: StoreNames, scope: Scope) -> Receipt:
+    """Remove every key of a user, in one step."""
+    user = names.user(scope)
+    keys = (names.users, names.due, names.held, names.forgotten, *user.all)
+    near = user.near("") if await link.searches() else ""
+    counts: list[int] = await link.run(FORGET, keys, (user.digest, near))
+    return _receipt(Counter(dict(zip(_COUNTED, counts, strict=True))))
+
+
+async def forget_session(link: RedisConnection, change: Transaction, scope: Scope, ids: Sequence[str]) -> Receipt:
+    """Remove these episodes, and the jobs and dead letters of the session."""
+    user = await change.records(ids)
+    planned = user.plan(scope, delete=ids)
+    change.apply(user, planned)
+    removed = Counter({Episode.kind: len(planned.deleted)})
+    for data, held in await jobs.of_scope(link, change.user, scope):
+        change.depends_on(change.user.jobs, held.job.id, data)
+        jobs.close(change, held.job)
+        removed["job"] += 1
+    for data, _ in await jobs.letters(link, change.user, scope):
+        change.do("LREM", change.user.dead, 1, data)
+        removed["dead_letter"] += 1
+    return _receipt(removed)
+
+
+async def count_sessions(link: RedisConnection, prefix: str, scope: Scope) -> int:
+    """How many conversations of the scope are saved under this prefix."""
+    sessions = CheckpointNames(prefix).user(scope)[USER_KEYS.index("sessions")]
+    if scope.session_id is None:
+        return int(await link.call("ZCARD", sessions))
+    return int(await link.call("ZSCORE", sessions, session_name(scope)) is not None)
+
+
+def _receipt(removed: Counter[str]) -> Receipt:
+    return Receipt(removed=removed, pending=(FILES,) if removed.total() else ())
+
 
 _T = TypeVar("_T")
 
@@ -36,7 +168,7 @@ _T = TypeVar("_T")
 class RedisStore(LocalSearchStore):
     """Keeps records, vectors, keys and jobs on a Redis server, with every optional power of a store.
 
-    Redis holds the truth, and every change is one step there, made only if what it was planned on still holds: tasks,
+    Redis holds the primary store, and every change is one step there, made only if what it was planned on still holds: tasks,
     threads and processes may share a server. Searches run here, on copies of users that are brought up to date before
     each use; they hold up to `cached_records` records together. Where the server has RediSearch, it keeps and searches
     the vectors, unless there is a `ttl`. All keys start with `prefix`, so that several stores
@@ -47,8 +179,8 @@ class RedisStore(LocalSearchStore):
     call waits for an answer longer than `timeout` seconds.
 
     With `ttl`, episodes do not stay for ever: `timedelta(days=30)` ends all of them so long after they were recorded,
-    and `{Layer.L2: timedelta(hours=48)}` live ones of L2, as Retention says. As a store of hot layers beside a truth,
-    give more than the layer's own retention, after which metabolism archives an episode and so moves it to the truth:
+    and `{Layer.L2: timedelta(hours=48)}` live ones of L2, as Retention says. As a store of hot layers beside a primary store,
+    give more than the layer's own retention, after which metabolism archives an episode and so moves it to the primary store:
     an episode that was not moved before its time is over is gone. The URL may say both as well:
     `redis://HOST:6379/0?durable=true&ttl=30d&ttl_l2=2d`.
     """
@@ -69,7 +201,7 @@ class RedisStore(LocalSearchStore):
         self._names = StoreNames(prefix)
         self._link = RedisConnection(url, durable=durable, format_key=self._names.format, timeout=timeout)
         self._retention = Retention(self._link.said.ttl if ttl is None else ttl, self._clock)
-        self._near = Near(self._link, self._names, self._retention)
+        self._near = RedisVectors(self._link, self._names, self._retention)
         self._copies = LocalCopies(self._link, self._names, self._retention, max_records=cached_records)
 
     async def _open(self) -> None:
@@ -86,7 +218,7 @@ class RedisStore(LocalSearchStore):
 
     async def _describe(self) -> dict[str, str]:
         is_near = await self._near.is_used()
-        return await describing.labels(self._link, self._names, self._retention, is_near=is_near)
+        return await labels(self._link, self._names, self._retention, is_near=is_near)
 
     async def _view(self, scope: Scope, question: Callable[[UserRecords], _T]) -> _T:
         return await self._copies.ask(scope, question)
@@ -105,7 +237,7 @@ class RedisStore(LocalSearchStore):
     async def _search_apart(self, scope: Scope, query: Query, near: int) -> Iterable[Hit]:
         if query.vector is not None and await self._near.is_used():
             unit = await self._unit(query.vector)
-            return await index_search.search_apart(self, self._near, scope, query, unit, near=near)
+            return await index_search.search_hybrid(self, self._near, scope, query, unit, near=near)
         return await super()._search_apart(scope, query, near)
 
     async def search_beside(self, scope: Scope, query: Query, nearest: Mapping[str, float]) -> tuple[Hit, ...]:
@@ -126,26 +258,26 @@ class RedisStore(LocalSearchStore):
 
     async def _forget(self, scope: Scope) -> Receipt:
         if scope.session_id is None:
-            return await forgetting.forget_user(self._link, self._names, scope)
+            return await forget_user(self._link, self._names, scope)
 
         async def plan(change: Transaction) -> Receipt:
             seen = await self._view(scope, lambda user: user.select(scope, None))
             episodes = [record.id for record in seen if isinstance(record, Episode)]
-            return await forgetting.forget_session(self._link, change, scope, episodes)
+            return await forget_session(self._link, change, scope, episodes)
 
         return await self._commit(scope, plan)
 
     async def scrub(self) -> tuple[str, ...]:
         """What the server does in its own time: no bytes of removed records in its files."""
-        return (forgetting.FILES,)
+        return (FILES,)
 
     async def sweep(self) -> tuple[str, ...]:
         """Have the server write its files anew, without removed data; returns what is pending, in words."""
-        return await forgetting.sweep(self._link)
+        return await sweep(self._link)
 
     async def saved_sessions(self, scope: Scope) -> int:
         """How many conversations of the user are saved under the same prefix."""
-        return await forgetting.count_sessions(self._link, self._names.prefix, scope)
+        return await count_sessions(self._link, self._names.prefix, scope)
 
     async def _close(self) -> None:
         self._copies.clear()
@@ -181,7 +313,7 @@ class RedisStore(LocalSearchStore):
         await self._commit(scope, plan)
 
     async def _bound(self) -> Bound | None:
-        found = await reembed.binding(self._link, self._names)
+        found = await binding(self._link, self._names)
         return None if found is None else (found.identity, found.dimension)
 
     async def _bind(self, wanted: Bound) -> None:
@@ -189,18 +321,18 @@ class RedisStore(LocalSearchStore):
         await self._near.prepare(wanted[1])
 
     async def _set_embedder(self, old: Bound | None, new: Bound) -> bool:
-        is_done = await reembed.bind(self._link, self._names, old, new)
+        is_done = await bind(self._link, self._names, old, new)
         if is_done and old is not None and old[1] != new[1]:
             await self._near.drop(old[1])
         return is_done
 
     async def _put_vectors(self, scope: Scope, vectors: dict[str, Vector]) -> None:
         async def plan(change: Transaction) -> None:
-            bound = await reembed.binding(self._link, self._names)
+            bound = await binding(self._link, self._names)
             user = await change.records(vectors)
             user.dimension = None if bound is None else bound.dimension
             change.set_vectors(user.units(scope, vectors))
-            change.depends_on(self._names.embedder, reembed.BOUND, bound.packed() if bound else None)
+            change.depends_on(self._names.embedder, BOUND, bound.packed() if bound else None)
 
         await self._commit(scope, plan)
 
@@ -213,11 +345,11 @@ class RedisStore(LocalSearchStore):
     async def _owners(self) -> Iterable[Scope]:
         return [unpack_owner(data) for data in await self._link.call("HVALS", self._names.users)]
 
-    async def _found_by(self, scope: Scope, ids: Sequence[str]) -> Mapping[str, FoundBy]:
+    async def _found_by(self, scope: Scope, ids: Sequence[str]) -> Mapping[str, SearchKeys]:
         user, fields = self._names.user(scope), [id_bytes(id) for id in ids]
         rows = await self._link.calls([("HMGET", key, *fields) for key in (user.records, user.keys, user.vectors)])
         return {
-            id: FoundBy(unpack_keys(keys), None if vector is None else unpack_vector(vector))
+            id: SearchKeys(unpack_keys(keys), None if vector is None else unpack_vector(vector))
             for id, record, keys, vector in zip(ids, *rows, strict=True)
             if record is not None and self._shows(scope, unpack_record(record))
         }

@@ -1,31 +1,132 @@
-"""Comparing the word index and the vectors of a file with its records, and building them anew.
+"""Verifying a file: indexes against records, and finding damaged rows.
 
-The records and their keys are the truth. The index is read run by run, so that a check takes the memory of one run.
+The records and their keys are the primary store. The index is read run by run, so that a check takes the memory of one run.
 """
 
 # ruff: noqa: S608 - only names of columns of this package stand in SQL; every value is bound
-
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import apsw
 
 from loom.core.scope import Scope
-from loom.stores.damage import DamagedData, reading
-from loom.stores.index_difference import IndexDifference, UserDifference, summed
-from loom.stores.postings import OWN, Posting, expected_postings, runs_of, unpacked
+from loom.protocols.memory_store import IndexDifference, UserDifference, summed
+from loom.stores._search import OWN, Posting, expected_postings, runs_of, unpacked
+from loom.stores.base import UNREADABLE, DamagedData, described, reading
 from loom.stores.sqlite import checkpoints
-from loom.stores.sqlite.checked_rows import SELECTED, from_row
+from loom.stores.sqlite import records as jobs
 from loom.stores.sqlite.connection import Database, one, rows
-from loom.stores.sqlite.damaged import Damage, find, remove
-from loom.stores.sqlite.index import IndexChange
-from loom.stores.sqlite.users import MOST_NUMBERS, number_of, row_of
-from loom.stores.sqlite.vectors import binding, drop_vector
+from loom.stores.sqlite.rows import MOST_NUMBERS, SELECTED, count_removal, from_row, number_of, row_of
+from loom.stores.sqlite.search import IndexChange, binding, drop_vector
+
+# Records, keys and jobs of a file that cannot be read: found one by one, and removed.
+
+_KEYS = "SELECT row, CAST(kind AS BLOB), kind, text FROM keys WHERE row >= ? AND row < ?"
+
+
+@dataclass(slots=True)
+class Damage:
+    """Unreadable data of one user: rows of records, keys by row and kind, numbers of jobs; and all of it in words."""
+
+    records: set[int] = field(default_factory=set[int])
+    keys: set[tuple[int, bytes]] = field(default_factory=set[tuple[int, bytes]])
+    jobs: set[int] = field(default_factory=set[int])
+    words: list[str] = field(default_factory=list[str])
+
+
+def find(db: Database, user: int, scope: Scope) -> Damage:
+    """Everything of a user that cannot be read."""
+    damage = Damage()
+    whose = f"of user {scope.user_id!r}"
+    bounds = (row_of(user, 0), row_of(user + 1, 0))
+    for row in () if _are_readable(db, bounds) else _rows(db, bounds):
+        if reason := _unreadable(db, row):
+            damage.records.add(row)
+            damage.words.append(f"{reason}, {whose}")
+    for row, kind in _unreadable_keys(db, bounds):
+        damage.keys.add((row, kind))
+        damage.words.append(f"the key {kind.decode(errors='replace')!r} of record number {row - bounds[0]}, {whose}")
+    for number, reason in jobs.unreadable(db, user):
+        damage.jobs.add(number)
+        damage.words.append(f"{reason}, {whose}")
+    return damage
+
+
+def remove(db: Database, user: int, damage: Damage) -> None:
+    """Remove what cannot be read."""
+    if damage.records:
+        # An index may still have the value from before the damage, and a row is deleted from it by its value.
+        db.execute("REINDEX records")
+        count_removal(db, user)
+    for row in damage.records:
+        drop_vector(db, row)
+        db.execute("DELETE FROM records WHERE row = ?", (row,))
+    for key in damage.keys:
+        db.execute("DELETE FROM keys WHERE row = ? AND CAST(kind AS BLOB) = ?", key)
+    for number in damage.jobs:
+        db.execute("DELETE FROM jobs WHERE number = ?", (number,))
+
+
+def _are_readable(db: Database, bounds: tuple[int, int]) -> bool:
+    """Whether all records of the user can be read; much faster than to look at them one by one."""
+    cursor = db.execute(f"SELECT {SELECTED} FROM records AS r WHERE r.row >= ? AND r.row < ?", bounds)
+    try:
+        for row in cursor:
+            from_row(row)
+    except UNREADABLE:
+        return False
+    finally:
+        cursor.close(True)
+    return True
+
+
+def _rows(db: Database, bounds: tuple[int, int]) -> list[int]:
+    return [row for (row,) in rows(db, "SELECT row FROM records WHERE row >= ? AND row < ?", *bounds)]
+
+
+def _unreadable(db: Database, row: int) -> str | None:
+    """Why a record cannot be read; None where it can."""
+    try:
+        stored = one(db, f"SELECT {SELECTED} FROM records AS r WHERE r.row = ?", row)
+        if stored is not None:
+            from_row(stored)
+    except DamagedData as error:
+        return error.what
+    except UNREADABLE as error:
+        (id,) = one(db, "SELECT CAST(id AS BLOB) FROM records WHERE row = ?", row) or (b"",)
+        return f"record {_text(id)!r} cannot be read ({described(error)})"
+    return None
+
+
+def _unreadable_keys(db: Database, bounds: tuple[int, int]) -> list[tuple[int, bytes]]:
+    try:
+        return [(row, raw) for row, raw, kind, text in rows(db, _KEYS, *bounds) if not _are_texts(kind, text)]
+    except UNREADABLE:
+        read = rows(db, _KEYS.replace("kind, text FROM", "CAST(text AS BLOB) FROM"), *bounds)
+        return [(row, raw) for row, raw, text in read if not (_is_utf8(raw) and _is_utf8(text))]
+
+
+def _are_texts(*values: Any) -> bool:
+    return all(isinstance(value, str) for value in values)
+
+
+def _is_utf8(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _text(data: bytes | None) -> str:
+    return (data or b"").decode(errors="replace")
+
 
 _PAGE = 4096
 _BYTES = 4

@@ -18,8 +18,7 @@ import apsw
 
 from loom.core.checkpoint import Checkpoint, LogEntry
 from loom.core.clock import Clock
-from loom.core.message import JSON, Part
-from loom.core.message_codec import (
+from loom.core.codec import (
     Data,
     checkpoint_from_dict,
     checkpoint_to_dict,
@@ -30,7 +29,10 @@ from loom.core.message_codec import (
     part_to_dict,
     to_bytes,
 )
+from loom.core.message import JSON, Part
 from loom.core.scope import Scope
+from loom.stores._sql import from_micros, to_micros
+from loom.stores.base import UNREADABLE, described, reading
 from loom.stores.checkpoints import (
     Action,
     BaseCheckpointStore,
@@ -42,11 +44,9 @@ from loom.stores.checkpoints import (
     check_limit,
     finish,
 )
-from loom.stores.damage import UNREADABLE, described, reading
-from loom.stores.record_rows import from_micros, to_micros
-from loom.stores.sqlite.checkpoint_schema import prepare, setup
 from loom.stores.sqlite.connection import Database, Durability, Row, one, rows
 from loom.stores.sqlite.file import SqliteFile
+from loom.stores.sqlite.schema import prepare, setup
 
 _COLUMNS = "id, format, at, position, turn, parent_id, more"
 _OWN = frozenset({"id", "session_id", "format_version", "at", "position", "turn", "parent"})

@@ -1,4 +1,4 @@
-"""Connections to one file: how they are opened, and what their errors mean."""
+"""Connections to a SQLite file, and what their errors mean."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol, TypeAlias, TypeVar, cast
 import apsw
 
 from loom.errors import LoomError, StoreError, StoreUnavailable, UsageError
-from loom.stores.damage import UNREADABLE, DamagedData, damage_error
+from loom.stores.base import UNREADABLE, DamagedData, damage_error
 
 Durability: TypeAlias = Literal["full", "fast"]
 SYNCHRONOUS: dict[str, str] = {"full": "FULL", "fast": "NORMAL"}
@@ -76,7 +76,7 @@ class Database(Protocol):
 
 def connect(path: str, *, synchronous: str = "FULL", cache_kibibytes: int = 8_000) -> Database:
     """A connection with the rules of every Loom file."""
-    with spoken_errors(path):
+    with translate_errors(path):
         db = cast("Database", apsw.Connection(path))
         db.set_busy_timeout(BUSY_MILLISECONDS)
         # Another process that turns the log on or cleans up after a crash answers busy without a wait.
@@ -105,7 +105,7 @@ def patiently(action: Callable[[], _T], *, seconds: float = DEADLINE_SECONDS) ->
 
 
 @contextmanager
-def spoken_errors(path: str) -> Generator[None]:
+def translate_errors(path: str) -> Generator[None]:
     """Errors of SQLite, and of reading what is damaged, as errors of Loom."""
     try:
         yield

@@ -1,31 +1,245 @@
-"""A memory store in one SQLite file."""
+"""Memory store in one SQLite file."""
 
+# ruff: noqa: S608 - only names of columns and conditions of this package stand in SQL; every value is bound
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
+import json
+from collections import defaultdict
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+from contextlib import closing, suppress
 from datetime import datetime
+from itertools import islice
 from os import PathLike
-from typing import TypeVar
+from threading import Lock
+from typing import TypeAlias, TypeVar
+
+import apsw
+import numpy as np
 
 from loom.core.clock import Clock
 from loom.core.filter import Filter
-from loom.core.hit import Hit
-from loom.core.record import Layer, Receipt, Record
+from loom.core.hit import Hit, scored
+from loom.core.record import Episode, Layer, Receipt, Record, changed
 from loom.core.scope import Scope
 from loom.errors import StoreError
 from loom.protocols.embedder import Vector
-from loom.protocols.jobs import DeadLetter, Job, Lease
-from loom.protocols.memory_store import FoundBy, Query
-from loom.stores.base import BaseMemoryStore, Bound, Write, Written
-from loom.stores.index_difference import IndexDifference
-from loom.stores.sqlite import check, describing, handover, records, reembed, search, vectors
-from loom.stores.sqlite import jobs as job_rows
-from loom.stores.sqlite.checkpoint_schema import count_sessions
-from loom.stores.sqlite.connection import Database, Durability
+from loom.protocols.memory_store import DeadLetter, IndexDifference, Job, Lease, Query, SearchKeys
+from loom.stores.base import BaseMemoryStore, Bound, Write, Written, embedder_label, reading
+from loom.stores.sqlite import check, records, search
+from loom.stores.sqlite import records as job_rows
+from loom.stores.sqlite import search as vectors
+from loom.stores.sqlite.connection import Database, Durability, one, rows
 from loom.stores.sqlite.file import SqliteFile
-from loom.stores.sqlite.touches import Touches
-from loom.stores.sqlite.users import all_users, check_epoch, epoch_of, find_user, forget_name
+from loom.stores.sqlite.rows import (
+    SELECTED,
+    all_users,
+    check_epoch,
+    condition,
+    epoch_of,
+    find_user,
+    forget_name,
+    from_row,
+    seen,
+)
+from loom.stores.sqlite.schema import VERSION, count_sessions
+from loom.stores.sqlite.search import binding
+
+# The description of a SQLite store and its guarantees.
+
+_DURABLE = {
+    "full": "full: an acknowledged write survives a killed process and a power cut (WAL, synchronous=FULL)",
+    "fast": "fast: survives a killed process; a power cut may take the last writes (WAL, synchronous=NORMAL)",
+}
+
+
+def durability_of(file: SqliteFile) -> str:
+    """What an acknowledged write survives."""
+    return "none: everything is gone when it is closed" if file.is_in_memory else _DURABLE[file.durability]
+
+
+def labels(db: Database) -> dict[str, str]:
+    """The labels that are read from the file."""
+    found = one(db, "SELECT count(*), coalesce(sum(records), 0) FROM users") or (0, 0)
+    vectors = one(db, "SELECT count(*) FROM vectors") or (0,)
+    return {
+        "server": f"SQLite {apsw.sqlite_lib_version()}, in this process",
+        "isolation": "every statement names its user; anyone who can read the file can read all of it",
+        "index": f"{vectors[0]:,} vectors of {found[1]:,} records of {found[0]:,} users; written with the records",
+        "embedder": embedder_label(binding(db)),
+        "schema": f"version {VERSION}, the newest this Loom knows",
+    }
+
+
+# Keys and vectors of records, read back so that the records can be moved to another store.
+
+
+def search_keys(db: Database, user: int, scope: Scope, ids: Iterable[str]) -> dict[str, SearchKeys]:
+    """The keys and the vector of each of these records that the scope sees."""
+    sql, values = seen(user, scope)
+    wanted = json.dumps(list(dict.fromkeys(ids)))
+    records = rows(
+        db,
+        f"SELECT r.id, r.row, v.data FROM json_each(?) AS given CROSS JOIN records AS r ON r.id = given.value "
+        f"LEFT JOIN vectors AS v ON v.row = r.row WHERE {sql}",
+        wanted,
+        *values,
+    )
+    keys: defaultdict[int, dict[str, str]] = defaultdict(dict)
+    given = json.dumps([row for _, row, _ in records])
+    for row, kind, text in rows(
+        db, "SELECT k.row, kind, text FROM json_each(?) AS given CROSS JOIN keys AS k ON k.row = given.value", given
+    ):
+        keys[row][kind] = text
+    with reading("a vector"):
+        return {
+            id: SearchKeys(keys[row], None if data is None else np.frombuffer(data, "<f4")) for id, row, data in records
+        }
+
+
+# Exchanging the vectors of a file for those of another embedder.
+
+_USERS = "SELECT user, namespace, user_id FROM users WHERE (namespace, user_id) >= (?, ?) ORDER BY namespace, user_id"
+_WITHOUT_VECTOR = "NOT EXISTS (SELECT 1 FROM vectors AS v WHERE v.row = r.row)"
+
+
+def rebind(db: Database, old: Bound | None, new: Bound) -> bool:
+    """Bind the file to another embedder and remove all vectors; False where it is not bound to `old`."""
+    if binding(db) != old:
+        return False
+    db.execute("DELETE FROM meta WHERE name IN ('embedder', 'dimension')")
+    db.executemany("INSERT INTO meta VALUES (?, ?)", [("embedder", new[0]), ("dimension", str(new[1]))])
+    db.execute("DELETE FROM vectors")
+    # By this every process that holds a user's vectors in memory sees that they are gone.
+    db.execute("UPDATE users SET vectors_gone = vectors_gone + 1")
+    return True
+
+
+def unembedded(
+    db: Database, where: Filter | None, after: tuple[Scope, str] | None, limit: int | None
+) -> list[tuple[Scope, Record]]:
+    """Records without a vector, by namespace, user and id."""
+    # Closed at once: a cursor that stays open keeps the log from being emptied.
+    with closing(_found(db, where, after)) as found:
+        return list(islice(found, limit))
+
+
+def count_unembedded(db: Database, where: Filter | None) -> int:
+    """How many records without a vector there are."""
+    return sum(1 for _ in _found(db, where, None))
+
+
+def _found(db: Database, where: Filter | None, after: tuple[Scope, str] | None) -> Generator[tuple[Scope, Record]]:
+    # User by user, so that a page begins where the last one ended and nothing is read twice.
+    start = ("", "") if after is None else (after[0].namespace, after[0].user_id)
+    with closing(db.execute(_USERS, start)) as users:
+        for user, namespace, user_id in users:
+            behind = after[1] if after is not None and (namespace, user_id) == start else ""
+            with closing(_of_user_reembed(db, user, where, behind)) as records:
+                for record in records:
+                    yield Scope(namespace, user_id), record
+
+
+def _of_user_reembed(db: Database, user: int, where: Filter | None, after: str) -> Generator[Record]:
+    fits = condition(where)
+    sql = f"SELECT {SELECTED} FROM records AS r WHERE r.user = ? AND r.id > ? AND {_WITHOUT_VECTOR} AND {fits.sql}"
+    with closing(db.execute(f"{sql} ORDER BY r.id", (user, after, *fits.values))) as found:
+        for row in found:
+            record = from_row(row)
+            if where is None or fits.exact or where.matches(record):
+                yield record
+
+
+# Accesses that are counted, but not yet written: a search should not wait for a disk.
+
+_Waiting: TypeAlias = defaultdict[Scope, dict[str, list[tuple[Scope, datetime]]]]
+_MOST = 1000
+"""So many accesses wait at the most."""
+
+
+class TouchBuffer:
+    """Accesses that wait for the next write: for each user, by record, who saw it and when. Safe between threads."""
+
+    __slots__ = ("_lock", "_number", "_waiting")
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._waiting = _Waiting(_of_user_touches)
+        self._number = 0
+
+    def __bool__(self) -> bool:
+        return self._number > 0
+
+    @property
+    def are_many(self) -> bool:
+        """Whether it is time to write them."""
+        return self._number >= _MOST
+
+    def add(self, scope: Scope, ids: Iterable[str], at: datetime) -> None:
+        """Count an access of each episode."""
+        with self._lock:
+            waiting = self._waiting[scope.for_user()]
+            for id in ids:
+                waiting[id].append((scope, at))
+                self._number += 1
+
+    def write(self, db: Database) -> None:
+        """Write what waits."""
+        self.before(lambda _: None)(db)
+
+    def before(self, action: Callable[[Database], _T]) -> Callable[[Database], _T]:
+        """The change with all that waits written first; where it fails, they wait on."""
+
+        def both(db: Database) -> _T:
+            with self._lock:
+                taken, self._waiting, self._number = self._waiting, _Waiting(_of_user_touches), 0
+            try:
+                _write(db, taken)
+                return action(db)
+            except BaseException:
+                for touches in taken.values():
+                    for id, times in touches.items():
+                        for scope, at in times:
+                            self.add(scope, [id], at)
+                raise
+
+        return both
+
+    def asked_for_by(self, where: Filter | None) -> bool:
+        """Whether a filter may ask for what waits."""
+        return bool(self) and "access" in repr(where)
+
+    def shown_in(self, scope: Scope, hits: Iterable[Hit]) -> tuple[Hit, ...]:
+        """The hits of a user with the accesses that wait."""
+        with self._lock:
+            waiting = self._waiting.get(scope.for_user())
+            if not waiting:
+                return tuple(hits)
+            return tuple([_touched(hit, waiting[hit.item.id]) if hit.item.id in waiting else hit for hit in hits])
+
+
+def _of_user_touches() -> dict[str, list[tuple[Scope, datetime]]]:
+    return defaultdict(list)
+
+
+def _write(db: Database, waiting: _Waiting) -> None:
+    for scope, touches in waiting.items():
+        user = find_user(db, scope)
+        if user is not None:
+            for id, times in touches.items():
+                for seen_by, at in times:
+                    records.touch(db, user, seen_by, [id], at)
+
+
+def _touched(hit: Hit, touches: Iterable[tuple[Scope, datetime]]) -> Hit:
+    episode = hit.item
+    if not isinstance(episode, Episode):
+        return hit
+    times = [at for scope, at in touches if scope.session_id in (None, episode.session_id)]
+    if not times:
+        return hit
+    last = max(times) if episode.accessed_at is None else max(*times, episode.accessed_at)
+    return scored(changed(episode, accesses=episode.accesses + len(times), accessed_at=last), dict(hit.why))
+
 
 _T = TypeVar("_T")
 
@@ -53,7 +267,7 @@ class SqliteStore(BaseMemoryStore):
         super().__init__(clock=clock)
         self._file = SqliteFile(path, durability=durability, make_folder=make_folder)
         self._view = self._file.view
-        self._touches = Touches()
+        self._touches = TouchBuffer()
         self._cache = vectors.VectorCache(vector_cache_bytes)
         self._bound_here: Bound | None = None  # the embedder that this object was bound to
 
@@ -77,7 +291,7 @@ class SqliteStore(BaseMemoryStore):
 
         def find(db: Database, user: int) -> list[Hit]:
             vectors.check_binding(db, self._bound_here)
-            return search.search_apart(db, user, scope, query, near=near, now=now, cache=self._cache)
+            return search.search_hybrid(db, user, scope, query, near=near, now=now, cache=self._cache)
 
         return await self._hits(scope, query, _of_user(scope, find, []))
 
@@ -105,8 +319,8 @@ class SqliteStore(BaseMemoryStore):
         ask = self._shown if self._touches.asked_for_by(where) else self._read
         return await ask(scope, lambda db, user: records.count(db, user, scope, where), 0)
 
-    async def _found_by(self, scope: Scope, ids: Sequence[str]) -> Mapping[str, FoundBy]:
-        return await self._read(scope, lambda db, user: handover.found_by(db, user, scope, ids), {})
+    async def _found_by(self, scope: Scope, ids: Sequence[str]) -> Mapping[str, SearchKeys]:
+        return await self._read(scope, lambda db, user: search_keys(db, user, scope, ids), {})
 
     async def _write(self, scope: Scope, write: Write) -> Written:
         def change(db: Database) -> Written:
@@ -168,7 +382,7 @@ class SqliteStore(BaseMemoryStore):
             self._bound_here = wanted
 
     async def _set_embedder(self, old: Bound | None, new: Bound) -> bool:
-        is_done = await self._commit(lambda db: reembed.rebind(db, old, new))
+        is_done = await self._commit(lambda db: rebind(db, old, new))
         if is_done:
             self._bound_here = new
         return is_done
@@ -181,10 +395,10 @@ class SqliteStore(BaseMemoryStore):
     ) -> Collection[tuple[Scope, Record]]:
         if self._touches:
             await self._commit(self._touches.write)
-        return await self._view(lambda db: reembed.unembedded(db, where, after, limit))
+        return await self._view(lambda db: unembedded(db, where, after, limit))
 
     async def _count_unembedded(self, where: Filter | None) -> int:
-        return await self._view(lambda db: reembed.count_unembedded(db, where))
+        return await self._view(lambda db: count_unembedded(db, where))
 
     async def _users(self, after: Scope | None, limit: int) -> Iterable[Scope]:
         return await self._view(lambda db: all_users(db, after, limit))
@@ -198,7 +412,7 @@ class SqliteStore(BaseMemoryStore):
         return await ask(lambda db: check.check(db, repair=repair))
 
     async def _describe(self) -> dict[str, str]:
-        return {**await self._view(describing.labels), "durability": describing.durability(self._file)}
+        return {**await self._view(labels), "durability": durability_of(self._file)}
 
     async def _epoch(self, scope: Scope) -> str:
         return await self._view(lambda db: epoch_of(db, scope))

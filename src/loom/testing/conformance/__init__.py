@@ -10,18 +10,24 @@ _ASSERTING = (
 )  # fmt: skip
 pytest.register_assert_rewrite(*(f"{__name__}.{name}" for name in _ASSERTING))
 
-from loom.testing.conformance.checkpoint_machine import CheckpointStoreMachine  # noqa: E402
 from loom.testing.conformance.checkpoint_store import CheckpointStoreSuite  # noqa: E402
 from loom.testing.conformance.embedder import EmbedderSuite  # noqa: E402
-from loom.testing.conformance.erasure import ErasureSuite  # noqa: E402
-from loom.testing.conformance.knowledge_base import KnowledgeBaseSuite  # noqa: E402
-from loom.testing.conformance.knowledge_machine import KnowledgeBaseMachine  # noqa: E402
-from loom.testing.conformance.knowledge_shared import SharedKnowledgeSuite  # noqa: E402
-from loom.testing.conformance.machine import MemoryStoreMachine  # noqa: E402
+from loom.testing.conformance.isolation import (
+    ErasureSuite,
+    check_non_interference,
+)
+from loom.testing.conformance.knowledge_base import (
+    KnowledgeBaseMachine,
+    KnowledgeBaseSuite,
+    SharedKnowledgeSuite,
+)
+from loom.testing.conformance.machines import (
+    CheckpointStoreMachine,
+    MemoryStoreMachine,
+)
 from loom.testing.conformance.memory_store import MemoryStoreSuite  # noqa: E402
 from loom.testing.conformance.model import ModelSuite, WireModelSuite  # noqa: E402
 from loom.testing.conformance.suite import Suite, needs  # noqa: E402
-from loom.testing.conformance.traces import check_non_interference  # noqa: E402
 from loom.testing.conformance.vector_store import VectorStoreSuite  # noqa: E402
 
 __all__ = [

@@ -10,22 +10,21 @@ import pytest
 
 from loom.core.scope import Scope
 from loom.errors import NotFound, StoreConflict, UsageError
-from loom.protocols.jobs import KeepsJobs, Lease
-from loom.protocols.memory_store import KeepsKeys, KeepsVectors
-from loom.testing.conformance.samples import (
+from loom.protocols.memory_store import KeepsJobs, KeepsKeys, KeepsVectors, Lease
+from loom.testing.conformance.suite import (
     ALICE,
     BOB,
     DAY,
     HOUR,
-    START,
     JobKeepingStore,
     a_block,
     a_job,
     an_episode,
     ids_of,
     listed,
+    needs,
 )
-from loom.testing.conformance.suite import needs
+from loom.testing.fakes import START
 
 
 class _FullStore(JobKeepingStore, KeepsKeys, KeepsVectors, Protocol):

@@ -1,19 +1,23 @@
-"""The laws of a knowledge base, with those of one that follows relations."""
+"""Laws of a knowledge base: alone, sharing a store, and against a plain dict."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
+from typing import Any, TypeAlias
 
 import anyio
 import pytest
+from anyio.from_thread import start_blocking_portal
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from loom.core.filter import And, Eq, In, Not
-from loom.core.hit import Passage, rank_key
+from loom.core.filter import And, Eq, Filter, In, Not
+from loom.core.hit import Hit, Passage, rank_key
 from loom.core.record import Provenance
 from loom.errors import UsageError
 from loom.protocols.knowledge_base import Document, KnowledgeBase, SearchesGraph, SearchMode
-from loom.testing.conformance.samples import TWINS
-from loom.testing.conformance.suite import Suite
+from loom.testing.conformance.suite import TWINS, Suite
 
 CHAIN = (
     Document(id="d0", text="Anna knows Bruno."),
@@ -241,3 +245,219 @@ def _graph(base: KnowledgeBase) -> SearchesGraph:
     if not isinstance(base, SearchesGraph):
         pytest.skip(f"{type(base).__name__} is not SearchesGraph")
     return base
+
+
+# The laws of knowledge bases that share a store: what one of them writes, all of them have.
+
+Another: TypeAlias = Callable[[], Awaitable[KnowledgeBase]]
+"""Makes another knowledge base over the same store, as a second program would."""
+
+DAYS = " ".join(f"Anna drinks green tea on day {n}." for n in range(150))
+
+
+class SharedKnowledgeSuite(Suite):
+    """Subclass it and override the fixture `another`."""
+
+    @pytest.fixture
+    async def another(self) -> Another:
+        """What makes a knowledge base over one store, which is empty at first."""
+        raise NotImplementedError(f"{type(self).__name__} has to override the fixture `another`")
+
+    async def test_a_second_base_finds_what_the_first_added(self, another: Another) -> None:
+        """With the same hits: passages, sources, provenance, attributes and scores."""
+        one = await another()
+        documents = (
+            Document(id="long", text=DAYS, source="diary", provenance=Provenance("operator", trusted=True)),
+            Document(id="short", text="Zo\u00eb \U0001f375 met Anna.\n\nShe left.", attributes={"n": 1, "b": True}),
+        )
+        await one.add(*documents)
+        two = await another()
+        for query in ("Anna drinks tea", "who met Anna"):
+            first, second = [{h.item.id: h for h in await base.search(query, limit=500)} for base in (one, two)]
+            assert {id: hit.item for id, hit in second.items()} == {id: hit.item for id, hit in first.items()}
+            assert [second[id].score for id in first] == pytest.approx([hit.score for hit in first.values()], abs=1e-4)
+            assert {_document_knowledge_shared(hit) for hit in second.values()} == {"long", "short"}
+        assert await two.add(*documents) == 0
+
+    async def test_a_base_that_was_there_before_finds_it_too(self, another: Another) -> None:
+        """Also where the words find it and it is not among the nearest, and again after a change."""
+        one, two = await another(), await another()
+        await two.add(*(Document(id=f"d{n:03}", text=f"Bruno drinks coffee on day {n}.") for n in range(120)))
+        assert len(await one.search("Bruno", limit=500)) == 120
+        await one.add(Document(id="x", text="Anna keeps the quinine in the cellar."))
+        assert "x" in {_document_knowledge_shared(hit) for hit in await two.search("quinine")}
+        await one.add(Document(id="x", text="Anna keeps the absinthe in the cellar."))
+        hits = await two.search("absinthe")
+        assert {hit.item.text for hit in hits if _document_knowledge_shared(hit) == "x"} == {
+            "Anna keeps the absinthe in the cellar."
+        }
+
+    async def test_other_text_replaces_it_everywhere(self, another: Another) -> None:
+        """No passage of the old document is left, whichever base replaces it."""
+        one, two = await another(), await another()
+        await one.add(Document(id="tea", text=DAYS))
+        assert len(await two.search("Anna", limit=500)) > 0
+        assert await two.add(Document(id="tea", text="Bruno drinks coffee.")) == 1
+        for base in (one, two, await another()):
+            assert {hit.item.text for hit in await base.search("Anna or Bruno drinks", limit=500)} == {
+                "Bruno drinks coffee."
+            }
+
+    async def test_the_second_removes_what_the_first_added(self, another: Another) -> None:
+        """Once, all of its passages, and the first no longer finds it."""
+        one, two = await another(), await another()
+        await one.add(Document(id="long", text=DAYS), Document(id="tea", text="Anna drinks green tea."))
+        assert await two.remove("long", "unknown") == 1
+        assert await one.remove("long") == 0
+        for base in (one, two, await another()):
+            assert {
+                _document_knowledge_shared(hit) for hit in await base.search("Anna drinks green tea", limit=500)
+            } == {"tea"}
+        assert await one.add(Document(id="long", text=DAYS)) == 1
+        assert {_document_knowledge_shared(hit) for hit in await two.search("Anna", limit=500)} == {"long", "tea"}
+
+    async def test_two_add_at_once(self, another: Another) -> None:
+        """Each finds what both added, round after round."""
+        one, two = await another(), await another()
+        for turn in range(5):
+            async with anyio.create_task_group() as tasks:
+                for name, base in (("one", one), ("two", two)):
+                    tasks.start_soon(base.add, Document(id=f"{name}{turn}", text=f"Anna gave {name} a present."))
+            expected = {f"{name}{n}" for name in ("one", "two") for n in range(turn + 1)}
+            for base in (one, two):
+                assert {
+                    _document_knowledge_shared(hit) for hit in await base.search("Anna gave a present", limit=100)
+                } == expected
+
+    async def test_two_change_one_document_at_once(self, another: Another) -> None:
+        """It has one complete text, the same for both bases; removing it removes it from both."""
+        one, two = await another(), await another()
+        texts = [" ".join(f"Anna {verb} on day {n}." for n in range(60)) for verb in ("sings", "paints")]
+        async with anyio.create_task_group() as tasks:
+            for base, text in zip((one, two), texts, strict=True):
+                tasks.start_soon(base.add, Document(id="anna", text=text))
+        bases = (one, two, await another())
+        found = [{hit.item.text for hit in await base.search("Anna", limit=500)} for base in bases]
+        assert found[0] == found[1] == found[2]
+        assert len({text.split()[1] for text in found[0]}) == 1
+        assert await two.remove("anna") == 1
+        for base in (one, two, await another()):
+            assert await base.search("Anna", limit=500) == ()
+
+    async def test_a_document_can_come_and_go(self, another: Another) -> None:
+        """What is removed and added again by the other is a new document."""
+        one, two = await another(), await another()
+        for text in ("Anna drinks tea.", "Anna drinks coffee.", "Anna drinks tea."):
+            await one.remove("a")
+            assert await two.add(Document(id="a", text=text)) == 1
+            assert [hit.item.text for hit in await one.search("Anna drinks")] == [text]
+
+
+def _document_knowledge_shared(hit: Any) -> str:
+    return hit.item.document_id
+
+
+# A knowledge base against a plain dict: random calls, and after each the same documents.
+
+NAMES = ("Anna", "Bruno", "Clara", "Dmitri", "Emil")
+IDS = st.sampled_from(["a", "A", "a#0", "a#1", "%", "e\u0301", "\u00e9"])
+SENTENCES = st.tuples(st.sampled_from(NAMES), st.sampled_from(NAMES)).map("{0[0]} knows {0[1]}.".format)
+TEXTS = st.tuples(st.lists(SENTENCES, min_size=1, max_size=4), st.integers(1, 10)).map(
+    lambda drawn: " ".join(drawn[0] * drawn[1])
+)
+"""Up to 40 sentences: some documents have one passage and others many, and all of them together not so many that a base
+may leave some out before it ranks them."""
+DOCUMENTS = st.builds(
+    Document, id=IDS, text=TEXTS, source=st.sampled_from(["", "diary"]),
+    attributes=st.dictionaries(st.just("n"), st.sampled_from([1, True, "1"]), max_size=1),
+)  # fmt: skip
+FILTERS = (
+    st.builds(Eq, st.just("document_id"), IDS)
+    | st.builds(Eq, st.just("meta.n"), st.sampled_from([1, True, None]))
+    | st.builds(Not, st.builds(In, st.just("source"), st.just(("diary",))))
+)
+
+
+class KnowledgeBaseMachine(RuleBasedStateMachine):
+    """Subclass it and say how a base is made; its `TestCase` is the test."""
+
+    def make_base(self) -> KnowledgeBase:
+        """A new, empty knowledge base."""
+        raise NotImplementedError(f"{type(self).__name__} has to say how to make a knowledge base")
+
+    @initialize()
+    def open(self) -> None:
+        """Start with nothing."""
+        self._stack = ExitStack()
+        self._portal = self._stack.enter_context(start_blocking_portal())
+        self.base, self.documents = self.make_base(), dict[str, Document]()
+        self.changed = False
+
+    def teardown(self) -> None:
+        """Close what was opened."""
+        if hasattr(self, "_stack"):
+            self._stack.close()
+
+    def ask(self, call: Any, *args: Any, **named: Any) -> Any:
+        """Make one call of the base and wait for it."""
+
+        async def run() -> Any:
+            return await call(*args, **named)
+
+        return self._portal.call(run)
+
+    @rule(documents=st.lists(DOCUMENTS, max_size=3))
+    def add(self, documents: list[Document]) -> None:
+        """As many are new or changed as differ from what was there."""
+        latest = {document.id: document for document in documents}
+        new = [document for id, document in latest.items() if repr(self.documents.get(id)) != repr(document)]
+        assert self.ask(self.base.add, *documents) == len(new)
+        self.documents |= latest
+        self.changed = True
+
+    @rule(ids=st.lists(IDS, max_size=3))
+    def remove(self, ids: list[str]) -> None:
+        """As many go as were there."""
+        assert self.ask(self.base.remove, *ids) == len(set(ids) & set(self.documents))
+        for id in ids:
+            self.documents.pop(id, None)
+        self.changed = True
+
+    @rule(name=st.sampled_from(NAMES), where=st.none() | FILTERS)
+    def search(self, name: str, where: Filter | None) -> None:
+        """Hits are passages of documents that are there; those that hold the name are among them."""
+        hits: tuple[Hit, ...] = self.ask(self.base.search, name, limit=1000, where=where)
+        self._check(hits)
+        assert all(where is None or where.matches(hit.item) for hit in hits)
+        found = {hit.item.document_id for hit in hits if isinstance(hit.item, Passage)}
+        fitting = {id for id, document in self.documents.items() if where is None or where.matches(_as_hit(document))}
+        assert {id for id in fitting if name in self.documents[id].text} <= found <= fitting
+        assert self.ask(self.base.search, name, limit=2, where=where) == hits[:2]
+
+    @invariant()
+    def holds_what_the_dict_holds(self) -> None:
+        """After a change, every document is found by what it says, and no other."""
+        if not getattr(self, "changed", False):
+            return
+        self.changed = False
+        hits: tuple[Hit, ...] = self.ask(self.base.search, " ".join(NAMES), limit=1000)
+        self._check(hits)
+        assert {hit.item.document_id for hit in hits if isinstance(hit.item, Passage)} == set(self.documents)
+
+    def _check(self, hits: tuple[Hit, ...]) -> None:
+        assert list(hits) == sorted(hits, key=rank_key)
+        assert len({hit.item.id for hit in hits}) == len(hits)
+        for hit in hits:
+            assert isinstance(hit.item, Passage)
+            document = self.documents[hit.item.document_id]
+            assert hit.item.text == document.text[hit.item.start : hit.item.end]
+            assert (hit.item.source, hit.item.attributes) == (document.source, document.attributes)
+            assert hit.why
+
+
+def _as_hit(document: Document) -> Passage:
+    """The document as one passage, for a filter to look at."""
+    return Passage(
+        id=document.id, document_id=document.id, text=document.text, start=0, end=len(document.text),
+        provenance=document.provenance, source=document.source, attributes=document.attributes,
+    )  # fmt: skip

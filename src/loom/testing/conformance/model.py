@@ -23,8 +23,7 @@ from loom.protocols.model import (
     ToolCallChunk,
 )
 from loom.testing.conformance.suite import Suite
-from loom.testing.wire.script import RETRY_AFTER, Fault, Said
-from loom.testing.wire.server import WireServer
+from loom.testing.wire import RETRY_AFTER, Fault, Said, WireServer
 
 SEARCH = ToolSpec("search", "Search the notes.", {"type": "object", "properties": {"q": {"type": "string"}}})
 QUESTION = ModelRequest(messages=(Message.user("Say hello, please."),), settings=ModelSettings(max_output=16))

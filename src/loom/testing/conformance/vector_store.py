@@ -12,8 +12,7 @@ from loom.core.scope import Scope
 from loom.errors import EmbedderMismatch, UsageError
 from loom.protocols.embedder import Vector
 from loom.protocols.vector_store import KeepsPayloads, VectorItem, VectorStore
-from loom.testing.conformance.samples import ALICE, BOB, TWINS
-from loom.testing.conformance.suite import Suite
+from loom.testing.conformance.suite import ALICE, BOB, TWINS, Suite
 
 X, Y, XY = [1.0, 0.0], [0.0, 1.0], [1.0, 1.0]
 NAN, INFINITY = float("nan"), float("inf")

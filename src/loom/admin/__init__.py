@@ -1,0 +1,1 @@
+"""Administration of stores: copy, verify, sweep, initialise, diagnose."""

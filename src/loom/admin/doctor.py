@@ -1,0 +1,161 @@
+"""Diagnosing an installation and the parts of a store."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from dataclasses import dataclass, field
+from importlib import metadata
+
+from loom.core.clock import SystemClock
+from loom.engine.open import DEFAULT_MODEL, open_model
+from loom.engine.urls import Opening, places_of, store_at
+from loom.errors import LoomError, StoreError
+from loom.memory._shared import notes_of
+from loom.memory._upkeep.summaries import waiting_jobs
+from loom.protocols.memory_store import AdminStore, Describes, HasParts, ListsUsers, MemoryStore
+from loom.providers.embedding.auto import pick_embedder
+from loom.wrappers.indexed import IndexedStore
+
+PACKAGE = "loom-engine"
+LABELS = ("server", "driver", "durability", "isolation", "index", "embedder", "jobs", "schema")
+"""The order in which labels are shown; others come after these."""
+
+_USERS = 1000
+"""Users whose jobs are counted."""
+_DRIVERS = {
+    "sqlite": "apsw",
+    "postgres": "psycopg",
+    "postgresql": "psycopg",
+    "redis": "redis",
+    "rediss": "redis",
+    "unix": "redis",
+    "chroma": "chromadb",
+    "qdrant": "qdrant-client",
+}
+_REQUIREMENT = re.compile(r"""^(?P<name>[\w.-]++)[^;]*+;.*extra == ['"](?P<extra>[\w-]+)['"]""")
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """One part of a store: what it says of itself, or why it could not be asked."""
+
+    part: str
+    store: str
+    labels: dict[str, str] = field(default_factory=dict[str, str], hash=False)
+    failure: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Installed:
+    """The installation of Loom in this Python."""
+
+    python: str
+    loom: str
+    extras: dict[str, str] = field(hash=False)
+    embedder: str
+    model: str
+    model_failure: str | None = None
+    """Why the model that is named cannot be used."""
+
+
+async def examine(url: str) -> tuple[Examined, ...]:
+    """Ask every part of the store at `url`; a part that does not answer costs the others nothing."""
+    store = store_at(url, Opening(makes=False))
+    try:
+        found = await _examined("store", store)
+    finally:
+        await store.aclose()
+    drivers = ", ".join(dict.fromkeys(driver for place in places_of(url).values() if (driver := _driver(place))))
+    if drivers:
+        found[0].labels["driver"] = drivers
+    return tuple(found)
+
+
+async def _examined(part: str, store: MemoryStore) -> list[Examined]:
+    if isinstance(store, HasParts) and not isinstance(store, IndexedStore):  # it describes its primary store as well
+        return [one for name, below in store.parts.items() for one in await _examined(name, below)]
+    try:
+        labels = {**await labels_of(store), **await _jobs_in(store)}
+        notes = notes_of(store)
+        return [Examined(part, type(store).__name__, labels | ({"notes": "; ".join(notes)} if notes else {}))]
+    except StoreError as error:
+        return [Examined(part, type(store).__name__, failure=str(error))]
+
+
+async def labels_of(store: object) -> dict[str, str]:
+    """A store's description of itself; one that has none is at least reached."""
+    if isinstance(store, Describes):
+        return await store.describe()
+    if isinstance(store, ListsUsers):
+        await store.users(limit=1)
+    return {}
+
+
+async def _jobs_in(store: object) -> dict[str, str]:
+    """The jobs that wait in a store, and those that were given up, of its first users."""
+    if not isinstance(store, AdminStore):
+        return {}
+    users = await store.users(limit=_USERS)
+    now = SystemClock().now()
+    waiting = [(await waiting_jobs(store, user, now)).total() for user in users]
+    letters = [letter for user in users for letter in await store.dead_letters(user)]
+    reasons = "; ".join(f"{letter.job.kind}: {letter.reason}" for letter in letters[-1:])
+    given_up = f", {len(letters):,} were given up, the last one because of {reasons}" if letters else ""
+    of = f" of the first {_USERS:,} users" if len(users) == _USERS else ""
+    return {"jobs": f"{sum(waiting):,} wait{given_up}{of}"}
+
+
+def installed() -> Installed:
+    """Python, Loom, its extras, and what is used where nothing is named."""
+    try:
+        embedder = pick_embedder().why
+    except LoomError as error:
+        embedder = f"none: {error}"
+    named = os.environ.get(DEFAULT_MODEL, "").strip()
+    return Installed(
+        python=f"{platform.python_version()} on {platform.system()} {platform.machine()}",
+        loom=_version(PACKAGE) or "not installed as a package",
+        extras=_extras(),
+        embedder=embedder,
+        model=named or f"none: {DEFAULT_MODEL} is not set; an agent answers with what it finds in memory",
+        model_failure=_failure_of(named) if named else None,
+    )
+
+
+def _failure_of(model: str) -> str | None:
+    """Why an agent could not be made with a model; no provider is called, so a key is not tried."""
+    try:
+        open_model(model)
+    except LoomError as error:
+        return str(error)
+    return None
+
+
+def _extras() -> dict[str, str]:
+    """For each extra the versions of its packages, or the command that installs what is missing."""
+    needed: dict[str, list[str]] = {}
+    for line in metadata.requires(PACKAGE) or () if _version(PACKAGE) else ():
+        if found := _REQUIREMENT.match(line):
+            needed.setdefault(found["extra"], []).append(found["name"])
+    return {extra: _said(extra, names) for extra, names in sorted(needed.items())}
+
+
+def _said(extra: str, names: list[str]) -> str:
+    versions = {name: _version(name) for name in names}
+    if None in versions.values():
+        return f"not installed; run: pip install '{PACKAGE}[{extra}]'"
+    return ", ".join(f"{name} {version}" for name, version in versions.items())
+
+
+def _driver(place: str) -> str | None:
+    package = _DRIVERS.get(place.partition(":")[0].partition("+")[0])
+    return None if package is None else f"{package} {_version(package) or 'not installed'}"
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None

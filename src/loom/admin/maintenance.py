@@ -1,0 +1,182 @@
+"""Maintenance of stores: initialise, verify, sweep, and erase a person."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+from urllib.parse import urlsplit
+
+from loom.admin.doctor import labels_of
+from loom.core.record import Erasure, Receipt, StoreReceipt
+from loom.core.scope import Scope
+from loom.engine.open import open_checkpoints, open_memory
+from loom.engine.urls import Opening, check_is_there, index_at, places_of, sessions_place, store_at
+from loom.protocols.memory_store import HasParts, IndexDifference, MemoryStore, Scrubs, Sweeps
+
+NOTHING = "nothing to verify: it keeps no index beside its records that could differ from them"
+
+
+@runtime_checkable
+class Verifies(Protocol):
+    """A store that can compare an index with what it indexes."""
+
+    async def verify(self, *, repair: bool = False) -> IndexDifference:
+        """The differences between index and store; with `repair` they are removed."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """The result for one part of a store; `difference` is None where there is nothing to compare."""
+
+    part: str
+    store: str
+    difference: IndexDifference | None
+
+    @property
+    def is_right(self) -> bool:
+        """Whether both are the same now."""
+        found = self.difference
+        return found is None or found.is_equal or (found.is_repaired and not found.problems)
+
+
+async def verify_store(store: MemoryStore, *, repair: bool = False, part: str = "") -> tuple[Verified, ...]:
+    """The report of every part of a store, lower parts first.
+
+    So an index is compared with a primary store that was put right already.
+    """
+    found: list[Verified] = []
+    for name, below in store.parts.items() if isinstance(store, HasParts) else ():
+        found += await verify_store(below, repair=repair, part=f"{part}.{name}" if part else name)
+    verifies = isinstance(store, Verifies)
+    if verifies or not found:
+        difference = await store.verify(repair=repair) if verifies else None
+        found.append(Verified(part or "store", type(store).__name__, difference))
+    return tuple(found)
+
+
+# Sweeping a store: no bytes of what was forgotten stay in its files.
+
+_POSTGRES = ("postgres", "postgresql")
+
+
+async def sweep_store(url: str, *, schema: str | None = None, owner_role: str | None = None) -> tuple[str, ...]:
+    """Leave no bytes of what was deleted at any place of a store; returns what is pending, in words.
+
+    `schema` and `owner_role` are those of Postgres, whose URL names an administrator here.
+    """
+    check_is_there(url)
+    pending: list[str] = []
+    # An index of vectors beside the primary store clears what it forgets by itself.
+    for place in dict.fromkeys(place for part, place in places_of(url).items() if part != "vectors"):
+        if place.partition(":")[0] in _POSTGRES:
+            pending += await _schema(place, schema, owner_role)
+        else:
+            pending += await _files(place)
+    return tuple(pending)
+
+
+async def _schema(place: str, schema: str | None, owner_role: str | None) -> tuple[str, ...]:
+    from loom.stores.postgres import sweep_schema  # noqa: PLC0415 - needs a driver
+
+    given = {"schema": schema, "owner_role": owner_role}
+    return await sweep_schema(place, **{name: value for name, value in given.items() if value is not None})
+
+
+async def _files(place: str) -> tuple[str, ...]:
+    store: MemoryStore = store_at(place, Opening())
+    try:
+        if isinstance(store, Sweeps):
+            return await store.sweep()
+        return await store.scrub() if isinstance(store, Scrubs) else ()
+    finally:
+        await store.aclose()
+
+
+# Preparing stores for their first use: schemas and roles in a database, files, folders.
+
+
+class Made(NamedTuple):
+    """The work done for one part of a store, in words."""
+
+    part: str
+    done: str
+
+
+async def init_store(url: str, **roles: Any) -> tuple[Made, ...]:
+    """Make what is needed at `url`, and at every place it is made of; what is there already stays.
+
+    `roles` are the options of `init_schema`, for Postgres, whose URL names an administrator here.
+    """
+    return tuple([Made(part, await _made(part, place, roles)) for part, place in places_of(url).items()])
+
+
+async def _made(part: str, place: str, roles: dict[str, Any]) -> str:
+    if place.partition(":")[0] in _POSTGRES:
+        return await _init_schema(place, roles)
+    if part == "vectors":
+        return await _index(place)
+    store = store_at(place, Opening())
+    try:
+        await store.users(limit=1)  # a file is made, and a server is looked at, at the first use
+        labels = await labels_of(store)
+    finally:
+        await store.aclose()
+    return "; ".join(["ready", *(labels[label] for label in ("server", "durability", "index") if label in labels)])
+
+
+async def _init_schema(place: str, roles: dict[str, Any]) -> str:
+    from loom.stores.postgres import init_schema  # noqa: PLC0415 - needs a driver
+    from loom.stores.postgres.schema import APP_ROLE, OWNER_ROLE, SCHEMA, VERSION  # noqa: PLC0415
+
+    given = {name: value for name, value in roles.items() if value is not None}
+    made = await init_schema(place, **given)
+    notes = "".join(f"; {note}" for note in made.notes)
+    schema, app, owner = (
+        given.get(name, usual)
+        for name, usual in (("schema", SCHEMA), ("app_role", APP_ROLE), ("owner_role", OWNER_ROLE))
+    )
+    at = urlsplit(place)
+    if made.one_role:
+        return f"schema {schema!r} is at version {VERSION} and belongs to the role of this URL: connect as that{notes}"
+    return (
+        f"schema {schema!r} is at version {VERSION} and belongs to {owner!r}, which is not for connecting; open "
+        f"the store as {app!r}: postgresql://{app}@{at.netloc.rpartition('@')[2]}{at.path}{notes}"
+    )
+
+
+async def _index(place: str) -> str:
+    index = index_at(place)
+    try:
+        bound = await index.bound()
+    finally:
+        await index.aclose()
+    if bound is None:
+        return f"ready: {index.place}; collections are made with the first vector, which says their size"
+    return f"ready: {index.place}; holds vectors of {bound[0]} ({bound[1]} numbers)"
+
+
+# Erasing a user at a URL: the memory there and the sessions beside it, with one receipt.
+
+
+async def erase_user(url: str, user_id: str, *, namespace: str = "default", sessions: str | None = None) -> Erasure:
+    """Remove everything of a user at a URL: what is remembered, and the sessions that are saved with it.
+
+    `sessions` is where conversations are, if not beside the memory.
+    """
+    check_is_there(url)
+    beside = sessions or sessions_place(url)
+    receipts: list[StoreReceipt] = []
+    if beside is not None:
+        checkpoints = open_checkpoints(beside)
+        try:
+            receipts.append(_named("sessions", await checkpoints.forget(Scope(namespace, user_id))))
+        finally:
+            await checkpoints.aclose()
+    async with open_memory(url, namespace=namespace) as memory:
+        receipts.insert(0, _named("memory", await memory.forget(user_id=user_id)))
+    return Erasure(user_id=user_id, stores=tuple(receipts))
+
+
+def _named(store: str, receipt: Receipt) -> StoreReceipt:
+    return StoreReceipt(store=store, removed=receipt.removed, pending=receipt.pending)

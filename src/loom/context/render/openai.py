@@ -1,0 +1,321 @@
+"""OpenAI Chat Completions, OpenAI Responses, and servers compatible with Chat."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any, Literal, TypeAlias
+
+from loom.context.entry import plain
+from loom.context.render.layout import (
+    Layout,
+    RenderedBody,
+    RequestSettings,
+    WireDialect,
+    WireMessage,
+    WireSlot,
+    tool_head,
+    tool_schema,
+)
+from loom.core.message import (
+    JSON,
+    DocumentPart,
+    ImagePart,
+    NativePart,
+    TextPart,
+    ThinkingPart,
+    ToolCallPart,
+    ToolResultPart,
+)
+from loom.core.message_wire import FAILED
+
+SystemRole: TypeAlias = Literal["developer", "system"]
+DEFAULT_TTL = "30m"
+DIALECT = WireDialect("openai_chat", system_turns=True, thinking="none")
+"""Chat has no place for reasoning, nor for the blocks of Responses."""
+
+
+def render_chat(
+    layout: Layout,
+    model: str,
+    markers: Mapping[WireSlot, str],
+    settings: RequestSettings,
+    *,
+    system_role: SystemRole = "developer",
+    reasoning: bool = False,
+) -> RenderedBody:
+    """A complete request body, with cache markers on the slots that have one.
+
+    `system_role` is what the server calls the role of instructions: OpenAI says developer, most others system.
+    `reasoning` says that the server wants its reasoning back with every tool call, be it empty.
+    """
+    out = RenderedBody({"model": model, **settings})
+    marks = Marks(markers, settings)
+    chat = _Chat(out, marks, system_role, reasoning)
+    if layout.tools:
+        out.body["tools"] = out.blocks("tools", layout.tools, _chat_tool)
+    if layout.system:
+        chat.add(WireMessage("system", layout.system))
+    for turn in layout.turns:
+        chat.add(turn)
+    out.body["messages"] = chat.messages
+    out.body.update(marks.options())
+    return out
+
+
+def may_mark(slot: WireSlot) -> bool:
+    """Whether a block may carry a cache marker: what goes into the model may, tools and its own words may not."""
+    if isinstance(slot.content, ToolResultPart):
+        return True
+    return slot.role != "assistant" and isinstance(slot.content, TextPart | ImagePart | DocumentPart)
+
+
+@dataclass(slots=True)
+class Marks:
+    """The cache markers of one OpenAI request."""
+
+    ttls: Mapping[WireSlot, str]
+    settings: RequestSettings
+    used: bool = False
+
+    def put(self, slot: WireSlot, block: dict[str, Any]) -> None:
+        """Mark the end of a block, if its slot has a marker.
+
+        A marker without a lifetime takes the request's own, so the default is left out only where both are it.
+        """
+        ttl = self.ttls.get(slot)
+        if ttl and may_mark(slot):
+            options: JSON = self.settings.get("prompt_cache_options") or {}
+            default = ttl == DEFAULT_TTL == options.get("ttl", DEFAULT_TTL)
+            block["prompt_cache_breakpoint"] = {"mode": "explicit"} if default else {"mode": "explicit", "ttl": ttl}
+            self.used = True
+
+    def options(self) -> dict[str, Any]:
+        """The request fields that markers need; older models refuse them, so without markers there are none."""
+        if not self.used or "prompt_cache_options" in self.settings:
+            return {}
+        return {"prompt_cache_options": {"mode": "explicit"}}
+
+
+def data_url(part: ImagePart | DocumentPart) -> str:
+    """A picture or document as a data: URL."""
+    return f"data:{part.media_type};base64,{part.data}"
+
+
+def file_name(part: DocumentPart) -> str:
+    """The name of a document; a file sent as data has to have one."""
+    return part.name or ("document.pdf" if part.media_type == "application/pdf" else "document")
+
+
+def arguments(call: ToolCallPart) -> str:
+    """The input of a tool call as JSON text, its keys in the order given; an object, as servers want it."""
+    return json.dumps(call.arguments, ensure_ascii=False, separators=(",", ":"))
+
+
+def answer(result: ToolResultPart) -> tuple[TextPart | ImagePart | DocumentPart, ...]:
+    """What a tool answered. A failed call is marked in the text: the format has no field for it."""
+    if not result.is_error:
+        return result.content
+    first, *rest = result.content
+    if isinstance(first, TextPart):
+        return (TextPart(f"{FAILED}\n{first.text}"), *rest)
+    return (TextPart(FAILED), first, *rest)
+
+
+@dataclass(slots=True)
+class _Chat:
+    """The messages of a request, as they are made turn by turn."""
+
+    out: RenderedBody
+    marks: Marks
+    system_role: SystemRole
+    reasoning: bool
+    messages: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+
+    def add(self, turn: WireMessage) -> None:
+        """Add what a turn says; one turn may become several messages."""
+        if turn.role == "assistant":
+            self._add_assistant(turn.slots)
+            return
+        for is_results, group in groupby(turn.slots, key=lambda slot: isinstance(slot.content, ToolResultPart)):
+            if is_results:
+                self._add_results(tuple(group))
+            else:
+                role = self.system_role if turn.role == "system" else "user"
+                content = self.out.blocks(f"{self._at}.content", group, lambda slot: self._marked(slot, _part(slot)))
+                self.messages.append({"role": role, "content": content})
+
+    @property
+    def _at(self) -> str:
+        """The path of the next message."""
+        return f"messages[{len(self.messages)}]"
+
+    def _add_assistant(self, slots: Iterable[WireSlot]) -> None:
+        at = self._at
+        content: list[dict[str, Any]] = []
+        calls: list[dict[str, Any]] = []
+        thoughts: list[str] = []
+        for slot in slots:
+            if isinstance(slot.content, ThinkingPart):
+                self.out.origins[f"{at}.reasoning_content"] = slot
+                thoughts.append(slot.content.text)
+            elif isinstance(slot.content, ToolCallPart):
+                self.out.origins[f"{at}.tool_calls[{len(calls)}]"] = slot
+                calls.append(_call(slot.content))
+            else:
+                self.out.origins[f"{at}.content[{len(content)}]"] = slot
+                content.append(_part(slot))
+        message: dict[str, Any] = {"role": "assistant"}
+        if thoughts or (calls and self.reasoning):
+            message["reasoning_content"] = "".join(thoughts)
+        if content:
+            message["content"] = content
+        if calls:
+            message["tool_calls"] = calls
+        self.messages.append(message)
+
+    def _add_results(self, slots: tuple[WireSlot, ...]) -> None:
+        """Add a tool message for each result, then what these could not carry: they take text only."""
+        carried: list[tuple[WireSlot, dict[str, Any]]] = []
+        for slot in slots:
+            assert isinstance(slot.content, ToolResultPart)
+            result = slot.content
+            content: list[dict[str, Any]] = [{"type": "text", "text": plain(part)} for part in answer(result)]
+            media = [(slot, _media(part)) for part in result.content if not isinstance(part, TextPart)]
+            self._marked(slot, media[-1][1] if media else content[-1])
+            carried += media
+            self.out.origins.update({f"{self._at}.content[{i}]": slot for i in range(len(content))})
+            self.messages.append({"role": "tool", "tool_call_id": result.call_id, "content": content})
+        if carried:
+            self.out.origins.update({f"{self._at}.content[{i}]": slot for i, (slot, _) in enumerate(carried)})
+            self.messages.append({"role": "user", "content": [block for _, block in carried]})
+
+    def _marked(self, slot: WireSlot, block: dict[str, Any]) -> dict[str, Any]:
+        self.marks.put(slot, block)
+        return block
+
+
+def _chat_tool(slot: WireSlot) -> dict[str, Any]:
+    return {"type": "function", "function": {**tool_head(slot), "parameters": tool_schema(slot)}}
+
+
+def _call(call: ToolCallPart) -> dict[str, Any]:
+    function = {"name": call.name, "arguments": arguments(call)}
+    return {"id": call.id, "type": "function", "function": function}
+
+
+def _part(slot: WireSlot) -> dict[str, Any]:
+    part = slot.content
+    if isinstance(part, TextPart):
+        return {"type": "text", "text": part.text}
+    if isinstance(part, NativePart):
+        return dict(part.body)
+    assert isinstance(part, ImagePart | DocumentPart), f"the layout let a {type(part).__name__} of {slot.role} through"
+    return _media(part)
+
+
+def _media(part: ImagePart | DocumentPart) -> dict[str, Any]:
+    if isinstance(part, ImagePart):
+        return {"type": "image_url", "image_url": {"url": data_url(part)}}
+    return {"type": "file", "file": {"filename": file_name(part), "file_data": data_url(part)}}
+
+
+# OpenAI Responses: the arguments of `client.responses.create(**body)`.
+
+OPENAI_RESPONSES_DIALECT = WireDialect("openai", system_turns=True, thinking="signed")
+"""A reasoning item comes back under its id."""
+
+
+def render_responses(
+    layout: Layout, model: str, markers: Mapping[WireSlot, str], settings: RequestSettings
+) -> RenderedBody:
+    """A complete request body, with cache markers on the slots that have one.
+
+    The system prompt is the first input item and not `instructions`, which cannot carry a marker.
+    """
+    out = RenderedBody({"model": model, **settings})
+    marks = Marks(markers, settings)
+    made = _Input(out, marks)
+    if layout.tools:
+        out.body["tools"] = out.blocks("tools", layout.tools, _responses_tool)
+    if layout.system:
+        made.add(WireMessage("system", layout.system))
+    for turn in layout.turns:
+        made.add(turn)
+    out.body["input"] = made.items
+    out.body.update(marks.options())
+    return out
+
+
+@dataclass(slots=True)
+class _Input:
+    """The input items of a request, as they are made turn by turn."""
+
+    out: RenderedBody
+    marks: Marks
+    items: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+
+    def add(self, turn: WireMessage) -> None:
+        """Add what a turn says: its content as messages, everything else as items of their own."""
+        for is_content, group in groupby(turn.slots, key=_is_content):
+            if is_content:
+                content = self.out.blocks(f"input[{len(self.items)}].content", group, self._block)
+                self.items.append({"role": "developer" if turn.role == "system" else "user", "content": content})
+                continue
+            for slot in group:
+                if isinstance(slot.content, ToolResultPart):
+                    self._add_result(slot, slot.content)
+                else:
+                    part = ".content" if isinstance(slot.content, TextPart) else ""
+                    self.out.origins[f"input[{len(self.items)}]{part}"] = slot
+                    self.items.append(_item(slot))
+
+    def _block(self, slot: WireSlot) -> dict[str, Any]:
+        assert isinstance(slot.content, TextPart | ImagePart | DocumentPart)
+        block = _content(slot.content)
+        self.marks.put(slot, block)
+        return block
+
+    def _add_result(self, slot: WireSlot, result: ToolResultPart) -> None:
+        output = [_content(part) for part in answer(result)]
+        self.marks.put(slot, output[-1])
+        at = f"input[{len(self.items)}]"
+        self.out.origins.update({f"{at}.output[{i}]": slot for i in range(len(output))})
+        self.items.append({"type": "function_call_output", "call_id": result.call_id, "output": output})
+
+
+def _is_content(slot: WireSlot) -> bool:
+    return slot.role != "assistant" and isinstance(slot.content, TextPart | ImagePart | DocumentPart)
+
+
+def _responses_tool(slot: WireSlot) -> dict[str, Any]:
+    return {"type": "function", **tool_head(slot), "parameters": tool_schema(slot), "strict": False}
+
+
+def _content(part: TextPart | ImagePart | DocumentPart) -> dict[str, Any]:
+    match part:
+        case TextPart(text):
+            return {"type": "input_text", "text": text}
+        case ImagePart():
+            return {"type": "input_image", "detail": "auto", "image_url": data_url(part)}
+        case DocumentPart():
+            return {"type": "input_file", "filename": file_name(part), "file_data": data_url(part)}
+
+
+def _item(slot: WireSlot) -> dict[str, Any]:
+    match slot.content:
+        case TextPart(text, phase):  # a list of output parts goes only with the id of the answer it came from
+            answer_text = {"role": "assistant", "content": text}
+            return {**answer_text, "phase": phase} if phase else answer_text
+        case ToolCallPart(id, name) as call:
+            return {"type": "function_call", "call_id": id, "name": name, "arguments": arguments(call)}
+        case ThinkingPart(text, signature, redacted):
+            summary = [{"type": "summary_text", "text": text}] if text else []
+            item: dict[str, Any] = {"type": "reasoning", "id": signature, "summary": summary}
+            return {**item, "encrypted_content": redacted} if redacted else item
+        case NativePart(_, body):
+            return dict(body)
+        case other:
+            raise AssertionError(f"the layout let a {type(other).__name__} of {slot.role} through")

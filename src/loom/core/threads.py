@@ -1,0 +1,213 @@
+"""Threads and locks: a loop for blocking callers, work off the loop, locks after a fork and per key."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Generator
+from concurrent.futures import Future
+from contextlib import AbstractAsyncContextManager, contextmanager
+from threading import Lock, Thread
+from typing import Any, Generic, TypeVar, cast
+from weakref import WeakValueDictionary, ref
+
+from anyio import Event, run, to_thread
+from anyio import Lock as Lock_anyio
+from anyio.from_thread import BlockingPortal
+
+from loom.core.checks import ON_LOOP
+from loom.core.scope import Scope
+from loom.errors import UsageError
+
+_T = TypeVar("_T")
+
+
+class Portal:
+    """Runs async code for blocking code, on one loop for as long as it is open.
+
+    Its thread does not keep a program alive: one that forgets close() ends all the same. A process that is forked
+    later does not have that thread; call() refuses there, and close() has nothing to do.
+    """
+
+    def __init__(self, owner: str = "this portal") -> None:
+        """Start the loop; `owner` is what errors call it."""
+        started: Future[BlockingPortal] = Future()
+        self._owner, self._pid = owner, os.getpid()
+        self._streams: set[Future[None]] = set()
+        self._blocks = 0
+        self._thread = Thread(target=_run, args=(started,), name="loom portal", daemon=True)
+        self._thread.start()
+        self._portal = started.result()
+
+    @property
+    def is_of_this_process(self) -> bool:
+        """Whether its thread runs in this process, which was not forked since."""
+        return os.getpid() == self._pid
+
+    def call(self, function: Callable[[], Awaitable[_T]]) -> _T:
+        """Run an async function there and wait for what it returns.
+
+        Raises:
+            UsageError: the process was forked after the portal was opened.
+        """
+        return self._checked().call(function)
+
+    @contextmanager
+    def enter(self, make: Callable[[], AbstractAsyncContextManager[_T]]) -> Generator[_T]:
+        """An async context manager for a `with` block; it is entered and left in one task there."""
+        with self._checked().wrap_async_context_manager(make()) as value:
+            self._blocks += 1
+            try:
+                yield value
+            finally:
+                self._blocks -= 1
+
+    def iterate(self, make: Callable[[], AsyncIterable[_T]]) -> Generator[_T]:
+        """The items of an async iterable, each made when it is asked for. Leaving the loop early closes the iterable.
+
+        One task makes all items, as cancel scopes and context variables belong to a task. It waits between items, so
+        that an iterable which is left is closed where it stands, and only one that is at work is cancelled.
+        """
+        portal = self._checked()
+        stream: _Stream[_T] = portal.call(_Stream[_T], make)
+        task = portal.start_task_soon(stream.run)
+        self._streams.add(task)
+        try:
+            while items := portal.call(stream.next):
+                yield items.pop()
+        except GeneratorExit:
+            if sys.is_finalizing():  # the thread of the loop does not run any more
+                return
+        except BaseException:
+            task.cancel()
+            raise
+        finally:
+            self._streams.discard(task)
+            if self._thread.is_alive() and not sys.is_finalizing():
+                portal.call(stream.leave)
+        if not task.cancelled():
+            task.result()
+
+    def _checked(self) -> BlockingPortal:
+        if not self.is_of_this_process:
+            raise UsageError(f"{self._owner} was opened before this process was forked; open it again here")
+        if not self._thread.is_alive():
+            raise UsageError(f"{self._owner} is closed; open another")
+        return self._portal
+
+    def close(self) -> None:
+        """End the loop. Closing twice is allowed."""
+        if self.is_of_this_process and self._thread.is_alive():
+            for task in self._streams.copy():
+                task.cancel()
+            self._portal.call(self._portal.stop, bool(self._blocks))
+            self._thread.join()
+
+
+class _Stream(Generic[_T]):
+    """Makes the items of an async iterable in one task, and hands them to others on the same loop."""
+
+    def __init__(self, make: Callable[[], AsyncIterable[_T]]) -> None:
+        self._make = make
+        self._made: list[_T] = []
+        self._is_left = self._is_over = False
+        self._wanted, self._answered = Event(), Event()
+
+    async def run(self) -> None:
+        """Make an item each time one is wanted, and close the iterable in the end."""
+        items: AsyncIterator[_T] | None = None
+        try:
+            items = aiter(self._make())
+            while await self._is_wanted():
+                self._made.append(await anext(items))
+                self._answered.set()
+        except StopAsyncIteration:
+            pass
+        finally:
+            self._is_over = True
+            self._answered.set()
+            if isinstance(items, AsyncGenerator):
+                await cast("AsyncGenerator[_T]", items).aclose()
+
+    async def next(self) -> list[_T]:
+        """The next item; empty where there are no more, or making one failed."""
+        if not self._is_over:
+            self._answered = Event()
+            self._wanted.set()
+            await self._answered.wait()
+        made, self._made = self._made, []
+        return made
+
+    def leave(self) -> None:
+        """No more items are wanted."""
+        self._is_left = True
+        self._wanted.set()
+
+    async def _is_wanted(self) -> bool:
+        await self._wanted.wait()
+        self._wanted = Event()
+        return not self._is_left
+
+
+def _run(started: Future[BlockingPortal]) -> None:
+    try:
+        run(_serve, started)
+    except BaseException as error:
+        if started.done():
+            raise
+        started.set_exception(error)
+
+
+async def _serve(started: Future[BlockingPortal]) -> None:
+    async with BlockingPortal() as portal:
+        started.set_result(portal)
+        await portal.sleep_until_stopped()
+
+
+# Work that grows with a text: done at once where there is little of it, in a thread where there is much.
+
+
+async def off_loop(chars: int, work: Callable[[], _T]) -> _T:
+    """What `work` returns. Over more than ON_LOOP characters it runs in a thread; it must not touch what others change.
+
+    Work that began is finished, also where the caller is cancelled meanwhile.
+    """
+    return work() if chars <= ON_LOOP else await to_thread.run_sync(work)
+
+
+# Locks in forked processes: the thread that held one does not exist there, so it would never be released.
+
+_HOLDERS: dict[tuple[int, str], ref[Any]] = {}
+
+
+def renew_lock_after_fork(holder: object, name: str) -> None:
+    """Give `holder` a new lock as its attribute `name` in every process that is forked from this one.
+
+    For locks that a child may need: those of a module, and those of objects that work on both sides of a fork.
+    """
+    key = (id(holder), name)
+    _HOLDERS[key] = ref(holder, lambda _: _HOLDERS.pop(key, None))
+
+
+def _renew() -> None:
+    for (_, name), holder in list(_HOLDERS.items()):
+        if (found := holder()) is not None:
+            setattr(found, name, Lock())
+
+
+if hasattr(os, "register_at_fork"):  # not where there is no fork
+    os.register_at_fork(after_in_child=_renew)
+
+
+# Locks per scope, so that one task at a time reads, decides and writes for a user.
+
+
+class Locks:
+    """One lock per scope, alive while it is in use."""
+
+    def __init__(self) -> None:
+        self._locks: WeakValueDictionary[Scope, Lock_anyio] = WeakValueDictionary()
+
+    def of(self, scope: Scope) -> Lock_anyio:
+        """The lock of exactly this scope."""
+        return self._locks.setdefault(scope, Lock_anyio())

@@ -1,0 +1,272 @@
+"""The parts a memory is made of, shared by all views of one store."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from copy import copy
+from typing import Self
+
+from loom.core.clock import Clock, RisingClock, SystemClock
+from loom.core.ids import RecordIds
+from loom.core.message import Usage
+from loom.core.record import Episode, Provenance, WorkingBlock
+from loom.core.scope import Scope
+from loom.core.threads import Locks
+from loom.errors import StoreConflict, UsageError
+from loom.memory._recall.recall import Recall
+from loom.memory._shared import Adopt, EmbedderBinding, UserTimes
+from loom.memory._upkeep.forget import Forgetting
+from loom.memory._upkeep.layers import Accesses
+from loom.memory._upkeep.metabolism import Metabolism
+from loom.memory._upkeep.summaries import ContextCompressor
+from loom.memory._write.context_keys import ContextKeys, Store
+from loom.memory._write.extract_llm import LlmExtractor
+from loom.memory._write.extract_rules import RuleExtractor
+from loom.memory._write.learn import Learner
+from loom.memory._write.learn_by_model import Facts, Learning, TurnReader
+from loom.memory._write.write import EpisodeWriter
+from loom.memory.config import MemoryConfig
+from loom.memory.results import Learned
+from loom.protocols.embedder import Embedder
+from loom.protocols.extractor import Extractor
+from loom.protocols.memory_store import MemoryStore
+from loom.protocols.reranker import Reranker
+from loom.telemetry import Bill
+
+# Writes working blocks: unconditionally, or only over the version that the caller read.
+
+
+class BlockWriter:
+    """Writes the working blocks of users."""
+
+    def __init__(self, store: MemoryStore, *, clock: Clock) -> None:
+        self._store, self._clock = store, clock
+        self._locks = Locks()  # so that only writers in other processes can cause a conflict
+
+    async def write(
+        self, scope: Scope, name: str, text: str, *, provenance: Provenance, version: int | None = None
+    ) -> WorkingBlock:
+        """Replace a block; with `version`, only if that is its current version, where 0 means that it must be new.
+
+        An unconditional write is retried without a bound: each conflict means that another writer made progress.
+
+        Raises:
+            StoreConflict: the block has another version; `current` is the block as it is now.
+        """
+        if version is not None and version < 0:
+            raise UsageError(f"version={version} is not a version of a block; give the one you read, 0 for a new block")
+        async with self._locks.of(scope):
+            while True:
+                current = await self._current(scope, name)
+                held = current.version if current else 0
+                if version is not None and version != held:
+                    raise _conflict(name, version, current)
+                block = WorkingBlock(
+                    name=name, text=text, updated_at=self._clock.now(), provenance=provenance, version=held + 1
+                )
+                try:
+                    await self._store.put(scope, block)
+                except StoreConflict:
+                    continue
+                return block
+
+    async def _current(self, scope: Scope, name: str) -> WorkingBlock | None:
+        found = await self._store.get(scope, f"block:{name}")
+        return found if isinstance(found, WorkingBlock) else None
+
+
+def _conflict(name: str, version: int, current: WorkingBlock | None) -> StoreConflict:
+    if current is None:
+        state = "the block does not exist; create it with version=0"
+    else:
+        state = (
+            f"it has version {current.version} now, with the text {_short(current.text)!r}; "
+            f"change that text, and write it with version={current.version}"
+        )
+    return StoreConflict(f"block {name!r} was to follow version {version}, but {state}", current=current)
+
+
+def _short(text: str, longest: int = 200) -> str:
+    return text if len(text) <= longest else f"{text[:longest]}..."
+
+
+class MemoryParts:
+    """Builds and owns the parts of a Memory."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        embedder: Embedder | None = None,
+        extractor: Extractor | None = None,
+        reader: Extractor | None = None,
+        facts: Facts = "auto",
+        config: MemoryConfig | None = None,
+        namespace: str = "default",
+        clock: Clock | None = None,
+        ids: RecordIds | None = None,
+        embedder_note: str = "",
+        adopt: Adopt | None = None,
+        reranker: Reranker | None = None,
+        place: str | None = None,
+    ) -> None:
+        """Create a memory on an open store; open_memory() does it from a URL.
+
+        Args:
+            store: the store that holds all records.
+            embedder: makes the vectors; None searches by words alone.
+            extractor: finds facts when a turn is digested; has to be fast.
+            reader: finds more facts in the background, with a model, if `facts` is `model`.
+            facts: `model`, `rules` or None, as in open_memory().
+            config: the four layers.
+            namespace: separates applications on one store.
+            clock: the source of time.
+            ids: the source of record ids.
+            embedder_note: why this embedder was chosen.
+            adopt: returns the embedder that the store was made with, if none was named.
+            reranker: reorders the best hits.
+            place: the URL of the store, for what is to be saved beside it.
+        """
+        self.store = store
+        self.config = config or MemoryConfig()
+        self.namespace = namespace
+        self.facts_mode: Facts = facts
+        self.place = place
+        self._extractor, self._reader, self._reranker = extractor, reader, reranker
+        self._clock = RisingClock(clock or SystemClock())
+        self._ids = ids or RecordIds(self._clock)
+        self._embedder = embedder
+        self._binding = EmbedderBinding(store, embedder, note=embedder_note, adopt=adopt)
+        self._locks = Locks()  # per user: changes of facts and removals run one at a time
+        self._times = UserTimes(store, self._clock)
+        self._neighbours = ContextKeys(store)
+        self._forgetting = Forgetting(store, self._neighbours, self._clock)
+        self._blocks = BlockWriter(store, clock=self._clock)
+        self._learnings: list[Learning] = []  # of this memory and of all its views
+        self._owns_store = True
+        self._assemble()
+
+    def _assemble(self, *, one_at_a_time: bool = False) -> Self:
+        """Create the parts that depend on the configuration and on how facts are found."""
+        store, clock, locks = self.store, self._clock, self._locks
+        self._recall = Recall(
+            store, self._binding, clock=clock, reranker=self._reranker, knowledge_base=self.config.knowledge_base
+        )
+        self._learner = Learner(store, self._extractor, clock=clock, ids=self._ids)
+        self._metabolism = Metabolism(
+            store, self.config, clock=clock, ids=self._ids, learner=self._learner, embed=self._embed, locks=locks
+        )
+        self._accesses = Accesses(store, self.config, clock=clock, make_job=self._metabolism.job)
+        self._learning: Learning | None = None
+        if self.facts_mode == "model":
+            reader = None
+            if self._reader is not None:
+                model = self._reader.model if isinstance(self._reader, LlmExtractor) else None
+                reader = TurnReader(
+                    store,
+                    self._reader,
+                    learner=self._learner,
+                    locks=locks,
+                    clock=clock,
+                    episodes=self._metabolism.episodes,
+                    compressor=ContextCompressor(model=model) if model else None,
+                )
+            self._learning = Learning(reader, self.config, make_job=self._metabolism.job, one_at_a_time=one_at_a_time)
+            if isinstance(self._reader, LlmExtractor):
+                self._metabolism.on_summary_job = self._learning.schedule
+            self._learnings.append(self._learning)
+        self._keeper = EpisodeWriter(
+            store,
+            self._binding,
+            neighbours=self._neighbours,
+            metabolism=self._metabolism,
+            learning=self._learning,
+            finds_facts=self.facts_mode is not None,
+        )
+        return self
+
+    def view(
+        self,
+        *,
+        namespace: str | None = None,
+        facts: Facts = "auto",
+        reader: Extractor | None = None,
+        config: MemoryConfig | None = None,
+        owns_store: bool = False,
+        one_at_a_time: bool = False,
+    ) -> Self:
+        """The same memory with another namespace, configuration or way to learn; what is not given stays the same.
+
+        It shares the store, the embedder and the locks. Closing it ends its learning and leaves the store open, unless
+        it `owns_store`. With `one_at_a_time`, the model does not learn while it answers.
+        """
+        made = copy(self)
+        mode = self.facts_mode if facts == "auto" else facts
+        made.__dict__.update(
+            namespace=namespace or self.namespace,
+            config=config or self.config,
+            facts_mode=mode,
+            _reader=reader or self._reader,
+            _extractor=None if mode is None else self._extractor or (RuleExtractor() if facts != "auto" else None),
+            _owns_store=owns_store,
+        )
+        return made._assemble(one_at_a_time=one_at_a_time)  # noqa: SLF001  (another of the same kind)
+
+    async def aclose(self) -> None:
+        """Learn from pending turns, with a few model requests at most; finish writing, and close the store.
+
+        A view leaves the store open: it belongs to the memory that the view was made from.
+        """
+        own = [self._learning] if self._learning else []
+        try:
+            for learning in self._learnings.copy() if self._owns_store else own:
+                await learning.aclose()
+        finally:
+            self._learnings[:] = [learning for learning in self._learnings if learning not in own]
+            if self._owns_store:
+                await self.store.aclose()
+
+    # -- learning -----------------------------------------------------------------------------------------
+
+    @property
+    def has_reader(self) -> bool:
+        """Whether a model, or another extractor, reads remembered turns in the background."""
+        return self._reader is not None
+
+    @property
+    def waits_to_learn(self) -> bool:
+        """Whether turns remembered in this process wait for a model to read them."""
+        return self._learning is not None and self._learning.waits
+
+    @property
+    def bill(self) -> Bill:
+        """The cost of learning by a model so far: requests, tokens, US dollars."""
+        return self._learning.bill if self._learning else Bill()
+
+    @property
+    def usage(self) -> Usage:
+        """Tokens of learning by a model so far."""
+        return self.bill.usage
+
+    def learned(self, *, user_id: str) -> Learned | None:
+        """What a model learned about a user in the background since the last call, and what it cost."""
+        return self._learning.pop_report(self._scope(user_id)) if self._learning else None
+
+    def answering(self) -> AbstractAsyncContextManager[None]:
+        """Pauses learning while the block lasts, for a model that serves one request at a time."""
+        return self._learning.answering() if self._learning else nullcontext()
+
+    # -- what the parts share -----------------------------------------------------------------------------
+
+    @property
+    def embedder_note(self) -> str:
+        """The embedder in use, and why it was chosen."""
+        return self._binding.note
+
+    async def _embed(self, scope: Scope, episodes: Sequence[Episode]) -> tuple[str, ...]:
+        # A method, because the keeper is created after the metabolism that embeds through it.
+        return await self._keeper.embed(scope, episodes)
+
+    def _scope(self, user_id: str, session_id: str | None = None) -> Scope:
+        return Scope(self.namespace, user_id, session_id)

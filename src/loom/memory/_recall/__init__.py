@@ -1,0 +1,1 @@
+"""Recall: search, rank, pack."""

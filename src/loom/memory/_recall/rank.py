@@ -1,0 +1,358 @@
+"""The ranking of recall: a weighted sum of many signals per candidate, with the share of each signal as the reason.
+
+Signals are calibrated per question: each becomes its distance from the mean of the candidates, in standard deviations,
+before it is weighted. Ranks are not used: with reciprocal rank fusion the weakest list counts as much as the best, and
+the result was worse than plain BM25. Names of speakers are priors, not words to search for.
+
+The comment at each weight says what is lost without it, with the other weights tuned again: points of recall, mean of
+the first five and the first ten hits, on the tuning set (`benchmarks/recall.py`, LoCoMo 1-5). Facts extracted by rules
+were tried as a further key: they cover so few turns that they mislead more often than they help.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import lru_cache
+from itertools import pairwise
+from math import exp, inf, sqrt
+from types import MappingProxyType
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loom.text.time_words import TimeHint
+
+WEIGHTS: Mapping[str, float] = {
+    "bm25": 0.2,  # the turn's own words; low, because `bm25.around` contains them too
+    "bm25.around": 0.8,  # the turn with two turns on either side: 1.0
+    "bm25.asked": 0.3,  # the question in the turn before: 1.6, most where the question names the wrong person
+    "phrase": 0.6,  # statements only, as the next two: word pairs; 1.3 in finding what a statement contradicts
+    "head": 0.6,  # statements: the same beginning: 0.8 there; tuned on half of the Letta set
+    "alike": 0.3,  # statements: the share of words in common: 0.2 there; tuned on half of the Letta set
+    "session": 0.3,  # how much of the session matches: 0 on LoCoMo, 0.3 of the sessions of RealMem
+    "dense": 0.7,  # with `dense.around` 1.3, more where the question uses other words than the answer
+    "dense.around": 0.4,  # 0.3
+    "speaker": 1.4,  # the turn is by the one person the question names: 1.5, most where several turns are needed
+    "length": 0.5,  # BM25 penalises length, but long turns say more: 0.6
+    "asks": -0.5,  # a turn that ends with a question is rarely the answer: 0.4
+    "time": 3.0,  # near the time that the question names: 1.1, or 6 on the questions that name one
+    "recency": 2.5,  # recent, if the question names no person or time: 3 of the sessions of RealMem, tuned on it
+}
+"""What one standard deviation of a signal adds; for `speaker`, `asks`, `time` and `recency`, what a value of 1 adds."""
+REACH = 2
+"""How many turns on either side count as around."""
+_AROUND = tuple(distance for distance in range(-REACH, REACH + 1) if distance)
+
+RECENT = timedelta(days=30)
+"""After this time `recency` has fallen to 1/e, about a third."""
+_LEXICAL = ("bm25", "bm25.around", "bm25.asked", "phrase", "head", "alike")
+_BY_WORDS = (*_LEXICAL, "session", "length")
+"""Signals that are scaled by trust_in_words(): `session` is a sum of BM25, `length` corrects BM25."""
+_ENOUGH_SHARE, _ENOUGH_WORDS = 0.4, 3
+"""The words of a question are trusted fully once one text has this share of them, or this many."""
+_FADE = 0.7
+"""Weight of a shared word per place from the beginning: the fifth word counts a quarter of the first."""
+_NEAR = timedelta(days=3)
+"""The least scale of closeness in time: people speak of a day for some days before and after."""
+_OPEN = timedelta(days=30)
+"""The length that an interval with an open end counts as."""
+_SENTENCE = re.compile(r"[^.!?\n]+\??")
+_BLANKS = 1_000
+"""Trailing characters that asks() reads: a text may have a million."""
+_NONE: Mapping[str, float] = MappingProxyType({})
+_Column: TypeAlias = NDArray[np.float64]
+"""A value for each candidate."""
+
+
+class Candidate(NamedTuple):
+    """A record that may be recalled, with the raw score of each signal that found it.
+
+    A missing lexical signal (`bm25`, `bm25.KIND`, `phrase`, `head`, `alike`) is zero: nothing matched. A missing
+    `dense` or `dense.around` is unknown, and taken as the lowest of all candidates. `position` is the number of the
+    turn in its session; `words` is the number of words, split at blanks.
+    """
+
+    id: str
+    signals: Mapping[str, float] = _NONE
+    speaker: str | None = None
+    session: str | None = None
+    position: int | None = None
+    at: datetime | None = None
+    words: int = 0
+    asks: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuestionHints:
+    """What a question says besides its words: the speakers and the time it names, and when it is asked.
+
+    `trust` is the weight of its words, from 0 to 1: see trust_in_words().
+    """
+
+    speakers: frozenset[str] = frozenset()
+    when: TimeHint | None = None
+    now: datetime | None = None
+    trust: float = 1.0
+
+
+class Ranked(NamedTuple):
+    """A candidate with its score, the sum of what each signal in `why` adds."""
+
+    id: str
+    score: float
+    why: Mapping[str, float] = _NONE
+
+
+def rank(
+    candidates: Sequence[Candidate], hints: QuestionHints | None = None, weights: Mapping[str, float] = WEIGHTS
+) -> list[Ranked]:
+    """The candidates, best first; at equal score by id. Linear in the number of candidates, but for the sort."""
+    hints = hints or QuestionHints()
+    columns = _signals(candidates)
+    parts: dict[str, _Column] = {}
+    measured = _alone if len(candidates) == 1 else _calibrated
+    if len(candidates) == 1:
+        columns.pop("length", None)  # long and short are relative to other candidates
+    for name, column in columns.items():
+        if weight := _weight(name, columns, weights, hints.trust):
+            parts[name] = measured(column, weight)
+    for name, column in _priors(candidates, hints).items():
+        parts[name] = weights.get(name, 0.0) * column
+    score = np.zeros(len(candidates))
+    for part in parts.values():
+        score += part
+    scores: list[float] = score.tolist()
+    order = sorted(range(len(candidates)), key=lambda place: (-scores[place], candidates[place].id))
+    return [Ranked((c := candidates[place]).id, scores[place], _Why(parts, place, c.signals)) for place in order]
+
+
+class _Why(Mapping[str, float]):
+    """What each signal adds to a score, as a mapping that is built on first use: few candidates become hits.
+
+    A signal that found the candidate is listed even if it adds nothing because all candidates have the same value.
+    """
+
+    __slots__ = ("_built", "_parts", "_place", "_signals")
+
+    def __init__(self, parts: Mapping[str, _Column], place: int, signals: Mapping[str, float]) -> None:
+        self._parts = parts
+        self._place = place
+        self._signals = signals
+        self._built: dict[str, float] | None = None
+
+    def _added(self) -> dict[str, float]:
+        if self._built is None:
+            parts = {name: float(part[self._place]) for name, part in self._parts.items()}
+            self._built = {name: part for name, part in parts.items() if part or name in self._signals} or parts
+        return self._built
+
+    def __getitem__(self, name: str) -> float:
+        return self._added()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._added())
+
+    def __len__(self) -> int:
+        return len(self._added())
+
+
+def named_speakers(question: str, speakers: Iterable[str]) -> frozenset[str]:
+    """The speakers that the question names, by their full name or the first word of it."""
+    return frozenset(s for s, pattern in _likely(question, speakers) if pattern.search(question))
+
+
+def without_names(text: str, speakers: Iterable[str]) -> str:
+    """The text without the speakers' names: in a small vector a name outweighs the content."""
+    for _, pattern in _likely(text, speakers):
+        text = pattern.sub(" ", text)
+    return text
+
+
+def questions_in(text: str) -> str:
+    """The questions in a turn: the search key `asked` of the turn that follows."""
+    if "?" not in text:
+        return ""
+    return " ".join(found.strip() for found in _SENTENCE.findall(text) if found.endswith("?"))
+
+
+def asks(text: str) -> bool:
+    """Whether a turn ends with a question."""
+    return text[-_BLANKS:].rstrip().endswith("?")
+
+
+def shared_pairs(question: Sequence[str], text: Sequence[str]) -> int:
+    """The number of word pairs in sequence that two texts share, given as terms: the signal `phrase`.
+
+    For a statement that searches for a similar one. A question shares its word order with other questions, not with
+    answers.
+    """
+    return len(set(pairwise(question)) & set(pairwise(text)))
+
+
+def shared_head(question: Sequence[str], text: Sequence[str]) -> float:
+    """How similar the beginnings of two texts are, given as terms: the signal `head`.
+
+    A statement that changes another begins like it, with the subject and the property; the new value comes last. Each
+    shared word counts less the further it is from the beginning of either text.
+    """
+    places = _places(text)
+    return sum(_FADE ** max(place, places[term]) for term, place in _places(question).items() if term in places)
+
+
+def shared_share(question: Sequence[str], text: Sequence[str]) -> float:
+    """The share of their words that two texts have in common, given as terms: the signal `alike`."""
+    return len({*question} & {*text}) / max(1, len({*question, *text}))
+
+
+def trust_in_words(question: Sequence[str], texts: Iterable[Sequence[str]]) -> float:
+    """The weight of the words of a question, given as terms: low if no text contains more than a few of them.
+
+    A question in other words than its answer still matches some words somewhere by chance. Then vectors have to lead.
+    """
+    words = set(question)
+    trust = 0.0 if words else 1.0
+    for text in texts:
+        if trust >= 1.0:
+            break
+        shared = len(words.intersection(text))
+        trust = max(trust, min(1.0, max(shared / (_ENOUGH_SHARE * len(words)), shared / _ENOUGH_WORDS)))
+    return trust
+
+
+def _places(words: Sequence[str]) -> dict[str, int]:
+    places: dict[str, int] = {}
+    for place, word in enumerate(words):
+        places.setdefault(word, place)
+    return places
+
+
+def _likely(text: str, speakers: Iterable[str]) -> list[tuple[str, re.Pattern[str]]]:
+    """The speakers whose first name is in a text, each with a pattern that matches it as a whole word.
+
+    The plain search comes first: compiling a pattern is slower, and a memory may know hundreds of people.
+    """
+    folded = _folded(text)
+    named = [speaker for speaker in speakers if (words := speaker.split()) and _folded(words[0]) in folded]
+    return [(speaker, _name(speaker)) for speaker in named]
+
+
+def _folded(text: str) -> str:
+    """Case-folded text, with all forms of i made one, as re.IGNORECASE treats them."""
+    return text.casefold().replace("\u0307", "").replace("\u0131", "i")
+
+
+@lru_cache(maxsize=1024)
+def _name(speaker: str) -> re.Pattern[str]:
+    words = speaker.split()
+    forms = "|".join(re.escape(form) for form in dict.fromkeys((" ".join(words), words[0])))
+    return re.compile(rf"(?<!\w)(?:{forms})(?:['\u2019]s)?(?!\w)", re.IGNORECASE)
+
+
+def _signals(candidates: Sequence[Candidate]) -> dict[str, _Column]:
+    """One column for each signal that any candidate has, and the signals computed from them."""
+    columns: dict[str, _Column] = {}
+    present = set[str]().union(*(c.signals for c in candidates))
+    for name in _LEXICAL:
+        if name in present:
+            columns[name] = np.array([c.signals.get(name, 0.0) for c in candidates])
+    for name in ("dense", "dense.around"):
+        if name in present:
+            lowest = min(c.signals[name] for c in candidates if name in c.signals)
+            columns[name] = np.array([c.signals.get(name, lowest) for c in candidates])
+    if "dense" in columns and "dense.around" not in columns:
+        columns["dense.around"] = _around(candidates, columns["dense"].tolist())
+    if "bm25" in columns:
+        columns["session"] = _session(candidates, columns["bm25"].tolist())
+    lengths = [c.words for c in candidates]
+    if any(lengths):
+        columns["length"] = np.log1p(lengths)
+    return columns
+
+
+def _weight(name: str, columns: Mapping[str, _Column], weights: Mapping[str, float], trust: float) -> float:
+    weight = weights.get(name, 0.0)
+    if name == "bm25" and "bm25.around" not in columns:
+        weight += weights.get("bm25.around", 0.0)  # no candidate has turns around it: its own words take that weight
+    return weight * trust if name in _BY_WORDS else weight
+
+
+def _around(candidates: Sequence[Candidate], column: list[float]) -> _Column:
+    """The mean of a signal over a turn and those of its neighbours that are candidates."""
+    sessions: dict[str | None, dict[int, float]] = defaultdict(dict)
+    for candidate, value in zip(candidates, column, strict=True):
+        if candidate.position is not None:
+            sessions[candidate.session][candidate.position] = value
+    sessions.pop(None, None)
+    means = list(column)
+    for place, candidate in enumerate(candidates):
+        by_position = sessions.get(candidate.session)
+        if by_position is None or len(by_position) == 1 or (middle := candidate.position) is None:
+            continue
+        total, count = column[place], 1
+        for distance in _AROUND:
+            value = by_position.get(middle + distance)
+            if value is not None:
+                total += value
+                count += 1
+        means[place] = total / count
+    return np.array(means)
+
+
+def _session(candidates: Sequence[Candidate], column: list[float]) -> _Column:
+    """How much of a session matches: the sum over its turns, divided by the square root of their number.
+
+    A mean would hide one good turn in a long session; a plain sum would always prefer the longest one.
+    """
+    total: dict[str, float] = defaultdict(float)
+    count: dict[str, int] = defaultdict(int)
+    for candidate, value in zip(candidates, column, strict=True):
+        if candidate.session is not None:
+            total[candidate.session] += value
+            count[candidate.session] += 1
+    damped = {session: total[session] / sqrt(count[session]) for session in total}
+    return np.array([0.0 if c.session is None else damped[c.session] for c in candidates])
+
+
+def _calibrated(column: _Column, weight: float) -> _Column:
+    """How many standard deviations above the mean each value lies, times the weight."""
+    above = column - column.mean()
+    spread = sqrt(above @ above / len(above))
+    return above * (weight / spread) if spread >= 1e-9 else np.zeros(len(above))
+
+
+def _alone(column: _Column, weight: float) -> _Column:
+    """The signal of the only candidate, from 0 to the weight: with no other to compare, it cannot be calibrated."""
+    value = np.maximum(column, 0.0)
+    return weight * value / (1.0 + value)
+
+
+def _priors(candidates: Sequence[Candidate], hints: QuestionHints) -> dict[str, _Column]:
+    """Signals that need no search, each from 0 to 1."""
+    priors = {"asks": np.array([c.asks for c in candidates], np.float64)}
+    if len(hints.speakers) == 1:  # if two are named, either may be the speaker
+        priors["speaker"] = np.array([c.speaker in hints.speakers for c in candidates], np.float64)
+    if hints.when is not None:
+        priors["time"] = np.array([_closeness(hints.when, c.at) for c in candidates])
+    elif hints.now is not None and not hints.speakers:
+        # A question that names a person or a time looks something up; any other continues the conversation.
+        priors["recency"] = _recency(hints.now, [c.at for c in candidates])
+    return priors
+
+
+def _closeness(when: TimeHint, at: datetime | None) -> float:
+    """1 inside the interval, less the further outside, on the scale of the interval itself."""
+    if at is None:
+        return 0.0
+    scale = max((when.span or _OPEN) / 2, _NEAR)
+    return exp(-(when.distance(at) / scale))
+
+
+def _recency(now: datetime, times: Sequence[datetime | None]) -> _Column:
+    then = now.timestamp()
+    ages = np.array([inf if at is None else then - at.timestamp() for at in times])
+    return np.exp(-np.maximum(ages, 0.0) / RECENT.total_seconds())

@@ -1,0 +1,452 @@
+"""Recall: candidates from words, vectors, facts and time, ranked and packed into a budget."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from functools import partial
+from heapq import nlargest
+from math import isnan
+from typing import Literal, TypeAlias, get_args
+
+from loom.core.checks import MAX_QUERY, RANKED
+from loom.core.clock import Clock
+from loom.core.filter import And, Eq, Filter, In, Not, Or, Range
+from loom.core.hit import Hit, HitItem
+from loom.core.record import Episode, Fact, Layer, Record
+from loom.core.scope import Scope
+from loom.core.threads import off_loop
+from loom.errors import LoomError, ProviderError, UsageError
+from loom.memory._facts.candidates import is_candidate
+from loom.memory._recall.prefer import TOP, Prefer, newest_first, role_of, user_first
+from loom.memory._recall.rank import (
+    Candidate,
+    QuestionHints,
+    Ranked,
+    asks,
+    named_speakers,
+    rank,
+    shared_head,
+    shared_pairs,
+    shared_share,
+    trust_in_words,
+    without_names,
+)
+from loom.memory._recall.search import add_hops, asks_about_last_time, latest_episodes, search_hybrid, without_questions
+from loom.memory._shared import EmbedderBinding, every
+from loom.memory._upkeep.summaries import ARE_EPISODES, is_summary
+from loom.memory._write.context_keys import POSITION
+from loom.memory.config import MemoryLayerConfig
+from loom.memory.results import Recalled
+from loom.protocols.knowledge_base import KnowledgeBase
+from loom.protocols.memory_store import KeepsVectors, MemoryStore, Query
+from loom.protocols.reranker import Reranker
+from loom.text.time_words import time_hint
+from loom.text.tokens import EstimateCounter
+from loom.text.words import query_terms, terms
+
+# Packs hits into a token budget, best first, each source once.
+
+Reason: TypeAlias = Literal["repeats", "too long"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackItem:
+    """A text to pack. `sources` are the ids it was derived from; empty if it is a source itself.
+
+    A `lossy` item leaves out most of its sources, so it does not replace them.
+    """
+
+    id: str
+    text: str
+    tokens: int
+    sources: tuple[str, ...] = ()
+    lossy: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """An item that was not packed, and why: for `repeats`, `by` is the packed item that contains it."""
+
+    id: str
+    reason: Reason
+    by: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PackResult:
+    """The items that fit, in the order given, their tokens, and what was left out before the last of them."""
+
+    pieces: tuple[PackItem, ...]
+    tokens: int
+    left_out: tuple[LeftOut, ...]
+
+
+def pack(pieces: Iterable[PackItem], *, budget: int | None = None, limit: int | None = None) -> PackResult:
+    """Take items in the order given, best first, while they fit into `budget` tokens and `limit` items.
+
+    An item repeats others if all its sources are covered by packed ones, or if its text is equal. One that is too long
+    for what is left is skipped for shorter ones. Nothing is read beyond the last item that is packed.
+    """
+    for name, value in (("budget", budget), ("limit", limit)):
+        if value is not None and value < 0:
+            raise UsageError(f"pack() was given {name}={value}; give 0 or more, or None for no limit")
+    kept: list[PackItem] = []
+    left_out: list[LeftOut] = []
+    covered: dict[str, str] = {}
+    texts: dict[str, str] = {}
+    used = 0
+    for piece in pieces if limit != 0 else ():
+        roots = piece.sources or (piece.id,)
+        if by := texts.get(_folded(piece.text)) or _covering(roots, covered):
+            left_out.append(LeftOut(piece.id, "repeats", by))
+        elif budget is not None and used + piece.tokens > budget:
+            left_out.append(LeftOut(piece.id, "too long"))
+        else:
+            kept.append(piece)
+            used += piece.tokens
+            texts[_folded(piece.text)] = piece.id
+            for root in () if piece.lossy else roots:
+                covered.setdefault(root, piece.id)
+            if len(kept) == limit:
+                break
+    return PackResult(tuple(kept), used, tuple(left_out))
+
+
+def _folded(text: str) -> str:
+    return " ".join(text.split()).casefold()
+
+
+def _covering(roots: tuple[str, ...], covered: dict[str, str]) -> str | None:
+    """The packed item that covers the first root, if all of them are covered."""
+    return covered[roots[0]] if all(root in covered for root in roots) else None
+
+
+BY_WORDS = 200
+"""Candidates by words; more than that does not change the first twenty hits."""
+BY_VECTOR = 100
+"""Candidates by vector."""
+RERANKED = 50
+"""Hits that a reranker sees: the best ones."""
+_LIKELIEST = 20
+"""The best candidates by words, which decide how far the words of the question are trusted."""
+_MOST_NAMED = 10_000
+_CLOSING = " \t\n\"'\u201d\u2019)]"
+"""Characters that may follow the end of a sentence."""
+_GOES_ON = re.compile(r"(?<!\b[A-Z][a-z])(?<!\b[A-Z][a-z]{2})[.!?][\"')\]]*+\s(?![a-z])|\n")
+"""The start of a second sentence; not after a title such as `Dr.` or before a lower-case letter.
+
+Only the last sign of a run is matched: a pattern for the whole run would walk it again from each of its signs.
+"""
+
+_Candidates: TypeAlias = dict[str, tuple[Record, Mapping[str, float]]]
+_Notes: TypeAlias = tuple[str, ...]
+
+
+class Recall:
+    """Searches the memory of one user. It only reads; Accesses counts the hits."""
+
+    def __init__(
+        self,
+        store: MemoryStore,
+        binding: EmbedderBinding,
+        *,
+        clock: Clock,
+        reranker: Reranker | None = None,
+        knowledge_base: KnowledgeBase | None = None,
+    ) -> None:
+        self._store, self._binding, self._clock = store, binding, clock
+        self._reranker, self._knowledge_base = reranker, knowledge_base
+        self._counter = EstimateCounter()
+        self._named = set[Scope]()  # users with a question that named a speaker; only a hint, see _search()
+
+    async def find(
+        self,
+        scope: Scope,
+        question: str,
+        *,
+        limit: int,
+        budget: int | None = None,
+        prefer: Prefer = "user",
+        layers: Sequence[Layer] | None = None,
+        where: Filter | None = None,
+        at: datetime | None = None,
+        known_at: datetime | None = None,
+        history: bool = False,
+        min_score: float | None = None,
+    ) -> Recalled:
+        """The best hits, each with what every signal added to its score; passages of the knowledge base come last."""
+        _check(question, limit, prefer, min_score)
+        question, cut = _shortened(question)
+        fits = _filter(layers, where)
+        # Session episodes are searched separately, so that a summary does not change the ranking of its own turns.
+        query = Query(
+            where=And(fits, Not(ARE_EPISODES)),
+            limit=max(BY_WORDS, limit),
+            at=at,
+            known_at=known_at,
+            history=history,
+            archived=layers is None,
+        )
+        found, hints, notes = await self._candidates(scope, question, query)
+        records = {id: record for id, (record, _) in found.items()}
+        ranked = rank([_candidate(record, signals) for record, signals in found.values()], hints)
+        ranked = without_questions(question, ranked, records)
+        ranked, failed = await self._reranked(question, ranked, records)
+        ranked = await add_hops(self._store, scope, ranked, records, question=question, query=query)
+        # Newer statements win, except if the question names a time, or if it is a statement itself: that searches for
+        # the older statements which it contradicts.
+        if hints.when is None and not _is_statement(question):
+            first = _compared(records[r.id] for r in ranked[:TOP])
+            ranked = await off_loop(first, partial(newest_first, question, ranked, records))
+        if min_score is not None:
+            ranked = [r for r in ranked if r.score >= min_score]
+        if budget is not None and prefer == "user":
+            ranked = user_first(ranked, records)
+        episode_query = replace(query, where=fits, limit=max(1, limit))
+        ranked, episodes = await self._with_episodes(scope, question, episode_query, ranked, hints=hints)
+        records |= episodes
+        passages: Sequence[Hit] = ()
+        if layers is None and scope.session_id is None:
+            passages, unread = await self._passages(question, limit, where)
+            failed += unread
+            passages = [hit for hit in passages if min_score is None or hit.score >= min_score]
+        pack_hits = partial(self._pack, ranked, records, passages, limit=limit, budget=budget)
+        hits, used = await off_loop(_packing_cost(ranked, records, limit, budget), pack_hits)
+        searched = None if hits else await self._store.count(scope)
+        return Recalled(hits=hits, scope=scope, searched=searched, tokens=used, notes=(*cut, *notes, *failed))
+
+    async def _candidates(self, scope: Scope, question: str, query: Query) -> tuple[_Candidates, QuestionHints, _Notes]:
+        """The candidates by words and vectors with the raw score of each signal, and the hints in the question."""
+        now = self._clock.now()
+        hits, speakers, notes = await self._search(scope, question, replace(query, text=question))
+        found: _Candidates = {
+            h.item.id: (h.item, h.why) for h in hits if isinstance(h.item, Episode | Fact) and not is_candidate(h.item)
+        }
+        trust = 1.0
+        if _is_statement(question):
+            size = _compared(record for record, _ in found.values())
+            found = await off_loop(size, partial(_as_statement, found, terms(question)))
+        else:
+            likeliest = nlargest(_LIKELIEST, found.values(), key=lambda pair: pair[1].get("bm25", 0.0))
+            texts = [record.text[:RANKED] for record, _ in likeliest]
+            compare = partial(trust_in_words, query_terms(question), map(terms, texts))
+            trust = await off_loop(sum(map(len, texts)), compare)
+        named = named_speakers(question, speakers)
+        return found, QuestionHints(speakers=named, when=time_hint(question, now), now=now, trust=trust), notes
+
+    async def _search(self, scope: Scope, question: str, query: Query) -> tuple[Sequence[Hit], set[str], _Notes]:
+        """The hits by words and vectors, the speakers among the hits by words, and a note if vectors failed.
+
+        The vector is that of the question without the names of these speakers, so it needs the search by words first.
+        If no question about this user named a speaker yet, this one probably does not either: both searches run in one
+        call, and only if it does name one, the vector search is repeated without the name.
+        """
+        hits: Sequence[Hit] | None = None
+        note: _Notes = ()
+        try:
+            if self._binding.embedder is not None and isinstance(self._store, KeepsVectors):
+                await self._binding.bind()
+                if scope.for_user() not in self._named:
+                    both = await self._search_both(scope, question, query)
+                    speakers = _speakers(both)
+                    if without_names(question, speakers) == question:
+                        return both, speakers, ()
+                    if len(self._named) >= _MOST_NAMED:
+                        self._named.clear()
+                    self._named.add(scope.for_user())
+                hits = await self._store.search(scope, query)
+                meant = without_names(question, _speakers(hits))
+                hits = await self._search_both(scope, meant, query) if meant.strip() else hits
+        except Exception as error:  # noqa: BLE001 - embedders are third-party code; recall falls back to words
+            note = (f"searched by words only: {error}",)
+        if hits is None:
+            hits = await self._store.search(scope, query)
+        return hits, _speakers(hits), note
+
+    async def _search_both(self, scope: Scope, text: str, query: Query) -> Sequence[Hit]:
+        """The hits by the words of a query, and by the vector of a text."""
+        assert self._binding.embedder is not None
+        (vector,) = await self._binding.embedder.embed([text], purpose="query")
+        near = BY_VECTOR if query.limit <= BY_WORDS else query.limit  # not fewer than the caller asked for
+        return await search_hybrid(self._store, scope, replace(query, vector=vector), near=near)
+
+    async def _reranked(
+        self, question: str, ranked: list[Ranked], records: dict[str, Record]
+    ) -> tuple[list[Ranked], _Notes]:
+        """The ranking with its best hits in the order of the reranker, if there is one and it works."""
+        if self._reranker is None or not ranked:
+            return ranked, ()
+        hits = [Hit(records[r.id], r.score, r.why) for r in ranked[:RERANKED]]
+        try:
+            better = await self._reranker.rerank(question, hits, limit=len(hits))
+        except ProviderError as error:
+            return ranked, (f"not reranked: {error}",)
+        first = [Ranked(hit.item.id, hit.score, hit.why) for hit in better]
+        named = {r.id for r in first}
+        return [*first, *(r for r in ranked if r.id not in named)], ()
+
+    async def _with_episodes(
+        self, scope: Scope, question: str, query: Query, ranked: list[Ranked], *, hints: QuestionHints
+    ) -> tuple[list[Ranked], dict[str, Record]]:
+        """The ranking with session episodes at the end, if there is room, and their records.
+
+        If the question asks about earlier conversations as such, the latest episodes come first.
+        """
+        fits, episodes, latest = query.where or And(), dict[str, Record](), tuple[Episode, ...]()
+        if len(ranked) < query.limit:
+            near = replace(query, text=question, where=And(fits, ARE_EPISODES))
+            hits = [(h.item, h.why) for h in await self._store.search(scope, near) if isinstance(h.item, Episode)]
+            episodes = {episode.id: episode for episode, _ in hits}
+            ranked = [*ranked, *rank([_candidate(*pair) for pair in hits], hints)]
+        if asks_about_last_time(question):
+            latest = await latest_episodes(self._store, scope, fits, hints.when, archived=query.archived)
+        return _in_front(latest, ranked), {**episodes, **{episode.id: episode for episode in latest}}
+
+    async def _passages(self, question: str, limit: int, where: Filter | None) -> tuple[Sequence[Hit], _Notes]:
+        """The passages of the knowledge base, if there is one."""
+        if self._knowledge_base is None:
+            return (), ()
+        try:
+            return await self._knowledge_base.search(question, limit=limit, where=where), ()
+        except LoomError as error:
+            return (), (f"the knowledge base was not searched: {error}",)
+
+    def _pack(
+        self,
+        ranked: Sequence[Ranked],
+        records: Mapping[str, Record],
+        passages: Sequence[Hit],
+        *,
+        limit: int,
+        budget: int | None,
+    ) -> tuple[tuple[Hit, ...], int]:
+        """The hits that fit: of memory first, then passages, which get a quarter of the places and what is left over.
+
+        Scores of the two are not comparable, so they are not mixed.
+        """
+        kept = pack((self._piece(records[r.id]) for r in ranked), budget=budget, limit=limit)
+        room = max(limit // 4, limit - len(kept.pieces))
+        chosen = {piece.id for piece in kept.pieces[: limit - min(room, len(passages))]}
+        hits = [Hit(records[r.id], r.score, r.why) for r in ranked if r.id in chosen]
+        if passages and room:
+            hits += passages
+            kept = pack((self._piece(hit.item) for hit in hits), budget=budget, limit=limit)
+        by_id = {hit.item.id: hit for hit in hits}
+        return tuple(by_id[piece.id] for piece in kept.pieces), kept.tokens
+
+    def _piece(self, item: HitItem) -> PackItem:
+        # A fact has no `sources` here: it adds to the turn it came from, so both are shown.
+        tokens, sources = self._counter.count(item.text), item.sources if isinstance(item, Episode) else ()
+        return PackItem(id=item.id, text=item.text, tokens=tokens, sources=sources, lossy=is_summary(item))
+
+
+def _check(question: str, limit: int, prefer: Prefer, min_score: float | None) -> None:
+    if not isinstance(question, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise UsageError(f"recall was given {question!r} as a question; pass text")
+    if not question.strip():
+        raise UsageError("recall was given an empty question; pass text, or use export() to see everything")
+    if not isinstance(limit, int):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise UsageError(f"recall was given limit={limit!r}; give a whole number")
+    if prefer not in get_args(Prefer):
+        raise UsageError(f"prefer={prefer!r} is not known; use one of {', '.join(get_args(Prefer))}")
+    if min_score is not None and (not isinstance(min_score, float | int) or isnan(min_score)):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise UsageError(f"recall was given min_score={min_score!r}; give a number")
+
+
+def _filter(layers: Sequence[Layer] | None, where: Filter | None) -> Filter:
+    parts: list[Filter] = [Not(Eq("kind", "block"))]
+    if layers is not None:
+        episodes = In("layer", tuple(int(Layer(layer)) for layer in layers))
+        parts.append(Or(episodes, Eq("kind", "fact")) if Layer.L4 in layers else episodes)
+    if where is not None:
+        parts.append(where)
+    return And(*parts)
+
+
+def _speakers(hits: Sequence[Hit]) -> set[str]:
+    """The speakers of the hits that words found."""
+    # A hit has a signal by words if it has more than the dense one; roles such as `user` are not persons.
+    by_words = (hit.item for hit in hits if len(hit.why) > ("dense" in hit.why))
+    return {item.speaker for item in by_words if isinstance(item, Episode) and item.speaker and role_of(item) is None}
+
+
+def _shortened(question: str) -> tuple[str, _Notes]:
+    """The part of a question that is searched for, and a note if that is not all of it."""
+    if len(question) <= MAX_QUERY:
+        return question, ()
+    start = question.lstrip()[:MAX_QUERY]
+    return start, (f"searched for the first {MAX_QUERY:,} of {len(question):,} characters: ask in fewer words",)
+
+
+def _compared(records: Iterable[Record]) -> int:
+    """The number of characters of these records that are compared with a question."""
+    return sum(min(RANKED, len(record.text)) for record in records)
+
+
+def _packing_cost(ranked: Sequence[Ranked], records: Mapping[str, Record], limit: int, budget: int | None) -> int:
+    """The cost of counting tokens of what may be packed, in characters: an eighth of comparing its words."""
+    return sum(len(records[r.id].text) for r in ranked[: limit if budget is None else None]) // 8
+
+
+def _in_front(latest: Sequence[Episode], ranked: Sequence[Ranked]) -> list[Ranked]:
+    """The ranking with some records in front of it, in their order."""
+    best = max([0.0, *(r.score for r in ranked)])
+    scores = [best + len(latest) - n for n in range(len(latest))]
+    first = [Ranked(e.id, score, {"last": score}) for e, score in zip(latest, scores, strict=True)]
+    named = {r.id for r in first}
+    return [*first, *(r for r in ranked if r.id not in named)]
+
+
+def _is_statement(question: str) -> bool:
+    """Whether the text is one whole sentence that is not a question: it may change an earlier, similar statement."""
+    return question.rstrip(_CLOSING).endswith((".", "!")) and not _GOES_ON.search(question.strip())
+
+
+def _as_statement(found: _Candidates, statement: list[str]) -> _Candidates:
+    """The candidates with the signals that only apply to a statement."""
+    texts = {id: terms(record.text[:RANKED]) for id, (record, _) in found.items()}
+    return {
+        id: (record, {**signals, **_statement_signals(statement, texts[id])}) for id, (record, signals) in found.items()
+    }
+
+
+def _statement_signals(statement: list[str], text: list[str]) -> dict[str, float]:
+    pairs, head, share = shared_pairs(statement, text), shared_head(statement, text), shared_share(statement, text)
+    return {"phrase": float(pairs), "head": head, "alike": share}
+
+
+def _candidate(record: Record, signals: Mapping[str, float]) -> Candidate:
+    if not isinstance(record, Episode):
+        return Candidate(id=record.id, signals=signals, words=record.text.count(" ", 0, RANKED) + 1)
+    position = record.attributes.get(POSITION)
+    return Candidate(
+        record.id,
+        signals,
+        record.speaker,
+        record.session_id,
+        position if isinstance(position, int) else None,
+        record.at,
+        record.text.count(" ", 0, RANKED) + 1,
+        asks(record.text),
+    )
+
+
+# Working memory: the recent turns of a user in other conversations.
+
+
+async def recent(store: MemoryStore, scope: Scope, layer: MemoryLayerConfig, *, now: datetime) -> tuple[Episode, ...]:
+    """The records of a user in L1, without those of the conversation in `scope`, oldest first.
+
+    Capacity and retention of L1 apply, even if the jobs that enforce them have not run.
+    """
+    wanted: list[Filter] = [Eq("kind", "episode"), Eq("layer", int(Layer.L1)), Eq("archived_at", None)]
+    if layer.retention_hours is not None:
+        wanted.append(Range("recorded_at", low=now - timedelta(hours=layer.retention_hours)))
+    if scope.session_id is not None:
+        wanted.append(Not(Eq("session_id", scope.session_id)))
+    found = [record async for record in every(store, scope.for_user(), And(*wanted)) if isinstance(record, Episode)]
+    found.sort(key=lambda episode: (episode.at, episode.recorded_at, episode.id))
+    return tuple(found if layer.capacity is None else found[-layer.capacity :])

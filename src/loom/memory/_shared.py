@@ -1,0 +1,224 @@
+"""Helpers of all memory parts: reading page by page, guarded writes, times, the bound embedder."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import TypeAlias, TypeVar
+
+from loom.core.clock import TICK, Clock
+from loom.core.filter import And, Eq, Filter
+from loom.core.ids import last_id_at
+from loom.core.record import Episode, Fact, Record
+from loom.core.scope import Scope
+from loom.errors import EmbedderMismatch, LoomError, StaleWrite
+from loom.memory._facts.candidates import is_candidate
+from loom.protocols.embedder import Embedder
+from loom.protocols.memory_store import AdminStore, HasNotes, HasParts, KeepsJobs, KeepsVectors, MemoryStore
+
+PAGE = 500
+FILE = "file:"
+"""Name prefix of blocks that are files of the memory tool; they are not shown in prompts."""
+
+
+async def every(store: MemoryStore, scope: Scope, where: Filter | None = None) -> AsyncGenerator[Record]:
+    """All records that match, ordered by id."""
+    after: str | None = None
+    while page := await store.list(scope, where=where, after=after, limit=PAGE):
+        for record in page:
+            yield record
+        after = page[-1].id
+
+
+async def every_fact(store: MemoryStore, scope: Scope, *filters: Filter) -> list[Fact]:
+    """All facts that match, including retired ones."""
+    found = every(store, scope.for_user(), And(Eq("kind", "fact"), *filters))
+    return [record async for record in found if isinstance(record, Fact)]
+
+
+async def counts(store: MemoryStore, scope: Scope) -> dict[str, int]:
+    """Number of records: episodes by layer, archived episodes, facts, unconfirmed instructions, blocks."""
+    found = {"L1": 0, "L2": 0, "L3": 0, "L4": 0, "archived": 0, "facts": 0, "unconfirmed": 0, "blocks": 0}
+    async for record in every(store, scope):
+        if isinstance(record, Episode):
+            found["archived" if record.archived_at else record.layer.label] += 1
+        elif isinstance(record, Fact):
+            found["unconfirmed" if is_candidate(record) else "facts"] += 1
+        else:
+            found["blocks"] += 1
+    return found
+
+
+# Read, decide and write as one step: retried if a record was forgotten in between.
+
+_T = TypeVar("_T")
+
+TRIES = 100
+"""Tries before StaleWrite is raised. Each retry means that another caller forgot something meanwhile, so a user who is
+not being deleted in a loop never comes near this."""
+
+
+async def retry_stale(store: KeepsJobs, scope: Scope, attempt: Callable[[str], Awaitable[_T]]) -> _T:
+    """The result of `attempt(epoch)`, which reads, decides, and writes with `since=epoch`; retried on StaleWrite.
+
+    The epoch is read before anything that the write is based on. So a write that the store accepts contains nothing
+    that was forgotten by then.
+    """
+    for _ in range(TRIES - 1):
+        try:
+            return await attempt(await store.epoch(scope))
+        except StaleWrite:
+            continue
+    return await attempt(await store.epoch(scope))
+
+
+# Timestamps for new records: now, but after everything that is stored for the user.
+#
+# The clock of this process may have been set back, or be behind that of another process that wrote for the same user.
+# Neither may make an older statement win.
+
+_USERS = 10_000
+_LOOK_AGAIN = 1.0
+"""Seconds between looks at the store. Writes closer together than this count as simultaneous."""
+_BEHIND_TIMED_IDS = "8"
+"""Ids of RecordIds begin with a digit up to 7, and sort before all others."""
+_LAST = datetime.max.replace(tzinfo=UTC) - TICK
+
+
+class UserTimes:
+    """Gives the time for records of a user."""
+
+    def __init__(self, store: MemoryStore, clock: Clock) -> None:
+        self._store, self._clock = store, clock
+        self._looked: OrderedDict[str, float] = OrderedDict()
+        self._ahead: dict[str, datetime] = {}
+
+    async def now(self, scope: Scope) -> datetime:
+        """Now; or just after the last record of the user, if a process with a clock ahead of this one wrote it.
+
+        Never the same twice, unless the clock stands still.
+        """
+        user = scope.for_user()
+        await self._look(user)
+        key, now = user.key(), self._clock.now()
+        latest = self._ahead.get(key)
+        if latest is None or latest <= now:
+            self._ahead.pop(key, None)
+            return now
+        self._ahead[key] = later_than(latest, now)
+        return self._ahead[key]
+
+    def observe(self, scope: Scope, records: Iterable[Record]) -> None:
+        """Note how far ahead the clocks were that wrote these records."""
+        latest = latest_of(records)
+        if latest is not None and latest > self._clock.now():
+            key = scope.for_user().key()
+            if len(self._ahead) >= _USERS:
+                self._ahead.clear()  # _look() finds them again
+            self._ahead[key] = max(latest, self._ahead.get(key, latest))
+
+    async def _look(self, user: Scope) -> None:
+        """Look for records with ids later than now, made by another clock; at most once per _LOOK_AGAIN."""
+        key, measured = user.key(), self._clock.monotonic()
+        if measured - self._looked.get(key, measured - _LOOK_AGAIN) < _LOOK_AGAIN:
+            return
+        self._looked[key] = measured
+        self._looked.move_to_end(key)
+        if len(self._looked) > _USERS:
+            self._looked.popitem(last=False)
+        id = last_id_at(max(self._clock.now(), self._ahead.get(key, self._clock.now())))
+        try:
+            while id < _BEHIND_TIMED_IDS and (page := await self._store.list(user, after=id, limit=PAGE)):
+                self.observe(user, page)
+                id = page[-1].id
+        except LoomError:
+            return  # a failed look must not prevent the write
+
+
+def latest_of(records: Iterable[Record]) -> datetime | None:
+    """The latest time at which one of these episodes and facts was recorded or retired."""
+    return max((_written(r) for r in records if isinstance(r, Episode | Fact)), default=None)
+
+
+def _written(record: Episode | Fact) -> datetime:
+    retired = record.superseded_at if isinstance(record, Fact) else None
+    return max(record.recorded_at, retired or record.recorded_at)
+
+
+def later_than(latest: datetime | None, now: datetime) -> datetime:
+    """Now; or one tick after `latest`, if the clock is behind it."""
+    return now if latest is None or now >= latest else min(latest, _LAST) + TICK
+
+
+def recorded_after(turns: Sequence[Episode], new: Sequence[Episode]) -> list[Episode]:
+    """New turns of a session with times after those of the existing turns; a time given by the caller stays."""
+    latest = latest_of(turns)
+    return [_recorded(e, later_than(latest, e.recorded_at)) for e in new]
+
+
+def _recorded(episode: Episode, now: datetime) -> Episode:
+    if now == episode.recorded_at:
+        return episode
+    at = now if episode.at == episode.recorded_at else episode.at
+    return replace(episode, at=at, recorded_at=now)
+
+
+# Notes of a store about its guarantees.
+
+
+def notes_of(store: object) -> tuple[str, ...]:
+    """The notes of a store, or of the stores that it is made of."""
+    if isinstance(store, HasNotes):
+        return store.notes
+    if isinstance(store, HasParts):
+        return tuple(dict.fromkeys(note for part in store.parts.values() for note in notes_of(part)))
+    return ()
+
+
+# The embedder of a memory: the one that was named, or else the one that its store was made with.
+
+Adopt: TypeAlias = Callable[[str], Embedder | None]
+"""Returns the embedder with an identity, if it is installed and runs on this machine."""
+
+
+class EmbedderBinding:
+    """The embedder of a store. If none was named, the store's own embedder is adopted, if this machine has it."""
+
+    def __init__(
+        self, store: MemoryStore, embedder: Embedder | None, *, note: str = "", adopt: Adopt | None = None
+    ) -> None:
+        self.embedder = embedder
+        self.note = note or (f"embedding with {embedder.identity}" if embedder else "no embedder")
+        """Which embedder it is, and why."""
+        self._store, self._find = store, adopt
+
+    async def bind(self) -> Embedder:
+        """Bind the store to the embedder, and return it.
+
+        Raises:
+            EmbedderMismatch: the store holds vectors of another embedder.
+        """
+        assert self.embedder is not None
+        assert isinstance(self._store, KeepsVectors)
+        try:
+            await self._store.bind(self.embedder.identity, self.embedder.dimension)
+        except EmbedderMismatch as error:
+            if not self._adopt(error.stored):
+                raise
+            await self._store.bind(self.embedder.identity, self.embedder.dimension)
+        return self.embedder
+
+    async def adopt_stored(self) -> None:
+        """Adopt the embedder that the store was made with, without binding a store that has none yet."""
+        bound = await self._store.bound() if isinstance(self._store, AdminStore) else None
+        if bound is not None and self.embedder is not None and bound[0] != self.embedder.identity:
+            self._adopt(bound[0])
+
+    def _adopt(self, identity: str) -> bool:
+        other = self._find(identity) if self._find else None
+        if other is not None:
+            self.embedder = other
+            self.note = f"embedding with {other.identity}, because this store was made with it"
+        return other is not None

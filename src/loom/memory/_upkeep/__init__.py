@@ -1,0 +1,1 @@
+"""Background upkeep of memory: layers, summaries, forgetting, import and export."""

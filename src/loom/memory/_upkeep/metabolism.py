@@ -1,0 +1,420 @@
+"""Background jobs that move records up the layers; idempotent, and everything they create names its sources.
+
+One call of run() is a pass. In a pass a record moves up at most one layer, whatever the order of its jobs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from functools import partial
+from itertools import groupby
+from typing import TypeAlias
+
+from anyio import sleep
+
+from loom.core.clock import Clock
+from loom.core.filter import And, Eq
+from loom.core.ids import RecordIds
+from loom.core.record import Episode, Fact, Layer, Provenance, Record
+from loom.core.scope import Scope
+from loom.core.threads import Locks, off_loop
+from loom.errors import LoomError, StaleWrite, StoreConflict
+from loom.memory._shared import TRIES, every, retry_stale
+from loom.memory._upkeep.layers import (
+    LAYER_JOBS,
+    REVIVE,
+    LayerPlan,
+    revived,
+    sort_layer,
+    statement_id,
+    successor,
+    with_importance,
+)
+from loom.memory._upkeep.summaries import (
+    EPISODE,
+    SUMMARY,
+    ContextCompressor,
+    SessionEpisodes,
+    job_episodes,
+    session_job,
+    texts_of,
+)
+from loom.memory._write.context_keys import Store
+from loom.memory._write.learn import Learner
+from loom.memory.config import MemoryConfig
+from loom.memory.results import Metabolized, reason_of
+from loom.protocols.extractor import Claim
+from loom.protocols.memory_store import Job, Lease
+
+LEASE = timedelta(seconds=30)
+"""Rules take milliseconds, so a lease this old belongs to a worker that died."""
+MAX_ATTEMPTS = 5
+"""With pauses of 2, 4, 8 and 16 seconds between them, a job outlives half a minute of trouble."""
+_NEXT = {Layer.L2: "assimilate", Layer.L3: "sediment"}
+_LAYER_JOBS = tuple(dict.fromkeys(LAYER_JOBS.values()))
+
+
+@dataclass(slots=True)
+class _Effects:
+    """The changes of one job, applied together or not at all."""
+
+    put: list[Record] = field(default_factory=list[Record])
+    unembedded: list[Episode] = field(default_factory=list[Episode])
+    """Derived records among them that reached L4: they have no vector yet."""
+    jobs: list[Job] = field(default_factory=list[Job])
+    moved: set[str] = field(default_factory=set[str])
+    """Ids of the records that move up; they stay where they are for the rest of the pass."""
+    counts: Counter[str] = field(default_factory=Counter[str])
+    notes: tuple[str, ...] = ()
+
+
+_Verb: TypeAlias = Callable[[Job, Sequence[Claim], set[str]], Awaitable[_Effects]]
+
+
+class Metabolism:
+    """Runs the three verbs: digest (L1 to L2), assimilate (L2 to L3), sediment (L3 to L4).
+
+    Two more kinds of jobs: `revive` brings back archived records that were recalled often enough, and `episode` writes
+    the episode of a session that has ended.
+
+    A job reads, decides with pure rules, and writes all it decided in the transaction that closes it. If a worker
+    dies, its lease runs out and the next worker repeats the job with the same result.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        config: MemoryConfig,
+        *,
+        clock: Clock,
+        ids: RecordIds,
+        learner: Learner,
+        embed: Callable[[Scope, Sequence[Episode]], Awaitable[tuple[str, ...]]] | None = None,
+        locks: Locks | None = None,
+    ) -> None:
+        self._store, self._config, self._clock, self._ids = store, config, clock, ids
+        self._learner, self._embed, self._locks = learner, embed, locks or Locks()
+        self._compressor = ContextCompressor()
+        self.episodes = SessionEpisodes(store, config, clock=clock)
+        self.on_summary_job: Callable[[Scope], None] | None = None
+        """Called when an episode waits for a model to rewrite it; None without a model."""
+        self._verbs: Mapping[str, _Verb] = {
+            "digest": self._digest,
+            "assimilate": self._assimilate,
+            "sediment": self._sediment,
+            REVIVE: self._revive,
+            EPISODE: self._episode,
+        }
+
+    def job(
+        self,
+        scope: Scope,
+        kind: str,
+        *,
+        key: str | None = None,
+        episodes: Sequence[str] = (),
+        records: Sequence[str] = (),
+    ) -> Job:
+        """A job for a user; one of each kind is open at a time, unless `key` distinguishes them.
+
+        Facts are extracted from `episodes`; `records` are the subjects of other jobs.
+        """
+        about = {"episodes": list(episodes), "records": list(records)}
+        return Job(
+            id=self._ids.next_id(),
+            scope=scope.for_user(),
+            kind=kind,
+            key=key or kind,
+            run_at=self._clock.now(),
+            payload={name: ids for name, ids in about.items() if ids},
+        )
+
+    async def queue_layer_jobs(self, scope: Scope) -> None:
+        """Queue a check of every layer of a user: records expire even when nothing is written."""
+        await self._store.write(scope.for_user(), jobs=[self.job(scope, kind) for kind in _LAYER_JOBS])
+
+    async def run(self, scope: Scope | None = None, *, limit: int = 1000) -> Metabolized:
+        """Run the due jobs and the jobs they queue, of one user or of all: one pass."""
+        moved: dict[Scope, set[str]] = {}
+        done, counts, notes, failed = 0, Counter[str](), list[str](), list[str]()
+        while done + len(failed) < limit:
+            now = self._clock.now()
+            # One job at a time: each reads what the one before it wrote, and a lease must not run out in a queue.
+            leases = await self._store.lease(now=now, until=now + LEASE, limit=1, scope=scope, kinds=[*self._verbs])
+            if not leases:
+                break
+            try:
+                effects = await self._do(leases[0], moved.setdefault(leases[0].job.scope, set()))
+                counts += effects.counts
+                notes += effects.notes
+                done += 1
+            except StoreConflict as error:  # another worker took the job over, and does the same
+                failed.append(str(error))
+            except Exception as error:  # noqa: BLE001 - extractors are third-party code; the lease must be released
+                failed.append(reason_of(error))
+                await self._put_back(leases[0], reason_of(error))
+        return Metabolized(jobs=done, counts=dict(counts), notes=tuple(notes), failed=tuple(failed))
+
+    async def work(self, pause: float) -> None:
+        """Run due jobs repeatedly, with a pause in seconds, until cancelled."""
+        while True:
+            await self.run()
+            await sleep(pause)
+
+    async def _do(self, lease: Lease, moved: set[str]) -> _Effects:
+        verb = self._verbs.get(lease.job.kind)
+        if verb is None:
+            raise LoomError(f"job kind {lease.job.kind!r} is not known; a newer Loom may have queued it")
+        for _ in range(TRIES):
+            read = await job_episodes(self._store, lease.job)
+            claims = await self._learner.read(read)  # outside the lock: an extractor may be slow
+            attempt = partial(self._decide, lease, verb, read, claims, moved=moved)
+            # The lock orders the deciders of this process; the epoch inside retry_stale() those of other processes.
+            async with self._locks.of(lease.job.scope):
+                effects = await retry_stale(self._store, lease.job.scope, attempt)
+                if effects is not None:
+                    moved |= effects.moved
+                    effects.notes += await self._finish(lease.job.scope, effects)
+                    if lease.job.kind == EPISODE and not any(job.kind == EPISODE for job in effects.jobs):
+                        await self._requeue_episode(lease.job)
+                    return effects
+        raise StaleWrite(lease.job.scope.user_id)
+
+    async def _decide(
+        self,
+        lease: Lease,
+        verb: _Verb,
+        read: Sequence[Episode],
+        claims: Sequence[Claim],
+        epoch: str,
+        *,
+        moved: set[str],
+    ) -> _Effects | None:
+        """Run a job; None, and nothing is written, if an episode that was read has been forgotten or changed since.
+
+        Any claim may contain words of any episode that was read, so what is left has to be read again.
+        """
+        if texts_of(await job_episodes(self._store, lease.job)) != texts_of(read):
+            return None
+        effects = await verb(lease.job, claims, moved)
+        await self._store.finish(lease, put=effects.put, jobs=effects.jobs, since=epoch)
+        return effects
+
+    async def _finish(self, scope: Scope, effects: _Effects) -> tuple[str, ...]:
+        """Settle facts and embed records after a job was written; returns notes on what failed."""
+        notes: tuple[str, ...] = ()
+        try:
+            await self._learner.settle(scope, [record for record in effects.put if isinstance(record, Fact)])
+        except LoomError as error:  # the next claim about the same subject repairs it
+            notes += (f"facts were not compared with what others wrote meanwhile: {error}",)
+        try:
+            if self._embed is not None and effects.unembedded:
+                notes += await self._embed(scope, effects.unembedded)
+        except LoomError as error:  # the records are still found by words
+            notes += (f"moved to L4 without vectors: {error}",)
+        if self.on_summary_job is not None and effects.counts["retold"]:
+            self.on_summary_job(scope)
+        return notes
+
+    async def _requeue_episode(self, job: Job) -> None:
+        """Queue the episode of a session again if a turn was added while it was written.
+
+        That turn found this job still open, so it queued none.
+        """
+        session = str(job.payload["session"])
+        turns, known = await self.episodes.turns(job.scope, session), await self.episodes.stored(job.scope, session)
+        if turns and (known is None or known.sources != tuple(turn.id for turn in turns)):
+            again = session_job(EPISODE, job.scope, session, self.episodes.idle_at(turns))
+            await self._store.write(job.scope, jobs=[again])
+
+    async def end(self, scope: Scope) -> Episode | None:
+        """Write the episode of a session now and return it; None if the session has no turns.
+
+        If the session goes on, the episode is rewritten under the same id when it ends again.
+        """
+        user, session = scope.for_user(), scope.session_id
+        assert session is not None
+
+        async def attempt(epoch: str) -> _Effects:
+            effects = await self._write_episode(user, session)
+            if effects.put:
+                await self._store.write(user, put=effects.put, jobs=effects.jobs, since=epoch)
+            return effects
+
+        async with self._locks.of(user):
+            effects = await retry_stale(self._store, user, attempt)
+            await self._finish(user, effects)
+            return await self.episodes.stored(user, session)
+
+    async def _put_back(self, lease: Lease, reason: str) -> None:
+        now = self._clock.now()
+        again = lease.job.attempts < MAX_ATTEMPTS
+        wait = timedelta(seconds=2**lease.job.attempts)
+        await self._store.fail(lease, reason=reason, now=now, retry_at=now + wait if again else None)
+
+    # -- the verbs ----------------------------------------------------------------------------------------
+
+    async def _digest(self, job: Job, claims: Sequence[Claim], moved: set[str]) -> _Effects:
+        """L1 to L2: learn facts from new episodes, shorten those worth keeping, archive the overflow.
+
+        Facts come before layers: a claim may raise the importance of an episode, which then moves up in the same job.
+        """
+        result = await self._learner.learn(job.scope, await job_episodes(self._store, job), claims)
+        important = await with_importance(self._store, job.scope, result.importance)
+        plan = await self._plan(job.scope, Layer.L1, moved, important)
+        effects = _Effects(
+            put=[*result.facts, *result.unconfirmed, *important, *await self._in_l2(plan.promote)],
+            counts=Counter(facts=len(result.facts)),
+            notes=(*result.notes, *result.instruction_notes),
+        )
+        return self._moved(effects, job.scope, Layer.L1, plan)
+
+    async def _assimilate(self, job: Job, _: Sequence[Claim], moved: set[str]) -> _Effects:
+        """L2 to L3: recalled records become episodes; archived ones are covered by the episode of their session."""
+        plan = await self._plan(job.scope, Layer.L2, moved)
+        effects = _Effects(put=[replace(e, layer=Layer.L3) for e in plan.promote])
+        leaving = sorted(plan.archive, key=lambda e: (e.session_id or "", e.id))
+        for session, group in groupby(leaving, key=lambda e: e.session_id):
+            episodes = list(group)
+            if session is not None and await self._has_episode(job.scope, session, effects):
+                continue
+            if len(episodes) == 1:  # a statement is short already; its summary would repeat it
+                continue
+            chars = self._compressor.chars_read([episode.text for episode in episodes])
+            effects.put.append(await off_loop(chars, partial(self._summary, session, episodes)))
+            effects.counts["summaries"] += 1
+        return self._moved(effects, job.scope, Layer.L2, plan)
+
+    async def _sediment(self, job: Job, _: Sequence[Claim], moved: set[str]) -> _Effects:
+        """L3 to L4: records that keep being recalled stay for good; L4 itself is held to its capacity."""
+        plan = await self._plan(job.scope, Layer.L3, moved)
+        effects = _Effects(
+            put=[replace(e, layer=Layer.L4) for e in plan.promote], unembedded=[e for e in plan.promote if e.sources]
+        )
+        # What is promoted here is not stored yet, so it counts against the capacity of L4 from the next pass on.
+        last = await self._plan(job.scope, Layer.L4, moved)
+        effects.put += [self._archived(e) for e in last.archive]
+        effects.counts["archived"] += len(last.archive)
+        return self._moved(effects, job.scope, Layer.L3, plan)
+
+    async def _revive(self, job: Job, _: Sequence[Claim], moved: set[str]) -> _Effects:
+        """Archived records that were recalled often enough come back: where they were, or one layer up."""
+        effects, now = _Effects(), self._clock.now()
+        for id in job.payload.get("records", ()):
+            found = await self._store.get(job.scope, id)
+            record = await successor(self._store, job.scope, found) if isinstance(found, Episode) else None
+            if record is None or record.archived_at is None or record.id in moved:
+                continue
+            back = revived(record, self._config, now=now)
+            if back is None:
+                continue
+            made = await self._in_l2([record]) if back.layer == Layer.L2 != record.layer else [back]
+            effects.put += made
+            effects.unembedded += [back] if back.layer == Layer.L4 and back.sources else []
+            effects.moved |= {episode.id for episode in made} if back.layer != record.layer else set()
+            effects.counts["returned"] += 1
+            if self._config.enable_auto_migration:
+                effects.jobs.append(self.job(job.scope, LAYER_JOBS[back.layer]))
+        return effects
+
+    async def _episode(self, job: Job, _: Sequence[Claim], __: set[str]) -> _Effects:
+        """Write the episode of a session that has ended into L3; if it went on meanwhile, queue the job again."""
+        session = str(job.payload["session"])
+        turns = await self.episodes.turns(job.scope, session)
+        if turns and (idle_at := self.episodes.idle_at(turns)) > self._clock.now():
+            return _Effects(jobs=[session_job(EPISODE, job.scope, session, idle_at)])
+        effects = await self._write_episode(job.scope, session)
+        if self._config.enable_auto_migration:  # also if end_session() wrote it before: L3 may have grown then
+            effects.jobs.append(self.job(job.scope, LAYER_JOBS[Layer.L3]))
+        return effects
+
+    async def _write_episode(self, user: Scope, session: str) -> _Effects:
+        """The effects that write the episode of a session; none if it is up to date."""
+        effects = _Effects()
+        built, is_complete = await self.episodes.build(user, session, await self.episodes.turns(user, session))
+        if built is None:
+            return effects
+        effects.put.append(built)
+        effects.counts["episodes"] += 1
+        if self.on_summary_job is not None and not is_complete:  # a model has nothing to add to a complete one
+            effects.jobs.append(session_job(SUMMARY, user, session, self._clock.now()))
+            effects.counts["retold"] += 1
+        return effects
+
+    async def _has_episode(self, user: Scope, session: str, effects: _Effects) -> bool:
+        """Whether a session has an episode that covers what leaves L2; it is written now if there is none yet.
+
+        Turns since then queued a job that rewrites it, so a long session is not read again for each of them.
+        """
+        if await self.episodes.stored(user, session) is not None:
+            return True
+        written = await self._write_episode(user, session)
+        effects.put += written.put
+        effects.jobs += written.jobs
+        effects.counts += written.counts
+        return bool(written.put)
+
+    # -- shared by the verbs ------------------------------------------------------------------------------
+
+    async def _plan(self, scope: Scope, layer: Layer, moved: set[str], changed: Sequence[Episode] = ()) -> LayerPlan:
+        """What moves up from a layer and what is archived; `changed` are records that are about to be written."""
+        where = And(Eq("kind", "episode"), Eq("layer", int(layer)), Eq("archived_at", None))
+        found = [record async for record in every(self._store, scope, where) if isinstance(record, Episode)]
+        newer = {episode.id: episode for episode in changed}
+        found = [newer.get(episode.id, episode) for episode in found]
+        chars = self._compressor.chars_read([episode.text for episode in found])
+        sort = partial(sort_layer, found, layer, self._config, now=self._clock.now(), moved=moved)
+        return await off_loop(chars, sort)
+
+    def _moved(self, effects: _Effects, scope: Scope, layer: Layer, plan: LayerPlan) -> _Effects:
+        """The effects with what a plan archives, its counts, and the job for the next layer if that grew."""
+        effects.put += [self._archived(e) for e in plan.archive]
+        effects.counts["promoted"] += len(plan.promote)
+        effects.counts["archived"] += len(plan.archive)
+        effects.moved |= {id for e in plan.promote for id in (e.id, statement_id(e.id))}
+        above = Layer(layer + 1)
+        grew = bool(plan.promote) or any(isinstance(r, Episode) and r.layer == above for r in effects.put)
+        if grew and above in _NEXT and self._config.enable_auto_migration:
+            effects.jobs.append(self.job(scope, _NEXT[above]))
+        return effects
+
+    def _archived(self, episode: Episode) -> Episode:
+        return replace(episode, archived_at=self._clock.now())
+
+    async def _in_l2(self, promoted: Sequence[Episode]) -> list[Episode]:
+        """Records of L1 moved to L2: as statements, with the originals archived; or as they are, uncompressed."""
+        if not (self._config.enable_compression and self._config.l2.auto_compress):
+            return [replace(episode, layer=Layer.L2, archived_at=None) for episode in promoted]
+        chars = self._compressor.chars_read([episode.text for episode in promoted])
+        statements = await off_loop(chars, lambda: [self._statement(episode) for episode in promoted])
+        return [*statements, *(e if e.archived_at else self._archived(e) for e in promoted)]
+
+    def _statement(self, episode: Episode) -> Episode:
+        """A short form of an episode; it names the episode, which stays in the archive, as its source."""
+        return replace(
+            episode,
+            id=statement_id(episode.id),
+            text=self._compressor.statement(episode.text),
+            layer=Layer.L2,
+            recorded_at=self._clock.now(),
+            archived_at=None,
+            provenance=Provenance.derived([episode.provenance]),
+            sources=(episode.id, *episode.sources),
+        )
+
+    def _summary(self, session: str | None, episodes: list[Episode]) -> Episode:
+        first = episodes[0]
+        return Episode(
+            id=f"sum:{first.id}",
+            text=self._compressor.summary([e.text for e in episodes]),
+            at=min(e.at for e in episodes),
+            recorded_at=self._clock.now(),
+            provenance=Provenance.derived([e.provenance for e in episodes]),
+            layer=Layer.L3,
+            session_id=session,
+            importance=max(e.importance for e in episodes),
+            sources=tuple(dict.fromkeys(s for e in episodes for s in (e.id, *e.sources))),
+        )

@@ -1,0 +1,578 @@
+"""Extracting facts by rules from plain sentences.
+
+A sentence is read only if it is a plain statement: not a question, a supposition, reported speech, a quotation, or text
+to be translated or rewritten. A clause then has to match a rule from its first word. A message that looks pasted states
+nothing: its `I` may be any person. Denials retract what was known (loom.memory.extract.retractions); statements about
+others are in loom.memory.extract.others. Instructions are found in any message (loom.memory.extract.instructions);
+whether they are accepted is decided where claims become facts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from itertools import islice
+from typing import Final
+
+from loom.core.checks import RULES_FIND, RULES_READ
+from loom.core.record import Cardinality, Episode, Fact
+from loom.core.threads import off_loop
+from loom.memory._facts.entities import USER, normalise
+from loom.memory._write.phrases import (
+    AM,
+    ASIDE,
+    DIET,
+    HAVE,
+    JOB,
+    LANGUAGE,
+    LANGUAGES,
+    LIST,
+    NAME,
+    NOW,
+    PERSON,
+    PET,
+    PLACE,
+    RELATION,
+    SELF,
+    THING,
+    WE,
+    Ending,
+    Rule,
+    denial_in,
+    employer_left,
+    endings_in,
+    objects_of,
+    relation_of,
+    rule,
+)
+from loom.memory._write.wishes import INSTRUCTION, instructions_in, looks_pasted
+from loom.protocols.extractor import Claim, Extraction
+from loom.text.time_words import PAST, SOON, interval_of
+
+# Rules for plain statements that people make about themselves, each over one clause.
+
+_FOOD: Final = (
+    r"(?:(?:red |white |raw |processed )?(?:meat|pork|beef|lamb|chicken|poultry|fish|seafood|shellfish|dairy|milk|"
+    r"cheese|eggs|gluten|wheat|bread|sugar|nuts|peanuts|soy|mushrooms|onions|garlic|carbs))"
+)
+_MODEL: Final = rf"(?P<object>(?:(?:19|20)\d\d )?{THING})"
+RULES: Final = (
+    rule(
+        "name",
+        rf"(?:[Mm]y name(?:['\u2019]s| is)|(?:You|you) can call me|(?:Please |please )?[Cc]all me) (?P<object>{NAME})",
+    ),
+    rule("name", rf"{AM} (?P<object>[A-Z][a-z\u00e0-\u00ff]+)", tail="$"),
+    rule("lives_in", rf"{WE}{NOW} live in (?P<object>{PLACE})"),
+    rule("lives_in", rf"{AM}{NOW} (?:living|based) in (?P<object>{PLACE})"),
+    rule("lives_in", rf"{HAVE} (?:been living|lived) in (?P<object>{PLACE})"),
+    rule(
+        "lives_in", rf"(?:{WE}{NOW}|{HAVE}{NOW}) (?:moved|relocated)(?: back)? (?:from {NAME} )?to (?P<object>{PLACE})"
+    ),
+    rule("lives_in", rf"{WE} used to live in (?P<object>{PLACE})", ends=True),
+    rule("lives_in", rf"{WE} no longer live in (?P<object>{PLACE})", ends=True),
+    rule("from", rf"{AM}(?: originally)? from (?P<object>{PLACE})"),
+    rule("from", rf"{AM} an? {JOB} from (?P<object>{PLACE})"),
+    rule("grew_up_in", rf"{SELF} grew up in (?P<object>{PLACE})"),
+    rule("works_at", rf"{SELF}{NOW} work (?:at|for) (?P<object>{NAME})(?: as an? {JOB})?"),
+    rule("works_at", rf"(?:{AM}{NOW}|{HAVE} been) working (?:at|for) (?P<object>{NAME})(?: as an? {JOB})?"),
+    rule("works_at", rf"(?:{SELF}|{HAVE}){NOW} (?:joined|started (?:working )?(?:at|for)) (?P<object>{NAME})"),
+    rule("works_at", rf"{SELF} (?:no longer|used to) work (?:at|for) (?P<object>{NAME})", ends=True),
+    rule("works_at", rf"{SELF}{NOW} (?:left|quit) my job at (?P<object>{NAME})", ends=True),
+    rule("works_as", rf"{SELF}{NOW} work as an? (?P<object>{JOB})(?: (?:at|for|in) {NAME})?"),
+    rule("works_as", rf"(?:{SELF}{NOW} work|{AM}{NOW} working) (?:at|for) {NAME} as an? (?P<object>{JOB})"),
+    rule("works_as", rf"{AM}{NOW} (?:working as )?an? (?P<object>{JOB})(?: (?:at|for|in|from) {NAME})?"),
+    rule("works_as", rf"{SELF} used to (?:be|work as) an? (?P<object>{JOB})", ends=True),
+    rule("works_at", rf"{AM}{NOW} (?:working as )?an? {JOB} at (?P<object>{NAME})"),
+    rule("works_at", rf"{SELF}{NOW} work as an? {JOB} (?:at|for) (?P<object>{NAME})"),
+    rule("age", rf"{AM}{NOW} (?P<object>\d{{1,3}})(?: years old)", tail=f"{ASIDE}$"),
+    rule("age", rf"{AM} (?P<object>\d{{2}})", tail="$"),
+    rule("age", rf"{SELF}{NOW} turned (?P<object>\d{{1,3}})"),
+    rule("birthday", r"[Mm]y birthday(?:['\u2019]s| is)(?: on)? (?P<object>(?=\D*\d)[\w ,-]+)", tail="$"),
+    rule("birthday", r"(?:I|i) was born on (?P<object>(?=\D*\d)[\w ,-]+)", tail="$"),
+    rule("born_in", rf"{SELF} was born in (?P<object>{PLACE})"),
+    rule("pronouns", r"[Mm]y pronouns are (?P<object>[a-z]+(?:/[a-z]+){1,2})"),
+    rule("pronouns", rf"{SELF}{NOW} (?:use|go by) (?P<object>[a-z]+/[a-z]+(?:/[a-z]+)?)(?: pronouns)?"),
+    rule("time_zone", r"[Mm]y time ?zone is (?P<object>[A-Z][\w+:/-]*(?: [A-Z]\w+)?)"),
+    rule("time_zone", rf"{AM} in the (?P<object>[A-Z]\w+) time ?zone"),
+    rule("native_language", rf"[Mm]y (?:native language|mother tongue|first language) is (?P<object>{LANGUAGE})"),
+    rule("diet", rf"{AM}{NOW} (?:an? )?{DIET}"),
+    rule("diet", rf"{SELF}{NOW} (?:eat|went|go|keep) {DIET}"),
+    rule("diet", rf"{AM} no longer (?:an? )?{DIET}", ends=True),
+    rule("diet", rf"{SELF} used to be (?:an? )?{DIET}", ends=True),
+    rule("does_not_eat", rf"{SELF} (?:don['\u2019]t|do not|can['\u2019]t|cannot|never) eat (?P<object>{_FOOD})"),
+    rule("intolerant_to", rf"{AM}{NOW} (?P<object>lactose|gluten|fructose|histamine)[- ]intolerant"),
+    rule("allergic_to", rf"{AM}{NOW} (?:severely |very )?allergic to {LIST}", many=True),
+    rule("allergic_to", rf"{HAVE} an? (?:(?:severe|bad|mild|serious) )?(?P<object>{THING}) allergy"),
+    rule("speaks", rf"{SELF}{NOW} speak {LANGUAGES}", many=True),
+    rule("learning", rf"(?:{AM}{NOW} learning|{SELF}{NOW} learn) (?P<object>{LANGUAGE})"),
+    rule("likes", rf"{SELF}{NOW} (?:like|love|enjoy|adore) (?!to\b){LIST}", many=True),
+    rule("likes", rf"{SELF} (?:no longer|used to) (?:like|love|enjoy) (?!to\b){LIST}", ends=True, many=True),
+    rule(
+        "dislikes",
+        rf"{SELF}{NOW} (?:dislike|hate|can['\u2019]t stand|(?:don['\u2019]t|do not) like) (?!to\b){LIST}",
+        many=True,
+    ),
+    rule("prefers", rf"{SELF}{NOW} prefer (?!to\b)(?P<object>{THING}(?: (?:over|to) {THING})?)"),
+    rule("prefers", rf"(?:I|i)(?:['\u2019]d| would) rather have (?P<object>{THING} than {THING})"),
+    rule("favourite_", rf"[Mm]y favou?rite (?P<kind>\w+(?: \w+)?) is (?:now )?(?P<object>{THING})"),
+    rule("relation", rf"[Mm]y {RELATION}(?:['\u2019]s name is| is (?:called|named)) (?P<object>{NAME})"),
+    rule("relation", rf"{SELF}{NOW} have an? {RELATION} (?:called|named) (?P<object>{NAME})"),
+    rule("married_to", rf"{AM}{NOW} married to (?P<object>{NAME})"),
+    rule(
+        "has_pet", rf"(?:{HAVE}|{WE}{NOW} (?:have|adopted|got)) an? (?P<kind>{PET}) (?:called|named) (?P<object>{NAME})"
+    ),
+    rule("has_pet", rf"[Mm]y (?P<kind>{PET})(?:['\u2019]s name is| is (?:called|named)) (?P<object>{NAME})"),
+    rule("has_pet", rf"(?:{HAVE}|{SELF}{NOW} (?:have|adopted|got)) an? (?P<object>{PET})"),
+    rule(
+        "has_pet",
+        rf"{HAVE} (?:two|three|\d) {PET}s(?:,| called| named) (?P<object>{PERSON}(?:(?:, | and |, and ){PERSON})+)",
+        many=True,
+    ),
+    rule("owns", rf"{SELF}{NOW} (?:own|bought) an? {_MODEL}"),
+    rule("drives", rf"{SELF}{NOW} drive an? {_MODEL}"),
+    rule("uses", rf"(?:{SELF}{NOW} use|{AM}{NOW} using|(?:{SELF}|{HAVE}){NOW} switched to) (?P<object>{NAME})"),
+    rule(
+        "plans",
+        rf"{AM} (?P<object>(?:flying to|going to|travell?ing to|visiting|moving to|getting married|meeting|"
+        rf"starting at)(?: {NAME})? (?P<soon>{SOON}))",
+        tail="$",
+    ),
+)
+AT_WORK: Final = rule("works_at", rf"{AM}{NOW} (?:at|with) (?P<object>{NAME})")
+"""`I'm at Acme`: an employer only after the speaker said which job they left; otherwise just a place."""
+
+KINSHIP: Final = re.compile(
+    rf"^[Mm]y (?:(?:older|younger|big|little|twin) )?{RELATION},? (?P<object>{PERSON}),? (?P<rest>[a-z].*)$"
+)
+COMPANY: Final = re.compile(
+    rf"^(?P<rest>[^,;]{{1,200}}?),? with my {RELATION},? (?P<object>{PERSON})"
+    r"(?:,? and (?:our|my|two|three)\b[\w ]{1,60})?$"
+)
+"""A companion at the end of a clause: `with my sister Anna`."""
+
+_ADJECTIVES: Final = (
+    rf"(?:(?:not|no longer|still|also|severely) )?(?:allergic to |(?:vegan|vegetarian|pescatarian)\b|\w+[- ]intolerant|"
+    rf"married to |based in |living in |working (?:at|for|as) |an? {JOB}\b|\d{{1,3}} years old|from [A-Z])"
+)
+_VERBS: Final = (
+    r"(?:(?:also|now|still|really) )?(?:live in |work (?:at|for|as) |speak [A-Z]|prefer |drive an? |own an? |"
+    rf"have an? (?:{PET}|{RELATION.replace('?P<relation>', '?:')})\b|moved to |was born in |use [A-Z]|"
+    r"don['\u2019]t |no longer )"
+)
+_GOES_ON: Final = re.compile(
+    rf"(?:,? and|,? but)(?: also)? (?:(?={_ADJECTIVES})|(?=(?P<does>{_VERBS})))"
+    rf"|, (?=working (?:at|for|as) |living in |based in |an? {JOB}\b)"
+)
+"""Where a second statement about the same person begins, whose `I` or `I'm` is omitted."""
+_OWN: Final = re.compile(rf"^{WE}(?:['\u2019]\w+)? ")
+
+
+def unfolded(clause: str) -> list[str]:
+    """A clause about the speaker, split into one clause per statement."""
+    if not _OWN.match(clause):
+        return [clause]
+    parts: list[str] = []
+    head, start = "", 0
+    for found in _GOES_ON.finditer(clause):
+        parts.append(head + clause[start : found.start()])
+        head, start = ("I " if found["does"] else "I'm "), found.end()
+    return [*parts, head + clause[start:]]
+
+
+# Rules for plain statements about other people and things: "Alice lives in Tokyo", "Project X uses Python 3.11".
+
+LONGEST: Final = 300
+"""Maximum characters of a message whose statements about others are used: a longer one may be any text."""
+_OTHERS_NOT_A_NAME: Final = (
+    r"(?:I|He|She|It|We|You|They|This|That|These|Those|There|Here|Someone|Somebody|Something|Everyone|Everybody|"
+    r"Everything|Nobody|Nothing|None|Anyone|Anybody|Most|Many|Some|Any|All|Each|Every|Both|Few|No|Not|Neither|Either|One|"
+    r"Who|Whoever|What|Whatever|When|Where|Which|Why|How|If|While|Because|Since|And|But|Or|So|Yes|Ok|Okay|Hi|Hello|"
+    r"Hey|Dear|My|Our|Your|His|Her|Their|Its|The|An?|People|Maybe|Perhaps|Then|Now|Today|Yesterday|Tomorrow|According|"
+    r"In|At|On|For|From|With|Also|Please|Only|Even|Never|Always|Imagine|Suppose|Let|Say|God|Bet|User|Assistant)\b"
+)
+_WORD: Final = r"[A-Z\u00c0-\u00de][\w\u2019'&-]*"
+_WHO: Final = (
+    rf"(?!{_OTHERS_NOT_A_NAME})(?:(?:Dr|Mr|Mrs|Ms|Prof)\.? )?{_WORD}"
+    r"(?: (?:(?:de|la|van|von|der) )?[A-Z\u00c0-\u00de0-9][\w\u2019'&-]*){0,3}"
+)
+_SYSTEM: Final = (
+    r"(?:[Tt]he|[Oo]ur|[Mm]y) (?P<system>(?:[\w-]+ ){0,2}?(?i:server|backend|frontend|project|app|application|site|"
+    r"service|api|database|cluster|pipeline|repo|repository|codebase|stack|laptop|team|company|bot|game|library|"
+    r"client|machine|website)\b)"
+)
+_SUBJECT: Final = re.compile(
+    rf"^(?:(?P<who>{_WHO})|{_SYSTEM})(?: (?:now|currently|still|also|recently|just|actually))? (?P<rest>[a-z].*)$"
+)
+_TOOL: Final = rf"(?P<object>{NAME}|[\w.+#-]*[\d+#][\w.+#-]*)"
+_OF_SYSTEMS: Final = (
+    rule("uses", rf"(?:(?:now )?uses|is (?:now )?using) {_TOOL}"),
+    rule("runs_on", rf"(?:now )?runs on {_TOOL}"),
+    rule("runs", rf"(?:now )?runs {_TOOL}"),
+    rule("written_in", rf"is (?:now )?written in {_TOOL}"),
+    rule("built_with", rf"is (?:now )?built (?:with|on|in) {_TOOL}"),
+    rule("hosted_on", rf"is (?:now )?hosted (?:on|at|by) {_TOOL}"),
+    rule("depends_on", rf"depends on {_TOOL}"),
+)
+_PLACED: Final = rule("lives_in", rf"is (?:now )?(?:based|headquartered|located) in (?P<object>{PLACE})")
+_OF_PEOPLE: Final = (
+    rule("lives_in", rf"(?:now )?(?:lives in|moved to|relocated to|is living in) (?P<object>{PLACE})"),
+    rule("works_at", rf"(?:now )?(?:works at|works for|is working (?:at|for)) (?P<object>{NAME})(?: as an? {JOB})?"),
+    rule("works_at", rf"(?:is|works as) an? {JOB} (?:at|for) (?P<object>{NAME})"),
+    rule("works_as", rf"(?:is|works as) an? (?P<object>{JOB})(?: (?:at|for|in) {NAME})?"),
+    rule("works_as", rf"works (?:at|for) {NAME} as an? (?P<object>{JOB})"),
+    rule("age", r"is (?:now )?(?P<object>\d{1,3}) years old"),
+    rule("age", r"(?:just )?turned (?P<object>\d{1,3})"),
+    rule("born_in", rf"was born in (?P<object>{PLACE})"),
+    rule("diet", rf"is (?:now )?(?:an? )?{DIET}"),
+    rule("allergic_to", rf"is (?:severely )?allergic to {LIST}", many=True),
+    rule("speaks", rf"speaks {LANGUAGES}", many=True),
+    rule("married_to", rf"is married to (?P<object>{NAME})"),
+    rule("likes", rf"(?:really )?(?:likes|loves|enjoys) (?!to\b){LIST}", many=True),
+    rule(
+        "dislikes",
+        rf"(?:really )?(?:hates|dislikes|can['\u2019]t stand|doesn['\u2019]t like) (?!to\b){LIST}",
+        many=True,
+    ),
+    rule("prefers", rf"prefers (?!to\b)(?P<object>{THING}(?: (?:over|to) {THING})?)"),
+    rule("has_pet", rf"has an? {PET} (?:called|named) (?P<object>{PERSON})"),
+    rule("drives", rf"drives an? (?P<object>{THING})"),
+)
+_IS_MINE: Final = re.compile(
+    rf"^(?P<object>{_WHO}) is (?:my|our) (?:(?:older|younger|elder|new|twin|big|little) )?{RELATION}{ASIDE}$"
+)
+_OTHERS_GOES_ON: Final = re.compile(
+    r"(?:,? and|,? but)(?: also)? (?=(?:lives in|works (?:at|for|as)|speaks [A-Z]|is (?:an?|allergic|vegan|vegetarian|"
+    r"based|married|\d)|uses |runs |was born in|likes |loves |hates |prefers |drives an? |has an? )"
+    rf"|{_WORD} (?:lives in|works (?:at|for|as)|is (?:based|an?|my) |uses ))"
+)
+"""Where a second statement begins: about the same subject, whose name is omitted, or about another."""
+_MADE_UP: Final = re.compile(
+    r"\b(?:story|novel|character|hero|heroine|protagonist|plot|fiction\w*|fanfic\w*|film|movie|episode|chapter|scene|poem|"
+    r"write|writing|imagine|suppose|assume|pretend|scenario|riddle|puzzle|exercise|homework|quiz|maths?|example|"
+    r"hypothetical\w*|role-?play|game|dnd|campaign|translate|article|headline|quote|sentence|grammar|test data)\b",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RuleMatch:
+    """A statement about `subject` that a rule matched."""
+
+    subject: str
+    rule: Rule
+    match: re.Match[str]
+
+
+def tells_of_others(text: str) -> bool:
+    """Whether a message may state facts about others: short, one paragraph, and without signs of fiction."""
+    return len(text) <= LONGEST and "\n" not in text.strip() and not _MADE_UP.search(text)
+
+
+def matches_in(clause: str) -> Iterator[RuleMatch]:
+    """The statements of a clause about the person or thing that it names first."""
+    found = _SUBJECT.match(clause)
+    if found is None:
+        return
+    rules = (*_OF_PEOPLE, *_OF_SYSTEMS) if found["who"] else _OF_SYSTEMS
+    yield from _matches(found["who"] or found["system"], found["rest"], (*rules, _PLACED))
+
+
+def matches_about(person: str, rest: str) -> Iterator[RuleMatch]:
+    """The statements about a person in the rest of a clause."""
+    return _matches(person, rest, (*_OF_PEOPLE, _PLACED))
+
+
+def relative_in(clause: str) -> tuple[str, str] | None:
+    """The relation and the name in `Maria is my sister`."""
+    found = _IS_MINE.match(clause)
+    return (relation_of(found["relation"]), found["object"]) if found else None
+
+
+def unfolded_others(clause: str, subject: str) -> list[str]:
+    """A clause about a subject, split into one clause per statement."""
+    first, *others = _OTHERS_GOES_ON.split(clause)
+    return [first, *(part if part[:1].isupper() else f"{subject} {part}" for part in others)]
+
+
+def subject_in(clause: str) -> str | None:
+    """The person or thing that a clause names first, as spelled there."""
+    found = _SUBJECT.match(clause)
+    return clause[: found.end("who" if found["who"] else "system")] if found else None
+
+
+def _matches(subject: str, rest: str, rules: tuple[Rule, ...]) -> Iterator[RuleMatch]:
+    return (RuleMatch(subject, rule, found) for rule in rules if (found := rule.pattern.match(rest)))
+
+
+_SLOWER: Final = 10
+"""The cost of the rules, relative to splitting a text into words."""
+_LONGEST: Final = 300
+"""Maximum characters of a sentence that is read: a longer one is not a plain statement."""
+_SPEAKS_FOR_ITSELF: Final = frozenset({"user", "import"})
+_ROLES: Final = frozenset({"assistant", "ai", "bot", "model", "system", "tool", "agent", "developer", "function"})
+_WHEN_FIRST: Final = re.compile(rf"^(?P<when>{PAST}) (?P<rest>(?:I|i)(?:['\u2019]\w+)? .*)$")
+_WHEN_APART: Final = re.compile(rf"^(?P<when>{PAST}), (?=[Ii]\b)")
+_OF_LATE: Final = re.compile(r"^(?i:since\b|yesterday|today|(?:last|this) (?:week|month)|\w+ (?:day|week|month)s? ago)")
+"""A recent time: what began then is still true at the time of the message. A full date only tells of the past."""
+
+_NOT_A_STATEMENT: Final = re.compile(
+    r"\?|[\"\u201c\u201d\u00ab\u00bb]|(?<!\w)'[^']+'(?!\w)|\b(?:if|wish|imagine|imagining|suppose|supposing|pretend|unless|"
+    r"hypothetically|said|says|saying|told|tells|thinks|(?<!second )thought|believes|claims|claimed|asked|heard|"
+    r"dreamed|dreamt|dream|story|novel|character|role-?play|quote|for example|for instance|e\.g|lyrics|joke|joking|"
+    r"kidding|as though|as if|let's say|whether)\b",
+    re.IGNORECASE,
+)
+_NOT_SURE: Final = re.compile(
+    r"\b(?:could|should|might|may be|maybe|perhaps|possibly|probably|hardly|barely|almost|nearly|allegedly|reportedly|"
+    r"hope|hoping|want|wanted|consider|considering|thinking|someday|one day|guess|sometimes|temporarily)\b"
+    r"|\bwould\b(?! rather have)|\baccording to\b",
+    re.IGNORECASE,
+)
+_NOT_SO: Final = re.compile(r"\b(?:never|not|n't)\b|n['\u2019]t\b", re.IGNORECASE)
+_NEGATIVE: Final = frozenset({"dislikes", "does_not_eat"})
+"""Predicates whose statements contain a `not`."""
+_CHANGED: Final = re.compile(
+    r"\b(?:now|actually|instead|these days|nowadays|lately|from now on|any ?more|no longer|changed my mind|switched|"
+    r"on second thoughts?|correction|turns out|recently|just)\b",
+    re.IGNORECASE,
+)
+"""Words that imply that something else was true before."""
+_TEXT_WORK: Final = re.compile(
+    r"^\W*(?:please |can you |could you )*(?:translate|rewrite|proofread|correct|paraphrase|summari[sz]e|edit|write|"
+    r"draft|complete|continue|rephrase|improve|act as|respond as|answer as|you are|here is|here's|this is)\b",
+    re.IGNORECASE,
+)
+_SENTENCE: Final = re.compile(r"(?<=[.!?])(?<!\b[A-Z]\.)(?<!\bDr\.)(?<!\bMr\.)(?<!\bSt\.)(?<!\bMrs\.)\s+|\n+")
+_CLAUSE: Final = re.compile(
+    r"(?<!\s)\s*(?:[;:\u2014\u2013]|,(?: and| but| so)?| and| but| so)\s+"
+    r"(?=(?:now )?(?:I|i|my|My|we|We)(?:['\u2019]\w+)?\s)"
+)
+_OPENING: Final = re.compile(
+    r"^(?:(?:hi|hello|hey|well|so|and|but|oh|ok|okay|yes|yeah|actually|also|btw|by the way|fyi|just so you know|"
+    r"as of (?:today|now)|now|these days|nowadays|(?:it )?turns out(?: that)?|on second thoughts?|correction:?|sorry|"
+    r"(?:the|my) (?:doctor|tests?|results?) (?:confirmed|showed|found)(?: that)?|"
+    r"remember that|please remember that|please note that|note that)[,!]? )+",
+    re.IGNORECASE,
+)
+_PICTURES: Final = re.compile("[\u2600-\u27bf\U0001f000-\U0001faff\ufe0f\u200d]+")
+_NOT_A_NAME: Final = re.compile(
+    r"^(?:.*(?:ish|ese|ian|ean|ican|ist)|French|German|Greek|Dutch|Czech|Swiss|Thai|Turk|Pole|Dane|Jew|Muslim|Hindu|"
+    r"Sorry|Busy|Back|Ok|Okay|Fine|Good|Done|Ready|Sure|Home|Here|Late|Sick|Happy|Tired|Single|Married|Vegan)",
+    re.IGNORECASE,
+)
+
+
+class RuleExtractor:
+    """An Extractor without a model, for plain statements in the first person."""
+
+    __slots__ = ()
+
+    async def extract(self, episodes: Sequence[Episode], *, known: Sequence[Fact] = ()) -> Extraction:  # noqa: ARG002
+        """The claims of these episodes, in order."""
+        short = [episode for episode in episodes if len(episode.text) <= RULES_READ]
+        chars = _SLOWER * sum(len(episode.text) for episode in short)
+        claims = await off_loop(chars, lambda: [c for episode in short for c in islice(_claims(episode), RULES_FIND)])
+        skipped = tuple(
+            f"episode {episode.id} has {len(episode.text):,} characters; rules read messages of at most {RULES_READ:,}"
+            for episode in episodes
+            if len(episode.text) > RULES_READ
+        )
+        return Extraction(claims=tuple(dict.fromkeys(claims)), skipped=skipped)
+
+
+def _claims(episode: Episode) -> Sequence[Claim]:
+    """The claims of an episode; looks_pasted() is slow, so it only runs if there are claims."""
+    found = list(_stated(episode))
+    if any(claim.predicate != INSTRUCTION for claim in found) and looks_pasted(episode.text):
+        return [claim for claim in found if claim.predicate == INSTRUCTION]
+    return found
+
+
+def _stated(episode: Episode) -> Iterator[Claim]:
+    speaker = normalise(episode.speaker or USER)
+    if episode.provenance.origin not in _SPEAKS_FOR_ITSELF or speaker in _ROLES:
+        return
+    subject = USER if speaker == USER else (episode.speaker or USER)
+    if "```" in episode.text or _TEXT_WORK.search(episode.text):
+        return
+    reader = _Reader(episode, subject, of_others=tells_of_others(episode.text))
+    still: dict[tuple[str, str], Claim] = {}
+    for sentence in sentences(episode.text):
+        if len(sentence) > _LONGEST or sentence.startswith(">"):
+            continue
+        for instruction in instructions_in(sentence):
+            yield _claim(episode, subject, INSTRUCTION, instruction)
+        for claim, is_of_late in reader.read(sentence):
+            yield claim
+            if is_of_late:
+                slot = (claim.subject, claim.predicate)
+                still[slot] = max(still.get(slot, claim), claim, key=_start)
+    # "I moved to Berlin last week" also says where they live now, whatever else was said since last week.
+    yield from (replace(claim, valid_from=episode.at) for claim in still.values() if _start(claim) < episode.at)
+
+
+def _start(claim: Claim) -> datetime:
+    assert claim.valid_from is not None
+    return claim.valid_from
+
+
+def sentences(text: str) -> Iterator[str]:
+    """The sentences of a text."""
+    return (plain for sentence in _SENTENCE.split(text) if (plain := sentence.strip()))
+
+
+def _clauses(plain: str) -> Iterator[str]:
+    """The clauses of a sentence, if it is a plain statement."""
+    if not _TEXT_WORK.search(plain) and not _NOT_A_STATEMENT.search(plain):
+        for clause in _CLAUSE.split(_WHEN_APART.sub(r"\g<when> ", plain)):
+            yield _OPENING.sub("", _PICTURES.sub("", clause).strip(" \t.!,;:()")).strip()
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """Reads the sentences of an episode. Each claim comes with a flag: it began recently and is still true."""
+
+    episode: Episode
+    subject: str
+    of_others: bool
+
+    def read(self, sentence: str) -> Iterator[tuple[Claim, bool]]:
+        """The claims of a sentence."""
+        is_change = _CHANGED.search(sentence) is not None
+        left_job = False
+        for clause in (part for whole in _clauses(sentence) for part in self._parts(whole)):
+            found = list(self._clause(clause))
+            if not found and left_job and (at_work := AT_WORK.pattern.match(clause)):
+                found = list(self._made(AT_WORK, at_work, self.subject))
+            left_job |= any(claim.predicate == "works_at" and claim.retracts for claim, _ in found)
+            yield from ((replace(claim, changes=is_change and not claim.retracts), late) for claim, late in found)
+
+    def _parts(self, clause: str) -> list[str]:
+        if when := _WHEN_FIRST.match(clause):
+            clause = f"{when['rest']} {when['when'].lower()}"
+        if kin := KINSHIP.match(clause):
+            return unfolded_others(clause, clause[: kin.start("rest")].strip())
+        if self.of_others and (name := subject_in(clause)):
+            return unfolded_others(clause, name)
+        return unfolded(clause)
+
+    def _clause(self, clause: str) -> Iterator[tuple[Claim, bool]]:
+        if _NOT_SURE.search(clause):
+            return
+        if company := COMPANY.match(clause):
+            yield self._related(relation_of(company["relation"]), company["object"])
+            clause = company["rest"]
+        found = list(self._plain(clause))
+        yield from found
+        stated = {_triple(claim) for claim, _ in found}
+        yield from (one for one in self._retracted(clause) if _triple(one[0]) not in stated)
+
+    def _plain(self, clause: str) -> Iterator[tuple[Claim, bool]]:
+        """The claims that a clause states."""
+        is_denied = _NOT_SO.search(clause) is not None
+        if kin := KINSHIP.match(clause):
+            yield self._related(relation_of(kin["relation"]), kin["object"])
+            for other in matches_about(kin["object"], kin["rest"]):
+                if not is_denied or other.rule.predicate in _NEGATIVE:
+                    yield from self._made(other.rule, other.match, other.subject)
+            return
+        for rule in RULES:
+            found = rule.pattern.match(clause)
+            if found and (not is_denied or rule.predicate in _NEGATIVE):
+                yield from self._made(rule, found, self.subject)
+        if self.of_others and not is_denied:
+            if relative := relative_in(clause):
+                yield self._related(*relative)
+            for other in matches_in(clause):
+                yield from self._made(other.rule, other.match, other.subject)
+
+    def _retracted(self, clause: str) -> Iterator[tuple[Claim, bool]]:
+        """The claims that a clause retracts."""
+        for ending in endings_in(clause):
+            yield from self._ended(ending, self.subject)
+        if self.of_others and (left := employer_left(clause)):
+            yield from self._ended(left, left.match["subject"])
+        if (denial := denial_in(clause)) is None:
+            return
+        for claim in (claim for claim, _ in self._plain(denial.clause) if not claim.retracts):
+            # A bare `not` with a time may be about that time alone: "I'm not working at Acme today".
+            if denial.is_firm or claim.valid_from == self.episode.at:
+                end = self.episode.at if claim.valid_from is None else claim.valid_from
+                yield self._retraction(claim.subject, claim.predicate, claim.object, end)
+
+    def _ended(self, ending: Ending, subject: str) -> Iterator[tuple[Claim, bool]]:
+        _, end = _when(ending.match.groupdict(), self.episode.at, ends=True)
+        for predicate in ending.predicates:
+            yield self._retraction(subject, predicate, ending.object, end or self.episode.at)
+
+    def _related(self, relation: str, name: str) -> tuple[Claim, bool]:
+        return _claim(self.episode, self.subject, relation, name), False
+
+    def _retraction(self, subject: str, predicate: str, object: str, end: datetime) -> tuple[Claim, bool]:
+        """The claim that something ended then, or was never true."""
+        return _claim(self.episode, subject, predicate, object, start=self.episode.at, end=end, retracts=True), False
+
+    def _made(self, rule: Rule, found: re.Match[str], subject: str) -> Iterator[tuple[Claim, bool]]:
+        """The claims of a rule that matched."""
+        groups = found.groupdict()
+        predicate = rule.predicate
+        if predicate == "relation":
+            predicate = relation_of(groups["relation"])
+        elif predicate == "favourite_":
+            predicate += groups["kind"].casefold().replace(" ", "_")
+        elif predicate == "name" and _NOT_A_NAME.fullmatch(groups["object"]):
+            return
+        start, end = _when(groups, self.episode.at, ends=rule.ends)
+        changed = predicate == "drives" and re.search(r"\b(?:now|recently|just)\b", found[0])
+        cardinality: Cardinality = "single" if changed else "inferred"
+        is_of_late = end is None and not rule.many and _OF_LATE.match(groups.get("when") or "") is not None
+        for object in objects_of(groups["object"].replace(" than ", " over "), many=rule.many):
+            made = _claim(self.episode, subject, predicate, object, start=start, end=end, cardinality=cardinality)
+            yield made, is_of_late
+            if predicate == "dislikes":
+                yield self._retraction(subject, "prefers", object, self.episode.at)
+
+
+def _triple(claim: Claim) -> tuple[str, str, str]:
+    return (claim.subject, claim.predicate, claim.object)
+
+
+def _claim(
+    episode: Episode,
+    subject: str,
+    predicate: str,
+    object: str,
+    *,
+    start: datetime | None = None,
+    end: datetime | None = None,
+    cardinality: Cardinality = "inferred",
+    retracts: bool = False,
+) -> Claim:
+    return Claim(
+        subject=subject,
+        predicate=predicate,
+        object=object,
+        sources=(episode.id,),
+        valid_from=episode.at if start is None and end is None else start,
+        valid_until=end,
+        confidence=0.9,
+        cardinality=cardinality,
+        retracts=retracts,
+    )
+
+
+def _when(groups: dict[str, str | None], at: datetime, *, ends: bool) -> tuple[datetime | None, datetime | None]:
+    """The start and end that a clause states."""
+    if soon := groups.get("soon"):
+        span = interval_of(re.sub(r"^(?:on|in|this) ", "", soon) if " " in soon else soon, at)
+        return at, span[1] if span and span[1] > at else None
+    words = (groups.get("when") or "").casefold()
+    span = interval_of(re.sub(r"^(?:since|in|on) ", "", words), at) if words else None
+    if span and span[0] > at and not re.search(r"\d{4}", words):
+        span = (span[0] - timedelta(days=365), span[1] - timedelta(days=365))
+    if ends:
+        end = at if span is None else span[0] if words.startswith("since") else span[1]
+        return None, min(end, at)
+    return (at if span is None else min(span[0], at)), None

@@ -1,0 +1,264 @@
+"""Wishes: which messages are the user's own standing instructions, and which look pasted.
+
+A rule cannot know who wrote a sentence: the user, or the supplier whose mail the user pasted. So a standing instruction
+is only accepted from a message that contains nothing else, and facts are not extracted from a message that looks
+pasted. Both are decided from the text alone, in linear time.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Final
+
+from loom.text.fence import one_line
+
+# Finds standing instructions by rules: what the assistant shall do always, never, or from now on.
+
+INSTRUCTION: Final = "instruction"
+"""The predicate of a claim whose object is an instruction, in the words of the text."""
+
+_VERBS: Final = (
+    "add address answer apologise apologize ask assume avoid be book bring buy call check cite comment confirm contact "
+    "convert cut delete deploy discuss document double-check email end explain format give greet highlight include "
+    "indent interrupt keep leave list make mention message notify number offer omit order phone ping print provide "
+    "push quote read recommend refer remind repeat reply respond reveal round run schedule send share show sign skip "
+    "sort speak spell start structure suggest summarise summarize talk tell text translate treat use wait wake write"
+).replace(" ", "|")
+_POLITE: Final = r"(?:(?:please|so|and|but|also|ok|okay|remember(?: to| that|:)?|note that),? )*+"
+_TELLS: Final = r"(?:(?:you (?:should|must|need to|have to)|i(?:['\u2019]d| would)? (?:want|like|need) you to) )?"
+_FROM_NOW: Final = r"(?:from now on|going forward|from here on|in (?:the )?future)"
+_DONT: Final = r"(?:do not|don['\u2019]t)"
+_INSTRUCTION: Final = re.compile(
+    rf"^{_POLITE}(?:"
+    rf"(?:{_FROM_NOW},? {_POLITE})?{_TELLS}(?:always|never) (?:ever )?(?:{_VERBS})\b"
+    rf"|{_FROM_NOW},? {_POLITE}{_TELLS}(?:{_DONT} )?(?:{_VERBS})\b"
+    rf"|{_DONT} ever (?:{_VERBS})\b"
+    r"|no (?:[\w'-]+ ){1,5}(?:from now on|going forward|any ?more|ever again)$"
+    rf"|(?:{_DONT} )?(?:{_VERBS})\b.+ (?:from now on|going forward|any ?more|ever again)$"
+    r"|stop (?!it\b|that\b|this\b)\w+ing\b"
+    r")",
+    re.IGNORECASE,
+)
+_JOINED: Final = re.compile(
+    rf" ?(?:;|,(?: and| but)?| and| but) (?=(?:please )?(?:always|never|{_DONT} ever|stop)\b)", re.IGNORECASE
+)
+_LIMITED: Final = re.compile(
+    r"\?|[\"\u201c\u201d\u00ab\u00bb]|\b(?:say never|if|unless|today|tonight|tomorrow|for now|this time|once|"
+    r"here|the following|below|above|next|this (?:one|text|email|message|function|file|question)|said|says"
+    r"|told|wrote)\b|\b(?:that|this|it)\W*$",
+    re.IGNORECASE,
+)
+"""A question, a quotation, a condition, or a one-time request: not standing, or not certain enough."""
+
+
+_THANKS: Final = r"(?:many thanks|thanks|thank you|thx|cheers)(?: (?:a lot|so much|very much|again|in advance))?"
+_WELL: Final = r"(?:ok|okay|great|perfect|good|nice|cool|alright|all right|sure|yes|yeah|sorry|got it|i see)"
+_COURTESY: Final = rf"(?:(?:hi|hello|hey)(?: (?:there|again|assistant|bot))?|{_THANKS}|{_WELL}|please|by the way|btw)"
+_IN_FRONT: Final = re.compile(rf"^(?:{_COURTESY}[,!.]? )++(?=\S)", re.IGNORECASE)
+_BEHIND: Final = re.compile(rf",? {_THANKS}$|, please$", re.IGNORECASE)
+_ONLY_COURTESY: Final = re.compile(rf"{_COURTESY}(?:,? {_COURTESY})*+", re.IGNORECASE)
+_PICTURES: Final = re.compile("[\u2600-\u27bf\U0001f000-\U0001faff\ufe0f\u200d]+")
+_ENDS: Final = " \t.!,;:()"
+
+
+def instructions_in(sentence: str) -> Iterator[str]:
+    """The standing instructions of one sentence, each in its own words."""
+    return (clause for clause in clauses_in(sentence) if is_instruction(clause) and not is_limited(sentence))
+
+
+def clauses_in(sentence: str) -> Iterator[str]:
+    """The clauses of a sentence to the assistant, without courtesies."""
+    bare = " ".join(_PICTURES.sub(" ", sentence).split()).strip(_ENDS)
+    if _ONLY_COURTESY.fullmatch(bare):
+        return
+    bare = _BEHIND.sub("", bare)
+    for clause in _JOINED.split(bare if _INSTRUCTION.match(bare) else _IN_FRONT.sub("", bare)):
+        if plain := clause.strip(_ENDS):
+            yield plain
+
+
+def is_instruction(clause: str) -> bool:
+    """Whether a clause is an instruction for always, never, or from now on."""
+    return not is_limited(clause) and _INSTRUCTION.match(clause) is not None
+
+
+def is_limited(sentence: str) -> bool:
+    """Whether a sentence is a question, a quotation, a condition or a one-time request."""
+    return _LIMITED.search(sentence) is not None
+
+
+LONGEST_WISH: Final = 300
+"""Maximum characters of a message that consists of instructions only."""
+_LONGEST_TYPED: Final = 2_000
+"""A longer message counts as pasted, whatever it looks like."""
+_MOST_WORDS: Final = 25
+"""Maximum words of one clause of an instruction."""
+_LINE: Final = r"^[ \t]*+"
+
+
+def _any(*forms: str) -> re.Pattern[str]:
+    return re.compile("|".join(forms), re.IGNORECASE | re.MULTILINE)
+
+
+_MAIL: Final = _any(
+    rf"{_LINE}(?:from|to|cc|bcc|subject|sent|date|reply-to|message-id|received|fwd?|re|aw|wg|tr)[ \t]?:",
+    rf"{_LINE}(?:von|an|betreff|gesendet|datum|de|\u00e0|objet|envoy\u00e9|para|asunto|assunto|da|oggetto)[ \t]?:",
+    r"(?<!-)-{2,}+[ \t]*+(?:original|forwarded|urspr\u00fcngliche|weitergeleitete|message)",
+    r"\b(?:original|forwarded) (?:message|mail|email)\b|\bbegin forwarded\b",
+    rf"{_LINE}(?:on|am|le|el|il|em|op)\b.{{4,150}}\b(?:wrote|schrieb|\u00e9crit|escribi\u00f3|ha scritto|escreveu)\b",
+    r"<[^<>\s@]{1,100}@[^<>\s]{1,100}>",
+    rf"{_LINE}-- ?$",
+    rf"{_LINE}[-\u2013\u2014~][ \t]?[A-Z][\w.]{{1,30}}(?: [A-Z][\w.]{{1,30}})?[ \t]*$",
+    r"\bsent from my\b|\bvon meinem \w+ gesendet\b|\benvoy\u00e9 de mon\b",
+)
+_LETTER: Final = _any(
+    rf"{_LINE}(?:dear|to whom|sehr geehrte|estimad[oa]|prezad[oa]|geachte|gentile)\b",
+    rf"{_LINE}(?:hi|hello|hey|greetings|good (?:morning|afternoon|evening|day)|hallo|guten tag|liebe[rs]?|bonjour"
+    r"|ch[e\u00e8]re?|madame|monsieur|hola|querid[oa]|ciao|car[oa]|ol\u00e1|team|all)\b[^.!?\n]{0,40}[,:][ \t]*\n",
+    rf"{_LINE}(?:(?:kind|kindest|best|warm|warmest|many) )?(?:regards|wishes)\b",
+    rf"{_LINE}(?:yours|sincerely|respectfully|cordially|faithfully)\b",
+    rf"{_LINE}(?:thanks|thank you|many thanks|cheers|best|love|greetings)[,.!]?[ \t]*\n[ \t]*"
+    r"[A-Z][\w.-]{1,30}(?: [A-Z][\w.-]{1,30}){0,2}[ \t]*$",
+    rf"{_LINE}(?:mit (?:freundlichen|besten)|(?:viele|liebe|sch\u00f6ne|beste) gr\u00fc\u00dfe|mfg|cordialement"
+    r"|bien \u00e0|saludos|atentamente|un saludo|cordiali|distinti|atenciosamente|met vriendelijke|groeten)\b",
+)
+_RECORDED: Final = _any(
+    rf"{_LINE}[\[(<]?\d{{4}}-\d{{2}}-\d{{2}}[T ]\d{{2}}:\d{{2}}",
+    rf"{_LINE}[\[(<]?\d{{1,2}}[/.]\d{{1,2}}[/.]\d{{2,4}},? \d{{1,2}}:\d{{2}}",
+    rf"{_LINE}[\[(<]?\d{{1,2}}:\d{{2}}(?::\d{{2}})?(?:[.,]\d{{1,6}})?(?: ?[ap]m)?[\])>]?[ \t:-]",
+    rf"{_LINE}(?:mon|tues?|wed(?:nes)?|thu(?:rs)?|fri|sat(?:ur)?|sun)(?:day)?,? \d",
+    rf"{_LINE}(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]{{0,6}} {{1,2}}\d{{1,2}} \d\d:\d\d",
+    rf"{_LINE}[\w.-]{{1,30}}(?: [\w.-]{{1,30}})?(?: APP| BOT)? {{1,3}}\d{{1,2}}:\d{{2}}(?: ?[AP]M)?[ \t]*$",
+    rf"{_LINE}\d{{1,2}}:\d{{2}}[ \t]*$|\[\d{{1,2}}[./]\d{{1,2}}[./]\d{{2,4}}|{_LINE}from wikipedia\b",
+    r"-->|[-\u2013\u2014] ?(?:today|yesterday) at \d",
+    r"(?-i:\b(?:INFO|WARN|WARNING|ERROR|DEBUG|TRACE|FATAL|CRITICAL|NOTICE|TODO|FIXME)\b)",
+    r"\btraceback \(most recent|\bexception in thread\b|\w(?:error|exception):",
+    r"\bfile \"[^\"\n]{1,200}\", line \d",
+    rf"{_LINE}at [\w.$<>]{{1,200}}\(|{_LINE}<[\w .-]{{1,40}}>[ \t]",
+)
+_LABELLED: Final = re.compile(
+    r"^[ \t]*+(?!(?:i|my|note|update|ps|fyi|btw|edit|question|also|remember|reminder|correction|one|two|three|another|"
+    r"important|quick|small|ok|okay|hi|hello|well|sure|yes|no|about|for)\b)"
+    r"[\w.@'-]{1,30}(?: [\w.@'()-]{1,30}){0,2}:[ \t]+\S",
+    re.IGNORECASE | re.MULTILINE,
+)
+"""A line that begins with a speaker or a label."""
+_MARKUP: Final = _any(
+    r"```|~~~|<!--|\{\{|\}\}|</?[a-z][^<>\n]{0,200}>|<\||\[/?inst\]|&(?:lt|gt|amp|nbsp|quot|#\d{1,5});",
+    rf"{_LINE}[>|]|\|[ \t]*$|{_LINE}#{{1,6}} |{_LINE}([-*_=~+])(?:[ \t]?\1){{2,}}[ \t]*$",
+    rf"{_LINE}(?:[-*+\u2022\u00b7\u25aa\u25cf\u2013\u2014]|\(?\d{{1,3}}[.)]|\(?[a-z]\)|\[[ x]\])[ \t]+\S",
+    r"\"[\w .-]{1,60}\"\s{0,3}:|\A\s{0,20}[{\[]|[}\]]\s{0,20}\Z",
+    rf"{_LINE}[\w-]{{1,40}}[ \t]?=[ \t]?\S|{_LINE}\[[\w .-]{{1,40}}\][ \t]*$",
+    r"\*\*[^*\n]{1,100}\*\*|\\[a-z]{3,20}\{|!?\[[^\[\]\n]{1,100}\]\(",
+    r"[;{}][ \t]*$|=>|==|!=|&&|\|\||\w\(\)|::",
+    rf"{_LINE}(?:def|class|function|import|const|let|var|public|private|#include|select|insert into|create table|echo)"
+    r"\b.*[(;=*{\"'<]",
+    rf"{_LINE}(?://|/\*|#!|\$ |>>> |\w:\\|@@ |[+-]{{3}} |diff --git|commit [0-9a-f]{{7}})",
+    r"\bhttp/\d|\bbegin:v|\bdtstart\b|\bcontent-type\b|https?://|\bwww\.\w",
+)
+_KINDS: Final = r"(?:e-?mail|mail|message|letter|note|text|sms|post|comment|ticket|page|article|reply|answer)"
+_PLACES: Final = (
+    r"(?:e-?mail|mail|website|site|page|logs?|ticket|chat|thread|channel|newsletter|docs?|document|manual|readme|wiki|"
+    r"article|post|contract|terms|letter|transcript|report|pdf|scan)"
+)
+_POINTING: Final = _any(
+    r"\bhere(?:['\u2019]s| is| are| comes)\b|\bas follows\b|\bthe following\b|\bsee (?:below|above|attached)\b",
+    r"\bbelow\b[^.!?\n]{0,40}:",
+    r"\b(?:got|get|received|found|saw|read|copied|pasted|forwarded|forwarding|attached) "
+    rf"(?:(?:this|these|it from)\b|(?:the|an?|another) (?:\w+ )?{_KINDS}(?: from\b| that\b| saying\b|:))",
+    rf"\b{_KINDS} (?:says|said|reads|states|i got|below|above)\b",
+    rf"\bfrom (?:the|an?|my|our|his|her|their|this) (?:\w+ )?{_PLACES}\b",
+    r"\b(?:think|make|opinion) (?:of|about|on) (?:this|it|that|these)\b",
+    r"\bis (?:this|that|it) (?:legit|spam|real|true|correct|ok)\b",
+    r"\b(?:summari[sz]e|translate|proofread|rewrite|rephrase|explain|review|check|fix|correct|shorten|reply to|"
+    r"respond to|answer) (?:this|these|that|the following|it|below)\b",
+    r"\b(?:wrote|writes|says|said|reads|states|stated|posted|replied|answered|texted|asked|announced)[ \t]?:",
+    r":[ \t]*\n",
+)
+_FOOTER: Final = _any(
+    r"\bunsubscribe\b|\bin (?:your|a) browser\b|\ball rights reserved\b|\u00a9|\(c\) \d{4}|\bprivacy policy\b",
+    r"\bterms (?:of (?:service|use)|and conditions)\b|\bdo not reply\b|\bclick here\b|\bcookie policy\b|\bpowered by\b",
+    rf"\bthis {_KINDS} (?:is|may be|and any)\b|\bsigned-off-by\b|\bco-authored-by\b",
+    r"\b(?:ticket|case|issue|pr|order|invoice) ?(?:#|no\.? ?)\d",
+    rf"{_LINE}(?:you are|act as|pretend|imagine you)\b",
+    rf"{_LINE}(?:system|assistant|user|human|ai|bot|developer|instructions?)[ \t]?:",
+    r"\bignore (?:all |any )?(?:previous|prior|above|earlier)\b|\bprevious instructions\b",
+)
+_QUOTED: Final = _any(
+    r"[\"\u201c\u201e\u00ab\u300c][^\"\u201d\u00bb\u300d\n]{12,400}+[\"\u201d\u201c\u00bb\u300d]",
+    r"(?<!\w)['\u2018\u201a][^'\u2019\n]{12,400}+['\u2019]",
+)
+_PASTED: Final = (_MAIL, _LETTER, _RECORDED, _LABELLED, _MARKUP, _POINTING, _FOOTER, _QUOTED)
+
+_OWN_SENTENCE: Final = re.compile(
+    r"^(?:(?:hi|hello|hey|so|and|but|also|well|anyway|ok|okay|actually|oh|btw|by the way)[,!]? )?"
+    r"(?:i|i['\u2019]\w+|my|we|we['\u2019]\w+|our|please|thanks|thank you|hi|hello|hey|always|never|from now on)\b"
+    r"|^.*\?$",
+    re.IGNORECASE,
+)
+_FOREIGN: Final = re.compile(
+    r"[\"\u201c\u201d\u201e\u00ab\u00bb<>{}\[\]|\\=~^*_`@#$\u2022\u00b7\u2013\u2014\u2026()/]|\w\.\w|:(?!\d\d\b)"
+    r"|\d(?:[ -]?\d){5}| [-+] |(?<!\w)'"
+    r"|\b(?:we|us|ours?|wir|uns|unser\w*|nous|notre|nos|nuestr[oa]s?|nostr[oaie]|noss[oa]s?|ons|onze)\b",
+    re.IGNORECASE,
+)
+"""What a plain instruction does not contain: quotes, addresses, account numbers, markup, and a `we`."""
+_ALSO_SAYS: Final = re.compile(
+    r"^(?:(?:bitte|por favor|per favore|s['\u2019]il (?:te|vous) pla[i\u00ee]t|alsjeblieft),? )?"
+    r"(?:[\w'\u2019-]++,? ){0,4}(?:immer|nie|niemals|ab (?:jetzt|sofort)|von nun an|k\u00fcnftig|toujours|jamais"
+    r"|d\u00e9sormais|dor\u00e9navant|\u00e0 partir de maintenant|siempre|nunca|a partir de ahora"
+    r"|de ahora en adelante|sempre|mai|d['\u2019]ora in poi|a partir de agora|altijd|nooit|voortaan)"
+    r"(?: [\w'\u2019-]+){1,12}",
+    re.IGNORECASE,
+)
+"""A short instruction in another language: a word for always, never or from now on near its beginning."""
+_SENTENCE_END: Final = re.compile(r"(?<=[.!?])\s+")
+
+
+def wishes_in(text: str) -> tuple[str, ...]:
+    """The instructions of a message that contains nothing else, in its own words; empty for any other message."""
+    message = text.strip()
+    if len(message) > LONGEST_WISH or len(message.splitlines()) > 1 or looks_pasted(message):
+        return ()
+    found: list[str] = []
+    for sentence in _SENTENCE_END.split(message):
+        for clause in clauses_in(sentence):
+            if is_limited(sentence) or not _is_wish(clause):
+                return ()
+            found.append(clause)
+    return tuple(found)
+
+
+def looks_pasted(text: str) -> bool:
+    """Whether a message has a form that people do not type: a letter, a log, a quotation, a table, a page, code.
+
+    A short pasted text that looks like any sentence is not detected.
+    """
+    if len(text) > _LONGEST_TYPED or any(pattern.search(text) for pattern in _PASTED):
+        return True
+    return one_line(text) != " ".join(text.split()) or _is_table(text) or _has_foreign_paragraph(text)
+
+
+def _is_wish(clause: str) -> bool:
+    if len(clause.split()) > _MOST_WORDS or _FOREIGN.search(clause):
+        return False
+    return is_instruction(clause) or _ALSO_SAYS.fullmatch(clause) is not None
+
+
+def _is_table(text: str) -> bool:
+    """Whether two consecutive lines have the same number of separators, two or more."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    return any(one.count(mark) == other.count(mark) >= 2 for one, other in pairwise(lines) for mark in ",;\t|")
+
+
+def _has_foreign_paragraph(text: str) -> bool:
+    """Whether a message of several paragraphs contains a sentence that is neither a question nor about the user."""
+    paragraphs = [part for part in re.split(r"\n[ \t]*\n", text) if part.strip()]
+    return len(paragraphs) > 1 and not all(_OWN_SENTENCE.match(sentence) for sentence in _sentences(paragraphs))
+
+
+def _sentences(paragraphs: list[str]) -> Iterator[str]:
+    lines = (line.strip() for paragraph in paragraphs for line in paragraph.splitlines())
+    return (sentence for line in lines for sentence in _SENTENCE_END.split(line))

@@ -1,0 +1,145 @@
+"""Results of memory calls: what was remembered, recalled, extracted and forgotten."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from html import escape
+
+from loom.core.hit import Hit
+from loom.core.message import Usage
+from loom.core.record import Record
+from loom.core.scope import Scope
+from loom.errors import LoomError
+from loom.telemetry import Bill
+from loom.text.fence import one_line
+
+_NOTES = 20
+"""Notes that are collected until learned() is called."""
+
+REPEATED = "remembered before under this key"
+"""Why content that is stored already is skipped."""
+
+OTHER_TEXT = "another text is kept under this key, and stays; upsert() replaces it"
+"""Why content is skipped if its key holds another text."""
+
+
+def reason_of(error: Exception) -> str:
+    """Why something failed, in one line."""
+    return str(error) if isinstance(error, LoomError) else f"{type(error).__name__}: {error}"
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """Content that was not stored, and why."""
+
+    text: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remembered:
+    """The result of a write: the records `kept`, which are durable and can be recalled at once, and those `skipped`."""
+
+    kept: tuple[Record, ...]
+    skipped: tuple[Skip, ...] = ()
+    notes: tuple[str, ...] = ()
+    usage: Usage = field(default_factory=Usage)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recalled:
+    """The hits of a recall, best first, with notes about the search.
+
+    `searched` is the number of records in the memory; it is counted only if nothing was found.
+    """
+
+    hits: tuple[Hit, ...]
+    scope: Scope
+    searched: int | None = None
+    tokens: int = 0
+    notes: tuple[str, ...] = ()
+
+    def __iter__(self) -> Iterator[Hit]:
+        return iter(self.hits)
+
+    def __len__(self) -> int:
+        return len(self.hits)
+
+    @property
+    def text(self) -> str:
+        """The texts of the hits, one per line."""
+        return "\n".join(hit.item.text for hit in self.hits)
+
+    def __str__(self) -> str:
+        lines = [f"{hit.score:.3f}  {one_line(hit.item.text)}" for hit in self.hits]
+        found = f"nothing was found for user {self.scope.user_id!r} in {self.searched or 0:,} records"
+        return "\n".join([*(lines or [found]), *(f"note: {note}" for note in self.notes)])
+
+    def _repr_html_(self) -> str:
+        """A table of the hits, for notebooks."""
+        rows = [f"<tr><td>{hit.score:.3f}</td><td>{escape(hit.item.text)}</td></tr>" for hit in self.hits]
+        notes = "".join(f"<p>{escape(note)}</p>" for note in self.notes)
+        return f"<table><tr><th>score</th><th>text</th></tr>{''.join(rows)}</table>{notes}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metabolized:
+    """The result of running jobs."""
+
+    jobs: int = 0
+    counts: Mapping[str, int] = field(default_factory=dict[str, int], hash=False)
+    notes: tuple[str, ...] = ()
+    """Instructions that were learned, that wait for confirmation, or that newer ones retired."""
+    failed: tuple[str, ...] = ()
+    """Why jobs failed; they are retried, or moved to the dead letters."""
+    bill: Bill = field(default_factory=Bill)
+    """The cost of learning by a model."""
+
+    def with_learned(self, found: Sequence[Learned], *, waiting: int = 0) -> Metabolized:
+        """The same, with the reports of a model added; `waiting` turns have no model to read them."""
+        left = f"{waiting:,} turn(s) wait for a model: use this memory in an agent that has one, or give extractor="
+        return Metabolized(
+            jobs=self.jobs + sum(report.turns for report in found),
+            counts={**self.counts, "facts": self.counts.get("facts", 0) + sum(report.facts for report in found)},
+            notes=(*self.notes, *(note for report in found for note in report.notes), *((left,) if waiting else ())),
+            failed=(*self.failed, *(report.failed for report in found if report.failed)),
+            bill=sum((report.bill for report in found), self.bill),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Learned:
+    """What a model learned from the remembered turns of a user, and what it cost."""
+
+    user_id: str
+    turns: int = 0
+    facts: int = 0
+    """Facts that were written: new ones, and those they retired."""
+    episodes: int = 0
+    """Conversations whose episode it wrote."""
+    bill: Bill = field(default_factory=Bill)
+    notes: tuple[str, ...] = ()
+    """Instructions that were retired, and parts of replies that could not be used."""
+    failed: str = ""
+    """Why turns could not be read, if they could not; they are retried, or moved to the dead letters."""
+
+    def __add__(self, later: Learned) -> Learned:
+        return Learned(
+            user_id=self.user_id,
+            turns=self.turns + later.turns,
+            facts=self.facts + later.facts,
+            episodes=self.episodes + later.episodes,
+            bill=self.bill + later.bill,
+            notes=(*self.notes, *later.notes)[-_NOTES:],
+            failed=later.failed or self.failed,
+        )
+
+    def __str__(self) -> str:
+        done = list[str]()
+        if self.turns or not self.episodes:
+            read = f"read {self.turns:,} remembered turn{'' if self.turns == 1 else 's'}"
+            done.append(f"{read} and wrote {self.facts:,} fact{'' if self.facts == 1 else 's'}")
+        if self.episodes:
+            done.append(f"wrote the episode of {self.episodes:,} conversation{'' if self.episodes == 1 else 's'}")
+        return f"a model {', and '.join(done)}: {self.bill}" + (f"; it failed: {self.failed}" if self.failed else "")

@@ -1,0 +1,318 @@
+"""Calling the model: request, retries, usage, and how full the window is."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import TypeAlias
+
+from anyio.lowlevel import checkpoint
+
+from loom.context.cache.explain import compare
+from loom.context.cache.plan import CachePlan, plan
+from loom.context.cache.simulate import prompt_of, replay
+from loom.context.render.request import Request, Target, neutral, prepare, target_for
+from loom.core.checks import MAX_TEXT
+from loom.core.doors import Port
+from loom.core.event import CacheStatus, Recovery, Text
+from loom.core.message import Usage
+from loom.core.request_blocks import RequestBlocks
+from loom.core.threads import off_loop
+from loom.core.window import SECTIONS, View, Window
+from loom.errors import BadResponse, ProviderError, ProviderUnavailable, RateLimited, UsageError
+from loom.protocols.model import (
+    Chunk,
+    KnowsWindow,
+    Model,
+    ModelRequest,
+    ModelResponse,
+    Rendered,
+    TextChunk,
+    ThinkingChunk,
+    ToolCallChunk,
+)
+from loom.protocols.token_counter import TokenCounter
+from loom.session.config import SessionConfig
+from loom.session.events import Emitter
+from loom.telemetry import ChatSpan, MeteredModel, SessionSpans, metered
+from loom.text.part_tokens import MESSAGE_OVERHEAD, count_tool
+from loom.text.tokens import CalibratedCounter, counter_for
+
+# How full the window is: the size that the last response reported, and an estimate of what was added since.
+
+_FASTER = 8
+"""off_loop() knows how long splitting a text into words takes; counting its tokens takes this many times less."""
+
+
+class Meter:
+    """Counts windows for one model, and learns from every response.
+
+    A window has the size of the last measured one plus the counted difference. So a history that shrinks counts less at
+    once, and errors of the counter about the unchanged part do not matter.
+    """
+
+    def __init__(self, counter: TokenCounter) -> None:
+        self.counter = CalibratedCounter(counter)
+        self._base = counter
+        self._measured: tuple[int, int] | None = None
+        self._known: dict[tuple[str, int], int] = {}
+
+    def tokens(self, window: Window) -> int:
+        """The tokens of a window, system, tools and tail included."""
+        counted = self._count(window)
+        if self._measured is None:
+            return round(counted * self.counter.scale)
+        actual, then = self._measured
+        return max(0, actual + round((counted - then) * self.counter.scale))
+
+    def observe(self, window: Window, tokens: int) -> None:
+        """Learn from a response that reported the tokens of this window."""
+        if tokens > 0:
+            counted = self._count(window)
+            self.counter.observe(counted, tokens, scale=1.0)
+            self._measured = (tokens, counted)
+
+    async def count_ahead(self, window: Window) -> None:
+        """Count the new items of a window: in a thread, where that is much work."""
+        items = (item for section in SECTIONS for _, item in window.items(section))
+        new = [item for item in items if _key(item) not in self._known]
+        counts = await off_loop(sum(len(item.text) for item in new) // _FASTER, lambda: list(map(self._item, new)))
+        self._known.update(zip(map(_key, new), counts, strict=True))
+
+    def forget(self) -> None:
+        """Drop the last measurement: the next window is of another history."""
+        self._measured = None
+
+    def sections(self, window: Window) -> dict[str, int]:
+        """The tokens of each section and of the tools, by estimate."""
+        counts = {section: round(self._section(window, section) * self.counter.scale) for section in SECTIONS}
+        return {"tools": round(self._tools(window) * self.counter.scale), **counts}
+
+    def _count(self, window: Window) -> int:
+        return self._tools(window) + sum(self._section(window, section) for section in SECTIONS)
+
+    def _tools(self, window: Window) -> int:
+        return sum(count_tool(tool, self._base) for tool in window.tools)
+
+    def _section(self, window: Window, section: str) -> int:
+        total = 0
+        for _, item in window.items(section):  # pyright: ignore[reportArgumentType]
+            key = _key(item)
+            if key not in self._known:
+                self._known[key] = self._item(item)
+            total += self._known[key]
+        return total
+
+    def _item(self, item: View) -> int:
+        return sum(self._base.count_part(part) for part in item.parts) + MESSAGE_OVERHEAD
+
+
+def _key(item: View) -> tuple[str, int]:
+    return (item.id, len(item.text))
+
+
+Sleep: TypeAlias = Callable[[float], Awaitable[object]]
+
+_DEFAULT_ANSWER = 4096
+"""Tokens reserved for an answer where neither the settings nor the catalogue limit it: a long one of most models."""
+_REMEMBERED = 4
+"""How many earlier requests a cache prediction replays: each costs time, and newer ones extend the older prefixes."""
+_CHUNKS_PER_CHECKPOINT = 100
+"""Chunks after which other tasks get their turn, where the model delivers without a wait."""
+_LONGEST_WAIT = 60.0
+"""Seconds; a provider that asks for more is out of order for this turn, and the caller should decide."""
+
+
+class ModelCaller:
+    """Sends windows to one model."""
+
+    def __init__(
+        self, model: Model, *, config: SessionConfig, emitter: Emitter, spans: SessionSpans, sleep: Sleep
+    ) -> None:
+        self._config = config
+        self._emitter = emitter
+        self._spans = spans
+        self._sleep = sleep
+        self.use(model)
+
+    def use(self, model: Model) -> None:
+        """Send to this model from now on; the measurements and requests of another one do not count for it."""
+        self.model = model
+        self.target: Target = target_for(None, model.name)
+        self.meter = Meter(counter_for(self.target.info))
+        self._sent: list[RequestBlocks] = []
+
+    @property
+    def window_size(self) -> int:
+        """How many tokens prompt and answer may have together."""
+        return self.model.context_window if isinstance(self.model, KnowsWindow) else self.target.info.context_window
+
+    @property
+    def reserved_output(self) -> int:
+        """How many tokens of the window are set aside for the answer: at most a quarter, or no history would fit."""
+        asked = self._config.settings.max_output or self.target.info.max_output or _DEFAULT_ANSWER
+        return min(asked, self.window_size // 4)
+
+    @property
+    def binds_thinking(self) -> bool:
+        """Whether thinking is refused once the prompt before it has changed; assumed of unknown models of Anthropic."""
+        unknown = not self.target.info.known and self.target.provider in ("anthropic", "bedrock")
+        return self.target.info.binds_thinking or unknown
+
+    def request(self, window: Window) -> ModelRequest:
+        """The request of a window: neutral, and as the exact bytes of the provider."""
+        return self._neutral(window, self._prepared(window))
+
+    def _prepared(self, window: Window) -> Request:
+        return prepare(window, self.target.provider, self.target.model, cache_ttl=self._config.cache_ttl)
+
+    def _neutral(self, window: Window, prepared: Request) -> ModelRequest:
+        provider = self.target.provider
+        system, messages = neutral(window, provider=provider, binds_thinking=self.binds_thinking)
+        return ModelRequest(
+            messages=messages,
+            system=system,
+            tools=window.tools,
+            settings=self._config.settings,
+            rendered=Rendered(provider, prepared.body),
+        )
+
+    def plan(self, window: Window) -> CachePlan:
+        """What the prompt cache is expected to do with a window."""
+        target = self.target
+        return plan(window, target.provider, target.model, cache_ttl=self._config.cache_ttl, counter=self.meter.counter)
+
+    def cost(self, usage: Usage) -> float | None:
+        """What a usage costs in US dollars; None where a price is not known."""
+        return self.target.info.cost(usage)
+
+    async def send(self, window: Window) -> ModelResponse:
+        """Send a window, and send it again after a temporary failure."""
+        prepared = self._prepared(window)
+        response = await self._retry(self._neutral(window, prepared))
+        await self._report_cache(prepared, response.usage)
+        self.meter.observe(window, response.usage.input)
+        return response
+
+    async def _retry(self, request: ModelRequest) -> ModelResponse:
+        attempt = 0
+        while True:
+            attempt += 1
+            try:
+                return await self._stream(request)
+            except ProviderError as error:
+                delay = _delay(error, attempt)
+                if delay is None or attempt > self._config.max_retries:
+                    raise
+                wait = round(delay * 1000)
+                await self._emitter.emit(
+                    Recovery, action="retry", reason=str(error), attempt=attempt, delay_milliseconds=wait
+                )
+                await self._sleep(delay)
+
+    async def complete(self, window: Window, *, max_output: int) -> ModelResponse:
+        """The answer to a request beside the conversation: it is not measured, and nothing is tried again."""
+        request = self.request(window)
+        request = replace(request, settings=replace(request.settings, max_output=max_output, tool_choice=None))
+        with self._spans.chat(self.target.provider, self.target.model) as span:
+            response = await self.model.complete(request)
+            self._checked(response, 0)
+            span.answered(response)
+        return response
+
+    def span_of(self, model: Model) -> AbstractContextManager[ChatSpan]:
+        """A span for a request to another model, inside that of the turn."""
+        provider, _, name = model.name.partition(":")
+        return self._spans.chat(provider, name)
+
+    async def _stream(self, request: ModelRequest) -> ModelResponse:
+        response: ModelResponse | None = None
+        with self._spans.chat(self.target.provider, self.target.model) as span:
+            chunks = self.model.stream(request)
+            try:
+                chars = pieces = 0
+                async for chunk in chunks:
+                    chars += self._checked(chunk, chars)
+                    pieces += 1
+                    if pieces % _CHUNKS_PER_CHECKPOINT == 0:
+                        await checkpoint()
+                    if isinstance(chunk, TextChunk) and chunk.text:
+                        await self._emitter.emit(Text, text=chunk.text)
+                    elif isinstance(chunk, ModelResponse):
+                        response = chunk
+            finally:
+                if isinstance(chunks, AsyncGenerator):  # closing it stops the request
+                    await chunks.aclose()  # pyright: ignore[reportUnknownMemberType]
+            if response is None:
+                raise BadResponse(f"the stream of {self.model.name} ended without an answer")
+            span.answered(response)
+        return response
+
+    def _checked(self, chunk: Chunk, before: int) -> int:
+        """How many characters a piece of an answer adds, beside those before it; refuses an answer without end."""
+        match chunk:
+            case TextChunk(text) | ThinkingChunk(text):
+                chars = len(text)
+            case ToolCallChunk():
+                chars = len(chunk.json)
+            case ModelResponse():  # all of it, whether or not it was told in pieces
+                return -before + self._checked(TextChunk(chunk.text), 0)
+        if before + chars > MAX_TEXT:
+            raise BadResponse(
+                f"{self.model.name} answered with more than {MAX_TEXT:,} characters and was stopped; set max_output"
+            )
+        return chars
+
+    async def _report_cache(self, request: Request, usage: Usage) -> None:
+        """Say what the cache did, beside what its rules predict after the requests before this one."""
+        info = self.target.info
+        prompt = prompt_of(request, self.meter.counter)
+        step = replay([*self._sent, prompt], info.cache).steps[-1]
+        moved = compare(self._sent[-1], prompt, info) if self._sent else None
+        self._sent = [*self._sent[1 - _REMEMBERED :], prompt]
+        await self._emitter.emit(
+            CacheStatus,
+            usage=usage,
+            predicted_read=step.read,
+            predicted_write=step.write,
+            broke_at=moved.path if moved and moved.moved else None,
+        )
+
+
+def _delay(error: ProviderError, attempt: int) -> float | None:
+    """Seconds to wait before the next try: 1, 2, 4, ... or as the provider asks; None where a retry is useless."""
+    if not error.retryable:
+        return None
+    asked = error.retry_after if isinstance(error, RateLimited | ProviderUnavailable) else None
+    delay = 2.0 ** (attempt - 1) if asked is None else asked
+    return delay if delay <= _LONGEST_WAIT else None
+
+
+# Models that are given by name: opened for a session, and closed by it.
+
+OPENER: Port[Callable[[str], Model]] = Port("the way to open a model by its name")
+"""Filled by the composition root, which knows the providers."""
+
+
+def named_model(model: Model | str) -> Model:
+    """The model itself, or the one of a name."""
+    if isinstance(model, str):
+        return OPENER.get()(model)
+    if not isinstance(model, Model):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise UsageError(f"{model!r} is not a model; give provider:model, or a Model")
+    return model
+
+
+def with_models(config: SessionConfig) -> tuple[SessionConfig, tuple[Model, ...]]:
+    """A configuration with its models open, and those that were opened here."""
+    name = config.compaction.summary_model
+    if not isinstance(name, str):
+        return config, ()
+    opened = named_model(name)
+    return replace(config, compaction=replace(config.compaction, summary_model=opened)), (opened,)
+
+
+def same_bill(model: Model, before: Model) -> Model:
+    """The model, counted on the bill that the one before it was counted on."""
+    return metered(model, before.ledger) if isinstance(before, MeteredModel) else model

@@ -1,0 +1,102 @@
+"""Reply: a message on its way, awaited or streamed."""
+
+from __future__ import annotations
+
+from asyncio import Queue, Task, create_task, gather
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from dataclasses import dataclass, field
+from typing import Any
+from warnings import warn
+
+from anyio import CancelScope
+
+from loom.core.event import Event
+from loom.core.message import Usage
+from loom.errors import UsageError
+from loom.memory.results import Recalled, Remembered
+from loom.session.events import Events
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """How a turn ended."""
+
+    text: str
+    stop: str
+    """`end`, `length`, `refusal`, ... as the model said; `steps` or `cost` where the turn reached that limit."""
+    turn: int
+    usage: Usage
+    """Of this turn, compactions included."""
+    checkpoint_id: str
+    cost: float | None = None
+    """Of this turn, in US dollars; None where the prices of a model are not known."""
+    run_id: str = ""
+    output: Any = None
+    """The answer: its text, or a value of the type that was asked for."""
+    recalled: Recalled | None = None
+    remembered: Remembered | None = None
+    events: tuple[Event, ...] = field(default=(), repr=False)
+
+
+class PendingReply:
+    """What send() returns. Nothing happens before it is awaited or read; it can be one of the two, once."""
+
+    def __init__(self, run: Callable[[Events | None], Coroutine[Any, Any, Reply]]) -> None:
+        self._run = run
+        self._reply: Reply | None = None
+        self._turn: Task[Reply] | None = None  # not the stream, which is closed as soon as its reader drops it
+        self._used = False
+        self._began = False
+
+    def __del__(self) -> None:
+        if not self._used:
+            warn("session.send() was never awaited, so nothing was sent", RuntimeWarning, stacklevel=2, source=self)
+
+    @property
+    def reply(self) -> Reply:
+        """How the turn ended, once all its events were read."""
+        if self._reply is None:
+            raise UsageError("the turn is not over; read its events to the end, or await it")
+        return self._reply
+
+    def __aiter__(self) -> AsyncGenerator[Event]:
+        self._used = True
+        return self._read()
+
+    def __await__(self) -> Generator[Any, None, Reply]:
+        self._used = True
+        return self._complete().__await__()
+
+    async def aclose(self) -> None:
+        """Stop the turn, after reading only some of its events; where it is over already this changes nothing."""
+        self._used = True
+        if self._turn is not None:
+            self._turn.cancel()
+            with CancelScope(shield=True):  # a reader that is cancelled waits until the session is usable again
+                await gather(self._turn, return_exceptions=True)
+
+    def _begin(self) -> None:
+        if self._began:
+            raise UsageError("this message was sent already; call send() again to send another")
+        self._began = True
+
+    async def _complete(self) -> Reply:
+        self._begin()
+        self._reply = await self._run(None)
+        return self._reply
+
+    async def _read(self) -> AsyncGenerator[Event]:
+        """Run the turn beside its reader. It stays in step: it goes on when the reader asks for the next event."""
+        self._begin()
+        events: Events = Queue()
+        # A task group would have to be left by the task that entered it, but an abandoned stream is closed by another.
+        turn = self._turn = create_task(self._run(events))
+        turn.add_done_callback(lambda _: events.put_nowait(None))
+        try:
+            while (event := await events.get()) is not None:
+                yield event
+                events.task_done()
+            if not turn.cancelled():
+                self._reply = await turn
+        finally:
+            await self.aclose()

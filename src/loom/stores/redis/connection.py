@@ -1,0 +1,366 @@
+"""Connection to a Redis server, and the options of its URL."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from hashlib import sha1
+from typing import Any, NamedTuple, Protocol, TypeAlias, cast
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+from anyio import Lock
+
+from loom.core.record import Layer
+from loom.errors import FormatTooNew, MissingExtra, StoreError, StoreUnavailable, UsageError
+
+# Options in a Redis URL: `?durable=true&ttl=30d&ttl_l1=1h`.
+
+Ttl: TypeAlias = timedelta | Mapping[Layer | None, timedelta]
+"""How long episodes are kept: all of them, or those of each layer; None names those that no layer names."""
+
+LAYERS = {layer.label.lower(): layer for layer in Layer}
+REST = "rest"
+_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+_PERIOD = re.compile(r"(\d{1,15}(?:\.\d{1,6})?)([smhdw]?)", re.ASCII)
+_YES_NO = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+
+
+class Options(NamedTuple):
+    """Options of a store: whether to refuse a server that may lose acknowledged writes, and how long episodes stay."""
+
+    durable: bool = False
+    ttl: Mapping[Layer | None, timedelta] = {}
+
+
+def period(value: object, what: str) -> timedelta:
+    """A period: a timedelta, seconds, or a number with a unit, such as `90s`, `1h`, `7d` and `2w`."""
+    if isinstance(value, timedelta):
+        found = value
+    else:
+        match = None if isinstance(value, bool) else _PERIOD.fullmatch(str(value).strip().lower())
+        if match is None:
+            raise UsageError(f"{what}={value!r} is not a period; give seconds, or a number with s, m, h, d or w: 7d")
+        found = _seconds(float(match[1]) * _UNITS[match[2]])
+    if found <= timedelta(0):
+        raise UsageError(f"with {what}={value!r} everything is over at once; give more, or none")
+    return found
+
+
+def _seconds(amount: float) -> timedelta:
+    try:
+        return timedelta(seconds=amount)
+    except OverflowError:
+        return timedelta.max
+
+
+def periods(value: object) -> dict[Layer | None, timedelta]:
+    """How long episodes of each layer are kept, as `ttl` of a mapping says it: one period, or one for each layer."""
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        return {None: period(value, "ttl")}
+    given: Mapping[Any, Any] = value  # pyright: ignore[reportUnknownVariableType]
+    return {_layer(name): period(value, f"ttl of {name}") for name, value in given.items()}
+
+
+def _layer(name: object) -> Layer | None:
+    if name is None or str(name).lower() == REST:
+        return None
+    if isinstance(name, Layer) or str(name).lower() in LAYERS:
+        return name if isinstance(name, Layer) else LAYERS[str(name).lower()]
+    raise UsageError(f"ttl names {name!r}, which is not a layer; the names are {', '.join(LAYERS)} and {REST}")
+
+
+def split(url: str) -> tuple[str, Options]:
+    """A URL as the driver reads it, and what it says to Loom."""
+    parts = urlsplit(url)
+    if not parts.query:
+        return url, Options()
+    mine, others = dict[str, str](), list[tuple[str, str]]()
+    for name, value in parse_qsl(parts.query, keep_blank_values=True):
+        if name in {"durable", "ttl", *(f"ttl_{layer}" for layer in LAYERS)}:
+            mine[name] = value
+        else:
+            others.append((name, value))
+    if not mine:
+        return url, Options()
+    ttl: dict[Layer | None, timedelta] = {}
+    for name, value in mine.items():
+        if name != "durable":
+            ttl[LAYERS.get(name.removeprefix("ttl_"))] = period(value, name)
+    return parts._replace(query=urlencode(others)).geturl(), Options(_durable(mine.get("durable", "no")), ttl)
+
+
+def with_options(url: str, *, durable: object = None, ttl: object = None) -> str:
+    """A URL that says what stood beside it in a mapping, which counts more than what it says itself."""
+    address, options = split(url)
+    ends = {**options.ttl, **periods(ttl)}
+    more = {"ttl" if layer is None else f"ttl_{layer.label.lower()}": _period_text(end) for layer, end in ends.items()}
+    if options.durable if durable is None else _durable(durable):
+        more["durable"] = "true"
+    if not more:
+        return address
+    return f"{address}{'&' if urlsplit(address).query else '?'}{urlencode(more)}"
+
+
+def _durable(value: object) -> bool:
+    if str(value).lower() not in _YES_NO:
+        raise UsageError(f"durable={value!r} is neither true nor false; give one of them")
+    return _YES_NO[str(value).lower()]
+
+
+def _period_text(period: timedelta) -> str:
+    return f"{period.total_seconds():.6f}".rstrip("0").rstrip(".")
+
+
+Argument: TypeAlias = str | bytes | int | float
+_SCHEMES = ("redis", "rediss", "unix")
+FORMAT = 1
+"""The format of everything that Loom keeps in Redis."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guarantees:
+    """What a Redis server says of what it keeps. None: the server does not tell.
+
+    `appendonly`: every write goes to a file. `appendfsync`: when that file is forced to disk. `eviction`: what the
+    server does when its memory is full.
+    """
+
+    version: str
+    appendonly: bool
+    appendfsync: str | None
+    eviction: str | None
+
+    @property
+    def is_durable(self) -> bool:
+        """Whether an acknowledged write is still there after the server was killed and started again."""
+        return self.appendonly and self.eviction in (None, "noeviction")
+
+    @property
+    def survives_power_cut(self) -> bool:
+        """Whether an acknowledged write is on the disk."""
+        return self.is_durable and self.appendfsync == "always"
+
+    def __str__(self) -> str:
+        if not self.appendonly:
+            return "not durable: without appendonly, a restart takes what was written since the last snapshot, or all"
+        if not self.is_durable:
+            return f"not durable: maxmemory-policy is {self.eviction}, so a full server drops records"
+        if self.survives_power_cut:
+            return "durable: an acknowledged write survives a killed server and a power cut"
+        if self.appendfsync == "everysec":
+            return "durable: survives a killed server; a power cut takes up to about a second (appendfsync everysec)"
+        return f"durable: survives a killed server; a power cut may take writes (appendfsync {self.appendfsync})"
+
+
+class _Pipeline(Protocol):
+    def execute_command(self, *command: Argument) -> object: ...
+
+    async def execute(self) -> list[Any]: ...
+
+
+class _Client(Protocol):
+    """What is used of the driver's client, which is typed too loosely to be checked."""
+
+    async def execute_command(self, *command: Argument) -> Any: ...
+
+    def pipeline(self, *, transaction: bool) -> _Pipeline: ...
+
+    async def aclose(self) -> None: ...
+
+
+class RedisConnection:
+    """One pool of connections, and the commands sent over it."""
+
+    def __init__(self, url: str, *, durable: bool | None, format_key: str, timeout: float) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in _SCHEMES or not url.startswith(f"{parts.scheme}://"):
+            raise UsageError(f"{_hidden(url)!r} is not the address of a Redis server; write redis://HOST:6379/0")
+        self.address = _hidden(url)
+        self._url, self.said = split(url)
+        self._durable = self.said.durable if durable is None else durable
+        self._format_key, self._timeout = format_key, timeout
+        self._searches = False
+        self.notes: tuple[str, ...] = ()
+        """What a person should know of what the server guarantees, as it was when it was connected."""
+        self._opening = Lock()
+        self._client: _Client | None = None
+        self._failure: StoreUnavailable | None = None
+        self._closed = False
+
+    async def call(self, *command: Argument) -> Any:
+        """Send one command."""
+        client = await self._opened()
+        with self._translated():
+            return await client.execute_command(*command)
+
+    async def calls(self, commands: Sequence[Sequence[Argument]]) -> list[Any]:
+        """Send several commands in one go; others may come in between."""
+        client = await self._opened()
+        with self._translated():
+            pipeline = client.pipeline(transaction=False)
+            for command in commands:
+                pipeline.execute_command(*command)
+            return await pipeline.execute()
+
+    async def run(self, script: str, keys: Sequence[str], arguments: Sequence[Argument]) -> Any:
+        """Run a script as one step."""
+        client = await self._opened()
+        from redis.exceptions import NoScriptError  # noqa: PLC0415 - _opened() has said if it is missing
+
+        rest = (len(keys), *keys, *arguments)
+        with self._translated():
+            try:
+                # Redis names scripts by SHA-1; it is a name here and guards nothing.
+                name = sha1(script.encode(), usedforsecurity=False).hexdigest()
+                return await client.execute_command("EVALSHA", name, *rest)
+            except NoScriptError:
+                return await client.execute_command("EVAL", script, *rest)
+
+    @property
+    def milliseconds(self) -> int:
+        """How long an answer may take."""
+        return max(1, round(self._timeout * 1000))
+
+    @property
+    def has_search(self) -> bool:
+        """Whether the server has RediSearch, as far as is known: nothing is before the first call."""
+        return self._searches
+
+    async def searches(self) -> bool:
+        """Whether the server has RediSearch and lets this user in."""
+        await self._opened()
+        return self._searches
+
+    async def guarantees(self) -> Guarantees:
+        """The guarantees of the server, read from it."""
+        return await self._ask(await self._opened())
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        self._closed = True
+        client, self._client = self._client, None
+        if client is not None:
+            await client.aclose()
+
+    async def _opened(self) -> _Client:
+        if self._closed:
+            raise UsageError("this store is closed; open another")
+        if self._client is not None:
+            return self._client
+        failure = self._failure
+        async with self._opening:
+            if self._client is None:
+                if self._failure is not None and self._failure is not failure:
+                    raise StoreUnavailable(str(self._failure)) from self._failure  # found out while this call waited
+                self._client = await self._connected()
+            return self._client
+
+    async def _connected(self) -> _Client:
+        client = self._make()
+        try:
+            await self._check(client)
+        except BaseException as error:
+            self._failure = error if isinstance(error, StoreUnavailable) else None
+            await client.aclose()
+            raise
+        return client
+
+    def _make(self) -> _Client:
+        try:
+            from redis.asyncio import Redis  # noqa: PLC0415 - only who uses Redis needs the driver
+            from redis.asyncio.retry import Retry  # noqa: PLC0415
+            from redis.backoff import NoBackoff  # noqa: PLC0415
+        except ImportError as error:
+            raise MissingExtra("a Redis store", "redis") from error
+        # A write that was sent and not answered may have happened: only the caller can decide to send it again.
+        try:
+            client = Redis.from_url(  # pyright: ignore[reportUnknownMemberType]
+                self._url,
+                protocol=2,
+                socket_timeout=self._timeout,
+                socket_connect_timeout=self._timeout,
+                retry=Retry(NoBackoff(), 0),
+            )
+        except ValueError as error:
+            raise UsageError(f"{self.address!r} is not the address of a Redis server: {error}") from error
+        return cast("_Client", client)
+
+    async def _check(self, client: _Client) -> None:
+        found = await self._ask(client)
+        if not found.is_durable:
+            what = f"the Redis server at {self.address} is {found}"
+            remedy = "set `appendonly yes` and `maxmemory-policy noeviction` on it"
+            if self._durable:
+                raise StoreError(f"{what}; {remedy}, or leave durable=True out")
+            self.notes = (f"{what}; {remedy} to keep everything that is acknowledged",)
+        self._searches = await _has_search(client)
+        with self._translated():
+            await client.execute_command("SET", self._format_key, FORMAT, "NX")
+            stored = int(await client.execute_command("GET", self._format_key))
+        if stored > FORMAT:
+            raise FormatTooNew(f"the Redis store at {self.address} has format {stored}; this Loom reads up to {FORMAT}")
+
+    async def _ask(self, client: _Client) -> Guarantees:
+        from redis.exceptions import NoPermissionError, ResponseError  # noqa: PLC0415
+
+        with self._translated():
+            info: dict[str, Any] = await client.execute_command("INFO")
+            try:
+                config: dict[str, Any] = await client.execute_command("CONFIG GET", "appendfsync")
+            except (NoPermissionError, ResponseError):  # many hosted servers keep their settings to themselves
+                config = {}
+        return Guarantees(
+            version=str(info.get("redis_version", "")),
+            appendonly=bool(info.get("aof_enabled")),
+            appendfsync=config.get("appendfsync"),
+            eviction=info.get("maxmemory_policy"),
+        )
+
+    @contextmanager
+    def _translated(self) -> Generator[None]:
+        """Errors of the driver as errors of Loom."""
+        from redis import exceptions  # noqa: PLC0415
+
+        try:
+            yield
+        except (exceptions.AuthenticationError, exceptions.NoPermissionError) as error:
+            raise StoreError(
+                f"the Redis server at {self.address} refused the login or a command: {error}; check the user, the "
+                f"password and the rights in the URL: redis://USER:PASSWORD@HOST:6379/0"
+            ) from error
+        except exceptions.BusyLoadingError as error:
+            raise StoreUnavailable(
+                f"the Redis server at {self.address} still loads its data; try again soon"
+            ) from error
+        except (exceptions.ConnectionError, exceptions.TimeoutError) as error:
+            raise StoreUnavailable(
+                f"the Redis server at {self.address} does not answer: {error}; is it running? A write that was under "
+                f"way may have happened: writing the same again is safe"
+            ) from error
+        except exceptions.ResponseError as error:
+            raise StoreError(f"the Redis server at {self.address} refused a command: {error}") from error
+
+
+async def _has_search(client: _Client) -> bool:
+    """Whether the server has RediSearch for this user and this database: it indexes the first one alone."""
+    from redis.exceptions import ResponseError  # noqa: PLC0415
+
+    try:
+        await client.execute_command("FT._LIST")
+        connection: dict[str, Any] = await client.execute_command("CLIENT INFO")
+    except ResponseError:
+        return False
+    return int(connection.get("db", 0)) == 0
+
+
+def _hidden(url: str) -> str:
+    """The address without the password, which may stand behind the question mark too."""
+    parts = urlsplit(url)
+    if "@" not in parts.netloc and not parts.query:
+        return url
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="").geturl()

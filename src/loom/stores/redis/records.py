@@ -1,0 +1,325 @@
+"""Transactions on a user's records, and jobs, on a Redis server.
+
+Every value that a plan looked at is sent back with it. The server compares them and does all of it or, where another
+writer was faster, nothing; the caller then reads and plans again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+
+from loom.core.record import Record
+from loom.core.scope import Scope
+from loom.errors import StaleWrite
+from loom.protocols.embedder import Vector
+from loom.protocols.memory_store import DeadLetter, Job, Lease
+from loom.stores._user_records import HeldJob, RecordChange, UserRecords, jobs_without, lease_lost
+from loom.stores.redis.connection import Argument, RedisConnection
+from loom.stores.redis.schema import (
+    COMMIT,
+    Retention,
+    StoreNames,
+    UserNames,
+    id_bytes,
+    micros,
+    of_member,
+    pack_job,
+    pack_keys,
+    pack_letter,
+    pack_owner,
+    pack_record,
+    pack_vector,
+    unpack_job,
+    unpack_keys,
+    unpack_letter,
+    unpack_record,
+)
+from loom.stores.redis.search import pack_near
+
+DELETED, REPLACED, FORGOTTEN = "deleted", "replaced", "users"
+_OF_USER = (DELETED, REPLACED)
+"""Fields of a user that change when text is removed; of an unknown user, the forgotten users are counted."""
+TRIES = 1000
+"""How often a transaction is planned again before it is given up."""
+
+
+class Transaction:
+    """Reads of one user's hashes, and the commands that follow from them. One that `is_outdated` is not committed."""
+
+    def __init__(self, link: RedisConnection, store: StoreNames, scope: Scope, retention: Retention) -> None:
+        self.store, self.user, self._retention = store, store.user(scope), retention
+        self._link, self._scope = link, scope
+        self._checks: dict[tuple[str, bytes], bytes | None] = {}
+        self._changed: dict[bytes, None] = {}
+        self._removed: dict[bytes, None] = {}
+        self._commands: list[tuple[Argument, ...]] = []
+        self.is_outdated = False
+
+    async def read(self, *wanted: tuple[str, Iterable[str]]) -> list[dict[str, bytes]]:
+        """The fields of hashes that are there, one mapping for each hash; the change depends on all of them."""
+        asked = [(key, list(dict.fromkeys(fields))) for key, fields in wanted]
+        commands = [("HMGET", key, *map(id_bytes, fields)) for key, fields in asked if fields]
+        answers = iter(await self._link.calls(commands) if commands else [])
+        found: list[dict[str, bytes]] = []
+        for key, fields in asked:
+            values: dict[str, bytes | None] = dict(zip(fields, next(answers), strict=True)) if fields else {}
+            self._checks |= {(key, id_bytes(field)): value for field, value in values.items()}
+            found.append({field: value for field, value in values.items() if value is not None})
+        return found
+
+    async def records(self, ids: Iterable[str], *, with_keys: bool = True) -> UserRecords:
+        """These records of the user and their keys, to plan with; expired ones are left out."""
+        wanted = list(ids)
+        found, keys = await self.read((self.user.records, wanted), (self.user.keys, wanted if with_keys else ()))
+        records = {id: unpack_record(data) for id, data in found.items()}
+        over = set(self._retention.over(records.values()))
+        return UserRecords(
+            records={id: record for id, record in records.items() if id not in over},
+            keys={id: unpack_keys(data) for id, data in keys.items() if id not in over},
+        )
+
+    async def epoch(self) -> str:
+        """A token that changes whenever text of the user is removed; the transaction depends on it."""
+        user, others = await self.read((self.user.meta, _OF_USER), (self.store.forgotten, [FORGOTTEN]))
+        if DELETED in user:
+            del self._checks[self.store.forgotten, id_bytes(FORGOTTEN)]
+            return ".".join(user.get(name, b"0").decode() for name in _OF_USER)
+        # A user who came and went while another call prepared a write is not the user who was never there.
+        return f"-{others.get(FORGOTTEN, b'0').decode()}"
+
+    async def check_epoch(self, since: str | None) -> None:
+        """Refuse a change that was prepared before text of its user was removed."""
+        if since is not None and await self.epoch() != since:
+            raise StaleWrite(self._scope.user_id)
+
+    def depends_on(self, key: str, field: str, value: bytes | None) -> None:
+        """Make the change only if the field has this value; None: only if it is not there."""
+        self._checks[key, id_bytes(field)] = value
+
+    def apply(self, user: UserRecords, change: RecordChange) -> None:
+        """Write what was planned for these records."""
+        for id in change.deleted - change.records.keys():
+            self._remove(id)
+        for id, record in change.records.items():
+            self.set_record(record, old=user.records.get(id))
+            if id in change.deleted:
+                self.do("HDEL", self.user.keys, id)
+                self._drop_vector(id)
+                self.do("HINCRBY", self.user.meta, REPLACED, 1)
+        for id, texts in change.keys.items():
+            before = {} if id in change.deleted else user.keys.get(id, {})
+            kept = {kind: text for kind, text in {**before, **texts}.items() if text.strip()}
+            self._note(id)
+            if kept:
+                self.do("HSET", self.user.keys, id, pack_keys(kept))
+            else:
+                self.do("HDEL", self.user.keys, id)
+
+    def set_record(self, record: Record, *, old: Record | None) -> None:
+        """Write a record; the vector of another text would find it for words it no longer says."""
+        self._note(record.id)
+        self.do("HSET", self.user.records, record.id, pack_record(record))
+        end = self._retention.end_of(record)
+        self.do(*(("ZREM", self.user.ends) if end is None else ("ZADD", self.user.ends, end)), record.id)
+        if old is not None and old.text != record.text:
+            self._drop_vector(record.id)
+            self.do("HINCRBY", self.user.meta, REPLACED, 1)
+
+    def set_vectors(self, vectors: Mapping[str, Vector]) -> None:
+        """Write vectors."""
+        for id, vector in vectors.items():
+            self._note(id)
+            self.do("HSET", self.user.vectors, id, pack_vector(vector))
+            if self._link.has_search and self._retention.is_unlimited:
+                self.do("HSET", self.user.near(id), "u", self.user.digest, "v", pack_near(vector))
+
+    def do(self, *command: Argument) -> None:
+        """Run this command with the change."""
+        self._commands.append(command)
+
+    async def commit(self) -> bool:
+        """Make the change; False, and nothing is changed, if a value that was read has changed."""
+        if not self._commands or self.is_outdated:
+            return not self.is_outdated
+        user, store = self.user, self.store
+        now = self._retention.now()
+        arguments: list[Argument] = [user.digest, pack_owner(self._scope), now, user.near(""), len(self._checks)]
+        for (key, field), value in self._checks.items():
+            arguments += [key, field, b"-" if value is None else b"=" + value]
+        for ids in (self._changed, self._removed):
+            arguments += [len(ids), *ids]
+        for command in self._commands:
+            arguments += [len(command), *command]
+        return bool(await self._link.run(COMMIT, (store.version, store.users, store.forgotten, *user.all), arguments))
+
+    def _remove(self, id: str) -> None:
+        self._removed[id_bytes(id)] = None
+        for key in (self.user.records, self.user.keys):
+            self.do("HDEL", key, id)
+        self._drop_vector(id)
+        self.do("ZREM", self.user.ends, id)
+
+    def _drop_vector(self, id: str) -> None:
+        self.do("HDEL", self.user.vectors, id)
+        if self._link.has_search:
+            self.do("DEL", self.user.near(id))
+
+    def _note(self, id: str) -> None:
+        self._changed[id_bytes(id)] = None
+
+
+# The jobs of all users: who holds each, and which were given up.
+
+_PAGE = 100
+"""Jobs of all kinds that are read at once where only some kinds are looked for."""
+
+
+async def enqueue(change: Transaction, jobs: Sequence[Job], *, closing: Lease | None) -> int:
+    """Queue the jobs whose key is not open yet; returns how many. The job that is closed no longer counts."""
+    if not jobs:
+        return 0
+    user = change.user
+    keys, open_jobs = await change.read((user.job_keys, [j.key for j in jobs]), (user.jobs, [j.id for j in jobs]))
+    taken, ids = set(keys), set(open_jobs)
+    if closing is not None:
+        taken.discard(closing.job.key)
+        ids.discard(closing.job.id)
+    new = jobs_without(jobs, taken, ids)
+    for job in new:
+        change.do("HSET", user.job_keys, job.key, job.id)
+        _set(change, HeldJob(job))
+    return len(new)
+
+
+async def held(change: Transaction, lease: Lease) -> HeldJob:
+    """The job of a lease; refuses a lease that is not the newest of an open job."""
+    (found,) = await change.read((change.user.jobs, [lease.job.id]))
+    data = found.get(lease.job.id)
+    job = None if data is None else unpack_job(data)
+    if job is None or job.token != lease.token:
+        raise lease_lost(lease)
+    return job
+
+
+def close(change: Transaction, job: Job) -> None:
+    """Remove an open job."""
+    user, store = change.user, change.store
+    change.do("HDEL", user.jobs, job.id)
+    change.do("HDEL", user.job_keys, job.key)
+    for queue in (store.due, store.held):
+        change.do("ZREM", queue, user.member(job.id))
+
+
+def give_up(change: Transaction, job: Job, reason: str, at: datetime) -> None:
+    """Make the job a dead letter."""
+    close(change, job)
+    change.do("RPUSH", change.user.dead, pack_letter(DeadLetter(job=job, reason=reason, at=at)))
+
+
+def put_back(change: Transaction, job: Job, run_at: datetime) -> None:
+    """Make the job free from `run_at` on."""
+    _set(change, HeldJob(replace(job, run_at=run_at)))
+
+
+async def take(
+    link: RedisConnection,
+    names: StoreNames,
+    transaction: Callable[[Scope], Transaction],
+    *,
+    now: datetime,
+    until: datetime,
+    limit: int,
+    scope: Scope | None,
+    kinds: Sequence[str] | None,
+) -> tuple[Lease, ...]:
+    """Lease jobs that are due, oldest first."""
+    leases: list[Lease] = []
+    for _ in range(TRIES):
+        candidates = await (
+            _due(link, names, now, limit, kinds) if scope is None else _due_of(link, names, now, scope, kinds)
+        )
+        if not candidates or len(leases) == limit:
+            break
+        for data, job in candidates[: limit - len(leases)]:
+            leased = await _take_one(transaction(job.job.scope), data, job, until)
+            leases += [] if leased is None else [leased]
+    return tuple(leases)
+
+
+async def _take_one(change: Transaction, data: bytes, job: HeldJob, until: datetime) -> Lease | None:
+    """Lease one job; None if another worker was faster."""
+    change.depends_on(change.user.jobs, job.job.id, data)
+    taken = job.taken(until)
+    _set(change, taken)
+    return taken.lease() if await change.commit() else None
+
+
+async def letters(link: RedisConnection, user: UserNames, scope: Scope) -> list[tuple[bytes, DeadLetter]]:
+    """The jobs of the scope that were given up, in that order, each with what is stored."""
+    found = [(data, unpack_letter(data)) for data in await link.call("LRANGE", user.dead, 0, -1)]
+    return [(data, letter) for data, letter in found if scope.covers(letter.job.scope)]
+
+
+async def of_scope(link: RedisConnection, user: UserNames, scope: Scope) -> list[tuple[bytes, HeldJob]]:
+    """The open jobs of the scope, each with what is stored."""
+    found = _unpacked(await link.call("HVALS", user.jobs))
+    return [(data, job) for data, job in found if scope.covers(job.job.scope)]
+
+
+async def _due_of(
+    link: RedisConnection, names: StoreNames, now: datetime, scope: Scope, kinds: Sequence[str] | None
+) -> list[tuple[bytes, HeldJob]]:
+    return _oldest_first(await of_scope(link, names.user(scope), scope), now, kinds)
+
+
+async def _due(
+    link: RedisConnection, names: StoreNames, now: datetime, limit: int, kinds: Sequence[str] | None
+) -> list[tuple[bytes, HeldJob]]:
+    """Jobs of all users: the first that are free, and those whose lease ran out; none only if none are left."""
+    end, start = micros(now), 0
+    page = limit if kinds is None else max(limit, _PAGE)
+    due: dict[tuple[Scope, str], tuple[bytes, HeldJob]] = {}
+    seen: list[bytes] = []
+    while True:
+        # Scores are floats, exact to the year 2255; what is read is compared once more in full.
+        free, late = await link.calls(
+            [
+                ("ZRANGEBYSCORE", names.due, "-inf", end, "LIMIT", start, page),
+                ("ZRANGEBYSCORE", names.held, "-inf", end),
+            ]
+        )
+        named: list[bytes] = [*free, *late]
+        members = [of_member(member.decode()) for member in named]
+        found = await link.calls([("HGET", names.of_digest(digest).jobs, id) for id, digest in members])
+        jobs = _oldest_first(_unpacked(data for data in found if data is not None), now, kinds)
+        due |= {(job.job.scope, job.job.id): (data, job) for data, job in jobs}
+        if kinds is not None and len(due) < limit and len(free) == page:
+            start += page  # jobs of other kinds may stand before those that are looked for
+            continue
+        # Others may have taken all that was named before it was read: then the next ones are asked for.
+        if due or named == seen:
+            return _oldest_first(list(due.values()), now, kinds)
+        seen = named
+
+
+def _unpacked(found: Iterable[bytes]) -> list[tuple[bytes, HeldJob]]:
+    return [(data, unpack_job(data)) for data in found]
+
+
+def _oldest_first(
+    found: list[tuple[bytes, HeldJob]], now: datetime, kinds: Sequence[str] | None
+) -> list[tuple[bytes, HeldJob]]:
+    due = [(data, job) for data, job in found if job.is_due(now, kinds)]
+    return sorted(due, key=lambda one: (one[1].job.run_at, one[1].job.id))
+
+
+def _set(change: Transaction, held: HeldJob) -> None:
+    """Write an open job, and put it where it waits: for its time, or for the end of a lease."""
+    user, store = change.user, change.store
+    member = user.member(held.job.id)
+    change.do("HSET", user.jobs, held.job.id, pack_job(held))
+    waits, leaves = (store.due, store.held) if held.until is None else (store.held, store.due)
+    change.do("ZREM", leaves, member)
+    change.do("ZADD", waits, micros(held.until or held.job.run_at), member)

@@ -1,0 +1,331 @@
+"""Search on Redis: a local copy of one user's records, and RediSearch vectors.
+
+Redis holds the primary store. A copy asks before every use what has changed since, in one call, and takes just that; so it
+answers as the server would at that moment, and a user who is asked about often costs one small question.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias, TypeVar
+
+import anyio.to_thread
+from anyio import Lock
+
+from loom.core.filter import Filter, In
+from loom.core.record import Record
+from loom.core.scope import Scope
+from loom.errors import StoreError, StoreUnavailable
+from loom.protocols.embedder import Vector
+from loom.protocols.vector_store import VectorHit
+from loom.stores._user_records import RecordChange, UserRecords
+from loom.stores.base import DamagedData, damage_at, reading, unreadable
+from loom.stores.redis.connection import RedisConnection
+from loom.stores.redis.schema import (
+    NEAR,
+    PAGE,
+    Binding,
+    Retention,
+    StoreNames,
+    UserNames,
+    id_bytes,
+    little_endian,
+    unpack_keys,
+    unpack_record,
+    unpack_vector,
+)
+
+_T = TypeVar("_T")
+_Row: TypeAlias = tuple[bytes, bytes, bytes | None, bytes | None]
+_ROWS = 1000
+# Below this many records work takes about a millisecond, less than it costs to hand it to a thread.
+_INLINE = 200
+_USUAL = 100
+_NOTHING = (b"", None)
+
+
+@dataclass(slots=True)
+class LocalCopy:
+    """The copy of one user, as of a change and a removal; `life` is the server's run and whose vectors it keeps.
+
+    `failure` is why it could not be brought up to date; such a copy is used no more.
+    """
+
+    lock: Lock = field(default_factory=Lock)
+    records: UserRecords = field(default_factory=UserRecords)
+    life: tuple[bytes, bytes | None] = _NOTHING
+    version: bytes = b"0"
+    deleted: bytes = b"0"
+    counted: int = 0
+    failure: StoreUnavailable | None = None
+
+    @property
+    def binding(self) -> Binding | None:
+        """The embedder of the vectors."""
+        return Binding.unpacked(self.life[1])
+
+    def start_again(self, life: tuple[bytes, bytes | None]) -> None:
+        """Hold nothing."""
+        self.records, self.life, self.version, self.deleted = UserRecords(), life, b"0", b"0"
+        bound = self.binding
+        self.records.dimension = None if bound is None else bound.dimension
+
+    def take(self, rows: list[_Row], left: list[bytes] | None) -> None:
+        """Take what has changed; `left` are the ids of all records, where some were removed."""
+        changed: dict[str, Record] = {}
+        gone = frozenset[str]() if left is None else self.records.records.keys() - {id.decode() for id in left}
+        texts: dict[str, dict[str, str]] = {}
+        for id, record, keys, _ in rows:
+            name = id.decode()
+            try:
+                changed[name] = unpack_record(record)
+            except DamagedData as error:
+                raise unreadable(f"record {name!r}", error) from error
+            held = self.records.keys.get(name, {})
+            found = dict.fromkeys(held, "") | unpack_keys(keys)
+            # An access changes a record and no key of it: what is as it was is not indexed again.
+            if found != held:
+                texts[name] = {kind: text for kind, text in found.items() if held.get(kind) != text}
+        self.records.apply(RecordChange(changed, texts, frozenset(gone)))
+        for id, _, _, vector in rows:
+            if vector is None:
+                self.records.vectors.discard(id.decode())
+        vectors = {id.decode(): unpack_vector(data) for id, _, _, data in rows if data is not None}
+        with reading("the vectors of a user"):
+            self.records.vectors.set(vectors)
+
+    def drop(self, ids: Iterable[str]) -> None:
+        """Remove expired records; the server removes them in its own time."""
+        self.records.apply(RecordChange({}, deleted=frozenset(ids)))
+
+
+class LocalCopies:
+    """The copies of the users that were asked about last, up to so many records together."""
+
+    def __init__(self, link: RedisConnection, names: StoreNames, retention: Retention, *, max_records: int) -> None:
+        self._link, self._names, self._retention, self._max = link, names, retention, max_records
+        self._held: OrderedDict[str, LocalCopy] = OrderedDict()
+        self._total = 0
+
+    async def ask(self, scope: Scope, question: Callable[[UserRecords], _T]) -> _T:
+        """The question's answer about the user's records as they are now."""
+        digest = self._names.user(scope).digest
+        copy = self._held.setdefault(digest, LocalCopy())
+        self._held.move_to_end(digest)
+        async with copy.lock:
+            if copy.failure is not None:
+                # Found out while this call waited for the copy: to try again would take it past its own time.
+                raise StoreUnavailable(str(copy.failure)) from copy.failure
+            try:
+                with damage_at(f"the Redis store at {self._link.address}"):
+                    await self._catch_up(copy, scope)
+            except BaseException as error:
+                # Half a step must not be taken for a whole one.
+                self._drop(digest, copy)
+                copy.failure = error if isinstance(error, StoreUnavailable) else None
+                raise
+            copy.drop(self._retention.over(copy.records.records.values()))
+            self._settle(digest, copy)
+            return await _run(len(copy.records.records), lambda: question(copy.records))
+
+    def clear(self) -> None:
+        """Hold nothing."""
+        self._held.clear()
+        self._total = 0
+
+    async def _catch_up(self, copy: LocalCopy, scope: Scope) -> None:
+        names = self._names.user(scope)
+        keys = (self._names.embedder, names.meta, names.changed, names.records, names.keys, names.vectors)
+        more: bytes | None = b""
+        # Where the server searches vectors they are not needed here.
+        with_vectors = int(not (self._retention.is_unlimited and await self._link.searches()))
+        while more is not None:
+            since = (copy.version, copy.deleted, _ROWS, with_vectors)
+            page: list[Any] = await self._link.run(PAGE, keys, since)
+            run, bound, version, deleted, rows, more, left = page
+            if (run, bound) != copy.life or _is_behind(version, copy.version):
+                # Another life of the server may have lost what this copy holds, and numbered something else like it.
+                empty = copy.version == b"0" and not copy.records.records
+                copy.start_again((run, bound))
+                if not empty:
+                    more = b""
+                    continue
+            await _run(_weight(rows), lambda rows=rows, left=left: copy.take(rows, left))
+            copy.version = more or version or b"0"
+            if more is None:
+                copy.deleted = deleted or b"0"
+
+    def _settle(self, digest: str, copy: LocalCopy) -> None:
+        """Count what the copy holds, and let go of those that were not asked about for longest."""
+        if self._held.get(digest) is not copy:
+            return
+        size = len(copy.records.records)
+        self._total += size - copy.counted
+        copy.counted = size
+        if not size:
+            self._drop(digest, copy)
+        while self._total > self._max and len(self._held) > 1:
+            self._drop(*next(iter(self._held.items())))
+
+    def _drop(self, digest: str, copy: LocalCopy) -> None:
+        if self._held.get(digest) is copy:
+            del self._held[digest]
+            self._total -= copy.counted
+
+
+def _is_behind(version: bytes | None, held: bytes) -> bool:
+    return int(version or 0) < int(held)
+
+
+def _weight(rows: list[_Row]) -> int:
+    """How much work rows are, in records of the usual length."""
+    return max(len(rows), sum(len(record) + len(keys or b"") for _, record, keys, _ in rows) // _USUAL)
+
+
+async def _run(size: int, work: Callable[[], _T]) -> _T:
+    """Do it here if it is little, otherwise in a thread, so that the event loop goes on."""
+    return work() if size < _INLINE else await anyio.to_thread.run_sync(work)
+
+
+# Vectors that the server searches: where it has RediSearch, the nearest are found there, and copies hold no vectors.
+#
+# The primary store stays in the hash of the user's vectors. Beside it, each vector is a document of its own that RediSearch
+# indexes; every change writes or removes both in one step. Documents that are missing, because the server had no
+# RediSearch when the vectors came, are made before the first search of their user.
+
+EXACT = 20_000
+"""Up to so many vectors of a user all are compared by the server; beyond, it asks its HNSW graph."""
+_PAGE = 500
+_LEAST_LOOK = 200
+_DIGITS = 6
+_EXISTS = "already exists"
+
+
+def pack_near(vector: Iterable[float]) -> bytes:
+    """A vector as RediSearch reads it: 4 bytes for each number."""
+    return little_endian(array("f", vector)).tobytes()
+
+
+class RedisVectors:
+    """The vectors of users in RediSearch; each is a document named after its user and its record."""
+
+    def __init__(self, link: RedisConnection, names: StoreNames, retention: Retention) -> None:
+        self._link, self._names, self._retention = link, names, retention
+        self._made = set[int]()
+
+    async def is_used(self) -> bool:
+        """Whether the server searches vectors; where episodes end by themselves it does not know of their end."""
+        return self._retention.is_unlimited and await self._link.searches()
+
+    async def search(
+        self, scope: Scope, vector: Vector, *, limit: int = 10, where: Filter | None = None
+    ) -> tuple[VectorHit, ...]:
+        """The nearest vectors of a user, nearest first; the only filter is one of ids."""
+        user = self._names.user(scope)
+        ids = [str(id) for id in where.values] if isinstance(where, In) else await self._nearest(user, vector, limit)
+        if not ids:
+            return ()
+        found: list[bytes | None] = await self._link.call("HMGET", user.vectors, *map(id_bytes, ids))
+        # The server compares numbers of 32 bits; what is returned is compared as everywhere else.
+        near = _cosines({id: data for id, data in zip(ids, found, strict=True) if data is not None}, vector)
+        return tuple(sorted(near, key=lambda hit: (-hit.score, hit.id))[:limit])
+
+    async def drop(self, dimension: int) -> None:
+        """Let go of the index for vectors of a size; their documents are gone with them."""
+        if await self._link.searches():
+            self._made.discard(dimension)
+            index = self._index(dimension)
+            if index.encode() in await self._link.call("FT._LIST"):
+                await self._link.call("FT.DROPINDEX", index)
+
+    def _index(self, dimension: int) -> str:
+        return f"{self._names.prefix}:near_index:{dimension}"
+
+    async def _nearest(self, user: UserNames, vector: Vector, limit: int) -> list[str]:
+        """The ids of the nearest vectors."""
+        index = await self._ready(len(vector))
+        try:
+            held, indexed = await self._counts(index, user)
+        except StoreUnavailable:
+            raise
+        except StoreError:  # it was dropped, or the server lost it in a crash
+            self._made.discard(len(vector))
+            held, indexed = await self._counts(await self._ready(len(vector)), user)
+        if held != indexed:
+            await self._put_right(index, user)
+            held, indexed = await self._counts(index, user)
+        if held != indexed:
+            # The server still reads the documents of a new index, or another process writes at this moment.
+            return await self._compared(user, vector, limit)
+        how = "HYBRID_POLICY ADHOC_BF" if held <= EXACT else f"EF_RUNTIME {max(2 * limit, _LEAST_LOOK)}"
+        query = f"(@u:{{{user.digest}}})=>[KNN $k @v $q {how}]"
+        more = ("PARAMS", 4, "k", limit, "q", pack_near(vector), "SORTBY", "__v_score", "LIMIT", 0, limit)
+        found: list[Any] = await self._link.call(
+            "FT.SEARCH", index, query, "NOCONTENT", *more, "TIMEOUT", self._link.milliseconds, "DIALECT", 2
+        )
+        return [key.decode().removeprefix(user.near("")) for key in found[1:]]
+
+    async def prepare(self, dimension: int) -> None:
+        """Have an index before the first vector comes: one that is made later has to read them all."""
+        if await self.is_used():
+            await self._ready(dimension)
+
+    async def _compared(self, user: UserNames, vector: Vector, limit: int) -> list[str]:
+        """The ids of the nearest vectors, by comparing with each, here."""
+        found: dict[bytes, bytes] = await self._link.call("HGETALL", user.vectors)
+        held = {id.decode(): data for id, data in found.items()}
+        near = sorted(_cosines(held, vector), key=lambda hit: (-hit.score, hit.id))
+        return [hit.id for hit in near[:limit]]
+
+    async def _ready(self, dimension: int) -> str:
+        """The index for vectors of this size, made where it is not there."""
+        index = self._index(dimension)
+        if dimension not in self._made:
+            how = ("TYPE", "FLOAT32", "DIM", dimension, "DISTANCE_METRIC", "COSINE")
+            try:
+                await self._link.call(
+                    *("FT.CREATE", index, "ON", "HASH", "PREFIX", 1, self._names.near, "SCHEMA"),
+                    *("u", "TAG", "CASESENSITIVE", "v", "VECTOR", "HNSW", len(how), *how),
+                )
+            except StoreError as error:
+                if _EXISTS not in str(error).lower():
+                    raise
+            self._made.add(dimension)
+        return index
+
+    async def _counts(self, index: str, user: UserNames) -> tuple[int, int]:
+        query = ("FT.SEARCH", index, f"@u:{{{user.digest}}}", "NOCONTENT", "LIMIT", 0, 0, "DIALECT", 2)
+        held, (indexed, *_) = await self._link.calls([("HLEN", user.vectors), query])
+        return int(held), int(indexed)
+
+    async def _put_right(self, index: str, user: UserNames) -> None:
+        """Make each document what the vector of its record is; each page is one step, on what is there then."""
+        ids: list[bytes] = await self._link.call("HKEYS", user.vectors)
+        query = ("FT.SEARCH", index, f"@u:{{{user.digest}}}", "NOCONTENT", "DIALECT", 2, "LIMIT", 0)
+        known: list[Any] = await self._link.call(*query, 1_000_000)
+        start = user.near("").encode()
+        both = dict.fromkeys([*ids, *(key.removeprefix(start) for key in known[1:])])
+        for page in _pages(list(both)):
+            found: list[bytes | None] = await self._link.call("HMGET", user.vectors, *page)
+            arguments: list[bytes | str] = [user.near(""), user.digest]
+            for id, data in zip(page, found, strict=True):
+                arguments += [id, data or b"", b"" if data is None else pack_near(unpack_vector(data))]
+            await self._link.run(NEAR, (user.vectors,), arguments)
+
+
+def _cosines(found: dict[str, bytes], vector: Vector) -> list[VectorHit]:
+    import numpy as np  # noqa: PLC0415 - only a search by vector pays for it
+
+    if not found:
+        return []
+    rows = np.stack([np.asarray(unpack_vector(data), np.float64) for data in found.values()])
+    query = np.asarray(vector, np.float64)
+    likeness = (rows @ query / (np.linalg.norm(rows, axis=1) * np.linalg.norm(query))).round(_DIGITS)
+    return [VectorHit(id, score) for id, score in zip(found, likeness.tolist(), strict=True)]
+
+
+def _pages(ids: Sequence[bytes]) -> Iterable[Sequence[bytes]]:
+    return (ids[start : start + _PAGE] for start in range(0, len(ids), _PAGE))

@@ -1,1 +1,0 @@
-"""OpenTelemetry: the names of the GenAI conventions, and spans under them."""

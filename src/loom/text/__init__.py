@@ -1,0 +1,1 @@
+"""Text: words, dates, fences and token counts."""

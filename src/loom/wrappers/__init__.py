@@ -1,0 +1,1 @@
+"""Stores over stores: the same protocol in and out."""
