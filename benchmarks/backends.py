@@ -41,9 +41,7 @@ from loom.core.scope import Scope
 from loom.memory._recall.search import search_hybrid
 from loom.protocols.memory_store import Query
 from loom.providers.embedding.local import WordLlamaEmbedder
-from loom.testing import servers as chroma
-from loom.testing import servers as postgres
-from loom.testing import servers as redis
+from loom.testing.servers import chroma, postgres, redis
 
 BATCH = 100
 QUESTIONS = 100

@@ -66,7 +66,7 @@ async def resumed(store: Any, name: str) -> Session:
         turn = int(request.messages[-1].text.split()[1])
         return messages(name, turn)[1].message.text
 
-    session = Session(model=ScriptedModel(answer), checkpoint=store, session_id=name, user_id=ALICE.user_id)
+    session = Session(model=ScriptedModel(answer), checkpoints=store, session_id=name, user_id=ALICE.user_id)
     if await store.load(session.scope) is not None:
         await session.restore()
     return session

@@ -32,8 +32,7 @@ from loom.core.scope import Scope
 from loom.errors import NotFound
 from loom.stores.postgres import init_schema
 from loom.testing import ScriptedModel
-from loom.testing import servers as postgres
-from loom.testing.servers import redis
+from loom.testing.servers import postgres, redis
 
 MARK = "zxcanary"
 SESSION = "talk"

@@ -104,7 +104,7 @@ def session_of(model: ScriptedModel, strategy: str, store: MemoryCheckpointStore
     tools = [Tool(name) for name in ("read_file", "search", "run", "weather")]
     config = {"compaction": {"strategy": strategy}}
     return Session(
-        model=model, config=config, tools=tools, checkpoint=store, session_id="s", instructions="Be kind.",
+        model=model, config=config, tools=tools, checkpoints=store, session_id="s", instructions="Be kind.",
         clock=FakeClock(),
     )  # fmt: skip
 

@@ -21,10 +21,8 @@ from rich.progress import Progress
 from loom.admin.maintenance import init_store
 from loom.engine.urls import Opening, store_at
 from loom.testing import FakeClock
-from loom.testing import servers as chroma
-from loom.testing import servers as postgres
-from loom.testing import servers as redis
 from loom.testing.conformance import check_non_interference
+from loom.testing.servers import chroma, postgres, redis
 
 BACKENDS = ("inmemory", "sqlite", "postgres", "redis", "qdrant", "qdrant-edge", "chroma", "chroma-server")
 FIRST_SEED = 100_000

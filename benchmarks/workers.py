@@ -31,8 +31,7 @@ from loom.core.scope import Scope
 from loom.memory._write.extract_rules import RuleExtractor
 from loom.protocols.memory_store import Job
 from loom.stores.postgres import PostgresStore, init_schema
-from loom.testing import servers as postgres
-from loom.testing.servers import PostgresServer
+from loom.testing.servers import PostgresServer, postgres
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 WORKERS = (1, 4)

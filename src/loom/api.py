@@ -52,19 +52,19 @@ class LoomApp:
         self,
         *,
         model: str | Model | None = None,
-        store: str | Mapping[str, Any] | Memory = "inmemory",
+        url: str | Mapping[str, Any] | Memory = "inmemory",
         tools: Iterable[Tool] = (),
     ) -> None:
         """Make an application.
 
         Args:
             model: who answers where an agent's configuration names no model; see Agent.
-            store: where memories are kept, as open_memory takes it: `inmemory`, `sqlite:PATH`, a URL, a mapping, or a
+            url: where memories are kept, as open_memory takes it: `inmemory`, `sqlite:PATH`, a URL, a mapping, or a
                 memory, which stays open when the application is closed.
             tools: what every agent may call, beside its own.
         """
         self._model = model
-        self._store = store
+        self._store = url
         self._tools = tuple(tools)
         self._agents: dict[str, Agent] = {}
 

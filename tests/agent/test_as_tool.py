@@ -243,7 +243,7 @@ def test_resume_without_an_event_loop() -> None:
 async def test_resume_with_a_message_is_another_turn(tmp_path: Path) -> None:
     store = FileCheckpointStore(tmp_path)
     model = ScriptedModel(["One.", "Two."])
-    agent = Agent(model=model, checkpoint=store)
+    agent = Agent(model=model, checkpoints=store)
     await agent.run("1", session_id="s")
     assert (await agent.resume("2", session_id="s")).turn == 2
 

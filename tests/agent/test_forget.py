@@ -96,7 +96,7 @@ async def test_forget_before_a_moment_keeps_what_came_later():
 async def forgotten_at(step, **options):
     """A turn during which its user is forgotten, at one of its steps; False where it has fewer."""
     memory, checkpoints, steps = open_memory("inmemory", embedder="hash"), MemoryCheckpointStore(), Interrupter()
-    async with memory, agent_on(memory, checkpoint=checkpoints, **options) as agent:
+    async with memory, agent_on(memory, checkpoints=checkpoints, **options) as agent:
         for _ in range(3):
             await agent.run(f"My PIN is {WORD}.", user_id="alice", session_id="s1")
         steps.watch(memory.store)

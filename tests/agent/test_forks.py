@@ -13,7 +13,7 @@ import pytest
 from loom import Agent, open_memory, open_memory_sync
 from loom.core.ids import SHARED
 from loom.errors import UsageError
-from loom.stores.sqlite import file as writer
+from loom.stores.sqlite import file
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 REFUSED = "refused: {} was opened before this process was forked; open it again here"
@@ -148,7 +148,7 @@ def test_a_file_that_another_thread_is_opening_at_the_fork_holds_nobody_up_in_th
     memory = open_memory_sync(busy)
     thread = Thread(target=kept, args=(memory,))
     thread.start()
-    while not writer._LOCK.locked():
+    while not file._LOCK.locked():
         thread.join(0.01)
     try:
         with_another = f"sqlite:{tmp_path}/other.db"
@@ -162,13 +162,13 @@ def test_a_file_that_another_thread_is_opening_at_the_fork_holds_nobody_up_in_th
 def test_a_folder_that_one_process_may_use_is_not_the_childs_as_well(tmp_path):
     pytest.importorskip("chromadb")
     from loom.errors import StoreUnavailable
-    from loom.stores.chroma import store as folder
+    from loom.stores.chroma import store
 
-    key = folder.hold(str(tmp_path))
+    key = store.hold(str(tmp_path))
 
     def hold_again():
         with pytest.raises(StoreUnavailable, match="is open in process"):
-            folder.hold(str(tmp_path))
+            store.hold(str(tmp_path))
 
     assert said_in_a_fork(hold_again) == "None"
-    folder.release(key)
+    store.release(key)

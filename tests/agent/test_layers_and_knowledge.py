@@ -169,7 +169,7 @@ async def test_the_complete_example(embedding_provider: Any) -> None:
 async def test_layers_are_those_of_the_configuration(tmp_path: Any) -> None:
     clock = FakeClock()
     layers = MemoryConfig(l1=MemoryLayerConfig(capacity=2, retention_hours=1))
-    app = LoomApp(model=ScriptedModel(lambda _: "ok"), store=f"sqlite:{tmp_path / 'app.db'}")
+    app = LoomApp(model=ScriptedModel(lambda _: "ok"), url=f"sqlite:{tmp_path / 'app.db'}")
     agent = app.create_agent(AgentConfig(name="a", memory=layers, options={"clock": clock}))
     assert agent.memory
     for n in range(4):
@@ -180,7 +180,7 @@ async def test_layers_are_those_of_the_configuration(tmp_path: Any) -> None:
 
 
 async def test_agents_of_one_application_do_not_share_memories(tmp_path: Any) -> None:
-    async with LoomApp(model=ScriptedModel(lambda _: "ok"), store=f"sqlite:{tmp_path / 'app.db'}") as app:
+    async with LoomApp(model=ScriptedModel(lambda _: "ok"), url=f"sqlite:{tmp_path / 'app.db'}") as app:
         one = app.create_agent(AgentConfig(name="one", memory=MemoryConfig()))
         two = app.create_agent(AgentConfig(name="two", memory=MemoryConfig()))
         await one.run("I live in Lisbon.", user_id="ann")

@@ -68,7 +68,7 @@ async def test_a_tool_that_wants_to_end_the_program_is_told_to_the_model() -> No
 
 @pytest.mark.parametrize("store", ["inmemory", "sqlite:{}", "composite:?primary=sqlite:{}"])
 async def test_an_application_takes_every_place_that_a_memory_takes(tmp_path: Any, store: str) -> None:
-    async with LoomApp(model=ScriptedModel(echo), store=store.format(tmp_path / "app.db")) as app:
+    async with LoomApp(model=ScriptedModel(echo), url=store.format(tmp_path / "app.db")) as app:
         agent = app.create_agent(AgentConfig(name="a", memory=MemoryConfig()))
         await agent.run("I live in Lisbon.", user_id="ann")
         assert agent.memory

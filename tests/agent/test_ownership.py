@@ -80,7 +80,7 @@ async def test_what_was_given_as_an_object_stays_open(tmp_path: Path, facts: Any
     store = open_checkpoints(f"sqlite:{tmp_path / 's.db'}")
     async with open_memory(f"sqlite:{tmp_path / 'm.db'}", embedder="hash") as memory:
         for n in range(2):
-            async with Agent(model=model, memory=memory, checkpoint=store, facts=facts) as agent:
+            async with Agent(model=model, memory=memory, checkpoints=store, facts=facts) as agent:
                 done = await agent.run(f"I live in town {n}.", user_id="ann", session_id="s")
                 assert done.turn == n + 1
             with pytest.raises(UsageError, match="this agent is closed"):
@@ -126,7 +126,7 @@ async def test_closing_a_memory_ends_the_learning_of_every_agent_on_it() -> None
 async def test_an_application_leaves_open_what_it_was_given() -> None:
     model = Watched()
     async with open_memory("inmemory", embedder="hash") as memory:
-        async with LoomApp(model=model, store=memory) as app:
+        async with LoomApp(model=model, url=memory) as app:
             agent = app.create_agent(AgentConfig(name="a", memory=MemoryConfig()))
             await agent.run("I live in Oslo.", user_id="ann")
         assert (await memory.stats(user_id="ann"))["L1"] == 0, "it is the agent's namespace that knows"
@@ -196,7 +196,7 @@ async def test_of_a_store_nobody_knows_where_it_is_and_the_agent_says_so() -> No
         agent = Agent(model=Watched(), memory=memory)
         assert any("conversations are kept in this process only" in note for note in agent.notes)
         assert not any(
-            "kept in this process" in n for n in Agent(model=Watched(), memory=memory, checkpoint="inmemory").notes
+            "kept in this process" in n for n in Agent(model=Watched(), memory=memory, checkpoints="inmemory").notes
         )
 
 
@@ -253,7 +253,7 @@ async def test_two_agents_of_one_application_never_see_each_others(
     options = {"namespace": namespace} if namespace and how != "url" else {}
     memory: Any = await places.named("memory" if how == "store" else how, **options)
     models = {name: Watched() for name in ("doctor", "shop")}
-    async with LoomApp(store=memory if how == "store" else "inmemory") as app:
+    async with LoomApp(url=memory if how == "store" else "inmemory") as app:
         for name, model in models.items():
             layers = MemoryConfig() if how == "store" else memory
             app.create_agent(AgentConfig(name=name, model=model, memory=layers))

@@ -88,7 +88,7 @@ async def test_two_agents_on_one_file_take_turns(tmp_path: Path) -> None:
 
 async def test_of_two_turns_at_the_same_time_one_fails_and_can_be_sent_again() -> None:
     store = MemoryCheckpointStore()
-    other = Agent(model=ScriptedModel(echo), checkpoint=store)
+    other = Agent(model=ScriptedModel(echo), checkpoints=store)
     begun, answered = anyio.Event(), anyio.Event()
 
     @tool
@@ -99,7 +99,7 @@ async def test_of_two_turns_at_the_same_time_one_fails_and_can_be_sent_again() -
         return "waited"
 
     model = ScriptedModel([ToolCallPart("a", "wait", {}), "Mine.", "Again."])
-    agent = Agent(model=model, tools=[wait], checkpoint=store)
+    agent = Agent(model=model, tools=[wait], checkpoints=store)
 
     async def interrupt() -> None:
         await begun.wait()
@@ -117,10 +117,10 @@ async def test_of_two_turns_at_the_same_time_one_fails_and_can_be_sent_again() -
 
 async def test_a_turn_that_was_not_saved_does_not_keep_an_agent_from_closing() -> None:
     store = MemoryCheckpointStore()
-    agent = Agent(model=ScriptedModel(echo), checkpoint=store)
+    agent = Agent(model=ScriptedModel(echo), checkpoints=store)
     session = await agent.session(session_id="s")
     await session.send("Mine.")
-    await Agent(model=ScriptedModel(echo), checkpoint=store).run("Theirs.", session_id="s")
+    await Agent(model=ScriptedModel(echo), checkpoints=store).run("Theirs.", session_id="s")
     with pytest.raises(StoreConflict):
         await session.send("Mine, again.")
     with pytest.raises(StoreConflict):  # this session was used past the agent, so nobody has told of it yet
@@ -131,7 +131,7 @@ async def test_a_turn_that_was_not_saved_does_not_keep_an_agent_from_closing() -
 
 async def test_what_was_forgotten_is_not_shown_again() -> None:
     store = MemoryCheckpointStore()
-    agent = Agent(model=ScriptedModel(echo), checkpoint=store)
+    agent = Agent(model=ScriptedModel(echo), checkpoints=store)
     await agent.run("My PIN is 4711.", user_id="ann", session_id="s")
     await store.forget(Scope("default", "ann"))
     result = await agent.run("Hi.", user_id="ann", session_id="s")
@@ -205,7 +205,7 @@ async def test_every_session_begins_with_the_conversation_of_the_context(tmp_pat
     context.convo.add(Message.assistant("A drink."))
     model = ScriptedModel(lambda _: "ok")
     for n in range(2):
-        async with Agent(context, model=model, checkpoint=f"sqlite:{tmp_path / 'bot.db'}") as agent:
+        async with Agent(context, model=model, checkpoints=f"sqlite:{tmp_path / 'bot.db'}") as agent:
             for user in ("ann", "bob"):
                 await agent.run(f"{user} {n}", user_id=user, session_id="s")
     told = [[message.text for message in request.messages] for request in model.requests]

@@ -69,12 +69,12 @@ async def test_004_07_recalled_memory_is_neither_in_the_system_prompt_nor_before
 
 
 async def test_004_08_a_recall_does_not_read_every_record(tmp_path: Any) -> None:
-    from loom.stores import _sql as record_rows
+    from loom.stores import _sql
 
     memory = open_memory(f"sqlite:{tmp_path / 'm.db'}", embedder="hash")
     await memory.remember([f"Note {n}: the weather was fine." for n in range(1_500)], user_id="ann")
     read = 0
-    original = record_rows.from_row
+    original = _sql.from_row
 
     def counting(row: tuple[Any, ...]) -> Any:
         nonlocal read

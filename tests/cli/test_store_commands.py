@@ -9,9 +9,8 @@ import apsw
 import pytest
 
 from loom.engine.urls import Opening, store_at
-from loom.testing import servers as postgres
 from loom.testing.conformance.suite import ALICE, BOB, a_block, a_fact, a_job, an_episode
-from loom.testing.servers import free_port
+from loom.testing.servers import free_port, postgres
 from tests.commands import LOOM, run_loom
 
 

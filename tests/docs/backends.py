@@ -15,11 +15,9 @@ from loom import open_checkpoints, open_memory
 from loom.admin.maintenance import init_store, verify_store
 from loom.engine.urls import sessions_place
 from loom.providers.embedding.auto import HashEmbedder
-from loom.testing import servers as chroma
-from loom.testing import servers as postgres
-from loom.testing import servers as redis
 from loom.testing.conformance import CheckpointStoreSuite, MemoryStoreSuite, VectorStoreSuite
 from loom.testing.conformance.jobs import JobLaws
+from loom.testing.servers import chroma, postgres, redis
 
 SUITES = {MemoryStoreSuite: "memory", VectorStoreSuite: "vectors", CheckpointStoreSuite: "yes:"}
 WHOLE = ("test_put_is_all_or_nothing", "test_a_write_is_all_or_nothing", "test_a_finish_that_fails_changes_nothing")

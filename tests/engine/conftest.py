@@ -9,9 +9,7 @@ import pytest
 from loom.engine import open_memory
 from loom.providers.embedding.auto import HashEmbedder
 from loom.stores.postgres import init_schema
-from loom.testing import servers as chroma
-from loom.testing import servers as postgres
-from loom.testing import servers as redis
+from loom.testing.servers import chroma, postgres, redis
 from tests.stores.postgres.tables import empty_tables
 
 

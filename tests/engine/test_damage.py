@@ -187,7 +187,7 @@ async def test_a_turn_goes_on_without_a_damaged_memory_and_says_so(tmp_path):
         await memory.assert_fact("user", "lives_in", "Oslo", user_id="ann")
     execute(tmp_path / "m.db", "UPDATE records SET text = 'My boat is red.'; UPDATE records SET object = 'Rome'")
     model = ScriptedModel(["I do not know."])
-    async with Agent(model=model, memory=url, checkpoint=f"files:{tmp_path}/talks", facts="rules") as agent:
+    async with Agent(model=model, memory=url, checkpoints=f"files:{tmp_path}/talks", facts="rules") as agent:
         result = await agent.run("Which colour is my boat?", user_id="ann")
     assert result.text == "I do not know."
     said = [note for note in result.notes if "nothing was recalled" in note]

@@ -18,10 +18,9 @@ from loom.stores.postgres import PostgresStore
 from loom.stores.qdrant import QdrantVectorStore
 from loom.stores.redis import RedisStore
 from loom.stores.sqlite import SqliteStore
-from loom.testing import servers as redis
 from loom.testing.conformance.checkpoint_store import CHAT, a_checkpoint
 from loom.testing.conformance.suite import ALICE, an_episode
-from loom.testing.servers import free_port
+from loom.testing.servers import free_port, redis
 from loom.wrappers.composite import CompositeStore
 from loom.wrappers.indexed import IndexedStore
 

@@ -62,7 +62,7 @@ def test_an_installed_package_is_opened_by_url_by_name_and_by_embedder(installed
     assert lines[1].startswith("ShelfStore embedding with letters:26")
     assert lines[2] == "parrot:grey"
     assert lines[3] == "Polly?"
-    assert "shelf does not save them; give checkpoint=" in lines[4]
+    assert "shelf does not save them; give checkpoints=" in lines[4]
 
 
 def test_errors_list_what_packages_add(installed, tmp_path):

@@ -8,7 +8,7 @@ from loom.core.record import Layer
 from loom.core.scope import Scope
 from loom.engine.urls import Opening, store_at
 from loom.protocols.memory_store import Query
-from loom.stores import _search as postings
+from loom.stores import _search
 from loom.stores.sqlite import SqliteStore
 from loom.testing.conformance.suite import ALICE, BOB, a_block, a_fact, an_episode
 
@@ -21,8 +21,8 @@ X = [1.0, 0.0]
 @pytest.fixture(autouse=True)
 def small_runs(monkeypatch):
     """Runs of 2, 8 and 32 numbers, so that a few records fill and join many."""
-    monkeypatch.setattr(postings, "RUN", 2)
-    monkeypatch.setattr(postings, "LARGER_RUNS", (32, 8))
+    monkeypatch.setattr(_search, "RUN", 2)
+    monkeypatch.setattr(_search, "LARGER_RUNS", (32, 8))
 
 
 async def filled(path):

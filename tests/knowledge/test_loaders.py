@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from loom.core import checks as limits
+from loom.core import checks
 from loom.errors import UsageError
 from loom.knowledge import InMemoryKnowledgeBase, load_file, load_folder, loaders
 from loom.knowledge.loaders import parts_of
@@ -165,7 +165,7 @@ async def test_more_files_or_text_than_the_limits_is_said(tmp_path, monkeypatch)
     loaded = await load_folder(tmp_path)
     assert len(loaded.documents) == 2
     assert "at most 25 characters" in loaded.notes[-1]
-    assert limits.MAX_FOLDER > limits.MAX_DOCUMENT
+    assert checks.MAX_FOLDER > checks.MAX_DOCUMENT
 
 
 @pytest.mark.parametrize("pattern", ["../*.txt", "/etc/*", "a/../../*", ""])

@@ -7,7 +7,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from loom.errors import UsageError
-from loom.memory._upkeep import portable as json_stream
+from loom.memory._upkeep import portable
 from loom.memory._upkeep.portable import JsonStream
 
 VALUES = st.recursive(
@@ -93,7 +93,7 @@ def test_nothing_is_no_value(text):
 
 @pytest.mark.parametrize("form", ["lines", "array", "one after another on lines"])
 def test_one_value_that_is_too_large_is_refused_before_it_is_held(form, monkeypatch):
-    monkeypatch.setattr(json_stream, "MAX_VALUE", 1000)
+    monkeypatch.setattr(portable, "MAX_VALUE", 1000)
     taken = []
 
     def endless():

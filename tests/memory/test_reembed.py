@@ -6,7 +6,7 @@ from loom.core.record import Layer
 from loom.core.scope import Scope
 from loom.engine import open_memory
 from loom.errors import EmbedderMismatch, ProviderUnavailable, UsageError
-from loom.memory._write import write as keep
+from loom.memory._write import write
 from loom.memory._write import write as reembed
 from loom.memory.memory import Memory
 from loom.protocols.memory_store import Query
@@ -167,7 +167,7 @@ async def test_without_an_embedder_or_the_power_it_is_refused(stores):
 
 
 async def test_a_long_import_says_how_far_it_is(monkeypatch):
-    monkeypatch.setattr(keep, "BATCH", 2)
+    monkeypatch.setattr(write, "BATCH", 2)
     memory = Memory(InMemoryStore(), embedder=NEW)
     await memory.remember(["one", "two", "three"], user_id="alice")
     lines = [line async for line in memory.export(user_id="alice")]

@@ -7,7 +7,7 @@ from itertools import count
 import pytest
 
 from loom.errors import UsageError
-from loom.memory._upkeep import portable as transcripts
+from loom.memory._upkeep import portable
 from loom.memory._upkeep.portable import FORMS, JsonStream, read_transcripts
 
 ONE = [
@@ -111,7 +111,7 @@ def message(n, **more):
 @pytest.fixture
 def short_parts(monkeypatch):
     """Parts of ten entries, so that a small conversation has several."""
-    monkeypatch.setattr(transcripts, "_MOST", 10)
+    monkeypatch.setattr(portable, "_MOST", 10)
 
 
 @pytest.mark.parametrize("form", [lambda said: lines(*said), json.dumps, lambda said: json.dumps({"messages": said})])
@@ -142,7 +142,7 @@ def test_conversations_whose_messages_are_mixed_are_told_apart(short_parts):
 
 
 def test_what_is_long_is_not_held_until_the_end(monkeypatch):
-    monkeypatch.setattr(transcripts, "_MOST_CHARS", 1000)
+    monkeypatch.setattr(portable, "_MOST_CHARS", 1000)
     given = []
 
     def endless():

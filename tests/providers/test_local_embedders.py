@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from loom.errors import MissingExtra, UsageError
 from loom.protocols.embedder import Embedder
-from loom.providers.embedding import local as wordllama
+from loom.providers.embedding import local
 from loom.providers.embedding.auto import HashEmbedder
 from loom.providers.embedding.local import MiniLmEmbedder, WordLlamaEmbedder, mean_of_tokens
 from loom.testing.conformance import EmbedderSuite
@@ -111,14 +111,14 @@ PARTS = st.sampled_from(["a", "wordy", "B", "'", ".", " ", "  ", "\n", "<s>", "<
 @example("wordy</s> a")
 @given(st.lists(PARTS, min_size=1).map("".join))
 def test_wordllama_cuts_word_by_word_what_it_would_cut_of_the_whole(text):
-    assert wordllama._pieces(text) == wordllama._cut(text)
+    assert local._pieces(text) == local._cut(text)
 
 
 def test_wordllama_keeps_no_long_words():
-    before = wordllama._cut_word.cache_info()
+    before = local._cut_word.cache_info()
     text = "a" * 100 + " b"
-    assert wordllama._pieces(text) == wordllama._cut(text)
-    assert wordllama._cut_word.cache_info() == before
+    assert local._pieces(text) == local._cut(text)
+    assert local._cut_word.cache_info() == before
 
 
 def test_wordllama_says_which_package_its_vectors_are_from():

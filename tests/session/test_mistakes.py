@@ -48,7 +48,7 @@ async def test_a_script_that_runs_twice_is_stopped_before_the_model_is_asked(tmp
     async def script(model: ScriptedModel) -> None:
         store = SqliteCheckpointStore(tmp_path / "s.db")
         try:
-            await Session(model=model, checkpoint=store, session_id="quiz").send("The capital of France?")
+            await Session(model=model, checkpoints=store, session_id="quiz").send("The capital of France?")
         finally:
             await store.aclose()
 
@@ -69,7 +69,7 @@ async def test_a_first_turn_whose_save_was_lost_on_its_way_back_goes_on() -> Non
                 self.lost = True
                 raise StoreUnavailable("the answer was lost")
 
-    session = Session(model=ScriptedModel(["One.", "Two."]), checkpoint=Lossy(), session_id="s")
+    session = Session(model=ScriptedModel(["One.", "Two."]), checkpoints=Lossy(), session_id="s")
     with pytest.raises(StoreUnavailable):
         await session.send("First?")
     await session.send("Second?")

@@ -36,7 +36,7 @@ def model() -> ScriptedModel:
 
 
 def session(store: BaseCheckpointStore, id: str | None = None, **options: Any) -> Session:
-    return Session(model=model(), checkpoint=store, session_id=id, **options)
+    return Session(model=model(), checkpoints=store, session_id=id, **options)
 
 
 async def test_a_session_id_is_a_scope_of_the_default_user(store: BaseCheckpointStore) -> None:

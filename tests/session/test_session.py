@@ -191,10 +191,10 @@ async def test_one_turn_runs_at_a_time() -> None:
 async def test_restore_rewind_and_fork() -> None:
     store = MemoryCheckpointStore()
     model = ScriptedModel(["1", "2", "3", "other 2", "forked 3"])
-    session = Session(model=model, checkpoint=store, session_id="s", user_id="ann")
+    session = Session(model=model, checkpoints=store, session_id="s", user_id="ann")
     for n in "abc":
         await session.send(n)
-    resumed = Session(model=model, checkpoint=store, session_id="s", user_id="ann")
+    resumed = Session(model=model, checkpoints=store, session_id="s", user_id="ann")
     found = await resumed.restore()
     assert (found.turn, resumed.messages, resumed.usage) == (3, session.messages, session.usage)
     await resumed.rewind(1)
@@ -214,9 +214,9 @@ async def test_restore_rewind_and_fork() -> None:
 async def test_a_session_continued_elsewhere_is_told_so() -> None:
     store = MemoryCheckpointStore()
     model = ScriptedModel(lambda _: "ok")
-    one = Session(model=model, checkpoint=store, session_id="s", user_id="ann")
+    one = Session(model=model, checkpoints=store, session_id="s", user_id="ann")
     await one.send("a")
-    other = Session(model=model, checkpoint=store, session_id="s", user_id="ann")
+    other = Session(model=model, checkpoints=store, session_id="s", user_id="ann")
     with pytest.raises(StoreConflict, match=r"'s' already exists; restore\(\) it"):
         await other.send("b")
     assert len(model.requests) == 1, "the model is not asked for an answer that could not be saved"
@@ -228,9 +228,9 @@ async def test_a_session_continued_elsewhere_is_told_so() -> None:
 
 async def test_a_chat_without_tools_is_saved_with_its_final_answer() -> None:
     store = MemoryCheckpointStore()
-    session = Session(model=ScriptedModel(["the answer"]), checkpoint=store, session_id="s")
+    session = Session(model=ScriptedModel(["the answer"]), checkpoints=store, session_id="s")
     await session.send("hi")
-    other = Session(model=ScriptedModel(), checkpoint=store, session_id="s")
+    other = Session(model=ScriptedModel(), checkpoints=store, session_id="s")
     await other.restore()
     assert [m.text for m in other.messages] == ["hi", "the answer"]
 

@@ -119,12 +119,12 @@ async def test_undo_is_byte_identical_and_expand_shows_what_is_behind(strategy: 
 
 async def test_a_compacted_session_restores_as_it_was_shown() -> None:
     store = MemoryCheckpointStore()
-    session, model = session_of("truncate", window=100_000, checkpoint=store, session_id="s")
+    session, model = session_of("truncate", window=100_000, checkpoints=store, session_id="s")
     for n in range(8):
         await session.send(f"question {n}: {LONG[:300]}")
     session.pin(session.explain().messages[0].id)
     handle = (await session.compact()).id
-    other = Session(model=model, checkpoint=store, session_id="s", instructions="Be kind.", tools=[Read()])
+    other = Session(model=model, checkpoints=store, session_id="s", instructions="Be kind.", tools=[Read()])
     await other.restore()
     assert other.messages == session.messages
     assert rendered(other) == rendered(session)

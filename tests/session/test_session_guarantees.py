@@ -49,7 +49,7 @@ def asks(request: ModelRequest) -> bool:
 
 async def test_6_a_chat_without_tools_and_the_final_answer_are_saved_and_turns_count_on() -> None:
     store = MemoryCheckpointStore()
-    session = Session(model=ScriptedModel(["a", ToolCallPart("1", "read", {}), "b"]), tools=[Read()], checkpoint=store)
+    session = Session(model=ScriptedModel(["a", ToolCallPart("1", "read", {}), "b"]), tools=[Read()], checkpoints=store)
     await session.send("no tools")
     await session.send("with tools")
     saved = await store.list(session.scope)
@@ -60,7 +60,7 @@ async def test_6_a_chat_without_tools_and_the_final_answer_are_saved_and_turns_c
 
 async def test_7_a_saved_checkpoint_does_not_grow_by_itself() -> None:
     store = MemoryCheckpointStore()
-    session = Session(model=ScriptedModel(lambda _: "ok"), checkpoint=store)
+    session = Session(model=ScriptedModel(lambda _: "ok"), checkpoints=store)
     await session.send("one")
     first = (await store.list(session.scope))[0]
     before = await store.history(session.scope, first.id)
@@ -71,12 +71,12 @@ async def test_7_a_saved_checkpoint_does_not_grow_by_itself() -> None:
 async def test_8_ids_that_look_alike_as_file_names_do_not_share_a_file(tmp_path: Path) -> None:
     store = FileCheckpointStore(tmp_path)
     for name in ("a:b", "a_b", "A_b", "../a_b", "a/b"):
-        session = Session(model=ScriptedModel([f"I am {name}"]), checkpoint=store, session_id=name)
+        session = Session(model=ScriptedModel([f"I am {name}"]), checkpoints=store, session_id=name)
         await session.send("who?")
     listed = {c.session_id for c in await store.list(Scope(user_id="default"))}
     assert listed == {"a:b", "a_b", "A_b", "../a_b", "a/b"}
     for name in listed:
-        other = Session(model=ScriptedModel(), checkpoint=store, session_id=name)
+        other = Session(model=ScriptedModel(), checkpoints=store, session_id=name)
         await other.restore()
         assert other.messages[-1].text == f"I am {name}"
 
@@ -190,13 +190,13 @@ async def test_a_rate_limit_in_the_middle_of_a_compaction_destroys_nothing(tmp_p
 
     store = FileCheckpointStore(tmp_path)
     config = {"compaction": {"strategy": "summarize"}}
-    session = Session(model=ScriptedModel(reply), config=config, checkpoint=store, session_id="s")
+    session = Session(model=ScriptedModel(reply), config=config, checkpoints=store, session_id="s")
     for n in range(10):
         await session.send(f"{n} {STORY * 25}")
     said = [m.message for m in session.log]
     done = await session.compact()
     assert done.strategy == "truncate"
-    other = Session(model=ScriptedModel(), checkpoint=store, session_id="s")
+    other = Session(model=ScriptedModel(), checkpoints=store, session_id="s")
     await other.restore()
     assert [m.message for m in other.log] == said
     await other.undo()
@@ -327,7 +327,7 @@ async def test_it_triggers_also_where_the_window_is_not_in_any_list() -> None:
 
 async def test_the_store_does_not_grow_with_the_square_of_the_session(tmp_path: Path) -> None:
     store = FileCheckpointStore(tmp_path)
-    session = Session(model=ScriptedModel(lambda r: f"{len(r.messages):05}" * 200), checkpoint=store)
+    session = Session(model=ScriptedModel(lambda r: f"{len(r.messages):05}" * 200), checkpoints=store)
     sizes: list[int] = []
     for n in range(60):
         await session.send(f"{n:05}" * 200)

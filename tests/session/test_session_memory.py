@@ -130,9 +130,9 @@ async def test_sessions_of_two_users_never_meet_in_one_store() -> None:
 
     store = MemoryCheckpointStore()
     for user in ("ann", "bob"):
-        session = Session(model=ScriptedModel(["ok"]), checkpoint=store, session_id="s", user_id=user)
+        session = Session(model=ScriptedModel(["ok"]), checkpoints=store, session_id="s", user_id=user)
         await session.send(f"I am {user}")
     assert [c.session_id for c in await store.list(Scope(user_id="ann"))] == ["s"]
-    restored = Session(model=ScriptedModel(), checkpoint=store, session_id="s", user_id="ann")
+    restored = Session(model=ScriptedModel(), checkpoints=store, session_id="s", user_id="ann")
     await restored.restore()
     assert restored.messages[0].text == "I am ann"

@@ -81,14 +81,14 @@ async def test_rewind_to_a_turn_is_its_end_and_not_the_middle_of_the_next() -> N
 async def test_a_turn_that_failed_midway_is_not_the_end_of_a_turn() -> None:
     model = ScriptedModel(["one", CALL, UsageError("no"), "two"])
     store = MemoryCheckpointStore()
-    session = Session(model=model, tools=[Look()], checkpoint=store)
+    session = Session(model=model, tools=[Look()], checkpoints=store)
     await session.send("first")
     with pytest.raises(UsageError):
         await session.send("second")
     assert len(session.messages) == 5  # what the model has answered stays
     await session.checkpoint()
     assert [c.unfinished for c in await session.checkpoints()] == [True, True, False]
-    again = Session(model=model, checkpoint=store, session_id=session.id)
+    again = Session(model=model, checkpoints=store, session_id=session.id)
     await again.restore()
     assert len(again.messages) == 5
     await again.rewind(1)
@@ -101,7 +101,7 @@ async def test_a_message_that_is_withdrawn_leaves_no_compaction_that_covers_it()
     replies: list[Reply] = [*["fine " * 30] * 3, refused, refused, "done"]
     skill = Skill(name="deploy", description="Deploy.", content="Deploy carefully. " * 40, triggers=("deploy",))
     store = MemoryCheckpointStore()
-    session = Session(model=ScriptedModel(replies), skills=[skill], checkpoint=store, config=KEEP_ONE)
+    session = Session(model=ScriptedModel(replies), skills=[skill], checkpoints=store, config=KEEP_ONE)
     for letter in "abc":
         await session.send(letter * 50)
     before = session.messages
@@ -110,7 +110,7 @@ async def test_a_message_that_is_withdrawn_leaves_no_compaction_that_covers_it()
     assert session.messages == before
     assert session.compactions == ()
     assert (await session.send("please deploy now")).text == "done"
-    again = Session(model=ScriptedModel(), checkpoint=store, session_id=session.id)
+    again = Session(model=ScriptedModel(), checkpoints=store, session_id=session.id)
     await again.restore()
     assert again.messages == session.messages
 
@@ -176,20 +176,20 @@ async def test_a_tool_that_returns_something_else_is_told_to_the_model(output: o
 @pytest.mark.parametrize("error", [StoreUnavailable("gone"), asyncio.CancelledError()])
 async def test_a_save_whose_answer_was_lost_is_made_good_by_the_next(error: BaseException) -> None:
     store = LostAnswer(error)
-    session = Session(model=ScriptedModel(["one", "two"]), checkpoint=store)
+    session = Session(model=ScriptedModel(["one", "two"]), checkpoints=store)
     with pytest.raises(type(error)):
         await session.send("first")
     assert (await session.send("second")).text == "two"
-    again = Session(model=ScriptedModel(), checkpoint=store, session_id=session.id)
+    again = Session(model=ScriptedModel(), checkpoints=store, session_id=session.id)
     await again.restore()
     assert texts(again) == ["first", "one", "second", "two"]
 
 
 async def test_a_session_that_was_continued_elsewhere_goes_on_as_a_fork() -> None:
     store = MemoryCheckpointStore()
-    here = Session(model=ScriptedModel(["one", "two", "three"]), checkpoint=store)
+    here = Session(model=ScriptedModel(["one", "two", "three"]), checkpoints=store)
     await here.send("first")
-    there = Session(model=ScriptedModel(["elsewhere"]), checkpoint=store, session_id=here.id)
+    there = Session(model=ScriptedModel(["elsewhere"]), checkpoints=store, session_id=here.id)
     await there.restore()
     await there.send("second")
     with pytest.raises(StoreConflict, match=r"fork\(\) to go on from here"):
@@ -200,7 +200,7 @@ async def test_a_session_that_was_continued_elsewhere_goes_on_as_a_fork() -> Non
     assert texts(other) == ["first", "one", "second here", "two"]
     assert (other.turn, other.usage) == (here.turn, here.usage)
     await other.send("third")
-    again = Session(model=ScriptedModel(), checkpoint=store, session_id=other.id)
+    again = Session(model=ScriptedModel(), checkpoints=store, session_id=other.id)
     await again.restore()
     assert texts(again) == ["first", "one", "second here", "two", "third", "three"]
     await here.restore()
@@ -209,12 +209,12 @@ async def test_a_session_that_was_continued_elsewhere_goes_on_as_a_fork() -> Non
 
 async def test_pins_are_saved_when_the_session_closes_or_is_forked() -> None:
     store = MemoryCheckpointStore()
-    async with Session(model=ScriptedModel(["one"]), checkpoint=store) as session:
+    async with Session(model=ScriptedModel(["one"]), checkpoints=store) as session:
         await session.send("first")
         session.pin(session.shown[0].id)
         assert (await session.fork()).explain().messages[0].pinned
         session.pin(session.shown[1].id)
-    again = Session(model=ScriptedModel(), checkpoint=store, session_id=session.id)
+    again = Session(model=ScriptedModel(), checkpoints=store, session_id=session.id)
     await again.restore()
     assert [line.pinned for line in again.explain().messages] == [True, True]
 
@@ -271,13 +271,13 @@ def thinker() -> ScriptedModel:
 
 async def test_thinking_done_in_view_of_a_compaction_is_void_once_that_is_undone() -> None:
     model, store = thinker(), MemoryCheckpointStore()
-    session = Session(model=model, config=KEEP_ONE, checkpoint=store)
+    session = Session(model=model, config=KEEP_ONE, checkpoints=store)
     for letter in "abc":
         await session.send(letter * 300)
     await session.compact()
     await session.send("d")
     await session.undo()
-    again = Session(model=model, config=KEEP_ONE, checkpoint=store, session_id=session.id)
+    again = Session(model=model, config=KEEP_ONE, checkpoints=store, session_id=session.id)
     await again.restore()
     await session.send("e")
     assert thoughts(model.requests[-1]) == ["thought 1", "thought 2", "thought 3"]
@@ -289,9 +289,9 @@ async def test_thinking_done_in_view_of_a_compaction_is_void_once_that_is_undone
 async def test_thinking_done_in_front_of_a_memory_that_is_gone_is_void_after_a_restore() -> None:
     model, store, memory = thinker(), MemoryCheckpointStore(), open_memory("inmemory", embedder="hash")
     await memory.remember("I live in Lisbon and I like boats.", user_id="ann")
-    session = Session(model=model, memory=memory, checkpoint=store, user_id="ann")
+    session = Session(model=model, memory=memory, checkpoints=store, user_id="ann")
     await session.send("Where do I live?")
-    again = Session(model=model, memory=memory, checkpoint=store, user_id="ann", session_id=session.id)
+    again = Session(model=model, memory=memory, checkpoints=store, user_id="ann", session_id=session.id)
     await again.restore()
     await again.send("And what do I like?")
     assert thoughts(model.requests[-1]) == []

@@ -137,7 +137,7 @@ async def test_reading_behind_the_end_says_how_long_it_is() -> None:
 
 async def test_it_survives_a_restore_and_a_fork() -> None:
     store = MemoryCheckpointStore()
-    first = await dumped(checkpoint=store, session_id="s", user_id="ann")
+    first = await dumped(checkpoints=store, session_id="s", user_id="ann")
     id, _ = named(first)
     options: dict[str, Any] = {"tools": [Dump()], "config": {"tool_output_limit": LIMIT}, "checkpoint": store}
     again = Session(model=ScriptedModel([]), session_id="s", user_id="ann", **options)

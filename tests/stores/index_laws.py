@@ -20,7 +20,7 @@ from loom.core.scope import Scope
 from loom.errors import UsageError
 from loom.protocols.memory_store import IndexDifference, Query, UserDifference
 from loom.protocols.vector_store import VectorItem
-from loom.stores import _search as index_search
+from loom.stores import _search
 from loom.stores.inmemory.vectors import InMemoryVectorStore
 from loom.stores.sqlite import SqliteStore
 from loom.testing.conformance.isolation import WORDS, observe, random_trace
@@ -63,7 +63,7 @@ class IndexLaws:
 
     async def test_it_answers_like_the_truth_alone(self, store, clock, monkeypatch):
         """Words, vectors and both; filters, sessions, times and limits; in the same order, for the same reasons."""
-        monkeypatch.setattr(index_search, "_FIRST", 1)  # so that it has to look deeper, and may not stop too early
+        monkeypatch.setattr(_search, "_FIRST", 1)  # so that it has to look deeper, and may not stop too early
         chance = random.Random(7)
         async with SqliteStore(":memory:", clock=clock) as alone:
             await alone.bind(*EMBEDDER)
@@ -82,7 +82,7 @@ class IndexLaws:
     @pytest.mark.parametrize("how", ["in one go", "step by step", "without the index"])
     async def test_words_and_nearness_apart_are_those_of_the_truth_alone(self, how, store, clock, monkeypatch):
         """Whatever the primary store can do, and also while the index is down."""
-        monkeypatch.setattr(index_search, "_TO_SPARE", 0)  # so that it has to look deeper, and may not stop too early
+        monkeypatch.setattr(_search, "_TO_SPARE", 0)  # so that it has to look deeper, and may not stop too early
         chance = random.Random(11)
         async with SqliteStore(":memory:", clock=clock) as alone:
             await alone.bind(*EMBEDDER)

@@ -10,8 +10,7 @@ import pytest
 
 from loom.core.scope import Scope
 from loom.errors import FormatTooNew, StoreConflict, StoreError, StoreUnavailable
-from loom.stores.files import FileCheckpointStore
-from loom.stores.files import checkpoints as disk
+from loom.stores.files import FileCheckpointStore, checkpoints
 from loom.stores.files.checkpoints import framed, frames_of
 from loom.testing.conformance.checkpoint_store import (
     CHAT,
@@ -198,11 +197,11 @@ async def test_a_full_disk_loses_nothing_and_the_next_save_works(tmp_path, store
 
 async def test_a_held_lock_is_waited_for_and_then_unavailable(tmp_path, store, monkeypatch):
     await save(store, CHAT, "c1", "tea")
-    monkeypatch.setattr(disk, "DEADLINE_SECONDS", 0.0)
+    monkeypatch.setattr(checkpoints, "DEADLINE_SECONDS", 0.0)
     refused = pytest.raises(StoreUnavailable, match="held by another process")
-    with disk.locked(tmp_path / "sessions" / "lock", exclusive=True), refused:
+    with checkpoints.locked(tmp_path / "sessions" / "lock", exclusive=True), refused:
         await store.load(CHAT)
-    with disk.locked(tmp_path / "sessions" / "lock", exclusive=False):
+    with checkpoints.locked(tmp_path / "sessions" / "lock", exclusive=False):
         assert await ids_in(store, CHAT) == ["c1"]
         with pytest.raises(StoreUnavailable):
             await store.delete(CHAT, "c1")

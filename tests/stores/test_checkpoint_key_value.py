@@ -102,14 +102,14 @@ pruning: list[PrunesCheckpoints] = [KeyValueCheckpointStore(Bucket())]
 async def test_a_session_lives_in_a_bucket() -> None:
     bucket = Bucket()
     model = ScriptedModel(lambda request: f"answer {len(request.messages)}")
-    first = Session(model=model, checkpoint=open_checkpoints(bucket), session_id="s1")
+    first = Session(model=model, checkpoints=open_checkpoints(bucket), session_id="s1")
     await first.send("hello")
     await first.send("and again")
     store = KeyValueCheckpointStore(bucket)
     found = await store.load("s1")
     assert found is not None
     assert found.messages == first.messages
-    again = Session(model=model, checkpoint=store, session_id="s1")
+    again = Session(model=model, checkpoints=store, session_id="s1")
     await again.restore()
     await again.send("third")
     fork = await again.fork(1)
@@ -123,7 +123,7 @@ async def test_a_session_lives_in_a_bucket() -> None:
 async def test_an_agent_saves_in_a_bucket_and_leaves_it_open() -> None:
     bucket = Bucket()
     for _ in range(2):
-        async with Agent(model=ScriptedModel(["hi"]), memory=None, checkpoint=bucket) as agent:
+        async with Agent(model=ScriptedModel(["hi"]), memory=None, checkpoints=bucket) as agent:
             await agent.run("hello", session_id="s1")
     found = await KeyValueCheckpointStore(bucket).load("s1")
     assert found is not None

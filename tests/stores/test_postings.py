@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loom.stores import _search as postings
+from loom.stores import _search
 from loom.stores._search import K1, OWN, B, TextChange, joined_run, parts_of, run_of, runs_of, total, without
 from loom.text.words import terms
 
@@ -92,7 +92,7 @@ def test_what_is_counted_too_often_counts_as_the_most():
     change = TextChange()
     change.add(OWN, 1, "tea " * 70_000)
     ((_, entries),) = change.entries(9).items()
-    assert postings.ENTRIES.itemsize == len(entries)
+    assert _search.ENTRIES.itemsize == len(entries)
     found = parts_of({("tea", OWN): [entries]}, {OWN: (1, 70_000)})
     assert found[0].scores[0] > 0
     assert total(found, 5).nonzero()[0].tolist() == [1]
@@ -104,7 +104,7 @@ def test_many_entries_are_computed_in_groups_and_say_the_same(monkeypatch):
     held = {(term, signal): [data] for (_, term, signal), data in change.entries(300).items()}
     lengths = {OWN: tuple(change.lengths[OWN])}
     whole = parts_of(held, lengths)
-    monkeypatch.setattr(postings, "_TOGETHER", 100)
+    monkeypatch.setattr(_search, "_TOGETHER", 100)
     for one, other in zip(whole, parts_of(held, lengths), strict=True):
         assert one.signal == other.signal
         assert (one.numbers.tolist(), one.scores.tolist()) == (other.numbers.tolist(), other.scores.tolist())

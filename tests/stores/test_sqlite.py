@@ -15,7 +15,7 @@ from loom.core.filter import FIELDS, And, Eq, In, Not, Or, Range
 from loom.core.hit import rank_key
 from loom.errors import EmbedderMismatch, FormatTooNew, StoreConflict, StoreError, StoreUnavailable, UsageError
 from loom.protocols.memory_store import KeepsJobs, KeepsKeys, KeepsVectors, MemoryStore, Prunes, Query, Touches
-from loom.stores import _search as postings
+from loom.stores import _search
 from loom.stores.inmemory import InMemoryStore
 from loom.stores.sqlite import SqliteStore
 from loom.stores.sqlite.connection import connect, patiently, translate_errors
@@ -178,10 +178,10 @@ def reference_scores(texts, query):
 
 @pytest.mark.parametrize("size", [0, 1, 2, 7, 8, 31, 32, 33, 40, 71, 200])
 def test_every_number_lies_in_one_run(size, small_runs):
-    runs = list(postings.runs_of(size))
-    assert runs == sorted({postings.run_of(number, size) for number in range(size)})
+    runs = list(_search.runs_of(size))
+    assert runs == sorted({_search.run_of(number, size) for number in range(size)})
     for number in range(size):
-        assert postings.run_of(number, size) == max(start for start in runs if start <= number)
+        assert _search.run_of(number, size) == max(start for start in runs if start <= number)
 
 
 async def test_full_runs_are_joined(tmp_path, small_runs):
@@ -190,8 +190,8 @@ async def test_full_runs_are_joined(tmp_path, small_runs):
             await store.put(ALICE, an_episode(f"e{n:02}", f"tea number{n}"))
             await store.put(BOB, an_episode(f"e{n:02}", f"tea number{n}"), an_episode(f"f{n:02}", "tea"))
             found = execute(tmp_path / "memory.db", "SELECT user, run FROM postings WHERE term = 'tea' ORDER BY 1, 2")
-            assert found == [(1, run) for run in postings.runs_of(n + 1)] + [
-                (2, run) for run in postings.runs_of(2 * n + 2)
+            assert found == [(1, run) for run in _search.runs_of(n + 1)] + [
+                (2, run) for run in _search.runs_of(2 * n + 2)
             ]
         assert len(await store.search(ALICE, Query(text="tea", limit=500))) == 75
 
@@ -201,7 +201,7 @@ async def test_scores_are_bm25_over_the_users_own_texts_across_runs(tmp_path):
     words = [f"word{n}" for n in range(60)]
     texts = {
         f"e{n:04}": " ".join(chance.choices(words, k=chance.randint(1, 30)))
-        for n in range(postings.LARGER_RUNS[-1] + 2 * postings.RUN + 40)
+        for n in range(_search.LARGER_RUNS[-1] + 2 * _search.RUN + 40)
     }
     async with SqliteStore(tmp_path / "memory.db", durability="fast") as store:
         rare = dict.fromkeys(list(texts)[::97], "anna")

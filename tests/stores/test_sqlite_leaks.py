@@ -4,8 +4,7 @@ import apsw
 import pytest
 
 from loom.core.scope import Scope
-from loom.stores.sqlite import SqliteStore
-from loom.stores.sqlite import file as writer
+from loom.stores.sqlite import SqliteStore, file
 from loom.stores.sqlite.connection import connect
 from loom.stores.sqlite.search import VectorCache
 from loom.testing.conformance import MemoryStoreSuite
@@ -114,7 +113,7 @@ def plant(monkeypatch):
             made.append(Leaky(db, old, new))
             return made[-1]
 
-        monkeypatch.setattr(writer, "connect", leaky)
+        monkeypatch.setattr(file, "connect", leaky)
         return made
 
     return planted

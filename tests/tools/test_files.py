@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from loom import ToolSpec, open_memory
 from loom.errors import UsageError
 from loom.testing import FakeClock
-from loom.tools import files as file_tree
+from loom.tools import files
 from loom.tools.files import memory_files, path_of
 from loom.tools.function import ToolError
 
@@ -192,7 +192,7 @@ async def test_files_are_bounded(do, monkeypatch):
     await do("create", path="/memories/big", file_text="x" * 100_000)
     with pytest.raises(ToolError, match="at most 100,000"):
         await do("insert", path="/memories/big", insert_line=0, insert_text="y")
-    monkeypatch.setattr(file_tree, "MAX_FILES", 2)
+    monkeypatch.setattr(files, "MAX_FILES", 2)
     await do("create", path="/memories/second", file_text="")
     with pytest.raises(ToolError, match="there are 2 files already"):
         await do("create", path="/memories/third", file_text="")

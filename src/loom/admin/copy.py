@@ -253,7 +253,7 @@ OF_KNOWN = "sessions are copied of users of whom the memory knows something; thi
 DEAD = "{count} jobs that were given up stay behind; only open jobs are copied"
 
 
-class Sessions(NamedTuple):
+class SessionCopies(NamedTuple):
     """The checkpoint stores of both sides."""
 
     source: CheckpointStore
@@ -303,7 +303,7 @@ async def copy_store(
     source: AdminStore,
     target: AdminStore,
     *,
-    sessions: Sessions | None = None,
+    sessions: SessionCopies | None = None,
     namespace: str | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Copied:
@@ -479,7 +479,7 @@ async def copy_places(
         if here is not None:
             stack.push_async_callback(here.aclose)
             if place is not None:
-                sessions = Sessions(here, open_checkpoints(place))
+                sessions = SessionCopies(here, open_checkpoints(place))
                 stack.push_async_callback(sessions.target.aclose)
         done = await copy_store(*stores, sessions=sessions, namespace=namespace, progress=progress)
     return replace(done, notes=(*done.notes, NO_PLACE)) if here is not None and place is None else done

@@ -116,7 +116,7 @@ class Agent:
         tools: Iterable[Tool] = (),
         skills: Iterable[Skill] = (),
         memory_tools: bool = False,
-        checkpoint: str | CheckpointStore | KeyValues | None = None,
+        checkpoints: str | CheckpointStore | KeyValues | None = None,
         config: SessionConfig | Mapping[str, Any] | None = None,
         compaction: Mapping[str, Any] | None = None,
         approve: Approve | None = None,
@@ -138,7 +138,7 @@ class Agent:
             tools: what it may call; see @tool.
             skills: what the user may activate by what they say, and the model load with `load_skill`.
             memory_tools: whether it may search and change the memory by itself, beside what is recalled anyway.
-            checkpoint: where sessions are saved; beside the memory if that lasts, else in this process.
+            checkpoints: where sessions are saved; beside the memory if that lasts, else in this process.
             config: how sessions behave.
             compaction: when and how histories are compacted, as in `config`.
             approve: is asked before each call of a tool, with a ToolRequest; a function, sync or async, that returns
@@ -161,7 +161,7 @@ class Agent:
             memory, self.model, namespace=namespace, facts=facts, clock=clock
         )
         self._closes_model = self.model is not model
-        store, more = agent_checkpoints(checkpoint, memory)
+        store, more = agent_checkpoints(checkpoints, memory)
         self.notes: tuple[str, ...] = (*notes, *more)
         session_config, self._opened = agent_config(
             config,
@@ -173,11 +173,11 @@ class Agent:
         )
         own: dict[str, Any] = {"skills": tuple(skills), "memory": self.memory, "approve": approve}
         self._sessions = Sessions(
-            partial(Session, model=metered(self.model, self._ledger), config=session_config, checkpoint=store, **own),
+            partial(Session, model=metered(self.model, self._ledger), config=session_config, checkpoints=store, **own),
             instructions=instructions,
             tools=(*tools, *(_memory_tools(self.memory) if memory_tools else ())),
             store=store,
-            closes_store=store is not checkpoint,
+            closes_store=store is not checkpoints,
             namespace=namespace or (self.memory.namespace if self.memory else "default"),
             clock=clock,
         )

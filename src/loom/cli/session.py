@@ -92,7 +92,7 @@ async def _session(store: CheckpointStore, scope: Scope, at: str | None, **optio
     model = _NoModel(options.pop("model", "compatible:unknown"))
     session = Session(
         model=model,
-        checkpoint=store,
+        checkpoints=store,
         session_id=scope.session_id,
         user_id=scope.user_id,
         namespace=scope.namespace,

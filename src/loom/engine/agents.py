@@ -89,13 +89,13 @@ def agent_checkpoints(
         return open_checkpoints(url), ()
     place = memory.place if isinstance(memory, Memory) else place_of(memory)
     if place is None:
-        note = ("conversations are kept in this process only: it is not known where the memory is; give checkpoint=",)
+        note = ("conversations are kept in this process only: it is not known where the memory is; give checkpoints=",)
         return open_checkpoints("inmemory"), note if memory is not None else ()
     place = written_out(place)
     beside = sessions_place(place)
     if beside is None or beside.endswith(":"):
         scheme = place.partition(":")[0]
-        note = f"conversations are kept in this process only: {scheme} does not save them; give checkpoint="
+        note = f"conversations are kept in this process only: {scheme} does not save them; give checkpoints="
         return open_checkpoints("inmemory"), (note,) if scheme in STORES.added else ()
     backend, _, path = beside.partition(":")
     if backend != "sqlite":

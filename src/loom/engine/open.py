@@ -464,7 +464,7 @@ class QdrantMemory(_VectorMemory):
 class CompositeMemory(Memory):
     """A Memory whose layers live in different stores, each given as a URL or a store.
 
-    A layer without a store of its own lives with the next layer above that has one. `primary` holds the primary store: facts,
+    A layer without a store of its own lives with the next layer above that has one. `primary` holds facts,
     blocks, jobs and the archive, so it should be the durable one; if it is not given, that is the store of the highest
     layer named. `vectors` is a vector engine beside `primary`. The options are those of `open_memory`.
     """

@@ -247,7 +247,7 @@ class Memory(MemoryEdits):
             session_id: search one conversation only.
             limit: maximum number of hits.
             budget: maximum number of tokens, all hits together.
-            halves: rank user messages above assistant replies when the budget is tight (`"user"`), or treat both alike
+            prefer: rank user messages above assistant replies when the budget is tight (`"user"`), or treat both alike
                 (`"both"`).
             layers: only records in these layers, not the archive; facts belong to L4.
             where: a further filter, or a mapping: `{"topic": "drinks"}`.

@@ -413,6 +413,11 @@ class AdminStore(MemoryStore, KeepsVectors, KeepsKeys, ExportsKeys, KeepsJobs, L
 
 
 @runtime_checkable
+class PrimaryStore(AdminStore, Prunes, Touches, Reembeds, Protocol):
+    """A store that can hold everything: every optional protocol, and a list of its users."""
+
+
+@runtime_checkable
 class Describes(Protocol):
     """A store that describes itself: what it is, and what it guarantees as configured now."""
 
@@ -462,7 +467,7 @@ class UserDifference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexDifference:
-    """How an index differs from the primary store, in entries: `missing` from the index, `extra` in it, or `wrong` there.
+    """How an index differs from its records, in entries: `missing` from the index, `extra` in it, or `wrong` there.
 
     `users` and `vectors` say how much was looked at, `by_user` where the differences are. `is_repaired` says that they
     were there and are no longer. `damaged` are records and jobs that cannot be read, each in words; a repair removes

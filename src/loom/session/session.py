@@ -144,6 +144,7 @@ class Session:
         skills: Iterable[Skill] = (),
         memory: Memory | None = None,
         approve: Approve | None = None,
+        checkpoints: CheckpointStore | None = None,
         checkpoint: CheckpointStore | None = None,
         session_id: str | None = None,
         user_id: str = "default",
@@ -165,7 +166,8 @@ class Session:
             skills: what the user may activate by what they say, and the model load with `load_skill`.
             memory: where a turn recalls from and is remembered; none if not given.
             approve: is asked before each call of a tool, and returns True, or False, or why not; see ToolRequest.
-            checkpoint: where turns are saved; in this process only, if not given.
+            checkpoints: where turns are saved; in this process only, if not given.
+            checkpoint: another word for checkpoints.
             session_id: the name of the conversation; a new one if not given. To continue a saved one, call restore()
                 first.
             user_id: the user whose conversation it is.
@@ -174,7 +176,8 @@ class Session:
             sleep: how to wait before a retry.
         """
         chosen = model or provider
-        check_given(chosen, checkpoint, memory)
+        store = checkpoints or checkpoint
+        check_given(chosen, store, memory)
         clock = clock or SystemClock()
         self._ids = RecordIds(clock)
         self._given: dict[str, Any] = {
@@ -198,7 +201,7 @@ class Session:
         opened, self._own_models = with_models(self._given["config"])
         given: dict[str, Any] = {**self._given, "config": opened}
         scope = Scope(namespace, user_id, session_id or self._ids.next_id())
-        self._parts = build_parts(scope=scope, context=context, store=checkpoint, ids=self._ids, **given)
+        self._parts = build_parts(scope=scope, context=context, store=store, ids=self._ids, **given)
         self._history, self._saver, self._emitter = self._parts.history, self._parts.saver, self._parts.emitter
         self._started = False
         self._busy = False
@@ -456,7 +459,7 @@ class Session:
             forked = await self._saver.fork(at, session_id=name)
         other = Session(
             context=self.context.copy(),
-            checkpoint=self._saver.store,
+            checkpoints=self._saver.store,
             session_id=name,
             user_id=self.scope.user_id,
             namespace=self.scope.namespace,

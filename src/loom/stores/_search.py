@@ -25,12 +25,11 @@ from loom.core.hit import Hit, HitItem, joined, rank_key, scored
 from loom.core.scope import Scope
 from loom.errors import UsageError
 from loom.protocols.embedder import Vector
-from loom.protocols.memory_store import MemoryStore, Query
+from loom.protocols.memory_store import MemoryStore, PrimaryStore, Query
 from loom.protocols.vector_store import VectorHit
 from loom.stores._user_records import DENSE
 from loom.stores.base import DamagedData, compare
 from loom.text.words import terms
-from loom.wrappers.delegating import PrimaryStore
 
 OWN = "bm25"
 """The signal of a record's own text; that of a key is `bm25.KIND`."""

@@ -15,10 +15,7 @@ from loom.catalog import CacheRules, find_model
 from loom.core.request_blocks import Level, RequestBlocks
 from loom.errors import BadRequestFile
 from loom.protocols.token_counter import TokenCounter
-from loom.traces import anthropic, gemini
-from loom.traces import openai as chat
-from loom.traces import openai as openai_parts
-from loom.traces import openai as responses
+from loom.traces import anthropic, gemini, openai
 from loom.traces._blocks import (
     BlockCollector,
     JsonObject,
@@ -145,8 +142,8 @@ class WireFormat:
 
 
 _ANTHROPIC: Final = WireFormat(anthropic.read, anthropic.settings, anthropic.automatic, "anthropic")
-_CHAT: Final = WireFormat(chat.read_chat, openai_parts.settings, openai_parts.automatic)
-_RESPONSES: Final = WireFormat(responses.read_responses, openai_parts.settings, openai_parts.automatic)
+_CHAT: Final = WireFormat(openai.read_chat, openai.settings, openai.automatic)
+_RESPONSES: Final = WireFormat(openai.read_responses, openai.settings, openai.automatic)
 _GEMINI: Final = WireFormat(gemini.read, gemini.settings, gemini.automatic, "gemini")
 
 _ANTHROPIC_BLOCKS: Final = (anthropic.KINDS - {"text"}) | {"server_tool_use", "search_result"}

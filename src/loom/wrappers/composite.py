@@ -29,6 +29,7 @@ from loom.protocols.memory_store import (
     KeepsVectors,
     ListsUsers,
     MemoryStore,
+    PrimaryStore,
     Prunes,
     Query,
     Reembeds,
@@ -38,7 +39,7 @@ from loom.protocols.memory_store import (
 )
 from loom.stores._user_records import sees
 from loom.stores.base import Bound, Write, Written, owner
-from loom.wrappers.delegating import DelegatingStore, PrimaryStore
+from loom.wrappers.delegating import DelegatingStore
 
 # One transaction over several stores: its part in each, and how it is undone.
 
@@ -137,9 +138,9 @@ class CompositeStore(DelegatingStore):
 
     The primary store has the other layers, the archive, facts, blocks and jobs. A record that changes its layer, or is
     archived, moves with its keys and its vector: it is written to the new store, then deleted from the old one. What a
-    crash leaves twice is one record all the same: the copy in the primary store counts, or else that of the higher layer.
+    crash leaves twice is one record all the same: the primary's copy counts, or else that of the higher layer.
 
-    A write goes to the layers first and to the primary store last. If the primary store refuses it, the layers are set back; a crash
+    A write goes to the layers first and to the primary store last. If it refuses, the layers are set back; a crash
     in between may leave records of a write that was never acknowledged. What was acknowledged is as durable as the
     store of its layer.
 
@@ -246,7 +247,7 @@ class CompositeStore(DelegatingStore):
         return _BETWEEN.join([await store.epoch(scope) for store in self._stores if isinstance(store, KeepsJobs)])
 
     async def _checked_epoch(self, scope: Scope, since: str | None) -> str | None:
-        """The epoch of the primary store alone, which its transaction checks again; refuses a write of another epoch."""
+        """The primary's epoch alone, which its transaction checks again; refuses a write of another epoch."""
         if since is None:
             return None
         if since != await self._epoch(scope):
@@ -322,7 +323,7 @@ class CompositeStore(DelegatingStore):
 
     @property
     def parts(self) -> Mapping[str, StorePart]:
-        """The stores by what they are for, the primary store first; one that keeps several layers is named by all of them."""
+        """The stores by what they are for, the primary first; one that keeps several layers is named by all of them."""
         labels: dict[StorePart, list[str]] = {self._primary: ["primary"]}
         for layer in sorted(self._layers):
             if self._layers[layer] is not self._primary:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Protocol, runtime_checkable
 
 from loom.core.clock import Clock
 from loom.core.filter import Filter
@@ -14,26 +13,18 @@ from loom.core.record import Layer, Receipt, Record
 from loom.core.scope import Scope
 from loom.protocols.embedder import Vector
 from loom.protocols.memory_store import (
-    AdminStore,
     DeadLetter,
     Describes,
     HybridSearch,
     Job,
     Lease,
-    Prunes,
+    PrimaryStore,
     Query,
-    Reembeds,
     Scrubs,
     SearchKeys,
     SeesSessions,
-    Touches,
 )
 from loom.stores.base import BaseMemoryStore, Bound, Write, Written
-
-
-@runtime_checkable
-class PrimaryStore(AdminStore, Prunes, Touches, Reembeds, Protocol):
-    """A store that can hold everything: every power, and a list of its users."""
 
 
 class DelegatingStore(BaseMemoryStore):

@@ -20,14 +20,14 @@ from loom.core.record import Episode, Provenance, Receipt, Record
 from loom.core.scope import Scope
 from loom.errors import StoreError, UsageError
 from loom.protocols.embedder import Vector
-from loom.protocols.memory_store import IndexDifference, Lease, Query, UserDifference, summed
+from loom.protocols.memory_store import IndexDifference, Lease, PrimaryStore, Query, UserDifference, summed
 from loom.protocols.vector_store import VectorItem
 from loom.stores import _search as index_search
 from loom.stores._vector_entries import VectorIndex, checked_query
 from loom.stores.base import Bound, Write, Written, embedder_label
-from loom.wrappers.delegating import DelegatingStore, PrimaryStore
+from loom.wrappers.delegating import DelegatingStore
 
-# The outbox of an index: what is about to change is written down in the primary store first, and crossed out afterwards.
+# The outbox of an index: a change is noted in the primary store before it is made, and crossed out afterwards.
 #
 # A mark says which vectors may differ between the primary store and the index. It is written before the change, so that
 # whatever dies in between leaves a mark, and nothing but looking there is needed to put the index right. Marks are
@@ -112,8 +112,8 @@ NEAR = 1e-5
 async def bring_into_step(primary: PrimaryStore, index: VectorIndex, user: Scope, ids: Sequence[str]) -> None:
     """Make the index say of these records what the primary store says.
 
-    The primary store is read again after the index was written, until both agree. So of two that do this at a time, in any
-    processes, the one that writes last has seen the newest truth.
+    The primary store is read again after the index was written, until both agree. So of two processes that
+    do this at once, the one that writes last has seen the newest records.
     """
     for start in range(0, len(ids), PAGE):
         page = ids[start : start + PAGE]
@@ -129,7 +129,7 @@ async def bring_into_step(primary: PrimaryStore, index: VectorIndex, user: Scope
 
 
 async def put_user_right(primary: PrimaryStore, index: VectorIndex, user: Scope) -> None:
-    """Make the index say of one user what the primary store says, and nothing at all of whom the primary store does not know."""
+    """Make the index agree with the primary store about one user; drop a user that the primary does not know."""
     if not await primary.count(user):
         await index.forget(user)
     # Also after that: the user may have come back meanwhile.
@@ -138,7 +138,7 @@ async def put_user_right(primary: PrimaryStore, index: VectorIndex, user: Scope)
 
 
 async def compare(primary: PrimaryStore, index: VectorIndex, *, repair: bool) -> IndexDifference:
-    """How the index differs from the primary store, over all users of either; in step with it afterwards with `repair`."""
+    """How the index differs from the primary store, over all users of either; `repair` makes them agree."""
     users = [user async for user in _users(primary)]
     users += sorted(set(await index.users()) - set(users), key=lambda user: (user.namespace, user.user_id))
     found: list[UserDifference] = []
@@ -214,9 +214,9 @@ _LOOK_AGAIN = timedelta(seconds=30)
 class IndexedStore(DelegatingStore):
     """Keeps everything in `primary`, and the vectors also in `index`, which answers what is near.
 
-    The primary store alone decides: what is seen, what fits, what exists. What changes vectors is written down in the primary store
+    The primary store alone decides: what is seen, what fits, what exists. A change of vectors is noted there
     first, so that whatever dies in between is put right when the store is used again. While the index cannot be
-    reached, or is known to be behind, the primary store answers in its place, as well and more slowly; `failure` says why.
+    reached, or is known to be behind, the primary answers in its place, as well and more slowly; `failure` says why.
     The index may be lost: it is built again from the primary store at the next bind(), or by `verify(repair=True)`.
     """
 

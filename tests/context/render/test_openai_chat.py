@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from loom.context.context import Context
-from loom.context.render import openai as openai_chat
+from loom.context.render import openai
 from loom.context.render.layout import NO_OUTPUT, Layout, WireSlot, lay_out
 from loom.core.message import (
     DocumentPart,
@@ -32,11 +32,11 @@ def laid_out(*messages: Message, system: str = "Be brief.") -> Layout:
     context.foundation.add(system)
     for message in messages:
         context.convo.add(message)
-    return lay_out(context.compile(), openai_chat.DIALECT)
+    return lay_out(context.compile(), openai.CHAT_DIALECT)
 
 
 def messages_of(layout: Layout) -> list[dict[str, Any]]:
-    body = openai_chat.render_chat(layout, MODEL, {}, {}).body
+    body = openai.render_chat(layout, MODEL, {}, {}).body
     check_openai_chat(body)
     return body["messages"]
 
@@ -46,23 +46,21 @@ def slot_of(layout: Layout, kind: type) -> WireSlot:
 
 
 def test_golden(window: Window, golden, marks) -> None:
-    layout = lay_out(window, openai_chat.DIALECT)
-    markers = marks(layout, openai_chat.may_mark, "12h", "30m")
-    body = openai_chat.render_chat(layout, MODEL, markers, {"max_completion_tokens": 500}).body
+    layout = lay_out(window, openai.CHAT_DIALECT)
+    markers = marks(layout, openai.may_mark, "12h", "30m")
+    body = openai.render_chat(layout, MODEL, markers, {"max_completion_tokens": 500}).body
     check_openai_chat(body)
     golden("openai_chat", body)
 
 
 def test_two_renders_are_equal_bytes(window: Window) -> None:
-    first, second = (
-        openai_chat.render_chat(lay_out(window, openai_chat.DIALECT), MODEL, {}, {}).body for _ in range(2)
-    )
+    first, second = (openai.render_chat(lay_out(window, openai.CHAT_DIALECT), MODEL, {}, {}).body for _ in range(2))
     assert json.dumps(first) == json.dumps(second)
 
 
 def test_every_slot_is_found_where_the_origins_say(window: Window) -> None:
-    layout = lay_out(window, openai_chat.DIALECT)
-    out = openai_chat.render_chat(layout, MODEL, {}, {})
+    layout = lay_out(window, openai.CHAT_DIALECT)
+    out = openai.render_chat(layout, MODEL, {}, {})
     for path, slot in out.origins.items():
         block = at(out.body, path)
         if isinstance(slot.content, TextPart):
@@ -75,7 +73,7 @@ def test_every_slot_is_found_where_the_origins_say(window: Window) -> None:
 
 
 def test_reasoning_and_blocks_of_responses_stay_out(window: Window) -> None:
-    layout = lay_out(window, openai_chat.DIALECT)
+    layout = lay_out(window, openai.CHAT_DIALECT)
     assert {s.content.provider for s in layout.dropped if isinstance(s.content, ThinkingPart)} == {
         "anthropic",
         "openai",
@@ -88,7 +86,7 @@ def test_reasoning_and_blocks_of_responses_stay_out(window: Window) -> None:
 def test_instructions_are_one_message_with_the_role_the_server_knows() -> None:
     layout = laid_out(Message.user("hi"), Message("system", (TextPart("Stop at five."),)), Message.assistant("Yes."))
     assert [m["role"] for m in messages_of(layout)] == ["developer", "user", "developer", "assistant"]
-    body = openai_chat.render_chat(layout, MODEL, {}, {}, system_role="system").body
+    body = openai.render_chat(layout, MODEL, {}, {}, system_role="system").body
     check_openai_chat(body)
     assert [m["role"] for m in body["messages"]] == ["system", "user", "system", "assistant"]
 
@@ -127,9 +125,9 @@ def test_a_failed_call_says_so_and_an_empty_answer_too() -> None:
     )
     sent = messages_of(laid_out(Message.user("go"), calls, Message("user", results)))
     assert [[p["text"] for p in m["content"]] for m in sent if m["role"] == "tool"] == [
-        [f"{openai_chat.FAILED}\ntimeout"],
+        [f"{openai.FAILED}\ntimeout"],
         [NO_OUTPUT],
-        [openai_chat.FAILED, "[Image: unnamed]"],
+        [openai.FAILED, "[Image: unnamed]"],
     ]
 
 
@@ -141,11 +139,11 @@ def test_arguments_are_compact_and_keep_their_order() -> None:
 
 
 def test_markers_stand_on_what_goes_in_and_nowhere_else(window: Window) -> None:
-    layout = lay_out(window, openai_chat.DIALECT)
-    out = openai_chat.render_chat(layout, MODEL, dict.fromkeys(layout.slots(), "30m"), {})
+    layout = lay_out(window, openai.CHAT_DIALECT)
+    out = openai.render_chat(layout, MODEL, dict.fromkeys(layout.slots(), "30m"), {})
     check_openai_chat(out.body)
     marked = {slot for path, slot in out.origins.items() if "prompt_cache_breakpoint" in at(out.body, path)}
-    assert marked == {slot for slot in layout.slots() if openai_chat.may_mark(slot)}
+    assert marked == {slot for slot in layout.slots() if openai.may_mark(slot)}
     assert {type(slot.content) for slot in set(layout.slots()) - marked} >= {ToolCallPart}
     assert {slot.role for slot in marked} >= {"user"}
     assert not any(slot.role == "assistant" for slot in marked)
@@ -153,9 +151,9 @@ def test_markers_stand_on_what_goes_in_and_nowhere_else(window: Window) -> None:
 
 
 def test_a_result_is_marked_where_it_ends(window: Window) -> None:
-    layout = lay_out(window, openai_chat.DIALECT)
+    layout = lay_out(window, openai.CHAT_DIALECT)
     *_, with_picture = (s for s in layout.slots() if isinstance(s.content, ToolResultPart))
-    out = openai_chat.render_chat(layout, MODEL, {with_picture: "30m"}, {})
+    out = openai.render_chat(layout, MODEL, {with_picture: "30m"}, {})
     (place,) = (path for path in out.origins if "prompt_cache_breakpoint" in at(out.body, path))
     assert at(out.body, place)["type"] == "image_url"
     assert out.origins[place] is with_picture
@@ -171,7 +169,7 @@ def test_a_result_is_marked_where_it_ends(window: Window) -> None:
 )
 def test_the_lifetime_of_a_marker(ttl: str, settings: dict[str, Any], marker: dict[str, str]) -> None:
     layout = laid_out(Message.user("hi"))
-    body = openai_chat.render_chat(layout, MODEL, {layout.system[0]: ttl}, settings).body
+    body = openai.render_chat(layout, MODEL, {layout.system[0]: ttl}, settings).body
     check_openai_chat(body)
     assert body["messages"][0]["content"][0]["prompt_cache_breakpoint"] == marker
     assert body["prompt_cache_options"] == settings.get("prompt_cache_options", {"mode": "explicit"})
@@ -181,7 +179,7 @@ def test_without_a_marker_that_stands_older_models_see_no_new_field() -> None:
     layout = laid_out(Message.user("hi"), Message.assistant("hello"))
     answer = layout.turns[-1].slots[0]
     for markers in ({}, {answer: "30m"}):
-        assert "prompt_cache" not in json.dumps(openai_chat.render_chat(layout, MODEL, markers, {}).body)
+        assert "prompt_cache" not in json.dumps(openai.render_chat(layout, MODEL, markers, {}).body)
 
 
 def test_a_growing_conversation_leaves_the_earlier_messages_as_they_were(window: Window) -> None:
@@ -196,8 +194,8 @@ def test_a_growing_conversation_leaves_the_earlier_messages_as_they_were(window:
         Message.assistant("You are welcome."),
     ):
         context.convo.add(message)
-        layout = lay_out(context.compile(), openai_chat.DIALECT)
-        now = [json.dumps(m) for m in openai_chat.render_chat(layout, MODEL, {}, {}).body["messages"]]
+        layout = lay_out(context.compile(), openai.CHAT_DIALECT)
+        now = [json.dumps(m) for m in openai.render_chat(layout, MODEL, {}, {}).body["messages"]]
         assert now[: len(before)] == before
         before = now
     assert len(before) == 7

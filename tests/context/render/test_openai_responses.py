@@ -7,7 +7,7 @@ from collections import Counter
 from typing import Any
 
 from loom.context.context import Context
-from loom.context.render import openai as openai_responses
+from loom.context.render import openai
 from loom.context.render.layout import Layout, lay_out
 from loom.core.message import (
     DocumentPart,
@@ -30,33 +30,33 @@ def laid_out(*messages: Message) -> Layout:
     context.foundation.add("Be brief.")
     for message in messages:
         context.convo.add(message)
-    return lay_out(context.compile(), openai_responses.OPENAI_RESPONSES_DIALECT)
+    return lay_out(context.compile(), openai.RESPONSES_DIALECT)
 
 
 def items_of(layout: Layout) -> list[dict[str, Any]]:
-    body = openai_responses.render_responses(layout, MODEL, {}, {}).body
+    body = openai.render_responses(layout, MODEL, {}, {}).body
     check_openai_responses(body)
     return body["input"]
 
 
 def test_golden(window: Window, golden, marks) -> None:
-    layout = lay_out(window, openai_responses.OPENAI_RESPONSES_DIALECT)
-    markers = marks(layout, openai_responses.may_mark, "12h", "30m")
+    layout = lay_out(window, openai.RESPONSES_DIALECT)
+    markers = marks(layout, openai.may_mark, "12h", "30m")
     settings = {"store": False, "include": ["reasoning.encrypted_content"]}
-    body = openai_responses.render_responses(layout, MODEL, markers, settings).body
+    body = openai.render_responses(layout, MODEL, markers, settings).body
     check_openai_responses(body)
     golden("openai_responses", body)
 
 
 def test_two_renders_are_equal_bytes(window: Window) -> None:
-    dialect = openai_responses.OPENAI_RESPONSES_DIALECT
-    first, second = (openai_responses.render_responses(lay_out(window, dialect), MODEL, {}, {}).body for _ in range(2))
+    dialect = openai.RESPONSES_DIALECT
+    first, second = (openai.render_responses(lay_out(window, dialect), MODEL, {}, {}).body for _ in range(2))
     assert json.dumps(first) == json.dumps(second)
 
 
 def test_every_slot_is_found_where_the_origins_say(window: Window) -> None:
-    layout = lay_out(window, openai_responses.OPENAI_RESPONSES_DIALECT)
-    out = openai_responses.render_responses(layout, MODEL, {}, {})
+    layout = lay_out(window, openai.RESPONSES_DIALECT)
+    out = openai.render_responses(layout, MODEL, {}, {})
     for path, slot in out.origins.items():
         block = at(out.body, path)
         if isinstance(slot.content, TextPart):
@@ -126,22 +126,22 @@ def test_a_compaction_block_comes_back_verbatim_and_stands_for_what_it_covers() 
 
 
 def test_markers_stand_on_what_goes_in_and_nowhere_else(window: Window) -> None:
-    layout = lay_out(window, openai_responses.OPENAI_RESPONSES_DIALECT)
-    out = openai_responses.render_responses(layout, MODEL, dict.fromkeys(layout.slots(), "12h"), {})
+    layout = lay_out(window, openai.RESPONSES_DIALECT)
+    out = openai.render_responses(layout, MODEL, dict.fromkeys(layout.slots(), "12h"), {})
     check_openai_responses(out.body)
     marked = [path for path in out.origins if "prompt_cache_breakpoint" in at(out.body, path)]
-    assert {out.origins[path] for path in marked} == {s for s in layout.slots() if openai_responses.may_mark(s)}
+    assert {out.origins[path] for path in marked} == {s for s in layout.slots() if openai.may_mark(s)}
     assert len(marked) == len({out.origins[path] for path in marked}), "one marker for each slot"
-    kinds = {type(slot.content) for slot in layout.slots() if not openai_responses.may_mark(slot)}
+    kinds = {type(slot.content) for slot in layout.slots() if not openai.may_mark(slot)}
     assert {ToolCallPart, ThinkingPart, TextPart} <= kinds
     assert marked
     assert all(at(out.body, path)["prompt_cache_breakpoint"] == {"mode": "explicit", "ttl": "12h"} for path in marked)
 
 
 def test_the_end_of_a_result_carries_its_marker(window: Window) -> None:
-    layout = lay_out(window, openai_responses.OPENAI_RESPONSES_DIALECT)
+    layout = lay_out(window, openai.RESPONSES_DIALECT)
     *_, result = (s for s in layout.slots() if isinstance(s.content, ToolResultPart))
-    out = openai_responses.render_responses(layout, MODEL, {result: "30m"}, {})
+    out = openai.render_responses(layout, MODEL, {result: "30m"}, {})
     (place,) = (path for path in out.origins if "prompt_cache_breakpoint" in at(out.body, path))
     assert place.endswith(".output[1]")
     assert at(out.body, place)["type"] == "input_image"
@@ -151,11 +151,9 @@ def test_the_callers_cache_options_stay_and_set_what_a_marker_has_to_say() -> No
     layout = laid_out(Message.user("hi"))
     markers = {layout.system[0]: "30m"}
     options = {"mode": "implicit", "ttl": "12h"}
-    body = openai_responses.render_responses(layout, MODEL, markers, {"prompt_cache_options": options}).body
+    body = openai.render_responses(layout, MODEL, markers, {"prompt_cache_options": options}).body
     check_openai_responses(body)
     assert body["prompt_cache_options"] == options
     assert body["input"][0]["content"][0]["prompt_cache_breakpoint"] == {"mode": "explicit", "ttl": "30m"}
-    assert openai_responses.render_responses(layout, MODEL, markers, {}).body["prompt_cache_options"] == {
-        "mode": "explicit"
-    }
-    assert "prompt_cache" not in json.dumps(openai_responses.render_responses(layout, MODEL, {}, {}).body)
+    assert openai.render_responses(layout, MODEL, markers, {}).body["prompt_cache_options"] == {"mode": "explicit"}
+    assert "prompt_cache" not in json.dumps(openai.render_responses(layout, MODEL, {}, {}).body)

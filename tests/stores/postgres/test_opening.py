@@ -8,9 +8,8 @@ import pytest
 from loom.errors import FormatTooNew, MissingExtra, StoreError, StoreUnavailable, UsageError
 from loom.stores.postgres import PostgresStore, init_schema, schema
 from loom.stores.postgres.search import SLOWER
-from loom.testing import servers as postgres
 from loom.testing.conformance.suite import ALICE, an_episode
-from loom.testing.servers import ServerFailed, free_port
+from loom.testing.servers import ServerFailed, free_port, postgres
 from tests.stores.postgres.conftest import started
 
 pytestmark = pytest.mark.anyio

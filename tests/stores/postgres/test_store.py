@@ -22,7 +22,7 @@ from loom.protocols.memory_store import (
     Reembeds,
     Touches,
 )
-from loom.stores import _search as postings
+from loom.stores import _search
 from loom.stores.inmemory import InMemoryStore
 from loom.stores.postgres import PostgresStore, search
 from loom.stores.postgres.connection import one
@@ -88,8 +88,8 @@ async def test_it_answers_like_the_store_in_memory(seed, server):
 
 @pytest.mark.parametrize("seed", range(20, 25))
 async def test_it_answers_the_same_when_runs_of_postings_fill_and_join(seed, server, monkeypatch):
-    monkeypatch.setattr(postings, "RUN", 2)
-    monkeypatch.setattr(postings, "LARGER_RUNS", (8, 4))
+    monkeypatch.setattr(_search, "RUN", 2)
+    monkeypatch.setattr(_search, "LARGER_RUNS", (8, 4))
     trace = random_trace(random.Random(seed), steps=120)
     scopes = {"A": ALICE, "B": BOB}
     async with PostgresStore(server.app, clock=FakeClock()) as store:

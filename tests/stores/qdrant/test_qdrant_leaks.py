@@ -5,8 +5,7 @@ from uuid import NAMESPACE_OID, uuid5
 import pytest
 
 from loom.stores._vector_entries import ID, TENANT
-from loom.stores.qdrant import QdrantVectorStore
-from loom.stores.qdrant import connection as collection
+from loom.stores.qdrant import QdrantVectorStore, connection
 from loom.stores.qdrant import connection as edge
 from loom.stores.qdrant import store as vectors
 from tests.stores.engines import needs_package
@@ -67,7 +66,7 @@ def of_engine(module):
 
 @needs_package("qdrant_client")
 class TestClient(LeakLaws):
-    leaks = LEAKS | of_engine(collection)
+    leaks = LEAKS | of_engine(connection)
 
     def open_index(self, folder):
         return QdrantVectorStore()

@@ -7,11 +7,8 @@ import pytest
 
 from loom.core.scope import Scope
 from loom.protocols.memory_store import Job
-from loom.stores.redis import records as change
+from loom.stores.redis import records, schema, search, store
 from loom.stores.redis import records as job_rows
-from loom.stores.redis import schema as scripts
-from loom.stores.redis import search as replica
-from loom.stores.redis import store
 from loom.stores.redis import store as forgetting
 from loom.stores.redis import store as reembed
 from loom.stores.redis.schema import StoreNames, UserNames
@@ -43,7 +40,7 @@ def named_by(text):
 
 def said(module, name, old, new):
     """A script that says something else."""
-    script = getattr(scripts, name)
+    script = getattr(schema, name)
     assert script.count(old) == 1
     return module, name, script.replace(old, new)
 
@@ -80,7 +77,7 @@ LEAKS = {
         "test_rebind_exchanges_every_vector_and_the_embedder",
     ),
     "does not compare": (
-        said(change, "COMMIT", "then return 0 end", "then end"),
+        said(records, "COMMIT", "then return 0 end", "then end"),
         "test_concurrent_touches_all_count",
     ),
 }
@@ -131,8 +128,8 @@ async def test_a_copy_lets_go_of_what_another_removed():
 @pytest.mark.parametrize(
     ("planted", "left"),
     [
-        (said(replica, "PAGE", "meta[2] and meta[2] ~= ARGV[2]", "false"), (["e1", "e2"], [])),
-        ((replica, "_is_behind", lambda version, held: False), (["e2"], ["e2"])),
+        (said(search, "PAGE", "meta[2] and meta[2] ~= ARGV[2]", "false"), (["e1", "e2"], [])),
+        ((search, "_is_behind", lambda version, held: False), (["e2"], ["e2"])),
     ],
     ids=["never asks what is left", "never starts again"],
 )

@@ -11,8 +11,7 @@ from hypothesis import settings
 
 from loom.core.record import Layer
 from loom.protocols.memory_store import Query
-from loom.stores.redis import RedisStore
-from loom.stores.redis import search as near
+from loom.stores.redis import RedisStore, search
 from loom.testing.conformance import ErasureSuite, MemoryStoreMachine, MemoryStoreSuite, check_non_interference
 from loom.testing.conformance.suite import ALICE, BOB, an_episode, ids_of
 from loom.testing.fakes import START, FakeClock
@@ -135,7 +134,7 @@ async def test_the_graph_is_asked_for_users_with_very_many(store, monkeypatch):
     await store.put(ALICE, *(an_episode(id) for id in vectors))
     await store.put_vectors(ALICE, vectors)
     exact = await ids_of(store, ALICE, vector=[1.0, 0.3], limit=20)
-    monkeypatch.setattr(near, "EXACT", 0)
+    monkeypatch.setattr(search, "EXACT", 0)
     assert len({*exact} & {*await ids_of(store, ALICE, vector=[1.0, 0.3], limit=20)}) >= 18
 
 

@@ -22,8 +22,7 @@ from loom.protocols.memory_store import (
     Reembeds,
     Touches,
 )
-from loom.stores.redis import RedisStore
-from loom.stores.redis import search as replica
+from loom.stores.redis import RedisStore, search
 from loom.testing.conformance import MemoryStoreMachine, MemoryStoreSuite
 from loom.testing.conformance.suite import ALICE, BOB, HOUR, a_block, a_fact, a_job, an_episode, ids_of
 from loom.testing.fakes import START
@@ -228,7 +227,7 @@ class TestTwoStores:
 
 @pytest.mark.anyio
 async def test_copies_are_filled_page_by_page_and_stay_within_their_bound(monkeypatch):
-    monkeypatch.setattr(replica, "_ROWS", 3)
+    monkeypatch.setattr(search, "_ROWS", 3)
     async with aclosing(new_store()) as one, aclosing(twin_of(one, cached_records=8)) as two:
         # One change is larger than a page; others share one.
         await one.put(ALICE, *(an_episode(f"e{n}") for n in range(7)))

@@ -33,7 +33,7 @@ from loom.core.message_wire import FAILED
 
 SystemRole: TypeAlias = Literal["developer", "system"]
 DEFAULT_TTL = "30m"
-DIALECT = WireDialect("openai_chat", system_turns=True, thinking="none")
+CHAT_DIALECT = WireDialect("openai_chat", system_turns=True, thinking="none")
 """Chat has no place for reasoning, nor for the blocks of Responses."""
 
 
@@ -224,7 +224,7 @@ def _media(part: ImagePart | DocumentPart) -> dict[str, Any]:
 
 # OpenAI Responses: the arguments of `client.responses.create(**body)`.
 
-OPENAI_RESPONSES_DIALECT = WireDialect("openai", system_turns=True, thinking="signed")
+RESPONSES_DIALECT = WireDialect("openai", system_turns=True, thinking="signed")
 """A reasoning item comes back under its id."""
 
 

@@ -10,9 +10,7 @@ from typing import Any, NamedTuple
 
 from loom.catalog import KNOWN_AS, Catalog, ModelInfo, find_model
 from loom.context.cache._markers import Placement, place
-from loom.context.render import anthropic, gemini
-from loom.context.render import openai as openai_chat
-from loom.context.render import openai as openai_responses
+from loom.context.render import anthropic, gemini, openai
 from loom.context.render.layout import Layout, RenderedBody, WireDialect, WireSlot, lay_out
 from loom.core.message import Message, TextPart
 from loom.core.window import Window
@@ -64,23 +62,17 @@ def _reasoning(provider: str) -> _Renderer:
     Nothing of it is sealed, so nothing is bound to a prefix.
     """
     dialect = WireDialect(provider, system_turns=True, binds_thinking=False)
-    return _Renderer(
-        dialect, partial(openai_chat.render_chat, system_role="system", reasoning=True), openai_chat.may_mark
-    )
+    return _Renderer(dialect, partial(openai.render_chat, system_role="system", reasoning=True), openai.may_mark)
 
 
 # Most servers that speak the Chat form know the system prompt by its older role.
-_COMPATIBLE = _Renderer(
-    openai_chat.DIALECT, partial(openai_chat.render_chat, system_role="system"), openai_chat.may_mark
-)
+_COMPATIBLE = _Renderer(openai.CHAT_DIALECT, partial(openai.render_chat, system_role="system"), openai.may_mark)
 _ANTHROPIC = _Renderer(anthropic.DIALECT, anthropic.render, anthropic.may_mark)
 _RENDERERS: dict[str, _Renderer] = {
     "anthropic": _ANTHROPIC,
     "bedrock": _ANTHROPIC,
-    "openai": _Renderer(
-        openai_responses.OPENAI_RESPONSES_DIALECT, openai_responses.render_responses, openai_responses.may_mark
-    ),
-    "openai_chat": _Renderer(openai_chat.DIALECT, openai_chat.render_chat, openai_chat.may_mark),
+    "openai": _Renderer(openai.RESPONSES_DIALECT, openai.render_responses, openai.may_mark),
+    "openai_chat": _Renderer(openai.CHAT_DIALECT, openai.render_chat, openai.may_mark),
     "gemini": _Renderer(gemini.DIALECT, gemini.render, gemini.may_mark),
     "deepseek": _reasoning("deepseek"),
     "xai": _reasoning("xai"),

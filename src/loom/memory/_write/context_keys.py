@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-from loom.core import checks as limits
+from loom.core import checks
 from loom.core.filter import Eq
 from loom.core.record import Episode, with_attributes
 from loom.core.scope import Scope
@@ -164,6 +164,6 @@ def _keys(turns: Sequence[Episode], places: Iterable[int]) -> Keys:
     keys: Keys = {}
     for at in places:
         window = turns[max(0, at - REACH) : at + REACH + 1]
-        before = turns[at - 1].text[: limits.AROUND] if at else ""
-        keys[turns[at].id] = {AROUND: "\n".join(e.text[: limits.AROUND] for e in window), ASKED: questions_in(before)}
+        before = turns[at - 1].text[: checks.AROUND] if at else ""
+        keys[turns[at].id] = {AROUND: "\n".join(e.text[: checks.AROUND] for e in window), ASKED: questions_in(before)}
     return keys

@@ -478,10 +478,10 @@ class _Reader:
                 if not is_denied or other.rule.predicate in _NEGATIVE:
                     yield from self._made(other.rule, other.match, other.subject)
             return
-        for rule in RULES:
-            found = rule.pattern.match(clause)
-            if found and (not is_denied or rule.predicate in _NEGATIVE):
-                yield from self._made(rule, found, self.subject)
+        for known in RULES:
+            found = known.pattern.match(clause)
+            if found and (not is_denied or known.predicate in _NEGATIVE):
+                yield from self._made(known, found, self.subject)
         if self.of_others and not is_denied:
             if relative := relative_in(clause):
                 yield self._related(*relative)

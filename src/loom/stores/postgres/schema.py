@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from loom.core.checks import check_text
 from loom.errors import FormatTooNew, StoreError, UsageError
-from loom.stores.postgres import search as vector_type
+from loom.stores.postgres import search
 from loom.stores.postgres.connection import Access, Server, connect, display_name, one, rows, run, translate_errors
 from loom.stores.postgres.search import Progress, index_large_users
 
@@ -251,7 +251,7 @@ async def init_schema(
             alone = await one_role_of(db, schema)
             if one_role and alone is None and await one(db, "SELECT 1 FROM pg_namespace WHERE nspname = %s", schema):
                 raise UsageError(f"{where} has a schema {schema!r} for two roles; leave one_role out")
-            await vector_type.make_extension(db)
+            await search.make_extension(db)
             one_role = one_role or alone == ITSELF
             if one_role:
                 await make_tables(db, where, schema, None)
@@ -260,7 +260,7 @@ async def init_schema(
                 await make_tables(db, where, schema, Roles(app_role, owner_role))
         async with as_owner(admin_dsn, schema, where) as db:
             await index_large_users(db, schema, progress=progress)
-            return Initialised(one_role, (vector_type.SLOWER,) if await vector_type.is_plain(db, schema) else ())
+            return Initialised(one_role, (search.SLOWER,) if await search.is_plain(db, schema) else ())
 
 
 async def take_turns(db: Database) -> None:
@@ -293,7 +293,7 @@ async def as_owner(
         found = await one(db, "SELECT pg_get_userbyid(nspowner) FROM pg_namespace WHERE nspname = %s", schema)
         if found is None:
             raise StoreError(f"{where} has no schema {schema!r} of Loom; run `loom store init` first")
-        path = [sql.Identifier(schema), sql.Identifier(await vector_type.schema_of(db, schema, where))]
+        path = [sql.Identifier(schema), sql.Identifier(await search.schema_of(db, schema, where))]
         await db.execute(sql.SQL("SET ROLE {}").format(sql.Identifier(owner_role or found[0])))
         await db.execute(sql.SQL("SET search_path TO {}, {}").format(*path))
         await db.execute("SET loom.everybody TO 'on'")
@@ -353,7 +353,7 @@ async def make_tables(db: Database, where: str, schema: str, roles: Roles | None
         found = await one(db, "SELECT pg_get_userbyid(nspowner) FROM pg_namespace WHERE nspname = %s", schema)
         names["owner"] = sql.Identifier(*found or ())
     await say("SET LOCAL ROLE {owner}")
-    await vector_type.settle(db, schema, where)
+    await search.settle(db, schema, where)
     version = await stored_version(db, schema)
     check_version(version, where)
     for script in MIGRATIONS[version:]:
@@ -484,7 +484,7 @@ async def make(db: Database, where: str, schema: str) -> None:
                 f"{where} has no schema {schema!r} of Loom, and {name!r} may not make one; run `loom store init` as an "
                 f"administrator of the database, or let its owner run: GRANT CREATE ON DATABASE {database} TO {name}"
             )
-        await vector_type.make_extension(db)
+        await search.make_extension(db)
         if sees_all:
             await make_roles(db, APP_ROLE, OWNER_ROLE, None)
             await let_act(db, APP_ROLE)
@@ -529,20 +529,20 @@ class Guard:
                 "create one"
             )
         *role, quoted = found
-        vectors = await one(db, "SELECT quote_ident(%s)", await vector_type.schema_of(db, self.schema, where))
+        vectors = await one(db, "SELECT quote_ident(%s)", await search.schema_of(db, self.schema, where))
         path = f"{quoted}, {vectors[0] if vectors else 'public'}"
         await one(db, "SELECT set_config('search_path', %s, true)", path)
         version = await stored_version(db, self.schema)
         check_version(version, where)
         if version < VERSION:
             raise StoreError(f"{where} has format {version}, and this Loom needs {VERSION}; {_INIT}")
-        plain = await vector_type.is_plain(db, self.schema)
+        plain = await search.is_plain(db, self.schema)
         used = await self._admitted(db, where, Role(*role))
         if used.acts_as is not None:
             await one(db, "SELECT set_config('role', %s, true)", used.acts_as)
         await self._check_tables(db, where)
-        more = (vector_type.SLOWER,) if plain else ()
-        prepare = vector_type.take_plain if plain else None
+        more = (search.SLOWER,) if plain else ()
+        prepare = search.take_plain if plain else None
         return Access(path, used.acts_as, (*used.notes, *more), prepare)
 
     async def _admitted(self, db: Database, where: str, role: Role) -> Use:

@@ -244,8 +244,8 @@ async def index_large_users(
     dimension = bound[1] if bound else 0
     amounts = dict(await rows(db, _LARGE, at_least // 2))
     kept: set[str] = set()
-    for name, is_valid, condition in await rows(db, INDEXES, schema, PREFIX):
-        is_needed = UUID(name.removeprefix(PREFIX)) in amounts and condition.endswith(f"= {dimension}))")
+    for name, is_valid, covers in await rows(db, INDEXES, schema, PREFIX):
+        is_needed = UUID(name.removeprefix(PREFIX)) in amounts and covers.endswith(f"= {dimension}))")
         if is_valid and is_needed:
             kept.add(name)
         else:
@@ -284,7 +284,7 @@ def look(scope: Scope, near_limit: int | None) -> str:
     return f"SELECT {size}, (SELECT dimension FROM embedder), {in_index}"
 
 
-class _Request(NamedTuple):
+class _PostgresRequest(NamedTuple):
     """A query of a user, what is known at its start, and the condition for what it may return but for its filter."""
 
     db: Database
@@ -339,16 +339,16 @@ async def search_hybrid(
     return sorted(hits.values(), key=rank_key)
 
 
-def _make_request(db: Database, known: Known, scope: Scope, query: Query, now: datetime) -> _Request:
+def _make_request(db: Database, known: Known, scope: Scope, query: Query, now: datetime) -> _PostgresRequest:
     shown = POSTGRES.shown(Condition(*seen(scope)), query, now)
-    return _Request(db, owner_of(scope), known, query, shown.sql, shown.values)
+    return _PostgresRequest(db, owner_of(scope), known, query, shown.sql, shown.values)
 
 
 def _vector(known: Known, vector: Vector) -> Packed:
     return packed(direction(vector, known.dimension, "the vector of a query"))
 
 
-async def _first(request: _Request) -> list[Hit]:
+async def _first(request: _PostgresRequest) -> list[Hit]:
     """The hits of a query without words or vector: the first by id."""
     db, _, _, query, shown, values = request
     fits = condition(query.where)
@@ -357,7 +357,7 @@ async def _first(request: _Request) -> list[Hit]:
     return [Hit(from_row(row), 0.0) async for row in first]
 
 
-async def _nearest(request: _Request, vector: Packed, limit: int) -> list[_Found]:
+async def _nearest(request: _PostgresRequest, vector: Packed, limit: int) -> list[_Found]:
     """The nearest by vector, of those that may be returned."""
     in_index = request.known.in_index
     dimension = request.known.dimension if in_index else None
@@ -367,7 +367,9 @@ async def _nearest(request: _Request, vector: Packed, limit: int) -> list[_Found
     return hits
 
 
-async def _near(request: _Request, nearest: tuple[str, tuple[Any, ...]], limit: int) -> tuple[list[_Found], bool]:
+async def _near(
+    request: _PostgresRequest, nearest: tuple[str, tuple[Any, ...]], limit: int
+) -> tuple[list[_Found], bool]:
     """The best of the nearest, and whether no other could be among them.
 
     A filter may leave little of them, and ids decide between those that are as near as the last. They are looked up by
@@ -390,7 +392,7 @@ async def _near(request: _Request, nearest: tuple[str, tuple[Any, ...]], limit: 
 
 
 async def _best(
-    request: _Request, scores: Floats, parts: Sequence[PostingPart], vector: Packed | None = None
+    request: _PostgresRequest, scores: Floats, parts: Sequence[PostingPart], vector: Packed | None = None
 ) -> list[_Found]:
     """The best that the parts speak for and that may be returned, best first: looks no further than it has to."""
     has_score = scores != 0
@@ -408,7 +410,7 @@ async def _best(
     return best[:limit]
 
 
-async def _read(request: _Request, numbers: Numbers, vector: Packed | None) -> list[_Found]:
+async def _read(request: _PostgresRequest, numbers: Numbers, vector: Packed | None) -> list[_Found]:
     """Those of these records that may be returned, with their cosines if there is a vector."""
     where, fits = request.query.where, condition(request.query.where)
     cosine, of_vector = ("NULL::float8", ()) if vector is None else (_COSINE, (vector, request.owner))
@@ -421,7 +423,7 @@ async def _read(request: _Request, numbers: Numbers, vector: Packed | None) -> l
     return hits if where is None or fits.exact else [hit for hit in hits if where.matches(from_row(hit.row))]
 
 
-def _record(request: _Request, fits: Condition) -> str:
+def _record(request: _PostgresRequest, fits: Condition) -> str:
     """The record of a number, if it may be returned."""
     of_number = f"r.number = t.number AND {request.shown} AND {fits.sql}"
     return f"(SELECT {SELECTED} FROM records AS r WHERE {of_number} OFFSET 0) AS r"

@@ -1,6 +1,6 @@
 """Search on Redis: a local copy of one user's records, and RediSearch vectors.
 
-Redis holds the primary store. A copy asks before every use what has changed since, in one call, and takes just that; so it
+Redis holds the records. A copy asks before every use what has changed since, in one call, and takes just that; so it
 answers as the server would at that moment, and a user who is asked about often costs one small question.
 """
 
@@ -192,7 +192,7 @@ async def _run(size: int, work: Callable[[], _T]) -> _T:
 
 # Vectors that the server searches: where it has RediSearch, the nearest are found there, and copies hold no vectors.
 #
-# The primary store stays in the hash of the user's vectors. Beside it, each vector is a document of its own that RediSearch
+# The vectors themselves stay in a hash of the user. Beside it, each vector is a document of its own that RediSearch
 # indexes; every change writes or removes both in one step. Documents that are missing, because the server had no
 # RediSearch when the vectors came, are made before the first search of their user.
 

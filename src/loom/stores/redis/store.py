@@ -22,7 +22,7 @@ from loom.protocols.memory_store import DeadLetter, Job, Lease, Query, SearchKey
 from loom.stores import _search as index_search
 from loom.stores._user_records import UserRecords, sees, unit_vector
 from loom.stores.base import Bound, LocalSearchStore, Write, Written, embedder_label
-from loom.stores.redis import records as job_rows
+from loom.stores.redis import records
 from loom.stores.redis import records as jobs
 from loom.stores.redis.connection import FORMAT, Guarantees, RedisConnection, Ttl
 from loom.stores.redis.records import TRIES, Transaction
@@ -168,7 +168,7 @@ _T = TypeVar("_T")
 class RedisStore(LocalSearchStore):
     """Keeps records, vectors, keys and jobs on a Redis server, with every optional power of a store.
 
-    Redis holds the primary store, and every change is one step there, made only if what it was planned on still holds: tasks,
+    Redis holds the records, and every change is one step there, made only if what it was planned on still holds: tasks,
     threads and processes may share a server. Searches run here, on copies of users that are brought up to date before
     each use; they hold up to `cached_records` records together. Where the server has RediSearch, it keeps and searches
     the vectors, unless there is a `ttl`. All keys start with `prefix`, so that several stores
@@ -179,8 +179,8 @@ class RedisStore(LocalSearchStore):
     call waits for an answer longer than `timeout` seconds.
 
     With `ttl`, episodes do not stay for ever: `timedelta(days=30)` ends all of them so long after they were recorded,
-    and `{Layer.L2: timedelta(hours=48)}` live ones of L2, as Retention says. As a store of hot layers beside a primary store,
-    give more than the layer's own retention, after which metabolism archives an episode and so moves it to the primary store:
+    and `{Layer.L2: timedelta(hours=48)}` live ones of L2, as Retention says. For hot layers beside a primary store,
+    give more than the layer's own retention, after which metabolism archives an episode and so moves it there:
     an episode that was not moved before its time is over is gone. The URL may say both as well:
     `redis://HOST:6379/0?durable=true&ttl=30d&ttl_l2=2d`.
     """
@@ -360,37 +360,37 @@ class RedisStore(LocalSearchStore):
     async def _write(self, scope: Scope, write: Write) -> Written:
         async def plan(change: Transaction) -> Written:
             if write.closing is not None:
-                job_rows.close(change, (await job_rows.held(change, write.closing)).job)
+                records.close(change, (await records.held(change, write.closing)).job)
             await change.check_epoch(write.since)
             user = await change.records([*(record.id for record in write.put), *write.delete, *write.keys])
             planned = user.plan(scope, put=write.put, delete=write.delete, keys=write.keys)
             change.apply(user, planned)
-            return Written(len(planned.deleted), await job_rows.enqueue(change, write.jobs, closing=write.closing))
+            return Written(len(planned.deleted), await records.enqueue(change, write.jobs, closing=write.closing))
 
         return await self._commit(scope, plan)
 
     async def _lease(
         self, now: datetime, until: datetime, limit: int, scope: Scope | None, kinds: Sequence[str] | None
     ) -> Iterable[Lease]:
-        return await job_rows.take(
+        return await records.take(
             self._link, self._names, self._transaction, now=now, until=until, limit=limit, scope=scope, kinds=kinds
         )
 
     async def _fail(self, lease: Lease, reason: str, now: datetime, retry_at: datetime | None) -> None:
         async def plan(change: Transaction) -> None:
-            job = (await job_rows.held(change, lease)).job
+            job = (await records.held(change, lease)).job
             if retry_at is None:
-                job_rows.give_up(change, job, reason, now)
+                records.give_up(change, job, reason, now)
             else:
-                job_rows.put_back(change, job, retry_at)
+                records.put_back(change, job, retry_at)
 
         await self._commit(lease.job.scope, plan)
 
     async def _dead_letters(self, scope: Scope) -> Iterable[DeadLetter]:
-        return [letter for _, letter in await job_rows.letters(self._link, self._names.user(scope), scope)]
+        return [letter for _, letter in await records.letters(self._link, self._names.user(scope), scope)]
 
     async def _open_jobs(self, scope: Scope) -> Collection[Job]:
-        found = await job_rows.of_scope(self._link, self._names.user(scope), scope)
+        found = await records.of_scope(self._link, self._names.user(scope), scope)
         return sorted((held.job for _, held in found), key=lambda job: job.id)
 
     async def _unit(self, vector: Vector) -> Vector:

@@ -1,6 +1,6 @@
 """Verifying a file: indexes against records, and finding damaged rows.
 
-The records and their keys are the primary store. The index is read run by run, so that a check takes the memory of one run.
+The records and their keys decide. The index is read run by run, so that a check takes the memory of one run.
 """
 
 # ruff: noqa: S608 - only names of columns of this package stand in SQL; every value is bound

@@ -15,18 +15,18 @@ from zlib import crc32
 from loom.core.record import Episode, Fact, Record
 from loom.core.scope import Scope
 from loom.errors import StaleWrite
-from loom.stores import _sql as record_rows
+from loom.stores import _sql
 from loom.stores._sql import Dialect
 from loom.stores.base import DamagedData, reading
 from loom.stores.sqlite.connection import Database, one, rows
 
-WRITTEN = (*record_rows.COLUMNS, "checksum")
+WRITTEN = (*_sql.COLUMNS, "checksum")
 """The columns that are written with a record."""
-SELECTED = f"{record_rows.SELECTED}, r.checksum, r.user"
+SELECTED = f"{_sql.SELECTED}, r.checksum, r.user"
 
-_CHECKSUM = len(record_rows.COLUMNS)
+_CHECKSUM = len(_sql.COLUMNS)
 _USER = _CHECKSUM + 1
-_ACCESSES = record_rows.COLUMNS.index("accesses")
+_ACCESSES = _sql.COLUMNS.index("accesses")
 _MAYBE_INT, _MAYBE_STR = int | None, str | None
 _EPISODE_TYPES = (
     *(str, str, str, str, int, int, _MAYBE_STR, int, int, _MAYBE_STR, _MAYBE_STR, float),
@@ -36,7 +36,7 @@ _EPISODE_TYPES = (
 
 def to_row(record: Record, user: int) -> tuple[Any, ...]:
     """The values of WRITTEN for a record of a user."""
-    row = record_rows.to_row(record)
+    row = _sql.to_row(record)
     return (*row, checksum(row, user))
 
 
@@ -55,7 +55,7 @@ def from_row(row: tuple[Any, ...]) -> Record:
         is_sound = is_sound and _has_right_types(row)
     if not is_sound:
         raise DamagedData(f"record {row[0]!r} is not what was written")
-    return record_rows.from_row(row)
+    return _sql.from_row(row)
 
 
 def checksum(row: tuple[Any, ...], user: int) -> int:

@@ -337,7 +337,7 @@ _Row: TypeAlias = tuple[Any, ...]
 """A row of the table: its columns, the first of which is the id, then which one it is."""
 
 
-class _Request(NamedTuple):
+class _SqliteRequest(NamedTuple):
     """A query of a user, and the condition for what it may return but for its filter."""
 
     user: int
@@ -351,7 +351,7 @@ class _Rows:
 
     __slots__ = ("_read", "db", "request")
 
-    def __init__(self, db: Database, request: _Request) -> None:
+    def __init__(self, db: Database, request: _SqliteRequest) -> None:
         self.db = db
         self.request = request
         self._read: dict[int, _Row | None] = {}
@@ -375,7 +375,7 @@ def search(
         direction(query.vector, dimension(db))
     if user is None:
         return []
-    request = _Request(user, scope, _shown(user, scope, query, now), query)
+    request = _SqliteRequest(user, scope, _shown(user, scope, query, now), query)
     if query.vector is None and not query.text.strip():
         return [Hit(from_row(row), 0.0) for row in _fitting(db, request, SELECTED, limit=query.limit)]
     size = next_number(db, user)
@@ -398,7 +398,7 @@ def search_hybrid(
     assert query.vector is not None
     size = next_number(db, user)
     parts = index_parts(db, user, query.text, size)
-    rows_of = _Rows(db, _Request(user, scope, _shown(user, scope, query, now), query))
+    rows_of = _Rows(db, _SqliteRequest(user, scope, _shown(user, scope, query, now), query))
     best = _best(rows_of, *_with_score(rows_of, total(parts, size)), query.limit)
     cosines = _near(cache.near(db, user, query.vector), size)
     if cosines.is_exact:
@@ -419,7 +419,7 @@ def search_beside(
     """The best by words, and those of `nearest` that are shown, each with its cosine: as given, or else compared."""
     size = next_number(db, user)
     parts = index_parts(db, user, query.text, size)
-    rows_of = _Rows(db, _Request(user, scope, _shown(user, scope, query, now), query))
+    rows_of = _Rows(db, _SqliteRequest(user, scope, _shown(user, scope, query, now), query))
     best = _best(rows_of, *_with_score(rows_of, total(parts, size)), query.limit)
     known = {id: number_of(row) for id, row in find_rows(db, user, scope, nearest).items()}
     given = np.asarray(list(known.values()), np.int64)
@@ -482,7 +482,7 @@ def _shown(user: int, scope: Scope, query: Query, now: datetime) -> Condition:
 
 
 def _fitting(
-    db: Database, request: _Request, columns: str, *, limit: int = -1, among: str | None = None
+    db: Database, request: _SqliteRequest, columns: str, *, limit: int = -1, among: str | None = None
 ) -> list[tuple[Any, ...]]:
     """The rows that are shown and fit the filter, by id; or `among` a JSON list of rows, in any order."""
     where, shown = request.query.where, request.shown
