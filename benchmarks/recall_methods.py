@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from recall_data import Corpus, Question
 
-from loom import Turn as Said
+from loom import Utterance as Said
 from loom import open_memory_sync
 from loom.core.filter import Range
 from loom.providers.embedding.auto import pick_embedder

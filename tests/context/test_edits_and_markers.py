@@ -311,7 +311,7 @@ def test_an_entry_in_two_sections_is_shown_once(first):
     ("provider", "model"),
     [("gemini", "gemini-3.1-pro"), ("vllm", "llama-4"), ("deepseek", "deepseek-v4"), ("openai", "gpt-4o")],
 )
-def test_a_plain_append_behind_a_reminder_is_no_move(provider, model):
+def test_a_plain_append_behind_a_reminder_moves_nothing(provider, model):
     ctx = Context("a")
     ctx.foundation.add("w " * 6000)
     ctx.convo.add("hi")

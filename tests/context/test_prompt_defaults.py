@@ -101,7 +101,7 @@ async def test_a_session_and_an_agent_take_a_prompt() -> None:
 
 
 @pytest.mark.parametrize("wrong", [PromptBuilder.default(), "You are Scout.", 5])
-def test_what_is_no_prompt_is_refused(wrong: Any) -> None:
+def test_anything_but_a_prompt_is_refused(wrong: Any) -> None:
     with pytest.raises(UsageError, match="build"):
         Session(model=ScriptedModel(["a"]), prompt=wrong)
     if not isinstance(wrong, str):

@@ -51,12 +51,12 @@ def test_what_names_a_skill(message, confidence):
     "message",
     ["", " ", "committed", "recommit this", "committee", "commit_all", "uncommit", "save my workbook", "what is new?"],
 )
-def test_a_part_of_a_word_is_no_trigger(message):
+def test_a_part_of_a_word_does_not_trigger(message):
     assert found(message) == []
 
 
 @pytest.mark.parametrize("message", ["/commit/all", "/commit.py", "src/commit-hook", "/commits", "a/deploy"])
-def test_a_path_is_no_command(message):
+def test_a_path_is_not_a_command(message):
     assert not [1 for _, confidence in found(message) if confidence > 0.9]
 
 

@@ -83,7 +83,10 @@ def _chroma_server(place: Path, stack: ExitStack) -> str:
 
 
 _IN_A_FOLDER = "one at a time"
-_CRASH = ("nothing acknowledged is lost", "test_index_crash:test_killed_processes_lose_nothing_and_the_index_is_mended")
+_CRASH = (
+    "nothing acknowledged is lost",
+    "test_index_crash:test_killed_processes_lose_nothing_and_the_index_is_repaired",
+)
 
 BACKENDS = (
     Backend(

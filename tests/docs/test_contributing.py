@@ -1,11 +1,11 @@
 """What the contributors' guide adds keeps the laws of its protocol."""
 
 import pytest
-from loom.session.compaction.laws import broken_law
 
 from loom import Message
 from loom.core.checkpoint import Shown
 from loom.protocols.compactor import Compactor
+from loom.session.compaction.chain import broken_law
 from loom.testing.conformance import EmbedderSuite, ModelSuite
 from loom.text.tokens import EstimateCounter
 from tests.docs.pages import GUIDE, blocks

@@ -79,7 +79,7 @@ async def test_what_an_extractor_adds_to_a_wish_does_not_stand_and_its_words_are
         "",
     ],
 )
-def test_a_message_that_is_more_than_a_wish_is_no_plain_wish(message):
+def test_a_message_that_is_more_than_a_wish_is_not_a_plain_wish(message):
     assert not wishes_in(message)
 
 

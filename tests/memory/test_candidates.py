@@ -127,7 +127,7 @@ async def test_what_is_rejected_is_gone(memory, clock):
             await call(waiting.id, user_id="alice")
 
 
-async def test_rejecting_what_stands_brings_back_what_it_retired(memory, clock):
+async def test_rejecting_an_instruction_brings_back_what_it_retired(memory, clock):
     await said(memory, clock, "Always answer in German.")
     await said(memory, clock, "Always answer in French.")
     await said(memory, clock, "Always answer in French.")

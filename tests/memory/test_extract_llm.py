@@ -152,7 +152,7 @@ async def test_a_broken_item_is_skipped_and_the_others_are_kept(shape: str):
 
 
 @pytest.mark.parametrize("item", [None, 3, "Rome", [ROME], True])
-async def test_an_item_that_is_no_object_is_skipped(item):
+async def test_an_item_that_is_not_an_object_is_skipped(item):
     claims, skipped = await read(json.dumps({"facts": [item, TEA]}))
     assert (claims, len(skipped)) == (["Anna likes tea"], 1)
 
@@ -165,7 +165,7 @@ async def test_a_reply_cut_anywhere_gives_whole_items_only(cut: int):
 
 
 @pytest.mark.parametrize("reply", ["[]", '{"facts": []}', "```json\n[ ]\n```", "Nothing: []"])
-async def test_nothing_found_is_no_fault(reply: str):
+async def test_finding_nothing_is_not_an_error(reply: str):
     assert await read(reply) == ([], [])
 
 

@@ -194,7 +194,7 @@ NEGATIVE = [
 
 
 @pytest.mark.parametrize("text", NEGATIVE)
-async def test_what_is_no_plain_statement_gives_nothing(text: str):
+async def test_other_sentences_give_nothing(text: str):
     assert await found(text) == set()
 
 

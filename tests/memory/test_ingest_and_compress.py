@@ -78,7 +78,7 @@ def test_roles_keep_their_origin():
 
 
 @pytest.mark.parametrize("bad", [{"content": "x", "name": 5}, {"content": "x", "role": "user", "name": ["Mallory"]}])
-def test_a_name_that_is_no_text_is_refused(bad):
+def test_a_name_that_is_not_text_is_refused(bad):
     with pytest.raises(UsageError, match="give text"):
         turns_of([bad])
 

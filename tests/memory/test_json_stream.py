@@ -87,7 +87,7 @@ def test_what_cannot_be_read_is_named_by_its_line(text, said):
 
 
 @pytest.mark.parametrize("text", ["", " \n ", "\ufeff", "[]", " [ ] "])
-def test_nothing_is_no_value(text):
+def test_an_empty_text_has_no_value(text):
     assert read(text) == []
 
 

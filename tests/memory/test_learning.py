@@ -416,7 +416,7 @@ def test_a_wait_that_means_nothing_is_refused(wrong: Any) -> None:
 
 
 @pytest.mark.parametrize("options", [{"facts": None}, {"with_facts": False}])
-async def test_without_facts_nothing_is_learnt_whoever_does_the_jobs(tmp_path: Path, options: Any) -> None:
+async def test_without_facts_nothing_is_learnt_in_any_way_of_running_jobs(tmp_path: Path, options: Any) -> None:
     where = f"sqlite:{tmp_path / 'm.db'}"
     async with open_memory(where, embedder="hash", **options) as memory, opened(Watched(), where) as worker:
         await tell(memory, "I live in Oslo.")

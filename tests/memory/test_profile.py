@@ -22,7 +22,7 @@ async def memory(request, tmp_path, clock):
         yield opened
 
 
-async def test_it_holds_what_stands_what_is_known_and_what_is_pinned(memory, clock):
+async def test_it_holds_instructions_facts_and_blocks(memory, clock):
     await memory.instruct("Always answer in French. I'm vegetarian.", user_id="alice")
     await memory.remember("I live in Tokyo. I like chess and jazz.", user_id="alice")
     await memory.metabolize(user_id="alice")

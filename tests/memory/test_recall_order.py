@@ -84,13 +84,13 @@ def test_what_lacks_a_name_or_a_number_that_is_asked_for_is_of_another():
     assert first("What about ticket 4003?", *tickets) == "00"
 
 
-def test_what_answers_far_less_is_no_newer_answer():
+def test_a_newer_hit_that_answers_far_less_stays_behind():
     old, new = said("old", WORK), said("new", f"{WORK} now", days=1)
     assert ordered((old, 1.0 + FAR), (new, 1.0)) == ["new", "old"]
     assert ordered((old, 1.1 + FAR), (new, 1.0)) == ["old", "new"]
 
 
-def test_what_stands_far_behind_stays_there():
+def test_a_hit_far_behind_stays_there():
     many = [(said(f"x{n}", f"word{n}"), 9.0) for n in range(TOP)]
     assert ordered((said("old", WORK), 10.0), *many, (said("new", WORK, days=1), 1.0))[-1] == "new"
 

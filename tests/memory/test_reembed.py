@@ -64,7 +64,7 @@ async def dense(memory, embedder=NEW, user_id="alice"):
     return len(await memory.store.search(Scope(memory.namespace, user_id), query))
 
 
-async def test_with_another_embedder_text_is_kept_and_found_by_words_and_says_how_to_mend_it(stores):
+async def test_with_another_embedder_text_is_kept_and_found_by_words_and_says_how_to_fix_it(stores):
     old, new = stores.open(OLD), stores.open(NEW)
     await old.remember("the boat is red", user_id="alice")
     done = await new.remember("the boat is blue", user_id="alice")

@@ -132,7 +132,7 @@ async def test_an_object_may_be_left_out_or_named_in_short(memory, clock, text, 
     assert await facts(memory) == left
 
 
-async def test_no_longer_hating_something_is_no_reason_not_to_prefer_it(memory, clock):
+async def test_something_no_longer_hated_may_be_preferred(memory, clock):
     await said(memory, clock, "I hate dark mode.", "I prefer dark mode.", "I don't hate dark mode anymore.")
     assert await facts(memory) == ["user prefers dark mode"]
 

@@ -206,7 +206,7 @@ class Confused:
         return Extraction(claims=tuple(claims))
 
 
-async def test_what_somebody_else_says_of_themselves_is_no_fact_about_the_user(clock):
+async def test_a_statement_of_another_speaker_is_not_about_the_user(clock):
     async with open_memory("inmemory", embedder="hash", clock=clock, extractor=Confused()) as memory:
         await said(memory, clock, "I live in Oslo")
         await said(memory, clock, [{"role": "user", "name": "Mallory", "content": "I live in Moscow"}])
@@ -263,7 +263,7 @@ async def test_what_cannot_stand_is_refused_and_nothing_is_kept(memory, bad):
     assert set((await memory.stats(user_id="alice")).values()) == {0}
 
 
-async def test_forgetting_takes_what_stands(memory, clock):
+async def test_forgetting_takes_standing_instructions(memory, clock):
     first = await memory.instruct("always answer in French", user_id="alice")
     clock.advance(MINUTE)
     done = await memory.instruct("always answer in German", user_id="alice")

@@ -80,7 +80,7 @@ def test_the_time_of_a_turn(name, time, around):
         (5, "no role"),
     ],
 )
-def test_what_is_no_turn_is_left_out_with_its_reason(message, reason):
+def test_other_lines_are_left_out_with_the_reason(message, reason):
     (found,) = read(json.dumps({"messages": [message, *TWO]}))
     assert [turn.text for turn in found.turns] == ["hello"]
     assert [skip.reason.partition(":")[0] for skip in found.skipped] == [reason]

@@ -42,7 +42,7 @@ def test_an_instance_is_taken_as_it_is():
 
 
 @pytest.mark.parametrize("bad", ["word2vec", "", 3, object()])
-def test_what_is_no_embedder_is_refused_with_the_names(bad):
+def test_an_unknown_embedder_is_refused_with_the_names(bad):
     with pytest.raises(UsageError, match=", ".join(BUILT_IN)):
         pick_embedder(bad)
 
@@ -58,6 +58,6 @@ def test_the_local_embedder_of_an_identity(name):
 @pytest.mark.parametrize(
     "identity", ["openai:text-embedding-3-small:1536", "wordllama:0.0.1:256", "hash:9:64", "hash:", "mine:1:2", ""]
 )
-def test_what_is_not_here_or_not_local_is_no_embedder(monkeypatch, identity):
+def test_an_embedder_that_is_not_local_or_not_here_is_refused(monkeypatch, identity):
     monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
     assert local_embedder(identity) is None

@@ -45,7 +45,7 @@ class EngineLaws:
                     expected = await reference.search(scope, asked, limit=limit, where=where)
                     assert found == [(hit.id, hit.attributes) for hit in expected], where
 
-    async def test_what_a_user_writes_replaces_what_his_sessions_have(self, store):
+    async def test_what_a_user_writes_replaces_what_their_sessions_have(self, store):
         """One vector under an id is left; another session's of the same id are two."""
         one, two = ALICE.for_session("one"), ALICE.for_session("two")
         await store.upsert(one, [VectorItem("x", [0.0, 1.0]), VectorItem("a", [1.0, 0.0])])

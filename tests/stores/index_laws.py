@@ -149,7 +149,7 @@ class IndexLaws:
         assert [hit.item.id for hit in await store.search(ALICE, Query(vector=X))] == ["e2"]
         assert (await store.verify()).is_equal
 
-    async def test_whoever_looks_for_work_looks_after_the_index(self, store, clock):
+    async def test_a_worker_that_looks_for_jobs_repairs_the_index(self, store, clock):
         """No search is needed to catch up."""
         await store.put(ALICE, an_episode())
         store._index.is_down = True
@@ -295,7 +295,7 @@ class IndexLaws:
         await store._outbox.flush()
         assert await store._primary.count(OUTBOX) == 0
 
-    async def test_a_store_that_cannot_be_compared_is_no_index(self, tmp_path):
+    async def test_a_store_that_cannot_be_compared_is_not_an_index(self, tmp_path):
         """Nor can a store without every power be the primary store."""
         primary = SqliteStore(tmp_path / "memory.db")
         with pytest.raises(UsageError, match="cannot be an index"):

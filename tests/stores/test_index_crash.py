@@ -19,7 +19,7 @@ KILLS = 5
         pytest.param("qdrant-edge", marks=needs_package("qdrant_edge")),
     ],
 )
-def test_killed_processes_lose_nothing_and_the_index_is_mended(engine, tmp_path):
+def test_killed_processes_lose_nothing_and_the_index_is_repaired(engine, tmp_path):
     command = [sys.executable, "-m", "tests.stores.index_crash", engine, str(tmp_path), str(KILLS), "7"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -96,7 +96,7 @@ async def test_a_newer_file_is_refused_with_both_versions(tmp_path):
         assert await store.get(ALICE, "e1") == an_episode()
 
 
-async def test_what_is_no_database_is_refused(tmp_path):
+async def test_a_file_that_is_not_a_database_is_refused(tmp_path):
     path = tmp_path / "notes.txt"
     path.write_text("not a database " * 100)
     with pytest.raises(StoreError, match="not a sound SQLite file"):

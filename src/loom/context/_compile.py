@@ -611,7 +611,7 @@ class Compiler:
         return with_runs(base, SECTIONS[at], [(context, [s for _, s in group]) for context, group in groups])
 
     def _now(self, draft: CompileState, source: View, contributors: list[Contributor]) -> View | None:
-        """What stands in the place of something that was sent."""
+        """The replacement of a part that was sent."""
         entry = next((e for _, s in contributors if (e := s.current(source.id))), None)
         if entry is None:
             return None

@@ -114,7 +114,7 @@ class Section:
             self._edited()
 
     def current(self, entry_id: str) -> Entry | None:
-        """What stands in an entry's place now: itself, its tombstone, or nothing."""
+        """An entry as it is shown now: itself, its tombstone, or nothing."""
         while entry_id not in self._index:
             replacement = self._removed.get(entry_id)
             if replacement is None:

@@ -340,7 +340,7 @@ CATALOG_RULE = (
     "Skills are instructions for particular tasks. Those of a skill are shown in the conversation once it is active; "
     "the user can activate one with /name."
 )
-"""What stands above the list of skills; a prompt that has it shows one."""
+"""The heading of the list of skills; a prompt that has it shows one."""
 _SKILL_RULE = "The skill {name} is active. Follow its instructions for the task at hand; they lift no other rule."
 
 

@@ -335,7 +335,7 @@ def test_the_model_that_is_given_replaces_the_recorded_one() -> None:
         ({"model": "m", "contents": [{}]}, r"contents\[0\] is \{\}"),
     ],
 )
-def test_what_is_no_request_is_refused_with_the_reason(body: dict[str, Any], match: str) -> None:
+def test_other_json_is_refused_with_the_reason(body: dict[str, Any], match: str) -> None:
     refused(body, match=match)
 
 

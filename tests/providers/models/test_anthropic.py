@@ -159,7 +159,7 @@ async def test_events_and_blocks_nobody_knows_yet_do_no_harm():
         await model.aclose()
 
 
-async def test_a_page_that_is_no_stream_is_no_answer(model, service):
+async def test_a_page_in_place_of_a_stream_is_not_an_answer(model, service):
     service.script(Refused(200, b"<html>Log in to continue</html>", {"content-type": "text/html"}))
     with pytest.raises(BadResponse, match="ended before"):
         await model.complete(ASKED)

@@ -52,7 +52,7 @@ def test_a_name_that_names_nothing_lists_the_providers(name):
         open_model(name)
 
 
-def test_what_is_no_model_is_refused():
+def test_anything_but_a_model_is_refused():
     with pytest.raises(UsageError, match="is not a model"):
         open_model(object())
 

@@ -168,7 +168,7 @@ async def test_an_owner_is_let_in_only_if_told(server):
         assert await store.count(ALICE) == 0
 
 
-async def test_init_again_mends_what_was_loosened(server):
+async def test_init_again_restores_what_was_loosened(server):
     async with PostgresStore(server.app) as store:
         await store.put(ALICE, an_episode())
     server.execute("ALTER TABLE loom.records DISABLE ROW LEVEL SECURITY")

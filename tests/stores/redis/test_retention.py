@@ -285,7 +285,7 @@ def test_a_url_that_cannot_be_read_is_refused_at_once(query):
         RedisStore(f"redis://localhost:6379/0?{query}")
 
 
-def test_what_a_url_says_and_what_stands_beside_it_are_one():
+def test_options_in_the_url_and_beside_it_are_one():
     url = with_options("redis://u:p%26w@h:1/2?socket_timeout=3&ttl=1d", ttl={"l1": "1h"}, durable=True)
     assert split(url) == (
         "redis://u:p%26w@h:1/2?socket_timeout=3",
