@@ -164,7 +164,7 @@ def test_the_walk_finds_what_is_not_exported():
 
     assert Hidden in classes_in(public.__annotations__["thing"])
     kinds = {kind for _, kind in named_by(loom.Agent)}
-    assert {loom.Result, loom.Turn, loom.SessionStart, loom.Layer} - kinds == {loom.Turn, loom.Layer}
+    assert {loom.Result, loom.Utterance, loom.SessionStart, loom.Layer} - kinds == {loom.Utterance, loom.Layer}
 
 
 # -- imports ------------------------------------------------------------------------------------------------------

@@ -4,12 +4,12 @@ from loom.core.doors import door
 
 _HOMES = {
     "AnthropicModel": f"{__name__}.anthropic",
-    "CompatibleModel": f"{__name__}.compatible",
+    "CompatibleModel": f"{__name__}.openai",
     "GeminiModel": f"{__name__}.gemini",
     "LiteLLMModel": f"{__name__}.litellm",
     "LocalModel": f"{__name__}.local",
     "OfflineModel": f"{__name__}.offline",
-    "OpenAIChatModel": f"{__name__}.openai_chat",
-    "OpenAIModel": f"{__name__}.openai_responses",
+    "OpenAIChatModel": f"{__name__}.openai",
+    "OpenAIModel": f"{__name__}.openai",
 }
 __getattr__, __dir__ = door(__name__, _HOMES)

@@ -33,16 +33,13 @@ __all__ = [
 ]
 
 _HOMES = {
-    "ask": ("Ask", "ask_model"),
     "chain": ("Chain",),
+    "check": ("Coverage",),
     "clear_tools": ("ClearTools",),
     "config": ("ClearToolsOptions", "CompactionConfig", "Retain", "Trigger"),
-    "coverage": ("Coverage",),
-    "hierarchical": ("Hierarchical",),
-    "sliding_window": ("SlidingWindow",),
     "snapshot": ("Snapshot",),
-    "summarize": ("Summarize",),
-    "truncate": ("Truncate",),
+    "summarize": ("Ask", "Hierarchical", "Summarize", "ask_model"),
+    "windows": ("SlidingWindow", "Truncate"),
 }
 
 __getattr__, __dir__ = door(__name__, {name: f"{__name__}.{home}" for home, names in _HOMES.items() for name in names})
