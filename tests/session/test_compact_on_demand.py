@@ -155,7 +155,9 @@ async def test_random_histories(strategy: str, seed: int, retain: dict[str, Any]
 
 def _check_retained(before: tuple[Shown, ...], kept: dict[str, Shown], count: int, after: tuple[Shown, ...]) -> None:
     """The newest whole rounds within the count stand as they stood, but for thinking that is bound to what went."""
-    starts = [n for n, item in enumerate(before) if is_request(item.message) and len(before) - n <= count]
+    # A request that also answers calls stands with those calls, so no whole round begins with it.
+    own = [is_request(i.message) and not any(isinstance(p, ToolResultPart) for p in i.message.parts) for i in before]
+    starts = [n for n, is_start in enumerate(own) if is_start and len(before) - n <= count]
     texts = [without_thinking(item.message) for item in after]
     for item in before[starts[0] :] if starts else ():
         if without_thinking(item.message):
