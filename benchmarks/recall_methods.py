@@ -23,7 +23,7 @@ from recall_data import Corpus, Question
 from loom import Utterance as Said
 from loom import open_memory_sync
 from loom.core.filter import Range
-from loom.providers.embedding.auto import pick_embedder
+from loom.providers.embedding.choose import pick_embedder
 from loom.testing import FakeClock
 from loom.text.words import query_terms, terms
 

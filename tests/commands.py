@@ -29,7 +29,7 @@ _AT_IMPORT = ("TYPER_USE_RICH",)
 
 _READ = (
     *("anyio._backends._asyncio", "apsw", "numpy", "pydantic", "rich.progress", "rich.table", "typer", "yaml"),
-    *("loom.agent.agent", "loom.engine.open", "loom.engine.agents", "loom.providers.embedding.local"),
+    *("loom.agent.agent", "loom.engine.open", "loom.engine.agent_parts", "loom.providers.embedding.local"),
     *("loom.cli.app", "loom.session.session", "loom.stores.sqlite", "rich.panel", "typer.rich_utils"),
 )
 """Modules that are read before the fork, as far as most commands need them."""

@@ -28,6 +28,7 @@ _TABLE = """
     loom.context.section: Section
     loom.context.skills: Skill SkillMatch SkillMatcher create_active_skill_fragment create_skills_fragment load_skills
     loom.context.skills: tool_refusal
+    loom.core.cache_blocks: Block BlockOrigin RequestBlocks
     loom.core.checkpoint: Checkpoint Compaction LogEntry LoggedMessage Replacement Shown
     loom.core.clock: Clock
     loom.core.event: CacheStatus CheckpointSaved CompactionEnd CompactionStart ContextPressure Error Event
@@ -39,7 +40,6 @@ _TABLE = """
     loom.core.message: DocumentPart ImagePart Message NativePart Part Role TextPart ThinkingPart ToolCallPart
     loom.core.message: ToolResultPart ToolSpec Usage
     loom.core.record: Episode Erasure Fact Layer Origin Provenance Receipt Record Scalar StoreReceipt WorkingBlock
-    loom.core.request_blocks: Block BlockOrigin RequestBlocks
     loom.core.scope: RunContext Scope
     loom.core.window: Notice Past Run SectionName Stability View Window WindowPart
     loom.engine._blocking: SyncMemory SyncSession open_memory_sync
@@ -60,10 +60,10 @@ _TABLE = """
     loom.memory._facts.candidates: Unconfirmed
     loom.memory._facts.instructions: Instructed Profile Standing StandingItem
     loom.memory._upkeep.explain: EventKind Explained Timeline TimelineEvent
-    loom.memory._write.context_keys: Store
     loom.memory._write.extract_llm: LlmExtractor
     loom.memory._write.ingest: Utterance
     loom.memory._write.learn_by_model: Facts
+    loom.memory._write.neighbour_keys: Store
     loom.memory._write.write: Reembedded
     loom.memory.config: MemoryConfig MemoryLayerConfig MemoryStrategyType
     loom.memory.memory: Memory
@@ -80,7 +80,7 @@ _TABLE = """
     loom.protocols.token_counter: TokenCounter
     loom.protocols.tool: Approval Approve Tool ToolOutput ToolRequest
     loom.protocols.vector_store: VectorHit VectorItem VectorStore
-    loom.providers.embedding.auto: HashEmbedder
+    loom.providers.embedding.choose: HashEmbedder
     loom.providers.embedding.local: MiniLmEmbedder WordLlamaEmbedder
     loom.providers.embedding.openai: OpenAIEmbedder
     loom.providers.models.anthropic: AnthropicModel

@@ -47,6 +47,9 @@ from loom.context.skills import create_active_skill_fragment as create_active_sk
 from loom.context.skills import create_skills_fragment as create_skills_fragment
 from loom.context.skills import load_skills as load_skills
 from loom.context.skills import tool_refusal as tool_refusal
+from loom.core.cache_blocks import Block as Block
+from loom.core.cache_blocks import BlockOrigin as BlockOrigin
+from loom.core.cache_blocks import RequestBlocks as RequestBlocks
 from loom.core.checkpoint import Checkpoint as Checkpoint
 from loom.core.checkpoint import Compaction as Compaction
 from loom.core.checkpoint import LogEntry as LogEntry
@@ -108,9 +111,6 @@ from loom.core.record import Record as Record
 from loom.core.record import Scalar as Scalar
 from loom.core.record import StoreReceipt as StoreReceipt
 from loom.core.record import WorkingBlock as WorkingBlock
-from loom.core.request_blocks import Block as Block
-from loom.core.request_blocks import BlockOrigin as BlockOrigin
-from loom.core.request_blocks import RequestBlocks as RequestBlocks
 from loom.core.scope import RunContext as RunContext
 from loom.core.scope import Scope as Scope
 from loom.core.window import Notice as Notice
@@ -182,10 +182,10 @@ from loom.memory._upkeep.explain import EventKind as EventKind
 from loom.memory._upkeep.explain import Explained as Explained
 from loom.memory._upkeep.explain import Timeline as Timeline
 from loom.memory._upkeep.explain import TimelineEvent as TimelineEvent
-from loom.memory._write.context_keys import Store as Store
 from loom.memory._write.extract_llm import LlmExtractor as LlmExtractor
 from loom.memory._write.ingest import Utterance as Utterance
 from loom.memory._write.learn_by_model import Facts as Facts
+from loom.memory._write.neighbour_keys import Store as Store
 from loom.memory._write.write import Reembedded as Reembedded
 from loom.memory.config import MemoryConfig as MemoryConfig
 from loom.memory.config import MemoryLayerConfig as MemoryLayerConfig
@@ -232,7 +232,7 @@ from loom.protocols.tool import ToolRequest as ToolRequest
 from loom.protocols.vector_store import VectorHit as VectorHit
 from loom.protocols.vector_store import VectorItem as VectorItem
 from loom.protocols.vector_store import VectorStore as VectorStore
-from loom.providers.embedding.auto import HashEmbedder as HashEmbedder
+from loom.providers.embedding.choose import HashEmbedder as HashEmbedder
 from loom.providers.embedding.local import MiniLmEmbedder as MiniLmEmbedder
 from loom.providers.embedding.local import WordLlamaEmbedder as WordLlamaEmbedder
 from loom.providers.embedding.openai import OpenAIEmbedder as OpenAIEmbedder

@@ -65,7 +65,7 @@ async def test_l1_is_in_every_context_in_the_documented_order() -> None:
     await context_manager.run("My task is the login page.", user_id="ann", session_id="one")
     await context_manager.run("Hello again.", user_id="ann", session_id="two")
     current_task = "How does API authentication work?"
-    messages = await context_manager.build_context(current_task, user_id="ann", session_id="two")
+    messages = await context_manager.preview(current_task, user_id="ann", session_id="two")
     text = "\n".join(f"{m.role}: {m.text}" for m in messages)
     order = ("You are an assistant.", "Hello again.", "My task is the login page.", "Bearer tokens", current_task)
     places = [text.index(piece) for piece in order]
@@ -73,7 +73,7 @@ async def test_l1_is_in_every_context_in_the_documented_order() -> None:
     assert messages[0].role == "system"
     assert messages[-1].text == current_task
     asked = len(model.requests)
-    assert await context_manager.build_context(current_task, user_id="ann", session_id="two") == messages
+    assert await context_manager.preview(current_task, user_id="ann", session_id="two") == messages
     assert len(model.requests) == asked, "nothing is sent"
     await app.aclose()
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from loom import Agent, open_memory
-from loom.engine.agents import agent_checkpoints
+from loom.engine.agent_parts import agent_checkpoints
 from loom.errors import MissingExtra, StoreError, UsageError
 from loom.memory import CompositeMemory, PostgresMemory, QdrantMemory, RedisMemory, SqliteMemory
 from loom.memory.chroma import ChromaMemory

@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 
-from loom import Agent, open_memory
+from loom import Agent, CompositeMemory, open_memory
 from loom.config.memory import MemoryConfig, MemoryLayerConfig
 from loom.core.record import Episode, Layer
 from loom.core.scope import Scope
 from loom.stores.inmemory import InMemoryStore
 from loom.testing import FakeClock, ScriptedModel
-from loom.wrappers.composite import CompositeMemory
 
 pytestmark = pytest.mark.anyio
 

@@ -75,7 +75,7 @@ IDENTIFIERS = {
     "002": """
         AgentConfig GraphKnowledgeBase InMemoryKnowledgeBase InMemoryVectorStore KnowledgeItem LoomApp
         MemoryConfig MemoryLayerConfig MemoryStrategyType OpenAIEmbeddingProvider SIMPLE VectorKnowledgeBase
-        access_count action add_item agent_config api_key auto_compress preview capacity content context_manager
+        access_count action add_item agent_config api_key auto_compress build_context capacity content context_manager
         create_agent current_task embedding_provider enable_auto_migration enable_compression graph_rag_service
         knowledge_base limit max_hops memory_config model parameters promote_threshold query result retention_hours
         search_l2_memory search_l3_memory search_l4_memory search_mode source strategy system_prompt task_id

@@ -5,7 +5,7 @@ from contextlib import suppress
 
 import pytest
 
-from loom.admin.copy import NO_PLACE, Sessions, compare_sessions, copy_places, copy_sessions, copy_store
+from loom.admin.copy import NO_PLACE, SessionCopies, compare_sessions, copy_places, copy_sessions, copy_store
 from loom.core.scope import Scope
 from loom.engine.open import open_checkpoints
 from loom.stores.inmemory import InMemoryStore
@@ -124,7 +124,7 @@ async def test_a_store_that_cannot_name_its_users_says_so():
     source = await filled(MemoryCheckpointStore())
     memory = InMemoryStore()
     await memory.put(ALICE, an_episode())
-    done = await copy_store(memory, InMemoryStore(), sessions=Sessions(source, MemoryCheckpointStore()))
+    done = await copy_store(memory, InMemoryStore(), sessions=SessionCopies(source, MemoryCheckpointStore()))
     assert done.is_equal
     assert "cannot say who else" in done.notes[0]
     assert {one.user for one in done.kinds} == {ALICE}

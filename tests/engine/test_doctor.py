@@ -63,7 +63,7 @@ async def test_an_index_says_whether_it_is_in_step(tmp_path):
     assert "qdrant-client" in found.labels["driver"]
 
 
-async def test_an_index_that_is_down_is_said_and_the_truth_answers():
+async def test_an_index_that_is_down_is_said_and_the_primary_answers():
     (found,) = await examine(f"qdrant+http://127.0.0.1:{free_port()}?primary=inmemory")
     assert found.failure is None
     assert "cannot be reached" in found.labels["index"]
@@ -78,7 +78,7 @@ async def test_a_part_that_does_not_answer_costs_the_others_nothing(tmp_path, re
     found = await examine(f"composite:?primary=sqlite:{tmp_path}/t.db&l2={redis_url}")
     assert [one.failure for one in found] == [None, None]
     store = store_at(f"composite:?primary=sqlite:{tmp_path}/t.db&l2=inmemory", Opening())
-    assert (await store.describe()).keys() >= {"truth.durability", "l1+l2.durability"}
+    assert (await store.describe()).keys() >= {"primary.durability", "l1+l2.durability"}
     await store.aclose()
 
 

@@ -13,7 +13,7 @@ from loom.engine.urls import Opening, check_is_there, places_of, sessions_place,
 from loom.errors import FormatTooNew, MissingExtra, NotFound, StoreError, StoreUnavailable, UsageError
 from loom.memory.chroma import ChromaMemory
 from loom.memory.qdrant import QdrantMemory
-from loom.providers.embedding.auto import HashEmbedder
+from loom.providers.embedding.choose import HashEmbedder
 from loom.stores.postgres import PostgresStore
 from loom.stores.qdrant import QdrantVectorStore
 from loom.stores.redis import RedisStore
@@ -68,7 +68,7 @@ def kept(request, tmp_path):
 
 
 @pytest.mark.parametrize("form", ["mapping", "url"])
-async def test_layers_vectors_and_truth_each_on_an_engine_of_its_own(kept, tmp_path, redis_url, form):
+async def test_layers_vectors_and_primary_each_on_an_engine_of_its_own(kept, tmp_path, redis_url, form):
     vectors = f"qdrant:{tmp_path}/vectors"
     if form == "mapping":
         where = {"backend": "composite", "primary": kept, "vectors": vectors, "layers": {"l2": redis_url}}
@@ -100,7 +100,7 @@ async def test_a_place_named_twice_is_one_store(tmp_path):
         assert list(memory.store.parts) == ["primary"]
 
 
-async def test_truth_alone_is_that_store(tmp_path):
+async def test_a_primary_alone_is_that_store(tmp_path):
     assert isinstance(store_at(f"composite:?primary=sqlite:{tmp_path}/t.db", Opening()), SqliteStore)
     both = store_at(f"composite:?primary=sqlite:{tmp_path}/t.db&vectors=qdrant", Opening())
     assert isinstance(both, IndexedStore)

@@ -130,7 +130,7 @@ async def test_a_composed_store_is_verified_down_to_its_parts(tmp_path, redis_ur
     store = store_at(where, Opening())  # nobody says whose vectors they are, and nobody has to
     found = await verify_store(store)
     assert [(one.part, one.store) for one in found] == [
-        ("truth.truth", "SqliteStore"),
+        ("primary.primary", "SqliteStore"),
         ("primary", "IndexedStore"),
         ("l1+l2", "RedisStore"),
     ]

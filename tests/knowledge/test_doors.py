@@ -10,10 +10,10 @@ import pytest
     [
         ("loom.memory.vector_store", "InMemoryVectorStore", "loom.stores.inmemory.vectors"),
         ("loom.memory.embedder", "OpenAIEmbedder", "loom.providers.embedding.openai"),
-        ("loom.memory.embedder", "HashEmbedder", "loom.providers.embedding.auto"),
+        ("loom.memory.embedder", "HashEmbedder", "loom.providers.embedding.choose"),
         ("loom.memory.embedder", "WordLlamaEmbedder", "loom.providers.embedding.local"),
         ("loom.memory.embedder", "MiniLmEmbedder", "loom.providers.embedding.local"),
-        ("loom.memory.embedder", "pick_embedder", "loom.providers.embedding.auto"),
+        ("loom.memory.embedder", "pick_embedder", "loom.providers.embedding.choose"),
         ("loom.providers.knowledge", "InMemoryKnowledgeBase", "loom.knowledge.in_memory"),
         ("loom.providers.knowledge", "VectorKnowledgeBase", "loom.knowledge.vector"),
         ("loom.providers.knowledge", "GraphKnowledgeBase", "loom.knowledge.graph"),

@@ -9,6 +9,7 @@ import anyio.lowlevel
 import pytest
 from hypothesis import settings
 
+from loom import CompositeMemory
 from loom.core.filter import Eq
 from loom.core.record import Layer
 from loom.engine import open_memory
@@ -30,7 +31,7 @@ from loom.testing import FakeClock
 from loom.testing.conformance import MemoryStoreMachine, MemoryStoreSuite
 from loom.testing.conformance.suite import ALICE, BOB, a_block, a_fact, a_job, an_episode
 from loom.testing.fakes import START
-from loom.wrappers.composite import CompositeMemory, CompositeStore
+from loom.wrappers.composite import CompositeStore
 
 pytestmark = pytest.mark.anyio
 

@@ -12,7 +12,7 @@ from loom.core.scope import Scope
 from loom.errors import LoomError
 from loom.memory._upkeep.metabolism import MAX_ATTEMPTS, Metabolism
 from loom.memory._upkeep.summaries import episode_id
-from loom.memory._write.learn import LearnResult
+from loom.memory._write.apply_claims import LearnResult
 from loom.memory.config import MemoryConfig, MemoryLayerConfig
 from loom.stores.inmemory import InMemoryStore
 from loom.testing import FakeClock

@@ -118,7 +118,18 @@ async def test_another_embedder_is_reported(tmp_path, clock):
 
 
 def test_every_call_about_a_user_names_the_user():
-    for name in ("remember", "recall", "forget", "promote", "facts", "state", "blocks", "stats", "export", "import_"):
+    for name in (
+        "remember",
+        "recall",
+        "forget",
+        "promote",
+        "facts",
+        "assert_fact",
+        "blocks",
+        "stats",
+        "export",
+        "import_",
+    ):
         parameter = inspect.signature(getattr(Memory, name)).parameters["user_id"]
         assert parameter.default is parameter.empty, name
 

@@ -24,7 +24,6 @@ DOORS = {
         "ChromaMemory", "CompositeMemory", "PostgresMemory", "QdrantMemory", "RedisMemory", "SqliteMemory",
     },
     "loom.memory.chroma": {"ChromaMemory"},
-    "loom.wrappers.composite": {"CompositeMemory"},
     "loom.memory.embedder": {
         "HashEmbedder", "MiniLmEmbedder", "OpenAIEmbedder", "WordLlamaEmbedder", "pick_embedder",
     },

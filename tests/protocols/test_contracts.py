@@ -50,15 +50,14 @@ def the_protocols(module: str) -> list[type]:
 
 def test_there_is_one_module_for_each_protocol():
     assert MODULES == [
-        "approve", "checkpoint_store", "compactor", "embedder", "extractor", "jobs", "key_values", "knowledge_base",
-        "memory_store",
-        "model", "reranker", "token_counter", "tool", "vector_store", "whole_store",
+        "checkpoint_store", "compactor", "embedder", "extractor", "knowledge_base", "memory_store",
+        "model", "reranker", "token_counter", "tool", "vector_store",
     ]  # fmt: skip
 
 
 @pytest.mark.parametrize("module", MODULES)
 def test_a_protocol_says_its_laws(module: str):
-    named = "KeepsJobs" if module == "jobs" else "".join(word.title() for word in module.split("_"))
+    named = "".join(word.title() for word in module.split("_"))
     main = next(c for c in the_protocols(module) if c.__name__ == named)
     doc = inspect.getdoc(main) or ""
     assert import_module(main.__module__).__doc__

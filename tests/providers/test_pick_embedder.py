@@ -1,7 +1,7 @@
 import pytest
 
 from loom.errors import MissingExtra, UsageError
-from loom.providers.embedding.auto import BUILT_IN, HashEmbedder, local_embedder, pick_embedder
+from loom.providers.embedding.choose import BUILT_IN, HashEmbedder, local_embedder, pick_embedder
 
 
 @pytest.mark.parametrize("setting", [None, "auto"])

@@ -32,7 +32,7 @@ from loom.protocols.memory_store import (
     Sweeps,
     Touches,
 )
-from loom.stores._user_records import UserState
+from loom.stores._record_table import UserState
 from loom.stores.base import Settings, SimpleMemoryStore
 from loom.testing.conformance import MemoryStoreMachine, MemoryStoreSuite
 from loom.testing.conformance.suite import ALICE, BOB, a_fact, a_job, an_episode

@@ -14,7 +14,7 @@ import pytest
 from loom.core.record import Fact, Provenance, WorkingBlock
 from loom.core.scope import Scope
 from loom.protocols.memory_store import Job, Query
-from loom.stores._user_records import unit_vector
+from loom.stores._record_table import unit_vector
 from loom.stores.sqlite import SqliteStore
 from tests.stores.crash_child import ALICE, AT, an_episode
 

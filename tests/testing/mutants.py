@@ -8,7 +8,7 @@ import anyio
 
 from loom.core.record import Episode, Fact, Receipt, WorkingBlock
 from loom.core.scope import Scope
-from loom.stores._user_records import HeldJob, UserState
+from loom.stores._record_table import HeldJob, UserState
 from loom.stores.inmemory import InMemoryStore
 
 

@@ -15,7 +15,7 @@ from loom.errors import LoomError, StoreError
 from loom.memory._shared import notes_of
 from loom.memory._upkeep.summaries import waiting_jobs
 from loom.protocols.memory_store import AdminStore, Describes, HasParts, ListsUsers, MemoryStore
-from loom.providers.embedding.auto import pick_embedder
+from loom.providers.embedding.choose import pick_embedder
 from loom.wrappers.indexed import IndexedStore
 
 PACKAGE = "loom-engine"

@@ -16,7 +16,7 @@ from loom.core.message import JSON, Message, ToolSpec, Usage
 from loom.core.record import Erasure, StoreReceipt
 from loom.core.scope import current_run
 from loom.core.threads import Portal, renew_lock_after_fork
-from loom.engine.agents import agent_checkpoints, agent_config, agent_memory
+from loom.engine.agent_parts import agent_checkpoints, agent_config, agent_memory
 from loom.engine.open import open_model
 from loom.errors import LoomError, NotFound, UsageError
 from loom.memory._write.learn_by_model import Facts

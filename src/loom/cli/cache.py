@@ -20,7 +20,7 @@ from loom.context.cache.diagnose import Finding
 from loom.context.cache.explain import Explanation
 from loom.context.cache.plan import CachePlan
 from loom.context.cache.simulate import Simulation, Step
-from loom.core.request_blocks import Block, RequestBlocks
+from loom.core.cache_blocks import Block, RequestBlocks
 
 app = typer.Typer(
     help="Check what the prompt cache does with requests, before and after they are sent.", no_args_is_help=True

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from loom.memory._facts.instructions import Instructed, Profile, Standing
     from loom.memory._recall.prefer import Prefer
     from loom.memory._upkeep.explain import EventKind, Explained, Timeline
-    from loom.memory._write.context_keys import Store
     from loom.memory._write.ingest import MemoryInput
     from loom.memory._write.learn_by_model import Facts
+    from loom.memory._write.neighbour_keys import Store
     from loom.memory._write.write import ProgressCallback, Reembedded
     from loom.memory.config import MemoryConfig
     from loom.memory.results import Learned, Metabolized, Recalled, Remembered

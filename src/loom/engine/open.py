@@ -17,9 +17,9 @@ from loom.core.record import Layer
 from loom.engine.registry import Registry
 from loom.engine.urls import PLACE_OPTIONS, STORES, Opening, place_in, store_at, written_out
 from loom.errors import MissingExtra, UsageError
-from loom.memory._write.context_keys import Store
 from loom.memory._write.extract_rules import RuleExtractor
 from loom.memory._write.learn_by_model import FACTS, Facts
+from loom.memory._write.neighbour_keys import Store
 from loom.memory.config import MemoryConfig
 from loom.memory.memory import Memory
 from loom.protocols.checkpoint_store import CheckpointStore, KeyValues
@@ -28,7 +28,7 @@ from loom.protocols.extractor import Extractor
 from loom.protocols.memory_store import MemoryStore
 from loom.protocols.model import Model, ModelRequest, Rendered
 from loom.protocols.reranker import Reranker
-from loom.providers.embedding.auto import BUILT_IN, OpensEmbedder, local_embedder, pick_embedder
+from loom.providers.embedding.choose import BUILT_IN, OpensEmbedder, local_embedder, pick_embedder
 from loom.providers.models.anthropic import AnthropicModel
 from loom.providers.models.gemini import GeminiModel
 from loom.providers.models.litellm import LiteLLMModel

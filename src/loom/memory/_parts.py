@@ -20,11 +20,11 @@ from loom.memory._upkeep.forget import Forgetting
 from loom.memory._upkeep.layers import Accesses
 from loom.memory._upkeep.metabolism import Metabolism
 from loom.memory._upkeep.summaries import ContextCompressor
-from loom.memory._write.context_keys import ContextKeys, Store
+from loom.memory._write.apply_claims import Learner
 from loom.memory._write.extract_llm import LlmExtractor
 from loom.memory._write.extract_rules import RuleExtractor
-from loom.memory._write.learn import Learner
 from loom.memory._write.learn_by_model import Facts, Learning, TurnReader
+from loom.memory._write.neighbour_keys import ContextKeys, Store
 from loom.memory._write.write import EpisodeWriter
 from loom.memory.config import MemoryConfig
 from loom.memory.results import Learned

@@ -5,11 +5,11 @@ from __future__ import annotations
 from loom.core.doors import door
 
 _HOMES = {
-    "HashEmbedder": "loom.providers.embedding.auto",
+    "HashEmbedder": "loom.providers.embedding.choose",
     "MiniLmEmbedder": "loom.providers.embedding.local",
     "OpenAIEmbedder": "loom.providers.embedding.openai",
     "WordLlamaEmbedder": "loom.providers.embedding.local",
-    "pick_embedder": "loom.providers.embedding.auto",
+    "pick_embedder": "loom.providers.embedding.choose",
 }
 
 __getattr__, __dir__ = door(__name__, _HOMES)

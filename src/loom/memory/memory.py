@@ -26,6 +26,7 @@ from loom.memory._upkeep.explain import EventKind, Explained, Timeline, explain,
 from loom.memory._upkeep.forget import SESSIONS_LEFT
 from loom.memory._upkeep.portable import import_lines, lines_of, put_records
 from loom.memory._upkeep.summaries import waiting_jobs
+from loom.memory._write.apply_claims import LearnResult
 from loom.memory._write.ingest import (
     MemoryInput,
     check_block,
@@ -37,7 +38,6 @@ from loom.memory._write.ingest import (
     speaker_name,
     turns_of,
 )
-from loom.memory._write.learn import LearnResult
 from loom.memory._write.learn_by_model import KIND as LEARN
 from loom.memory._write.write import ProgressCallback, Reembedded, reembed
 from loom.memory.results import Metabolized, Recalled, Remembered
@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from loom.core.clock import Clock
-    from loom.memory._write.context_keys import Store
     from loom.memory._write.learn_by_model import Facts
+    from loom.memory._write.neighbour_keys import Store
     from loom.memory.config import MemoryConfig
     from loom.protocols.embedder import Embedder
     from loom.protocols.extractor import Extractor
@@ -65,7 +65,7 @@ class Memory(MemoryEdits):
 
     @staticmethod
     def open(
-        where: str | Mapping[str, Any] | Memory | Store = "inmemory",
+        url: str | Mapping[str, Any] | Memory | Store = "inmemory",
         *,
         namespace: str | None = None,
         embedder: str | Embedder | None = None,
@@ -81,7 +81,7 @@ class Memory(MemoryEdits):
         from loom.engine.open import open_memory  # noqa: PLC0415  (a door: listed in the import contract)
 
         return open_memory(
-            where,
+            url,
             namespace=namespace,
             embedder=embedder,
             facts=facts,

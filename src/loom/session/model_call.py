@@ -13,11 +13,11 @@ from loom.context.cache.explain import compare
 from loom.context.cache.plan import CachePlan, plan
 from loom.context.cache.simulate import prompt_of, replay
 from loom.context.render.request import Request, Target, neutral, prepare, target_for
+from loom.core.cache_blocks import RequestBlocks
 from loom.core.checks import MAX_TEXT
 from loom.core.doors import Port
 from loom.core.event import CacheStatus, Recovery, Text
 from loom.core.message import Usage
-from loom.core.request_blocks import RequestBlocks
 from loom.core.threads import off_loop
 from loom.core.window import SECTIONS, View, Window
 from loom.errors import BadResponse, ProviderError, ProviderUnavailable, RateLimited, UsageError

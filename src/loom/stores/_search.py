@@ -27,7 +27,7 @@ from loom.errors import UsageError
 from loom.protocols.embedder import Vector
 from loom.protocols.memory_store import MemoryStore, PrimaryStore, Query
 from loom.protocols.vector_store import VectorHit
-from loom.stores._user_records import DENSE
+from loom.stores._record_table import DENSE
 from loom.stores.base import DamagedData, compare
 from loom.text.words import terms
 

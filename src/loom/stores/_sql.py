@@ -14,7 +14,7 @@ from loom.core.filter import And, Eq, Filter, In, Not, Or, Range
 from loom.core.record import Episode, Fact, Layer, Origin, Provenance, Record, Scalar
 from loom.core.scope import Scope
 from loom.protocols.memory_store import DeadLetter, Job, Query
-from loom.stores._user_records import payload_error
+from loom.stores._record_table import payload_error
 from loom.stores.base import reading, unreadable
 
 _HEAD = ("id", "kind", "text", "origin", "trusted")

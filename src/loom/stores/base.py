@@ -28,7 +28,7 @@ from loom.core.scope import Scope
 from loom.errors import EmbedderMismatch, LoomError, StaleWrite, StoreError, UsageError
 from loom.protocols.embedder import Vector
 from loom.protocols.memory_store import DeadLetter, Job, Lease, Query, SearchKeys
-from loom.stores._user_records import (
+from loom.stores._record_table import (
     DENSE,
     HeldJob,
     Keys,

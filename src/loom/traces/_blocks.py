@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, NoReturn, TypeAlias, cast
 
+from loom.core.cache_blocks import Block, Level
 from loom.core.message import (
     IMAGE_TYPES,
     DocumentPart,
@@ -19,7 +20,6 @@ from loom.core.message import (
     ToolResultPart,
     ToolSpec,
 )
-from loom.core.request_blocks import Block, Level
 from loom.errors import BadRequestFile, UsageError
 from loom.protocols.token_counter import TokenCounter
 

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, TypeAlias, cast
 
 from loom.catalog import CacheRules, find_model
-from loom.core.request_blocks import Level, RequestBlocks
+from loom.core.cache_blocks import Level, RequestBlocks
 from loom.errors import BadRequestFile
 from loom.protocols.token_counter import TokenCounter
 from loom.traces import anthropic, gemini, openai

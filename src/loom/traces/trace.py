@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 from loom.catalog import find_model
+from loom.core.cache_blocks import RequestBlocks
 from loom.core.message import Usage
-from loom.core.request_blocks import RequestBlocks
 from loom.errors import BadRequestFile
 from loom.protocols.token_counter import TokenCounter
 from loom.text.tokens import counter_for

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, runtime_checka
 
 from anyio import CancelScope
 
-from loom.core.doors import door
 from loom.core.filter import Filter, In
 from loom.core.hit import Hit, rank_key
 from loom.core.record import Episode, Layer, Receipt, Record
@@ -37,7 +36,7 @@ from loom.protocols.memory_store import (
     SearchKeys,
     Touches,
 )
-from loom.stores._user_records import sees
+from loom.stores._record_table import sees
 from loom.stores.base import Bound, Write, Written, owner
 from loom.wrappers.delegating import DelegatingStore
 
@@ -427,7 +426,6 @@ class CompositeStore(DelegatingStore):
 # Memory over several stores: recent episodes in a fast one, everything else in a durable one.
 
 # Put together by the engine, which knows what a URL names; loaded when it is first asked for.
-__getattr__, __dir__ = door(__name__, {"CompositeMemory": "loom.engine.open"})
 
 
 def composed(named: Mapping[Layer, StorePart], *, primary: Any = None) -> CompositeStore:

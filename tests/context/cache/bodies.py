@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from loom.core.cache_blocks import RequestBlocks
 from loom.core.message import (
     DocumentPart,
     ImagePart,
@@ -18,7 +19,6 @@ from loom.core.message import (
     ToolCallPart,
     ToolResultPart,
 )
-from loom.core.request_blocks import RequestBlocks
 from loom.errors import BadRequestFile
 from loom.traces.request import read_request
 

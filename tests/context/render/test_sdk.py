@@ -9,17 +9,16 @@ from typing import Any
 import pytest
 
 from loom.context.render import anthropic, gemini, openai
-from loom.context.render import openai as openai_responses
 from loom.context.render.layout import lay_out
 from loom.core.window import Window
 from tests.context.render import sdk
 
 Body = dict[str, Any]
 RENDERERS = {
-    "anthropic": (anthropic, sdk.check_anthropic),
-    "openai_chat": (openai, sdk.check_openai_chat),
-    "openai_responses": (openai_responses, sdk.check_openai_responses),
-    "gemini": (gemini, sdk.check_gemini),
+    "anthropic": (anthropic.render, anthropic.DIALECT, sdk.check_anthropic),
+    "openai_chat": (openai.render_chat, openai.CHAT_DIALECT, sdk.check_openai_chat),
+    "openai_responses": (openai.render_responses, openai.RESPONSES_DIALECT, sdk.check_openai_responses),
+    "gemini": (gemini.render, gemini.DIALECT, sdk.check_gemini),
 }
 
 
@@ -88,8 +87,8 @@ WRONG = [
 
 @pytest.mark.parametrize(("name", "spoil", "reason"), WRONG)
 def test_a_wrong_body_is_refused(window: Window, name: str, spoil: Callable[[Body], None], reason: str) -> None:
-    renderer, check = RENDERERS[name]
-    body = renderer.render(lay_out(window, renderer.DIALECT), "m", {}, {}).body
+    render, dialect, check = RENDERERS[name]
+    body = render(lay_out(window, dialect), "m", {}, {}).body
     check(body)
     spoiled = copy.deepcopy(body)
     spoil(spoiled)
@@ -100,7 +99,7 @@ def test_a_wrong_body_is_refused(window: Window, name: str, spoil: Callable[[Bod
 
 @pytest.mark.parametrize("name", RENDERERS)
 def test_what_is_not_json_is_refused(window: Window, name: str) -> None:
-    renderer, check = RENDERERS[name]
-    body = renderer.render(lay_out(window, renderer.DIALECT), "m", {}, {"metadata": b"bytes"}).body
+    render, dialect, check = RENDERERS[name]
+    body = render(lay_out(window, dialect), "m", {}, {"metadata": b"bytes"}).body
     with pytest.raises(TypeError, match="bytes"):
         check(body)

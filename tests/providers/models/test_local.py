@@ -252,7 +252,7 @@ def test_which_tools_a_choice_leaves():
     assert local.chosen_tools((WEATHER, other), None) == (WEATHER, other)
     assert local.chosen_tools((WEATHER, other), "none") == ()
     assert local.chosen_tools((WEATHER, other), "other") == (other,)
-    with pytest.raises(UsageError, match="no tool"):
+    with pytest.raises(UsageError, match="is not a tool"):
         local.chosen_tools((WEATHER,), "other")
 
 

@@ -6,7 +6,7 @@ import psycopg
 import pytest
 
 from loom.core.scope import Scope
-from loom.stores._user_records import unit_vector
+from loom.stores._record_table import unit_vector
 from loom.stores.postgres import PostgresCheckpointStore, PostgresStore, sweep_schema
 from loom.testing.conformance.checkpoint_store import save
 from loom.testing.conformance.suite import BOB

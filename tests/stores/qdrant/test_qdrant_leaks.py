@@ -6,7 +6,6 @@ import pytest
 
 from loom.stores._vector_entries import ID, TENANT
 from loom.stores.qdrant import QdrantVectorStore, connection
-from loom.stores.qdrant import connection as edge
 from loom.stores.qdrant import store as vectors
 from tests.stores.engines import needs_package
 from tests.stores.vector_leaks import NAMES, LeakLaws
@@ -36,10 +35,10 @@ async def forget_everybody(store, scope):
     return held
 
 
-def without(module, key):
+def without(name, key):
     """An engine that forgets a condition."""
-    sound = module._filter
-    return module, "_filter", lambda fits: sound(fits._replace(wanted=[one for one in fits.wanted if one.key != key]))
+    sound = getattr(connection, name)
+    return connection, name, lambda fits: sound(fits._replace(wanted=[one for one in fits.wanted if one.key != key]))
 
 
 LEAKS = {
@@ -60,13 +59,13 @@ LEAKS = {
 }
 
 
-def of_engine(module):
-    return {"the engine forgets the user": without(module, TENANT), "the engine forgets the ids": without(module, ID)}
+def of_engine(name):
+    return {"the engine forgets the user": without(name, TENANT), "the engine forgets the ids": without(name, ID)}
 
 
 @needs_package("qdrant_client")
 class TestClient(LeakLaws):
-    leaks = LEAKS | of_engine(connection)
+    leaks = LEAKS | of_engine("_filter")
 
     def open_index(self, folder):
         return QdrantVectorStore()
@@ -74,7 +73,7 @@ class TestClient(LeakLaws):
 
 @needs_package("qdrant_edge")
 class TestEdge(LeakLaws):
-    leaks = LEAKS | of_engine(edge)
+    leaks = LEAKS | of_engine("_edge_filter")
 
     def open_index(self, folder):
         return QdrantVectorStore(f"edge:{folder}")

@@ -11,7 +11,7 @@ from itertools import accumulate
 from typing import Protocol
 
 from loom.catalog import CacheRules
-from loom.core.request_blocks import LEVELS, Block, Level, RequestBlocks
+from loom.core.cache_blocks import LEVELS, Block, Level, RequestBlocks
 from loom.errors import UsageError
 
 CALLS = frozenset({"tool_use", "function_call"})

@@ -12,7 +12,7 @@ from loom.catalog import CacheRules
 from loom.context.cache._matching import PrefixChain, Prefixes, marked, own_breakpoint, reach
 from loom.context.cache.repair import FIXES, BlockHistory, Fix, block_history, repair
 from loom.context.cache.simulate import Simulation, replay
-from loom.core.request_blocks import Block, RequestBlocks
+from loom.core.cache_blocks import Block, RequestBlocks
 
 FindingCause: TypeAlias = Literal[
     "tools_reordered", "tools_changed", "settings_changed", "volatile_in_prefix", "reminder_removed",

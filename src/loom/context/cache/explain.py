@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 from loom.catalog import CacheRules, ModelInfo
 from loom.context.cache._matching import common_length
 from loom.context.cache.simulate import AnyRequest, analysis_settings, as_prompt, write_price
-from loom.core.request_blocks import LEVELS, Block, BlockOrigin, Level, RequestBlocks
+from loom.core.cache_blocks import LEVELS, Block, BlockOrigin, Level, RequestBlocks
 from loom.core.window import Window
 from loom.protocols.token_counter import TokenCounter
 

@@ -10,7 +10,7 @@ from loom.catalog import CacheRules, ModelInfo
 from loom.context.cache._matching import CacheRead, CacheWrite, Prefixes, empty_cache
 from loom.context.render.layout import WireSlot
 from loom.context.render.request import Request, Target, prepare, target_for
-from loom.core.request_blocks import BlockOrigin, RequestBlocks
+from loom.core.cache_blocks import BlockOrigin, RequestBlocks
 from loom.core.window import Window
 from loom.errors import UsageError
 from loom.protocols.token_counter import TokenCounter

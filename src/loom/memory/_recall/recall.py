@@ -37,7 +37,7 @@ from loom.memory._recall.rank import (
 from loom.memory._recall.search import add_hops, asks_about_last_time, latest_episodes, search_hybrid, without_questions
 from loom.memory._shared import EmbedderBinding, every
 from loom.memory._upkeep.summaries import ARE_EPISODES, is_summary
-from loom.memory._write.context_keys import POSITION
+from loom.memory._write.neighbour_keys import POSITION
 from loom.memory.config import MemoryLayerConfig
 from loom.memory.results import Recalled
 from loom.protocols.knowledge_base import KnowledgeBase

@@ -13,7 +13,7 @@ from loom.core.clock import Clock
 from loom.core.hit import Hit
 from loom.core.record import Episode, Layer
 from loom.core.scope import Scope
-from loom.memory._write.context_keys import Store
+from loom.memory._write.neighbour_keys import Store
 from loom.memory.config import MemoryConfig, MemoryStrategyType
 from loom.protocols.memory_store import Job, Touches
 

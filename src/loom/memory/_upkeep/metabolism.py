@@ -42,8 +42,8 @@ from loom.memory._upkeep.summaries import (
     session_job,
     texts_of,
 )
-from loom.memory._write.context_keys import Store
-from loom.memory._write.learn import Learner
+from loom.memory._write.apply_claims import Learner
+from loom.memory._write.neighbour_keys import Store
 from loom.memory.config import MemoryConfig
 from loom.memory.results import Metabolized, reason_of
 from loom.protocols.extractor import Claim

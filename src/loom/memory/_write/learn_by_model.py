@@ -26,9 +26,9 @@ from loom.errors import BadResponse, LoomError, ProviderUnavailable, RateLimited
 from loom.memory._shared import retry_stale
 from loom.memory._upkeep.layers import with_importance
 from loom.memory._upkeep.summaries import SUMMARY, ContextCompressor, SessionEpisodes, job_episodes, texts_of
-from loom.memory._write.context_keys import Store
+from loom.memory._write.apply_claims import Learner, LearnResult
 from loom.memory._write.extract_llm import worth_reading
-from loom.memory._write.learn import Learner, LearnResult
+from loom.memory._write.neighbour_keys import Store
 from loom.memory.config import MemoryConfig
 from loom.memory.results import Learned, reason_of
 from loom.protocols.extractor import Claim, Extraction, Extractor

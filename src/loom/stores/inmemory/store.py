@@ -10,7 +10,7 @@ from loom.core.checks import ON_LOOP
 from loom.core.clock import Clock
 from loom.core.scope import Scope
 from loom.errors import UsageError
-from loom.stores._user_records import RecordChange, UserRecords, UserState
+from loom.stores._record_table import RecordChange, UserRecords, UserState
 from loom.stores.base import Settings, SimpleMemoryStore, embedder_label, owner
 
 

@@ -17,6 +17,7 @@ from loom.core.scope import Scope
 from loom.core.threads import off_loop
 from loom.errors import StaleWrite
 from loom.protocols.memory_store import DeadLetter, Job, Lease
+from loom.stores._record_table import Keys, check_version, jobs_without, lease_lost, no_record
 from loom.stores._search import (
     OWN,
     Place,
@@ -44,7 +45,6 @@ from loom.stores._sql import (
     to_micros,
     to_row,
 )
-from loom.stores._user_records import Keys, check_version, jobs_without, lease_lost, no_record
 from loom.stores.base import reading
 from loom.stores.postgres.connection import Row, fetch, one, owner_of, rows, run, run_many, seen
 from loom.text.words import query_terms

@@ -19,9 +19,9 @@ from loom.core.scope import Scope
 from loom.errors import StoreError
 from loom.protocols.embedder import Vector
 from loom.protocols.memory_store import Query, SearchKeys
+from loom.stores._record_table import no_record, unit_vector
 from loom.stores._search import Floats, Numbers, PostingPart, by_score, total, why_of
 from loom.stores._sql import SELECTED, Condition, from_row
-from loom.stores._user_records import no_record, unit_vector
 from loom.stores.base import Bound
 from loom.stores.postgres import records as index
 from loom.stores.postgres.connection import (

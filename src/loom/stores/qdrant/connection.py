@@ -450,21 +450,21 @@ class EdgeCollection:
     def _nearest(self, query: Sequence[float], fits: Fits, size: int) -> list[NearPoint]:
         engine = _engine()
         nearest = engine.Query.Nearest(list(query))
-        given = engine.QueryRequest(size, query=nearest, filter=_filter_edge(fits), with_payload=True)
+        given = engine.QueryRequest(size, query=nearest, filter=_edge_filter(fits), with_payload=True)
         return [NearPoint(one.payload or {}, one.score) for one in self._opened().query(given)]
 
     def _count(self, fits: Fits) -> int:
-        return int(self._opened().count(_engine().CountRequest(exact=True, filter=_filter_edge(fits))))
+        return int(self._opened().count(_engine().CountRequest(exact=True, filter=_edge_filter(fits))))
 
     def _delete(self, fits: Fits) -> None:
-        self._opened().update(_engine().UpdateOperation.delete_points_by_filter(_filter_edge(fits)))
+        self._opened().update(_engine().UpdateOperation.delete_points_by_filter(_edge_filter(fits)))
 
     def _points(self, fits: Fits | None, with_vectors: bool, fields: Sequence[str] | None) -> list[Point]:
         found: list[Any] = []
         offset: Any = None
         while True:
             given = _engine().ScrollRequest(
-                offset, _PAGE, None if fits is None else _filter_edge(fits),
+                offset, _PAGE, None if fits is None else _edge_filter(fits),
                 with_payload=True if fields is None else list(fields), with_vector=with_vectors,
             )  # fmt: skip
             page, offset = self._opened().scroll(given)
@@ -484,7 +484,7 @@ def _engine() -> Any:
     return qdrant_edge
 
 
-def _filter_edge(fits: Fits) -> Any:
+def _edge_filter(fits: Fits) -> Any:
     engine = _engine()
     must = [engine.FieldCondition(key=key, match=engine.MatchAny(list(values))) for key, values in fits.wanted]
     return engine.Filter(must=must, must_not=[engine.IsEmptyCondition(SESSION)] if fits.in_session else None)

@@ -15,7 +15,7 @@ from loom.core.scope import Scope
 from loom.errors import StaleWrite
 from loom.protocols.embedder import Vector
 from loom.protocols.memory_store import DeadLetter, Job, Lease
-from loom.stores._user_records import HeldJob, RecordChange, UserRecords, jobs_without, lease_lost
+from loom.stores._record_table import HeldJob, RecordChange, UserRecords, jobs_without, lease_lost
 from loom.stores.redis.connection import Argument, RedisConnection
 from loom.stores.redis.schema import (
     COMMIT,

@@ -22,7 +22,7 @@ from loom.core.scope import Scope
 from loom.errors import UsageError
 from loom.protocols.embedder import Vector
 from loom.protocols.memory_store import DeadLetter, Job
-from loom.stores._user_records import HeldJob, job_from_dict, job_to_dict, payload_error
+from loom.stores._record_table import HeldJob, job_from_dict, job_to_dict, payload_error
 from loom.stores.base import reading, unreadable
 from loom.stores.redis.connection import Ttl
 

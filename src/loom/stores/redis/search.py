@@ -21,7 +21,7 @@ from loom.core.scope import Scope
 from loom.errors import StoreError, StoreUnavailable
 from loom.protocols.embedder import Vector
 from loom.protocols.vector_store import VectorHit
-from loom.stores._user_records import RecordChange, UserRecords
+from loom.stores._record_table import RecordChange, UserRecords
 from loom.stores.base import DamagedData, damage_at, reading, unreadable
 from loom.stores.redis.connection import RedisConnection
 from loom.stores.redis.schema import (

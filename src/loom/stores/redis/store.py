@@ -20,7 +20,7 @@ from loom.errors import StoreConflict
 from loom.protocols.embedder import Vector
 from loom.protocols.memory_store import DeadLetter, Job, Lease, Query, SearchKeys
 from loom.stores import _search as index_search
-from loom.stores._user_records import UserRecords, sees, unit_vector
+from loom.stores._record_table import UserRecords, sees, unit_vector
 from loom.stores.base import Bound, LocalSearchStore, Write, Written, embedder_label
 from loom.stores.redis import records
 from loom.stores.redis import records as jobs

@@ -13,6 +13,7 @@ from loom.core.filter import Eq, Filter
 from loom.core.record import Layer, Record, WorkingBlock
 from loom.core.scope import Scope
 from loom.protocols.memory_store import DeadLetter, Job, Lease
+from loom.stores._record_table import Keys, check_version, jobs_without, lease_lost, no_record
 from loom.stores._search import OWN
 from loom.stores._sql import (
     EVICTION_ORDER,
@@ -24,7 +25,6 @@ from loom.stores._sql import (
     to_archive,
     to_micros,
 )
-from loom.stores._user_records import Keys, check_version, jobs_without, lease_lost, no_record
 from loom.stores.base import UNREADABLE, DamagedData, described, reading
 from loom.stores.sqlite.connection import Database, one, rows
 from loom.stores.sqlite.rows import (

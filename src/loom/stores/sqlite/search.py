@@ -17,6 +17,7 @@ from loom.core.hit import Hit, rank_key, scored
 from loom.core.scope import Scope
 from loom.protocols.embedder import Vector
 from loom.protocols.memory_store import Query
+from loom.stores._record_table import no_record, unit_vector
 from loom.stores._search import (
     EXACT_NUMBERS,
     Floats,
@@ -38,7 +39,6 @@ from loom.stores._search import (
 )
 from loom.stores._search import Float32s as Floats_nearest
 from loom.stores._sql import Condition
-from loom.stores._user_records import no_record, unit_vector
 from loom.stores.base import Bound, DamagedData, check_bound, reading
 from loom.stores.sqlite.connection import Database, Row, one, rows
 from loom.stores.sqlite.rows import (
