@@ -110,7 +110,8 @@ _TABLE = """
     loom.telemetry: Bill Ledger
     loom.text.tokens: counter_for
     loom.tools.files: memory_files
-    loom.tools.function: FunctionTool ToolError ToolMaker get_run_context tool
+    loom.protocols.tool: ToolError
+    loom.tools.function: FunctionTool ToolMaker get_run_context tool
     loom.tools.memory: memory_tools
 """
 

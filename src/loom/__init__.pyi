@@ -227,6 +227,7 @@ from loom.protocols.token_counter import TokenCounter as TokenCounter
 from loom.protocols.tool import Approval as Approval
 from loom.protocols.tool import Approve as Approve
 from loom.protocols.tool import Tool as Tool
+from loom.protocols.tool import ToolError as ToolError
 from loom.protocols.tool import ToolOutput as ToolOutput
 from loom.protocols.tool import ToolRequest as ToolRequest
 from loom.protocols.vector_store import VectorHit as VectorHit
@@ -274,7 +275,6 @@ from loom.telemetry import Ledger as Ledger
 from loom.text.tokens import counter_for as counter_for
 from loom.tools.files import memory_files as memory_files
 from loom.tools.function import FunctionTool as FunctionTool
-from loom.tools.function import ToolError as ToolError
 from loom.tools.function import ToolMaker as ToolMaker
 from loom.tools.function import get_run_context as get_run_context
 from loom.tools.function import tool as tool

@@ -10,8 +10,7 @@ import pytest
 
 from loom import UsageError, open_memory, open_model
 from loom.engine.open import EMBEDDERS, MODELS
-from loom.engine.registry import Registry
-from loom.engine.urls import STORES, Opening
+from loom.engine.urls import STORES, Opening, Registry
 from tests.docs.pages import blocks
 
 ROOT = Path(__file__).parents[2]

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from loom import ToolSpec, open_memory
 from loom.errors import UsageError
+from loom.protocols.tool import ToolError
 from loom.testing import FakeClock
 from loom.tools import files
 from loom.tools.files import memory_files, path_of
-from loom.tools.function import ToolError
 
 pytestmark = pytest.mark.anyio
 

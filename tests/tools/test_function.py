@@ -20,7 +20,8 @@ from pydantic import BaseModel, Field
 
 from loom.core.message import ImagePart, TextPart, ToolSpec
 from loom.errors import UsageError
-from loom.tools.function import ToolError, tool
+from loom.protocols.tool import ToolError
+from loom.tools.function import tool
 
 pytestmark = pytest.mark.anyio
 

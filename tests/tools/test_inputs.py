@@ -8,7 +8,8 @@ from typing import Any, TypedDict
 import pytest
 
 from loom.errors import UsageError
-from loom.tools.function import ToolError, tool
+from loom.protocols.tool import ToolError
+from loom.tools.function import tool
 
 pytestmark = pytest.mark.anyio
 

@@ -12,9 +12,9 @@ from loom import open_memory
 from loom.core.record import Layer
 from loom.core.scope import Scope
 from loom.errors import NotFound, UsageError
+from loom.protocols.tool import ToolError
 from loom.testing import FakeClock
 from loom.text.fence import one_line, plain_text
-from loom.tools.function import ToolError
 from loom.tools.memory import memory_tools
 
 pytestmark = pytest.mark.anyio

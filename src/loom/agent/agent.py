@@ -24,13 +24,12 @@ from loom.memory.memory import Memory
 from loom.memory.results import Recalled, Remembered
 from loom.protocols.checkpoint_store import CheckpointStore, KeyValues
 from loom.protocols.model import Model
-from loom.protocols.tool import Approve, Tool, ToolOutput
+from loom.protocols.tool import CALLABLE, Approve, Tool, ToolError, ToolOutput
 from loom.session.config import SessionConfig
 from loom.session.reply import PendingReply, Reply
 from loom.session.session import Session
 from loom.session.turn import TurnOptions
 from loom.telemetry import Bill, Ledger, metered
-from loom.tools.function import CALLABLE, ToolError
 
 if TYPE_CHECKING:
     from datetime import datetime

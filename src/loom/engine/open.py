@@ -14,8 +14,7 @@ from loom.context.entry import MessageEntry, StringEntry
 from loom.context.render.request import prepare
 from loom.core.clock import Clock
 from loom.core.record import Layer
-from loom.engine.registry import Registry
-from loom.engine.urls import PLACE_OPTIONS, STORES, Opening, place_in, store_at, written_out
+from loom.engine.urls import PLACE_OPTIONS, STORES, Opening, Registry, place_in, store_at, written_out
 from loom.errors import MissingExtra, UsageError
 from loom.memory._write.extract_rules import RuleExtractor
 from loom.memory._write.learn_by_model import FACTS, Facts

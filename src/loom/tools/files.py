@@ -15,7 +15,8 @@ from loom.core.scope import Scope
 from loom.errors import StoreConflict
 from loom.memory._shared import FILE, every
 from loom.memory.memory import Memory
-from loom.tools.function import FunctionTool, ToolError, get_run_context
+from loom.protocols.tool import ToolError
+from loom.tools.function import FunctionTool, get_run_context
 
 # The files of one user: paths that cannot leave their root, and texts that are blocks of their memory.
 

@@ -19,8 +19,8 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 from loom.core.checks import MAX_TEXT, join_surrogates, shortened
 from loom.core.message import JSON, DocumentPart, ImagePart, TextPart, ToolSpec
 from loom.core.scope import RunContext, current_run
-from loom.errors import LoomError, UsageError
-from loom.protocols.tool import ToolOutput
+from loom.errors import UsageError
+from loom.protocols.tool import CALLABLE, ToolError, ToolOutput
 
 # Return values of tools, in the form a model reads.
 
@@ -292,18 +292,12 @@ def _is_plain(value: Any) -> bool:
 
 DEFAULT_TIMEOUT = 60.0
 """Seconds a tool may take."""
-CALLABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
-"""The names that every provider takes."""
 
 
 _P = ParamSpec("_P")
 _Q = ParamSpec("_Q")
 _R = TypeVar("_R")
 _S = TypeVar("_S")
-
-
-class ToolError(LoomError):
-    """A tool could not do what was asked; the message goes to the model."""
 
 
 class FunctionTool(Generic[_P, _R]):

@@ -12,8 +12,9 @@ from loom.errors import NotFound
 from loom.memory._facts.instructions import said_by
 from loom.memory._shared import FILE
 from loom.memory.memory import Memory
+from loom.protocols.tool import ToolError
 from loom.text.fence import in_brackets, one_line, plain_text
-from loom.tools.function import FunctionTool, ToolError, get_run_context, tool
+from loom.tools.function import FunctionTool, get_run_context, tool
 
 Query = Annotated[str, Field(description="What to look for, in plain words.", min_length=1)]
 Limit = Annotated[int, Field(description="Results at the most.", ge=1, le=50)]
