@@ -13,7 +13,7 @@ from loom import Agent, Session, tool
 from loom.core.message import ToolCallPart, ToolResultPart
 from loom.errors import BadOutput, UsageError
 from loom.protocols.model import ModelResponse, Usage
-from loom.session.turn import FINAL_ANSWER
+from loom.session.output import FINAL_ANSWER
 from loom.testing import ScriptedModel
 from loom.testing.wire import Said
 from tests.providers.models.served import each_kind, served

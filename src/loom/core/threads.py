@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar, cast
 from weakref import WeakValueDictionary, ref
 
 from anyio import Event, run, to_thread
-from anyio import Lock as Lock_anyio
+from anyio import Lock as AsyncLock
 from anyio.from_thread import BlockingPortal
 
 from loom.core.checks import ON_LOOP
@@ -206,8 +206,8 @@ class Locks:
     """One lock per scope, alive while it is in use."""
 
     def __init__(self) -> None:
-        self._locks: WeakValueDictionary[Scope, Lock_anyio] = WeakValueDictionary()
+        self._locks: WeakValueDictionary[Scope, AsyncLock] = WeakValueDictionary()
 
-    def of(self, scope: Scope) -> Lock_anyio:
+    def of(self, scope: Scope) -> AsyncLock:
         """The lock of exactly this scope."""
-        return self._locks.setdefault(scope, Lock_anyio())
+        return self._locks.setdefault(scope, AsyncLock())

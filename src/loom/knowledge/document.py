@@ -14,7 +14,7 @@ from threading import Lock
 from typing import Any, NamedTuple, Protocol, TypeVar
 from warnings import warn
 
-from anyio import Lock as Lock_anyio
+from anyio import Lock as AsyncLock
 from anyio import to_thread
 
 from loom.core.checks import MAX_DOCUMENT, MAX_ID_BYTES, MAX_QUERY, MAX_VALUE, ON_LOOP, check_attributes, check_length
@@ -476,7 +476,7 @@ class QueuesItems(AnswersInItems, ABC):
 
     def __init__(self, name: str) -> None:
         self._queue = ItemQueue(f"the knowledge base {name!r}")
-        self._lock = Lock_anyio()
+        self._lock = AsyncLock()
 
     @abstractmethod
     async def add(self, *documents: Document) -> int:

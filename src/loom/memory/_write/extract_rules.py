@@ -185,7 +185,7 @@ def unfolded(clause: str) -> list[str]:
 
 LONGEST: Final = 300
 """Maximum characters of a message whose statements about others are used: a longer one may be any text."""
-_OTHERS_NOT_A_NAME: Final = (
+_NOT_A_SUBJECT: Final = (
     r"(?:I|He|She|It|We|You|They|This|That|These|Those|There|Here|Someone|Somebody|Something|Everyone|Everybody|"
     r"Everything|Nobody|Nothing|None|Anyone|Anybody|Most|Many|Some|Any|All|Each|Every|Both|Few|No|Not|Neither|Either|One|"
     r"Who|Whoever|What|Whatever|When|Where|Which|Why|How|If|While|Because|Since|And|But|Or|So|Yes|Ok|Okay|Hi|Hello|"
@@ -194,7 +194,7 @@ _OTHERS_NOT_A_NAME: Final = (
 )
 _WORD: Final = r"[A-Z\u00c0-\u00de][\w\u2019'&-]*"
 _WHO: Final = (
-    rf"(?!{_OTHERS_NOT_A_NAME})(?:(?:Dr|Mr|Mrs|Ms|Prof)\.? )?{_WORD}"
+    rf"(?!{_NOT_A_SUBJECT})(?:(?:Dr|Mr|Mrs|Ms|Prof)\.? )?{_WORD}"
     r"(?: (?:(?:de|la|van|von|der) )?[A-Z\u00c0-\u00de0-9][\w\u2019'&-]*){0,3}"
 )
 _SYSTEM: Final = (
@@ -242,7 +242,7 @@ _OF_PEOPLE: Final = (
 _IS_MINE: Final = re.compile(
     rf"^(?P<object>{_WHO}) is (?:my|our) (?:(?:older|younger|elder|new|twin|big|little) )?{RELATION}{ASIDE}$"
 )
-_OTHERS_GOES_ON: Final = re.compile(
+_NEXT_CLAUSE: Final = re.compile(
     r"(?:,? and|,? but)(?: also)? (?=(?:lives in|works (?:at|for|as)|speaks [A-Z]|is (?:an?|allergic|vegan|vegetarian|"
     r"based|married|\d)|uses |runs |was born in|likes |loves |hates |prefers |drives an? |has an? )"
     rf"|{_WORD} (?:lives in|works (?:at|for|as)|is (?:based|an?|my) |uses ))"
@@ -290,9 +290,9 @@ def relative_in(clause: str) -> tuple[str, str] | None:
     return (relation_of(found["relation"]), found["object"]) if found else None
 
 
-def unfolded_others(clause: str, subject: str) -> list[str]:
+def split_clauses_about(clause: str, subject: str) -> list[str]:
     """A clause about a subject, split into one clause per statement."""
-    first, *others = _OTHERS_GOES_ON.split(clause)
+    first, *others = _NEXT_CLAUSE.split(clause)
     return [first, *(part if part[:1].isupper() else f"{subject} {part}" for part in others)]
 
 
@@ -453,9 +453,9 @@ class _Reader:
         if when := _WHEN_FIRST.match(clause):
             clause = f"{when['rest']} {when['when'].lower()}"
         if kin := KINSHIP.match(clause):
-            return unfolded_others(clause, clause[: kin.start("rest")].strip())
+            return split_clauses_about(clause, clause[: kin.start("rest")].strip())
         if self.of_others and (name := subject_in(clause)):
-            return unfolded_others(clause, name)
+            return split_clauses_about(clause, name)
         return unfolded(clause)
 
     def _clause(self, clause: str) -> Iterator[tuple[Claim, bool]]:

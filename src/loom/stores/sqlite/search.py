@@ -20,6 +20,7 @@ from loom.protocols.memory_store import Query
 from loom.stores._record_table import no_record, unit_vector
 from loom.stores._search import (
     EXACT_NUMBERS,
+    Float32s,
     Floats,
     Numbers,
     Place,
@@ -37,7 +38,6 @@ from loom.stores._search import (
     why_of,
     without,
 )
-from loom.stores._search import Float32s as Floats_nearest
 from loom.stores._sql import Condition
 from loom.stores.base import Bound, DamagedData, check_bound, reading
 from loom.stores.sqlite.connection import Database, Row, one, rows
@@ -180,7 +180,7 @@ def dimension(db: Database) -> int | None:
     return None if bound is None else bound[1]
 
 
-def direction(vector: Vector, size: int | None, what: str = "the vector of a query") -> Floats_nearest:
+def direction(vector: Vector, size: int | None, what: str = "the vector of a query") -> Float32s:
     """The direction of a vector in 32 bits; refuses one that has none, or another dimension than the file's."""
     return np.asarray(unit_vector(vector, size, what), np.float32)
 
@@ -213,11 +213,11 @@ class NearestVectors(NamedTuple):
     """
 
     numbers: Numbers
-    cosines: Floats_nearest
+    cosines: Float32s
     is_exact: bool
 
 
-def compared(db: Database, user: int, numbers: Numbers, vector: Vector) -> tuple[Numbers, Floats_nearest]:
+def compared(db: Database, user: int, numbers: Numbers, vector: Vector) -> tuple[Numbers, Float32s]:
     """Those of the records that have a vector, and their exact cosines, read from the file."""
     query = direction(vector, dimension(db))
     found = _held(db, [row_of(user, number) for number in numbers.tolist()])
@@ -304,7 +304,7 @@ def _held(db: Database, given: Iterable[int]) -> list[Row]:
     )
 
 
-def _matrix(vectors: Sequence[bytes], size: int) -> Floats_nearest:
+def _matrix(vectors: Sequence[bytes], size: int) -> Float32s:
     """The vectors as rows; refuses what no vector of this size is, before room is made for it."""
     with reading("a vector"):
         if any(len(data) != size * _BYTES for data in vectors):

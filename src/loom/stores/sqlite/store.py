@@ -134,12 +134,12 @@ def _found(db: Database, where: Filter | None, after: tuple[Scope, str] | None) 
     with closing(db.execute(_USERS, start)) as users:
         for user, namespace, user_id in users:
             behind = after[1] if after is not None and (namespace, user_id) == start else ""
-            with closing(_of_user_reembed(db, user, where, behind)) as records:
+            with closing(_records_without_vector(db, user, where, behind)) as records:
                 for record in records:
                     yield Scope(namespace, user_id), record
 
 
-def _of_user_reembed(db: Database, user: int, where: Filter | None, after: str) -> Generator[Record]:
+def _records_without_vector(db: Database, user: int, where: Filter | None, after: str) -> Generator[Record]:
     fits = condition(where)
     sql = f"SELECT {SELECTED} FROM records AS r WHERE r.user = ? AND r.id > ? AND {_WITHOUT_VECTOR} AND {fits.sql}"
     with closing(db.execute(f"{sql} ORDER BY r.id", (user, after, *fits.values))) as found:
@@ -163,7 +163,7 @@ class TouchBuffer:
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._waiting = _Waiting(_of_user_touches)
+        self._waiting = _Waiting(_no_touches)
         self._number = 0
 
     def __bool__(self) -> bool:
@@ -191,7 +191,7 @@ class TouchBuffer:
 
         def both(db: Database) -> _T:
             with self._lock:
-                taken, self._waiting, self._number = self._waiting, _Waiting(_of_user_touches), 0
+                taken, self._waiting, self._number = self._waiting, _Waiting(_no_touches), 0
             try:
                 _write(db, taken)
                 return action(db)
@@ -217,7 +217,7 @@ class TouchBuffer:
             return tuple([_touched(hit, waiting[hit.item.id]) if hit.item.id in waiting else hit for hit in hits])
 
 
-def _of_user_touches() -> dict[str, list[tuple[Scope, datetime]]]:
+def _no_touches() -> dict[str, list[tuple[Scope, datetime]]]:
     return defaultdict(list)
 
 

@@ -276,7 +276,7 @@ class SharedKnowledgeSuite(Suite):
             first, second = [{h.item.id: h for h in await base.search(query, limit=500)} for base in (one, two)]
             assert {id: hit.item for id, hit in second.items()} == {id: hit.item for id, hit in first.items()}
             assert [second[id].score for id in first] == pytest.approx([hit.score for hit in first.values()], abs=1e-4)
-            assert {_document_knowledge_shared(hit) for hit in second.values()} == {"long", "short"}
+            assert {_document_id(hit) for hit in second.values()} == {"long", "short"}
         assert await two.add(*documents) == 0
 
     async def test_a_base_that_was_there_before_finds_it_too(self, another: Another) -> None:
@@ -285,12 +285,10 @@ class SharedKnowledgeSuite(Suite):
         await two.add(*(Document(id=f"d{n:03}", text=f"Bruno drinks coffee on day {n}.") for n in range(120)))
         assert len(await one.search("Bruno", limit=500)) == 120
         await one.add(Document(id="x", text="Anna keeps the quinine in the cellar."))
-        assert "x" in {_document_knowledge_shared(hit) for hit in await two.search("quinine")}
+        assert "x" in {_document_id(hit) for hit in await two.search("quinine")}
         await one.add(Document(id="x", text="Anna keeps the absinthe in the cellar."))
         hits = await two.search("absinthe")
-        assert {hit.item.text for hit in hits if _document_knowledge_shared(hit) == "x"} == {
-            "Anna keeps the absinthe in the cellar."
-        }
+        assert {hit.item.text for hit in hits if _document_id(hit) == "x"} == {"Anna keeps the absinthe in the cellar."}
 
     async def test_other_text_replaces_it_everywhere(self, another: Another) -> None:
         """No passage of the old document is left, whichever base replaces it."""
@@ -310,11 +308,9 @@ class SharedKnowledgeSuite(Suite):
         assert await two.remove("long", "unknown") == 1
         assert await one.remove("long") == 0
         for base in (one, two, await another()):
-            assert {
-                _document_knowledge_shared(hit) for hit in await base.search("Anna drinks green tea", limit=500)
-            } == {"tea"}
+            assert {_document_id(hit) for hit in await base.search("Anna drinks green tea", limit=500)} == {"tea"}
         assert await one.add(Document(id="long", text=DAYS)) == 1
-        assert {_document_knowledge_shared(hit) for hit in await two.search("Anna", limit=500)} == {"long", "tea"}
+        assert {_document_id(hit) for hit in await two.search("Anna", limit=500)} == {"long", "tea"}
 
     async def test_two_add_at_once(self, another: Another) -> None:
         """Each finds what both added, round after round."""
@@ -325,9 +321,7 @@ class SharedKnowledgeSuite(Suite):
                     tasks.start_soon(base.add, Document(id=f"{name}{turn}", text=f"Anna gave {name} a present."))
             expected = {f"{name}{n}" for name in ("one", "two") for n in range(turn + 1)}
             for base in (one, two):
-                assert {
-                    _document_knowledge_shared(hit) for hit in await base.search("Anna gave a present", limit=100)
-                } == expected
+                assert {_document_id(hit) for hit in await base.search("Anna gave a present", limit=100)} == expected
 
     async def test_two_change_one_document_at_once(self, another: Another) -> None:
         """It has one complete text, the same for both bases; removing it removes it from both."""
@@ -353,7 +347,7 @@ class SharedKnowledgeSuite(Suite):
             assert [hit.item.text for hit in await one.search("Anna drinks")] == [text]
 
 
-def _document_knowledge_shared(hit: Any) -> str:
+def _document_id(hit: Any) -> str:
     return hit.item.document_id
 
 
