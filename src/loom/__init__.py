@@ -63,7 +63,7 @@ _TABLE = """
     loom.memory._write.extract_llm: LlmExtractor
     loom.memory._write.ingest: Utterance
     loom.memory._write.learn_by_model: Facts
-    loom.memory._write.neighbour_keys: Store
+    loom.protocols.memory_store: Store
     loom.memory._write.write: Reembedded
     loom.memory.config: MemoryConfig MemoryLayerConfig MemoryStrategyType
     loom.memory.memory: Memory
@@ -80,7 +80,7 @@ _TABLE = """
     loom.protocols.token_counter: TokenCounter
     loom.protocols.tool: Approval Approve Tool ToolOutput ToolRequest
     loom.protocols.vector_store: VectorHit VectorItem VectorStore
-    loom.providers.embedding.choose: HashEmbedder
+    loom.providers.embedding.local: HashEmbedder
     loom.providers.embedding.local: MiniLmEmbedder WordLlamaEmbedder
     loom.providers.embedding.openai: OpenAIEmbedder
     loom.providers.models.anthropic: AnthropicModel

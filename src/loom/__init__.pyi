@@ -185,7 +185,6 @@ from loom.memory._upkeep.explain import TimelineEvent as TimelineEvent
 from loom.memory._write.extract_llm import LlmExtractor as LlmExtractor
 from loom.memory._write.ingest import Utterance as Utterance
 from loom.memory._write.learn_by_model import Facts as Facts
-from loom.memory._write.neighbour_keys import Store as Store
 from loom.memory._write.write import Reembedded as Reembedded
 from loom.memory.config import MemoryConfig as MemoryConfig
 from loom.memory.config import MemoryLayerConfig as MemoryLayerConfig
@@ -212,6 +211,7 @@ from loom.protocols.memory_store import Job as Job
 from loom.protocols.memory_store import Lease as Lease
 from loom.protocols.memory_store import MemoryStore as MemoryStore
 from loom.protocols.memory_store import Query as Query
+from loom.protocols.memory_store import Store as Store
 from loom.protocols.model import Chunk as Chunk
 from loom.protocols.model import Model as Model
 from loom.protocols.model import ModelRequest as ModelRequest
@@ -233,7 +233,7 @@ from loom.protocols.tool import ToolRequest as ToolRequest
 from loom.protocols.vector_store import VectorHit as VectorHit
 from loom.protocols.vector_store import VectorItem as VectorItem
 from loom.protocols.vector_store import VectorStore as VectorStore
-from loom.providers.embedding.choose import HashEmbedder as HashEmbedder
+from loom.providers.embedding.local import HashEmbedder as HashEmbedder
 from loom.providers.embedding.local import MiniLmEmbedder as MiniLmEmbedder
 from loom.providers.embedding.local import WordLlamaEmbedder as WordLlamaEmbedder
 from loom.providers.embedding.openai import OpenAIEmbedder as OpenAIEmbedder

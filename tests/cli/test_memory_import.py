@@ -12,7 +12,7 @@ import pytest
 
 from loom.cli.memory import import_file
 from loom.engine import open_memory_sync
-from loom.providers.embedding.choose import HashEmbedder
+from loom.providers.embedding.local import HashEmbedder
 from tests.commands import LOOM, run_loom
 
 TALK = [

@@ -14,7 +14,7 @@ import anyio
 from loom import open_checkpoints, open_memory
 from loom.admin.maintenance import init_store, verify_store
 from loom.engine.urls import sessions_place
-from loom.providers.embedding.choose import HashEmbedder
+from loom.providers.embedding.local import HashEmbedder
 from loom.testing.conformance import CheckpointStoreSuite, MemoryStoreSuite, VectorStoreSuite
 from loom.testing.conformance.jobs import JobLaws
 from loom.testing.servers import chroma, postgres, redis

@@ -7,7 +7,7 @@ import anyio
 import pytest
 
 from loom.engine import open_memory
-from loom.providers.embedding.choose import HashEmbedder
+from loom.providers.embedding.local import HashEmbedder
 from loom.stores.postgres import init_schema
 from loom.testing.servers import chroma, postgres, redis
 from tests.stores.postgres.tables import empty_tables

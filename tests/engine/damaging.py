@@ -11,7 +11,7 @@ from loom.engine import open_memory
 from loom.errors import LoomError
 from loom.memory._write.extract_rules import RuleExtractor
 from loom.memory.memory import Memory
-from loom.providers.embedding.choose import HashEmbedder
+from loom.providers.embedding.local import HashEmbedder
 from loom.stores.sqlite import SqliteStore
 from loom.testing import FakeClock, ScriptedModel
 

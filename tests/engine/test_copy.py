@@ -15,7 +15,7 @@ from loom.core.scope import Scope
 from loom.engine import open_memory
 from loom.engine.urls import Opening, store_at
 from loom.protocols.memory_store import AdminStore
-from loom.providers.embedding.choose import HashEmbedder
+from loom.providers.embedding.local import HashEmbedder
 from loom.stores.inmemory import InMemoryStore
 from loom.stores.postgres import PostgresStore
 from loom.stores.redis import RedisStore

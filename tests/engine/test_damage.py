@@ -12,7 +12,7 @@ from loom.core.scope import Scope
 from loom.engine import open_memory
 from loom.engine.open import open_checkpoints
 from loom.errors import LoomError, StoreError
-from loom.providers.embedding.choose import HashEmbedder
+from loom.providers.embedding.local import HashEmbedder
 from loom.stores.sqlite import SqliteStore
 from loom.testing import ScriptedModel
 from loom.testing.conformance.checkpoint_store import CHAT, save_turns

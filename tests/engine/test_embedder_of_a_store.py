@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from loom import open_memory
-from loom.providers.embedding.choose import HashEmbedder
+from loom.providers.embedding.local import HashEmbedder
 
 pytestmark = pytest.mark.anyio
 ALICE = {"user_id": "alice"}

@@ -13,7 +13,7 @@ from loom.engine.urls import Opening, check_is_there, places_of, sessions_place,
 from loom.errors import FormatTooNew, MissingExtra, NotFound, StoreError, StoreUnavailable, UsageError
 from loom.memory.chroma import ChromaMemory
 from loom.memory.qdrant import QdrantMemory
-from loom.providers.embedding.choose import HashEmbedder
+from loom.providers.embedding.local import HashEmbedder
 from loom.stores.postgres import PostgresStore
 from loom.stores.qdrant import QdrantVectorStore
 from loom.stores.redis import RedisStore

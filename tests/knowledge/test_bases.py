@@ -9,8 +9,7 @@ from loom.errors import BadResponse, EmbedderMismatch, ProviderUnavailable, Usag
 from loom.knowledge.graph import entity_key, relations_in
 from loom.protocols.knowledge_base import Document, KnowledgeBase, SearchesGraph
 from loom.protocols.vector_store import VectorItem
-from loom.providers.embedding.choose import HashEmbedder
-from loom.providers.embedding.local import WordLlamaEmbedder
+from loom.providers.embedding.local import HashEmbedder, WordLlamaEmbedder
 from loom.providers.knowledge import GraphKnowledgeBase, InMemoryKnowledgeBase, KnowledgeItem, VectorKnowledgeBase
 from loom.stores.inmemory.vectors import InMemoryVectorStore
 

@@ -10,7 +10,7 @@ import pytest
     [
         ("loom.memory.vector_store", "InMemoryVectorStore", "loom.stores.inmemory.vectors"),
         ("loom.memory.embedder", "OpenAIEmbedder", "loom.providers.embedding.openai"),
-        ("loom.memory.embedder", "HashEmbedder", "loom.providers.embedding.choose"),
+        ("loom.memory.embedder", "HashEmbedder", "loom.providers.embedding.local"),
         ("loom.memory.embedder", "WordLlamaEmbedder", "loom.providers.embedding.local"),
         ("loom.memory.embedder", "MiniLmEmbedder", "loom.providers.embedding.local"),
         ("loom.memory.embedder", "pick_embedder", "loom.providers.embedding.choose"),

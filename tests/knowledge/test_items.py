@@ -6,8 +6,7 @@ import pytest
 
 from loom.core.filter import Eq
 from loom.errors import ProviderUnavailable, UsageError
-from loom.providers.embedding.choose import HashEmbedder
-from loom.providers.embedding.local import WordLlamaEmbedder
+from loom.providers.embedding.local import HashEmbedder, WordLlamaEmbedder
 from loom.providers.embedding.openai import OpenAIEmbeddingProvider
 from loom.providers.knowledge import (
     Document,

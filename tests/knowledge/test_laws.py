@@ -9,7 +9,7 @@ from loom.knowledge.graph import GraphKnowledgeBase
 from loom.knowledge.in_memory import InMemoryKnowledgeBase
 from loom.knowledge.vector import VectorKnowledgeBase
 from loom.protocols.knowledge_base import Document, KnowledgeBase, SearchesGraph
-from loom.providers.embedding.choose import HashEmbedder
+from loom.providers.embedding.local import HashEmbedder
 from loom.stores.inmemory.vectors import InMemoryVectorStore
 from loom.testing.conformance import KnowledgeBaseMachine, KnowledgeBaseSuite, SharedKnowledgeSuite
 

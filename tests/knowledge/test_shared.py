@@ -7,7 +7,7 @@ from loom.errors import StoreError, StoreUnavailable
 from loom.knowledge.vector import VectorKnowledgeBase
 from loom.protocols.knowledge_base import Document
 from loom.protocols.vector_store import VectorItem
-from loom.providers.embedding.choose import HashEmbedder
+from loom.providers.embedding.local import HashEmbedder
 from loom.stores.inmemory.vectors import InMemoryVectorStore
 from loom.testing.conformance import SharedKnowledgeSuite
 from tests.testing.laws import broken_laws

@@ -10,7 +10,7 @@ from loom.memory._write import write
 from loom.memory._write import write as reembed
 from loom.memory.memory import Memory
 from loom.protocols.memory_store import Query
-from loom.providers.embedding.choose import HashEmbedder
+from loom.providers.embedding.local import HashEmbedder
 from loom.stores.inmemory import InMemoryStore
 
 pytestmark = pytest.mark.anyio

@@ -19,7 +19,6 @@ from scripts import generate
 SRC = Path(loom.__file__).parent
 CALLED = {"__init__", "__call__", "__iter__", "__enter__", "__aenter__", "__getitem__", "__add__"}
 DOORS = {
-    "loom.knowledge": {"Document"},
     "loom.memory": {
         "ChromaMemory", "CompositeMemory", "PostgresMemory", "QdrantMemory", "RedisMemory", "SqliteMemory",
     },

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from loom.errors import MissingExtra, UsageError
 from loom.protocols.embedder import Embedder
 from loom.providers.embedding import local
-from loom.providers.embedding.choose import HashEmbedder
-from loom.providers.embedding.local import MiniLmEmbedder, WordLlamaEmbedder, mean_of_tokens
+from loom.providers.embedding.local import HashEmbedder, MiniLmEmbedder, WordLlamaEmbedder, mean_of_tokens
 from loom.testing.conformance import EmbedderSuite
 
 pytestmark = pytest.mark.anyio
@@ -38,7 +37,7 @@ class TestWordLlamaLaws(EmbedderSuite):
 
 
 class TestHashLaws(EmbedderSuite):
-    factory = "loom.providers.embedding.choose:HashEmbedder"
+    factory = "loom.providers.embedding.local:HashEmbedder"
     tolerance = 0.0
 
     @pytest.fixture

@@ -1,7 +1,8 @@
 import pytest
 
 from loom.errors import MissingExtra, UsageError
-from loom.providers.embedding.choose import BUILT_IN, HashEmbedder, local_embedder, pick_embedder
+from loom.providers.embedding.choose import BUILT_IN, local_embedder, pick_embedder
+from loom.providers.embedding.local import HashEmbedder
 
 
 @pytest.mark.parametrize("setting", [None, "auto"])

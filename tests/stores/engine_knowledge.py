@@ -5,7 +5,7 @@ import pytest
 from loom.knowledge.graph import GraphKnowledgeBase
 from loom.knowledge.vector import VectorKnowledgeBase
 from loom.protocols.knowledge_base import Document
-from loom.providers.embedding.choose import HashEmbedder
+from loom.providers.embedding.local import HashEmbedder
 from loom.testing.conformance import KnowledgeBaseSuite, SharedKnowledgeSuite
 
 

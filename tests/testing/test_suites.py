@@ -8,7 +8,7 @@ import pytest
 from loom.errors import UsageError
 from loom.protocols.memory_store import KeepsJobs, MemoryStore, Prunes
 from loom.protocols.vector_store import VectorItem
-from loom.providers.embedding.choose import HashEmbedder
+from loom.providers.embedding.local import HashEmbedder
 from loom.stores.inmemory import InMemoryStore
 from loom.stores.inmemory.vectors import InMemoryVectorStore
 from loom.testing import FakeClock
@@ -52,7 +52,7 @@ class TestVectors(VectorStoreSuite):
 
 
 class TestHashing(EmbedderSuite):
-    factory = "loom.providers.embedding.choose:HashEmbedder"
+    factory = "loom.providers.embedding.local:HashEmbedder"
 
     @pytest.fixture
     async def embedder(self):

@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     from loom.memory._upkeep.explain import EventKind, Explained, Timeline
     from loom.memory._write.ingest import MemoryInput
     from loom.memory._write.learn_by_model import Facts
-    from loom.memory._write.neighbour_keys import Store
     from loom.memory._write.write import ProgressCallback, Reembedded
     from loom.memory.config import MemoryConfig
     from loom.memory.results import Learned, Metabolized, Recalled, Remembered
     from loom.protocols.embedder import Embedder
     from loom.protocols.extractor import Extractor
+    from loom.protocols.memory_store import Store
     from loom.protocols.model import Model
     from loom.protocols.reranker import Reranker
     from loom.session.compaction.check import Coverage

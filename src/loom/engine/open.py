@@ -18,13 +18,12 @@ from loom.engine.urls import PLACE_OPTIONS, STORES, Opening, Registry, place_in,
 from loom.errors import MissingExtra, UsageError
 from loom.memory._write.extract_rules import RuleExtractor
 from loom.memory._write.learn_by_model import FACTS, Facts
-from loom.memory._write.neighbour_keys import Store
 from loom.memory.config import MemoryConfig
 from loom.memory.memory import Memory
 from loom.protocols.checkpoint_store import CheckpointStore, KeyValues
 from loom.protocols.embedder import Embedder
 from loom.protocols.extractor import Extractor
-from loom.protocols.memory_store import MemoryStore
+from loom.protocols.memory_store import MemoryStore, Store
 from loom.protocols.model import Model, ModelRequest, Rendered
 from loom.protocols.reranker import Reranker
 from loom.providers.embedding.choose import BUILT_IN, OpensEmbedder, local_embedder, pick_embedder

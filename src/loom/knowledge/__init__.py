@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from loom.core.doors import door
+from loom.protocols.knowledge_base import Document
 
 if TYPE_CHECKING:
     from loom.knowledge.document import KnowledgeItem
@@ -15,10 +16,8 @@ if TYPE_CHECKING:
     from loom.knowledge.in_memory import InMemoryKnowledgeBase
     from loom.knowledge.loaders import Loaded, load_file, load_folder
     from loom.knowledge.vector import VectorKnowledgeBase
-    from loom.protocols.knowledge_base import Document
 
 _HOMES = {
-    "Document": "loom.protocols.knowledge_base",
     "GraphKnowledgeBase": "loom.knowledge.graph",
     "InMemoryKnowledgeBase": "loom.knowledge.in_memory",
     "KnowledgeItem": "loom.knowledge.document",

@@ -24,13 +24,13 @@ from loom.memory._write.apply_claims import Learner
 from loom.memory._write.extract_llm import LlmExtractor
 from loom.memory._write.extract_rules import RuleExtractor
 from loom.memory._write.learn_by_model import Facts, Learning, TurnReader
-from loom.memory._write.neighbour_keys import ContextKeys, Store
+from loom.memory._write.neighbour_keys import ContextKeys
 from loom.memory._write.write import EpisodeWriter
 from loom.memory.config import MemoryConfig
 from loom.memory.results import Learned
 from loom.protocols.embedder import Embedder
 from loom.protocols.extractor import Extractor
-from loom.protocols.memory_store import MemoryStore
+from loom.protocols.memory_store import MemoryStore, Store
 from loom.protocols.reranker import Reranker
 from loom.telemetry import Bill
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from loom.core.doors import door
 
 _HOMES = {
-    "HashEmbedder": "loom.providers.embedding.choose",
+    "HashEmbedder": "loom.providers.embedding.local",
     "MiniLmEmbedder": "loom.providers.embedding.local",
     "OpenAIEmbedder": "loom.providers.embedding.openai",
     "WordLlamaEmbedder": "loom.providers.embedding.local",

@@ -49,10 +49,10 @@ if TYPE_CHECKING:
 
     from loom.core.clock import Clock
     from loom.memory._write.learn_by_model import Facts
-    from loom.memory._write.neighbour_keys import Store
     from loom.memory.config import MemoryConfig
     from loom.protocols.embedder import Embedder
     from loom.protocols.extractor import Extractor
+    from loom.protocols.memory_store import Store
     from loom.protocols.reranker import Reranker
 
 

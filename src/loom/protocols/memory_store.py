@@ -375,6 +375,10 @@ class KeepsJobs(Protocol):
         ...
 
 
+class Store(MemoryStore, KeepsJobs, Protocol):
+    """A memory store that keeps jobs: what a memory needs."""
+
+
 # Administrative view of a memory store: users, embedder, pending jobs, guarantees.
 #
 # Memory itself works for one user at a time and needs none of this.

@@ -3,7 +3,7 @@
 import pytest
 
 from loom.knowledge.vector import VectorKnowledgeBase
-from loom.providers.embedding.choose import HashEmbedder
+from loom.providers.embedding.local import HashEmbedder
 from loom.stores.chroma import ChromaVectorStore
 from loom.testing.conformance import SharedKnowledgeSuite
 from tests.stores.engine_knowledge import (

@@ -16,8 +16,7 @@ from loom.errors import NotFound, UsageError
 from loom.memory._facts.candidates import is_candidate
 from loom.memory._facts.entities import predicate_key
 from loom.memory._shared import every, every_fact
-from loom.memory._write.neighbour_keys import Store
-from loom.protocols.memory_store import DeadLetter, MemoryStore, Query
+from loom.protocols.memory_store import DeadLetter, MemoryStore, Query, Store
 from loom.text.words import query_terms, terms
 
 

@@ -17,8 +17,8 @@ from loom.memory._facts.facts import resettle_without, supporting_ids, versions_
 from loom.memory._facts.instructions import provenance_of
 from loom.memory._shared import every, retry_stale
 from loom.memory._upkeep.summaries import episode_jobs
-from loom.memory._write.neighbour_keys import ContextKeys, Keys, Store
-from loom.protocols.memory_store import Job, Scrubs
+from loom.memory._write.neighbour_keys import ContextKeys, Keys
+from loom.protocols.memory_store import Job, Scrubs, Store
 
 SESSIONS_LEFT = (
     "{count} saved conversation(s) of {user!r} are in the same place, and are not part of memory; "

@@ -13,9 +13,8 @@ from loom.core.clock import Clock
 from loom.core.hit import Hit
 from loom.core.record import Episode, Layer
 from loom.core.scope import Scope
-from loom.memory._write.neighbour_keys import Store
 from loom.memory.config import MemoryConfig, MemoryStrategyType
-from loom.protocols.memory_store import Job, Touches
+from loom.protocols.memory_store import Job, Store, Touches
 
 _CRITICAL = re.compile(
     r"\b(?:error|exception|fail(?:ed|ure)?|crash(?:ed)?|decid(?:ed?|ing)|decision|agreed|must|never|always|important"

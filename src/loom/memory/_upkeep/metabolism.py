@@ -43,11 +43,10 @@ from loom.memory._upkeep.summaries import (
     texts_of,
 )
 from loom.memory._write.apply_claims import Learner
-from loom.memory._write.neighbour_keys import Store
 from loom.memory.config import MemoryConfig
 from loom.memory.results import Metabolized, reason_of
 from loom.protocols.extractor import Claim
-from loom.protocols.memory_store import Job, Lease
+from loom.protocols.memory_store import Job, Lease, Store
 
 LEASE = timedelta(seconds=30)
 """Rules take milliseconds, so a lease this old belongs to a worker that died."""

@@ -28,11 +28,10 @@ from loom.memory._upkeep.layers import with_importance
 from loom.memory._upkeep.summaries import SUMMARY, ContextCompressor, SessionEpisodes, job_episodes, texts_of
 from loom.memory._write.apply_claims import Learner, LearnResult
 from loom.memory._write.extract_llm import worth_reading
-from loom.memory._write.neighbour_keys import Store
 from loom.memory.config import MemoryConfig
 from loom.memory.results import Learned, reason_of
 from loom.protocols.extractor import Claim, Extraction, Extractor
-from loom.protocols.memory_store import Job, Lease
+from loom.protocols.memory_store import Job, Lease, Store
 from loom.telemetry import Bill, Ledger
 
 # Reads remembered turns with a model: pending jobs of a user become one request, and its claims become facts.

@@ -7,7 +7,6 @@ from collections.abc import AsyncGenerator, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol
 
 from loom.core import checks
 from loom.core.filter import Eq
@@ -16,7 +15,7 @@ from loom.core.scope import Scope
 from loom.core.threads import Locks
 from loom.memory._recall.rank import REACH, questions_in
 from loom.memory._shared import every, recorded_after
-from loom.protocols.memory_store import KeepsJobs, KeepsKeys, MemoryStore
+from loom.protocols.memory_store import KeepsKeys, MemoryStore, Store
 
 AROUND, ASKED = "around", "asked"
 POSITION = "turn"
@@ -24,10 +23,6 @@ POSITION = "turn"
 
 _SESSIONS = 1000
 Keys = dict[str, dict[str, str]]
-
-
-class Store(MemoryStore, KeepsJobs, Protocol):
-    """A memory store that keeps jobs."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,10 +15,10 @@ from loom.memory._shared import TRIES, EmbedderBinding, notes_of, retry_stale
 from loom.memory._upkeep.layers import REVIVE, revive_key, successor, with_importance
 from loom.memory._upkeep.metabolism import Metabolism
 from loom.memory._write.learn_by_model import Learning
-from loom.memory._write.neighbour_keys import ContextKeys, Store, with_positions
+from loom.memory._write.neighbour_keys import ContextKeys, with_positions
 from loom.memory.results import OTHER_TEXT, REPEATED, Remembered, Skip
 from loom.protocols.embedder import Embedder, Vector
-from loom.protocols.memory_store import Job, KeepsVectors, MemoryStore, Reembeds
+from loom.protocols.memory_store import Job, KeepsVectors, MemoryStore, Reembeds, Store
 
 ProgressCallback: TypeAlias = Callable[[int, int], None]
 """Called with how many are done, and the total."""

@@ -1,13 +1,17 @@
-"""Local embedders: static word vectors (wordllama) and all-MiniLM-L6-v2 (ONNX)."""
+"""Local embedders: static word vectors (wordllama), all-MiniLM-L6-v2 (ONNX), and hashed words for tests."""
 
 from __future__ import annotations
 
 import json
+import re
 import sys
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from functools import cache, lru_cache
+from hashlib import blake2b
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
+from math import sqrt
 from pathlib import Path
 from struct import unpack
 from threading import Lock
@@ -16,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from anyio import to_thread
 
 from loom.core.threads import renew_lock_after_fork
-from loom.errors import MissingExtra, ProviderUnavailable
+from loom.errors import MissingExtra, ProviderUnavailable, UsageError
 from loom.providers.embedding._checks import EmbedsBatches, checked_texts, cut_bytes
 
 if TYPE_CHECKING:
@@ -253,3 +257,64 @@ def _folder(package: str) -> Path:
     if spec is None or spec.origin is None:
         raise MissingExtra(f"the embedder 'minilm' ({package} not found)", "minilm")
     return Path(spec.origin).parent
+
+
+# An embedder for tests: hashed words and letter triples, with no model behind it.
+
+_HASH_VERSION = 1
+_HASH_CHARACTERS = 16_384
+_HASH_WORD = re.compile(r"\w+")
+_TRIPLE_WEIGHT = 0.3
+
+
+class HashEmbedder(EmbedsBatches):
+    """Embeds by hashing words and letter triples. For tests: it knows spelling, not meaning.
+
+    The same text gives the same vector in every process and on every machine.
+    """
+
+    __slots__ = ("_dimension",)
+
+    def __init__(self, dimension: int = 256) -> None:
+        if dimension < 1:
+            raise UsageError(f"dimension={dimension} is not a size; give 1 or more")
+        self._dimension = dimension
+
+    @property
+    def identity(self) -> str:
+        """`hash:VERSION:DIMENSION`."""
+        return f"hash:{_HASH_VERSION}:{self._dimension}"
+
+    @property
+    def dimension(self) -> int:
+        """As given."""
+        return self._dimension
+
+    async def embed(self, texts: Sequence[str], *, purpose: Purpose = "document") -> Sequence[Vector]:
+        """One vector of length 1 for each text."""
+        return [self._embed(text) for text in checked_texts(texts, purpose)]
+
+    def _embed(self, text: str) -> Vector:
+        folded = text[:_HASH_CHARACTERS].casefold()
+        vector = [0.0] * self._dimension
+        for feature, count in Counter(_features(folded)).items():
+            place, sign = self._slot(feature)
+            weight = _TRIPLE_WEIGHT if feature.startswith("3:") else 1.0
+            vector[place] += sign * weight * sqrt(count)
+        if not any(vector):
+            # No word at all, or features that cancel each other out: the text as a whole still has a place.
+            vector[self._slot(f"all:{folded}")[0]] = 1.0
+        length = sqrt(sum(number * number for number in vector))
+        return [number / length for number in vector]
+
+    def _slot(self, feature: str) -> tuple[int, int]:
+        number = int.from_bytes(blake2b(feature.encode(errors="replace"), digest_size=8).digest(), "big")
+        return (number >> 1) % self._dimension, 1 if number & 1 else -1
+
+
+def _features(folded: str) -> Iterator[str]:
+    for word in _HASH_WORD.findall(folded):
+        yield f"w:{word}"
+        framed = f" {word} "
+        for start in range(len(framed) - 2):
+            yield f"3:{framed[start : start + 3]}"
