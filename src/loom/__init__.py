@@ -62,8 +62,7 @@ _TABLE = """
     loom.memory._upkeep.explain: EventKind Explained Timeline TimelineEvent
     loom.memory._write.extract_llm: LlmExtractor
     loom.memory._write.ingest: Utterance
-    loom.memory._write.learn_by_model: Facts
-    loom.protocols.memory_store: Store
+    loom.memory._write.learn_in_background: Facts
     loom.memory._write.write: Reembedded
     loom.memory.config: MemoryConfig MemoryLayerConfig MemoryStrategyType
     loom.memory.memory: Memory
@@ -73,15 +72,14 @@ _TABLE = """
     loom.protocols.embedder: Embedder Vector
     loom.protocols.extractor: Claim Extraction Extractor
     loom.protocols.knowledge_base: Document KnowledgeBase
-    loom.protocols.memory_store: DeadLetter Job Lease MemoryStore Query
+    loom.protocols.memory_store: DeadLetter Job Lease MemoryStore Query Store
     loom.protocols.model: Chunk Model ModelRequest ModelResponse ModelSettings Rendered Stop TextChunk ThinkingChunk
     loom.protocols.model: ToolCallChunk
     loom.protocols.reranker: Reranker
     loom.protocols.token_counter: TokenCounter
-    loom.protocols.tool: Approval Approve Tool ToolOutput ToolRequest
+    loom.protocols.tool: Approval Approve Tool ToolError ToolOutput ToolRequest
     loom.protocols.vector_store: VectorHit VectorItem VectorStore
-    loom.providers.embedding.local: HashEmbedder
-    loom.providers.embedding.local: MiniLmEmbedder WordLlamaEmbedder
+    loom.providers.embedding.local: HashEmbedder MiniLmEmbedder WordLlamaEmbedder
     loom.providers.embedding.openai: OpenAIEmbedder
     loom.providers.models.anthropic: AnthropicModel
     loom.providers.models.gemini: GeminiModel
@@ -89,8 +87,8 @@ _TABLE = """
     loom.providers.models.local: LocalModel
     loom.providers.models.offline: OfflineModel
     loom.providers.models.openai: CompatibleModel OpenAIChatModel OpenAIModel
-    loom.session.compaction.check: Coverage Covered
     loom.session.compaction.config: ClearToolsOptions CompactionConfig Retain Trigger
+    loom.session.compaction.coverage: Coverage Covered
     loom.session.compaction.driver: CompactionPlan
     loom.session.config: SessionConfig
     loom.session.events: Listener
@@ -110,7 +108,6 @@ _TABLE = """
     loom.telemetry: Bill Ledger
     loom.text.tokens: counter_for
     loom.tools.files: memory_files
-    loom.protocols.tool: ToolError
     loom.tools.function: FunctionTool ToolMaker get_run_context tool
     loom.tools.memory: memory_tools
 """

@@ -184,7 +184,7 @@ from loom.memory._upkeep.explain import Timeline as Timeline
 from loom.memory._upkeep.explain import TimelineEvent as TimelineEvent
 from loom.memory._write.extract_llm import LlmExtractor as LlmExtractor
 from loom.memory._write.ingest import Utterance as Utterance
-from loom.memory._write.learn_by_model import Facts as Facts
+from loom.memory._write.learn_in_background import Facts as Facts
 from loom.memory._write.write import Reembedded as Reembedded
 from loom.memory.config import MemoryConfig as MemoryConfig
 from loom.memory.config import MemoryLayerConfig as MemoryLayerConfig
@@ -245,12 +245,12 @@ from loom.providers.models.offline import OfflineModel as OfflineModel
 from loom.providers.models.openai import CompatibleModel as CompatibleModel
 from loom.providers.models.openai import OpenAIChatModel as OpenAIChatModel
 from loom.providers.models.openai import OpenAIModel as OpenAIModel
-from loom.session.compaction.check import Coverage as Coverage
-from loom.session.compaction.check import Covered as Covered
 from loom.session.compaction.config import ClearToolsOptions as ClearToolsOptions
 from loom.session.compaction.config import CompactionConfig as CompactionConfig
 from loom.session.compaction.config import Retain as Retain
 from loom.session.compaction.config import Trigger as Trigger
+from loom.session.compaction.coverage import Coverage as Coverage
+from loom.session.compaction.coverage import Covered as Covered
 from loom.session.compaction.driver import CompactionPlan as CompactionPlan
 from loom.session.config import SessionConfig as SessionConfig
 from loom.session.events import Listener as Listener

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from loom.agent.agent import Agent
 from loom.errors import NotFound, UsageError
-from loom.memory._write.learn_by_model import Facts
+from loom.memory._write.learn_in_background import Facts
 from loom.memory.config import MemoryConfig
 from loom.memory.memory import Memory
 from loom.protocols.model import Model

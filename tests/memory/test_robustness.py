@@ -14,7 +14,7 @@ from loom.core.record import Layer, Provenance
 from loom.errors import UsageError
 from loom.memory._upkeep.portable import JsonStream, read_transcripts
 from loom.memory._write.extract_rules import RuleExtractor
-from loom.memory._write.learn_by_model import MAX_ATTEMPTS
+from loom.memory._write.learn_in_background import MAX_ATTEMPTS
 from loom.protocols.extractor import Extraction
 from loom.testing import FakeClock
 

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from benchmarks.injection_data import hostile
 from loom.core.message import Message, TextPart, ToolCallPart, ToolResultPart
-from loom.session.compaction.check import coverage, facts_in, facts_lines, numbers_in, text_of
 from loom.session.compaction.config import Retain
+from loom.session.compaction.coverage import coverage, facts_in, facts_lines, numbers_in, text_of
 from loom.session.compaction.cut import head_and_tail, one_line
 from loom.session.compaction.snapshot import Snapshot
 from loom.session.compaction.summarize import Summarize

@@ -19,7 +19,7 @@ from loom.core.threads import Portal, renew_lock_after_fork
 from loom.engine.agent_parts import agent_checkpoints, agent_config, agent_memory
 from loom.engine.open import open_model
 from loom.errors import LoomError, NotFound, UsageError
-from loom.memory._write.learn_by_model import Facts
+from loom.memory._write.learn_in_background import Facts
 from loom.memory.memory import Memory
 from loom.memory.results import Recalled, Remembered
 from loom.protocols.checkpoint_store import CheckpointStore, KeyValues

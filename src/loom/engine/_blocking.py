@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from loom.memory._recall.prefer import Prefer
     from loom.memory._upkeep.explain import EventKind, Explained, Timeline
     from loom.memory._write.ingest import MemoryInput
-    from loom.memory._write.learn_by_model import Facts
+    from loom.memory._write.learn_in_background import Facts
     from loom.memory._write.write import ProgressCallback, Reembedded
     from loom.memory.config import MemoryConfig
     from loom.memory.results import Learned, Metabolized, Recalled, Remembered
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from loom.protocols.memory_store import Store
     from loom.protocols.model import Model
     from loom.protocols.reranker import Reranker
-    from loom.session.compaction.check import Coverage
+    from loom.session.compaction.coverage import Coverage
     from loom.session.compaction.driver import CompactionPlan
     from loom.session.events import Listener
     from loom.session.reply import Reply

@@ -14,7 +14,7 @@ from loom.engine.open import facts_mode, open_checkpoints, open_memory, open_mod
 from loom.engine.urls import ENGINES, STORES, sessions_place, written_out
 from loom.errors import UsageError
 from loom.memory._write.extract_llm import LlmExtractor
-from loom.memory._write.learn_by_model import Facts
+from loom.memory._write.learn_in_background import Facts
 from loom.memory.memory import Memory
 from loom.protocols.checkpoint_store import CheckpointStore, KeyValues
 from loom.protocols.model import Model, OneAtATime, SaysIfItReads

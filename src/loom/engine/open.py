@@ -17,7 +17,7 @@ from loom.core.record import Layer
 from loom.engine.urls import PLACE_OPTIONS, STORES, Opening, Registry, place_in, store_at, written_out
 from loom.errors import MissingExtra, UsageError
 from loom.memory._write.extract_rules import RuleExtractor
-from loom.memory._write.learn_by_model import FACTS, Facts
+from loom.memory._write.learn_in_background import FACTS, Facts
 from loom.memory.config import MemoryConfig
 from loom.memory.memory import Memory
 from loom.protocols.checkpoint_store import CheckpointStore, KeyValues

@@ -23,7 +23,7 @@ from loom.memory._upkeep.summaries import ContextCompressor
 from loom.memory._write.apply_claims import Learner
 from loom.memory._write.extract_llm import LlmExtractor
 from loom.memory._write.extract_rules import RuleExtractor
-from loom.memory._write.learn_by_model import Facts, Learning, TurnReader
+from loom.memory._write.learn_in_background import Facts, Learning, TurnReader
 from loom.memory._write.neighbour_keys import ContextKeys
 from loom.memory._write.write import EpisodeWriter
 from loom.memory.config import MemoryConfig

@@ -38,7 +38,7 @@ from loom.memory._write.ingest import (
     speaker_name,
     turns_of,
 )
-from loom.memory._write.learn_by_model import KIND as LEARN
+from loom.memory._write.learn_in_background import KIND as LEARN
 from loom.memory._write.write import ProgressCallback, Reembedded, reembed
 from loom.memory.results import Metabolized, Recalled, Remembered
 from loom.protocols.extractor import Claim
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from loom.core.clock import Clock
-    from loom.memory._write.learn_by_model import Facts
+    from loom.memory._write.learn_in_background import Facts
     from loom.memory.config import MemoryConfig
     from loom.protocols.embedder import Embedder
     from loom.protocols.extractor import Extractor

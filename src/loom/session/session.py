@@ -21,7 +21,7 @@ from loom.core.message import Message, TextPart, ThinkingPart, Usage, plain
 from loom.core.scope import Scope
 from loom.errors import NotFound, StoreConflict, UsageError
 from loom.session._state import Parts, build_parts, check_given
-from loom.session.compaction.check import Coverage
+from loom.session.compaction.coverage import Coverage
 from loom.session.compaction.driver import CompactionPlan
 from loom.session.config import SessionConfig
 from loom.session.events import Events, Listener

@@ -8,9 +8,9 @@ from loom.core.doors import door
 
 if TYPE_CHECKING:
     from loom.session.compaction.chain import Chain
-    from loom.session.compaction.check import Coverage
     from loom.session.compaction.clear_tools import ClearTools
     from loom.session.compaction.config import ClearToolsOptions, CompactionConfig, Retain, Trigger
+    from loom.session.compaction.coverage import Coverage
     from loom.session.compaction.snapshot import Snapshot
     from loom.session.compaction.summarize import Ask, Hierarchical, Summarize, ask_model
     from loom.session.compaction.windows import SlidingWindow, Truncate
@@ -34,7 +34,7 @@ __all__ = [
 
 _HOMES = {
     "chain": ("Chain",),
-    "check": ("Coverage",),
+    "coverage": ("Coverage",),
     "clear_tools": ("ClearTools",),
     "config": ("ClearToolsOptions", "CompactionConfig", "Retain", "Trigger"),
     "snapshot": ("Snapshot",),

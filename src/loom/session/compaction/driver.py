@@ -26,9 +26,9 @@ from loom.errors import (
 from loom.protocols.compactor import Compactor, Rewrite
 from loom.protocols.model import Model, ModelResponse
 from loom.session.compaction.chain import Chain, Pass, apply_rewrite
-from loom.session.compaction.check import Coverage, coverage
 from loom.session.compaction.clear_tools import ClearTools
 from loom.session.compaction.config import CompactionConfig, Decision, Load, decide
+from loom.session.compaction.coverage import Coverage, coverage
 from loom.session.compaction.cut import CutOptions, cut, shown_tokens
 from loom.session.compaction.snapshot import Snapshot
 from loom.session.compaction.summarize import Ask, Hierarchical, Summarize, ask_model

@@ -12,7 +12,7 @@ from loom.core.message import ToolCallPart, ToolResultPart, Usage, plain
 from loom.core.threads import off_loop
 from loom.errors import CannotCompact, UsageError
 from loom.protocols.token_counter import TokenCounter
-from loom.session.compaction.check import chars_of, decisions_in, leaves, paths_in
+from loom.session.compaction.coverage import chars_of, decisions_in, leaves, paths_in
 from loom.session.compaction.cut import Cut, CutOptions, Cutter, describe, earlier_lines, one_line
 from loom.session.compaction.summary_message import SummaryMessage, fit, originals_in, read_record, records_in
 from loom.session.history import is_request

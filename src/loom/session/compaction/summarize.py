@@ -12,7 +12,7 @@ from loom.core.threads import off_loop
 from loom.errors import BadResponse, CannotCompact, CompactionError, ContextOverflow, UsageError
 from loom.protocols.model import Model, ModelRequest, ModelResponse, ModelSettings
 from loom.protocols.token_counter import TokenCounter
-from loom.session.compaction.check import chars_of, facts_lines
+from loom.session.compaction.coverage import chars_of, facts_lines
 from loom.session.compaction.cut import Cut, CutOptions, Cutter, head_and_tail, message_tokens, shown_tokens
 from loom.session.compaction.summary_message import SummaryMessage, fit, originals_in
 from loom.session.history import Round, Unit, rounds_of

@@ -1,4 +1,4 @@
-"""Checking a rewrite: its laws, and which facts of the original it still holds."""
+"""Coverage: which facts of the original history a rewrite still holds."""
 
 from __future__ import annotations
 
