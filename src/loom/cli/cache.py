@@ -55,7 +55,7 @@ def plan(
 @app.command()
 def explain(
     previous: Annotated[Path, typer.Argument(help="The earlier request, as JSON.")],
-    next: Annotated[Path, typer.Argument(help="The request that missed, as JSON.")],
+    next: Annotated[Path, typer.Argument(help="The later request, as JSON.")],
     provider: Provider = None,
     model: Model = None,
     json: Json = False,

@@ -34,8 +34,8 @@ _HELP = (
 
 def chat(
     message: Annotated[str | None, typer.Argument(help="Send one message and exit; without it, chat.")] = None,
-    model: Annotated[str | None, typer.Option(help="provider:model; by default, the one LOOM_MODEL names.")] = None,
-    memory: Annotated[str, typer.Option(help="The store of its memory.", envvar="LOOM_MEMORY")] = CHATS,
+    model: Annotated[str | None, typer.Option(help="provider:model; by default, the value of LOOM_MODEL.")] = None,
+    memory: Annotated[str, typer.Option(help="The store of the agent's memory.", envvar="LOOM_MEMORY")] = CHATS,
     user: Annotated[str, typer.Option(help="Your user id.", envvar="LOOM_USER")] = WHO,
     session: Annotated[str | None, typer.Option(help="The conversation to continue; by default, a new one.")] = None,
     instructions: Annotated[str, typer.Option(help="The agent's instructions.")] = "You are a helpful assistant.",

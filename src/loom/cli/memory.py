@@ -250,7 +250,7 @@ def _print_notes(notes: Iterable[str]) -> None:
 
 @app.command()
 def add(
-    text: Annotated[list[str], typer.Argument(help="What to remember; each argument is one thing.")],
+    text: Annotated[list[str], typer.Argument(help="The texts to remember, one per argument.")],
     *,
     url: Url = DEFAULT,
     user: User = "me",
@@ -313,7 +313,7 @@ def facts(
     history: Annotated[bool, typer.Option(help="Include retired facts.")] = False,
     json: Json = False,
 ) -> None:
-    """List the known facts, and since when they are true and believed."""
+    """List the known facts, with the periods in which they are true and believed."""
     with _opened(url) as memory:
         found = memory.facts(user_id=user, history=history)
     if json:
@@ -386,7 +386,7 @@ def confirm(
     user: User = "me",
     json: Json = False,
 ) -> None:
-    """Accept an instruction that was found among other text."""
+    """Confirm a waiting instruction that was found inside other text."""
     with _opened(url) as memory:
         done = memory.confirm(id, user_id=user)
     if json:
@@ -480,7 +480,7 @@ def import_(
         Path,
         typer.Argument(
             help="An export of Loom or of ChatGPT (conversations.json), transcripts of Claude Code, or messages with "
-            'role and content: one on a line, a JSON array of them, or {"messages": [...]} for each conversation. '
+            'role and content: one per line, a JSON array of them, or one {"messages": [...]} per conversation. '
             "A file or a pipe; - is standard input."
         ),
     ],
@@ -527,7 +527,7 @@ def work(
     url: Url = DEFAULT,
     model: Annotated[
         str | None,
-        typer.Option(help="provider:model that reads the turns that wait for a model; without it they keep waiting."),
+        typer.Option(help="The model that reads waiting turns, as provider:model; without it they keep waiting."),
     ] = None,
     json: Json = False,
 ) -> None:
@@ -547,7 +547,7 @@ def work(
 def forget_person(
     user: Annotated[str, typer.Argument(help="The user to erase.")],
     *,
-    url: Annotated[str, typer.Option("--url", help="The store: sqlite:PATH, a URL.", envvar="LOOM_MEMORY")] = DEFAULT,
+    url: Annotated[str, typer.Option("--url", help="The store, such as sqlite:PATH.", envvar="LOOM_MEMORY")] = DEFAULT,
     sessions: Annotated[
         str | None, typer.Option("--sessions", help="The store of conversations, if not beside the memory.")
     ] = None,

@@ -266,9 +266,9 @@ def compact(
     user: User = WHO,
     namespace: Namespace = "default",
     strategy: Annotated[str, typer.Option(help="snapshot, truncate or sliding_window.")] = "snapshot",
-    retain: Annotated[int, typer.Option(help="The newest messages that stay as they are.")] = 6,
+    retain: Annotated[int, typer.Option(help="How many of the newest messages stay unchanged.")] = 6,
     model: Annotated[
-        str, typer.Option(help="The model whose window counts, as provider:model.")
+        str, typer.Option(help="The model whose context window applies, as provider:model.")
     ] = "compatible:unknown",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only report what would happen.")] = False,
     json: Json = False,

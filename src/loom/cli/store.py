@@ -54,7 +54,7 @@ def run_and_close(store: Any, work: Callable[[Any], Awaitable[_T]]) -> _T:
 
 @app.command()
 def init(
-    url: Annotated[str, typer.Argument(metavar="URL", help="The store; for Postgres, as an administrator reaches it.")],
+    url: Annotated[str, typer.Argument(metavar="URL", help="The store; for Postgres, the URL of an administrator.")],
     *,
     schema: Annotated[str | None, typer.Option(help="The schema to create in Postgres.  [default: loom]")] = None,
     app_role: Annotated[str | None, typer.Option(help="The role that stores connect as.  [default: loom_app]")] = None,
@@ -89,7 +89,7 @@ def init(
 
 @app.command()
 def sweep(
-    url: Annotated[str, typer.Argument(metavar="URL", help="The store; for Postgres, as an administrator reaches it.")],
+    url: Annotated[str, typer.Argument(metavar="URL", help="The store; for Postgres, the URL of an administrator.")],
     *,
     schema: Annotated[str | None, typer.Option(help="The schema in Postgres.  [default: loom]")] = None,
     owner_role: Annotated[
