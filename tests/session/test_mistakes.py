@@ -121,3 +121,10 @@ async def test_without_a_summary_a_dry_run_names_who_does_it(strategy: Any, turn
     assert plan.fallback is None
     done = await session.compact()
     assert (plan.strategy, plan.tokens_after) == (done.strategy, done.tokens_after)
+
+
+@pytest.mark.parametrize("twice", [{"provider": ScriptedModel([])}, {"checkpoint": MemoryCheckpointStore()}])
+def test_one_thing_under_two_names_is_refused(twice: dict[str, Any]) -> None:
+    given: dict[str, Any] = {"model": ScriptedModel([]), "checkpoints": MemoryCheckpointStore()}
+    with pytest.raises(UsageError, match="give one name"):
+        Session(**given, **twice)

@@ -206,7 +206,7 @@ def _secret(name: str, who: str) -> dict[str, Any]:
     if who:
         raise UsageError(
             f"the URL of a {name} server names a user; make the index yourself: "
-            f"IndexedStore(truth, {ENGINES[name].store}(URL, headers=...))"
+            f"IndexedStore(primary, {ENGINES[name].store}(URL, headers=...))"
         )
     return {}
 

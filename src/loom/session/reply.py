@@ -1,4 +1,4 @@
-"""Reply: a message on its way, awaited or streamed."""
+"""PendingReply, which is awaited or read as a stream, and the Reply that a turn ends with."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from loom.core.ids import RecordIds
 from loom.core.message import Message, TextPart, ThinkingPart, Usage, plain
 from loom.core.scope import Scope
 from loom.errors import NotFound, StoreConflict, UsageError
-from loom.session._state import Parts, build_parts, check_given
+from loom.session._parts import Parts, build_parts, check_given
 from loom.session.compaction.coverage import Coverage
 from loom.session.compaction.driver import CompactionPlan
 from loom.session.config import SessionConfig
@@ -176,6 +176,8 @@ class Session:
             sleep: how to wait before a retry.
         """
         chosen = model or provider
+        if None not in (model, provider) or None not in (checkpoints, checkpoint):
+            raise UsageError("provider= is another name of model=, and checkpoint= of checkpoints=; give one name")
         store = checkpoints or checkpoint
         check_given(chosen, store, memory)
         clock = clock or SystemClock()

@@ -17,7 +17,7 @@ from loom.errors import ContextOverflow, CostExceeded, LoomError, UsageError
 from loom.memory._write.ingest import said_in
 from loom.memory.results import Remembered
 from loom.protocols.model import ModelResponse
-from loom.session._state import Parts
+from loom.session._parts import Parts
 from loom.session.config import check_ceiling
 from loom.session.history import has_content
 from loom.session.memory import MemoryView, turn_key

@@ -110,7 +110,7 @@ class ChromaCalls:
         await to_thread.run_sync(self._close)
 
     def _do(self, work: Callable[..., _T], *given: Any) -> _T:
-        with self._spoken_errors():
+        with self._translate_errors():
             return work(self._opened(), *given)
 
     def _close(self) -> None:
@@ -160,7 +160,7 @@ class ChromaCalls:
         return _patient_for(self._timeout)(settings=settings)
 
     @contextmanager
-    def _spoken_errors(self) -> Generator[None]:
+    def _translate_errors(self) -> Generator[None]:
         """Errors of the client as errors of a store."""
         try:
             yield
@@ -220,22 +220,22 @@ _stores = count(1)
 class ChromaVectorStore:
     """Keeps vectors in Chroma, a collection for each user, found by cosine.
 
-    `where` is the URL of a server, a folder, or `:memory:`. Up to 1,000 vectors of a user are compared exactly; of
+    `url` is that of a server, a folder, or `:memory:`. Up to 1,000 vectors of a user are compared exactly; of
     more, Chroma's index chooses, which may miss one. A folder belongs to one process at a time; a server is for
     several. `headers` go to a server with every request, which takes `timeout` seconds at the most.
     """
 
     def __init__(
         self,
-        where: str | PathLike[str] = MEMORY,
+        url: str | PathLike[str] = MEMORY,
         *,
         prefix: str = "loom",
         headers: Mapping[str, str] | None = None,
         timeout: float = 10.0,
     ) -> None:
-        check_text(fspath(where), "the place of a Chroma store")
+        check_text(fspath(url), "the URL of a Chroma store")
         check_text(prefix, "the prefix of collections")
-        self._calls = ChromaCalls(fspath(where), headers=dict(headers) if headers else None, timeout=timeout)
+        self._calls = ChromaCalls(fspath(url), headers=dict(headers) if headers else None, timeout=timeout)
         # All clients in memory of one process see the same collections.
         self._prefix = f"{prefix}-{next(_stores)}" if self._calls.where == MEMORY else prefix
         self._known: Binding | None = None

@@ -186,10 +186,10 @@ def translate_errors(where: str, *, needed: str = "the role that `loom store ini
     except (DataError, UnicodeEncodeError) as error:
         raise UsageError(f"Postgres cannot hold what was given: {error}; remove such characters or numbers") from error
     except Error as error:
-        raise _spoken(error, where, needed) from error
+        raise _store_error(error, where, needed) from error
 
 
-def _spoken(error: Any, where: str, needed: str) -> StoreError:
+def _store_error(error: Any, where: str, needed: str) -> StoreError:
     from psycopg import OperationalError, errors  # noqa: PLC0415
 
     answer = str(error).strip()

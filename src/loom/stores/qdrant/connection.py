@@ -120,7 +120,7 @@ class QdrantCalls:
         """Call this method of the client."""
         if not self.is_server:
             return await to_thread.run_sync(partial(self._locally, method, **given))
-        with self._spoken_errors():
+        with self._translate_errors():
             return await getattr(self._opened(), method)(**given)
 
     async def aclose(self) -> None:
@@ -135,7 +135,7 @@ class QdrantCalls:
             await to_thread.run_sync(client.close)
 
     def _locally(self, method: str, **given: Any) -> Any:
-        with self._lock, self._spoken_errors():
+        with self._lock, self._translate_errors():
             return getattr(self._opened(), method)(**given)
 
     def _opened(self) -> Any:
@@ -159,7 +159,7 @@ class QdrantCalls:
         return QdrantClient(**at, force_disable_check_same_thread=True)
 
     @contextmanager
-    def _spoken_errors(self) -> Generator[None]:
+    def _translate_errors(self) -> Generator[None]:
         """Errors of the client as errors of a store."""
         try:
             yield
@@ -372,7 +372,7 @@ class EdgeCollection:
             if self._is_closed:
                 raise UsageError(f"the vector store {self.where} is closed; open another")
             self._hold()
-            with _spoken_errors(self.where):
+            with _translate_errors(self.where):
                 return work(*given)
 
     def _hold(self) -> None:
@@ -491,7 +491,7 @@ def _edge_filter(fits: Fits) -> Any:
 
 
 @contextmanager
-def _spoken_errors(where: str) -> Generator[None]:
+def _translate_errors(where: str) -> Generator[None]:
     """Errors of the engine, which have no class of their own, as errors of a store."""
     try:
         yield

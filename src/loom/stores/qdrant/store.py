@@ -52,7 +52,7 @@ _IDENTITY, _DIMENSION = "loom_embedder", "loom_dimension"
 class QdrantVectorStore:
     """Keeps vectors in one collection of Qdrant, found by cosine among those of one user.
 
-    `where` is the URL of a server, `edge:FOLDER` for the embedded engine of Qdrant, a folder for the engine inside the
+    `url` is that of a server, `edge:FOLDER` for the embedded engine of Qdrant, a folder for the engine inside the
     client, or `:memory:`. A folder belongs to one store at a time, in one process.
 
     - A server has an index for each user and answers by it when a user has many vectors (by Qdrant's
@@ -65,14 +65,14 @@ class QdrantVectorStore:
 
     def __init__(
         self,
-        where: str | PathLike[str] = MEMORY,
+        url: str | PathLike[str] = MEMORY,
         *,
         collection: str = "loom",
         api_key: str | None = None,
         timeout: float = 10.0,
     ) -> None:
-        place = fspath(where)
-        check_text(place.removeprefix(_EDGE), "the place of a Qdrant store")
+        place = fspath(url)
+        check_text(place.removeprefix(_EDGE), "the URL of a Qdrant store")
         check_text(collection, "the name of a collection")
         self._collection = collection
         self._engine: QdrantEngine = (

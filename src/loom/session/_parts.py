@@ -50,13 +50,13 @@ class Parts:
         return place == "kept" or (place == "auto" and self.model.binds_thinking and bool(self.tools.specs))
 
 
-def check_given(model: object, checkpoint: object, memory: object) -> None:
+def check_given(model: object, checkpoints: object, memory: object) -> None:
     """Refuse what a session cannot work with, such as the name of a model."""
     if model is None:
         raise UsageError("a session needs a model; give model=, or a ScriptedModel of loom.testing to try it out")
     for name, value, kind, opener in (
         ("model", model, Model, "open_model"),
-        ("checkpoint", checkpoint, CheckpointStore, "open_checkpoints"),
+        ("checkpoints", checkpoints, CheckpointStore, "open_checkpoints"),
         ("memory", memory, Memory, "open_memory"),
     ):
         if value is not None and not isinstance(value, kind):
