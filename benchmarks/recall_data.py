@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import random
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -35,7 +37,8 @@ class Turn:
 class Question:
     """`evidence` are ids of turns, or of sessions; only the first `until` turns have been said when it is asked.
 
-    `stale` are ids of what the evidence made untrue.
+    `stale` are those that are no longer true, among the evidence or beside it. A question without evidence has no
+    answer.
     """
 
     text: str
@@ -116,6 +119,112 @@ def realmem(folder: Path) -> Iterator[Corpus]:
         person = path.stem.split("_")[0]
         held_out = person == REALMEM_HELD_OUT
         yield Corpus(f"realmem {person}", "session", held_out, tuple(turns), tuple(questions))
+
+
+BEAM_FIT = 5
+"""Weights were fitted on the first five BEAM chats."""
+
+
+def beam(folder: Path) -> Iterator[Corpus]:
+    """Long chats between a user and an assistant; each answer fills a page."""
+    with gzip.open(folder / "beam" / "beam_100K_dev.jsonl.gz", "rt", encoding="utf-8") as lines:
+        for number, line in enumerate(lines):
+            chat = json.loads(line)
+            turns = tuple(_beam_turns(chat["messages"]))
+            now = turns[-1].at + timedelta(days=1)
+            questions = tuple(
+                _beam_question(item, ability, now, len(turns))
+                for ability, items in chat["questions"].items()
+                for item in items
+            )
+            yield Corpus(f"beam {chat['chat_id']}", "turn", number >= BEAM_FIT, turns, questions)
+
+
+def _beam_turns(messages: list[dict[str, Any]]) -> Iterator[Turn]:
+    """The messages; a part of the chat is a session, with the date that is said at its beginning."""
+    at = datetime(2024, 1, 1, tzinfo=UTC)
+    for message in messages:
+        if message["time_anchor"]:
+            at = max(at, datetime.strptime(message["time_anchor"], "%B-%d-%Y").replace(tzinfo=UTC))
+        at += timedelta(minutes=1)
+        text = re.sub(r"\s*->->.*$", "", message["content"], flags=re.DOTALL)
+        yield Turn(str(message["id"]), str(message["batch"]), message["id"], message["role"], text, at)
+
+
+def _beam_question(item: dict[str, Any], ability: str, now: datetime, until: int) -> Question:
+    ids = item.get("source_chat_ids") or []
+    parts = ids if isinstance(ids, dict) else {"": ids}
+    evidence = frozenset(str(id) for part in parts.values() for id in part)
+    stale = frozenset(map(str, parts.get("original_info", ()))) - frozenset(map(str, parts.get("updated_info", ())))
+    return Question(item["question"], evidence, ability, now, until, stale)
+
+
+def longmemeval(folder: Path) -> Iterator[Corpus]:
+    """All sessions of all questions in one memory; a round is a message of the user with its answer."""
+    items = _longmemeval_items(folder)
+    turns = tuple(turn for item in items for turn in _longmemeval_turns(item))
+    for name, part in (("longmemeval, fitted", items[::2]), ("longmemeval, held out", items[1::2])):
+        questions = tuple(_longmemeval_question(item, len(turns)) for item in part)
+        yield Corpus(name, "turn", name.endswith("held out"), turns, questions)
+
+
+def longmemeval_48(folder: Path) -> Iterator[Corpus]:
+    """Every fourth question over its own sessions among others, 48 together."""
+    items = _longmemeval_items(folder)
+    for number, item in enumerate(items[1::4]):
+        others = [other for other in items if other is not item]
+        random.Random(number).shuffle(others)
+        chosen = [item]
+        while sum(len(one["haystack_sessions"]) for one in chosen) < 48:
+            chosen.append(others.pop())
+        order = sorted(chosen, key=lambda one: one["haystack_dates"][0])
+        turns = tuple(turn for one in order for turn in _longmemeval_turns(one))
+        yield Corpus(f"longmemeval 48 {number}", "turn", True, turns, (_longmemeval_question(item, len(turns)),))
+
+
+def _longmemeval_items(folder: Path) -> list[dict[str, Any]]:
+    with gzip.open(folder / "longmemeval" / "oracle_dev.json.gz", "rt", encoding="utf-8") as file:
+        return json.load(file)
+
+
+def _longmemeval_turns(item: dict[str, Any]) -> Iterator[Turn]:
+    for session, date, messages in zip(
+        item["haystack_session_ids"], item["haystack_dates"], item["haystack_sessions"], strict=True
+    ):
+        begin = _longmemeval_date(date)
+        for position, (name, message) in enumerate(zip(_rounds(session, messages), messages, strict=True)):
+            at = begin + timedelta(minutes=position)
+            yield Turn(name, session, position, message["role"], message["content"] or "-", at)
+
+
+def _rounds(session: str, messages: list[dict[str, Any]]) -> Iterator[str]:
+    """The name of the round of each message: a new one begins with each message of the user."""
+    number = -1
+    for message in messages:
+        number += message["role"] == "user" or number < 0
+        yield f"{session}:{number}"
+
+
+def _longmemeval_question(item: dict[str, Any], until: int) -> Question:
+    evidence = frozenset(
+        name
+        for session, messages in zip(item["haystack_session_ids"], item["haystack_sessions"], strict=True)
+        for name, message in zip(_rounds(session, messages), messages, strict=True)
+        if message.get("has_answer")
+    )
+    if item["question_id"].endswith("_abs"):
+        evidence = frozenset()
+    now = _longmemeval_date(item["question_date"])
+    dates = dict(zip(item["haystack_session_ids"], item["haystack_dates"], strict=True))
+    newest = max(item["haystack_session_ids"], key=lambda session: dates[session])
+    stale = frozenset[str]()
+    if item["question_type"] == "knowledge-update":
+        stale = frozenset(name for name in evidence if name.rpartition(":")[0] != newest)
+    return Question(item["question"], evidence, item["question_type"], now, until, stale)
+
+
+def _longmemeval_date(text: str) -> datetime:
+    return datetime.strptime(text, "%Y/%m/%d (%a) %H:%M").replace(tzinfo=UTC)
 
 
 def letta(folder: Path) -> Iterator[Corpus]:

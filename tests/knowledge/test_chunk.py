@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loom.errors import UsageError
-from loom.knowledge.document import chunks, sentences
+from loom.text.passages import chunks, sentences
 
 _TEXTS = st.text(alphabet=st.sampled_from("ab .!?\n\t。é"), max_size=300) | st.text(max_size=120)
 

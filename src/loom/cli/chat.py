@@ -222,7 +222,7 @@ class Chat:
             self._print(profile or "nothing is known yet", profile=profile)
             return
         hits = (await self._store.recall(question, user_id=user)).hits
-        lines = [f"{hit.item.id}  {hit.score:5.2f}  {hit.item.text}" for hit in hits]
+        lines = [f"{hit.item.id}  {hit.score:5.2f}  {hit.text}" for hit in hits]
         found = [{"id": hit.item.id, "score": hit.score, "text": hit.item.text} for hit in hits]
         self._print("\n".join(lines) or "nothing was found", hits=found)
 

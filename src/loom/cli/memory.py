@@ -300,7 +300,7 @@ def search(
         return
     for hit in found:
         why = ", ".join(f"{name} {value:.2f}" for name, value in hit.why.items())
-        print_listed(hit.item.id, hit.item.text, f"{hit.item.kind}, score {hit.score:.2f}: {why}")
+        print_listed(hit.item.id, hit.text, f"{hit.item.kind}, score {hit.score:.2f}: {why}")
     if not found.hits:
         console().print(Text(f"nothing found among the {found.searched} records of {user}"))
     _print_notes(found.notes)

@@ -40,12 +40,34 @@ HitItem: TypeAlias = Record | Passage
 
 
 @dataclass(frozen=True, slots=True)
+class Excerpt:
+    """The part of a long text that matches a question: its characters from `start` to `end`."""
+
+    text: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
 class Hit:
-    """One result. `why` holds the score of each signal that spoke for it (`bm25`, `dense`, `time`, ...)."""
+    """One result. `why` holds the score of each signal that spoke for it (`bm25`, `dense`, `time`, ...).
+
+    `passage` is the part of a long record that matches; None if the record is short enough to be shown whole.
+    """
 
     item: HitItem
     score: float
     why: Mapping[str, float] = field(default_factory=dict[str, float], hash=False)
+    passage: Excerpt | None = None
+
+    @property
+    def text(self) -> str:
+        """What to show: the passage that matches, with marks where it was cut, or the whole text."""
+        if self.passage is None:
+            return self.item.text
+        before = "\u2026 " if self.passage.start else ""
+        after = " \u2026" if self.passage.end < len(self.item.text) else ""
+        return f"{before}{self.passage.text}{after}"
 
     def __post_init__(self) -> None:
         for name, value in (("score", self.score), *self.why.items()):
@@ -63,6 +85,7 @@ def scored(item: HitItem, why: dict[str, float]) -> Hit:
     object.__setattr__(hit, "item", item)
     object.__setattr__(hit, "score", fsum(why.values()))
     object.__setattr__(hit, "why", why)
+    object.__setattr__(hit, "passage", None)
     return hit
 
 

@@ -141,6 +141,7 @@ class SyncMemory(Blocking[Memory]):
         known_at: datetime | None = None,
         history: bool = False,
         min_score: float | None = None,
+        min_confidence: float | None = None,
     ) -> Recalled:
         """Search a user's memory: the best hits first, each with the signals that contributed to its score."""
         return self._call(
@@ -157,6 +158,7 @@ class SyncMemory(Blocking[Memory]):
                 known_at=known_at,
                 history=history,
                 min_score=min_score,
+                min_confidence=min_confidence,
             )
         )
 

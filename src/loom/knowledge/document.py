@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from itertools import pairwise
 from math import log
 from threading import Lock
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 from warnings import warn
 
 from anyio import Lock as AsyncLock
@@ -23,87 +21,8 @@ from loom.core.hit import Hit, Passage
 from loom.core.record import Provenance, Scalar
 from loom.errors import UsageError
 from loom.protocols.knowledge_base import Document
+from loom.text.passages import OVERLAP, SIZE, chunks
 from loom.text.words import query_terms, terms
-
-# Splits a text into overlapping chunks that begin and end with a sentence where possible.
-
-SIZE = 800
-"""Default maximum characters of a chunk."""
-OVERLAP = 120
-"""Default maximum characters of a chunk that the next one repeats."""
-
-# Only the last sign of a run is matched, so that a run without a space behind it is walked once.
-_SENTENCE_END = re.compile(r"[.!?\u2026][\"'\u2019\u201d)\]]*+\s+|[\u3002\uff01\uff1f]+\s*|\n\s*\n\s*")
-
-
-class Span(NamedTuple):
-    """From character `start` up to, and not including, `end`."""
-
-    start: int
-    end: int
-
-
-def chunks(text: str, *, size: int = SIZE, overlap: int = OVERLAP) -> list[Span]:
-    """The spans of the chunks of a text, in order: they cover every non-space character, none is longer than `size`."""
-    if not 0 <= overlap < size:
-        raise UsageError(f"chunks of {size} characters cannot overlap by {overlap}; give 0 <= overlap < size")
-    units = _units(text, size)
-    found: list[Span] = []
-    first = 0
-    while first < len(units):
-        last = first
-        while last + 1 < len(units) and units[last + 1].end - units[first].start <= size:
-            last += 1
-        if (span := _trimmed(text, units[first].start, units[last].end)) is not None:
-            found.append(span)
-        if last + 1 == len(units):
-            break
-        first = _next_start(units, first, last, size, overlap)
-    return found
-
-
-def sentences(text: str) -> list[Span]:
-    """The spans of the sentences of a text, without the spaces around them."""
-    return [span for start, end in _cuts(text) if (span := _trimmed(text, start, end)) is not None]
-
-
-def _cuts(text: str) -> list[Span]:
-    edges = [0, *(match.end() for match in _SENTENCE_END.finditer(text)), len(text)]
-    return [Span(start, end) for start, end in pairwise(edges) if start < end]
-
-
-def _units(text: str, size: int) -> list[Span]:
-    """Sentences, and parts of those that are too long for one chunk."""
-    units: list[Span] = []
-    for start, end in _cuts(text):
-        at = start
-        while end - at > size:
-            space = max(text.rfind(" ", at + 1, at + size), text.rfind("\n", at + 1, at + size))
-            cut = space + 1 if space > at else at + size
-            units.append(Span(at, cut))
-            at = cut
-        units.append(Span(at, end))
-    return units
-
-
-def _next_start(units: list[Span], first: int, last: int, size: int, overlap: int) -> int:
-    """The unit that the next chunk begins with: it repeats some of this one, if the next unit still fits."""
-    start = last + 1
-    while (
-        start - 1 > first
-        and units[last].end - units[start - 1].start <= overlap
-        and units[last + 1].end - units[start - 1].start <= size
-    ):
-        start -= 1
-    return start
-
-
-def _trimmed(text: str, start: int, end: int) -> Span | None:
-    piece = text[start:end]
-    start += len(piece) - len(piece.lstrip())
-    end -= len(piece) - len(piece.rstrip())
-    return Span(start, end) if start < end else None
-
 
 # An incremental BM25 index over passages.
 

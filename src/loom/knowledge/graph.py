@@ -29,13 +29,13 @@ from loom.knowledge.document import (
     QueuesItems,
     chars_of,
     check_search,
-    sentences,
 )
 from loom.knowledge.in_memory import InMemoryKnowledgeBase
 from loom.knowledge.vector import VectorKnowledgeBase
 from loom.protocols.embedder import Embedder
 from loom.protocols.knowledge_base import Document, SearchMode
 from loom.protocols.vector_store import VectorStore
+from loom.text.passages import sentences
 from loom.text.words import STOP_WORDS, stem, terms, tokens
 
 # Extracts entities and relations from plain text by rules: the same text always gives the same relations.

@@ -134,7 +134,9 @@ class MemoryParts:
         self.facts_mode: Facts = facts
         self.place = place
         self._extractor, self._reader, self._reranker = extractor, reader, reranker
-        self._clock = RisingClock(clock or SystemClock())
+        # Writes are ordered by a clock that never goes back; a question is about the time that it is asked at.
+        self._wall_clock = clock or SystemClock()
+        self._clock = RisingClock(self._wall_clock)
         self._ids = ids or RecordIds(self._clock)
         self._embedder = embedder
         self._binding = EmbedderBinding(store, embedder, note=embedder_note, adopt=adopt)
@@ -151,7 +153,11 @@ class MemoryParts:
         """Create the parts that depend on the configuration and on how facts are found."""
         store, clock, locks = self.store, self._clock, self._locks
         self._recall = Recall(
-            store, self._binding, clock=clock, reranker=self._reranker, knowledge_base=self.config.knowledge_base
+            store,
+            self._binding,
+            clock=self._wall_clock,
+            reranker=self._reranker,
+            knowledge_base=self.config.knowledge_base,
         )
         self._learner = Learner(store, self._extractor, clock=clock, ids=self._ids)
         self._metabolism = Metabolism(

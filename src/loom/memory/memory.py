@@ -238,6 +238,7 @@ class Memory(MemoryEdits):
         known_at: datetime | None = None,
         history: bool = False,
         min_score: float | None = None,
+        min_confidence: float | None = None,
     ) -> Recalled:
         """Search a user's memory: the best hits first, each with the signals that contributed to its score.
 
@@ -247,14 +248,14 @@ class Memory(MemoryEdits):
             session_id: search one conversation only.
             limit: maximum number of hits.
             budget: maximum number of tokens, all hits together.
-            prefer: rank user messages above assistant replies when the budget is tight (`"user"`), or treat both alike
-                (`"both"`).
+            prefer: rank messages of the user above replies of the assistant (`"user"`), or treat both alike (`"both"`).
             layers: only records in these layers, not the archive; facts belong to L4.
             where: a further filter, or a mapping: `{"topic": "drinks"}`.
             at: return facts that were true then; now, if not given.
             known_at: return facts as they were believed then; now, if not given.
             history: include facts that are no longer believed.
             min_score: leave out hits below this score. Scores are comparable within one query only.
+            min_confidence: return no hits if it is less likely than this that any is about the question, from 0 to 1.
         """
         scope = self._scope(user_id, session_id)
         now = await self._times.now(scope)
@@ -270,6 +271,7 @@ class Memory(MemoryEdits):
             known_at=known_at or now,
             history=history,
             min_score=min_score,
+            min_confidence=min_confidence,
         )
         # A record from the future shows how far another process's clock is ahead; later writes must come after it.
         self._times.observe(scope, (hit.item for hit in found.hits if not isinstance(hit.item, Passage)))

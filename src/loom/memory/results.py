@@ -51,13 +51,15 @@ class Remembered:
 class Recalled:
     """The hits of a recall, best first, with notes about the search.
 
-    `searched` is the number of records in the memory; it is counted only if nothing was found.
+    `searched` is the number of records in the memory; it is counted only if nothing like the question was found.
+    `confidence` is how likely it is that the memory holds anything about the question, from 0 to 1.
     """
 
     hits: tuple[Hit, ...]
     scope: Scope
     searched: int | None = None
     tokens: int = 0
+    confidence: float = 0.0
     notes: tuple[str, ...] = ()
 
     def __iter__(self) -> Iterator[Hit]:
@@ -68,17 +70,17 @@ class Recalled:
 
     @property
     def text(self) -> str:
-        """The texts of the hits, one per line."""
-        return "\n".join(hit.item.text for hit in self.hits)
+        """The texts of the hits, one per line; of a long one the part that matches."""
+        return "\n".join(hit.text for hit in self.hits)
 
     def __str__(self) -> str:
-        lines = [f"{hit.score:.3f}  {one_line(hit.item.text)}" for hit in self.hits]
+        lines = [f"{hit.score:.3f}  {one_line(hit.text)}" for hit in self.hits]
         found = f"nothing was found for user {self.scope.user_id!r} in {self.searched or 0:,} records"
         return "\n".join([*(lines or [found]), *(f"note: {note}" for note in self.notes)])
 
     def _repr_html_(self) -> str:
         """A table of the hits, for notebooks."""
-        rows = [f"<tr><td>{hit.score:.3f}</td><td>{escape(hit.item.text)}</td></tr>" for hit in self.hits]
+        rows = [f"<tr><td>{hit.score:.3f}</td><td>{escape(hit.text)}</td></tr>" for hit in self.hits]
         notes = "".join(f"<p>{escape(note)}</p>" for note in self.notes)
         return f"<table><tr><th>score</th><th>text</th></tr>{''.join(rows)}</table>{notes}"
 

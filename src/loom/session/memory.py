@@ -78,18 +78,20 @@ class SessionMemory:
         """What to show for a message of the user, beside what the conversation shows anyway."""
         epoch = await self._memory.epoch(user_id=self._scope.user_id)
         found = await self._recall(text, history)
-        hits = [hit.item for hit in found.hits] if found else []
+        hits = list(found.hits) if found else []
         standing: list[Group] = []
         if self._config.standing_budget:
             profile = (await self._memory.profile(user_id=self._scope.user_id)).groups()
-            ids = {item.id for item in hits}
+            ids = {hit.item.id for hit in hits}
             layer = self._memory.config.l1
             lately = await recent(self._memory.store, self._scope, layer, now=self._clock.now())
-            standing = self._standing(profile, [_line(episode) for episode in lately if episode.id not in ids])
+            standing = self._standing(
+                profile, [_line(episode, episode.text) for episode in lately if episode.id not in ids]
+            )
             if any(group.title == FACTS and len(group.lines) == len(profile[FACTS]) for group in standing):
-                hits = [item for item in hits if not isinstance(item, Fact)]  # all of them are shown already
-        own = tuple(_line(item) for item in hits if not isinstance(item, Passage))
-        corpus = tuple(_line(item) for item in hits if isinstance(item, Passage))
+                hits = [hit for hit in hits if not isinstance(hit.item, Fact)]  # all of them are shown already
+        own = tuple(_line(hit.item, hit.text) for hit in hits if not isinstance(hit.item, Passage))
+        corpus = tuple(_line(hit.item, hit.text) for hit in hits if isinstance(hit.item, Passage))
         return MemoryView((*standing, Group(_FOUND, own), Group(_KNOWLEDGE, corpus)), found, epoch)
 
     async def remember(self, key: str, message: str, answer: str, *, view: MemoryView | None) -> Remembered:
@@ -198,8 +200,8 @@ def _new(group: Group, earlier: Sequence[str]) -> Group:
     return replace(group, lines=tuple(line for line in group.lines if line not in known))
 
 
-def _line(item: HitItem) -> str:
-    words = one_line(item.text)
+def _line(item: HitItem, text: str) -> str:
+    words = one_line(text)
     if isinstance(item, Passage) and (source := in_brackets(item.source, _SOURCE)):
         return f"- ({source}) {words}"
     if not isinstance(item, Episode):

@@ -105,4 +105,4 @@ def _line(hit: Hit) -> str:
     elif isinstance(item, Passage):
         about = [in_brackets(item.source, _NAME)]
     named = "".join(f"{name}, " for name in about if name)
-    return f"- ({named}[{one_line(item.id)}]) {one_line(item.text)}"
+    return f"- ({named}[{one_line(item.id)}]) {one_line(hit.text)}"

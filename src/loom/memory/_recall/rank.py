@@ -4,9 +4,10 @@ Signals are calibrated per question: each becomes its distance from the mean of 
 before it is weighted. Ranks are not used: with reciprocal rank fusion the weakest list counts as much as the best, and
 the result was worse than plain BM25. Names of speakers are priors, not words to search for.
 
-The comment at each weight says what is lost without it, with the other weights tuned again: points of recall, mean of
-the first five and the first ten hits, on the tuning set (`benchmarks/recall.py`, LoCoMo 1-5). Facts extracted by rules
-were tried as a further key: they cover so few turns that they mislead more often than they help.
+No single set of weights is good for all talk. People with names speak in short turns that need their neighbours to be
+understood; a user who talks to an assistant says what matters in a few sentences, between answers of a page each; and a
+message that continues a conversation needs what was said lately, while a question looks something up. So there is one
+set for each, chosen per record by its speaker and per recall by the question. `benchmarks/fit_rank.py` fits them.
 """
 
 from __future__ import annotations
@@ -20,30 +21,62 @@ from functools import lru_cache
 from itertools import pairwise
 from math import exp, inf, sqrt
 from types import MappingProxyType
-from typing import NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from loom.text.time_words import TimeHint
 
-WEIGHTS: Mapping[str, float] = {
-    "bm25": 0.2,  # the turn's own words; low, because `bm25.around` contains them too
-    "bm25.around": 0.8,  # the turn with two turns on either side: 1.0
-    "bm25.asked": 0.3,  # the question in the turn before: 1.6, most where the question names the wrong person
+Talk: TypeAlias = Literal["people", "lookup", "message"]
+"""People with names, or a user with an assistant: then a question that looks something up, or any other message."""
+
+_STATEMENTS: Mapping[str, float] = {
     "phrase": 0.6,  # statements only, as the next two: word pairs; 1.3 in finding what a statement contradicts
-    "head": 0.6,  # statements: the same beginning: 0.8 there; tuned on half of the Letta set
-    "alike": 0.3,  # statements: the share of words in common: 0.2 there; tuned on half of the Letta set
-    "session": 0.3,  # how much of the session matches: 0 on LoCoMo, 0.3 of the sessions of RealMem
-    "dense": 0.7,  # with `dense.around` 1.3, more where the question uses other words than the answer
-    "dense.around": 0.4,  # 0.3
-    "speaker": 1.4,  # the turn is by the one person the question names: 1.5, most where several turns are needed
-    "length": 0.5,  # BM25 penalises length, but long turns say more: 0.6
-    "asks": -0.5,  # a turn that ends with a question is rarely the answer: 0.4
-    "time": 3.0,  # near the time that the question names: 1.1, or 6 on the questions that name one
-    "recency": 2.5,  # recent, if the question names no person or time: 3 of the sessions of RealMem, tuned on it
+    "head": 0.6,  # the same beginning: 0.8 there; tuned on half of the Letta set
+    "alike": 0.3,  # the share of words in common: 0.2 there; tuned on half of the Letta set
 }
-"""What one standard deviation of a signal adds; for `speaker`, `asks`, `time` and `recency`, what a value of 1 adds."""
+WEIGHTS: Mapping[Talk, Mapping[str, float]] = {
+    # What is lost without each, with the others tuned again: points of recall, mean of the first five and the first
+    # ten hits, on LoCoMo 1-5. Facts extracted by rules were tried as a further key: they cover too few turns.
+    "people": {
+        "bm25": 0.2,  # the turn's own words; low, because `bm25.around` contains them too
+        "bm25.around": 0.8,  # the turn with two turns on either side: 1.0
+        "bm25.asked": 0.3,  # the question in the turn before: 1.6, most where the question names the wrong person
+        "session": 0.3,  # how much of the session matches
+        "dense": 0.7,  # with `dense.around` 1.3, more where the question uses other words than the answer
+        "dense.around": 0.4,  # 0.3
+        "speaker": 1.4,  # the turn is by the one person the question names: 1.5, most where several turns are needed
+        "length": 0.5,  # BM25 penalises length, but long turns say more: 0.6
+        "asks": -0.5,  # a turn that ends with a question is rarely the answer: 0.4
+        "time": 3.0,  # near the time that the question names: 1.1, or 6 on the questions that name one
+        "recency": 2.5,  # recent, if a message names no person or time
+        **_STATEMENTS,
+    },
+    # Fitted together on half of BEAM and half of LongMemEval; the other halves choose the signals.
+    "lookup": {
+        "bm25": 0.65,  # own words lead: the turns around are pages of an assistant
+        "bm25.around": 0.2,
+        "session": 0.2,
+        "dense": 0.65,
+        "user": 2.4,  # said by the user, who asks about their own life: 10 points
+        "brief": 0.2,  # counted up to 60 words: a short message states one thing
+        "asks": -0.3,  # less than among people: most messages to an assistant end with a question
+        "time": 2.5,
+        **_STATEMENTS,
+    },
+    # Fitted on two persons of RealMem.
+    "message": {
+        "bm25.around": 0.8,  # a message continues an exchange as a whole
+        "session": 0.2,
+        "dense": 0.4,
+        "asks": -0.5,
+        "time": 1.5,
+        "recency": 2.1,
+        **_STATEMENTS,
+    },
+}
+"""What one standard deviation of a signal adds; for `speaker`, `user`, `asks`, `time`, `recency`, what a 1 adds."""
 REACH = 2
 """How many turns on either side count as around."""
 _AROUND = tuple(distance for distance in range(-REACH, REACH + 1) if distance)
@@ -51,8 +84,10 @@ _AROUND = tuple(distance for distance in range(-REACH, REACH + 1) if distance)
 RECENT = timedelta(days=30)
 """After this time `recency` has fallen to 1/e, about a third."""
 _LEXICAL = ("bm25", "bm25.around", "bm25.asked", "phrase", "head", "alike")
-_BY_WORDS = (*_LEXICAL, "session", "length")
-"""Signals that are scaled by trust_in_words(): `session` is a sum of BM25, `length` corrects BM25."""
+_BY_WORDS = (*_LEXICAL, "session", "length", "brief")
+"""Signals that are scaled by trust_in_words(): `session` is a sum of BM25, `length` and `brief` correct BM25."""
+_BRIEF = 60
+"""Words up to which `brief` counts."""
 _ENOUGH_SHARE, _ENOUGH_WORDS = 0.4, 3
 """The words of a question are trusted fully once one text has this share of them, or this many."""
 _FADE = 0.7
@@ -62,6 +97,9 @@ _NEAR = timedelta(days=3)
 _OPEN = timedelta(days=30)
 """The length that an interval with an open end counts as."""
 _SENTENCE = re.compile(r"[^.!?\n]+\??")
+_ENDS = re.compile(r"[.!?]\s|[\u3002\uff01\uff1f]|\n")
+"""The end of a sentence, or of a line."""
+_LOOKUP_SENTENCES = 2
 _BLANKS = 1_000
 """Trailing characters that asks() reads: a text may have a million."""
 _NONE: Mapping[str, float] = MappingProxyType({})
@@ -74,7 +112,8 @@ class Candidate(NamedTuple):
 
     A missing lexical signal (`bm25`, `bm25.KIND`, `phrase`, `head`, `alike`) is zero: nothing matched. A missing
     `dense` or `dense.around` is unknown, and taken as the lowest of all candidates. `position` is the number of the
-    turn in its session; `words` is the number of words, split at blanks.
+    turn in its session; `words` is the number of words, split at blanks. `role` is that of a speaker who is no person
+    with a name.
     """
 
     id: str
@@ -85,19 +124,22 @@ class Candidate(NamedTuple):
     at: datetime | None = None
     words: int = 0
     asks: bool = False
+    role: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuestionHints:
     """What a question says besides its words: the speakers and the time it names, and when it is asked.
 
-    `trust` is the weight of its words, from 0 to 1: see trust_in_words().
+    `trust` is the weight of its words, from 0 to 1: see trust_in_words(). `is_lookup` tells a question from a message
+    that continues a conversation: see looks_up().
     """
 
     speakers: frozenset[str] = frozenset()
     when: TimeHint | None = None
     now: datetime | None = None
     trust: float = 1.0
+    is_lookup: bool = True
 
 
 class Ranked(NamedTuple):
@@ -109,20 +151,26 @@ class Ranked(NamedTuple):
 
 
 def rank(
-    candidates: Sequence[Candidate], hints: QuestionHints | None = None, weights: Mapping[str, float] = WEIGHTS
+    candidates: Sequence[Candidate],
+    hints: QuestionHints | None = None,
+    weights: Mapping[Talk, Mapping[str, float]] = WEIGHTS,
 ) -> list[Ranked]:
     """The candidates, best first; at equal score by id. Linear in the number of candidates, but for the sort."""
     hints = hints or QuestionHints()
     columns = _signals(candidates)
-    parts: dict[str, _Column] = {}
+    with_roles = np.array([c.role is not None for c in candidates], bool)
+    people, roles = weights["people"], weights["lookup" if hints.is_lookup else "message"]
     measured = _alone if len(candidates) == 1 else _calibrated
     if len(candidates) == 1:
-        columns.pop("length", None)  # long and short are relative to other candidates
+        for name in ("length", "brief"):
+            columns.pop(name, None)  # long and short are relative to other candidates
+    parts: dict[str, _Column] = {}
     for name, column in columns.items():
-        if weight := _weight(name, columns, weights, hints.trust):
-            parts[name] = measured(column, weight)
+        ours, theirs = (_weight(name, columns, kind, hints.trust) for kind in (roles, people))
+        if ours or theirs:
+            parts[name] = measured(column) * np.where(with_roles, ours, theirs)
     for name, column in _priors(candidates, hints).items():
-        parts[name] = weights.get(name, 0.0) * column
+        parts[name] = column * np.where(with_roles, roles.get(name, 0.0), people.get(name, 0.0))
     score = np.zeros(len(candidates))
     for part in parts.values():
         score += part
@@ -171,6 +219,16 @@ def without_names(text: str, speakers: Iterable[str]) -> str:
     for _, pattern in _likely(text, speakers):
         text = pattern.sub(" ", text)
     return text
+
+
+def looks_up(question: str) -> bool:
+    """Whether a text looks something up: words to search for, or a question of at most two sentences.
+
+    Anything else is a message that continues a conversation, even if it also asks something.
+    """
+    parts = [part for part in _ENDS.split(f"{question.strip()} ") if part.strip()]
+    asks_something = "?" in question or "\uff1f" in question
+    return len(parts) <= _LOOKUP_SENTENCES and (asks_something or not _ENDS.search(f"{question.strip()} "))
 
 
 def questions_in(text: str) -> str:
@@ -268,9 +326,10 @@ def _signals(candidates: Sequence[Candidate]) -> dict[str, _Column]:
         columns["dense.around"] = _around(candidates, columns["dense"].tolist())
     if "bm25" in columns:
         columns["session"] = _session(candidates, columns["bm25"].tolist())
-    lengths = [c.words for c in candidates]
-    if any(lengths):
+    lengths = np.array([c.words for c in candidates])
+    if lengths.any():
         columns["length"] = np.log1p(lengths)
+        columns["brief"] = -np.log1p(np.minimum(lengths, _BRIEF))
     return columns
 
 
@@ -318,28 +377,31 @@ def _session(candidates: Sequence[Candidate], column: list[float]) -> _Column:
     return np.array([0.0 if c.session is None else damped[c.session] for c in candidates])
 
 
-def _calibrated(column: _Column, weight: float) -> _Column:
-    """How many standard deviations above the mean each value lies, times the weight."""
+def _calibrated(column: _Column) -> _Column:
+    """How many standard deviations above the mean each value lies."""
     above = column - column.mean()
     spread = sqrt(above @ above / len(above))
-    return above * (weight / spread) if spread >= 1e-9 else np.zeros(len(above))
+    return above / spread if spread >= 1e-9 else np.zeros(len(above))
 
 
-def _alone(column: _Column, weight: float) -> _Column:
-    """The signal of the only candidate, from 0 to the weight: with no other to compare, it cannot be calibrated."""
+def _alone(column: _Column) -> _Column:
+    """The signal of the only candidate, from 0 to 1: with no other to compare, it cannot be calibrated."""
     value = np.maximum(column, 0.0)
-    return weight * value / (1.0 + value)
+    return value / (1.0 + value)
 
 
 def _priors(candidates: Sequence[Candidate], hints: QuestionHints) -> dict[str, _Column]:
     """Signals that need no search, each from 0 to 1."""
-    priors = {"asks": np.array([c.asks for c in candidates], np.float64)}
+    priors = {
+        "asks": np.array([c.asks for c in candidates], np.float64),
+        "user": np.array([c.role == "user" for c in candidates], np.float64),
+    }
     if len(hints.speakers) == 1:  # if two are named, either may be the speaker
         priors["speaker"] = np.array([c.speaker in hints.speakers for c in candidates], np.float64)
     if hints.when is not None:
         priors["time"] = np.array([_closeness(hints.when, c.at) for c in candidates])
-    elif hints.now is not None and not hints.speakers:
-        # A question that names a person or a time looks something up; any other continues the conversation.
+    elif hints.now is not None and not hints.speakers and not hints.is_lookup:
+        # What names a person or a time looks something up, and so does a question; a message goes on with the talk.
         priors["recency"] = _recency(hints.now, [c.at for c in candidates])
     return priors
 

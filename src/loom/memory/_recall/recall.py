@@ -3,29 +3,32 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 from heapq import nlargest
-from math import isnan
+from math import exp, isnan
 from typing import Literal, TypeAlias, get_args
 
 from loom.core.checks import MAX_QUERY, RANKED
 from loom.core.clock import Clock
 from loom.core.filter import And, Eq, Filter, In, Not, Or, Range
-from loom.core.hit import Hit, HitItem
+from loom.core.hit import Excerpt, Hit
 from loom.core.record import Episode, Fact, Layer, Record
 from loom.core.scope import Scope
 from loom.core.threads import off_loop
 from loom.errors import LoomError, ProviderError, UsageError
 from loom.memory._facts.candidates import is_candidate
-from loom.memory._recall.prefer import TOP, Prefer, newest_first, role_of, user_first
+from loom.memory._recall.prefer import TOP, Prefer, newest_first, role_of
 from loom.memory._recall.rank import (
+    WEIGHTS,
     Candidate,
     QuestionHints,
     Ranked,
+    Talk,
     asks,
+    looks_up,
     named_speakers,
     rank,
     shared_head,
@@ -43,6 +46,7 @@ from loom.memory.results import Recalled
 from loom.protocols.knowledge_base import KnowledgeBase
 from loom.protocols.memory_store import KeepsVectors, MemoryStore, Query
 from loom.protocols.reranker import Reranker
+from loom.text.passages import best_passage, stems_in
 from loom.text.time_words import time_hint
 from loom.text.tokens import EstimateCounter
 from loom.text.words import query_terms, terms
@@ -141,6 +145,9 @@ _GOES_ON = re.compile(r"(?<!\b[A-Z][a-z])(?<!\b[A-Z][a-z]{2})[.!?][\"')\]]*+\s(?
 Only the last sign of a run is matched: a pattern for the whole run would walk it again from each of its signs.
 """
 
+_ALIKE: Mapping[Talk, Mapping[str, float]] = {**WEIGHTS, "lookup": {**WEIGHTS["lookup"], "user": 0.0}}
+"""The weights where the words of user and assistant count alike."""
+
 _Candidates: TypeAlias = dict[str, tuple[Record, Mapping[str, float]]]
 _Notes: TypeAlias = tuple[str, ...]
 
@@ -176,9 +183,10 @@ class Recall:
         known_at: datetime | None = None,
         history: bool = False,
         min_score: float | None = None,
+        min_confidence: float | None = None,
     ) -> Recalled:
         """The best hits, each with what every signal added to its score; passages of the knowledge base come last."""
-        _check(question, limit, prefer, min_score)
+        _check(question, limit, prefer, min_score, min_confidence)
         question, cut = _shortened(question)
         fits = _filter(layers, where)
         # Session episodes are searched separately, so that a summary does not change the ranking of its own turns.
@@ -192,7 +200,8 @@ class Recall:
         )
         found, hints, notes = await self._candidates(scope, question, query)
         records = {id: record for id, (record, _) in found.items()}
-        ranked = rank([_candidate(record, signals) for record, signals in found.values()], hints)
+        weights = WEIGHTS if prefer == "user" else _ALIKE
+        ranked = rank(_as_candidates(found.values()), hints, weights)
         ranked = without_questions(question, ranked, records)
         ranked, failed = await self._reranked(question, ranked, records)
         ranked = await add_hops(self._store, scope, ranked, records, question=question, query=query)
@@ -203,8 +212,10 @@ class Recall:
             ranked = await off_loop(first, partial(newest_first, question, ranked, records))
         if min_score is not None:
             ranked = [r for r in ranked if r.score >= min_score]
-        if budget is not None and prefer == "user":
-            ranked = user_first(ranked, records)
+        stems = query_terms(question)
+        confidence = _confidence(stems, ranked, found)
+        if min_confidence is not None and confidence < min_confidence:
+            ranked = []
         episode_query = replace(query, where=fits, limit=max(1, limit))
         ranked, episodes = await self._with_episodes(scope, question, episode_query, ranked, hints=hints)
         records |= episodes
@@ -213,10 +224,11 @@ class Recall:
             passages, unread = await self._passages(question, limit, where)
             failed += unread
             passages = [hit for hit in passages if min_score is None or hit.score >= min_score]
-        pack_hits = partial(self._pack, ranked, records, passages, limit=limit, budget=budget)
-        hits, used = await off_loop(_packing_cost(ranked, records, limit, budget), pack_hits)
-        searched = None if hits else await self._store.count(scope)
-        return Recalled(hits=hits, scope=scope, searched=searched, tokens=used, notes=(*cut, *notes, *failed))
+        pack_hits = partial(self._pack, ranked, records, passages, stems=stems, limit=limit, budget=budget)
+        hits, used, unfit = await off_loop(_packing_cost(ranked, records, limit), pack_hits)
+        searched = None if hits and confidence >= UNLIKELY else await self._store.count(scope)
+        notes = (*cut, *notes, *failed, *unfit, *_found_nothing(scope, searched, confidence, min_confidence))
+        return Recalled(hits=hits, scope=scope, searched=searched, tokens=used, confidence=confidence, notes=notes)
 
     async def _candidates(self, scope: Scope, question: str, query: Query) -> tuple[_Candidates, QuestionHints, _Notes]:
         """The candidates by words and vectors with the raw score of each signal, and the hints in the question."""
@@ -235,7 +247,9 @@ class Recall:
             compare = partial(trust_in_words, query_terms(question), map(terms, texts))
             trust = await off_loop(sum(map(len, texts)), compare)
         named = named_speakers(question, speakers)
-        return found, QuestionHints(speakers=named, when=time_hint(question, now), now=now, trust=trust), notes
+        is_lookup = looks_up(question) or _is_statement(question)
+        when = time_hint(question, now)
+        return found, QuestionHints(speakers=named, when=when, now=now, trust=trust, is_lookup=is_lookup), notes
 
     async def _search(self, scope: Scope, question: str, query: Query) -> tuple[Sequence[Hit], set[str], _Notes]:
         """The hits by words and vectors, the speakers among the hits by words, and a note if vectors failed.
@@ -300,7 +314,7 @@ class Recall:
             near = replace(query, text=question, where=And(fits, ARE_EPISODES))
             hits = [(h.item, h.why) for h in await self._store.search(scope, near) if isinstance(h.item, Episode)]
             episodes = {episode.id: episode for episode, _ in hits}
-            ranked = [*ranked, *rank([_candidate(*pair) for pair in hits], hints)]
+            ranked = [*ranked, *rank(_as_candidates(hits), hints)]
         if asks_about_last_time(question):
             latest = await latest_episodes(self._store, scope, fits, hints.when, archived=query.archived)
         return _in_front(latest, ranked), {**episodes, **{episode.id: episode for episode in latest}}
@@ -320,30 +334,78 @@ class Recall:
         records: Mapping[str, Record],
         passages: Sequence[Hit],
         *,
+        stems: tuple[str, ...],
         limit: int,
         budget: int | None,
-    ) -> tuple[tuple[Hit, ...], int]:
+    ) -> tuple[tuple[Hit, ...], int, _Notes]:
         """The hits that fit: of memory first, then passages, which get a quarter of the places and what is left over.
 
-        Scores of the two are not comparable, so they are not mixed.
+        Scores of the two are not comparable, so they are not mixed. Of a long record the part that matches is packed.
         """
-        kept = pack((self._piece(records[r.id]) for r in ranked), budget=budget, limit=limit)
+        made: dict[str, Hit] = {}
+
+        def of_memory() -> Iterator[PackItem]:
+            for r in ranked[: _packed(limit)]:
+                made[r.id] = _hit(r, records[r.id], stems)
+                yield self._piece(made[r.id])
+
+        kept = pack(of_memory(), budget=budget, limit=limit)
+        unfit = sum(left.reason == "too long" for left in kept.left_out)
         room = max(limit // 4, limit - len(kept.pieces))
-        chosen = {piece.id for piece in kept.pieces[: limit - min(room, len(passages))]}
-        hits = [Hit(records[r.id], r.score, r.why) for r in ranked if r.id in chosen]
+        chosen = [piece.id for piece in kept.pieces[: limit - min(room, len(passages))]]
+        hits = [made[id] for id in chosen]
         if passages and room:
             hits += passages
-            kept = pack((self._piece(hit.item) for hit in hits), budget=budget, limit=limit)
+            kept = pack((self._piece(hit) for hit in hits), budget=budget, limit=limit)
         by_id = {hit.item.id: hit for hit in hits}
-        return tuple(by_id[piece.id] for piece in kept.pieces), kept.tokens
+        note = (f"{unfit} of the best hits did not fit into {budget} tokens",) if unfit and len(chosen) < limit else ()
+        return tuple(by_id[piece.id] for piece in kept.pieces), kept.tokens, note
 
-    def _piece(self, item: HitItem) -> PackItem:
+    def _piece(self, hit: Hit) -> PackItem:
         # A fact has no `sources` here: it adds to the turn it came from, so both are shown.
-        tokens, sources = self._counter.count(item.text), item.sources if isinstance(item, Episode) else ()
+        item = hit.item
+        tokens, sources = self._counter.count(hit.text), item.sources if isinstance(item, Episode) else ()
         return PackItem(id=item.id, text=item.text, tokens=tokens, sources=sources, lossy=is_summary(item))
 
 
-def _check(question: str, limit: int, prefer: Prefer, min_score: float | None) -> None:
+def _hit(ranked: Ranked, record: Record, stems: tuple[str, ...]) -> Hit:
+    span = best_passage(record.text, stems)
+    passage = None if span is None else Excerpt(record.text[span.start : span.end], span.start, span.end)
+    return Hit(record, ranked.score, ranked.why, passage)
+
+
+# How sure it is that the memory holds anything like the question.
+
+_LIKE, _SHARE, _NEAR = -6.0, 5.0, 7.0
+"""A logistic curve over the share of the question's words and the cosine, fitted on questions about this memory and
+about another one (`benchmarks/recall.py` prints what each threshold keeps and loses)."""
+UNLIKELY = 0.2
+"""Below this confidence a note says that nothing like the question is stored."""
+_SURE_OF = 5
+"""Best hits that are looked at."""
+
+
+def _confidence(stems: tuple[str, ...], ranked: Sequence[Ranked], found: _Candidates) -> float:
+    """How likely it is that one of the best hits is about the question, from 0 to 1."""
+    first = [found[r.id] for r in ranked[:_SURE_OF] if r.id in found]
+    if not first:
+        return 0.0
+    share = max(len(stems_in(record.text[:RANKED], stems)) for record, _ in first) / max(1, len(stems))
+    near = max(signals.get("dense", 0.0) for _, signals in first)
+    return 1 / (1 + exp(-(_LIKE + _SHARE * share + _NEAR * near)))
+
+
+def _found_nothing(scope: Scope, searched: int | None, confidence: float, least: float | None) -> _Notes:
+    if searched is None:
+        return ()
+    whose = f"user {scope.user_id!r}" + (f" in session {scope.session_id!r}" if scope.session_id else "")
+    if not searched:
+        return (f"nothing is stored for {whose}",)
+    left_out = f"; hits below min_confidence={least} were left out" if least is not None and confidence < least else ""
+    return (f"nothing like this is among the {searched:,} records of {whose}{left_out}",)
+
+
+def _check(question: str, limit: int, prefer: Prefer, min_score: float | None, min_confidence: float | None) -> None:
     if not isinstance(question, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UsageError(f"recall was given {question!r} as a question; pass text")
     if not question.strip():
@@ -354,6 +416,8 @@ def _check(question: str, limit: int, prefer: Prefer, min_score: float | None) -
         raise UsageError(f"prefer={prefer!r} is not known; use one of {', '.join(get_args(Prefer))}")
     if min_score is not None and (not isinstance(min_score, float | int) or isnan(min_score)):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UsageError(f"recall was given min_score={min_score!r}; give a number")
+    if min_confidence is not None and not 0 <= min_confidence <= 1:
+        raise UsageError(f"recall was given min_confidence={min_confidence!r}; give a number from 0 to 1")
 
 
 def _filter(layers: Sequence[Layer] | None, where: Filter | None) -> Filter:
@@ -386,9 +450,14 @@ def _compared(records: Iterable[Record]) -> int:
     return sum(min(RANKED, len(record.text)) for record in records)
 
 
-def _packing_cost(ranked: Sequence[Ranked], records: Mapping[str, Record], limit: int, budget: int | None) -> int:
-    """The cost of counting tokens of what may be packed, in characters: an eighth of comparing its words."""
-    return sum(len(records[r.id].text) for r in ranked[: limit if budget is None else None]) // 8
+def _packed(limit: int) -> int:
+    """How many of the best hits are tried: a budget may skip long ones, but not reach for the hundredth best."""
+    return max(40, 4 * limit)
+
+
+def _packing_cost(ranked: Sequence[Ranked], records: Mapping[str, Record], limit: int) -> int:
+    """The cost of finding passages and counting tokens, in characters: an eighth of comparing the words."""
+    return sum(len(records[r.id].text) for r in ranked[: _packed(limit)]) // 8
 
 
 def _in_front(latest: Sequence[Episode], ranked: Sequence[Ranked]) -> list[Ranked]:
@@ -418,9 +487,19 @@ def _statement_signals(statement: list[str], text: list[str]) -> dict[str, float
     return {"phrase": float(pairs), "head": head, "alike": share}
 
 
-def _candidate(record: Record, signals: Mapping[str, float]) -> Candidate:
+def _as_candidates(found: Iterable[tuple[Record, Mapping[str, float]]]) -> list[Candidate]:
+    """The candidates for rank(). What nobody said, such as a fact, counts as the user's where turns have roles."""
+    pairs = list(found)
+    turns = [record for record, _ in pairs if isinstance(record, Episode)]
+    with_roles = sum(role_of(turn) is not None for turn in turns)
+    default = "user" if 2 * with_roles > len(turns) else None
+    return [_candidate(record, signals, default) for record, signals in pairs]
+
+
+def _candidate(record: Record, signals: Mapping[str, float], default: str | None) -> Candidate:
+    words = record.text.count(" ", 0, RANKED) + 1
     if not isinstance(record, Episode):
-        return Candidate(id=record.id, signals=signals, words=record.text.count(" ", 0, RANKED) + 1)
+        return Candidate(id=record.id, signals=signals, words=words, role=default)
     position = record.attributes.get(POSITION)
     return Candidate(
         record.id,
@@ -429,8 +508,9 @@ def _candidate(record: Record, signals: Mapping[str, float]) -> Candidate:
         record.session_id,
         position if isinstance(position, int) else None,
         record.at,
-        record.text.count(" ", 0, RANKED) + 1,
+        words,
         asks(record.text),
+        role_of(record) or (default if record.speaker is None else None),
     )
 
 

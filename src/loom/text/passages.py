@@ -1,0 +1,133 @@
+"""Passages of a text: chunks that begin and end with a sentence, and the one that answers a question best."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from functools import lru_cache
+from itertools import pairwise
+from math import log
+from typing import NamedTuple
+
+from loom.errors import UsageError
+
+SIZE = 800
+"""Default maximum characters of a chunk."""
+OVERLAP = 120
+"""Default maximum characters of a chunk that the next one repeats."""
+
+# Only the last sign of a run is matched, so that a run without a space behind it is walked once.
+_SENTENCE_END = re.compile(r"[.!?\u2026][\"'\u2019\u201d)\]]*+\s+|[\u3002\uff01\uff1f]+\s*|\n\s*\n\s*")
+
+
+class Span(NamedTuple):
+    """From character `start` up to, and not including, `end`."""
+
+    start: int
+    end: int
+
+
+def chunks(text: str, *, size: int = SIZE, overlap: int = OVERLAP) -> list[Span]:
+    """The spans of the chunks of a text, in order: they cover every non-space character, none is longer than `size`."""
+    if not 0 <= overlap < size:
+        raise UsageError(f"chunks of {size} characters cannot overlap by {overlap}; give 0 <= overlap < size")
+    units = _units(text, size)
+    found: list[Span] = []
+    first = 0
+    while first < len(units):
+        last = first
+        while last + 1 < len(units) and units[last + 1].end - units[first].start <= size:
+            last += 1
+        if (span := _trimmed(text, units[first].start, units[last].end)) is not None:
+            found.append(span)
+        if last + 1 == len(units):
+            break
+        first = _next_start(units, first, last, size, overlap)
+    return found
+
+
+def sentences(text: str) -> list[Span]:
+    """The spans of the sentences of a text, without the spaces around them."""
+    return [span for start, end in _cuts(text) if (span := _trimmed(text, start, end)) is not None]
+
+
+def _cuts(text: str) -> list[Span]:
+    edges = [0, *(match.end() for match in _SENTENCE_END.finditer(text)), len(text)]
+    return [Span(start, end) for start, end in pairwise(edges) if start < end]
+
+
+def _units(text: str, size: int) -> list[Span]:
+    """Sentences, and parts of those that are too long for one chunk."""
+    units: list[Span] = []
+    for start, end in _cuts(text):
+        at = start
+        while end - at > size:
+            space = max(text.rfind(" ", at + 1, at + size), text.rfind("\n", at + 1, at + size))
+            cut = space + 1 if space > at else at + size
+            units.append(Span(at, cut))
+            at = cut
+        units.append(Span(at, end))
+    return units
+
+
+def _next_start(units: list[Span], first: int, last: int, size: int, overlap: int) -> int:
+    """The unit that the next chunk begins with: it repeats some of this one, if the next unit still fits."""
+    start = last + 1
+    while (
+        start - 1 > first
+        and units[last].end - units[start - 1].start <= overlap
+        and units[last + 1].end - units[start - 1].start <= size
+    ):
+        start -= 1
+    return start
+
+
+def _trimmed(text: str, start: int, end: int) -> Span | None:
+    piece = text[start:end]
+    start += len(piece) - len(piece.lstrip())
+    end -= len(piece) - len(piece.rstrip())
+    return Span(start, end) if start < end else None
+
+
+# The part of a long text that matches a question.
+
+PASSAGE = 420
+"""Characters of a passage: some 70 words."""
+WHOLE = 600
+"""Characters up to which a text is shown whole: a passage of it would save little, and lose what is around."""
+
+
+def best_passage(text: str, wanted: Iterable[str]) -> Span | None:
+    """The passage of a long text that has most of the wanted stems; None for a text short enough to be shown whole.
+
+    A stem that is in few passages tells more than one that is in all of them. At equal weight the first passage wins.
+    """
+    if len(text) <= WHOLE:
+        return None
+    spans = chunks(text, size=PASSAGE, overlap=0)
+    found = [stems_in(text[span.start : span.end], tuple(wanted)) for span in spans]
+    often = {stem: sum(stem in stems for stems in found) for stem in set[str]().union(*found)}
+    weights = [sum(log(1 + len(spans) / often[stem]) for stem in stems) for stems in found]
+    return spans[max(range(len(spans)), key=lambda place: weights[place])]
+
+
+def stems_in(text: str, wanted: tuple[str, ...]) -> set[str]:
+    """Those of the wanted stems that a word of the text begins with: cheaper than stemming the text.
+
+    In scripts without spaces a stem may stand anywhere.
+    """
+    beginnings = _beginnings(wanted)
+    return {beginnings[found] for found in _any_of(tuple(beginnings)).findall(text.casefold())} if beginnings else set()
+
+
+@lru_cache(maxsize=64)
+def _beginnings(wanted: tuple[str, ...]) -> dict[str, str]:
+    """The stems by what a word with that stem begins with: Porter's rules make `happi` of `happy`."""
+    return {stem[:-1] if len(stem) > 3 and stem.endswith("i") else stem: stem for stem in wanted}
+
+
+@lru_cache(maxsize=64)
+def _any_of(beginnings: tuple[str, ...]) -> re.Pattern[str]:
+    # The longest first: of `work` and `workshop` the alternative that comes first would match.
+    words = sorted(beginnings, key=len, reverse=True)
+    return re.compile("|".join(rf"\b{re.escape(word)}" if word.isascii() else re.escape(word) for word in words))
