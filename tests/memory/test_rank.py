@@ -8,6 +8,7 @@ from loom.memory._recall.rank import (
     WEIGHTS,
     Candidate,
     QuestionHints,
+    looks_up,
     named_speakers,
     questions_in,
     rank,
@@ -37,7 +38,7 @@ def test_no_candidates_rank_to_nothing():
 def test_the_score_is_the_sum_of_its_reasons():
     found = rank([lexical("a", 3, words=4), lexical("b", 1, words=9), lexical("c", 0)], QuestionHints(now=NOW))
     assert [r.score for r in found] == pytest.approx([sum(r.why.values()) for r in found])
-    assert set(found[0].why) <= set(WEIGHTS)
+    assert set(found[0].why) <= set(WEIGHTS["people"])
     assert found[0].why["bm25"] > 0
 
 
@@ -73,14 +74,15 @@ def test_a_turn_near_the_time_asked_for_goes_first():
     then = [lexical("a", 1, at=NOW - timedelta(days=90)), lexical("b", 1, at=datetime(2023, 5, 5, tzinfo=UTC))]
     found = rank(then, QuestionHints(when=time_hint("in May", NOW), now=NOW))
     assert [r.id for r in found] == ["b", "a"]
-    assert found[0].why["time"] == WEIGHTS["time"]
-    assert 0 < found[1].why["time"] < WEIGHTS["time"]
+    assert found[0].why["time"] == WEIGHTS["people"]["time"]
+    assert 0 < found[1].why["time"] < WEIGHTS["people"]["time"]
 
 
 def test_what_was_said_lately_counts_only_where_nothing_is_looked_up():
     turns = [lexical("a", 1, at=NOW - timedelta(days=60)), lexical("b", 1, at=NOW - timedelta(days=1))]
-    assert order(turns, QuestionHints(now=NOW)) == ["b", "a"]
-    assert order(turns, QuestionHints(now=NOW, speakers=frozenset({"Ann"}))) == ["a", "b"]
+    assert order(turns, QuestionHints(now=NOW, is_lookup=False)) == ["b", "a"]
+    assert order(turns, QuestionHints(now=NOW, is_lookup=False, speakers=frozenset({"Ann"}))) == ["a", "b"]
+    assert order(turns, QuestionHints(now=NOW)) == ["a", "b"]
     assert order(turns) == ["a", "b"]
 
 
@@ -111,8 +113,47 @@ def test_a_session_that_matches_lifts_its_turns():
 
 def test_weights_can_be_given():
     turns = [Candidate(id="a", signals={"bm25": 1.0}), Candidate(id="b", signals={"dense": 1.0, "bm25": 0.0})]
-    assert order(turns, weights={"bm25": 1.0}) == ["a", "b"]
-    assert order([*turns, Candidate(id="c", signals={"dense": 0.0})], weights={"dense": 1.0})[0] == "b"
+
+    def by(signal):
+        return {"people": {signal: 1.0}, "lookup": {}, "message": {}}
+
+    assert order(turns, weights=by("bm25")) == ["a", "b"]
+    assert order([*turns, Candidate(id="c", signals={"dense": 0.0})], weights=by("dense"))[0] == "b"
+
+
+def test_talk_with_an_assistant_has_weights_of_its_own():
+    page = Candidate(id="page", signals={"bm25": 2.0}, role="assistant", words=400)
+    told = Candidate(id="told", signals={"bm25": 1.5}, role="user", words=20, asks=True)
+    rest = [Candidate(id=f"z{n}", role="assistant", words=100) for n in range(4)]
+    assert order([page, told, *rest])[0] == "told"
+    assert order([page, told, *rest], QuestionHints(is_lookup=False))[0] == "page"
+    assert order([page._replace(role=None), told._replace(role=None), *(z._replace(role=None) for z in rest)])[0] == (
+        "page"
+    )
+
+
+def test_each_record_is_weighed_by_its_own_speaker():
+    ann = Candidate(id="ann", signals={"bm25": 1.0}, speaker="Ann", words=10)
+    user = Candidate(id="user", signals={"bm25": 1.0}, role="user", words=10)
+    found = {r.id: r.why for r in rank([ann, user, Candidate(id="z", role="assistant")])}
+    assert "user" in found["user"]
+    assert "user" not in found["ann"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("What is the gate code?", True),
+        ("gate code", True),
+        ("I mentioned a museum two months ago. Did I visit it with a friend?", True),
+        ("\u6211\u7684\u72d7\u53eb\u4ec0\u4e48\uff1f", True),
+        ("G'day. Ready to get stuck into this training. What's the go?", False),
+        ("Let's continue with the budget.", False),
+        ("I'm back. The malaria is over! Ready when you are.\nWhat is next?", False),
+    ],
+)
+def test_a_question_looks_something_up_and_a_message_goes_on_with_the_talk(text, expected):
+    assert looks_up(text) is expected
 
 
 @given(st.lists(st.tuples(st.floats(0, 50), st.floats(-1, 1)), max_size=30), st.randoms())
@@ -167,12 +208,12 @@ def test_a_shared_head_counts_the_more_the_earlier_it_stands():
 
 
 def test_words_are_trusted_by_how_many_of_them_one_text_holds():
-    question = [f"w{n}" for n in range(10)]
-    assert trust_in_words(question, [["w1"], ["w1", "w2", "w3"]]) == 1
-    assert trust_in_words(question, [["w1"], ["w2"]]) == pytest.approx(1 / 3)
-    assert trust_in_words(["w1", "w2"], [["w1"]]) == 1
-    assert trust_in_words(question, [["x"]]) == trust_in_words(question, []) == 0
-    assert trust_in_words([], [["x"]]) == 1
+    question = tuple(f"w{n}" for n in range(10))
+    assert trust_in_words(question, ["w1", "w1 w2 w3"]) == 1
+    assert trust_in_words(question, ["w1", "w2"]) == pytest.approx(1 / 3)
+    assert trust_in_words(("w1", "w2"), ["w1"]) == 1
+    assert trust_in_words(question, ["x"]) == trust_in_words(question, []) == 0
+    assert trust_in_words((), ["x"]) == 1
 
 
 def test_words_that_are_not_trusted_yield_to_meaning():

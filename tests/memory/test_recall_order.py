@@ -1,4 +1,4 @@
-"""What comes after the ranking: the newer of two statements, the user's half of an exchange."""
+"""What comes after the ranking: the newer of two statements first."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loom.core.record import Episode, Provenance
-from loom.memory._recall.prefer import FAR, TOP, newest_first, role_of, user_first
+from loom.memory._recall.prefer import FAR, FIRST, TOP, newest_first, role_of
 from loom.memory._recall.rank import Ranked
 from loom.memory._write.neighbour_keys import POSITION
 
@@ -99,16 +99,41 @@ def turn(id, position, speaker, **fields):
     return said(id, f"turn {id}", speaker=speaker, session_id="s", attributes={POSITION: position}, **fields)
 
 
-def test_the_question_stands_for_the_exchange_at_the_better_score():
-    ask, answer, alone = turn("ask", 0, "user"), turn("answer", 1, "Assistant"), turn("alone", 7, "assistant")
-    assert ordered((answer, 3.0), (alone, 2.0), (ask, 1.0), by=user_first) == ["ask", "alone", "answer"]
-    ranked = user_first([Ranked("answer", 3.0), Ranked("ask", 1.0)], {"ask": ask, "answer": answer})
-    assert (ranked[0].score, ranked[0].why) == (3.0, {"answer": 2.0})
+def message(id, text, *, days=0, speaker="user"):
+    return said(id, text, days=days, speaker=speaker, session_id="s")
 
 
-def test_an_answer_of_another_session_is_nobodys_half():
-    ask, answer = turn("ask", 0, "user"), replace(turn("answer", 1, "assistant"), session_id="t")
-    assert ordered((answer, 3.0), (ask, 1.0), by=user_first) == ["answer", "ask"]
+def by_question(question):
+    return lambda ranked, records: newest_first(question, ranked, records)
+
+
+PACE = "What is my best time over five kilometers?"
+OLD = "Thanks! My best time over five kilometers is 27 minutes. Can you suggest a plan?"
+NEW = "I ran again. It went well: five kilometers in 25 minutes, my best so far. What should I eat?"
+
+
+def test_the_later_of_two_messages_that_answer_comes_first():
+    old, other, new = message("old", OLD), message("other", "I like to run."), message("new", NEW, days=1)
+    assert ordered((old, 3.0), (other, 2.0), (new, 1.0), by=by_question(PACE)) == ["new", "old", "other"]
+
+
+def test_a_later_message_that_only_asks_or_says_little_of_it_stays_behind():
+    old = message("old", OLD)
+    for text in ("What is my best time over five kilometers? I forgot.", "My time is short.", "Five times a week."):
+        assert ordered((old, 2.0), (message("new", text, days=1), 1.0), by=by_question(PACE))[0] == "old"
+
+
+def test_a_question_for_several_things_keeps_all_places():
+    old, new = message("old", OLD), message("new", NEW, days=1)
+    question = "List all my best times over five kilometers"
+    assert ordered((old, 2.0), (new, 1.0), by=by_question(question)) == ["old", "new"]
+
+
+def test_answers_of_the_assistant_and_messages_far_behind_keep_their_places():
+    old, new = message("old", OLD), message("new", NEW, days=1, speaker="assistant")
+    assert ordered((old, 2.0), (new, 1.0), by=by_question(PACE)) == ["old", "new"]
+    many = [(message(f"x{n}", "Nothing of it."), 2.0) for n in range(FIRST)]
+    assert ordered((old, 3.0), *many, (message("new", NEW, days=1), 1.0), by=by_question(PACE))[-1] == "new"
 
 
 def test_a_role_is_told_by_the_speaker_or_else_by_the_origin():
@@ -133,5 +158,4 @@ def test_nothing_is_lost_or_doubled_and_scores_fall(rows):
     ranked = sorted((Ranked(record.id, score) for record, score in pairs), key=lambda r: (-r.score, r.id))
     newest = by_age(ranked, records)
     assert [r.score for r in newest] == sorted((r.score for r in newest), reverse=True)
-    for found in (newest, user_first(ranked, records)):
-        assert sorted(r.id for r in found) == sorted(records)
+    assert sorted(r.id for r in newest) == sorted(records)

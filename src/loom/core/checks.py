@@ -130,8 +130,9 @@ RULES_FIND: Final = 50
 RANKED: Final = 10_000
 """How much of a record the ranking compares with a question and upkeep judges it by. All of it is searched."""
 
-AROUND: Final = 4_000
-"""How much of a turn is a key of the turns around it: what they are about stands at its beginning."""
+AROUND: Final = 300
+"""How much of a turn is a key of the turns around it: what they are about stands at its beginning, and the rest of an
+answer of a page would drown their own words."""
 
 # -- where it is worked on -----------------------------------------------------------------------------------
 

@@ -29,9 +29,9 @@ def role_of(episode: Episode) -> str | None:
 
 
 # Relevance cannot tell "she lives in Oslo" from "she lives in Bergen"; only time can. What counts as a repetition
-# depends on who speaks. Turns of people are short: two of the same speaker that share enough words state the same
-# property. A message to an assistant holds several things, so only its best sentence is compared, with the question:
-# the later message comes first if that sentence has nearly as many of the question's words as the earlier one's.
+# depends on who speaks. Notes and turns of people are short: two of the same speaker that share enough words state the
+# same property. A message to an assistant holds several things, so only its best sentence counts: the later message
+# comes first if its best sentence has nearly as many of the question's words as that of the earlier one.
 #
 # Either way, the later one must not lack a name or number of the question that the earlier one has: a question about
 # Anna's key must not return the one that Ben got later. Messages change places only among the first five hits, so no
@@ -77,7 +77,7 @@ def newest_first(question: str, ranked: Sequence[Ranked], records: Mapping[str, 
 def _people(question: str, ranked: Sequence[Ranked], records: Mapping[str, Record]) -> list[Ranked]:
     bits: dict[str, int] = {}
     wanted = _words(question, bits)
-    turns = sorted(_turn(e, _words(e.text[:RANKED], bits)) for e in _originals(ranked, records) if not role_of(e))
+    turns = sorted(_turn(e, _words(e.text[:RANKED], bits)) for e in _originals(ranked, records) if not _is_message(e))
 
     def repeats(older: _RankedTurn, newer: _RankedTurn) -> bool:
         shared = (older.words & newer.words).bit_count()
@@ -92,7 +92,7 @@ def _messages(question: str, ranked: Sequence[Ranked], records: Mapping[str, Rec
     bits: dict[str, int] = {}
     wanted = _words(question, bits)
     stems = tuple(bits)
-    messages = [e for e in _originals(ranked, records) if role_of(e) == "user"]
+    messages = [e for e in _originals(ranked, records) if _is_message(e) and role_of(e) == "user"]
     turns = sorted(_turn(e, _told(e.text[:RANKED], stems, bits)) for e in messages)
 
     def repeats(older: _RankedTurn, newer: _RankedTurn) -> bool:
@@ -100,6 +100,11 @@ def _messages(question: str, ranked: Sequence[Ranked], records: Mapping[str, Rec
         return covers and not _is_of_another(older, newer, wanted, bits)
 
     return _moved(ranked, turns, turns, repeats)
+
+
+def _is_message(episode: Episode) -> bool:
+    """Whether it is part of a conversation between a user and an assistant: not a person's turn, and not a note."""
+    return episode.speaker is not None and role_of(episode) is not None
 
 
 def _originals(ranked: Iterable[Ranked], records: Mapping[str, Record]) -> Iterator[Episode]:

@@ -26,6 +26,7 @@ from typing import Literal, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from loom.text.passages import stems_in
 from loom.text.time_words import TimeHint
 
 Talk: TypeAlias = Literal["people", "lookup", "message"]
@@ -267,18 +268,17 @@ def shared_share(question: Sequence[str], text: Sequence[str]) -> float:
     return len({*question} & {*text}) / max(1, len({*question, *text}))
 
 
-def trust_in_words(question: Sequence[str], texts: Iterable[Sequence[str]]) -> float:
+def trust_in_words(question: tuple[str, ...], texts: Iterable[str]) -> float:
     """The weight of the words of a question, given as terms: low if no text contains more than a few of them.
 
     A question in other words than its answer still matches some words somewhere by chance. Then vectors have to lead.
     """
-    words = set(question)
-    trust = 0.0 if words else 1.0
+    trust = 0.0 if question else 1.0
     for text in texts:
         if trust >= 1.0:
             break
-        shared = len(words.intersection(text))
-        trust = max(trust, min(1.0, max(shared / (_ENOUGH_SHARE * len(words)), shared / _ENOUGH_WORDS)))
+        shared = len(stems_in(text, question))
+        trust = max(trust, min(1.0, max(shared / (_ENOUGH_SHARE * len(question)), shared / _ENOUGH_WORDS)))
     return trust
 
 

@@ -201,7 +201,7 @@ class Recall:
         found, hints, notes = await self._candidates(scope, question, query)
         records = {id: record for id, (record, _) in found.items()}
         weights = WEIGHTS if prefer == "user" else _ALIKE
-        ranked = rank(_as_candidates(found.values()), hints, weights)
+        ranked = rank(_as_candidates(found.values(), is_statement=_is_statement(question)), hints, weights)
         ranked = without_questions(question, ranked, records)
         ranked, failed = await self._reranked(question, ranked, records)
         ranked = await add_hops(self._store, scope, ranked, records, question=question, query=query)
@@ -244,7 +244,7 @@ class Recall:
         else:
             likeliest = nlargest(_LIKELIEST, found.values(), key=lambda pair: pair[1].get("bm25", 0.0))
             texts = [record.text[:RANKED] for record, _ in likeliest]
-            compare = partial(trust_in_words, query_terms(question), map(terms, texts))
+            compare = partial(trust_in_words, query_terms(question), texts)
             trust = await off_loop(sum(map(len, texts)), compare)
         named = named_speakers(question, speakers)
         is_lookup = looks_up(question) or _is_statement(question)
@@ -376,22 +376,23 @@ def _hit(ranked: Ranked, record: Record, stems: tuple[str, ...]) -> Hit:
 
 # How sure it is that the memory holds anything like the question.
 
-_LIKE, _SHARE, _NEAR = -6.0, 5.0, 7.0
+_LIKE, _SHARE, _NEAR = -7.0, 5.5, 12.0
 """A logistic curve over the share of the question's words and the cosine, fitted on questions about this memory and
 about another one (`benchmarks/recall.py` prints what each threshold keeps and loses)."""
-UNLIKELY = 0.2
+UNLIKELY = 0.1
 """Below this confidence a note says that nothing like the question is stored."""
 _SURE_OF = 5
-"""Best hits that are looked at."""
+"""Best hits whose words are compared with the question."""
 
 
 def _confidence(stems: tuple[str, ...], ranked: Sequence[Ranked], found: _Candidates) -> float:
-    """How likely it is that one of the best hits is about the question, from 0 to 1."""
-    first = [found[r.id] for r in ranked[:_SURE_OF] if r.id in found]
-    if not first:
+    """How likely it is that the memory holds something about the question, from 0 to 1."""
+    if not ranked:
         return 0.0
-    share = max(len(stems_in(record.text[:RANKED], stems)) for record, _ in first) / max(1, len(stems))
-    near = max(signals.get("dense", 0.0) for _, signals in first)
+    texts = [found[r.id][0].text[:RANKED] for r in ranked[:_SURE_OF] if r.id in found]
+    parts = [text if (span := best_passage(text, stems)) is None else text[span.start : span.end] for text in texts]
+    share = max((len(stems_in(part, stems)) for part in parts), default=0) / max(1, len(stems))
+    near = max((signals.get("dense", 0.0) for _, signals in found.values()), default=0.0)
     return 1 / (1 + exp(-(_LIKE + _SHARE * share + _NEAR * near)))
 
 
@@ -487,12 +488,18 @@ def _statement_signals(statement: list[str], text: list[str]) -> dict[str, float
     return {"phrase": float(pairs), "head": head, "alike": share}
 
 
-def _as_candidates(found: Iterable[tuple[Record, Mapping[str, float]]]) -> list[Candidate]:
-    """The candidates for rank(). What nobody said, such as a fact, counts as the user's where turns have roles."""
+def _as_candidates(
+    found: Iterable[tuple[Record, Mapping[str, float]]], *, is_statement: bool = False
+) -> list[Candidate]:
+    """The candidates for rank(). What has no speaker, a note or a fact, counts as the user's among turns with roles.
+
+    Among turns of people it does not, nor if a statement asks for what it contradicts: that compares single sentences,
+    which the weights of people were tuned on.
+    """
     pairs = list(found)
     turns = [record for record, _ in pairs if isinstance(record, Episode)]
-    with_roles = sum(role_of(turn) is not None for turn in turns)
-    default = "user" if 2 * with_roles > len(turns) else None
+    of_people = sum(turn.speaker is not None and role_of(turn) is None for turn in turns)
+    default = None if is_statement or 2 * of_people > len(turns) else "user"
     return [_candidate(record, signals, default) for record, signals in pairs]
 
 
@@ -510,7 +517,7 @@ def _candidate(record: Record, signals: Mapping[str, float], default: str | None
         record.at,
         words,
         asks(record.text),
-        role_of(record) or (default if record.speaker is None else None),
+        default if record.speaker is None and role_of(record) in (None, "user") else role_of(record),
     )
 
 

@@ -158,7 +158,8 @@ def _keys(turns: Sequence[Episode], places: Iterable[int]) -> Keys:
     """The keys of the turns at these places."""
     keys: Keys = {}
     for at in places:
+        own = turns[at]
         window = turns[max(0, at - REACH) : at + REACH + 1]
-        before = turns[at - 1].text[: checks.AROUND] if at else ""
-        keys[turns[at].id] = {AROUND: "\n".join(e.text[: checks.AROUND] for e in window), ASKED: questions_in(before)}
+        around = "\n".join(e.text[: checks.RANKED if e is own else checks.AROUND] for e in window)
+        keys[own.id] = {AROUND: around, ASKED: questions_in(turns[at - 1].text[-checks.AROUND :]) if at else ""}
     return keys
