@@ -8,7 +8,8 @@ from loom.errors import UsageError
 from loom.protocols.compactor import Compactor
 from loom.session import compaction
 from loom.session.compaction.chain import Chain
-from loom.session.compaction.config import ClearToolsOptions, CompactionConfig, Load, Retain, Trigger, decide
+from loom.session.compaction.config import ClearToolsOptions, CompactionConfig, Retain, Trigger
+from loom.session.compaction.driver import Load, decide
 from loom.session.compaction.driver import build
 from loom.session.compaction.summarize import ask_model
 from loom.session.compaction.windows import Truncate

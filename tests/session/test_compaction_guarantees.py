@@ -7,7 +7,8 @@ import pytest
 from loom.core.message import Message, TextPart, ThinkingPart, ToolCallPart, ToolResultPart
 from loom.errors import BadResponse, CannotCompact, RateLimited
 from loom.session.compaction.chain import Chain
-from loom.session.compaction.config import ClearToolsOptions, CompactionConfig, Load, Retain, decide
+from loom.session.compaction.config import ClearToolsOptions, CompactionConfig, Retain
+from loom.session.compaction.driver import Load, decide
 from loom.session.compaction.driver import build
 from loom.session.compaction.snapshot import Snapshot
 from loom.session.compaction.summarize import Summarize

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
+from itertools import accumulate
 from typing import Literal, TypeAlias
 
 Level: TypeAlias = Literal["tools", "system", "messages"]
@@ -92,3 +93,9 @@ class RequestBlocks:
     def markers(self) -> tuple[int, ...]:
         """Positions of the blocks that carry an explicit marker."""
         return tuple(i for i, b in enumerate(self.blocks) if b.marker)
+
+
+def positions(kinds: Sequence[str], *, collapse_runs: bool) -> list[int]:
+    """The position of each block as a lookback counts them, from 1: a run of one kind ("" has none) may count once."""
+    pairs = zip(kinds, ("", *kinds), strict=False)
+    return list(accumulate(not (collapse_runs and kind and kind == before) for kind, before in pairs))

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from loom.catalog import CacheRules
-from loom.context.cache._matching import positions
 from loom.context.render.layout import Layout, WireSlot
+from loom.core.cache_blocks import positions
 from loom.core.message import ToolCallPart, ToolResultPart
 from loom.core.window import SECTIONS, VOLATILE, SectionName, section_name
 from loom.errors import BadCacheTTL, TooManyBreakpoints
@@ -138,7 +138,7 @@ def _mark_previous_tail(placement: Placement, layout: Layout, rules: CacheRules,
     order = {slot: number for number, slot in enumerate(slots)}
     start, end = order[layout.previous_tail], order[tail]
     kinds = [_KINDS.get(type(slot.content), "") for slot in slots[start + 1 : end + 1]]
-    if max(positions(kinds, rules), default=0) > rules.lookback - _LOOKBACK_MARGIN:
+    if max(positions(kinds, collapse_runs=rules.collapse_runs), default=0) > rules.lookback - _LOOKBACK_MARGIN:
         placement.mark(_last(stable, lambda slot: order[slot] <= start), _PREVIOUS_END)
 
 

@@ -11,7 +11,7 @@ from itertools import accumulate
 from typing import Protocol
 
 from loom.catalog import CacheRules
-from loom.core.cache_blocks import LEVELS, Block, Level, RequestBlocks
+from loom.core.cache_blocks import LEVELS, Block, Level, RequestBlocks, positions
 from loom.errors import UsageError
 
 CALLS = frozenset({"tool_use", "function_call"})
@@ -266,7 +266,7 @@ def reach(prompt: RequestBlocks, rules: CacheRules) -> set[int]:
         ends = message_ends(prompt.blocks)[-EARLIER_ENDS - 1 :] if prompt.automatic else ()
         return {*prompt.markers[-rules.lookups :], *ends}
     kinds = ["call" if b.kind in CALLS else "result" if b.kind in RESULTS else "" for b in prompt.blocks]
-    at = positions(kinds, rules)
+    at = positions(kinds, collapse_runs=rules.collapse_runs)
     within: set[int] = set()
     for mark in marked(prompt, rules):
         first = bisect_right(at, at[mark] - rules.lookback)
@@ -289,12 +289,6 @@ def markable(block: Block, rules: CacheRules) -> bool:
     if rules.matching == "exact":
         return block.level != "tools" and block.role != "assistant"
     return rules.max_markers > 0 and block.kind not in THINKING and bool(block.content)
-
-
-def positions(kinds: Sequence[str], rules: CacheRules) -> list[int]:
-    """The position of each block as a lookback counts them, from 1: a run of one kind ("" has none) may count once."""
-    pairs = zip(kinds, ("", *kinds), strict=False)
-    return list(accumulate(not (rules.collapse_runs and kind and kind == before) for kind, before in pairs))
 
 
 def message_ends(blocks: Sequence[Block]) -> list[int]:
