@@ -16,9 +16,8 @@ import anyio
 
 from benchmarks.injection_data import PASTES, PAYLOADS, WISHES, hostile
 from loom import Agent, open_memory
-from loom.core.hit import Hit, Passage
 from loom.core.message import Message
-from loom.core.record import Episode, Fact, Provenance, Record, WorkingBlock
+from loom.core.record import Episode, Fact, Hit, Passage, Provenance, Record, WorkingBlock
 from loom.core.scope import Scope
 from loom.errors import UsageError
 from loom.memory._facts.candidates import UNCONFIRMED

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loom.core.hit import Hit, Passage, rank_key
-from loom.core.record import Episode, Provenance
+from loom.core.record import Episode, Hit, Passage, Provenance, rank_key
 from loom.core.scope import Budget
 from loom.errors import UsageError
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from loom.core.ids import RecordIds
+from loom.core.clock import RecordIds
 from loom.core.record import Fact, Provenance
 from loom.errors import NotFound, UsageError
 from loom.memory._facts.entities import Aliases, normalise

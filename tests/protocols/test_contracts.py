@@ -13,9 +13,8 @@ import pytest
 import loom.protocols
 from loom.core.checkpoint import Checkpoint, LogEntry, Replacement, Shown
 from loom.core.filter import Eq, Filter
-from loom.core.hit import Hit, Passage, rank_key
 from loom.core.message import Message, Part, TextPart, ToolCallPart, Usage
-from loom.core.record import Episode, Fact, Layer, Provenance, Receipt, Record
+from loom.core.record import Episode, Fact, Hit, Layer, Passage, Provenance, Receipt, Record, rank_key
 from loom.core.scope import Scope
 from loom.errors import CannotCompact, UsageError
 from loom.protocols.checkpoint_store import CheckpointStore, Forks, PrunesCheckpoints

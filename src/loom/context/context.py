@@ -9,10 +9,9 @@ from itertools import count
 from typing import Any
 
 from loom.context._compile import Compiler, Contributor, pair, thinking_in
-from loom.context.entry import Addable, Entry, MessageEntry, as_entry
-from loom.context.section import Section
+from loom.context.entry import Addable, Entry, MessageEntry, Section, as_entry
 from loom.core.checkpoint import Shown
-from loom.core.ids import SHARED
+from loom.core.clock import SHARED
 from loom.core.message import Message, ToolSpec
 from loom.core.window import SECTIONS, STATIC, VISITORS_FIRST, Run, SectionName, View, Window, section_name
 from loom.errors import EntryNotFound, UsageError

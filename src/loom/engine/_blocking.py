@@ -23,9 +23,8 @@ if TYPE_CHECKING:
     from loom.core.clock import Clock
     from loom.core.event import Event
     from loom.core.filter import Where
-    from loom.core.hit import Hit
     from loom.core.message import Message, Usage
-    from loom.core.record import Episode, Fact, Layer, Origin, Receipt, Record, Scalar, WorkingBlock
+    from loom.core.record import Episode, Fact, Hit, Layer, Origin, Receipt, Record, Scalar, WorkingBlock
     from loom.core.scope import Scope
     from loom.memory._editing import RecordKind
     from loom.memory._facts.instructions import Instructed, Profile, Standing
@@ -43,9 +42,8 @@ if TYPE_CHECKING:
     from loom.protocols.reranker import Reranker
     from loom.session.compaction.coverage import Coverage
     from loom.session.compaction.driver import CompactionPlan
-    from loom.session.events import Listener
-    from loom.session.reply import Reply
-    from loom.session.restore import SessionState
+    from loom.session.history import SessionState
+    from loom.session.reply import Listener, Reply
     from loom.session.session import SessionExplanation
     from loom.session.turn import TurnOptions
     from loom.stores.sqlite.connection import Durability

@@ -7,8 +7,7 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from copy import copy
 from typing import Self
 
-from loom.core.clock import Clock, RisingClock, SystemClock
-from loom.core.ids import RecordIds
+from loom.core.clock import Clock, RecordIds, RisingClock, SystemClock
 from loom.core.message import Usage
 from loom.core.record import Episode, Provenance, WorkingBlock
 from loom.core.scope import Scope
@@ -23,8 +22,8 @@ from loom.memory._upkeep.summaries import ContextCompressor
 from loom.memory._write.apply_claims import Learner
 from loom.memory._write.extract_llm import LlmExtractor
 from loom.memory._write.extract_rules import RuleExtractor
+from loom.memory._write.ingest import ContextKeys
 from loom.memory._write.learn_in_background import Facts, Learning, TurnReader
-from loom.memory._write.neighbour_keys import ContextKeys
 from loom.memory._write.write import EpisodeWriter
 from loom.memory.config import MemoryConfig
 from loom.memory.results import Learned

@@ -8,9 +8,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TypeAlias, TypeVar
 
-from loom.core.clock import TICK, Clock
+from loom.core.clock import TICK, Clock, last_id_at
 from loom.core.filter import And, Eq, Filter
-from loom.core.ids import last_id_at
 from loom.core.record import Episode, Fact, Record
 from loom.core.scope import Scope
 from loom.errors import EmbedderMismatch, LoomError, StaleWrite

@@ -12,8 +12,19 @@ from anyio import create_task_group
 
 from loom.core.checks import as_utc, check_share
 from loom.core.filter import Eq, Where, as_filter
-from loom.core.hit import Hit, Passage
-from loom.core.record import Episode, Fact, Layer, Origin, Provenance, Receipt, Record, Scalar, WorkingBlock
+from loom.core.record import (
+    Episode,
+    Fact,
+    Hit,
+    Layer,
+    Origin,
+    Passage,
+    Provenance,
+    Receipt,
+    Record,
+    Scalar,
+    WorkingBlock,
+)
 from loom.core.scope import Scope
 from loom.errors import LoomError, NotFound, UsageError
 from loom.memory._editing import MemoryEdits

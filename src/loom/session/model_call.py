@@ -13,13 +13,12 @@ from loom.context.cache.explain import compare
 from loom.context.cache.plan import CachePlan, plan
 from loom.context.cache.simulate import prompt_of, replay
 from loom.context.render.request import Request, Target, neutral, prepare, target_for
-from loom.core.cache_blocks import RequestBlocks
 from loom.core.checks import MAX_TEXT
 from loom.core.doors import Port
 from loom.core.event import CacheStatus, Recovery, Text
 from loom.core.message import Usage
 from loom.core.threads import off_loop
-from loom.core.window import SECTIONS, View, Window
+from loom.core.window import SECTIONS, RequestBlocks, View, Window
 from loom.errors import BadResponse, ProviderError, ProviderUnavailable, RateLimited, UsageError
 from loom.protocols.model import (
     Chunk,
@@ -34,7 +33,7 @@ from loom.protocols.model import (
 )
 from loom.protocols.token_counter import TokenCounter
 from loom.session.config import SessionConfig
-from loom.session.events import Emitter
+from loom.session.reply import Emitter
 from loom.telemetry import ChatSpan, MeteredModel, SessionSpans, metered
 from loom.text.part_tokens import MESSAGE_OVERHEAD, count_tool
 from loom.text.tokens import CalibratedCounter, counter_for

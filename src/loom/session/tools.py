@@ -42,8 +42,8 @@ from loom.errors import CostExceeded, NotFound, UsageError
 from loom.protocols.token_counter import TokenCounter
 from loom.protocols.tool import Approve, Tool, ToolOutput, ToolRequest
 from loom.session.config import SMALLEST_OUTPUT
-from loom.session.events import Emitter
 from loom.session.history import SPILL, History
+from loom.session.reply import Emitter
 from loom.telemetry import Bill, Ledger
 
 _log = getLogger(__name__)

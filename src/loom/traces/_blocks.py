@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, NoReturn, TypeAlias, cast
 
-from loom.core.cache_blocks import Block, Level
 from loom.core.message import (
     IMAGE_TYPES,
     DocumentPart,
@@ -20,6 +19,7 @@ from loom.core.message import (
     ToolResultPart,
     ToolSpec,
 )
+from loom.core.window import Block, Level
 from loom.errors import BadRequestFile, UsageError
 from loom.protocols.token_counter import TokenCounter
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any, Final
 
 from loom.catalog import CacheRules
-from loom.core.cache_blocks import Level
 from loom.core.message import NativePart, TextPart, ThinkingPart
+from loom.core.window import Level
 from loom.traces._blocks import (
     UNSEEN_DOCUMENT,
     UNSEEN_IMAGE,

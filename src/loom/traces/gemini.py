@@ -6,8 +6,8 @@ import re
 from typing import Any
 
 from loom.catalog import CacheRules
-from loom.core.cache_blocks import Level
 from loom.core.message import ThinkingPart
+from loom.core.window import Level
 from loom.traces._blocks import (
     BlockCollector,
     BlockPlace,

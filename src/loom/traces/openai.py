@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Any, Final
 
 from loom.catalog import CacheRules
-from loom.core.cache_blocks import Level
 from loom.core.message import NativePart, TextPart
+from loom.core.window import Level
 from loom.errors import BadRequestFile
 from loom.traces import anthropic
 from loom.traces._blocks import (

@@ -12,7 +12,7 @@ from loom.catalog import find_model
 from loom.context.cache.simulate import replay
 from loom.core.message import Usage
 from loom.errors import BadRequestFile
-from loom.traces.trace import read_trace, read_trace_file, read_usage
+from loom.traces.request import read_trace, read_trace_file, read_usage
 from tests.context.cache.bodies import BODY, CLAUDE, Letters, messages, user
 
 

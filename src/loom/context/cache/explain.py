@@ -9,10 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from loom.catalog import CacheRules, ModelInfo
-from loom.context.cache._matching import common_length
-from loom.context.cache.simulate import AnyRequest, analysis_settings, as_prompt, write_price
-from loom.core.cache_blocks import LEVELS, Block, BlockOrigin, Level, RequestBlocks
-from loom.core.window import Window
+from loom.context.cache.simulate import AnyRequest, analysis_settings, as_prompt, common_length, write_price
+from loom.core.window import LEVELS, Block, BlockOrigin, Level, RequestBlocks, Window
 from loom.protocols.token_counter import TokenCounter
 
 MoveCause: TypeAlias = Literal[

@@ -11,8 +11,7 @@ from loom.context.cache.diagnose import Finding, diagnose
 from loom.context.cache.explain import CLOCK, compare
 from loom.context.cache.simulate import AnyRequest, analysis_settings, as_prompt, replay
 from loom.context.render.request import Request
-from loom.core.cache_blocks import Block, RequestBlocks
-from loom.core.window import Window
+from loom.core.window import Block, RequestBlocks, Window
 from loom.protocols.token_counter import TokenCounter
 
 

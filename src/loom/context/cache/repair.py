@@ -10,9 +10,8 @@ from math import ceil
 from typing import Literal, TypeAlias, get_args
 
 from loom.catalog import CacheRules
-from loom.context.cache._matching import common_length, markable
-from loom.context.cache.simulate import replay
-from loom.core.cache_blocks import Block, RequestBlocks
+from loom.context.cache.simulate import common_length, markable, replay
+from loom.core.window import Block, RequestBlocks
 from loom.errors import UsageError
 
 # The history of each block of a trace: whether it stays, changes or vanishes from request to request.

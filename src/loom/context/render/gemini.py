@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from loom.context.entry import plain
 from loom.context.render.layout import (
     Layout,
     RenderedBody,
@@ -25,6 +24,7 @@ from loom.core.message import (
     ToolCallPart,
     ToolResultPart,
     ToolSpec,
+    plain,
 )
 from loom.core.window import STATIC
 from loom.errors import BadCacheTTL, UsageError

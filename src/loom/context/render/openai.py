@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, Literal, TypeAlias
 
-from loom.context.entry import plain
 from loom.context.render.layout import (
     Layout,
     RenderedBody,
@@ -20,6 +19,7 @@ from loom.context.render.layout import (
     tool_schema,
 )
 from loom.core.message import (
+    FAILED,
     JSON,
     DocumentPart,
     ImagePart,
@@ -28,8 +28,8 @@ from loom.core.message import (
     ThinkingPart,
     ToolCallPart,
     ToolResultPart,
+    plain,
 )
-from loom.core.message_wire import FAILED
 
 SystemRole: TypeAlias = Literal["developer", "system"]
 DEFAULT_TTL = "30m"

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Final, TypeGuard
 
 from loom.core.checks import MAX_INSTRUCTION
-from loom.core.ids import RecordIds
+from loom.core.clock import RecordIds
 from loom.core.record import Episode, Fact, Provenance
 from loom.errors import NotFound
 from loom.memory._facts.entities import USER, normalise, predicate_key

@@ -17,7 +17,7 @@ from operator import attrgetter
 from typing import Final, Literal, TypeAlias
 
 from loom.core.checks import as_utc
-from loom.core.ids import RecordIds
+from loom.core.clock import RecordIds
 from loom.core.record import Fact, Provenance
 from loom.errors import NotFound
 from loom.memory._facts.entities import NO_ALIASES, Aliases, cardinality_of, normalise, predicate_key

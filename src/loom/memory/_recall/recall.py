@@ -14,8 +14,7 @@ from typing import Literal, TypeAlias, get_args
 from loom.core.checks import MAX_QUERY, RANKED
 from loom.core.clock import Clock
 from loom.core.filter import And, Eq, Filter, In, Not, Or, Range
-from loom.core.hit import Hit, HitItem
-from loom.core.record import Episode, Fact, Layer, Record
+from loom.core.record import Episode, Fact, Hit, HitItem, Layer, Record
 from loom.core.scope import Scope
 from loom.core.threads import off_loop
 from loom.errors import LoomError, ProviderError, UsageError
@@ -37,7 +36,7 @@ from loom.memory._recall.rank import (
 from loom.memory._recall.search import add_hops, asks_about_last_time, latest_episodes, search_hybrid, without_questions
 from loom.memory._shared import EmbedderBinding, every
 from loom.memory._upkeep.summaries import ARE_EPISODES, is_summary
-from loom.memory._write.neighbour_keys import POSITION
+from loom.memory._write.ingest import POSITION
 from loom.memory.config import MemoryLayerConfig
 from loom.memory.results import Recalled
 from loom.protocols.knowledge_base import KnowledgeBase

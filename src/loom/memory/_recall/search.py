@@ -8,8 +8,7 @@ from dataclasses import replace
 from typing import Final
 
 from loom.core.filter import And, Eq, Filter, In, Range
-from loom.core.hit import Hit, joined
-from loom.core.record import Episode, Fact, Record
+from loom.core.record import Episode, Fact, Hit, Record, joined
 from loom.core.scope import Scope
 from loom.memory._facts.candidates import is_candidate
 from loom.memory._facts.entities import USER, normalise

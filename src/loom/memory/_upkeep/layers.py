@@ -10,8 +10,7 @@ from hashlib import sha256
 
 from loom.core.checks import RANKED
 from loom.core.clock import Clock
-from loom.core.hit import Hit
-from loom.core.record import Episode, Layer
+from loom.core.record import Episode, Hit, Layer
 from loom.core.scope import Scope
 from loom.memory.config import MemoryConfig, MemoryStrategyType
 from loom.protocols.memory_store import Job, Store, Touches

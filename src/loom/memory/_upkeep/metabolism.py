@@ -15,9 +15,8 @@ from typing import TypeAlias
 
 from anyio import sleep
 
-from loom.core.clock import Clock
+from loom.core.clock import Clock, RecordIds
 from loom.core.filter import And, Eq
-from loom.core.ids import RecordIds
 from loom.core.record import Episode, Fact, Layer, Provenance, Record
 from loom.core.scope import Scope
 from loom.core.threads import Locks, off_loop

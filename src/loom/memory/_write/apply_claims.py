@@ -8,9 +8,8 @@ from datetime import datetime
 from functools import partial
 from typing import Final
 
-from loom.core.clock import TICK, Clock
+from loom.core.clock import TICK, Clock, RecordIds
 from loom.core.filter import Eq, In
-from loom.core.ids import RecordIds
 from loom.core.record import Episode, Fact, Provenance
 from loom.core.scope import Scope
 from loom.core.threads import off_loop

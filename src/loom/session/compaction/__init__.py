@@ -7,13 +7,10 @@ from typing import TYPE_CHECKING
 from loom.core.doors import door
 
 if TYPE_CHECKING:
-    from loom.session.compaction.chain import Chain
-    from loom.session.compaction.clear_tools import ClearTools
-    from loom.session.compaction.config import ClearToolsOptions, CompactionConfig, Retain, Trigger
     from loom.session.compaction.coverage import Coverage
-    from loom.session.compaction.snapshot import Snapshot
+    from loom.session.compaction.strategies import Chain, ClearTools, SlidingWindow, Snapshot, Truncate
     from loom.session.compaction.summarize import Ask, Hierarchical, Summarize, ask_model
-    from loom.session.compaction.windows import SlidingWindow, Truncate
+    from loom.session.config import ClearToolsOptions, CompactionConfig, Retain, Trigger
 
 __all__ = [
     "Ask",
@@ -33,13 +30,10 @@ __all__ = [
 ]
 
 _HOMES = {
-    "chain": ("Chain",),
-    "coverage": ("Coverage",),
-    "clear_tools": ("ClearTools",),
     "config": ("ClearToolsOptions", "CompactionConfig", "Retain", "Trigger"),
-    "snapshot": ("Snapshot",),
-    "summarize": ("Ask", "Hierarchical", "Summarize", "ask_model"),
-    "windows": ("SlidingWindow", "Truncate"),
+    "compaction.coverage": ("Coverage",),
+    "compaction.strategies": ("Chain", "ClearTools", "SlidingWindow", "Snapshot", "Truncate"),
+    "compaction.summarize": ("Ask", "Hierarchical", "Summarize", "ask_model"),
 }
 
-__getattr__, __dir__ = door(__name__, {name: f"{__name__}.{home}" for home, names in _HOMES.items() for name in names})
+__getattr__, __dir__ = door(__name__, {name: f"loom.session.{home}" for home in _HOMES for name in _HOMES[home]})

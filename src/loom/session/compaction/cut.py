@@ -15,8 +15,8 @@ from loom.core.message import Message, TextPart, ThinkingPart, ToolCallPart, Too
 from loom.errors import CannotCompact, UsageError
 from loom.protocols.compactor import Rewrite
 from loom.protocols.token_counter import TokenCounter
-from loom.session.compaction.config import Retain
 from loom.session.compaction.summary_message import SummaryMessage, glimpse_of, is_glimpse, is_record
+from loom.session.config import Retain
 from loom.session.history import Unit, current_request, leading_system, rounds_of, units_of
 from loom.text.fence import one_line as whole_line
 

@@ -25,18 +25,15 @@ from loom.errors import (
 )
 from loom.protocols.compactor import Compactor, Rewrite
 from loom.protocols.model import Model, ModelResponse
-from loom.session.compaction.chain import Chain, Pass, apply_rewrite
-from loom.session.compaction.clear_tools import ClearTools
-from loom.session.compaction.config import CompactionConfig
 from loom.session.compaction.coverage import Coverage, coverage
 from loom.session.compaction.cut import CutOptions, cut, shown_tokens
-from loom.session.compaction.snapshot import Snapshot
+from loom.session.compaction.strategies import Chain, ClearTools, Pass, SlidingWindow, Snapshot, Truncate, apply_rewrite
 from loom.session.compaction.summarize import Ask, Hierarchical, Summarize, ask_model
 from loom.session.compaction.summary_message import is_left_over
-from loom.session.compaction.windows import SlidingWindow, Truncate
-from loom.session.events import Emitter
+from loom.session.config import CompactionConfig
 from loom.session.history import History, current_request, has_content
 from loom.session.model_call import ModelCaller, named_model
+from loom.session.reply import Emitter
 from loom.telemetry import Bill, info_of
 from loom.text.part_tokens import MESSAGE_OVERHEAD
 
