@@ -35,8 +35,8 @@ _TABLE = """
     loom.core.filter: And Eq Filter In Not Or Range Where
     loom.core.message: DocumentPart ImagePart Message NativePart Part Role TextPart ThinkingPart ToolCallPart
     loom.core.message: ToolResultPart ToolSpec Usage
-    loom.core.record: Episode Erasure Fact Hit Layer Origin Passage Provenance Receipt Record Scalar StoreReceipt
-    loom.core.record: WorkingBlock
+    loom.core.record: Claim Episode Erasure Fact Hit Layer Origin Passage Provenance Receipt Record Scalar
+    loom.core.record: StoreReceipt WorkingBlock
     loom.core.scope: RunContext Scope
     loom.core.window: Block BlockOrigin Notice Past RequestBlocks Run SectionName Stability View Window WindowPart
     loom.engine._blocking: SyncMemory SyncSession open_memory_sync
@@ -67,7 +67,7 @@ _TABLE = """
     loom.protocols.checkpoint_store: CheckpointStore KeyValues
     loom.protocols.compactor: Compactor Rewrite
     loom.protocols.embedder: Embedder Vector
-    loom.protocols.extractor: Claim Extraction Extractor
+    loom.protocols.extractor: Extraction Extractor
     loom.protocols.knowledge_base: Document KnowledgeBase
     loom.protocols.memory_store: DeadLetter Job Lease MemoryStore Query Store
     loom.protocols.model: Chunk Model ModelRequest ModelResponse ModelSettings Rendered Stop TextChunk ThinkingChunk

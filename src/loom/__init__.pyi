@@ -95,6 +95,7 @@ from loom.core.message import ToolCallPart as ToolCallPart
 from loom.core.message import ToolResultPart as ToolResultPart
 from loom.core.message import ToolSpec as ToolSpec
 from loom.core.message import Usage as Usage
+from loom.core.record import Claim as Claim
 from loom.core.record import Episode as Episode
 from loom.core.record import Erasure as Erasure
 from loom.core.record import Fact as Fact
@@ -201,7 +202,6 @@ from loom.protocols.compactor import Compactor as Compactor
 from loom.protocols.compactor import Rewrite as Rewrite
 from loom.protocols.embedder import Embedder as Embedder
 from loom.protocols.embedder import Vector as Vector
-from loom.protocols.extractor import Claim as Claim
 from loom.protocols.extractor import Extraction as Extraction
 from loom.protocols.extractor import Extractor as Extractor
 from loom.protocols.knowledge_base import Document as Document

@@ -14,13 +14,13 @@ import loom.protocols
 from loom.core.checkpoint import Checkpoint, LogEntry, Replacement, Shown
 from loom.core.filter import Eq, Filter
 from loom.core.message import Message, Part, TextPart, ToolCallPart, Usage
-from loom.core.record import Episode, Fact, Hit, Layer, Passage, Provenance, Receipt, Record, rank_key
+from loom.core.record import Claim, Episode, Fact, Hit, Layer, Passage, Provenance, Receipt, Record, rank_key
 from loom.core.scope import Scope
 from loom.errors import CannotCompact, UsageError
 from loom.protocols.checkpoint_store import CheckpointStore, Forks, PrunesCheckpoints
 from loom.protocols.compactor import Compactor, Rewrite
 from loom.protocols.embedder import Embedder, Purpose, Vector
-from loom.protocols.extractor import Claim, Extraction, Extractor
+from loom.protocols.extractor import Extraction, Extractor
 from loom.protocols.knowledge_base import Document, KnowledgeBase, SearchesGraph, SearchMode
 from loom.protocols.memory_store import KeepsVectors, MemoryStore, Prunes, Query, Touches
 from loom.protocols.model import (

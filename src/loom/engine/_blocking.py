@@ -182,6 +182,30 @@ class SyncMemory(Blocking[Memory]):
         """Run pending jobs in the background while the block lasts; `every` is in seconds."""
         return self._enter(lambda: self._of.worker(every=every))
 
+    @property
+    def has_reader(self) -> bool:
+        """Whether a model, or another extractor, reads remembered turns in the background."""
+        return self._of.has_reader
+
+    @property
+    def waits_to_learn(self) -> bool:
+        """Whether turns remembered in this process wait for a model to read them."""
+        return self._of.waits_to_learn
+
+    @property
+    def bill(self) -> Bill:
+        """The cost of learning by a model so far: requests, tokens, US dollars."""
+        return self._of.bill
+
+    @property
+    def usage(self) -> Usage:
+        """Tokens of learning by a model so far."""
+        return self._of.usage
+
+    def learned(self, *, user_id: str) -> Learned | None:
+        """What a model learned about a user in the background since the last call, and what it cost."""
+        return self._of.learned(user_id=user_id)
+
     def facts(
         self,
         *,
@@ -390,30 +414,6 @@ class SyncMemory(Blocking[Memory]):
                 one_at_a_time=one_at_a_time,
             ),
         )
-
-    @property
-    def has_reader(self) -> bool:
-        """Whether a model, or another extractor, reads remembered turns in the background."""
-        return self._of.has_reader
-
-    @property
-    def waits_to_learn(self) -> bool:
-        """Whether turns remembered in this process wait for a model to read them."""
-        return self._of.waits_to_learn
-
-    @property
-    def bill(self) -> Bill:
-        """The cost of learning by a model so far: requests, tokens, US dollars."""
-        return self._of.bill
-
-    @property
-    def usage(self) -> Usage:
-        """Tokens of learning by a model so far."""
-        return self._of.usage
-
-    def learned(self, *, user_id: str) -> Learned | None:
-        """What a model learned about a user in the background since the last call, and what it cost."""
-        return self._of.learned(user_id=user_id)
 
     @property
     def embedder_note(self) -> str:

@@ -77,7 +77,7 @@ class SessionMemory:
         """What to show for a message of the user, beside what the conversation shows anyway."""
         epoch = await self._memory.epoch(user_id=self._scope.user_id)
         found = await self._recall(text, history)
-        hits = [hit.item for hit in found.hits] if found else []
+        hits = [] if found is None else [hit.item for hit in found.hits]
         standing: list[Group] = []
         if self._config.standing_budget:
             profile = (await self._memory.profile(user_id=self._scope.user_id)).groups()

@@ -11,7 +11,7 @@ from anyio.lowlevel import checkpoint
 
 from loom.context.cache.explain import compare
 from loom.context.cache.plan import CachePlan, plan
-from loom.context.cache.simulate import prompt_of, replay
+from loom.context.cache.simulate import replay
 from loom.context.render.request import Request, Target, neutral, prepare, target_for
 from loom.core.checks import MAX_TEXT
 from loom.core.doors import Port
@@ -35,8 +35,7 @@ from loom.protocols.token_counter import TokenCounter
 from loom.session.config import SessionConfig
 from loom.session.reply import Emitter
 from loom.telemetry import ChatSpan, MeteredModel, SessionSpans, metered
-from loom.text.part_tokens import MESSAGE_OVERHEAD, count_tool
-from loom.text.tokens import CalibratedCounter, counter_for
+from loom.text.tokens import MESSAGE_OVERHEAD, CalibratedCounter, count_tool, counter_for
 
 # How full the window is: the size that the last response reported, and an estimate of what was added since.
 
@@ -266,7 +265,7 @@ class ModelCaller:
     async def _report_cache(self, request: Request, usage: Usage) -> None:
         """Say what the cache did, beside what its rules predict after the requests before this one."""
         info = self.target.info
-        prompt = prompt_of(request, self.meter.counter)
+        prompt = request.prompt(self.meter.counter)
         step = replay([*self._sent, prompt], info.cache).steps[-1]
         moved = compare(self._sent[-1], prompt, info) if self._sent else None
         self._sent = [*self._sent[1 - _REMEMBERED :], prompt]

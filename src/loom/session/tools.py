@@ -224,6 +224,8 @@ class ActiveSkills:
     def activate(self, text: str, shown: Sequence[Message]) -> list[Message]:
         """Activate what a message asks for; returns the instructions that are not in the conversation yet."""
         self.loaded = ()
+        if not self._skills:
+            return []
         self.active = tuple(m.skill for m in self._matcher.match(text) if m.confidence >= _SURE)
         wanted = [Message.user(create_active_skill_fragment(skill).text()) for skill in self.active]
         return [message for message in wanted if message not in shown]
@@ -242,6 +244,8 @@ class ActiveSkills:
 
         A skill that the model loaded can take tools away, but not give back those that the user's skills took.
         """
+        if not self.active and not self.loaded:
+            return {}
         asked = [call for call in calls if call.name != LOAD or not self.loadable]
         reasons = {call.id: tool_refusal(call, self.active) or tool_refusal(call, self.loaded) for call in asked}
         return {id: reason for id, reason in reasons.items() if reason}

@@ -1,4 +1,4 @@
-"""Blocks of a recorded request: content, marker, tokens, and checked access to its fields."""
+"""Blocks of a request body: content, marker, tokens, and checked access to its fields."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, NoReturn, TypeAlias, cast
 
+from loom.catalog import CacheRules, find_model
 from loom.core.message import (
     IMAGE_TYPES,
     DocumentPart,
@@ -19,9 +20,10 @@ from loom.core.message import (
     ToolResultPart,
     ToolSpec,
 )
-from loom.core.window import Block, Level
+from loom.core.window import Block, Level, RequestBlocks
 from loom.errors import BadRequestFile, UsageError
 from loom.protocols.token_counter import TokenCounter
+from loom.text.tokens import count_tool
 
 # Checked access to the fields of a recorded request, and its canonical JSON text.
 
@@ -278,8 +280,6 @@ def _sealed(value: object) -> Iterator[str]:
 
 
 def _tool_tokens(spec: JsonObject, content: str, counter: TokenCounter) -> int:
-    from loom.text.part_tokens import count_tool  # noqa: PLC0415  loaded only when tokens are counted
-
     schema = spec.get("input_schema", spec.get("parameters"))
     if not isinstance(schema, dict):
         return counter.count(content)
@@ -288,3 +288,44 @@ def _tool_tokens(spec: JsonObject, content: str, counter: TokenCounter) -> int:
     except UsageError:
         return counter.count(content)
     return count_tool(tool, counter)
+
+
+LevelSettings: TypeAlias = dict[Level, dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class WireFormat:
+    """One wire format, as its requests are read."""
+
+    read: Callable[[JsonObject, BlockCollector], None]
+    settings: Callable[[JsonObject], LevelSettings]
+    automatic: Callable[[JsonObject, BlockCollector, CacheRules], str | None]
+    provider: str | None = None
+    """Whose format it is, where others do not speak it."""
+
+    def prompt(
+        self,
+        body: JsonObject,
+        *,
+        provider: str,
+        model: str,
+        counter: TokenCounter,
+        at: float | None = None,
+        made: KnownBlocks | None = None,
+    ) -> RequestBlocks:
+        """A request body of this format as a prompt; requests that share a `made` share their equal blocks."""
+        if not model:
+            raise BadRequestFile(
+                'the request names no model; add "model" to the record, or say which model it was sent to'
+            )
+        out = BlockCollector(counter, made)
+        self.read(body, out)
+        if not out.found:
+            raise BadRequestFile("the request has no content at all; record the request body as it was sent")
+        settings: dict[Level, str] = {}
+        for level, values in self.settings(body).items():
+            given = {name: value for name, value in values.items() if value is not None}
+            if given:
+                settings[level] = canonical(given)
+        automatic = self.automatic(body, out, find_model(model, provider).cache)
+        return RequestBlocks(provider, model, tuple(out.found), automatic, settings, at)

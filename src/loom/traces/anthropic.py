@@ -16,6 +16,7 @@ from loom.traces._blocks import (
     BlockPlace,
     JsonObject,
     ShownPart,
+    WireFormat,
     as_list,
     canonical,
     document,
@@ -152,3 +153,6 @@ def _shown(block: JsonObject) -> ShownPart:
             return document(source.get("data"), source.get("media_type")) if source else UNSEEN_DOCUMENT
         case _:
             return TextPart(canonical(without_payloads(block)))
+
+
+FORMAT: Final = WireFormat(read, settings, automatic, "anthropic")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, Final
 
 from loom.catalog import CacheRules
 from loom.core.message import ThinkingPart
@@ -13,6 +13,7 @@ from loom.traces._blocks import (
     BlockPlace,
     JsonObject,
     ShownPart,
+    WireFormat,
     as_list,
     document,
     image,
@@ -117,3 +118,6 @@ def _media_kind(media: str) -> str:
 
 def _shown(blob: JsonObject, media: str) -> ShownPart:
     return (image if media.startswith("image/") else document)(blob.get("data"), media)
+
+
+FORMAT: Final = WireFormat(read, settings, automatic, "gemini")

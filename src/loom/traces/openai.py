@@ -15,6 +15,7 @@ from loom.traces._blocks import (
     BlockPlace,
     JsonObject,
     ShownPart,
+    WireFormat,
     as_list,
     canonical,
     document,
@@ -244,3 +245,7 @@ def _item(item: JsonObject, role: str, level: Level, path: str, out: BlockCollec
         out.add(place, kind, body, lambda _: out.part(NativePart("openai", body)), marker)
     else:
         out.add(place, "other", body, lambda _: out.rest(body), marker)
+
+
+CHAT: Final = WireFormat(read_chat, settings, automatic)
+RESPONSES: Final = WireFormat(read_responses, settings, automatic)

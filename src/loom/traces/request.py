@@ -6,26 +6,24 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias, cast
 
-from loom.catalog import CacheRules, find_model
+from loom.catalog import find_model
 from loom.core.message import Usage
-from loom.core.window import Level, RequestBlocks
+from loom.core.window import RequestBlocks
 from loom.errors import BadRequestFile
 from loom.protocols.token_counter import TokenCounter
 from loom.text.tokens import counter_for
 from loom.traces import anthropic, gemini, openai
 from loom.traces._blocks import (
-    BlockCollector,
     JsonObject,
     KnownBlocks,
+    WireFormat,
     as_list,
-    canonical,
     maybe_table,
     maybe_text,
     refuse,
@@ -131,25 +129,6 @@ def _number(text: str) -> float | None:
     return None
 
 
-LevelSettings: TypeAlias = dict[Level, dict[str, Any]]
-
-
-@dataclass(frozen=True, slots=True)
-class WireFormat:
-    """The reader of one wire format."""
-
-    read: Callable[[JsonObject, BlockCollector], None]
-    settings: Callable[[JsonObject], LevelSettings]
-    automatic: Callable[[JsonObject, BlockCollector, CacheRules], str | None]
-    provider: str | None = None
-    """Whose format it is, where others do not speak it."""
-
-
-_ANTHROPIC: Final = WireFormat(anthropic.read, anthropic.settings, anthropic.automatic, "anthropic")
-_CHAT: Final = WireFormat(openai.read_chat, openai.settings, openai.automatic)
-_RESPONSES: Final = WireFormat(openai.read_responses, openai.settings, openai.automatic)
-_GEMINI: Final = WireFormat(gemini.read, gemini.settings, gemini.automatic, "gemini")
-
 _ANTHROPIC_BLOCKS: Final = (anthropic.KINDS - {"text"}) | {"server_tool_use", "search_result"}
 _CHAT_ROLES: Final = frozenset({"system", "developer", "tool", "function"})
 _CHAT_FIELDS: Final = frozenset(
@@ -181,30 +160,8 @@ def read_request(
     request, sent = read_recorded(body)
     name = model or maybe_text(request.get("model")).removeprefix("models/")
     form = _format(request, provider, name)
-    if not name:
-        raise BadRequestFile('the request names no model; add "model" to the record, or say which model it was sent to')
     owner = provider or _owner(request, form, find_model(name).provider)
-    blocks = BlockCollector(counter, made)
-    form.read(request, blocks)
-    if not blocks.found:
-        raise BadRequestFile("the request has no content at all; record the request body as it was sent")
-    return RequestBlocks(
-        provider=owner,
-        model=name,
-        blocks=tuple(blocks.found),
-        automatic=form.automatic(request, blocks, find_model(name, owner).cache),
-        settings=_settings(form.settings(request)),
-        at=sent if at is None else at,
-    )
-
-
-def _settings(found: LevelSettings) -> dict[Level, str]:
-    texts: dict[Level, str] = {}
-    for level, values in found.items():
-        given = {name: value for name, value in values.items() if value is not None}
-        if given:
-            texts[level] = canonical(given)
-    return texts
+    return form.prompt(request, provider=owner, model=name, counter=counter, at=sent if at is None else at, made=made)
 
 
 def _owner(body: JsonObject, form: WireFormat, by_model: str) -> str:
@@ -215,11 +172,11 @@ def _owner(body: JsonObject, form: WireFormat, by_model: str) -> str:
 
 def _format(body: JsonObject, provider: str | None, model: str) -> WireFormat:
     if "contents" in body:
-        return _GEMINI
+        return gemini.FORMAT
     if "messages" in body:
-        return _ANTHROPIC if _is_anthropic(body, provider, model) else _CHAT
+        return anthropic.FORMAT if _is_anthropic(body, provider, model) else openai.CHAT
     if body.get("object") != "response" and ("input" in body or "instructions" in body):
-        return _RESPONSES
+        return openai.RESPONSES
     if _ANSWERS & body.keys():
         raise BadRequestFile(
             "this is a model's answer, not a request; record the request body, and the answer next to it as "

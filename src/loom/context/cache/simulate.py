@@ -5,15 +5,14 @@ from __future__ import annotations
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import accumulate
 from typing import Any, Protocol, TypeAlias
 
 from loom.catalog import CacheRules, ModelInfo
-from loom.context.render.layout import WireSlot
 from loom.context.render.request import Request, Target, prepare, target_for
-from loom.core.window import LEVELS, Block, BlockOrigin, Level, RequestBlocks, Window, positions
+from loom.core.window import LEVELS, Block, Level, RequestBlocks, Window, positions
 from loom.errors import UsageError
 from loom.protocols.token_counter import TokenCounter
 from loom.text.tokens import counter_for
@@ -558,27 +557,9 @@ def as_prompt(subject: AnyRequest, analysis: AnalysisSettings) -> tuple[RequestB
             cache_ttl=analysis.ttl,
             settings=analysis.settings,
         )
-        return prompt_of(request, counter), request
+        return request.prompt(counter), request
     named = None if model_of(subject) else target.model
     return read_request(subject, provider=target.provider, model=named, counter=counter), None
-
-
-def prompt_of(request: Request, counter: TokenCounter) -> RequestBlocks:
-    """A request as its cache sees it."""
-    target = request.target
-    if not request.rendered.origins:
-        return RequestBlocks(target.provider, target.model, ())
-    prompt = read_request(request.body, provider=target.provider, model=target.model, counter=counter)
-    origins = request.rendered.origins
-    blocks = tuple(
-        replace(block, origin=_origin(slot), volatile=slot.volatile) if (slot := origins.get(block.path)) else block
-        for block in prompt.blocks
-    )
-    return replace(prompt, blocks=blocks)
-
-
-def _origin(slot: WireSlot) -> BlockOrigin | None:
-    return BlockOrigin(slot.section, slot.entry, slot.context, slot.label, slot.file) if slot.section else None
 
 
 # Simulate: a trace of windows or recorded requests, replayed through the cache of a provider.

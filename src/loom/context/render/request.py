@@ -13,8 +13,22 @@ from loom.catalog import KNOWN_AS, CacheRules, Catalog, ModelInfo, find_model
 from loom.context.render import anthropic, gemini, openai
 from loom.context.render.layout import Layout, RenderedBody, WireDialect, WireSlot, lay_out
 from loom.core.message import Message, TextPart, ToolCallPart, ToolResultPart
-from loom.core.window import SECTIONS, VOLATILE, SectionName, Window, positions, section_name
+from loom.core.window import (
+    SECTIONS,
+    VOLATILE,
+    BlockOrigin,
+    RequestBlocks,
+    SectionName,
+    Window,
+    positions,
+    section_name,
+)
 from loom.errors import BadCacheTTL, TooManyBreakpoints, UsageError
+from loom.protocols.token_counter import TokenCounter
+from loom.traces._blocks import WireFormat
+from loom.traces.anthropic import FORMAT as ANTHROPIC
+from loom.traces.gemini import FORMAT as GEMINI
+from loom.traces.openai import CHAT, RESPONSES
 
 # Placement of cache markers: on the last part whose prefix will be the same in the next request.
 
@@ -222,6 +236,8 @@ class _Renderer(NamedTuple):
     dialect: WireDialect
     render: Callable[[Layout, str, Mapping[WireSlot, str], Mapping[str, Any]], RenderedBody]
     may_mark: Callable[[WireSlot], bool]
+    form: WireFormat = CHAT
+    """How its requests are read back, as the cache sees them."""
 
 
 def _reasoning(provider: str) -> _Renderer:
@@ -235,13 +251,13 @@ def _reasoning(provider: str) -> _Renderer:
 
 # Most servers that speak the Chat form know the system prompt by its older role.
 _COMPATIBLE = _Renderer(openai.CHAT_DIALECT, partial(openai.render_chat, system_role="system"), openai.may_mark)
-_ANTHROPIC = _Renderer(anthropic.DIALECT, anthropic.render, anthropic.may_mark)
+_ANTHROPIC = _Renderer(anthropic.DIALECT, anthropic.render, anthropic.may_mark, ANTHROPIC)
 _RENDERERS: dict[str, _Renderer] = {
     "anthropic": _ANTHROPIC,
     "bedrock": _ANTHROPIC,
-    "openai": _Renderer(openai.RESPONSES_DIALECT, openai.render_responses, openai.may_mark),
+    "openai": _Renderer(openai.RESPONSES_DIALECT, openai.render_responses, openai.may_mark, RESPONSES),
     "openai_chat": _Renderer(openai.CHAT_DIALECT, openai.render_chat, openai.may_mark),
-    "gemini": _Renderer(gemini.DIALECT, gemini.render, gemini.may_mark),
+    "gemini": _Renderer(gemini.DIALECT, gemini.render, gemini.may_mark, GEMINI),
     "deepseek": _reasoning("deepseek"),
     "xai": _reasoning("xai"),
 }
@@ -255,11 +271,28 @@ class Request:
     layout: Layout
     placement: Placement
     rendered: RenderedBody
+    form: WireFormat
 
     @property
     def body(self) -> dict[str, Any]:
         """The complete request body."""
         return self.rendered.body
+
+    def prompt(self, counter: TokenCounter) -> RequestBlocks:
+        """The request as its cache sees it; each block knows the entry that it came from."""
+        target, origins = self.target, self.rendered.origins
+        if not origins:
+            return RequestBlocks(target.provider, target.model, ())
+        prompt = self.form.prompt(self.body, provider=target.provider, model=target.model, counter=counter)
+        blocks = tuple(
+            replace(block, origin=_origin(slot), volatile=slot.volatile) if (slot := origins.get(block.path)) else block
+            for block in prompt.blocks
+        )
+        return replace(prompt, blocks=blocks)
+
+
+def _origin(slot: WireSlot) -> BlockOrigin | None:
+    return BlockOrigin(slot.section, slot.entry, slot.context, slot.label, slot.file) if slot.section else None
 
 
 def prepare(
@@ -277,7 +310,7 @@ def prepare(
         raise UsageError(f"a request is made of a window, not of {type(window).__name__}; call compile() first")
     target = target_for(provider, model)
     info = target.info
-    dialect, render_body, may_mark = _RENDERERS.get(target.provider, _COMPATIBLE)
+    dialect, render_body, may_mark, form = _RENDERERS.get(target.provider, _COMPATIBLE)
     binds = dialect.binds_thinking and (info.binds_thinking or not info.known)
     layout = lay_out(window, replace(dialect, binds_thinking=binds))
     placement = place(
@@ -291,7 +324,7 @@ def prepare(
     markers = placement.markers if cache else {}
     if not cache and info.cache.implicit:  # without a word from us the provider would place a breakpoint itself
         settings = {"prompt_cache_options": {"mode": "explicit"}, **(settings or {})}
-    return Request(target, layout, placement, render_body(layout, target.model, markers, settings or {}))
+    return Request(target, layout, placement, render_body(layout, target.model, markers, settings or {}), form)
 
 
 def render(

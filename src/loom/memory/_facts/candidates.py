@@ -14,12 +14,11 @@ from typing import Final, TypeGuard
 
 from loom.core.checks import MAX_INSTRUCTION
 from loom.core.clock import RecordIds
-from loom.core.record import Episode, Fact, Provenance
+from loom.core.record import Claim, Episode, Fact, Provenance
 from loom.errors import NotFound
 from loom.memory._facts.entities import USER, normalise, predicate_key
 from loom.memory._write.phrases import LANGUAGE
 from loom.memory._write.wishes import INSTRUCTION, looks_pasted, wishes_in
-from loom.protocols.extractor import Claim
 from loom.text.fence import one_line
 from loom.text.words import query_terms
 

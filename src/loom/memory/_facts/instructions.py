@@ -13,7 +13,7 @@ from itertools import groupby
 from typing import Final
 
 from loom.core.clock import TICK
-from loom.core.record import Episode, Fact, Provenance, WorkingBlock
+from loom.core.record import Claim, Episode, Fact, Provenance, WorkingBlock
 from loom.errors import UsageError
 from loom.memory._facts.candidates import (
     PREFERENCES,
@@ -30,7 +30,6 @@ from loom.memory._facts.candidates import (
 from loom.memory._facts.entities import USER, Aliases, normalise, predicate_key
 from loom.memory._facts.facts import Segment, Statement, moment, statements_of, timeline
 from loom.memory._shared import later_than, latest_of
-from loom.protocols.extractor import Claim
 from loom.text.fence import fenced, in_brackets, one_line, plain_text
 from loom.text.tokens import EstimateCounter
 

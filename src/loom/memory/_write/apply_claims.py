@@ -10,7 +10,7 @@ from typing import Final
 
 from loom.core.clock import TICK, Clock, RecordIds
 from loom.core.filter import Eq, In
-from loom.core.record import Episode, Fact, Provenance
+from loom.core.record import Claim, Episode, Fact, Provenance
 from loom.core.scope import Scope
 from loom.core.threads import off_loop
 from loom.memory._facts.candidates import (
@@ -36,7 +36,7 @@ from loom.memory._recall.prefer import role_of
 from loom.memory._shared import every_fact, later_than, latest_of, retry_stale
 from loom.memory._write.extract_rules import RuleExtractor, sentences
 from loom.memory._write.wishes import INSTRUCTION
-from loom.protocols.extractor import Claim, Extractor
+from loom.protocols.extractor import Extractor
 from loom.protocols.memory_store import Store
 from loom.text.fence import one_line
 from loom.text.words import query_terms

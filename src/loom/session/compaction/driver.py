@@ -35,7 +35,7 @@ from loom.session.history import History, current_request, has_content
 from loom.session.model_call import ModelCaller, named_model
 from loom.session.reply import Emitter
 from loom.telemetry import Bill, info_of
-from loom.text.part_tokens import MESSAGE_OVERHEAD
+from loom.text.tokens import MESSAGE_OVERHEAD
 
 # When to compact and down to what, decided from plain numbers.
 
