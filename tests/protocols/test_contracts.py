@@ -25,7 +25,6 @@ from loom.protocols.knowledge_base import Document, KnowledgeBase, SearchesGraph
 from loom.protocols.memory_store import KeepsVectors, MemoryStore, Prunes, Query, Touches
 from loom.protocols.model import (
     Chunk,
-    CountsPrompt,
     KnowsWindow,
     Model,
     ModelRequest,
@@ -102,9 +101,6 @@ class Echo:
 
 class LocalEcho(Echo):
     context_window = 4096
-
-    async def count_prompt(self, request: ModelRequest) -> int:
-        return len(request.messages)
 
 
 class Lengths:
@@ -267,13 +263,12 @@ vectors: VectorStore = EmptyVectors()
 base: KnowledgeBase = EmptyBase()
 graph: SearchesGraph = GraphBase()
 window: KnowsWindow = LocalEcho()
-exact: CountsPrompt = LocalEcho()
 
 
 @pytest.mark.parametrize(
     ("thing", "protocol"),
     [
-        (model, Model), (window, KnowsWindow), (exact, CountsPrompt), (embedder, Embedder), (counter, TokenCounter),
+        (model, Model), (window, KnowsWindow), (embedder, Embedder), (counter, TokenCounter),
         (compactor, Compactor), (extractor, Extractor), (reranker, Reranker), (memory, MemoryStore), (pruning, Prunes),
         (touching, Touches), (embedding, KeepsVectors), (log, CheckpointStore), (forking, Forks), (short_log, PrunesCheckpoints),
         (vectors, VectorStore), (base, KnowledgeBase), (graph, SearchesGraph),
@@ -288,7 +283,6 @@ def test_a_plain_class_satisfies_its_protocol(thing: object, protocol: type):
     ("thing", "power"),
     [
         (Echo(), KnowsWindow),
-        (Echo(), CountsPrompt),
         (EmptyLog(), Forks),
         (EmptyLog(), PrunesCheckpoints),
         (EmptyBase(), SearchesGraph),

@@ -155,12 +155,36 @@ class Message:
     @classmethod
     def from_anthropic(cls, given: Mapping[str, JSON]) -> Message:
         """A message as Anthropic's Messages API writes it, with tool calls, results, pictures and thinking."""
-        return from_anthropic(given)
+        role = _text(given, "role", "a message")
+        if role not in {"user", "assistant", "system"}:
+            raise UsageError(f"an Anthropic message has the role {role!r}; use user, assistant or system")
+        content = given.get("content")
+        if isinstance(content, str):
+            return Message(cast("Role", role), (TextPart(content),) if content else ())
+        return Message(cast("Role", role), tuple(_anthropic_part(block) for block in _blocks(content, "a message")))
 
     @classmethod
     def from_openai(cls, given: Mapping[str, JSON]) -> Message:
-        """A message of OpenAI's Chat Completions, or an item of its Responses API; results of tools are the user's."""
-        return from_openai(given)
+        """A message of OpenAI's Chat Completions, or an item of its Responses API; results of tools are the user's.
+
+        `developer` becomes system. A `name` has no place in a message, and is left out.
+        """
+        if given.get("type") in _RESPONSES_ITEMS - {"message"}:
+            return _openai_item(given)
+        role = _text(given, "role", "a message")
+        if role not in _OPENAI_ROLES:
+            raise UsageError(f"an OpenAI message has the role {role!r}; use one of {', '.join(_OPENAI_ROLES)}")
+        if role in {"tool", "function"}:
+            call_id = _text(given, "tool_call_id" if role == "tool" else "name", f"a {role} message")
+            return Message("user", (_openai_result(call_id, given.get("content")),))
+        parts: list[Part] = []
+        if isinstance(given.get("reasoning_content"), str) and given["reasoning_content"]:
+            parts.append(ThinkingPart(given["reasoning_content"], provider="openai_chat"))
+        parts += _openai_parts(given.get("content"))
+        if isinstance(given.get("refusal"), str) and given["refusal"]:
+            parts.append(TextPart(given["refusal"]))
+        parts += [_openai_call(call) for call in _blocks(given.get("tool_calls") or [], "the tool_calls of a message")]
+        return Message(_OPENAI_ROLES[role], tuple(parts))
 
     @property
     def text(self) -> str:
@@ -320,21 +344,10 @@ def from_mapping(given: _Body) -> Message:
     types = {_type_of(block) for block in cast("Sequence[Any]", blocks)} if isinstance(blocks, list) else set[str]()
     is_openai = given.get("role") not in {"user", "assistant"} or given.get("type") in _RESPONSES_ITEMS
     is_openai = is_openai or bool(_OPENAI_FIELDS & given.keys() or _OPENAI_TYPES & types)
-    return from_openai(given) if is_openai else from_anthropic(given)
+    return Message.from_openai(given) if is_openai else Message.from_anthropic(given)
 
 
 # -- Anthropic -----------------------------------------------------------------------------------------------
-
-
-def from_anthropic(given: _Body) -> Message:
-    """A message of Anthropic's Messages API: `role`, and `content` as text or blocks."""
-    role = _text(given, "role", "a message")
-    if role not in {"user", "assistant", "system"}:
-        raise UsageError(f"an Anthropic message has the role {role!r}; use user, assistant or system")
-    content = given.get("content")
-    if isinstance(content, str):
-        return Message(cast("Role", role), (TextPart(content),) if content else ())
-    return Message(cast("Role", role), tuple(_anthropic_part(block) for block in _blocks(content, "a message")))
 
 
 def _anthropic_part(block: _Body) -> Part:
@@ -371,30 +384,6 @@ def _anthropic_shown(block: _Body) -> _ShownPart | None:
 
 
 # -- OpenAI --------------------------------------------------------------------------------------------------
-
-
-def from_openai(given: _Body) -> Message:
-    """A message of OpenAI's Chat Completions, or an input or output item of its Responses API.
-
-    The result of a tool becomes a user message, as everywhere in Loom; `developer` becomes system. A `name` has no
-    place in a message, and is left out.
-    """
-    if given.get("type") in _RESPONSES_ITEMS - {"message"}:
-        return _openai_item(given)
-    role = _text(given, "role", "a message")
-    if role not in _OPENAI_ROLES:
-        raise UsageError(f"an OpenAI message has the role {role!r}; use one of {', '.join(_OPENAI_ROLES)}")
-    if role in {"tool", "function"}:
-        call_id = _text(given, "tool_call_id" if role == "tool" else "name", f"a {role} message")
-        return Message("user", (_openai_result(call_id, given.get("content")),))
-    parts: list[Part] = []
-    if isinstance(given.get("reasoning_content"), str) and given["reasoning_content"]:
-        parts.append(ThinkingPart(given["reasoning_content"], provider="openai_chat"))
-    parts += _openai_parts(given.get("content"))
-    if isinstance(given.get("refusal"), str) and given["refusal"]:
-        parts.append(TextPart(given["refusal"]))
-    parts += [_openai_call(call) for call in _blocks(given.get("tool_calls") or [], "the tool_calls of a message")]
-    return Message(_OPENAI_ROLES[role], tuple(parts))
 
 
 def _openai_item(given: _Body) -> Message:

@@ -127,7 +127,9 @@ class PartRules:
 class MemoCounter(ABC):
     """A counter that counts each text once, as long as it is remembered; a subclass measures."""
 
-    def __init__(self, rules: PartRules | None) -> None:
+    def __init__(self, name: str, error: float, rules: PartRules | None) -> None:
+        self.name = name
+        self.error = error
         self._rules = rules or PartRules()
         self._memo = Memo()
 
@@ -305,18 +307,8 @@ class EstimateCounter(MemoCounter):
         name: str = "estimate",
         rules: PartRules | None = None,
     ) -> None:
-        super().__init__(rules)
-        self._scale, self._error, self._name = scale, error, name
-
-    @property
-    def name(self) -> str:
-        """What counts, for people."""
-        return self._name
-
-    @property
-    def error(self) -> float:
-        """The expected relative error."""
-        return self._error
+        super().__init__(name, error, rules)
+        self._scale = scale
 
     def _measure(self, text: str) -> int:
         return max(1, round(self._scale * estimate_tokens(text)))
@@ -337,27 +329,20 @@ def has_vocabularies() -> bool:
 
 
 class ExactCounter(MemoCounter):
-    """Counts with one vocabulary, which is loaded at the first count."""
+    """Counts with one vocabulary, which is loaded at the first count.
+
+    It is exact for text; pictures and documents follow the provider's published rules.
+    """
 
     def __init__(self, vocabulary: str = "o200k", *, rules: PartRules | None = None) -> None:
         if vocabulary not in VOCABULARIES:
             raise UsageError(f"there is no vocabulary {vocabulary!r}; use one of {', '.join(VOCABULARIES)}")
         if not has_vocabularies():
             raise MissingExtra("exact token counts", "tokens")
-        super().__init__(rules)
+        super().__init__(f"{vocabulary} (exact)", 0.0, rules)
         self._vocabulary = vocabulary
         self._encode: Callable[[str], list[int]] | None = None
         self._frame = 0
-
-    @property
-    def name(self) -> str:
-        """What counts, for people."""
-        return f"{self._vocabulary} (exact)"
-
-    @property
-    def error(self) -> float:
-        """Exact for text; pictures and documents follow the provider's published rules."""
-        return 0.0
 
     def _measure(self, text: str) -> int:
         encode = self._encode or self._load()
@@ -434,22 +419,18 @@ class CalibratedCounter:
 
     def __init__(self, base: TokenCounter, calibration: Calibration | None = None) -> None:
         self._base = base
-        self._calibration = calibration or Calibration()
-
-    @property
-    def calibration(self) -> Calibration:
+        self.calibration = calibration or Calibration()
         """What was learned so far."""
-        return self._calibration
 
     @property
     def scale(self) -> float:
         """What the base counter's tokens are multiplied with now."""
-        return self._calibration.scale
+        return self.calibration.scale
 
     @property
     def name(self) -> str:
         """What counts, for people."""
-        seen = self._calibration.observations
+        seen = self.calibration.observations
         return (
             f"{self._base.name}, calibrated on {seen} response{'' if seen == 1 else 's'}" if seen else self._base.name
         )
@@ -457,7 +438,7 @@ class CalibratedCounter:
     @property
     def error(self) -> float:
         """The base counter's error, replaced by the observed one as evidence comes in."""
-        learned = self._calibration
+        learned = self.calibration
         if not learned.observations:
             return self._base.error
         observed = 4 * learned.variance  # two standard deviations, squared
@@ -481,7 +462,7 @@ class CalibratedCounter:
         if predicted < 0 or actual < 0:
             raise UsageError(f"observed {predicted} predicted and {actual} actual tokens; neither can be negative")
         if predicted and actual:
-            self._calibration = self._calibration.after(predicted / (scale or self.scale), actual)
+            self.calibration = self.calibration.after(predicted / (scale or self.scale), actual)
 
 
 _UNKNOWN_VOCABULARY = 0.15

@@ -190,10 +190,6 @@ class BlockCollector:
             return self.marker_ttl if self.marker_ttl and name != "cache_control" else MARKERS[name]
         return ttl if isinstance(ttl, str) else refuse(f"{path}.ttl", ttl, 'a lifetime such as "5m"')
 
-    def part(self, part: Part) -> int:
-        """Tokens of a part."""
-        return self.counter.count_part(part)
-
     def call(self, id: object, name: object, given: object) -> int:
         """Tokens of a call; what it gives may be an object or the JSON text of one."""
         input = given
@@ -205,7 +201,7 @@ class BlockCollector:
         named = cast("JsonObject", input) if isinstance(input, dict) else {"input": given}
         return self.counter.count_part(ToolCallPart(maybe_text(id), maybe_text(name), named))
 
-    def shown(self, shown: ShownPart) -> int:
+    def shown(self, shown: Part | int) -> int:
         """Tokens of what a block shows."""
         return shown if isinstance(shown, int) else self.counter.count_part(shown)
 

@@ -131,11 +131,11 @@ def _tokens(kind: str, block: JsonObject, out: BlockCollector) -> int:
         case "tool_result":
             return out.result(block.get("tool_use_id"), (_shown(part) for part in block.get("content") or ()))
         case "thinking":
-            return out.part(ThinkingPart(maybe_text(block.get("thinking")), maybe_text(block.get("signature"))))
+            return out.shown(ThinkingPart(maybe_text(block.get("thinking")), maybe_text(block.get("signature"))))
         case "redacted_thinking":
-            return out.part(ThinkingPart(redacted=maybe_text(block.get("data"))))
+            return out.shown(ThinkingPart(redacted=maybe_text(block.get("data"))))
         case "compaction":
-            return out.part(NativePart("anthropic", block))
+            return out.shown(NativePart("anthropic", block))
         case _:
             return out.rest(block)
 

@@ -86,7 +86,7 @@ def _content(value: object, place: BlockPlace, out: BlockCollector) -> None:
 def _part(part: JsonObject, place: BlockPlace, out: BlockCollector) -> None:
     if isinstance(part.get("text"), str):
         if part.get("thought") is True:
-            out.add(place, "thinking", part, lambda _: out.part(ThinkingPart(part["text"], provider="gemini")))
+            out.add(place, "thinking", part, lambda _: out.shown(ThinkingPart(part["text"], provider="gemini")))
         else:
             out.add_text(place, part["text"], part)
         return

@@ -242,7 +242,7 @@ def _item(item: JsonObject, role: str, level: Level, path: str, out: BlockCollec
         out.add(place, "tool_use", body, lambda _: out.call(body.get("call_id"), name, given), marker)
     elif type in {"reasoning", "compaction"}:
         kind = "thinking" if type == "reasoning" else type
-        out.add(place, kind, body, lambda _: out.part(NativePart("openai", body)), marker)
+        out.add(place, kind, body, lambda _: out.shown(NativePart("openai", body)), marker)
     else:
         out.add(place, "other", body, lambda _: out.rest(body), marker)
 

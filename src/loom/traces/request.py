@@ -331,25 +331,6 @@ class Trace(NamedTuple):
     usages: tuple[Usage | None, ...]
 
 
-def read_trace(
-    lines: Iterable[str],
-    *,
-    counter: TokenCounter | None = None,
-    provider: str | None = None,
-    model: str | None = None,
-    name: str = "the trace",
-) -> Trace:
-    """Reads one request or log record from each line; empty lines are passed over.
-
-    `name` is what messages call the source. Without a `counter`, the model of the first request decides.
-
-    Raises:
-        BadRequestFile: a line cannot be read; the message names it.
-    """
-    records = _records(lines, name)
-    return _read(records, counter, provider, model, name)
-
-
 def read_trace_file(
     path: str | os.PathLike[str],
     *,
@@ -358,6 +339,8 @@ def read_trace_file(
     model: str | None = None,
 ) -> Trace:
     """Reads a file of requests: one on each line, a JSON array of them, or a single one over many lines.
+
+    Without a `counter`, the model of the first request decides.
 
     Raises:
         BadRequestFile: the file or a record in it cannot be read; the message names file and line.
@@ -369,29 +352,6 @@ def read_trace_file(
         records = _document(text, name)
     else:
         records = _records(text.split("\n"), name)  # splitlines would cut a text at its own line separators
-    return _read(records, counter, provider, model, name)
-
-
-def read_record_file(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Reads a file that holds one request, or one log record around it.
-
-    Raises:
-        BadRequestFile: the file cannot be read, or holds something else.
-    """
-    name = os.fspath(path)
-    records = list(_document(_text(Path(path)), name))
-    if len(records) != 1 or not isinstance(records[0][1], dict):
-        raise BadRequestFile(f"{name} holds {len(records)} records; give a file with one request, as one JSON object")
-    return cast("dict[str, Any]", records[0][1])
-
-
-def _read(
-    records: Iterable[tuple[str, object]],
-    counter: TokenCounter | None,
-    provider: str | None,
-    model: str | None,
-    name: str,
-) -> Trace:
     prompts: list[RequestBlocks] = []
     usages: list[Usage | None] = []
     made: KnownBlocks = {}
@@ -411,6 +371,19 @@ def _read(
     if not prompts:
         raise BadRequestFile(f"{name} is empty; record at least one request, as one JSON object on a line")
     return Trace(tuple(prompts), tuple(usages))
+
+
+def read_record_file(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Reads a file that holds one request, or one log record around it.
+
+    Raises:
+        BadRequestFile: the file cannot be read, or holds something else.
+    """
+    name = os.fspath(path)
+    records = list(_document(_text(Path(path)), name))
+    if len(records) != 1 or not isinstance(records[0][1], dict):
+        raise BadRequestFile(f"{name} holds {len(records)} records; give a file with one request, as one JSON object")
+    return cast("dict[str, Any]", records[0][1])
 
 
 def _records(lines: Iterable[str], name: str) -> Iterator[tuple[str, object]]:

@@ -76,7 +76,7 @@ def explain(
     analysis = analysis_settings(next, provider, model, counter=counter)
     before, _ = as_prompt(previous, analysis)
     after, _ = as_prompt(next, analysis)
-    return compare(before, after, analysis.info)
+    return compare(before, after, analysis.target.info)
 
 
 def compare(before: RequestBlocks, after: RequestBlocks, model: ModelInfo) -> Explanation:

@@ -97,7 +97,7 @@ def plan(
     analysis = analysis_settings(
         subject, provider, model, counter=counter, breakpoints=cache_breakpoints, ttl=cache_ttl, settings=settings
     )
-    info, rules = analysis.info, analysis.info.cache
+    info, rules = analysis.target.info, analysis.target.info.cache
     prompt, request = as_prompt(subject, analysis)
     past = [as_prompt(p, analysis)[0] for p in _past(subject, previous)]
     step = replay([*past, prompt], rules).steps[-1]

@@ -10,7 +10,7 @@ from hashlib import blake2b
 from itertools import accumulate
 from typing import Any, Protocol, TypeAlias
 
-from loom.catalog import CacheRules, ModelInfo
+from loom.catalog import CacheRules
 from loom.context.render.request import Request, Target, prepare, target_for
 from loom.core.window import LEVELS, Block, Level, RequestBlocks, Window, positions
 from loom.errors import UsageError
@@ -37,16 +37,6 @@ class PrefixChain:
     nodes: tuple[bytes, ...]
     ends: tuple[int, ...]
     """Tokens up to the end of each block."""
-
-    @property
-    def blocks(self) -> tuple[Block, ...]:
-        """The blocks of the request."""
-        return self.prompt.blocks
-
-    @property
-    def at(self) -> float | None:
-        """When the request started."""
-        return self.prompt.at
 
 
 class Prefixes:
@@ -140,8 +130,8 @@ class MarkerCache:
     def read(self, chain: PrefixChain) -> CacheRead:
         """The deepest live entry within reach."""
         for i in sorted(reach(chain.prompt, self._rules), reverse=True):  # the deepest entry covers all others
-            if self._entries.live(chain.nodes[i], chain.at):
-                self._entries.touch(chain.nodes[i], chain.at)
+            if self._entries.live(chain.nodes[i], chain.prompt.at):
+                self._entries.touch(chain.nodes[i], chain.prompt.at)
                 return CacheRead(chain.ends[i], i + 1)
         return CacheRead()
 
@@ -150,7 +140,7 @@ class MarkerCache:
         written: list[CacheWrite] = []
         for i, ttl in marked(chain.prompt, self._rules).items():
             if chain.ends[i] >= self._rules.min_prefix:
-                self._entries.keep(chain.nodes[i], chain.at, _lifetime(self._rules, ttl))
+                self._entries.keep(chain.nodes[i], chain.prompt.at, _lifetime(self._rules, ttl))
                 written.append(CacheWrite(chain.ends[i], ttl))
         return tuple(written)
 
@@ -180,23 +170,23 @@ class GridCache:
         for i, node in enumerate(chain.nodes):
             # Siblings: other texts seen behind the same prefix. They are kept sorted, so that the one that shares the
             # most with a new text is found by bisection and not by comparing with all.
-            if not self._entries.live(node, chain.at):
+            if not self._entries.live(node, chain.prompt.at):
                 known = self._siblings.setdefault(_place(chain, i), [])
-                item = (chain.blocks[i].content, node)
+                item = (chain.prompt.blocks[i].content, node)
                 at = bisect_left(known, item)
                 if known[at : at + 1] != [item]:
                     known.insert(at, item)
-            self._entries.keep(node, chain.at, self._seconds)
+            self._entries.keep(node, chain.prompt.at, self._seconds)
         return ()
 
     def _shared_inside(self, chain: PrefixChain, i: int) -> int:
-        block = chain.blocks[i]
+        block = chain.prompt.blocks[i]
         known = self._siblings.get(_place(chain, i), [])
         # In sorted order the longest common prefix is always with a neighbour.
         split = bisect_left(known, (block.content, b""))
         sides = (range(split - 1, -1, -1), range(split, len(known)))
         neighbours = (
-            next((known[k] for k in side if self._entries.live(known[k][1], chain.at)), None) for side in sides
+            next((known[k] for k in side if self._entries.live(known[k][1], chain.prompt.at)), None) for side in sides
         )
         longest = max((common_length(block.content, n[0]) for n in neighbours if n), default=0)
         return block.tokens * longest // max(1, len(block.content))
@@ -218,8 +208,8 @@ class UnitCache:
         for i in range(len(chain.nodes) - 1, -1, -1):
             if chain.ends[i] < self._rules.min_prefix:
                 break
-            if self._units.live(chain.nodes[i], chain.at):
-                self._units.touch(chain.nodes[i], chain.at)
+            if self._units.live(chain.nodes[i], chain.prompt.at):
+                self._units.touch(chain.nodes[i], chain.prompt.at)
                 return CacheRead(chain.ends[i], i + 1)
         return CacheRead()
 
@@ -227,21 +217,21 @@ class UnitCache:
         """The whole request becomes a unit, and so does what it shares with an earlier one."""
         shared = self._seen.live_prefix(chain)
         if shared:
-            self._units.keep(chain.nodes[shared - 1], chain.at, self._seconds)
+            self._units.keep(chain.nodes[shared - 1], chain.prompt.at, self._seconds)
         for node in chain.nodes:
-            self._seen.keep(node, chain.at, self._seconds)
+            self._seen.keep(node, chain.prompt.at, self._seconds)
         if chain.nodes:
-            self._units.keep(chain.nodes[-1], chain.at, self._seconds)
+            self._units.keep(chain.nodes[-1], chain.prompt.at, self._seconds)
             self._unanswered[chain.nodes[-1]] = dict(chain.prompt.settings)
         return ()
 
     def _learn_answers(self, chain: PrefixChain) -> None:
         # The answer to a request is only seen when a later request repeats it; its unit is as old as the request.
         for i, node in enumerate(chain.nodes):
-            if self._unanswered.get(node) != dict(chain.prompt.settings) or not self._units.live(node, chain.at):
+            if self._unanswered.get(node) != dict(chain.prompt.settings) or not self._units.live(node, chain.prompt.at):
                 continue
             end = i
-            while end + 1 < len(chain.nodes) and chain.blocks[end + 1].role == "assistant":
+            while end + 1 < len(chain.nodes) and chain.prompt.blocks[end + 1].role == "assistant":
                 end += 1
             if end > i:
                 del self._unanswered[node]
@@ -342,7 +332,7 @@ class _Entries:
 
     def live_prefix(self, chain: PrefixChain) -> int:
         """How many leading nodes of a chain are alive."""
-        return next((i for i, node in enumerate(chain.nodes) if not self.live(node, chain.at)), len(chain.nodes))
+        return next((i for i, node in enumerate(chain.nodes) if not self.live(node, chain.prompt.at)), len(chain.nodes))
 
     def keep(self, node: bytes, at: float | None, seconds: float | None) -> None:
         expires = None if at is None or seconds is None else at + seconds
@@ -364,7 +354,7 @@ def _lifetime(rules: CacheRules, ttl: str | None) -> float | None:
 
 
 def _place(chain: PrefixChain, i: int) -> tuple[bytes, str, str, str]:
-    block = chain.blocks[i]
+    block = chain.prompt.blocks[i]
     return (chain.parents[i], block.level, block.role, block.kind)
 
 
@@ -512,11 +502,6 @@ class AnalysisSettings:
     ttl: float | None = None
     settings: Mapping[str, Any] | None = None
 
-    @property
-    def info(self) -> ModelInfo:
-        """What is known of the model."""
-        return self.target.info
-
 
 def analysis_settings(
     subject: AnyRequest,
@@ -586,4 +571,4 @@ def simulate(
         trace[0], provider, model, counter=counter, breakpoints=cache_breakpoints, ttl=cache_ttl
     )
     prompts = [as_prompt(subject, analysis)[0] for subject in trace]
-    return replay(prompts, analysis.info.cache)
+    return replay(prompts, analysis.target.info.cache)
