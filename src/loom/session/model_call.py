@@ -11,7 +11,7 @@ from anyio.lowlevel import checkpoint
 
 from loom.context.cache.explain import compare
 from loom.context.cache.plan import CachePlan, plan
-from loom.context.cache.simulate import replay
+from loom.context.cache.simulate import has_moved, replay
 from loom.context.render.request import Request, Target, neutral, prepare, target_for
 from loom.core.checks import MAX_TEXT
 from loom.core.doors import Port
@@ -267,14 +267,14 @@ class ModelCaller:
         info = self.target.info
         prompt = request.prompt(self.meter.counter)
         step = replay([*self._sent, prompt], info.cache).steps[-1]
-        moved = compare(self._sent[-1], prompt, info) if self._sent else None
+        before = self._sent[-1] if self._sent else prompt
         self._sent = [*self._sent[1 - _REMEMBERED :], prompt]
         await self._emitter.emit(
             CacheStatus,
             usage=usage,
             predicted_read=step.read,
             predicted_write=step.write,
-            broke_at=moved.path if moved and moved.moved else None,
+            broke_at=compare(before, prompt, info).path if has_moved(before, prompt, info.cache) else None,
         )
 
 

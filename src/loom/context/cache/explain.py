@@ -8,8 +8,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
-from loom.catalog import CacheRules, ModelInfo
-from loom.context.cache.simulate import AnyRequest, analysis_settings, as_prompt, common_length, write_price
+from loom.catalog import ModelInfo
+from loom.context.cache.simulate import (
+    AnyRequest,
+    analysis_settings,
+    as_prompt,
+    cached_blocks,
+    common_length,
+    first_difference,
+    write_price,
+)
 from loom.core.window import LEVELS, Block, BlockOrigin, Level, RequestBlocks, Window
 from loom.protocols.token_counter import TokenCounter
 
@@ -81,7 +89,7 @@ def explain(
 
 def compare(before: RequestBlocks, after: RequestBlocks, model: ModelInfo) -> Explanation:
     """Compare two prompts for a model."""
-    cached = before.blocks[: _cached(before, model.cache)]
+    cached = before.blocks[: cached_blocks(before, model.cache)]
     if not cached:
         whole = [b for b in before.blocks if not b.volatile]
         found = _found(before, after, whole)
@@ -103,15 +111,6 @@ def compare(before: RequestBlocks, after: RequestBlocks, model: ModelInfo) -> Ex
     )
 
 
-def _cached(prompt: RequestBlocks, rules: CacheRules) -> int:
-    """How many leading blocks a request leaves in the cache."""
-    marked = max(prompt.markers, default=-1) + 1
-    if rules.matching in ("grid", "units"):  # the rest is cached too, but no request will read it
-        return next((i for i, block in enumerate(prompt.blocks) if block.volatile), len(prompt.blocks))
-    end = len(prompt.blocks) if prompt.automatic else marked
-    return end if sum(block.tokens for block in prompt.blocks[:end]) >= rules.min_prefix else 0
-
-
 def _found(before: RequestBlocks, after: RequestBlocks, cached: Sequence[Block]) -> Explanation:
     if before.model != after.model:
         return Explanation(
@@ -120,7 +119,7 @@ def _found(before: RequestBlocks, after: RequestBlocks, cached: Sequence[Block])
             advice="Keep one model per conversation: each has a cache of its own.",
             path="model",
         )
-    at = _first_difference(cached, after.blocks)
+    at = first_difference(cached, after.blocks)
     levels: list[Level] = [v for v in LEVELS if before.settings.get(v, "") != after.settings.get(v, "")]
     level = levels[0] if levels else None
     if level and (at is None or LEVELS.index(level) <= LEVELS.index(cached[at].level)):
@@ -230,13 +229,6 @@ def _advice(cause: MoveCause, block: Block, changed: str) -> str:
     if block.origin and block.origin.file:
         return "FileEntry(..., pin=True) keeps the text that was sent and appends the change to the conversation."
     return "Append a correction to the conversation in place of editing what was sent."
-
-
-def _first_difference(cached: Sequence[Block], after: Sequence[Block]) -> int | None:
-    for at, block in enumerate(cached):
-        if at >= len(after) or after[at].key != block.key:
-            return at
-    return None
 
 
 def _kept(found: Explanation, cached: Sequence[Block]) -> int:

@@ -487,6 +487,31 @@ def _check_lifetimes(number: int, prompt: RequestBlocks, rules: CacheRules) -> N
             )
 
 
+def cached_blocks(prompt: RequestBlocks, rules: CacheRules) -> int:
+    """How many leading blocks a request leaves in the cache."""
+    marked = max(prompt.markers, default=-1) + 1
+    if rules.matching in ("grid", "units"):  # the rest is cached too, but no request will read it
+        return next((i for i, block in enumerate(prompt.blocks) if block.volatile), len(prompt.blocks))
+    end = len(prompt.blocks) if prompt.automatic else marked
+    return end if sum(block.tokens for block in prompt.blocks[:end]) >= rules.min_prefix else 0
+
+
+def first_difference(cached: Sequence[Block], after: Sequence[Block]) -> int | None:
+    """The first of these blocks that is not at its place any more; None if all of them are."""
+    for at, block in enumerate(cached):
+        if at >= len(after) or after[at].key != block.key:
+            return at
+    return None
+
+
+def has_moved(before: RequestBlocks, after: RequestBlocks, rules: CacheRules) -> bool:
+    """Whether anything changed that a request left in the cache, or was to leave there; compare() says what."""
+    if (before.model, dict(before.settings)) != (after.model, dict(after.settings)):
+        return True
+    cached = before.blocks[: cached_blocks(before, rules)] or [b for b in before.blocks if not b.volatile]
+    return first_difference(cached, after.blocks) is not None
+
+
 # The requests that cache analysis takes: a window, a recorded request body, or a prompt already read.
 
 AnyRequest: TypeAlias = Window | RequestBlocks | Mapping[str, Any]
