@@ -27,12 +27,12 @@ _TABLE = """
     loom.context.render.request: CacheWarning render
     loom.context.skills: Skill SkillMatch SkillMatcher create_active_skill_fragment create_skills_fragment load_skills
     loom.context.skills: tool_refusal
-    loom.core.checkpoint: Checkpoint Compaction LogEntry LoggedMessage Replacement Shown
     loom.core.clock: Clock RecordIds
-    loom.core.event: CacheStatus CheckpointSaved CompactionEnd CompactionStart ContextPressure Error Event
-    loom.core.event: MemoryLearned MemoryPromoted MemoryRecalled MemoryRemembered Recovery SessionEnd SessionStart
-    loom.core.event: Text ToolEnd ToolRefused ToolStart TurnEnd TurnStart
     loom.core.filter: And Eq Filter In Not Or Range Where
+    loom.core.log: CacheStatus Checkpoint CheckpointSaved Compaction CompactionEnd CompactionStart ContextPressure
+    loom.core.log: Error Event LogEntry LoggedMessage MemoryLearned MemoryPromoted MemoryRecalled MemoryRemembered
+    loom.core.log: Recovery Replacement SessionEnd SessionStart Shown Text ToolEnd ToolRefused ToolStart TurnEnd
+    loom.core.log: TurnStart
     loom.core.message: DocumentPart ImagePart Message NativePart Part Role TextPart ThinkingPart ToolCallPart
     loom.core.message: ToolResultPart ToolSpec Usage
     loom.core.record: Claim Episode Erasure Fact Hit Layer Origin Passage Provenance Receipt Record Scalar

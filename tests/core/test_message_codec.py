@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loom.core.checkpoint import FORMAT_VERSION, Checkpoint, Compaction, LoggedMessage
 from loom.core.codec import (
     PARTS,
     checkpoint_from_dict,
@@ -24,6 +23,7 @@ from loom.core.codec import (
     part_to_dict,
     to_bytes,
 )
+from loom.core.log import FORMAT_VERSION, Checkpoint, Compaction, LoggedMessage
 from loom.core.message import Message, TextPart, ToolCallPart, ToolResultPart, Usage
 from loom.errors import FormatTooNew, UsageError
 from loom.testing.conformance.checkpoint_store import awkward_checkpoint, awkward_entries

@@ -3,7 +3,7 @@
 import pytest
 
 from loom import Message
-from loom.core.checkpoint import Shown
+from loom.core.log import Shown
 from loom.protocols.compactor import Compactor
 from loom.session.compaction.strategies import broken_law
 from loom.testing.conformance import EmbedderSuite, ModelSuite

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import loom.protocols
-from loom.core.checkpoint import Checkpoint, LogEntry, Replacement, Shown
 from loom.core.filter import Eq, Filter
+from loom.core.log import Checkpoint, LogEntry, Replacement, Shown
 from loom.core.message import Message, Part, TextPart, ToolCallPart, Usage
 from loom.core.record import Claim, Episode, Fact, Hit, Layer, Passage, Provenance, Receipt, Record, rank_key
 from loom.core.scope import Scope

@@ -11,7 +11,7 @@ from itertools import count
 
 from hypothesis import strategies as st
 
-from loom.core.checkpoint import Compaction, Shown
+from loom.core.log import Compaction, Shown
 from loom.core.message import (
     DocumentPart,
     ImagePart,

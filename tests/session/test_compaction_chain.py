@@ -2,7 +2,7 @@
 
 import pytest
 
-from loom.core.checkpoint import Replacement
+from loom.core.log import Replacement
 from loom.core.message import Message
 from loom.errors import CannotCompact
 from loom.protocols.compactor import Rewrite

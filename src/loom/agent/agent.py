@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack, cast
 
 from loom.agent.sessions import Sessions
 from loom.core.clock import Clock
-from loom.core.event import Event, MemoryLearned, MemoryPromoted, Recovery
+from loom.core.log import Event, MemoryLearned, MemoryPromoted, Recovery
 from loom.core.message import JSON, Message, ToolSpec, Usage
 from loom.core.record import Erasure, StoreReceipt
 from loom.core.scope import current_run

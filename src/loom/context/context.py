@@ -10,8 +10,8 @@ from typing import Any
 
 from loom.context._compile import Compiler, Contributor, pair, thinking_in
 from loom.context.entry import Addable, Entry, MessageEntry, Section, as_entry
-from loom.core.checkpoint import Shown
 from loom.core.clock import SHARED
+from loom.core.log import Shown
 from loom.core.message import Message, ToolSpec
 from loom.core.window import SECTIONS, STATIC, VISITORS_FIRST, Run, SectionName, View, Window, section_name
 from loom.errors import EntryNotFound, UsageError

@@ -8,7 +8,7 @@ from dataclasses import fields
 from datetime import datetime
 from typing import Any, TypeAlias, TypeVar, cast
 
-from loom.core.checkpoint import FORMAT_VERSION, Checkpoint, Compaction, LogEntry, LoggedMessage, Replacement
+from loom.core.log import FORMAT_VERSION, Checkpoint, Compaction, LogEntry, LoggedMessage, Replacement
 from loom.core.message import (
     JSON,
     DocumentPart,

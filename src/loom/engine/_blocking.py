@@ -19,10 +19,9 @@ if TYPE_CHECKING:
     from typing import Any, Literal, Unpack
 
     from loom.context.context import Context
-    from loom.core.checkpoint import Checkpoint, Compaction, LoggedMessage, Shown
     from loom.core.clock import Clock
-    from loom.core.event import Event
     from loom.core.filter import Where
+    from loom.core.log import Checkpoint, Compaction, Event, LoggedMessage, Shown
     from loom.core.message import Message, Usage
     from loom.core.record import Episode, Fact, Hit, Layer, Origin, Receipt, Record, Scalar, WorkingBlock
     from loom.core.scope import Scope

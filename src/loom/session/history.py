@@ -10,18 +10,9 @@ from typing import Any, Final, cast
 
 from loom.context.context import Context
 from loom.context.entry import MessageEntry
-from loom.core.checkpoint import (
-    Checkpoint,
-    Compaction,
-    LogEntry,
-    LoggedMessage,
-    Replacement,
-    Shown,
-    end_of_turn,
-    shown_of,
-)
 from loom.core.checks import MAX_TEXT, as_utc, check_id, check_length
 from loom.core.clock import Clock, RecordIds
+from loom.core.log import Checkpoint, Compaction, LogEntry, LoggedMessage, Replacement, Shown, end_of_turn, shown_of
 from loom.core.message import Message, TextPart, ToolCallPart, ToolResultPart, Usage
 from loom.core.scope import Scope
 from loom.errors import NotFound, StoreConflict, UsageError

@@ -15,7 +15,7 @@ from loom.context.cache.simulate import has_moved, replay
 from loom.context.render.request import Request, Target, neutral, prepare, target_for
 from loom.core.checks import MAX_TEXT
 from loom.core.doors import Port
-from loom.core.event import CacheStatus, Recovery, Text
+from loom.core.log import CacheStatus, Recovery, Text
 from loom.core.message import Usage
 from loom.core.threads import off_loop
 from loom.core.window import SECTIONS, RequestBlocks, View, Window

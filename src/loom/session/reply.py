@@ -13,7 +13,7 @@ from warnings import warn
 from anyio import CancelScope
 
 from loom.core.clock import Clock
-from loom.core.event import Error, Event
+from loom.core.log import Error, Event
 from loom.core.message import Usage
 from loom.errors import LoomError, UsageError
 from loom.memory.results import Recalled, Remembered

@@ -12,10 +12,19 @@ from anyio import sleep as anyio_sleep
 from loom.context.cache.plan import CachePlan
 from loom.context.context import Context
 from loom.context.prompt import Prompt
-from loom.core.checkpoint import Checkpoint, Compaction, LogEntry, LoggedMessage, Shown
 from loom.core.checks import MAX_TEXT, check_length
 from loom.core.clock import Clock, RecordIds, SystemClock
-from loom.core.event import CheckpointSaved, Event, SessionEnd, SessionStart
+from loom.core.log import (
+    Checkpoint,
+    CheckpointSaved,
+    Compaction,
+    Event,
+    LogEntry,
+    LoggedMessage,
+    SessionEnd,
+    SessionStart,
+    Shown,
+)
 from loom.core.message import Message, TextPart, ThinkingPart, Usage, plain
 from loom.core.scope import Scope
 from loom.errors import NotFound, StoreConflict, UsageError

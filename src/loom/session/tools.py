@@ -21,10 +21,9 @@ from loom.context.skills import (
     create_skills_fragment,
     tool_refusal,
 )
-from loom.core.checkpoint import LoggedMessage, Replacement
 from loom.core.checks import MAX_TEXT, MAX_TOOL_INPUT, MAX_TOOL_NAME, MAX_VALUE, chars_in, check_length, shortened
 from loom.core.clock import Clock
-from loom.core.event import ToolEnd, ToolRefused, ToolStart
+from loom.core.log import LoggedMessage, Replacement, ToolEnd, ToolRefused, ToolStart
 from loom.core.message import (
     JSON,
     DocumentPart,

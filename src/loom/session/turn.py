@@ -9,10 +9,18 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 from loom.context.context import Context
 from loom.context.entry import StringEntry
 from loom.context.skills import Skill
-from loom.core.checkpoint import Checkpoint, LoggedMessage
 from loom.core.checks import check_attributes
 from loom.core.clock import Clock, RecordIds
-from loom.core.event import CheckpointSaved, MemoryRecalled, MemoryRemembered, Recovery, TurnEnd, TurnStart
+from loom.core.log import (
+    Checkpoint,
+    CheckpointSaved,
+    LoggedMessage,
+    MemoryRecalled,
+    MemoryRemembered,
+    Recovery,
+    TurnEnd,
+    TurnStart,
+)
 from loom.core.message import Message, Usage
 from loom.core.scope import RunContext, Scope, current_run
 from loom.core.window import Window

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from typing import ClassVar, Final, TypedDict, Unpack
 
-from loom.core.checkpoint import Replacement, Shown
+from loom.core.log import Replacement, Shown
 from loom.core.message import Message, TextPart, ThinkingPart, ToolCallPart, ToolResultPart, Usage, plain
 from loom.errors import CannotCompact, UsageError
 from loom.protocols.compactor import Rewrite

@@ -10,8 +10,7 @@ from anyio import fail_after
 
 from loom.context.context import Context
 from loom.context.entry import MessageEntry
-from loom.core.checkpoint import Compaction, Replacement, Shown
-from loom.core.event import CompactionEnd, CompactionStart, ContextPressure
+from loom.core.log import Compaction, CompactionEnd, CompactionStart, ContextPressure, Replacement, Shown
 from loom.core.message import Message, TextPart, ThinkingPart, Usage, plain
 from loom.core.window import View, Window
 from loom.errors import (

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final, Unpack
 
-from loom.core.checkpoint import Compaction, Replacement, Shown
+from loom.core.log import Compaction, Replacement, Shown
 from loom.core.message import Part, TextPart, ThinkingPart, ToolCallPart, ToolResultPart, Usage, plain
 from loom.core.threads import off_loop
 from loom.errors import CannotCompact, UsageError
