@@ -201,11 +201,6 @@ class Window:
         """Entries whose thinking was produced after a prefix that has changed since."""
 
     @property
-    def previous(self) -> Window | None:
-        """The window that was sent before this one; None for the first."""
-        return self.history[-1] if self._past else None
-
-    @property
     def history(self) -> tuple[Window, ...]:
         """The last few windows that were sent before this one, oldest first."""
         return tuple(Window(self.context, past.heads, tools=past.tools, void=past.void) for past in self._past)

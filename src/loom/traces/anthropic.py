@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Final
 
@@ -54,7 +53,7 @@ def settings(body: JsonObject) -> dict[Level, dict[str, Any]]:
         "system": {
             "speed": None if body.get("speed") == "standard" else body.get("speed"),
             "format": output.get("format") or body.get("output_format"),
-            "citations": True if any(_cites(block) for block in _message_blocks(body)) else None,
+            "citations": True if _cites(body) else None,
         },
         "messages": {
             "tool_choice": _tool_choice(maybe_table(body.get("tool_choice"))),
@@ -74,13 +73,10 @@ def _tool_choice(choice: JsonObject) -> JsonObject | None:
     return None if kept in ({}, {"type": "auto"}) else kept
 
 
-def _message_blocks(body: JsonObject) -> Iterator[JsonObject]:
-    for message in rows(body.get("messages"), "messages"):
-        yield from (maybe_table(block) for block in as_list(maybe_table(message).get("content")) or ())
-
-
-def _cites(block: JsonObject) -> bool:
-    return maybe_table(block.get("citations")).get("enabled") is True
+def _cites(body: JsonObject) -> bool:
+    messages = (maybe_table(message) for message in rows(body.get("messages"), "messages"))
+    blocks = (maybe_table(block) for message in messages for block in as_list(message.get("content")) or ())
+    return any(maybe_table(block.get("citations")).get("enabled") is True for block in blocks)
 
 
 def _content(content: object, place: BlockPlace, out: BlockCollector) -> None:

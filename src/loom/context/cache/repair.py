@@ -215,10 +215,6 @@ def _pin_tools(trace: Prompts, _rules: CacheRules) -> Prompts:
     return tuple(repaired)
 
 
-def _pin_settings(trace: Prompts, _rules: CacheRules) -> Prompts:
-    return tuple(replace(p, model=trace[0].model, settings=trace[0].settings) for p in trace)
-
-
 def _move_volatile(trace: Prompts, rules: CacheRules) -> Prompts:
     history = block_history(trace)
     pinned = _pinnable(trace, history)
@@ -264,12 +260,9 @@ def _moved(number: int, prompt: RequestBlocks, history: BlockHistory, pinned: se
             kept.append(replace(first, marker=block.marker, path=block.path))
             late += [_late(block, _news(first, block))] if first.key != block.key else []
     # What moves goes behind the last stable block, but before the volatile tail, which keeps its place.
-    edge = len(kept) - (len(prompt.blocks) - 1 - _last_stable(number, prompt, history))
+    last_stable = max(i for i in range(len(prompt.blocks)) if i not in history.volatile[number])
+    edge = len(kept) - (len(prompt.blocks) - 1 - last_stable)
     return replace(prompt, blocks=(*kept[:edge], *late, *kept[edge:]))
-
-
-def _last_stable(number: int, prompt: RequestBlocks, history: BlockHistory) -> int:
-    return max(i for i in range(len(prompt.blocks)) if i not in history.volatile[number])
 
 
 def _late(block: Block, content: str) -> Block:
@@ -380,7 +373,7 @@ def _longer_ttl(trace: Prompts, rules: CacheRules) -> Prompts:
 
 _REPAIRS: dict[Fix, Callable[[Prompts, CacheRules], Prompts]] = {
     "pin_tools": _pin_tools,
-    "pin_settings": _pin_settings,
+    "pin_settings": lambda trace, _: tuple(replace(p, model=trace[0].model, settings=trace[0].settings) for p in trace),
     "move_volatile": _move_volatile,
     "batch_edits": _batch_edits,
     "explicit_tail": partial(_mark, automatic=False),

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from math import inf
 from typing import ClassVar, Final, TypedDict, Unpack
 
@@ -465,16 +466,8 @@ def _why_not(units: Sequence[Unit], sizes: Sequence[int], must: Sequence[bool], 
 
 
 def _runs(shown: Sequence[Shown], gone: AbstractSet[str]) -> list[tuple[str, ...]]:
-    runs: list[list[str]] = []
-    previous = False
-    for item in shown:
-        going = item.id in gone
-        if going and not previous:
-            runs.append([])
-        if going:
-            runs[-1].append(item.id)
-        previous = going
-    return [tuple(run) for run in runs]
+    groups = groupby((item.id for item in shown), key=lambda id: id in gone)
+    return [tuple(ids) for are_gone, ids in groups if are_gone]
 
 
 def _ends_with_result(unit: Unit) -> bool:
