@@ -20,7 +20,7 @@ from loom.core.message import Message
 from loom.core.record import Claim, Episode, Fact, Hit, Passage, Provenance, Record, WorkingBlock
 from loom.core.scope import Scope
 from loom.errors import UsageError
-from loom.memory._facts.candidates import UNCONFIRMED
+from loom.memory._shared import UNCONFIRMED
 from loom.memory._write.extract_rules import RuleExtractor
 from loom.memory.config import MemoryConfig
 from loom.memory.memory import Memory

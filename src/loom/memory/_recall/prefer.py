@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple, TypeAlias
 from loom.core.checks import RANKED
 from loom.core.record import Episode, Record
 from loom.memory._recall.rank import Ranked, asks
-from loom.memory._write.ingest import POSITION
+from loom.memory._shared import POSITION
 from loom.text.words import query_terms
 
 Prefer: TypeAlias = Literal["user", "both"]

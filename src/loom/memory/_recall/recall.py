@@ -18,7 +18,6 @@ from loom.core.record import Episode, Fact, Hit, HitItem, Layer, Record
 from loom.core.scope import Scope
 from loom.core.threads import off_loop
 from loom.errors import LoomError, ProviderError, UsageError
-from loom.memory._facts.candidates import is_candidate
 from loom.memory._recall.prefer import TOP, Prefer, newest_first, role_of, user_first
 from loom.memory._recall.rank import (
     Candidate,
@@ -34,9 +33,8 @@ from loom.memory._recall.rank import (
     without_names,
 )
 from loom.memory._recall.search import add_hops, asks_about_last_time, latest_episodes, search_hybrid, without_questions
-from loom.memory._shared import EmbedderBinding, every
+from loom.memory._shared import POSITION, EmbedderBinding, every, is_candidate
 from loom.memory._upkeep.summaries import ARE_EPISODES, is_summary
-from loom.memory._write.ingest import POSITION
 from loom.memory.config import MemoryLayerConfig
 from loom.memory.results import Recalled
 from loom.protocols.knowledge_base import KnowledgeBase

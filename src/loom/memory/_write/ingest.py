@@ -33,7 +33,7 @@ from loom.errors import UsageError
 from loom.memory._facts.candidates import topic_of
 from loom.memory._facts.entities import USER, normalise
 from loom.memory._recall.rank import REACH, questions_in
-from loom.memory._shared import every, recorded_after
+from loom.memory._shared import POSITION, every, recorded_after
 from loom.memory.results import Skip
 from loom.protocols.memory_store import KeepsKeys, MemoryStore, Store
 from loom.text.fence import one_line
@@ -293,8 +293,6 @@ def check_record(record: Record) -> Record:
 # Context keys: an utterance is also found by its neighbours and the question it answers.
 
 AROUND, ASKED = "around", "asked"
-POSITION = "turn"
-"""The attribute that numbers the turns of a session."""
 
 _SESSIONS = 1000
 Keys = dict[str, dict[str, str]]
