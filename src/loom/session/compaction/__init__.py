@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from loom.core.doors import door
+from loom.session.config import ClearToolsOptions, CompactionConfig, Retain, Trigger
 
 if TYPE_CHECKING:
     from loom.session.compaction.coverage import Coverage
     from loom.session.compaction.strategies import Chain, ClearTools, SlidingWindow, Snapshot, Truncate
     from loom.session.compaction.summarize import Ask, Hierarchical, Summarize, ask_model
-    from loom.session.config import ClearToolsOptions, CompactionConfig, Retain, Trigger
 
 __all__ = [
     "Ask",
@@ -30,10 +30,13 @@ __all__ = [
 ]
 
 _HOMES = {
-    "config": ("ClearToolsOptions", "CompactionConfig", "Retain", "Trigger"),
-    "compaction.coverage": ("Coverage",),
-    "compaction.strategies": ("Chain", "ClearTools", "SlidingWindow", "Snapshot", "Truncate"),
-    "compaction.summarize": ("Ask", "Hierarchical", "Summarize", "ask_model"),
+    "coverage": ("Coverage",),
+    "strategies": ("Chain", "ClearTools", "SlidingWindow", "Snapshot", "Truncate"),
+    "summarize": ("Ask", "Hierarchical", "Summarize", "ask_model"),
 }
 
-__getattr__, __dir__ = door(__name__, {name: f"loom.session.{home}" for home in _HOMES for name in _HOMES[home]})
+__getattr__, _ = door(__name__, {name: f"{__name__}.{home}" for home, names in _HOMES.items() for name in names})
+
+
+def __dir__() -> list[str]:
+    return __all__
