@@ -118,7 +118,13 @@ class NativePart:
 
 Part: TypeAlias = TextPart | ImagePart | DocumentPart | ToolCallPart | ToolResultPart | ThinkingPart | NativePart
 
-_PART_TYPES = (TextPart, ImagePart, DocumentPart, ToolCallPart, ToolResultPart, ThinkingPart, NativePart)
+PARTS: dict[str, type[Part]] = {
+    "text": TextPart, "image": ImagePart, "document": DocumentPart, "tool_call": ToolCallPart,
+    "tool_result": ToolResultPart, "thinking": ThinkingPart, "native": NativePart,
+}  # fmt: skip
+"""The kinds of parts, by the names that they are stored under."""
+
+_PART_TYPES = tuple(PARTS.values())
 
 
 @dataclass(frozen=True, slots=True)

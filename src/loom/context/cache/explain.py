@@ -10,9 +10,8 @@ from typing import Literal, TypeAlias
 
 from loom.catalog import ModelInfo
 from loom.context.cache.simulate import (
+    Analysis,
     AnyRequest,
-    analysis_settings,
-    as_prompt,
     cached_blocks,
     common_length,
     first_difference,
@@ -81,9 +80,9 @@ def explain(
     """
     if isinstance(next, Window) and provider is None:
         provider, model = "anthropic", model or "claude"
-    analysis = analysis_settings(next, provider, model, counter=counter)
-    before, _ = as_prompt(previous, analysis)
-    after, _ = as_prompt(next, analysis)
+    analysis = Analysis(next, provider, model, counter=counter)
+    before, _ = analysis.prompt(previous)
+    after, _ = analysis.prompt(next)
     return compare(before, after, analysis.target.info)
 
 

@@ -11,7 +11,7 @@ from itertools import accumulate
 from typing import Any, Protocol, TypeAlias
 
 from loom.catalog import CacheRules
-from loom.context.render.request import Request, Target, prepare, target_for
+from loom.context.render.request import Request, prepare, target_for
 from loom.core.window import LEVELS, Block, Level, RequestBlocks, Window, positions
 from loom.errors import UsageError
 from loom.protocols.token_counter import TokenCounter
@@ -517,59 +517,43 @@ def has_moved(before: RequestBlocks, after: RequestBlocks, rules: CacheRules) ->
 AnyRequest: TypeAlias = Window | RequestBlocks | Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class AnalysisSettings:
-    """The settings of one cache analysis: target, token counter, and how markers are placed."""
+class Analysis:
+    """Reads requests as the cache of one target sees them; a recorded request names its own model."""
 
-    target: Target
-    counter: TokenCounter
-    breakpoints: Sequence[str] | None = None
-    ttl: float | None = None
-    settings: Mapping[str, Any] | None = None
+    def __init__(
+        self,
+        subject: AnyRequest,
+        provider: str | None,
+        model: str | None,
+        *,
+        counter: TokenCounter | None = None,
+        **options: Any,
+    ) -> None:
+        """Find the target of a request; `options` are those of prepare(), for windows."""
+        if isinstance(subject, RequestBlocks):
+            provider, model = provider or subject.provider, model or subject.model
+        elif isinstance(subject, Mapping):
+            model = model or model_of(subject)
+        elif not isinstance(subject, Window):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise UsageError(f"give a window or a request, not {type(subject).__name__}; compile() makes a window")
+        if model is None:
+            raise UsageError(
+                "a window is planned for a model; name both, as in plan(window, 'anthropic', 'claude-sonnet-5')"
+            )
+        self.target = target_for(provider, model)
+        self.counter = counter or counter_for(self.target.info)
+        self._options = options
 
-
-def analysis_settings(
-    subject: AnyRequest,
-    provider: str | None,
-    model: str | None,
-    *,
-    counter: TokenCounter | None = None,
-    breakpoints: Sequence[str] | None = None,
-    ttl: float | None = None,
-    settings: Mapping[str, Any] | None = None,
-) -> AnalysisSettings:
-    """The settings to analyse a request with; a recorded request names its own model."""
-    if isinstance(subject, RequestBlocks):
-        provider, model = provider or subject.provider, model or subject.model
-    elif isinstance(subject, Mapping):
-        model = model or model_of(subject)
-    elif not isinstance(subject, Window):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise UsageError(f"give a window or a request, not {type(subject).__name__}; compile() makes a window")
-    if model is None:
-        raise UsageError(
-            "a window is planned for a model; name both, as in plan(window, 'anthropic', 'claude-sonnet-5')"
-        )
-    target = target_for(provider, model)
-    return AnalysisSettings(target, counter or counter_for(target.info), breakpoints, ttl, settings)
-
-
-def as_prompt(subject: AnyRequest, analysis: AnalysisSettings) -> tuple[RequestBlocks, Request | None]:
-    """A subject as its cache sees it; for a window also the request made of it."""
-    if isinstance(subject, RequestBlocks):
-        return subject, None
-    target, counter = analysis.target, analysis.counter
-    if isinstance(subject, Window):
-        request = prepare(
-            subject,
-            target.provider,
-            target.model,
-            cache_breakpoints=analysis.breakpoints,
-            cache_ttl=analysis.ttl,
-            settings=analysis.settings,
-        )
-        return request.prompt(counter), request
-    named = None if model_of(subject) else target.model
-    return read_request(subject, provider=target.provider, model=named, counter=counter), None
+    def prompt(self, subject: AnyRequest) -> tuple[RequestBlocks, Request | None]:
+        """A subject as its cache sees it; for a window also the request made of it."""
+        target = self.target
+        if isinstance(subject, RequestBlocks):
+            return subject, None
+        if isinstance(subject, Window):
+            request = prepare(subject, target.provider, target.model, **self._options)
+            return request.prompt(self.counter), request
+        named = None if model_of(subject) else target.model
+        return read_request(subject, provider=target.provider, model=named, counter=self.counter), None
 
 
 # Simulate: a trace of windows or recorded requests, replayed through the cache of a provider.
@@ -592,8 +576,8 @@ def simulate(
         raise UsageError("a trace is a list of requests; put this one into a list")
     if not trace:
         raise UsageError("the trace is empty; give at least one request")
-    analysis = analysis_settings(
-        trace[0], provider, model, counter=counter, breakpoints=cache_breakpoints, ttl=cache_ttl
+    analysis = Analysis(
+        trace[0], provider, model, counter=counter, cache_breakpoints=cache_breakpoints, cache_ttl=cache_ttl
     )
-    prompts = [as_prompt(subject, analysis)[0] for subject in trace]
+    prompts = [analysis.prompt(subject)[0] for subject in trace]
     return replay(prompts, analysis.target.info.cache)

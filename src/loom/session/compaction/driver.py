@@ -113,10 +113,7 @@ _ASKING = {"summarize": Summarize, "hierarchical": Hierarchical}
 def build(config: CompactionConfig, *, ask: Ask | None = None, binds_thinking: bool = True) -> Chain:
     """The compactor of a configuration: its strategies in a chain, clearing first, truncation last.
 
-    Args:
-        config: what is wanted.
-        ask: asks for summaries, unless the configuration names a model for that.
-        binds_thinking: whether the model refuses thinking whose past was edited.
+    `ask` asks for summaries, unless the configuration names a model for that.
     """
     by_count = config.trigger.type == "messages"
     common = CutOptions(

@@ -35,13 +35,7 @@ from loom.session.history import current_request, is_request, units_of
 
 
 class SlidingWindow(Cutter):
-    """Drops what does not stay and shows the beginning of the last few dropped messages. Asks no model.
-
-    Args:
-        overlap: how many messages are shown in part.
-        preview: how many characters of each.
-        options: see CutOptions.
-    """
+    """Drops what does not stay and shows `preview` characters of the last `overlap` dropped messages. Asks no model."""
 
     name = "sliding_window"
 
@@ -83,10 +77,6 @@ class ClearTools:
 
     A result is cleared where its line takes at most half of it. Calls, ids and error marks are untouched, and the
     model can call again. Asks no model.
-
-    Args:
-        options: which results stay.
-        binds_thinking: whether the model refuses thinking whose past was edited.
     """
 
     name = "clear_tools"
@@ -172,11 +162,7 @@ _TIMES: Final = re.compile(r"^(.+) x(\d{1,9})")
 class Snapshot(Cutter):
     """Shows what was asked, decided, touched, called and what failed, of the part that goes. Asks no model.
 
-    There is one snapshot: an earlier one is folded into the new one.
-
-    Args:
-        max_tokens: the most a snapshot takes.
-        options: see CutOptions.
+    There is one snapshot, of at most `max_tokens`: an earlier one is folded into the new one.
     """
 
     name = "snapshot"
@@ -315,12 +301,8 @@ class Chain:
     A cheap compactor comes first. Where it is not enough its work is dropped, and the next strategy starts from the
     history as it was: a summary should be made of the real messages, from a prefix that is still cached.
 
-    A strategy that fails other than by CannotCompact three times in a row rests for a few passes.
-
-    Args:
-        strategies: tried in order.
-        cheap: tried before them.
-        last: tried when all of them failed.
+    A strategy that fails other than by CannotCompact three times in a row rests for a few passes. When all of them
+    failed, `last` is tried.
     """
 
     def __init__(
