@@ -15,8 +15,7 @@ from loom.context.render.layout import (
     WireDialect,
     WireMessage,
     WireSlot,
-    tool_head,
-    tool_schema,
+    tool_body,
 )
 from loom.core.message import (
     FAILED,
@@ -198,7 +197,7 @@ class _Chat:
 
 
 def _chat_tool(slot: WireSlot) -> dict[str, Any]:
-    return {"type": "function", "function": {**tool_head(slot), "parameters": tool_schema(slot)}}
+    return {"type": "function", "function": tool_body(slot, "parameters")}
 
 
 def _call(call: ToolCallPart) -> dict[str, Any]:
@@ -291,7 +290,7 @@ def _is_content(slot: WireSlot) -> bool:
 
 
 def _responses_tool(slot: WireSlot) -> dict[str, Any]:
-    return {"type": "function", **tool_head(slot), "parameters": tool_schema(slot), "strict": False}
+    return {"type": "function", **tool_body(slot, "parameters"), "strict": False}
 
 
 def _content(part: TextPart | ImagePart | DocumentPart) -> dict[str, Any]:
