@@ -76,12 +76,16 @@ class ToolCallPart:
         return deepcopy(self.input) if isinstance(self.input, dict) else {"input": self.input}  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType, reportUnknownArgumentType]
 
 
+ContentPart: TypeAlias = TextPart | ImagePart | DocumentPart
+"""What a person or a tool can show a model."""
+
+
 @dataclass(frozen=True, slots=True)
 class ToolResultPart:
     """A tool's answer; `content` is text, pictures and documents. Plain text is taken for one text part."""
 
     call_id: str
-    content: tuple[TextPart | ImagePart | DocumentPart, ...]
+    content: tuple[ContentPart, ...]
     is_error: bool = False
 
     def __post_init__(self) -> None:
@@ -331,7 +335,6 @@ FAILED = "[The call failed.]"
 """How a tool result that is an error begins where a provider has no field for it."""
 
 _Body: TypeAlias = Mapping[str, Any]
-_ShownPart: TypeAlias = TextPart | ImagePart | DocumentPart
 _MARKERS = frozenset({"cache_control", "prompt_cache_breakpoint"})
 _OPENAI_ROLES: dict[str, Role] = {
     "system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "user",
@@ -373,7 +376,7 @@ def _anthropic_part(block: _Body) -> Part:
             return _anthropic_shown(block) or _native("anthropic", block)
 
 
-def _anthropic_shown(block: _Body) -> _ShownPart | None:
+def _anthropic_shown(block: _Body) -> ContentPart | None:
     """Text, a picture or a document; None where it is something else, or lies elsewhere."""
     type, source = block.get("type"), cast("_Body", block.get("source") or {})
     if type == "text":
@@ -440,7 +443,7 @@ def _arguments(given: Any) -> JSON:
         return given
 
 
-def _openai_shown(part: _Body) -> _ShownPart | None:
+def _openai_shown(part: _Body) -> ContentPart | None:
     """Text, a picture or a document; None where it is something else, or lies elsewhere."""
     type = part.get("type")
     if type in _TEXTS:
@@ -474,7 +477,7 @@ def _dialect(part: _Body) -> str:
 # -- both ----------------------------------------------------------------------------------------------------
 
 
-def _result_parts(content: Any, where: str, read: Callable[[_Body], _ShownPart | None]) -> list[_ShownPart]:
+def _result_parts(content: Any, where: str, read: Callable[[_Body], ContentPart | None]) -> list[ContentPart]:
     """The parts of a tool's result. It holds no provider's own block: what has no neutral form is shown as JSON."""
     if content is None or isinstance(content, str):
         return [TextPart(content)] if content else []

@@ -24,17 +24,7 @@ from loom.context.skills import (
 from loom.core.checks import MAX_TEXT, MAX_TOOL_INPUT, MAX_TOOL_NAME, MAX_VALUE, chars_in, check_length, shortened
 from loom.core.clock import Clock
 from loom.core.log import LoggedMessage, Replacement, ToolEnd, ToolRefused, ToolStart
-from loom.core.message import (
-    JSON,
-    DocumentPart,
-    ImagePart,
-    Message,
-    Part,
-    TextPart,
-    ToolCallPart,
-    ToolResultPart,
-    ToolSpec,
-)
+from loom.core.message import JSON, ContentPart, Message, Part, TextPart, ToolCallPart, ToolResultPart, ToolSpec
 from loom.core.scope import RunContext, within_run
 from loom.core.threads import off_loop
 from loom.errors import CostExceeded, NotFound, UsageError
@@ -159,7 +149,7 @@ def _paid_by(payer: Payer) -> Generator[None]:
         _payer.reset(token)
 
 
-def _content(output: ToolOutput, most: int) -> tuple[TextPart | ImagePart | DocumentPart, ...]:
+def _content(output: ToolOutput, most: int) -> tuple[ContentPart, ...]:
     """What a tool returned as parts; of text in more than `most` characters both ends, and how much is left out."""
     if isinstance(output, str):
         return (TextPart(shortened(output, most)),)

@@ -20,6 +20,7 @@ from loom.context.render.layout import (
 from loom.core.message import (
     FAILED,
     JSON,
+    ContentPart,
     DocumentPart,
     ImagePart,
     NativePart,
@@ -68,7 +69,7 @@ def may_mark(slot: WireSlot) -> bool:
     """Whether a block may carry a cache marker: what goes into the model may, tools and its own words may not."""
     if isinstance(slot.content, ToolResultPart):
         return True
-    return slot.role != "assistant" and isinstance(slot.content, TextPart | ImagePart | DocumentPart)
+    return slot.role != "assistant" and isinstance(slot.content, ContentPart)
 
 
 @dataclass(slots=True)
@@ -113,7 +114,7 @@ def arguments(call: ToolCallPart) -> str:
     return json.dumps(call.arguments, ensure_ascii=False, separators=(",", ":"))
 
 
-def answer(result: ToolResultPart) -> tuple[TextPart | ImagePart | DocumentPart, ...]:
+def answer(result: ToolResultPart) -> tuple[ContentPart, ...]:
     """What a tool answered. A failed call is marked in the text: the format has no field for it."""
     if not result.is_error:
         return result.content
@@ -272,7 +273,7 @@ class _Input:
                     self.items.append(_item(slot))
 
     def _block(self, slot: WireSlot) -> dict[str, Any]:
-        assert isinstance(slot.content, TextPart | ImagePart | DocumentPart)
+        assert isinstance(slot.content, ContentPart)
         block = _content(slot.content)
         self.marks.put(slot, block)
         return block
@@ -286,14 +287,14 @@ class _Input:
 
 
 def _is_content(slot: WireSlot) -> bool:
-    return slot.role != "assistant" and isinstance(slot.content, TextPart | ImagePart | DocumentPart)
+    return slot.role != "assistant" and isinstance(slot.content, ContentPart)
 
 
 def _responses_tool(slot: WireSlot) -> dict[str, Any]:
     return {"type": "function", **tool_body(slot, "parameters"), "strict": False}
 
 
-def _content(part: TextPart | ImagePart | DocumentPart) -> dict[str, Any]:
+def _content(part: ContentPart) -> dict[str, Any]:
     match part:
         case TextPart(text):
             return {"type": "input_text", "text": text}
