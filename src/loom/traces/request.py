@@ -205,8 +205,6 @@ def _is_anthropic(body: JsonObject, provider: str | None, model: str) -> bool:
     return (provider or find_model(model).provider) in {"anthropic", "bedrock"}
 
 
-# Recorded requests in order, from a file or lines, with the usage that each reported.
-
 # Usage as each provider reports it, brought to one meaning.
 
 _USAGES: Final = ("usage", "usageMetadata", "usage_metadata")
@@ -320,6 +318,8 @@ def _count_in(usage: JsonObject, names: _Names) -> int:
     values = (usage.get(name) for name in names)
     return next((int(v) for v in values if isinstance(v, int | float) and not isinstance(v, bool) and v >= 0), 0)
 
+
+# Recorded requests in order, from a file, with the usage that each reported.
 
 _JSON_KINDS: dict[type, str] = {type(None): "null", bool: "true or false", str: "a text", list: "a list"}
 
