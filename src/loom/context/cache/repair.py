@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
@@ -77,10 +78,7 @@ def _volatile(
     changed: Mapping[int, tuple[int, ...]],
     vanished: Sequence[frozenset[int]],
 ) -> tuple[frozenset[int], ...]:
-    ages: dict[int, int] = {}
-    for row in slots:
-        for slot in row:
-            ages[slot] = ages.get(slot, 0) + 1
+    ages = Counter(slot for row in slots for slot in row)
     found: list[frozenset[int]] = []
     for number, prompt in enumerate(trace):
         gone: set[int] = set()
