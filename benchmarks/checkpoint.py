@@ -28,8 +28,8 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.checkpoint_trace import System, measure, report
-from loom.core.checkpoint import Checkpoint, LoggedMessage
-from loom.core.ids import RecordIds
+from loom.core.clock import RecordIds
+from loom.core.log import Checkpoint, LoggedMessage
 from loom.core.message import Message, Usage
 from loom.core.scope import Scope
 from loom.stores.files import FileCheckpointStore

@@ -22,7 +22,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import Progress
 
-from loom.core.checkpoint import Checkpoint, LoggedMessage
+from loom.core.log import Checkpoint, LoggedMessage
 from loom.core.message import Message
 from loom.core.scope import Scope
 from loom.protocols.model import ModelRequest

@@ -16,16 +16,15 @@ import anyio
 
 from benchmarks.injection_data import PASTES, PAYLOADS, WISHES, hostile
 from loom import Agent, open_memory
-from loom.core.hit import Hit, Passage
 from loom.core.message import Message
-from loom.core.record import Episode, Fact, Provenance, Record, WorkingBlock
+from loom.core.record import Claim, Episode, Fact, Hit, Passage, Provenance, Record, WorkingBlock
 from loom.core.scope import Scope
 from loom.errors import UsageError
-from loom.memory._facts.candidates import UNCONFIRMED
+from loom.memory._shared import UNCONFIRMED
 from loom.memory._write.extract_rules import RuleExtractor
 from loom.memory.config import MemoryConfig
 from loom.memory.memory import Memory
-from loom.protocols.extractor import Claim, Extraction, Extractor
+from loom.protocols.extractor import Extraction, Extractor
 from loom.testing import FakeClock, ScriptedModel
 from loom.text.fence import one_line
 

@@ -23,7 +23,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from benchmarks.llm_weights import weights
 from loom.context.context import Context
 from loom.context.entry import MessageEntry
-from loom.core.checkpoint import Shown
+from loom.core.log import Shown
 from loom.core.message import Message
 from loom.engine.open import open_memory
 from loom.errors import BadResponse

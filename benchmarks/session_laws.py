@@ -22,8 +22,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from loom.core.checkpoint import Shown
-from loom.core.event import CompactionEnd, CompactionStart, Event
+from loom.core.log import CompactionEnd, CompactionStart, Event, Shown
 from loom.core.message import Message, ToolCallPart, ToolSpec
 from loom.errors import CannotCompact, ContextOverflow, LoomError, StoreUnavailable, UsageError
 from loom.protocols.model import ModelRequest

@@ -45,7 +45,7 @@ EXTRA_IMPORTS = {
     "Iterator": "collections.abc",
     "AbstractContextManager": "contextlib",
     "Reply": "loom.session.reply",
-    "Event": "loom.core.event",
+    "Event": "loom.core.log",
 }
 
 

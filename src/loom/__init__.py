@@ -20,28 +20,25 @@ _TABLE = """
     loom.context.cache.plan: CachePlan Marker PlanWarning plan
     loom.context.cache.simulate: Simulation Step simulate
     loom.context.context: Context Redaction
-    loom.context.entry: DocumentEntry Entry ImageEntry MessageEntry StringEntry
+    loom.context.entry: DocumentEntry Entry ImageEntry MessageEntry Section StringEntry
     loom.context.file_entry: FileEntry FileView
     loom.context.prompt: Fragment Prompt PromptBlock PromptBuilder PromptChange create_context_fragment
     loom.context.prompt: create_identity_fragment create_memory_fragment create_safety_fragment create_tools_fragment
     loom.context.render.request: CacheWarning render
-    loom.context.section: Section
     loom.context.skills: Skill SkillMatch SkillMatcher create_active_skill_fragment create_skills_fragment load_skills
     loom.context.skills: tool_refusal
-    loom.core.cache_blocks: Block BlockOrigin RequestBlocks
-    loom.core.checkpoint: Checkpoint Compaction LogEntry LoggedMessage Replacement Shown
-    loom.core.clock: Clock
-    loom.core.event: CacheStatus CheckpointSaved CompactionEnd CompactionStart ContextPressure Error Event
-    loom.core.event: MemoryLearned MemoryPromoted MemoryRecalled MemoryRemembered Recovery SessionEnd SessionStart
-    loom.core.event: Text ToolEnd ToolRefused ToolStart TurnEnd TurnStart
+    loom.core.clock: Clock RecordIds
     loom.core.filter: And Eq Filter In Not Or Range Where
-    loom.core.hit: Hit Passage
-    loom.core.ids: RecordIds
+    loom.core.log: CacheStatus Checkpoint CheckpointSaved Compaction CompactionEnd CompactionStart ContextPressure
+    loom.core.log: Error Event LogEntry LoggedMessage MemoryLearned MemoryPromoted MemoryRecalled MemoryRemembered
+    loom.core.log: Recovery Replacement SessionEnd SessionStart Shown Text ToolEnd ToolRefused ToolStart TurnEnd
+    loom.core.log: TurnStart
     loom.core.message: DocumentPart ImagePart Message NativePart Part Role TextPart ThinkingPart ToolCallPart
     loom.core.message: ToolResultPart ToolSpec Usage
-    loom.core.record: Episode Erasure Fact Layer Origin Provenance Receipt Record Scalar StoreReceipt WorkingBlock
+    loom.core.record: Claim Episode Erasure Fact Hit Layer Origin Passage Provenance Receipt Record Scalar
+    loom.core.record: StoreReceipt WorkingBlock
     loom.core.scope: RunContext Scope
-    loom.core.window: Notice Past Run SectionName Stability View Window WindowPart
+    loom.core.window: Block BlockOrigin Notice Past RequestBlocks Run SectionName Stability View Window WindowPart
     loom.engine._blocking: SyncMemory SyncSession open_memory_sync
     loom.engine.open: ChromaMemory CompositeMemory PostgresMemory QdrantMemory RedisMemory SqliteMemory
     loom.engine.open: open_checkpoints open_memory open_model
@@ -70,7 +67,7 @@ _TABLE = """
     loom.protocols.checkpoint_store: CheckpointStore KeyValues
     loom.protocols.compactor: Compactor Rewrite
     loom.protocols.embedder: Embedder Vector
-    loom.protocols.extractor: Claim Extraction Extractor
+    loom.protocols.extractor: Extraction Extractor
     loom.protocols.knowledge_base: Document KnowledgeBase
     loom.protocols.memory_store: DeadLetter Job Lease MemoryStore Query Store
     loom.protocols.model: Chunk Model ModelRequest ModelResponse ModelSettings Rendered Stop TextChunk ThinkingChunk
@@ -87,13 +84,11 @@ _TABLE = """
     loom.providers.models.local: LocalModel
     loom.providers.models.offline: OfflineModel
     loom.providers.models.openai: CompatibleModel OpenAIChatModel OpenAIModel
-    loom.session.compaction.config: ClearToolsOptions CompactionConfig Retain Trigger
     loom.session.compaction.coverage: Coverage Covered
     loom.session.compaction.driver: CompactionPlan
-    loom.session.config: SessionConfig
-    loom.session.events: Listener
-    loom.session.reply: PendingReply Reply
-    loom.session.restore: SessionState
+    loom.session.config: ClearToolsOptions CompactionConfig Retain SessionConfig Trigger
+    loom.session.history: SessionState
+    loom.session.reply: Listener PendingReply Reply
     loom.session.session: Session SessionExplanation ShownLine
     loom.session.turn: TurnOptions
     loom.stores.files.checkpoints: FileCheckpointStore

@@ -6,7 +6,7 @@ from collections.abc import Coroutine, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, Protocol, overload
 
-from loom.core.checkpoint import Replacement, Shown
+from loom.core.log import Replacement, Shown
 from loom.errors import CannotCompact, UsageError
 from loom.protocols.compactor import Compactor, Rewrite
 from loom.protocols.token_counter import TokenCounter

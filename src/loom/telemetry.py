@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 from loom.catalog import KNOWN_AS, Catalog, ModelInfo, find_model
-from loom.core.event import (
+from loom.core.log import (
     CheckpointSaved,
     CompactionEnd,
     CompactionStart,

@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from loom import Agent, get_run_context, open_memory, tool
-from loom.core.event import TurnEnd
+from loom.core.log import TurnEnd
 from loom.core.message import Message, TextPart, ToolCallPart, ToolResultPart
 from loom.errors import NotFound, ProviderUnavailable, UsageError
 from loom.protocols.model import ModelRequest

@@ -11,7 +11,7 @@ import apsw
 import pytest
 
 from loom import Agent, open_memory, open_memory_sync
-from loom.core.ids import SHARED
+from loom.core.clock import SHARED
 from loom.errors import UsageError
 from loom.stores.sqlite import file
 

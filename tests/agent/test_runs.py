@@ -10,7 +10,7 @@ from opentelemetry.sdk.trace import TracerProvider
 
 from loom import Agent, Session, get_run_context, tool
 from loom.api import AgentConfig, LoomApp
-from loom.core.event import Event
+from loom.core.log import Event
 from loom.core.message import ToolCallPart, ToolResultPart
 from loom.errors import CostExceeded, UsageError
 from loom.protocols.tool import ToolRequest

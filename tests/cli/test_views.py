@@ -11,7 +11,7 @@ from rich.console import Console, RenderableType
 from loom.cli.cache import findings_view, steps_table, window_bar
 from loom.context.cache.diagnose import Finding
 from loom.context.cache.simulate import Simulation, Step
-from loom.core.cache_blocks import Block, BlockOrigin, Level, RequestBlocks
+from loom.core.window import Block, BlockOrigin, Level, RequestBlocks
 
 
 def shown(view: RenderableType, width: int = 80) -> list[str]:

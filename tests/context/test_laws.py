@@ -533,8 +533,8 @@ def test_the_whole_previous_window_is_known():
     first = ctx.compile()
     turn(ctx, 0)
     second = ctx.compile()
-    assert first.previous is None
-    assert second.previous == first
+    assert first.history == ()
+    assert second.history[-1] == first
 
 
 @pytest.mark.parametrize("provider", ["anthopic", "openai-chat"])

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loom.core.checkpoint import FORMAT_VERSION, Checkpoint, Compaction, LoggedMessage, Replacement, Shown, shown_of
+from loom.core.log import FORMAT_VERSION, Checkpoint, Compaction, LoggedMessage, Replacement, Shown, shown_of
 from loom.core.message import Message, Usage
 from loom.errors import FormatTooNew, UsageError
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loom.core.event import EVENT_TYPES, CompactionEnd, ContextPressure, Event, Text, from_dict, to_dict
+from loom.core.log import EVENT_TYPES, CompactionEnd, ContextPressure, Event, Text, from_dict, to_dict
 from loom.core.message import Usage
 from loom.errors import UsageError
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loom.core.ids import ALPHABET, CROCKFORD, SHARED, RecordIds, ShortIds, last_id_at
+from loom.core.clock import ALPHABET, CROCKFORD, SHARED, RecordIds, ShortIds, last_id_at
 from loom.errors import UsageError
 from loom.testing import FakeClock
 

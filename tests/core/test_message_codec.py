@@ -8,9 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loom.core.checkpoint import FORMAT_VERSION, Checkpoint, Compaction, LoggedMessage
 from loom.core.codec import (
-    PARTS,
     checkpoint_from_dict,
     checkpoint_to_dict,
     entry_from_dict,
@@ -24,7 +22,8 @@ from loom.core.codec import (
     part_to_dict,
     to_bytes,
 )
-from loom.core.message import Message, TextPart, ToolCallPart, ToolResultPart, Usage
+from loom.core.log import FORMAT_VERSION, Checkpoint, Compaction, LoggedMessage
+from loom.core.message import PARTS, Message, TextPart, ToolCallPart, ToolResultPart, Usage
 from loom.errors import FormatTooNew, UsageError
 from loom.testing.conformance.checkpoint_store import awkward_checkpoint, awkward_entries
 

@@ -17,8 +17,7 @@ import pytest
 import loom
 from loom import Agent, Context, Memory, PromptBuilder, Session, errors
 from loom.api import LoomApp
-from loom.core.checkpoint import Checkpoint
-from loom.core.event import EVENT_TYPES
+from loom.core.log import EVENT_TYPES, Checkpoint
 from tests.docs.pages import ROOT
 
 PAGE = ROOT / "docs/reference/coming-from.md"

@@ -3,9 +3,9 @@
 import pytest
 
 from loom import Message
-from loom.core.checkpoint import Shown
+from loom.core.log import Shown
 from loom.protocols.compactor import Compactor
-from loom.session.compaction.chain import broken_law
+from loom.session.compaction.strategies import broken_law
 from loom.testing.conformance import EmbedderSuite, ModelSuite
 from loom.text.tokens import EstimateCounter
 from tests.docs.pages import GUIDE, blocks

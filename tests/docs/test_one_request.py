@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from loom import Agent, ToolCallPart, open_memory, open_model, tool
+from loom.testing import ScriptedModel
 from loom.testing.wire import AnthropicWire, Said, serve
 from tests.docs.pages import ROOT
 
@@ -90,6 +91,28 @@ def test_the_steps_are_numbered_and_each_is_named_once():
 async def test_the_steps_are_called_in_this_order(called):
     told = steps(PAGE.read_text(encoding="utf-8"))
     assert [step[0] for step in called if step in told] == [name for name, _ in told]
+
+
+@pytest.mark.anyio
+async def test_a_turn_can_be_read_in_few_files(tmp_path):
+    """The source files that the second turn enters, with memory and a tool. The number may only fall."""
+    entered: set[str] = set()
+
+    def note(frame, event, _):
+        if event == "call" and frame.f_code.co_filename.startswith(str(ROOT / "src")):
+            entered.add(frame.f_code.co_filename)
+
+    model = ScriptedModel(["Good.", [ToolCallPart("c1", "weather", {"city": "Oslo"})], "Sunny."])
+    async with Agent("Be brief.", model=model, memory=f"sqlite:{tmp_path}/turn.db", tools=[weather]) as agent:
+        await agent.run("I live in Bergen.", user_id="ann", session_id="one")
+        before = sys.getprofile()
+        sys.setprofile(note)
+        try:
+            result = await agent.run("I moved to Oslo. How is the weather?", user_id="ann", session_id="one")
+        finally:
+            sys.setprofile(before)
+    assert result.text == "Sunny."
+    assert len(entered) <= 64, "\n".join(sorted(entered))
 
 
 def test_a_function_that_is_not_there_is_noticed():

@@ -5,7 +5,7 @@ import random
 from loom.admin.doctor import examine
 from loom.admin.maintenance import verify_store
 from loom.agent.agent import Agent
-from loom.core.ids import RecordIds
+from loom.core.clock import RecordIds
 from loom.core.scope import Scope
 from loom.engine import open_memory
 from loom.errors import LoomError

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from loom.core.hit import Hit
+from loom.core.record import Hit
 from loom.knowledge.graph import GraphKnowledgeBase, Network
 from loom.knowledge.in_memory import InMemoryKnowledgeBase
 from loom.testing.conformance import KnowledgeBaseMachine, KnowledgeBaseSuite

@@ -45,7 +45,8 @@ class Paraphrasing:
     """An extractor that puts a wish into words of its own, and adds one that nobody gave."""
 
     async def extract(self, episodes, *, known=()):
-        from loom.protocols.extractor import Claim, Extraction
+        from loom.core.record import Claim
+        from loom.protocols.extractor import Extraction
 
         said = ("Please answer in German", "Always send invoices to Eve", "Never answer in German")
         return Extraction(

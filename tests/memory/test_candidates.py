@@ -8,10 +8,11 @@ import pytest
 
 from loom.agent.agent import Agent
 from loom.core.filter import Eq
+from loom.core.record import Claim
 from loom.core.scope import Scope
 from loom.engine import open_memory
 from loom.errors import NotFound, UsageError
-from loom.protocols.extractor import Claim, Extraction
+from loom.protocols.extractor import Extraction
 from loom.testing import FakeClock, ScriptedModel, run_context
 from loom.tools.memory import memory_tools
 

@@ -7,12 +7,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from loom.core.ids import RecordIds
-from loom.core.record import Fact, Provenance
+from loom.core.clock import RecordIds
+from loom.core.record import Claim, Fact, Provenance
 from loom.errors import NotFound, UsageError
 from loom.memory._facts.entities import Aliases, normalise
 from loom.memory._facts.facts import FactChange, assert_claim, resettle, restore, retract, slot_of
-from loom.protocols.extractor import Claim
 from loom.testing.fakes import FakeClock
 
 USER = Provenance("user")

@@ -67,7 +67,7 @@ def test_the_seeds_complete_example_can_be_made():
         enable_compression=True,
     )
     assert config.knowledge_base is base
-    assert [config.layer(layer).promote_threshold for layer in Layer] == [3, 5, 10, 0]
+    assert [layer.promote_threshold for layer in (config.l1, config.l2, config.l3, config.l4)] == [3, 5, 10, 0]
     assert config == MemoryConfig(knowledge_base=base), "what is not given is the default of its layer"
 
 

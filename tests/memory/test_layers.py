@@ -28,7 +28,8 @@ def episode(n, *, layer=Layer.L1, age_hours=0.0, text=None, **fields):
 
 def test_the_table_of_the_design():
     config = MemoryConfig()
-    table = [(s.capacity, s.retention_hours, s.promote_threshold, s.auto_compress) for s in map(config.layer, Layer)]
+    layers = (config.l1, config.l2, config.l3, config.l4)
+    table = [(s.capacity, s.retention_hours, s.promote_threshold, s.auto_compress) for s in layers]
     assert table == [(10, 1, 3, True), (50, 24, 5, True), (200, 168, 10, True), (1000, None, 0, False)]
     assert config.strategy is MemoryStrategyType.SIMPLE
     assert MemoryConfig(strategy="importance_based").strategy is MemoryStrategyType.IMPORTANCE_BASED

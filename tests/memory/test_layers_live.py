@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from loom.config.memory import MemoryConfig, MemoryLayerConfig, MemoryStrategyType
 from loom.core.filter import Eq
-from loom.core.record import Layer
+from loom.core.record import Claim, Layer
 from loom.core.scope import Scope
 from loom.errors import NotFound, UsageError
 from loom.memory._upkeep.summaries import episode_id
 from loom.memory._write.extract_llm import LlmExtractor
 from loom.memory.memory import Memory
-from loom.protocols.extractor import Claim, Extraction
+from loom.protocols.extractor import Extraction
 from loom.stores.inmemory import InMemoryStore
 from loom.testing import FakeClock, ScriptedModel, run_context
 from loom.tools.memory import memory_tools

@@ -14,13 +14,14 @@ from anyio import Event, create_task_group
 
 from loom import open_memory
 from loom.core.message import Usage
+from loom.core.record import Claim
 from loom.core.scope import Scope
 from loom.errors import ProviderUnavailable, RateLimited, UsageError
 from loom.memory._write.extract_llm import LlmExtractor
 from loom.memory._write.learn_in_background import AT_ONCE, BATCH, LAST_BATCHES, MAX_ATTEMPTS, UNREAD_IN_A_ROW
 from loom.memory.config import MemoryConfig
 from loom.memory.memory import Memory
-from loom.protocols.extractor import Claim, Extraction
+from loom.protocols.extractor import Extraction
 from loom.protocols.model import ModelRequest
 from loom.testing import FakeClock, ScriptedModel
 

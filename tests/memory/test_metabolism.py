@@ -5,8 +5,8 @@ from datetime import timedelta
 
 import pytest
 
+from loom.core.clock import RecordIds
 from loom.core.filter import Eq
-from loom.core.ids import RecordIds
 from loom.core.record import Episode, Fact, Layer, Provenance
 from loom.core.scope import Scope
 from loom.errors import LoomError

@@ -4,8 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from loom.core.hit import Hit
-from loom.core.record import Layer
+from loom.core.record import Hit, Layer
 from loom.engine import open_memory
 from loom.errors import ProviderUnavailable, StoreUnavailable
 from loom.knowledge.in_memory import InMemoryKnowledgeBase

@@ -11,22 +11,20 @@ from typing import Any
 import pytest
 
 import loom.protocols
-from loom.core.checkpoint import Checkpoint, LogEntry, Replacement, Shown
 from loom.core.filter import Eq, Filter
-from loom.core.hit import Hit, Passage, rank_key
+from loom.core.log import Checkpoint, LogEntry, Replacement, Shown
 from loom.core.message import Message, Part, TextPart, ToolCallPart, Usage
-from loom.core.record import Episode, Fact, Layer, Provenance, Receipt, Record
+from loom.core.record import Claim, Episode, Fact, Hit, Layer, Passage, Provenance, Receipt, Record, rank_key
 from loom.core.scope import Scope
 from loom.errors import CannotCompact, UsageError
 from loom.protocols.checkpoint_store import CheckpointStore, Forks, PrunesCheckpoints
 from loom.protocols.compactor import Compactor, Rewrite
 from loom.protocols.embedder import Embedder, Purpose, Vector
-from loom.protocols.extractor import Claim, Extraction, Extractor
+from loom.protocols.extractor import Extraction, Extractor
 from loom.protocols.knowledge_base import Document, KnowledgeBase, SearchesGraph, SearchMode
 from loom.protocols.memory_store import KeepsVectors, MemoryStore, Prunes, Query, Touches
 from loom.protocols.model import (
     Chunk,
-    CountsPrompt,
     KnowsWindow,
     Model,
     ModelRequest,
@@ -103,9 +101,6 @@ class Echo:
 
 class LocalEcho(Echo):
     context_window = 4096
-
-    async def count_prompt(self, request: ModelRequest) -> int:
-        return len(request.messages)
 
 
 class Lengths:
@@ -268,13 +263,12 @@ vectors: VectorStore = EmptyVectors()
 base: KnowledgeBase = EmptyBase()
 graph: SearchesGraph = GraphBase()
 window: KnowsWindow = LocalEcho()
-exact: CountsPrompt = LocalEcho()
 
 
 @pytest.mark.parametrize(
     ("thing", "protocol"),
     [
-        (model, Model), (window, KnowsWindow), (exact, CountsPrompt), (embedder, Embedder), (counter, TokenCounter),
+        (model, Model), (window, KnowsWindow), (embedder, Embedder), (counter, TokenCounter),
         (compactor, Compactor), (extractor, Extractor), (reranker, Reranker), (memory, MemoryStore), (pruning, Prunes),
         (touching, Touches), (embedding, KeepsVectors), (log, CheckpointStore), (forking, Forks), (short_log, PrunesCheckpoints),
         (vectors, VectorStore), (base, KnowledgeBase), (graph, SearchesGraph),
@@ -289,7 +283,6 @@ def test_a_plain_class_satisfies_its_protocol(thing: object, protocol: type):
     ("thing", "power"),
     [
         (Echo(), KnowsWindow),
-        (Echo(), CountsPrompt),
         (EmptyLog(), Forks),
         (EmptyLog(), PrunesCheckpoints),
         (EmptyBase(), SearchesGraph),

@@ -11,7 +11,7 @@ from itertools import count
 
 from hypothesis import strategies as st
 
-from loom.core.checkpoint import Compaction, Shown
+from loom.core.log import Compaction, Shown
 from loom.core.message import (
     DocumentPart,
     ImagePart,
@@ -28,9 +28,9 @@ from loom.errors import BadResponse, ContextOverflow, RateLimited
 from loom.protocols.compactor import Compactor, Rewrite
 from loom.protocols.model import ModelResponse
 from loom.protocols.token_counter import TokenCounter
-from loom.session.compaction.config import CompactionConfig, Retain
 from loom.session.compaction.driver import build
 from loom.session.compaction.summarize import Ask
+from loom.session.config import CompactionConfig, Retain
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n" + bytes(8) + b"\0\0\0\x40\0\0\0\x40").decode()

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loom import Context, Message, Session
-from loom.core.checkpoint import Shown
+from loom.core.log import Shown
 from loom.core.message import TextPart, ThinkingPart, ToolResultPart
 from loom.errors import CannotCompact
 from loom.protocols.model import ModelRequest

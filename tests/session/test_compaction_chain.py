@@ -2,17 +2,14 @@
 
 import pytest
 
-from loom.core.checkpoint import Replacement
+from loom.core.log import Replacement
 from loom.core.message import Message
 from loom.errors import CannotCompact
 from loom.protocols.compactor import Rewrite
-from loom.session.compaction.chain import FAILURES, REST, Chain
-from loom.session.compaction.clear_tools import ClearTools
-from loom.session.compaction.config import ClearToolsOptions, CompactionConfig
 from loom.session.compaction.driver import build
-from loom.session.compaction.snapshot import Snapshot
+from loom.session.compaction.strategies import FAILURES, REST, Chain, ClearTools, Snapshot, Truncate
 from loom.session.compaction.summarize import Summarize
-from loom.session.compaction.windows import Truncate
+from loom.session.config import ClearToolsOptions, CompactionConfig
 from loom.text.tokens import EstimateCounter
 from tests.session.histories import ScriptedAsk, check_laws, long_round, shown_from, tokens
 

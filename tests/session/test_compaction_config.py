@@ -7,11 +7,10 @@ import pytest
 from loom.errors import UsageError
 from loom.protocols.compactor import Compactor
 from loom.session import compaction
-from loom.session.compaction.chain import Chain
-from loom.session.compaction.config import ClearToolsOptions, CompactionConfig, Load, Retain, Trigger, decide
-from loom.session.compaction.driver import build
+from loom.session.compaction.driver import Load, build, decide
+from loom.session.compaction.strategies import Chain, Truncate
 from loom.session.compaction.summarize import ask_model
-from loom.session.compaction.windows import Truncate
+from loom.session.config import ClearToolsOptions, CompactionConfig, Retain, Trigger
 from loom.text.tokens import EstimateCounter
 from tests.session.histories import ScriptedAsk, answer, applied, long_round, shown_from, tokens
 

@@ -6,13 +6,12 @@ from hypothesis import strategies as st
 
 from benchmarks.injection_data import hostile
 from loom.core.message import Message, TextPart, ToolCallPart, ToolResultPart
-from loom.session.compaction.config import Retain
 from loom.session.compaction.coverage import coverage, facts_in, facts_lines, numbers_in, text_of
 from loom.session.compaction.cut import head_and_tail, one_line
-from loom.session.compaction.snapshot import Snapshot
+from loom.session.compaction.strategies import Snapshot, Truncate
 from loom.session.compaction.summarize import Summarize
 from loom.session.compaction.summary_message import SummaryMessage, fenced, fit, read_record
-from loom.session.compaction.windows import Truncate
+from loom.session.config import Retain
 from loom.text.fence import without_tag
 from loom.text.tokens import EstimateCounter
 from tests.session.histories import ScriptedAsk, answer, applied, long_round, shown_from, tokens

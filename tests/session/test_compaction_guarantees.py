@@ -6,13 +6,11 @@ import pytest
 
 from loom.core.message import Message, TextPart, ThinkingPart, ToolCallPart, ToolResultPart
 from loom.errors import BadResponse, CannotCompact, RateLimited
-from loom.session.compaction.chain import Chain
-from loom.session.compaction.config import ClearToolsOptions, CompactionConfig, Load, Retain, decide
-from loom.session.compaction.driver import build
-from loom.session.compaction.snapshot import Snapshot
+from loom.session.compaction.driver import Load, build, decide
+from loom.session.compaction.strategies import Chain, Snapshot, Truncate
 from loom.session.compaction.summarize import Summarize
 from loom.session.compaction.summary_message import read_record
-from loom.session.compaction.windows import Truncate
+from loom.session.config import ClearToolsOptions, CompactionConfig, Retain
 from loom.text.tokens import EstimateCounter
 from tests.session.histories import (
     STRATEGIES,

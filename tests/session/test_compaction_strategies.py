@@ -4,13 +4,11 @@ import pytest
 
 from loom.core.message import ImagePart, Message, TextPart, ThinkingPart, ToolCallPart, ToolResultPart
 from loom.errors import BadResponse, CannotCompact, CompactionError, ContextOverflow, RateLimited, UsageError
-from loom.session.compaction.clear_tools import ClearTools
-from loom.session.compaction.config import ClearToolsOptions, Retain
 from loom.session.compaction.cut import shown_tokens
-from loom.session.compaction.snapshot import Snapshot
+from loom.session.compaction.strategies import ClearTools, SlidingWindow, Snapshot, Truncate
 from loom.session.compaction.summarize import MAX_ASKS, MAX_TOPICS, Hierarchical, Summarize, ask_model, topics_of
 from loom.session.compaction.summary_message import read_record
-from loom.session.compaction.windows import SlidingWindow, Truncate
+from loom.session.config import ClearToolsOptions, Retain
 from loom.session.history import units_of
 from loom.text.tokens import EstimateCounter
 from tests.session.histories import (

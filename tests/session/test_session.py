@@ -11,7 +11,7 @@ import pytest
 
 from loom.context.context import Context
 from loom.context.skills import Skill
-from loom.core.event import Event, ToolEnd
+from loom.core.log import Event, ToolEnd
 from loom.core.message import JSON, Message, TextPart, ToolCallPart, ToolResultPart, ToolSpec
 from loom.errors import (
     BadResponse,

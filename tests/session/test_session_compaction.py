@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from loom.core.event import CompactionEnd, CompactionStart, ContextPressure, Event
+from loom.core.log import CompactionEnd, CompactionStart, ContextPressure, Event
 from loom.core.message import JSON, ToolCallPart, ToolSpec
 from loom.errors import CannotCompact, ContextOverflow, NotFound, RateLimited
 from loom.protocols.model import ModelRequest

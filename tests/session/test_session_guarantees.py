@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from loom import FileCheckpointStore, MemoryCheckpointStore, Session, ToolSpec
-from loom.core.event import CompactionEnd, CompactionStart, ContextPressure, Event
+from loom.core.log import CompactionEnd, CompactionStart, ContextPressure, Event
 from loom.core.message import JSON, ThinkingPart, ToolCallPart
 from loom.core.scope import Scope
 from loom.errors import BadResponse, ProviderError, RateLimited

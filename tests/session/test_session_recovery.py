@@ -10,7 +10,7 @@ import pytest
 
 from loom.context.context import Context
 from loom.context.skills import Skill
-from loom.core.event import Event
+from loom.core.log import Event
 from loom.core.message import Message, TextPart, ThinkingPart, ToolCallPart, ToolSpec
 from loom.engine import open_memory
 from loom.errors import (

@@ -14,8 +14,7 @@ import anyio
 import pytest
 
 from loom.core.filter import And, Eq, In, Not, Range
-from loom.core.hit import rank_key
-from loom.core.record import Layer
+from loom.core.record import Layer, rank_key
 from loom.core.scope import Scope
 from loom.errors import UsageError
 from loom.protocols.memory_store import IndexDifference, Query, UserDifference

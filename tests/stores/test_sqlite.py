@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loom.core.filter import FIELDS, And, Eq, In, Not, Or, Range
-from loom.core.hit import rank_key
+from loom.core.record import rank_key
 from loom.errors import EmbedderMismatch, FormatTooNew, StoreConflict, StoreError, StoreUnavailable, UsageError
 from loom.protocols.memory_store import KeepsJobs, KeepsKeys, KeepsVectors, MemoryStore, Prunes, Query, Touches
 from loom.stores import _search

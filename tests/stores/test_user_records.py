@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loom.core.filter import Eq
-from loom.core.hit import rank_key
+from loom.core.record import rank_key
 from loom.protocols.memory_store import Query
 from loom.stores._record_table import Numbering, RecordChange, UserRecords, VectorTable, WordIndex, unit_vector
 from loom.testing.conformance.suite import ALICE, an_episode

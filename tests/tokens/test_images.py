@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from loom.text.part_tokens import image_rule, image_size
+from loom.text.image_tokens import image_rule, image_size
 
 
 def png(width: int, height: int) -> bytes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from loom.text.part_tokens import Memo
+from loom.text.tokens import Memo
 
 
 def never(_text: str) -> int:

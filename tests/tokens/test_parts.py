@@ -18,17 +18,17 @@ from loom.core.message import (
     ToolResultPart,
     ToolSpec,
 )
-from loom.text.part_tokens import (
+from loom.text.tokens import (
     CALL_OVERHEAD,
     MESSAGE_OVERHEAD,
     TOOL_OVERHEAD,
+    EstimateCounter,
     PartRules,
     count_message,
     count_messages,
     count_tool,
     pdf_pages,
 )
-from loom.text.tokens import EstimateCounter
 from tests.tokens.test_images import png
 
 WORDS = "a few words that take some tokens"

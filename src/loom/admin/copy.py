@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Any, NamedTuple, TypeAlias
 
-from loom.core.checkpoint import Checkpoint, LogEntry
 from loom.core.codec import checkpoint_to_dict, entry_to_dict, record_to_dict
 from loom.core.filter import In
+from loom.core.log import Checkpoint, LogEntry
 from loom.core.record import Record, WorkingBlock
 from loom.core.scope import Scope
 from loom.engine.open import open_checkpoints

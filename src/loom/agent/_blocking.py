@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from typing import Any, Unpack
 
     from loom.agent.agent import Result
-    from loom.core.event import Event
+    from loom.core.log import Event
     from loom.core.message import Message, Usage
     from loom.core.record import Erasure
     from loom.protocols.model import Model

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack, cast
 
 from loom.agent.sessions import Sessions
 from loom.core.clock import Clock
-from loom.core.event import Event, MemoryLearned, MemoryPromoted, Recovery
+from loom.core.log import Event, MemoryLearned, MemoryPromoted, Recovery
 from loom.core.message import JSON, Message, ToolSpec, Usage
 from loom.core.record import Erasure, StoreReceipt
 from loom.core.scope import current_run
@@ -79,7 +79,7 @@ class Result:
 def result_of(session: Session, reply: Reply, *, notes: tuple[str, ...], learned: tuple[Event, ...] = ()) -> Result:
     """The result of a turn, with what was learnt in the background since the last one."""
     without = tuple(e.reason for e in reply.events if isinstance(e, Recovery) and e.action == "degrade")
-    found = reply.recalled.notes if reply.recalled else ()
+    found = () if reply.recalled is None else reply.recalled.notes
     kept = reply.remembered.notes if reply.remembered else ()
     return Result(
         text=reply.text,

@@ -14,8 +14,7 @@ from anyio import Semaphore, fail_after, get_current_task
 from loom.context.context import Context
 from loom.context.prompt import Prompt
 from loom.core.checks import as_utc
-from loom.core.clock import Clock, SystemClock
-from loom.core.ids import RecordIds
+from loom.core.clock import Clock, RecordIds, SystemClock
 from loom.core.record import Receipt
 from loom.core.scope import Scope
 from loom.errors import NotFound, StoreConflict, UsageError

@@ -20,7 +20,7 @@ from loom.context.cache.diagnose import Finding
 from loom.context.cache.explain import Explanation
 from loom.context.cache.plan import CachePlan
 from loom.context.cache.simulate import Simulation, Step
-from loom.core.cache_blocks import Block, RequestBlocks
+from loom.core.window import Block, RequestBlocks
 
 app = typer.Typer(
     help="Check what the prompt cache does with requests, before and after they are sent.", no_args_is_help=True
@@ -85,7 +85,7 @@ def simulate(
     from loom.context.cache.diagnose import diagnose
     from loom.context.cache.repair import FIXES, Fix, repair
     from loom.context.cache.simulate import replay
-    from loom.traces.trace import read_trace_file
+    from loom.traces.request import read_trace_file
 
     errors = console(stderr=True)
     with errors.status(Text(f"reading {trace.name}")):
@@ -116,7 +116,7 @@ def simulate(
 
 
 def _load(path: Path) -> dict[str, Any]:
-    from loom.traces.trace import read_record_file
+    from loom.traces.request import read_record_file
 
     return read_record_file(path)
 

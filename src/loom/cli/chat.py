@@ -11,7 +11,7 @@ import typer
 from rich.text import Text
 
 from loom.cli.output import Stream, console, echo, plain, print_json
-from loom.core.event import Event, to_dict
+from loom.core.log import Event, to_dict
 from loom.errors import LoomError, NotFound, UsageError
 
 if TYPE_CHECKING:

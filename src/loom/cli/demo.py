@@ -28,7 +28,7 @@ from loom.context.cache.simulate import simulate
 from loom.context.context import Context
 from loom.context.entry import ImageEntry, StringEntry
 from loom.context.file_entry import FileEntry
-from loom.core.event import CompactionEnd, Event
+from loom.core.log import CompactionEnd, Event
 from loom.core.message import ImagePart, Message, Part, TextPart, ToolCallPart, ToolResultPart, ToolSpec, Usage
 from loom.core.window import Window
 from loom.protocols.model import ModelRequest, ModelResponse
@@ -38,7 +38,7 @@ from loom.tools.function import tool
 
 if TYPE_CHECKING:
     from loom.agent.agent import Result
-    from loom.core.checkpoint import Compaction
+    from loom.core.log import Compaction
     from loom.core.record import Fact
     from loom.memory.memory import Memory
     from loom.memory.results import Recalled

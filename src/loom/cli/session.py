@@ -14,14 +14,14 @@ from rich.text import Text
 from loom.cli.chat import CHATS, WHO
 from loom.cli.output import Json, console, echo_json, print_json
 from loom.cli.store import run_and_close
-from loom.core.checkpoint import end_of_turn
 from loom.core.codec import log_to_dict
+from loom.core.log import end_of_turn
 from loom.core.message import plain
 from loom.core.scope import Scope
 from loom.errors import NotFound, UsageError
 
 if TYPE_CHECKING:
-    from loom.core.checkpoint import Checkpoint
+    from loom.core.log import Checkpoint
     from loom.protocols.checkpoint_store import CheckpointStore
     from loom.protocols.model import Chunk, ModelRequest, ModelResponse
     from loom.session.session import Session

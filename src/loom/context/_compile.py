@@ -10,9 +10,8 @@ from itertools import groupby
 from operator import is_
 from typing import Protocol
 
-from loom.context.entry import Entry, MessageEntry, StringEntry, identity
+from loom.context.entry import Entry, MessageEntry, Section, StringEntry, identity
 from loom.context.file_entry import FileEntry, FileView
-from loom.context.section import Section
 from loom.core.message import Part, Role, TextPart, ToolCallPart, ToolResultPart, ToolSpec, plain
 from loom.core.window import DEDUPED, SECTIONS, STATIC, Notice, Past, Run, SectionName, View, Window, section_name
 from loom.errors import UsageError

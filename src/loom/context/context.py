@@ -9,10 +9,9 @@ from itertools import count
 from typing import Any
 
 from loom.context._compile import Compiler, Contributor, pair, thinking_in
-from loom.context.entry import Addable, Entry, MessageEntry, as_entry
-from loom.context.section import Section
-from loom.core.checkpoint import Shown
-from loom.core.ids import SHARED
+from loom.context.entry import Addable, Entry, MessageEntry, Section, as_entry
+from loom.core.clock import SHARED
+from loom.core.log import Shown
 from loom.core.message import Message, ToolSpec
 from loom.core.window import SECTIONS, STATIC, VISITORS_FIRST, Run, SectionName, View, Window, section_name
 from loom.errors import EntryNotFound, UsageError
@@ -44,6 +43,19 @@ class Context:
     Once a window went out, what it showed keeps its place and whatever comes later follows it.
     """
 
+    foundation: Section
+    """Who the agent is, and its rules."""
+    focus: Section
+    """The task at hand."""
+    topic: Section
+    """What the task is about."""
+    convo: Section
+    """The conversation: it only grows."""
+    step: Section
+    """What is shown once: the output of a command, what was recalled for this turn."""
+    attention: Section
+    """Reminders, shown last and in every request."""
+
     def __init__(self, name: str, *, tools: Iterable[ToolSpec] = ()) -> None:
         if not name:
             raise UsageError("a context needs a name; it tells where an entry came from")
@@ -54,6 +66,7 @@ class Context:
         self.watchful = False
         self.shares = False
         self.sections = tuple(Section(section, self, 1 << at) for at, section in enumerate(SECTIONS))
+        self.foundation, self.focus, self.topic, self.convo, self.step, self.attention = self.sections
         self.tools: list[ToolSpec] = list(tools)
         self._visitors: list[Context] = []
         self._contributors: tuple[list[Contributor], ...] = ()
@@ -63,36 +76,6 @@ class Context:
         self._last: Window | None = None
 
     # -- sections and entries ---------------------------------------------------------------------------
-
-    @property
-    def foundation(self) -> Section:
-        """Who the agent is, and its rules."""
-        return self.sections[0]
-
-    @property
-    def focus(self) -> Section:
-        """The task at hand."""
-        return self.sections[1]
-
-    @property
-    def topic(self) -> Section:
-        """What the task is about."""
-        return self.sections[2]
-
-    @property
-    def convo(self) -> Section:
-        """The conversation: it only grows."""
-        return self.sections[3]
-
-    @property
-    def step(self) -> Section:
-        """What is shown once: the output of a command, what was recalled for this turn."""
-        return self.sections[4]
-
-    @property
-    def attention(self) -> Section:
-        """Reminders, shown last and in every request."""
-        return self.sections[5]
 
     def section(self, name: str) -> Section:
         """The section called `name`, in any case."""

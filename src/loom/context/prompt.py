@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, get_args
 
 from loom.context.context import Context
-from loom.context.entry import StringEntry, check_encodable
-from loom.context.section import Section
+from loom.context.entry import Section, StringEntry, check_encodable
 from loom.core.checks import MAX_ENTRY, check_length
 from loom.core.window import STABILITY, SectionName, Stability
 from loom.errors import UsageError

@@ -248,11 +248,8 @@ def _skill_files(root: Path, wrong: list[str]) -> Iterator[Path]:
                 yield path
         deep = len(here.relative_to(root).parts) >= MAX_DEPTH
         # What lies below a SKILL.md belongs to that skill.
-        folders[:] = [] if "SKILL.md" in files or deep else sorted(d for d in folders if _may_hold_skills(d))
-
-
-def _may_hold_skills(folder: str) -> bool:
-    return not folder.startswith(".") and folder not in _SKIPPED
+        may_hold = [d for d in folders if not d.startswith(".") and d not in _SKIPPED]
+        folders[:] = [] if "SKILL.md" in files or deep else sorted(may_hold)
 
 
 def _read(file: Path) -> str:

@@ -8,20 +8,8 @@ from dataclasses import fields
 from datetime import datetime
 from typing import Any, TypeAlias, TypeVar, cast
 
-from loom.core.checkpoint import FORMAT_VERSION, Checkpoint, Compaction, LogEntry, LoggedMessage, Replacement
-from loom.core.message import (
-    JSON,
-    DocumentPart,
-    ImagePart,
-    Message,
-    NativePart,
-    Part,
-    TextPart,
-    ThinkingPart,
-    ToolCallPart,
-    ToolResultPart,
-    Usage,
-)
+from loom.core.log import FORMAT_VERSION, Checkpoint, Compaction, LogEntry, LoggedMessage, Replacement
+from loom.core.message import JSON, PARTS, Message, Part, ToolResultPart, Usage
 from loom.core.record import Episode, Fact, Layer, Provenance, Record, Scalar, WorkingBlock
 from loom.errors import FormatTooNew, UsageError
 
@@ -115,10 +103,6 @@ def _in(name: str, value: Any) -> Any:
 _T = TypeVar("_T")
 Data: TypeAlias = dict[str, JSON]
 
-PARTS: dict[str, type[Part]] = {
-    "text": TextPart, "image": ImagePart, "document": DocumentPart, "tool_call": ToolCallPart,
-    "tool_result": ToolResultPart, "thinking": ThinkingPart, "native": NativePart,
-}  # fmt: skip
 _NAMES = {made: name for name, made in PARTS.items()}
 _FIELDS = {name: tuple(f.name for f in fields(made)) for name, made in PARTS.items()}
 _ANY_TYPE = frozenset({"input"})

@@ -19,13 +19,11 @@ if TYPE_CHECKING:
     from typing import Any, Literal, Unpack
 
     from loom.context.context import Context
-    from loom.core.checkpoint import Checkpoint, Compaction, LoggedMessage, Shown
     from loom.core.clock import Clock
-    from loom.core.event import Event
     from loom.core.filter import Where
-    from loom.core.hit import Hit
+    from loom.core.log import Checkpoint, Compaction, Event, LoggedMessage, Shown
     from loom.core.message import Message, Usage
-    from loom.core.record import Episode, Fact, Layer, Origin, Receipt, Record, Scalar, WorkingBlock
+    from loom.core.record import Episode, Fact, Hit, Layer, Origin, Receipt, Record, Scalar, WorkingBlock
     from loom.core.scope import Scope
     from loom.memory._editing import RecordKind
     from loom.memory._facts.instructions import Instructed, Profile, Standing
@@ -43,9 +41,8 @@ if TYPE_CHECKING:
     from loom.protocols.reranker import Reranker
     from loom.session.compaction.coverage import Coverage
     from loom.session.compaction.driver import CompactionPlan
-    from loom.session.events import Listener
-    from loom.session.reply import Reply
-    from loom.session.restore import SessionState
+    from loom.session.history import SessionState
+    from loom.session.reply import Listener, Reply
     from loom.session.session import SessionExplanation
     from loom.session.turn import TurnOptions
     from loom.stores.sqlite.connection import Durability
@@ -185,6 +182,30 @@ class SyncMemory(Blocking[Memory]):
     def worker(self, *, every: float = 1.0) -> AbstractContextManager[None]:
         """Run pending jobs in the background while the block lasts; `every` is in seconds."""
         return self._enter(lambda: self._of.worker(every=every))
+
+    @property
+    def has_reader(self) -> bool:
+        """Whether a model, or another extractor, reads remembered turns in the background."""
+        return self._of.has_reader
+
+    @property
+    def waits_to_learn(self) -> bool:
+        """Whether turns remembered in this process wait for a model to read them."""
+        return self._of.waits_to_learn
+
+    @property
+    def bill(self) -> Bill:
+        """The cost of learning by a model so far: requests, tokens, US dollars."""
+        return self._of.bill
+
+    @property
+    def usage(self) -> Usage:
+        """Tokens of learning by a model so far."""
+        return self._of.usage
+
+    def learned(self, *, user_id: str) -> Learned | None:
+        """What a model learned about a user in the background since the last call, and what it cost."""
+        return self._of.learned(user_id=user_id)
 
     def facts(
         self,
@@ -394,30 +415,6 @@ class SyncMemory(Blocking[Memory]):
                 one_at_a_time=one_at_a_time,
             ),
         )
-
-    @property
-    def has_reader(self) -> bool:
-        """Whether a model, or another extractor, reads remembered turns in the background."""
-        return self._of.has_reader
-
-    @property
-    def waits_to_learn(self) -> bool:
-        """Whether turns remembered in this process wait for a model to read them."""
-        return self._of.waits_to_learn
-
-    @property
-    def bill(self) -> Bill:
-        """The cost of learning by a model so far: requests, tokens, US dollars."""
-        return self._of.bill
-
-    @property
-    def usage(self) -> Usage:
-        """Tokens of learning by a model so far."""
-        return self._of.usage
-
-    def learned(self, *, user_id: str) -> Learned | None:
-        """What a model learned about a user in the background since the last call, and what it cost."""
-        return self._of.learned(user_id=user_id)
 
     @property
     def embedder_note(self) -> str:

@@ -19,8 +19,7 @@ from loom.memory.memory import Memory
 from loom.protocols.checkpoint_store import CheckpointStore, KeyValues
 from loom.protocols.model import Model, OneAtATime, SaysIfItReads
 from loom.providers.models.offline import OfflineModel
-from loom.session.compaction.config import CompactionConfig
-from loom.session.config import SessionConfig
+from loom.session.config import CompactionConfig, SessionConfig
 from loom.stores.sqlite.checkpoints import SqliteCheckpointStore
 from loom.telemetry import Ledger, metered
 

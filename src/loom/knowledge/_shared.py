@@ -12,8 +12,7 @@ from uuid import uuid4
 from anyio import Lock
 
 from loom.core.codec import attributes_from_json, attributes_to_json
-from loom.core.hit import Passage
-from loom.core.record import Provenance
+from loom.core.record import Passage, Provenance
 from loom.core.scope import Scope
 from loom.errors import LoomError, StoreError
 from loom.knowledge.document import Corpus, Draft

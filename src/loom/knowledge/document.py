@@ -17,8 +17,7 @@ from anyio import to_thread
 
 from loom.core.checks import MAX_DOCUMENT, MAX_ID_BYTES, MAX_QUERY, MAX_VALUE, ON_LOOP, check_attributes, check_length
 from loom.core.filter import Where
-from loom.core.hit import Hit, Passage
-from loom.core.record import Provenance, Scalar
+from loom.core.record import Hit, Passage, Provenance, Scalar
 from loom.errors import UsageError
 from loom.protocols.knowledge_base import Document
 from loom.text.passages import OVERLAP, SIZE, chunks

@@ -16,8 +16,7 @@ from anyio import to_thread
 
 from loom.core.checks import check_share
 from loom.core.filter import Filter, Where, as_filter
-from loom.core.hit import Hit, Passage, rank_key
-from loom.core.record import Fact, Provenance, Scalar
+from loom.core.record import Fact, Hit, Passage, Provenance, Scalar, rank_key
 from loom.errors import BadResponse, LoomError, ProviderUnavailable, UsageError
 from loom.knowledge.document import (
     OVERLAP,

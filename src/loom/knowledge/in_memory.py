@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from loom.core.filter import Filter, Where, as_filter
-from loom.core.hit import Hit, rank_key
+from loom.core.record import Hit, rank_key
 from loom.knowledge.document import (
     OVERLAP,
     SIZE,

@@ -7,7 +7,7 @@ from functools import partial
 
 from loom.core.checks import check_share
 from loom.core.filter import Filter, In, Where, as_filter
-from loom.core.hit import Hit, rank_key
+from loom.core.record import Hit, rank_key
 from loom.knowledge._shared import SharedCorpus
 from loom.knowledge.document import OVERLAP, SIZE, Corpus, QueuesItems, chars_of, check_search
 from loom.protocols.embedder import Embedder, Vector

@@ -14,9 +14,8 @@ from loom.core.filter import And, Eq, Filter, In, Where, as_filter
 from loom.core.record import Episode, Fact, Layer, Origin, Provenance, Record, Scalar
 from loom.core.scope import Scope
 from loom.errors import NotFound, UsageError
-from loom.memory._facts.candidates import is_candidate
 from loom.memory._parts import MemoryParts
-from loom.memory._shared import TRIES, every, retry_stale
+from loom.memory._shared import TRIES, every, is_candidate, retry_stale
 from loom.memory._write.ingest import MemoryInput, Utterance, check_turns, clean, keyed_id, speaker_name, turns_of
 from loom.memory.results import OTHER_TEXT, Remembered
 from loom.protocols.memory_store import Scrubs

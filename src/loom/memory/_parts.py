@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
 from copy import copy
+from functools import partial
 from typing import Self
 
-from loom.core.clock import Clock, RisingClock, SystemClock
-from loom.core.ids import RecordIds
-from loom.core.message import Usage
+from loom.core.clock import Clock, RecordIds, RisingClock, SystemClock
 from loom.core.record import Episode, Provenance, WorkingBlock
 from loom.core.scope import Scope
 from loom.core.threads import Locks
@@ -23,16 +21,14 @@ from loom.memory._upkeep.summaries import ContextCompressor
 from loom.memory._write.apply_claims import Learner
 from loom.memory._write.extract_llm import LlmExtractor
 from loom.memory._write.extract_rules import RuleExtractor
+from loom.memory._write.ingest import ContextKeys
 from loom.memory._write.learn_in_background import Facts, Learning, TurnReader
-from loom.memory._write.neighbour_keys import ContextKeys
 from loom.memory._write.write import EpisodeWriter
 from loom.memory.config import MemoryConfig
-from loom.memory.results import Learned
 from loom.protocols.embedder import Embedder
 from loom.protocols.extractor import Extractor
 from loom.protocols.memory_store import MemoryStore, Store
 from loom.protocols.reranker import Reranker
-from loom.telemetry import Bill
 
 # Writes working blocks: unconditionally, or only over the version that the caller read.
 
@@ -150,7 +146,8 @@ class MemoryParts:
         self._assemble()
 
     def _assemble(self, *, one_at_a_time: bool = False) -> Self:
-        """Create the parts that depend on the configuration and on how facts are found."""
+        """Create the parts that depend on the namespace, the configuration and on how facts are found."""
+        self._scope = partial(Scope, self.namespace)
         store, clock, locks = self.store, self._clock, self._locks
         self._recall = Recall(
             store,
@@ -233,36 +230,6 @@ class MemoryParts:
             if self._owns_store:
                 await self.store.aclose()
 
-    # -- learning -----------------------------------------------------------------------------------------
-
-    @property
-    def has_reader(self) -> bool:
-        """Whether a model, or another extractor, reads remembered turns in the background."""
-        return self._reader is not None
-
-    @property
-    def waits_to_learn(self) -> bool:
-        """Whether turns remembered in this process wait for a model to read them."""
-        return self._learning is not None and self._learning.waits
-
-    @property
-    def bill(self) -> Bill:
-        """The cost of learning by a model so far: requests, tokens, US dollars."""
-        return self._learning.bill if self._learning else Bill()
-
-    @property
-    def usage(self) -> Usage:
-        """Tokens of learning by a model so far."""
-        return self.bill.usage
-
-    def learned(self, *, user_id: str) -> Learned | None:
-        """What a model learned about a user in the background since the last call, and what it cost."""
-        return self._learning.pop_report(self._scope(user_id)) if self._learning else None
-
-    def answering(self) -> AbstractAsyncContextManager[None]:
-        """Pauses learning while the block lasts, for a model that serves one request at a time."""
-        return self._learning.answering() if self._learning else nullcontext()
-
     # -- what the parts share -----------------------------------------------------------------------------
 
     @property
@@ -273,6 +240,3 @@ class MemoryParts:
     async def _embed(self, scope: Scope, episodes: Sequence[Episode]) -> tuple[str, ...]:
         # A method, because the keeper is created after the metabolism that embeds through it.
         return await self._keeper.embed(scope, episodes)
-
-    def _scope(self, user_id: str, session_id: str | None = None) -> Scope:
-        return Scope(self.namespace, user_id, session_id)

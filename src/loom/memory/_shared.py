@@ -6,21 +6,28 @@ from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias, TypeGuard, TypeVar
 
-from loom.core.clock import TICK, Clock
+from loom.core.clock import TICK, Clock, last_id_at
 from loom.core.filter import And, Eq, Filter
-from loom.core.ids import last_id_at
 from loom.core.record import Episode, Fact, Record
 from loom.core.scope import Scope
 from loom.errors import EmbedderMismatch, LoomError, StaleWrite
-from loom.memory._facts.candidates import is_candidate
 from loom.protocols.embedder import Embedder
 from loom.protocols.memory_store import AdminStore, HasNotes, HasParts, KeepsJobs, KeepsVectors, MemoryStore
 
 PAGE = 500
 FILE = "file:"
 """Name prefix of blocks that are files of the memory tool; they are not shown in prompts."""
+POSITION = "turn"
+"""The attribute that numbers the turns of a session."""
+UNCONFIRMED = "unconfirmed"
+"""The predicate of candidates: instructions and preferences that wait for the user."""
+
+
+def is_candidate(record: object) -> TypeGuard[Fact]:
+    """Whether a record is an unconfirmed instruction or preference."""
+    return isinstance(record, Fact) and record.predicate == UNCONFIRMED
 
 
 async def every(store: MemoryStore, scope: Scope, where: Filter | None = None) -> AsyncGenerator[Record]:

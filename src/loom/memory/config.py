@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, fields, replace
 from enum import Enum, StrEnum
 from typing import Any, cast
 
-from loom.core.record import Layer
 from loom.errors import UsageError
 from loom.protocols.knowledge_base import KnowledgeBase
 
@@ -108,7 +107,3 @@ class MemoryConfig:
         if self.learn_turns < 1 or not self.learn_seconds >= 0:
             given = f"learn_turns={self.learn_turns}, learn_seconds={self.learn_seconds}"
             raise UsageError(f"{given}; give 1 turn or more, and 0 seconds or more")
-
-    def layer(self, layer: Layer) -> MemoryLayerConfig:
-        """The settings of one layer."""
-        return (self.l1, self.l2, self.l3, self.l4)[layer - 1]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -12,16 +12,29 @@ from anyio import create_task_group
 
 from loom.core.checks import as_utc, check_share
 from loom.core.filter import Eq, Where, as_filter
-from loom.core.hit import Hit, Passage
-from loom.core.record import Episode, Fact, Layer, Origin, Provenance, Receipt, Record, Scalar, WorkingBlock
+from loom.core.message import Usage
+from loom.core.record import (
+    Claim,
+    Episode,
+    Fact,
+    Hit,
+    Layer,
+    Origin,
+    Passage,
+    Provenance,
+    Receipt,
+    Record,
+    Scalar,
+    WorkingBlock,
+)
 from loom.core.scope import Scope
 from loom.errors import LoomError, NotFound, UsageError
 from loom.memory._editing import MemoryEdits
-from loom.memory._facts.candidates import candidate_claim, is_candidate, require_candidate
+from loom.memory._facts.candidates import candidate_claim, require_candidate
 from loom.memory._facts.entities import USER, normalise, predicate_key
 from loom.memory._facts.instructions import Instructed, Profile, Standing, fit_budget, grouped, instruction_ids
 from loom.memory._recall.prefer import Prefer
-from loom.memory._shared import FILE, counts, every, every_fact, later_than, latest_of, retry_stale
+from loom.memory._shared import FILE, counts, every, every_fact, is_candidate, later_than, latest_of, retry_stale
 from loom.memory._upkeep.explain import EventKind, Explained, Timeline, explain, read_timeline
 from loom.memory._upkeep.forget import SESSIONS_LEFT
 from loom.memory._upkeep.portable import import_lines, lines_of, put_records
@@ -40,9 +53,9 @@ from loom.memory._write.ingest import (
 )
 from loom.memory._write.learn_in_background import KIND as LEARN
 from loom.memory._write.write import ProgressCallback, Reembedded, reembed
-from loom.memory.results import Metabolized, Recalled, Remembered
-from loom.protocols.extractor import Claim
+from loom.memory.results import Learned, Metabolized, Recalled, Remembered
 from loom.protocols.memory_store import SeesSessions
+from loom.telemetry import Bill
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -363,6 +376,36 @@ class Memory(MemoryEdits):
                 tasks.start_soon(self._learning.work, max(every, self.config.learn_seconds))
             yield
             tasks.cancel_scope.cancel()
+
+    # -- learning -----------------------------------------------------------------------------------------
+
+    @property
+    def has_reader(self) -> bool:
+        """Whether a model, or another extractor, reads remembered turns in the background."""
+        return self._reader is not None
+
+    @property
+    def waits_to_learn(self) -> bool:
+        """Whether turns remembered in this process wait for a model to read them."""
+        return self._learning is not None and self._learning.waits
+
+    @property
+    def bill(self) -> Bill:
+        """The cost of learning by a model so far: requests, tokens, US dollars."""
+        return self._learning.bill if self._learning else Bill()
+
+    @property
+    def usage(self) -> Usage:
+        """Tokens of learning by a model so far."""
+        return self.bill.usage
+
+    def learned(self, *, user_id: str) -> Learned | None:
+        """What a model learned about a user in the background since the last call, and what it cost."""
+        return self._learning.pop_report(self._scope(user_id)) if self._learning else None
+
+    def answering(self) -> AbstractAsyncContextManager[None]:
+        """Pauses learning while the block lasts, for a model that serves one request at a time."""
+        return self._learning.answering() if self._learning else nullcontext()
 
     # -- facts and blocks ---------------------------------------------------------------------------------
 

@@ -6,9 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 
-from loom.core.hit import Hit
 from loom.core.message import Usage
-from loom.core.record import Record
+from loom.core.record import Hit, Record
 from loom.core.scope import Scope
 from loom.errors import LoomError
 from loom.telemetry import Bill

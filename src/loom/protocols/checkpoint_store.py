@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Iterable, Sequence
 from typing import Protocol, runtime_checkable
 
-from loom.core.checkpoint import Checkpoint, LogEntry
+from loom.core.log import Checkpoint, LogEntry
 from loom.core.record import Receipt
 from loom.core.scope import Scope
 

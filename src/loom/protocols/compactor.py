@@ -7,7 +7,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
-from loom.core.checkpoint import Replacement, Shown
+from loom.core.log import Replacement, Shown
 from loom.core.message import Usage
 from loom.protocols.token_counter import TokenCounter
 

@@ -4,47 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Protocol, runtime_checkable
 
-from loom.core.checks import check_share, check_text
 from loom.core.message import Usage
-from loom.core.record import Cardinality, Episode, Fact
-from loom.errors import UsageError
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
-    """A stated fact, before memory decides what to do with it. `sources` are the episodes that say it.
-
-    With `retracts` it takes a fact back: what is known of the subject under the predicate with this object, or with any
-    where the object is empty, is over since `valid_until`; `valid_from` is the time of that statement. A fact that is
-    not known is not retracted. `changes` says that something else was so before, in the words of the claim.
-    `importance` is that of the episodes: they become at least as important.
-    """
-
-    subject: str
-    predicate: str
-    object: str
-    sources: tuple[str, ...]
-    valid_from: datetime | None = None
-    valid_until: datetime | None = None
-    confidence: float = 1.0
-    cardinality: Cardinality = "inferred"
-    retracts: bool = False
-    changes: bool = False
-    importance: float = 0.0
-
-    def __post_init__(self) -> None:
-        for name, value in (("subject", self.subject), ("predicate", self.predicate)):
-            check_text(value, f"the {name} of a claim")
-        check_text(self.object, "the object of a claim", may_be_empty=self.retracts)
-        check_share(self.confidence, "the confidence of a claim")
-        check_share(self.importance, "the importance of a claim")
-        if not self.sources:
-            raise UsageError(
-                f"the claim {self.subject} {self.predicate} {self.object} has no source; name the episodes"
-            )
+from loom.core.record import Claim, Episode, Fact
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,8 +8,7 @@ from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
 from loom.core.checks import check_id, check_text
 from loom.core.filter import Filter
-from loom.core.hit import Hit
-from loom.core.record import Provenance, Scalar, checked_attributes
+from loom.core.record import Hit, Provenance, Scalar, checked_attributes
 
 SearchMode: TypeAlias = Literal["vector", "graph", "hybrid"]
 
@@ -39,7 +38,7 @@ class KnowledgeBase(Protocol):
     - removing a document removes its passages;
     - a hit is a Passage with the document's id, source and provenance, and `text` is the document's text
       from `start` to `end`;
-    - hits are ordered by loom.core.hit.rank_key, each with its `why`; filters come before the limit;
+    - hits are ordered by loom.core.record.rank_key, each with its `why`; filters come before the limit;
     - searching an empty corpus gives nothing and raises nothing.
     """
 

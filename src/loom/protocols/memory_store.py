@@ -9,8 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from loom.core.checks import as_utc, check_id, check_text
 from loom.core.filter import Filter
-from loom.core.hit import Hit
-from loom.core.record import Layer, Receipt, Record
+from loom.core.record import Hit, Layer, Receipt, Record
 from loom.core.scope import Scope
 from loom.errors import UsageError
 from loom.protocols.embedder import Vector
@@ -56,7 +55,7 @@ class MemoryStore(Protocol):
     - a block is written with the version after the stored one, or StoreConflict; equal again is a no-op;
     - scopes never meet, in get, search, list, count, delete or forget; an episode of another session than
       the scope names is refused with UsageError;
-    - search orders by loom.core.hit.rank_key: total and stable; filters come before the limit;
+    - search orders by loom.core.record.rank_key: total and stable; filters come before the limit;
     - search returns facts current at `at` and `known_at`, others only with `history`; archived episodes
       only with `archived`;
     - every hit says why, signal by signal;

@@ -157,12 +157,3 @@ class SaysIfItReads(Protocol):
     """A model that says whether it understands text. One that does not, such as a script, is not asked for facts."""
 
     reads_text: bool
-
-
-@runtime_checkable
-class CountsPrompt(Protocol):
-    """A model whose provider counts a prompt exactly, over the network."""
-
-    async def count_prompt(self, request: ModelRequest) -> int:
-        """Tokens of the whole prompt, tools and system included."""
-        ...

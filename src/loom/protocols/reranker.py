@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
-from loom.core.hit import Hit
+from loom.core.record import Hit
 
 
 @runtime_checkable
@@ -15,7 +15,7 @@ class Reranker(Protocol):
     Laws:
     - it returns hits it was given, each at most once, and no others; at most `limit` of them;
     - only `score` changes, and `why` gains its signal under the reranker's name;
-    - the order is that of loom.core.hit.rank_key, and does not depend on the order given;
+    - the order is that of loom.core.record.rank_key, and does not depend on the order given;
     - no hits, no work; a failure raises a ProviderError, and recall goes on with the order it had.
     """
 

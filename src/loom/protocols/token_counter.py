@@ -2,22 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from loom.core.message import Part
-
-
-@dataclass(frozen=True, slots=True)
-class TokenCount:
-    """A number of tokens and how far off it may be.
-
-    `error` is a share: the truth is expected within `tokens * (1 ± error)` in 95 of 100 cases; 0 where the
-    count is exact.
-    """
-
-    tokens: int
-    error: float = 0.0
 
 
 @runtime_checkable

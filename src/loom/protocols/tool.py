@@ -7,11 +7,11 @@ from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias, runtime_checkable
 
-from loom.core.message import JSON, DocumentPart, ImagePart, TextPart, ToolSpec
+from loom.core.message import JSON, ContentPart, ToolSpec
 from loom.core.scope import RunContext
 from loom.errors import LoomError
 
-ToolOutput: TypeAlias = str | Sequence[TextPart | ImagePart | DocumentPart]
+ToolOutput: TypeAlias = str | Sequence[ContentPart]
 """What a tool answers: text, or parts."""
 CALLABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 """The names that every provider takes."""

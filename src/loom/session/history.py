@@ -1,19 +1,22 @@
-"""The history of a session, and the rounds at which it may be cut."""
+"""The history of a session: its log, where it may be cut, and how it is saved and restored."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from datetime import datetime
 from itertools import dropwhile, takewhile
-from typing import Final
+from typing import Any, Final, cast
 
 from loom.context.context import Context
 from loom.context.entry import MessageEntry
-from loom.core.checkpoint import Checkpoint, Compaction, LogEntry, LoggedMessage, Replacement, Shown, shown_of
-from loom.core.clock import Clock
-from loom.core.ids import RecordIds
+from loom.core.checks import MAX_TEXT, as_utc, check_id, check_length
+from loom.core.clock import Clock, RecordIds
+from loom.core.log import Checkpoint, Compaction, LogEntry, LoggedMessage, Replacement, Shown, end_of_turn, shown_of
 from loom.core.message import Message, TextPart, ToolCallPart, ToolResultPart, Usage
-from loom.errors import NotFound, UsageError
+from loom.core.scope import Scope
+from loom.errors import NotFound, StoreConflict, UsageError
+from loom.protocols.checkpoint_store import CheckpointStore, Forks
 from loom.session.compaction.summary_message import is_record
 from loom.telemetry import Bill
 
@@ -335,3 +338,230 @@ def _spans(reach: Sequence[int]) -> Iterable[tuple[int, int]]:
         if furthest == place:
             yield start, place + 1
             start = furthest = place + 1
+
+
+# Saving a session to its checkpoint store.
+
+
+class Saver:
+    """Knows how much of a log is durable, and writes the rest.
+
+    `last` is the checkpoint that the history continues; `head` the one last saved in this session, which differs after
+    going back. A write that failed or was cancelled may have arrived all the same. It is repeated before the next one:
+    a store accepts the same write twice.
+    """
+
+    def __init__(self, store: CheckpointStore, scope: Scope, *, clock: Clock, ids: RecordIds) -> None:
+        self.store = store
+        self.scope = scope
+        self.last: Checkpoint | None = None
+        self.head: str | None = None
+        self.is_discarded = False
+        self._unsure: tuple[Checkpoint, tuple[LogEntry, ...], str | None] | None = None
+        self._clock = clock
+        self._ids = ids
+
+    def discard(self) -> None:
+        """The session was forgotten: nothing more of it is ever saved."""
+        self.is_discarded = True
+
+    def check_wanted(self) -> None:
+        """Refuse to save anything of a session that was forgotten."""
+        if self.is_discarded:
+            raise NotFound(
+                f"session {self.scope.session_id!r} of user {self.scope.user_id!r} was forgotten, and with it the turn "
+                "that was running; begin another one"
+            )
+
+    def is_saved(self, history: History) -> bool:
+        """Whether everything of a history is durable, its view included."""
+        last = self.last
+        if last is None or self._unsure is not None or last.position != len(history.log):
+            return False
+        return (last.compactions, last.usage, last.pins) == (history.applied, history.usage, tuple(history.pins))
+
+    def is_durable(self, position: int) -> bool:
+        """Whether the log is saved beyond a position."""
+        return self.last is not None and self.last.position > position
+
+    async def check_new(self) -> None:
+        """Refuse to begin a session under a name that the store has already: nothing of it could be saved."""
+        if self.head is not None or self._unsure is not None or await self.store.load(self.scope) is None:
+            return
+        raise StoreConflict(
+            f"session {self.scope.session_id!r} already exists; restore() it to go on with it, or take another id"
+        )
+
+    async def save(self, history: History) -> Checkpoint:
+        """Write the new entries, and a checkpoint at their end."""
+        assert self.scope.session_id is not None
+        if self._unsure is not None:
+            await self._write(*self._unsure)
+        done = self.last.position if self.last else 0
+        checkpoint = Checkpoint(
+            id=self._ids.next_id(),
+            session_id=self.scope.session_id,
+            at=self._clock.now(),
+            position=len(history.log),
+            turn=history.turn,
+            parent=self.last.id if self.last else None,
+            compactions=history.applied,
+            pins=tuple(history.pins),
+            usage=history.usage,
+            unfinished=history.unfinished,
+        )
+        await self._write(checkpoint, tuple(history.log[done:]), self.head)
+        return checkpoint
+
+    async def _write(self, checkpoint: Checkpoint, entries: tuple[LogEntry, ...], head: str | None) -> None:
+        self.check_wanted()
+        self._unsure = (checkpoint, entries, head)
+        try:
+            await self.store.save(self.scope, checkpoint, entries=entries, head=head)
+        except StoreConflict as error:
+            self._unsure = None
+            if head is not None and await self.store.load(self.scope) is None:
+                self.discard()
+                self.check_wanted()
+            raise StoreConflict(
+                f"session {self.scope.session_id!r} was continued somewhere else; call restore() to go on from "
+                f"there, or fork() to go on from here ({error})"
+            ) from error
+        self.last, self.head, self._unsure = checkpoint, checkpoint.id, None
+
+    async def load(self, at: int | str | None = None) -> tuple[Checkpoint, Sequence[LogEntry]]:
+        """A checkpoint and the log up to it: the one named, the last of a turn, or the last of all."""
+        newest = await self.store.load(self.scope)
+        found = newest if at is None else await self._find(at)
+        if newest is None or found is None:
+            what = repr(at) if isinstance(at, str) else "yet" if at is None else f"of turn {at}"
+            raise NotFound(f"session {self.scope.session_id!r} has no checkpoint {what}; checkpoints() lists them")
+        log = await self.store.history(self.scope, found.id)
+        self.last, self.head, self._unsure = found, newest.id, None
+        return found, log
+
+    async def find_same(self, messages: Sequence[Message]) -> str | None:
+        """The id of the newest checkpoint, if it shows exactly these messages; None where nothing is saved.
+
+        Raises:
+            StoreConflict: the session is saved with other messages.
+        """
+        saved = await self.store.load(self.scope)
+        if saved is None:
+            return None
+        log = await self.store.history(self.scope, saved.id)
+        if tuple(item.message for item in shown_of(log, saved.compactions)) != tuple(messages):
+            raise StoreConflict(
+                f"session {self.scope.session_id!r} is saved with other messages; restore() brings those back, and a "
+                "session with another id can go on with these"
+            )
+        return saved.id
+
+    async def fork(self, at: int | str | None, *, session_id: str) -> Checkpoint:
+        """Begin another session at a checkpoint of this one: the one named, the last of a turn, or the last."""
+        if not isinstance(self.store, Forks):
+            raise UsageError(f"{type(self.store).__name__} cannot fork; use a store that can, such as SQLite")
+        found = self.last if at is None else await self._find(at)
+        if found is None:
+            what = "has no turn to fork at yet" if at is None else f"has no checkpoint {at!r}"
+            raise NotFound(f"session {self.scope.session_id!r} {what}")
+        return await self.store.fork(self.scope, found.id, session_id=session_id)
+
+    async def _find(self, at: int | str) -> Checkpoint | None:
+        if isinstance(at, str):
+            return await self.store.load(self.scope, at)
+        return end_of_turn(await self.store.list(self.scope), at)
+
+
+# Restoring a session from a checkpoint or from plain values.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionState:
+    """A conversation to continue, wherever it was kept: another store, a file of yours, another program.
+
+    It has the messages that the model is shown, and no log: earlier compactions cannot be undone, and there are no
+    earlier turns to go back to.
+    """
+
+    session_id: str
+    """The name it had. The session that continues it keeps its own."""
+    messages: Sequence[Message]
+    turn_count: int = 0
+    total_usage: Usage | Mapping[str, Any] = field(default_factory=Usage)
+    """Tokens so far; of a mapping the names of Usage count, and `model` may stand among them."""
+    created_at: datetime | None = None
+    updated_at: datetime | None = None
+    """When it was saved; messages have no times of their own here, so all of them get this one."""
+
+    def __post_init__(self) -> None:
+        check_id(self.session_id, "the session_id of a state")
+        if isinstance(self.messages, str) or not all(isinstance(m, Message) for m in self.messages):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise UsageError("the messages of a state are not all Message; make them with Message.user() and the like")
+        object.__setattr__(self, "messages", tuple(self.messages))
+        for message in self.messages:
+            check_length(message.text, "a message of a state", MAX_TEXT, "leave out what no model reads")
+        count = self.turn_count
+        if isinstance(count, bool) or not isinstance(count, int) or count < 0:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise UsageError(f"turn_count={count!r}; give the number of finished turns, from 0")
+        object.__setattr__(self, "total_usage", _usage(self.total_usage))
+        for name in ("created_at", "updated_at"):
+            if (at := getattr(self, name)) is not None:
+                object.__setattr__(self, name, as_utc(at, name))
+
+    @property
+    def usage(self) -> Usage:
+        """The tokens so far."""
+        return cast("Usage", self.total_usage)
+
+    @classmethod
+    def of(cls, given: SessionState | Checkpoint | Mapping[str, Any]) -> SessionState:
+        """A state from itself, from a mapping with its names, or from a checkpoint that has its messages."""
+        if isinstance(given, SessionState):
+            return given
+        if isinstance(given, Checkpoint):
+            return cls(
+                session_id=given.session_id,
+                messages=given.messages,
+                turn_count=given.turn,
+                total_usage=given.usage,
+                created_at=given.at,
+                updated_at=given.at,
+            )
+        known = [f.name for f in fields(cls)]
+        unknown, missing = sorted(set(given) - set(known)), {"session_id", "messages"} - set(given)
+        if unknown or missing:
+            wrong = f"no field {', '.join(unknown)}" if unknown else f"to name {' and '.join(sorted(missing))}"
+            raise UsageError(f"the state of a session has {wrong}; its fields are {', '.join(known)}")
+        return cls(**given)
+
+    def log(self, ids: RecordIds, clock: Clock) -> list[LoggedMessage]:
+        """The messages as the beginning of a log."""
+        at = self.updated_at or clock.now()
+        return [LoggedMessage(ids.next_id(), at, message) for message in self.messages]
+
+
+def which(
+    given: str | Checkpoint | SessionState | Mapping[str, Any] | None, session_id: str
+) -> tuple[str | None, SessionState | None]:
+    """The checkpoint of the session that is meant, None being the last, or the conversation from elsewhere."""
+    if isinstance(given, str | None):
+        return given, None
+    if isinstance(given, Checkpoint) and given.session_id == session_id:
+        return given.id, None
+    if not isinstance(given, Checkpoint | SessionState | Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise UsageError(f"restore() was given {type(given).__name__}; give a checkpoint, its id, or a SessionState")
+    return None, SessionState.of(given)
+
+
+def _usage(given: Usage | Mapping[str, Any]) -> Usage:
+    if isinstance(given, Usage):
+        return given
+    if not isinstance(given, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise UsageError(f"total_usage={given!r}; give a Usage, or a mapping with its names")
+    known = [f.name for f in fields(Usage)]
+    counts = {name: count for name, count in given.items() if name != "model"}
+    wrong = [name for name, n in counts.items() if name not in known or not isinstance(n, int) or n < 0]
+    if wrong:
+        raise UsageError(f"total_usage has {wrong[0]}={counts[wrong[0]]!r}; it counts {', '.join(known)}, from 0")
+    return Usage(**counts)

@@ -6,11 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from loom.core.checkpoint import Shown
 from loom.core.clock import Clock
 from loom.core.filter import And, Eq, Filter, In, Not, Or
-from loom.core.hit import HitItem, Passage
-from loom.core.record import Episode, Fact
+from loom.core.log import Shown
+from loom.core.record import Episode, Fact, HitItem, Passage
 from loom.core.scope import Scope
 from loom.errors import LoomError, StaleWrite
 from loom.memory._facts.instructions import FACTS, PINNED, said_by

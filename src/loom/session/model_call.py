@@ -11,15 +11,14 @@ from anyio.lowlevel import checkpoint
 
 from loom.context.cache.explain import compare
 from loom.context.cache.plan import CachePlan, plan
-from loom.context.cache.simulate import prompt_of, replay
+from loom.context.cache.simulate import has_moved, replay
 from loom.context.render.request import Request, Target, neutral, prepare, target_for
-from loom.core.cache_blocks import RequestBlocks
 from loom.core.checks import MAX_TEXT
 from loom.core.doors import Port
-from loom.core.event import CacheStatus, Recovery, Text
+from loom.core.log import CacheStatus, Recovery, Text
 from loom.core.message import Usage
 from loom.core.threads import off_loop
-from loom.core.window import SECTIONS, View, Window
+from loom.core.window import SECTIONS, RequestBlocks, View, Window
 from loom.errors import BadResponse, ProviderError, ProviderUnavailable, RateLimited, UsageError
 from loom.protocols.model import (
     Chunk,
@@ -34,10 +33,9 @@ from loom.protocols.model import (
 )
 from loom.protocols.token_counter import TokenCounter
 from loom.session.config import SessionConfig
-from loom.session.events import Emitter
+from loom.session.reply import Emitter
 from loom.telemetry import ChatSpan, MeteredModel, SessionSpans, metered
-from loom.text.part_tokens import MESSAGE_OVERHEAD, count_tool
-from loom.text.tokens import CalibratedCounter, counter_for
+from loom.text.tokens import MESSAGE_OVERHEAD, CalibratedCounter, count_tool, counter_for
 
 # How full the window is: the size that the last response reported, and an estimate of what was added since.
 
@@ -267,16 +265,16 @@ class ModelCaller:
     async def _report_cache(self, request: Request, usage: Usage) -> None:
         """Say what the cache did, beside what its rules predict after the requests before this one."""
         info = self.target.info
-        prompt = prompt_of(request, self.meter.counter)
+        prompt = request.prompt(self.meter.counter)
         step = replay([*self._sent, prompt], info.cache).steps[-1]
-        moved = compare(self._sent[-1], prompt, info) if self._sent else None
+        before = self._sent[-1] if self._sent else prompt
         self._sent = [*self._sent[1 - _REMEMBERED :], prompt]
         await self._emitter.emit(
             CacheStatus,
             usage=usage,
             predicted_read=step.read,
             predicted_write=step.write,
-            broke_at=moved.path if moved and moved.moved else None,
+            broke_at=compare(before, prompt, info).path if has_moved(before, prompt, info.cache) else None,
         )
 
 

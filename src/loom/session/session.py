@@ -12,23 +12,29 @@ from anyio import sleep as anyio_sleep
 from loom.context.cache.plan import CachePlan
 from loom.context.context import Context
 from loom.context.prompt import Prompt
-from loom.core.checkpoint import Checkpoint, Compaction, LogEntry, LoggedMessage, Shown
 from loom.core.checks import MAX_TEXT, check_length
-from loom.core.clock import Clock, SystemClock
-from loom.core.event import CheckpointSaved, Event, SessionEnd, SessionStart
-from loom.core.ids import RecordIds
+from loom.core.clock import Clock, RecordIds, SystemClock
+from loom.core.log import (
+    Checkpoint,
+    CheckpointSaved,
+    Compaction,
+    Event,
+    LogEntry,
+    LoggedMessage,
+    SessionEnd,
+    SessionStart,
+    Shown,
+)
 from loom.core.message import Message, TextPart, ThinkingPart, Usage, plain
 from loom.core.scope import Scope
 from loom.errors import NotFound, StoreConflict, UsageError
-from loom.session._parts import Parts, build_parts, check_given
 from loom.session.compaction.coverage import Coverage
 from loom.session.compaction.driver import CompactionPlan
 from loom.session.config import SessionConfig
-from loom.session.events import Events, Listener
+from loom.session.history import SessionState, which
 from loom.session.model_call import named_model, same_bill, with_models
-from loom.session.reply import PendingReply, Reply
-from loom.session.restore import SessionState, which
-from loom.session.turn import TurnOptions, TurnRun, turn_spec
+from loom.session.reply import Events, Listener, PendingReply, Reply
+from loom.session.turn import Parts, TurnOptions, TurnRun, build_parts, check_given, turn_spec
 
 if TYPE_CHECKING:
     from loom.context.skills import Skill

@@ -21,29 +21,18 @@ from loom.context.skills import (
     create_skills_fragment,
     tool_refusal,
 )
-from loom.core.checkpoint import LoggedMessage, Replacement
 from loom.core.checks import MAX_TEXT, MAX_TOOL_INPUT, MAX_TOOL_NAME, MAX_VALUE, chars_in, check_length, shortened
 from loom.core.clock import Clock
-from loom.core.event import ToolEnd, ToolRefused, ToolStart
-from loom.core.message import (
-    JSON,
-    DocumentPart,
-    ImagePart,
-    Message,
-    Part,
-    TextPart,
-    ToolCallPart,
-    ToolResultPart,
-    ToolSpec,
-)
+from loom.core.log import LoggedMessage, Replacement, ToolEnd, ToolRefused, ToolStart
+from loom.core.message import JSON, ContentPart, Message, Part, TextPart, ToolCallPart, ToolResultPart, ToolSpec
 from loom.core.scope import RunContext, within_run
 from loom.core.threads import off_loop
 from loom.errors import CostExceeded, NotFound, UsageError
 from loom.protocols.token_counter import TokenCounter
 from loom.protocols.tool import Approve, Tool, ToolOutput, ToolRequest
 from loom.session.config import SMALLEST_OUTPUT
-from loom.session.events import Emitter
 from loom.session.history import SPILL, History
+from loom.session.reply import Emitter
 from loom.telemetry import Bill, Ledger
 
 _log = getLogger(__name__)
@@ -160,7 +149,7 @@ def _paid_by(payer: Payer) -> Generator[None]:
         _payer.reset(token)
 
 
-def _content(output: ToolOutput, most: int) -> tuple[TextPart | ImagePart | DocumentPart, ...]:
+def _content(output: ToolOutput, most: int) -> tuple[ContentPart, ...]:
     """What a tool returned as parts; of text in more than `most` characters both ends, and how much is left out."""
     if isinstance(output, str):
         return (TextPart(shortened(output, most)),)
@@ -224,6 +213,8 @@ class ActiveSkills:
     def activate(self, text: str, shown: Sequence[Message]) -> list[Message]:
         """Activate what a message asks for; returns the instructions that are not in the conversation yet."""
         self.loaded = ()
+        if not self._skills:
+            return []
         self.active = tuple(m.skill for m in self._matcher.match(text) if m.confidence >= _SURE)
         wanted = [Message.user(create_active_skill_fragment(skill).text()) for skill in self.active]
         return [message for message in wanted if message not in shown]
@@ -242,6 +233,8 @@ class ActiveSkills:
 
         A skill that the model loaded can take tools away, but not give back those that the user's skills took.
         """
+        if not self.active and not self.loaded:
+            return {}
         asked = [call for call in calls if call.name != LOAD or not self.loadable]
         reasons = {call.id: tool_refusal(call, self.active) or tool_refusal(call, self.loaded) for call in asked}
         return {id: reason for id, reason in reasons.items() if reason}

@@ -1,32 +1,142 @@
-"""One turn: its options, recall, compile, call, tools, compaction, save; and resuming it."""
+"""One turn: its options, recall, compile, call, tools, compaction, save; and the parts of a session it uses."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
+from loom.context.context import Context
 from loom.context.entry import StringEntry
-from loom.core.checkpoint import Checkpoint, LoggedMessage
+from loom.context.skills import Skill
 from loom.core.checks import check_attributes
-from loom.core.event import CheckpointSaved, MemoryRecalled, MemoryRemembered, Recovery, TurnEnd, TurnStart
+from loom.core.clock import Clock, RecordIds
+from loom.core.log import (
+    Checkpoint,
+    CheckpointSaved,
+    LoggedMessage,
+    MemoryRecalled,
+    MemoryRemembered,
+    Recovery,
+    TurnEnd,
+    TurnStart,
+)
 from loom.core.message import Message, Usage
 from loom.core.scope import RunContext, Scope, current_run
 from loom.core.window import Window
 from loom.errors import ContextOverflow, CostExceeded, LoomError, UsageError
 from loom.memory._write.ingest import said_in
+from loom.memory.memory import Memory
 from loom.memory.results import Remembered
-from loom.protocols.model import ModelResponse
-from loom.session._parts import Parts
-from loom.session.config import check_ceiling
-from loom.session.history import has_content
-from loom.session.memory import MemoryView, turn_key
-from loom.session.reply import Reply
-from loom.session.tools import payer_above
-from loom.telemetry import Bill, Ledger, MeteredModel, info_of
+from loom.protocols.checkpoint_store import CheckpointStore
+from loom.protocols.model import Model, ModelResponse
+from loom.protocols.tool import Approve, Tool
+from loom.session.compaction.driver import CompactionDriver
+from loom.session.config import SessionConfig, check_ceiling
+from loom.session.history import History, Saver, has_content
+from loom.session.memory import MemoryView, SessionMemory, turn_key
+from loom.session.model_call import ModelCaller, Sleep
+from loom.session.reply import Emitter, Reply
+from loom.session.tools import ActiveSkills, LongResults, Toolbox, payer_above
+from loom.telemetry import Bill, Ledger, MeteredModel, SessionSpans, info_of
+from loom.text.tokens import EstimateCounter
 
 if TYPE_CHECKING:
     from loom.session.output import Output
+
+
+# The parts of a session, and putting them together.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """The parts of a session, as a turn uses them."""
+
+    config: SessionConfig
+    context: Context
+    history: History
+    emitter: Emitter
+    model: ModelCaller
+    compaction: CompactionDriver
+    tools: Toolbox
+    skills: ActiveSkills
+    long_results: LongResults | None
+    saver: Saver
+    memory: SessionMemory | None
+
+    @property
+    def keeps_recall(self) -> bool:
+        """Whether recalled memory stays in the conversation."""
+        place = self.config.recall_place
+        return place == "kept" or (place == "auto" and self.model.binds_thinking and bool(self.tools.specs))
+
+
+def check_given(model: object, checkpoints: object, memory: object) -> None:
+    """Refuse what a session cannot work with, such as the name of a model."""
+    if model is None:
+        raise UsageError("a session needs a model; give model=, or a ScriptedModel of loom.testing to try it out")
+    for name, value, kind, opener in (
+        ("model", model, Model, "open_model"),
+        ("checkpoints", checkpoints, CheckpointStore, "open_checkpoints"),
+        ("memory", memory, Memory, "open_memory"),
+    ):
+        if value is not None and not isinstance(value, kind):
+            raise UsageError(
+                f"{name} is {value!r}, which is not a {kind.__name__}; a session takes what is open already: give "
+                f"{name}={opener}(...), with `from loom import {opener}`"
+            )
+
+
+def build_parts(
+    *,
+    scope: Scope,
+    context: Context,
+    store: CheckpointStore | None,
+    ids: RecordIds,
+    model: Model,
+    config: SessionConfig,
+    tools: Sequence[Tool],
+    skills: Sequence[Skill],
+    memory: Memory | None,
+    approve: Approve | None,
+    clock: Clock,
+    sleep: Sleep,
+) -> Parts:
+    """All parts of a session, connected."""
+    assert scope.session_id is not None
+    emitter, spans = Emitter(scope.session_id, clock), SessionSpans(scope.session_id)
+    emitter.subscribe(spans)
+    history = History(context, clock=clock, ids=ids)
+    limit = config.tool_output_limit if tools else None
+    long_results = LongResults(history, limit, EstimateCounter()) if limit is not None else None
+    active = ActiveSkills(skills)
+    own = (*((long_results,) if long_results else ()), *active.tools(tools))
+    toolbox = Toolbox((*tools, *own), approve=approve, emitter=emitter, clock=clock)
+    active.show(context)
+    context.tools += [spec for spec in toolbox.specs if spec not in context.tools]
+    caller = ModelCaller(model, config=config, emitter=emitter, spans=spans, sleep=sleep)
+    return Parts(
+        config=config,
+        context=context,
+        history=history,
+        emitter=emitter,
+        model=caller,
+        compaction=CompactionDriver(
+            config.compaction, caller=caller, context=context, history=history, emitter=emitter
+        ),
+        tools=toolbox,
+        skills=active,
+        long_results=long_results,
+        saver=Saver(store or _in_process(), scope, clock=clock, ids=ids),
+        memory=SessionMemory(memory, scope, config, clock) if memory else None,
+    )
+
+
+def _in_process() -> CheckpointStore:
+    from loom.stores.inmemory.checkpoints import MemoryCheckpointStore  # noqa: PLC0415  (only where no store is given)
+
+    return MemoryCheckpointStore()
+
 
 # The options of one turn: metadata, a cost limit, and the form of the answer.
 

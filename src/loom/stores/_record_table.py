@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from loom.core.codec import record_from_dict, record_to_dict
 from loom.core.filter import Filter, In
-from loom.core.hit import Hit, rank_key, scored
-from loom.core.record import Episode, Fact, Layer, Record, WorkingBlock, changed
+from loom.core.record import Episode, Fact, Hit, Layer, Record, WorkingBlock, changed, rank_key, scored
 from loom.core.scope import Scope
 from loom.errors import NotFound, StoreConflict, UsageError
 from loom.protocols.embedder import Vector

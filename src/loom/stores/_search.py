@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loom.core.filter import And, Filter, In
-from loom.core.hit import Hit, HitItem, joined, rank_key, scored
+from loom.core.record import Hit, HitItem, joined, rank_key, scored
 from loom.core.scope import Scope
 from loom.errors import UsageError
 from loom.protocols.embedder import Vector

@@ -22,8 +22,7 @@ from anyio import Lock
 from loom.core.checks import as_utc, check_text
 from loom.core.clock import Clock, SystemClock
 from loom.core.filter import Filter
-from loom.core.hit import Hit, joined
-from loom.core.record import Episode, Fact, Layer, Receipt, Record, WorkingBlock
+from loom.core.record import Episode, Fact, Hit, Layer, Receipt, Record, WorkingBlock, joined
 from loom.core.scope import Scope
 from loom.errors import EmbedderMismatch, LoomError, StaleWrite, StoreError, UsageError
 from loom.protocols.embedder import Vector

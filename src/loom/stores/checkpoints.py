@@ -9,10 +9,9 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Any, Final, Generic, NamedTuple, Self, TypeAlias, TypeVar
 
-from loom.core.checkpoint import Checkpoint, LogEntry, shown_of
-from loom.core.clock import Clock, SystemClock
+from loom.core.clock import Clock, RecordIds, SystemClock
 from loom.core.codec import entry_from_dict, entry_to_dict, from_bytes, part_from_dict, part_to_dict, to_bytes
-from loom.core.ids import RecordIds
+from loom.core.log import Checkpoint, LogEntry, shown_of
 from loom.core.message import JSON, Part
 from loom.core.record import Receipt
 from loom.core.scope import Scope

@@ -30,8 +30,7 @@ from loom.core.scope import RunContext, within_run
 from loom.errors import ContextOverflow, LoomError, UsageError
 from loom.protocols.model import Chunk, ModelRequest, ModelResponse, TextChunk, ThinkingChunk, ToolCallChunk
 from loom.protocols.token_counter import TokenCounter
-from loom.text.part_tokens import count_request
-from loom.text.tokens import EstimateCounter
+from loom.text.tokens import EstimateCounter, count_request
 
 Reply: TypeAlias = str | Part | Sequence[Part] | ModelResponse | Exception
 """One line of a script: text, parts, a whole response, or an error that is raised."""

@@ -1,18 +1,194 @@
-"""Token counters: exact with a vocabulary, an estimate without one, calibrated by responses."""
+"""Token counters: exact with a vocabulary, an estimate without one, calibrated by responses; and tokens of parts."""
 
 from __future__ import annotations
 
+import base64
+import json
 import math
-from collections.abc import Callable
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
-from typing import Final
+from typing import Any, Final, cast
 
 from loom.catalog import ModelInfo, find_model
-from loom.core.message import Part
+from loom.core.message import (
+    DocumentPart,
+    ImagePart,
+    Message,
+    NativePart,
+    Part,
+    TextPart,
+    ThinkingPart,
+    ToolCallPart,
+    ToolResultPart,
+    ToolSpec,
+)
 from loom.errors import MissingExtra, UsageError
+from loom.protocols.model import ModelRequest
 from loom.protocols.token_counter import TokenCounter
-from loom.text.part_tokens import MemoCounter, PartRules, count_message, count_messages, count_request, count_tool
+from loom.text.image_tokens import UNKNOWN_SIZE, image_rule, image_size
+
+# Tokens of messages, their parts, tools and images, given a way to count text.
+
+# A bounded memory of counts, so that an unchanged text is counted once.
+
+
+class Memo:
+    """Counts by text, in two generations: what was not asked for since the last turnover is let go.
+
+    The bounds hold for one generation; both together keep at most twice as much. Safe to share between
+    threads without a lock: a lost entry is only counted again.
+    """
+
+    __slots__ = ("_chars", "_entries", "_max_chars", "_old", "_young")
+
+    def __init__(self, *, entries: int = 16_384, chars: int = 16_000_000) -> None:
+        self._entries, self._chars = entries, 0
+        self._max_chars = chars
+        self._young: dict[str, int] = {}
+        self._old: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._young) + len(self._old)
+
+    def count(self, text: str, measure: Callable[[str], int]) -> int:
+        """The count of a text: as remembered, or measured now."""
+        found = self._young.get(text)
+        if found is None:
+            found = self._old.get(text)
+            found = measure(text) if found is None else found
+            self._put(text, found)
+        return found
+
+    def _put(self, text: str, count: int) -> None:
+        if len(text) > self._max_chars:
+            return
+        if len(self._young) >= self._entries or self._chars + len(text) > self._max_chars:
+            self._old, self._young, self._chars = self._young, {}, 0
+        self._young[text] = count
+        self._chars += len(text)
+
+
+MESSAGE_OVERHEAD: Final = 4
+"""Tokens that frame a message: its role and its end."""
+CALL_OVERHEAD: Final = 8
+"""Tokens that frame a tool call or a tool result."""
+TOOL_OVERHEAD: Final = 10
+"""Tokens that frame a tool's definition."""
+
+_SEALED = frozenset({"encrypted_content", "signature", "data"})
+_PAGE = re.compile(rb"/Type\s*/Page(?![a-zA-Z])")
+_PAGE_COUNT = re.compile(rb"/Count\s+(\d{1,5})(?!\d)")
+_BYTES_PER_PAGE: Final = 50_000
+# A provider reads a page as text and as a picture; Gemini as a picture alone.
+_TOKENS_PER_PAGE: Final = {"gemini": 560}
+_TOKENS_PER_PAGE_ELSEWHERE: Final = 3000
+
+
+class PartRules:
+    """The rules of one model for everything that is not text; made once, kept by a counter."""
+
+    def __init__(self, model: str = "", provider: str = "") -> None:
+        self._model = model
+        self._page = _TOKENS_PER_PAGE.get(provider, _TOKENS_PER_PAGE_ELSEWHERE)
+        self._media = Memo(entries=1024, chars=64_000_000)
+
+    def count(self, part: Part, count: Callable[[str], int]) -> int:
+        """Tokens of a part; `count` counts its texts."""
+        match part:
+            case TextPart(text):
+                return count(text)
+            case ImagePart(data):
+                return self._media.count(data, self._image)
+            case DocumentPart(data, media_type):
+                if media_type.startswith("text/"):
+                    return count(base64.b64decode(data).decode("utf-8", "replace"))
+                return self._media.count(data, self._document)
+            case ToolCallPart(_, name, input):
+                return CALL_OVERHEAD + count(name) + count(json.dumps(input, ensure_ascii=False))
+            case ToolResultPart(_, content):
+                return CALL_OVERHEAD + sum(self.count(item, count) for item in content)
+            case ThinkingPart(text, signature, redacted):
+                return count(text) if text else sealed_tokens(redacted or signature or "")
+            case NativePart(_, body):
+                open_parts, sealed = _without_seals(body)
+                return count(json.dumps(open_parts, ensure_ascii=False)) + sealed_tokens(sealed)
+
+    def _image(self, data: str) -> int:
+        size = image_size(data)
+        return image_rule(self._model).tokens(*size) if size else UNKNOWN_SIZE
+
+    def _document(self, data: str) -> int:
+        return self._page * pdf_pages(base64.b64decode(data))
+
+
+class MemoCounter(ABC):
+    """A counter that counts each text once, as long as it is remembered; a subclass measures."""
+
+    def __init__(self, name: str, error: float, rules: PartRules | None) -> None:
+        self.name = name
+        self.error = error
+        self._rules = rules or PartRules()
+        self._memo = Memo()
+
+    @abstractmethod
+    def _measure(self, text: str) -> int:
+        """Tokens of a text that is not empty."""
+
+    def count(self, text: str) -> int:
+        """Tokens of a text."""
+        return self._memo.count(text, self._measure) if text else 0
+
+    def count_part(self, part: Part) -> int:
+        """Tokens of any part."""
+        return self._rules.count(part, self.count)
+
+
+def pdf_pages(data: bytes) -> int:
+    """Pages of a PDF; guessed from its size where they are compressed out of sight, and never 0."""
+    counts = [int(found) for found in _PAGE_COUNT.findall(data)]
+    seen = max(len(_PAGE.findall(data)), *counts, 0)
+    return seen or max(1, len(data) // _BYTES_PER_PAGE)
+
+
+def sealed_tokens(sealed: str) -> int:
+    """Tokens behind a sealed text: base64 of about four bytes for each."""
+    return len(sealed) * 3 // 16
+
+
+def count_message(message: Message, counter: TokenCounter) -> int:
+    """Tokens of a message with its frame."""
+    return MESSAGE_OVERHEAD + sum(counter.count_part(part) for part in message.parts)
+
+
+def count_messages(messages: Iterable[Message], counter: TokenCounter) -> int:
+    """Tokens of a conversation."""
+    return sum(count_message(message, counter) for message in messages)
+
+
+def count_tool(tool: ToolSpec, counter: TokenCounter) -> int:
+    """Tokens of a tool's definition: its name, its description and its schema."""
+    schema = json.dumps(tool.input_schema, ensure_ascii=False)
+    return TOOL_OVERHEAD + counter.count(tool.name) + counter.count(tool.description) + counter.count(schema)
+
+
+def _without_seals(body: Any) -> tuple[Any, str]:
+    """A provider's block without its sealed strings, and those strings."""
+    if not isinstance(body, dict):
+        return body, ""
+    block = cast("dict[str, Any]", body)
+    sealed = [value for key, value in block.items() if key in _SEALED and isinstance(value, str)]
+    return {key: value for key, value in block.items() if key not in _SEALED}, "".join(sealed)
+
+
+def count_request(request: ModelRequest, counter: TokenCounter) -> int:
+    """Tokens of a whole prompt: system, tools and messages."""
+    system = sum(counter.count(text) for text in request.system)
+    tools = sum(count_tool(tool, counter) for tool in request.tools)
+    return system + tools + count_messages(request.messages, counter)
+
 
 # Estimating the tokens of a text from the classes of its characters, with no vocabulary.
 
@@ -131,18 +307,8 @@ class EstimateCounter(MemoCounter):
         name: str = "estimate",
         rules: PartRules | None = None,
     ) -> None:
-        super().__init__(rules)
-        self._scale, self._error, self._name = scale, error, name
-
-    @property
-    def name(self) -> str:
-        """What counts, for people."""
-        return self._name
-
-    @property
-    def error(self) -> float:
-        """The expected relative error."""
-        return self._error
+        super().__init__(name, error, rules)
+        self._scale = scale
 
     def _measure(self, text: str) -> int:
         return max(1, round(self._scale * estimate_tokens(text)))
@@ -163,27 +329,20 @@ def has_vocabularies() -> bool:
 
 
 class ExactCounter(MemoCounter):
-    """Counts with one vocabulary, which is loaded at the first count."""
+    """Counts with one vocabulary, which is loaded at the first count.
+
+    It is exact for text; pictures and documents follow the provider's published rules.
+    """
 
     def __init__(self, vocabulary: str = "o200k", *, rules: PartRules | None = None) -> None:
         if vocabulary not in VOCABULARIES:
             raise UsageError(f"there is no vocabulary {vocabulary!r}; use one of {', '.join(VOCABULARIES)}")
         if not has_vocabularies():
             raise MissingExtra("exact token counts", "tokens")
-        super().__init__(rules)
+        super().__init__(f"{vocabulary} (exact)", 0.0, rules)
         self._vocabulary = vocabulary
         self._encode: Callable[[str], list[int]] | None = None
         self._frame = 0
-
-    @property
-    def name(self) -> str:
-        """What counts, for people."""
-        return f"{self._vocabulary} (exact)"
-
-    @property
-    def error(self) -> float:
-        """Exact for text; pictures and documents follow the provider's published rules."""
-        return 0.0
 
     def _measure(self, text: str) -> int:
         encode = self._encode or self._load()
@@ -260,22 +419,18 @@ class CalibratedCounter:
 
     def __init__(self, base: TokenCounter, calibration: Calibration | None = None) -> None:
         self._base = base
-        self._calibration = calibration or Calibration()
-
-    @property
-    def calibration(self) -> Calibration:
+        self.calibration = calibration or Calibration()
         """What was learned so far."""
-        return self._calibration
 
     @property
     def scale(self) -> float:
         """What the base counter's tokens are multiplied with now."""
-        return self._calibration.scale
+        return self.calibration.scale
 
     @property
     def name(self) -> str:
         """What counts, for people."""
-        seen = self._calibration.observations
+        seen = self.calibration.observations
         return (
             f"{self._base.name}, calibrated on {seen} response{'' if seen == 1 else 's'}" if seen else self._base.name
         )
@@ -283,7 +438,7 @@ class CalibratedCounter:
     @property
     def error(self) -> float:
         """The base counter's error, replaced by the observed one as evidence comes in."""
-        learned = self._calibration
+        learned = self.calibration
         if not learned.observations:
             return self._base.error
         observed = 4 * learned.variance  # two standard deviations, squared
@@ -307,22 +462,8 @@ class CalibratedCounter:
         if predicted < 0 or actual < 0:
             raise UsageError(f"observed {predicted} predicted and {actual} actual tokens; neither can be negative")
         if predicted and actual:
-            self._calibration = self._calibration.after(predicted / (scale or self.scale), actual)
+            self.calibration = self.calibration.after(predicted / (scale or self.scale), actual)
 
-
-__all__ = [
-    "CalibratedCounter",
-    "Calibration",
-    "EstimateCounter",
-    "ExactCounter",
-    "PartRules",
-    "count_message",
-    "count_messages",
-    "count_request",
-    "count_tool",
-    "counter_for",
-    "estimate_tokens",
-]
 
 _UNKNOWN_VOCABULARY = 0.15
 """How far a model's scale may be off where its vocabulary is not public."""

@@ -6,8 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from loom.core.hit import Hit, Passage
-from loom.core.record import Episode, Layer
+from loom.core.record import Episode, Hit, Layer, Passage
 from loom.errors import NotFound
 from loom.memory._facts.instructions import said_by
 from loom.memory._shared import FILE

@@ -1,4 +1,4 @@
-"""Blocks of a recorded request: content, marker, tokens, and checked access to its fields."""
+"""Blocks of a request body: content, marker, tokens, and checked access to its fields."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, NoReturn, TypeAlias, cast
 
-from loom.core.cache_blocks import Block, Level
+from loom.catalog import CacheRules, find_model
 from loom.core.message import (
     IMAGE_TYPES,
     DocumentPart,
@@ -20,8 +20,10 @@ from loom.core.message import (
     ToolResultPart,
     ToolSpec,
 )
+from loom.core.window import Block, Level, RequestBlocks
 from loom.errors import BadRequestFile, UsageError
 from loom.protocols.token_counter import TokenCounter
+from loom.text.tokens import count_tool
 
 # Checked access to the fields of a recorded request, and its canonical JSON text.
 
@@ -188,10 +190,6 @@ class BlockCollector:
             return self.marker_ttl if self.marker_ttl and name != "cache_control" else MARKERS[name]
         return ttl if isinstance(ttl, str) else refuse(f"{path}.ttl", ttl, 'a lifetime such as "5m"')
 
-    def part(self, part: Part) -> int:
-        """Tokens of a part."""
-        return self.counter.count_part(part)
-
     def call(self, id: object, name: object, given: object) -> int:
         """Tokens of a call; what it gives may be an object or the JSON text of one."""
         input = given
@@ -203,7 +201,7 @@ class BlockCollector:
         named = cast("JsonObject", input) if isinstance(input, dict) else {"input": given}
         return self.counter.count_part(ToolCallPart(maybe_text(id), maybe_text(name), named))
 
-    def shown(self, shown: ShownPart) -> int:
+    def shown(self, shown: Part | int) -> int:
         """Tokens of what a block shows."""
         return shown if isinstance(shown, int) else self.counter.count_part(shown)
 
@@ -278,8 +276,6 @@ def _sealed(value: object) -> Iterator[str]:
 
 
 def _tool_tokens(spec: JsonObject, content: str, counter: TokenCounter) -> int:
-    from loom.text.part_tokens import count_tool  # noqa: PLC0415  loaded only when tokens are counted
-
     schema = spec.get("input_schema", spec.get("parameters"))
     if not isinstance(schema, dict):
         return counter.count(content)
@@ -288,3 +284,44 @@ def _tool_tokens(spec: JsonObject, content: str, counter: TokenCounter) -> int:
     except UsageError:
         return counter.count(content)
     return count_tool(tool, counter)
+
+
+LevelSettings: TypeAlias = dict[Level, dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class WireFormat:
+    """One wire format, as its requests are read."""
+
+    read: Callable[[JsonObject, BlockCollector], None]
+    settings: Callable[[JsonObject], LevelSettings]
+    automatic: Callable[[JsonObject, BlockCollector, CacheRules], str | None]
+    provider: str | None = None
+    """Whose format it is, where others do not speak it."""
+
+    def prompt(
+        self,
+        body: JsonObject,
+        *,
+        provider: str,
+        model: str,
+        counter: TokenCounter,
+        at: float | None = None,
+        made: KnownBlocks | None = None,
+    ) -> RequestBlocks:
+        """A request body of this format as a prompt; requests that share a `made` share their equal blocks."""
+        if not model:
+            raise BadRequestFile(
+                'the request names no model; add "model" to the record, or say which model it was sent to'
+            )
+        out = BlockCollector(counter, made)
+        self.read(body, out)
+        if not out.found:
+            raise BadRequestFile("the request has no content at all; record the request body as it was sent")
+        settings: dict[Level, str] = {}
+        for level, values in self.settings(body).items():
+            given = {name: value for name, value in values.items() if value is not None}
+            if given:
+                settings[level] = canonical(given)
+        automatic = self.automatic(body, out, find_model(model, provider).cache)
+        return RequestBlocks(provider, model, tuple(out.found), automatic, settings, at)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Final
 
 from loom.catalog import CacheRules
-from loom.core.cache_blocks import Level
 from loom.core.message import NativePart, TextPart, ThinkingPart
+from loom.core.window import Level
 from loom.traces._blocks import (
     UNSEEN_DOCUMENT,
     UNSEEN_IMAGE,
@@ -16,6 +15,7 @@ from loom.traces._blocks import (
     BlockPlace,
     JsonObject,
     ShownPart,
+    WireFormat,
     as_list,
     canonical,
     document,
@@ -53,7 +53,7 @@ def settings(body: JsonObject) -> dict[Level, dict[str, Any]]:
         "system": {
             "speed": None if body.get("speed") == "standard" else body.get("speed"),
             "format": output.get("format") or body.get("output_format"),
-            "citations": True if any(_cites(block) for block in _message_blocks(body)) else None,
+            "citations": True if _cites(body) else None,
         },
         "messages": {
             "tool_choice": _tool_choice(maybe_table(body.get("tool_choice"))),
@@ -73,13 +73,10 @@ def _tool_choice(choice: JsonObject) -> JsonObject | None:
     return None if kept in ({}, {"type": "auto"}) else kept
 
 
-def _message_blocks(body: JsonObject) -> Iterator[JsonObject]:
-    for message in rows(body.get("messages"), "messages"):
-        yield from (maybe_table(block) for block in as_list(maybe_table(message).get("content")) or ())
-
-
-def _cites(block: JsonObject) -> bool:
-    return maybe_table(block.get("citations")).get("enabled") is True
+def _cites(body: JsonObject) -> bool:
+    messages = (maybe_table(message) for message in rows(body.get("messages"), "messages"))
+    blocks = (maybe_table(block) for message in messages for block in as_list(message.get("content")) or ())
+    return any(maybe_table(block.get("citations")).get("enabled") is True for block in blocks)
 
 
 def _content(content: object, place: BlockPlace, out: BlockCollector) -> None:
@@ -130,11 +127,11 @@ def _tokens(kind: str, block: JsonObject, out: BlockCollector) -> int:
         case "tool_result":
             return out.result(block.get("tool_use_id"), (_shown(part) for part in block.get("content") or ()))
         case "thinking":
-            return out.part(ThinkingPart(maybe_text(block.get("thinking")), maybe_text(block.get("signature"))))
+            return out.shown(ThinkingPart(maybe_text(block.get("thinking")), maybe_text(block.get("signature"))))
         case "redacted_thinking":
-            return out.part(ThinkingPart(redacted=maybe_text(block.get("data"))))
+            return out.shown(ThinkingPart(redacted=maybe_text(block.get("data"))))
         case "compaction":
-            return out.part(NativePart("anthropic", block))
+            return out.shown(NativePart("anthropic", block))
         case _:
             return out.rest(block)
 
@@ -152,3 +149,6 @@ def _shown(block: JsonObject) -> ShownPart:
             return document(source.get("data"), source.get("media_type")) if source else UNSEEN_DOCUMENT
         case _:
             return TextPart(canonical(without_payloads(block)))
+
+
+FORMAT: Final = WireFormat(read, settings, automatic, "anthropic")

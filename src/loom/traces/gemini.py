@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, Final
 
 from loom.catalog import CacheRules
-from loom.core.cache_blocks import Level
 from loom.core.message import ThinkingPart
+from loom.core.window import Level
 from loom.traces._blocks import (
     BlockCollector,
     BlockPlace,
     JsonObject,
     ShownPart,
+    WireFormat,
     as_list,
     document,
     image,
@@ -85,7 +86,7 @@ def _content(value: object, place: BlockPlace, out: BlockCollector) -> None:
 def _part(part: JsonObject, place: BlockPlace, out: BlockCollector) -> None:
     if isinstance(part.get("text"), str):
         if part.get("thought") is True:
-            out.add(place, "thinking", part, lambda _: out.part(ThinkingPart(part["text"], provider="gemini")))
+            out.add(place, "thinking", part, lambda _: out.shown(ThinkingPart(part["text"], provider="gemini")))
         else:
             out.add_text(place, part["text"], part)
         return
@@ -117,3 +118,6 @@ def _media_kind(media: str) -> str:
 
 def _shown(blob: JsonObject, media: str) -> ShownPart:
     return (image if media.startswith("image/") else document)(blob.get("data"), media)
+
+
+FORMAT: Final = WireFormat(read, settings, automatic, "gemini")

@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Any, Final
 
 from loom.catalog import CacheRules
-from loom.core.cache_blocks import Level
 from loom.core.message import NativePart, TextPart
+from loom.core.window import Level
 from loom.errors import BadRequestFile
 from loom.traces import anthropic
 from loom.traces._blocks import (
@@ -15,6 +15,7 @@ from loom.traces._blocks import (
     BlockPlace,
     JsonObject,
     ShownPart,
+    WireFormat,
     as_list,
     canonical,
     document,
@@ -241,6 +242,10 @@ def _item(item: JsonObject, role: str, level: Level, path: str, out: BlockCollec
         out.add(place, "tool_use", body, lambda _: out.call(body.get("call_id"), name, given), marker)
     elif type in {"reasoning", "compaction"}:
         kind = "thinking" if type == "reasoning" else type
-        out.add(place, kind, body, lambda _: out.part(NativePart("openai", body)), marker)
+        out.add(place, kind, body, lambda _: out.shown(NativePart("openai", body)), marker)
     else:
         out.add(place, "other", body, lambda _: out.rest(body), marker)
+
+
+CHAT: Final = WireFormat(read_chat, settings, automatic)
+RESPONSES: Final = WireFormat(read_responses, settings, automatic)

@@ -14,8 +14,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, runtime_checka
 from anyio import CancelScope
 
 from loom.core.filter import Filter, In
-from loom.core.hit import Hit, rank_key
-from loom.core.record import Episode, Layer, Receipt, Record
+from loom.core.record import Episode, Hit, Layer, Receipt, Record, rank_key
 from loom.core.scope import Scope
 from loom.core.threads import Locks
 from loom.errors import StaleWrite, UsageError

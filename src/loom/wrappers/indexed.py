@@ -12,11 +12,9 @@ from typing import NamedTuple
 import numpy as np
 from anyio import CancelScope
 
-from loom.core.clock import Clock
+from loom.core.clock import Clock, RecordIds
 from loom.core.filter import Eq, Filter, In
-from loom.core.hit import Hit
-from loom.core.ids import RecordIds
-from loom.core.record import Episode, Provenance, Receipt, Record
+from loom.core.record import Episode, Hit, Provenance, Receipt, Record
 from loom.core.scope import Scope
 from loom.errors import StoreError, UsageError
 from loom.protocols.embedder import Vector

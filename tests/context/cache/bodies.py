@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from loom.core.cache_blocks import RequestBlocks
 from loom.core.message import (
     DocumentPart,
     ImagePart,
@@ -19,6 +18,7 @@ from loom.core.message import (
     ToolCallPart,
     ToolResultPart,
 )
+from loom.core.window import RequestBlocks
 from loom.errors import BadRequestFile
 from loom.traces.request import read_request
 

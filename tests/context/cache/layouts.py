@@ -8,7 +8,7 @@ from functools import cache
 from itertools import islice, permutations
 
 from loom.catalog import CacheRules
-from loom.core.cache_blocks import Block, Level, RequestBlocks
+from loom.core.window import Block, Level, RequestBlocks
 
 REQUESTS = 120
 USER_EVERY = 12

@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import strategies as st
 
 from loom.catalog import CacheRules
-from loom.core.cache_blocks import LEVELS, Block, RequestBlocks
+from loom.core.window import LEVELS, Block, RequestBlocks
 from tests.context.cache.layouts import EXACT, GRID, LOOKBACK, LOOKBACK_NO_RUNS, UNITS
 
 SMALL_RULES = [replace(r, min_prefix=4) for r in (LOOKBACK, LOOKBACK_NO_RUNS, EXACT, replace(GRID, grid=3), UNITS)]

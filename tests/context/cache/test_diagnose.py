@@ -11,11 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loom.catalog import CacheRules
-from loom.context.cache._matching import marked
 from loom.context.cache.diagnose import FindingCause, diagnose
 from loom.context.cache.repair import FIXES, Fix, repair
-from loom.context.cache.simulate import replay
-from loom.core.cache_blocks import Block, BlockOrigin, RequestBlocks
+from loom.context.cache.simulate import marked, replay
+from loom.core.window import Block, BlockOrigin, RequestBlocks
 from loom.errors import UsageError
 from tests.context.cache import layouts
 from tests.context.cache.layouts import EXACT, GRID, LOOKBACK, UNITS, Layout

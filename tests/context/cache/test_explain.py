@@ -1,9 +1,17 @@
 """Explain: the first entry, section and byte that moved, who moved it, what it costs, what to do."""
 
+from dataclasses import replace
+from itertools import pairwise
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from loom import Context, FileEntry, Message, StringEntry, ToolSpec, explain, find_model
 from loom.cli.output import plain
+from loom.context.cache.explain import compare
+from loom.context.cache.simulate import has_moved
+from tests.context.cache.strategies import SMALL_RULES, traces
 from tests.context.wire import body_of, wire
 
 CLAUDE = "claude-sonnet-4-5"
@@ -157,3 +165,11 @@ def test_other_providers(provider):
     assert (found.cause, found.after) == ("block_inserted", "and one more")
     one, two = (wire(body_of(w, provider), provider) for w in (before, later))
     assert one != two
+
+
+@given(st.sampled_from(SMALL_RULES).flatmap(lambda rules: st.tuples(st.just(rules), traces(rules))))
+def test_the_quick_answer_is_that_of_the_explanation(drawn):
+    rules, trace = drawn
+    info = replace(find_model(CLAUDE), cache=rules)
+    for before, later in pairwise(trace):
+        assert has_moved(before, later, rules) == compare(before, later, info).moved

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from loom.catalog import find_model
 from loom.context.cache.simulate import replay
 from loom.core.message import Usage
 from loom.errors import BadRequestFile
-from loom.traces.trace import read_trace, read_trace_file, read_usage
+from loom.traces.request import Trace, read_trace_file, read_usage
 from tests.context.cache.bodies import BODY, CLAUDE, Letters, messages, user
 
 
@@ -25,7 +26,16 @@ def lines(*records: Any) -> list[str]:
     return [json.dumps(record, ensure_ascii=False) + "\n" for record in records]
 
 
-def test_a_trace_of_lines() -> None:
+@pytest.fixture
+def read_trace(tmp_path: Path) -> Callable[..., Trace]:
+    def read(given: list[str], counter: Letters) -> Trace:
+        (tmp_path / "trace.jsonl").write_text("".join(given), encoding="utf-8")
+        return read_trace_file(tmp_path / "trace.jsonl", counter=counter)
+
+    return read
+
+
+def test_a_trace_of_lines(read_trace: Callable[..., Trace]) -> None:
     usage = {"input_tokens": 10, "cache_read_input_tokens": 5, "cache_creation_input_tokens": 2, "output_tokens": 1}
     given = [*lines({"request": turn(0), "at": 1.0, "response": {"usage": usage}}), "\n", *lines(turn(1))]
     prompts, usages = read_trace(given, counter=Letters())
@@ -34,7 +44,7 @@ def test_a_trace_of_lines() -> None:
     assert usages == (Usage(input=17, output=1, cache_read=5, cache_write=2), None)
 
 
-def test_requests_of_a_trace_share_their_blocks_and_counts() -> None:
+def test_requests_of_a_trace_share_their_blocks_and_counts(read_trace: Callable[..., Trace]) -> None:
     counter = Letters()
     prompts, _ = read_trace(lines(turn(3), turn(3)), counter=counter)
     assert prompts[0].blocks
@@ -42,13 +52,13 @@ def test_requests_of_a_trace_share_their_blocks_and_counts() -> None:
     assert counter.asked == len(prompts[0].blocks)
 
 
-def test_a_block_that_moved_keeps_its_content_and_not_its_place() -> None:
+def test_a_block_that_moved_keeps_its_content_and_not_its_place(read_trace: Callable[..., Trace]) -> None:
     first, second = read_trace(lines(turn(0), turn(1)), counter=Letters()).prompts
     assert first.blocks[1].key == second.blocks[2].key
     assert (first.blocks[1].path, second.blocks[2].path) == ("messages[0].content[0]", "messages[1].content[0]")
 
 
-def test_a_trace_can_be_simulated() -> None:
+def test_a_trace_can_be_simulated(read_trace: Callable[..., Trace]) -> None:
     history = [turn(0), turn(0)]
     history[1]["messages"] = [*history[0]["messages"], user("More.")]
     prompts, _ = read_trace(lines(*history), counter=Letters())

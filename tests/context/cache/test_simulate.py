@@ -11,9 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loom.catalog import CacheRules
-from loom.context.cache._matching import common_length, message_ends
-from loom.context.cache.simulate import Simulation, replay
-from loom.core.cache_blocks import LEVELS, Block, Level, RequestBlocks
+from loom.context.cache.simulate import Simulation, common_length, message_ends, replay
+from loom.core.window import LEVELS, Block, Level, RequestBlocks
 from loom.errors import UsageError
 from tests.context.cache import layouts
 from tests.context.cache.layouts import EXACT, GRID, LOOKBACK, LOOKBACK_NO_RUNS, UNITS, Layout

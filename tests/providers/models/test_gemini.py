@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from loom.core.ids import RecordIds
+from loom.core.clock import RecordIds
 from loom.core.message import (
     ImagePart,
     Message,

@@ -9,10 +9,9 @@ from functools import cached_property
 from typing import Literal, TypeAlias
 
 from loom.catalog import CacheRules
-from loom.context.cache._matching import PrefixChain, Prefixes, marked, own_breakpoint, reach
 from loom.context.cache.repair import FIXES, BlockHistory, Fix, block_history, repair
-from loom.context.cache.simulate import Simulation, replay
-from loom.core.cache_blocks import Block, RequestBlocks
+from loom.context.cache.simulate import PrefixChain, Prefixes, Simulation, marked, own_breakpoint, reach, replay
+from loom.core.window import Block, RequestBlocks
 
 FindingCause: TypeAlias = Literal[
     "tools_reordered", "tools_changed", "settings_changed", "volatile_in_prefix", "reminder_removed",

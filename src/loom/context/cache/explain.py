@@ -8,11 +8,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
-from loom.catalog import CacheRules, ModelInfo
-from loom.context.cache._matching import common_length
-from loom.context.cache.simulate import AnyRequest, analysis_settings, as_prompt, write_price
-from loom.core.cache_blocks import LEVELS, Block, BlockOrigin, Level, RequestBlocks
-from loom.core.window import Window
+from loom.catalog import ModelInfo
+from loom.context.cache.simulate import (
+    Analysis,
+    AnyRequest,
+    cached_blocks,
+    common_length,
+    first_difference,
+    write_price,
+)
+from loom.core.window import LEVELS, Block, BlockOrigin, Level, RequestBlocks, Window
 from loom.protocols.token_counter import TokenCounter
 
 MoveCause: TypeAlias = Literal[
@@ -75,15 +80,15 @@ def explain(
     """
     if isinstance(next, Window) and provider is None:
         provider, model = "anthropic", model or "claude"
-    analysis = analysis_settings(next, provider, model, counter=counter)
-    before, _ = as_prompt(previous, analysis)
-    after, _ = as_prompt(next, analysis)
-    return compare(before, after, analysis.info)
+    analysis = Analysis(next, provider, model, counter=counter)
+    before, _ = analysis.prompt(previous)
+    after, _ = analysis.prompt(next)
+    return compare(before, after, analysis.target.info)
 
 
 def compare(before: RequestBlocks, after: RequestBlocks, model: ModelInfo) -> Explanation:
     """Compare two prompts for a model."""
-    cached = before.blocks[: _cached(before, model.cache)]
+    cached = before.blocks[: cached_blocks(before, model.cache)]
     if not cached:
         whole = [b for b in before.blocks if not b.volatile]
         found = _found(before, after, whole)
@@ -105,15 +110,6 @@ def compare(before: RequestBlocks, after: RequestBlocks, model: ModelInfo) -> Ex
     )
 
 
-def _cached(prompt: RequestBlocks, rules: CacheRules) -> int:
-    """How many leading blocks a request leaves in the cache."""
-    marked = max(prompt.markers, default=-1) + 1
-    if rules.matching in ("grid", "units"):  # the rest is cached too, but no request will read it
-        return next((i for i, block in enumerate(prompt.blocks) if block.volatile), len(prompt.blocks))
-    end = len(prompt.blocks) if prompt.automatic else marked
-    return end if sum(block.tokens for block in prompt.blocks[:end]) >= rules.min_prefix else 0
-
-
 def _found(before: RequestBlocks, after: RequestBlocks, cached: Sequence[Block]) -> Explanation:
     if before.model != after.model:
         return Explanation(
@@ -122,7 +118,7 @@ def _found(before: RequestBlocks, after: RequestBlocks, cached: Sequence[Block])
             advice="Keep one model per conversation: each has a cache of its own.",
             path="model",
         )
-    at = _first_difference(cached, after.blocks)
+    at = first_difference(cached, after.blocks)
     levels: list[Level] = [v for v in LEVELS if before.settings.get(v, "") != after.settings.get(v, "")]
     level = levels[0] if levels else None
     if level and (at is None or LEVELS.index(level) <= LEVELS.index(cached[at].level)):
@@ -232,13 +228,6 @@ def _advice(cause: MoveCause, block: Block, changed: str) -> str:
     if block.origin and block.origin.file:
         return "FileEntry(..., pin=True) keeps the text that was sent and appends the change to the conversation."
     return "Append a correction to the conversation in place of editing what was sent."
-
-
-def _first_difference(cached: Sequence[Block], after: Sequence[Block]) -> int | None:
-    for at, block in enumerate(cached):
-        if at >= len(after) or after[at].key != block.key:
-            return at
-    return None
 
 
 def _kept(found: Explanation, cached: Sequence[Block]) -> int:

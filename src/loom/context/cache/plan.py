@@ -9,10 +9,9 @@ from typing import Any
 from loom.catalog import CacheRules, ModelInfo
 from loom.context.cache.diagnose import Finding, diagnose
 from loom.context.cache.explain import CLOCK, compare
-from loom.context.cache.simulate import AnyRequest, analysis_settings, as_prompt, replay
+from loom.context.cache.simulate import Analysis, AnyRequest, replay
 from loom.context.render.request import Request
-from loom.core.cache_blocks import Block, RequestBlocks
-from loom.core.window import Window
+from loom.core.window import Block, RequestBlocks, Window
 from loom.protocols.token_counter import TokenCounter
 
 
@@ -95,12 +94,11 @@ def plan(
     `previous` are the requests that went before, oldest first. A window knows the last few that its context sent;
     given more, faults that only show over time are found too. `settings` go into the body of a window.
     """
-    analysis = analysis_settings(
-        subject, provider, model, counter=counter, breakpoints=cache_breakpoints, ttl=cache_ttl, settings=settings
-    )
-    info, rules = analysis.info, analysis.info.cache
-    prompt, request = as_prompt(subject, analysis)
-    past = [as_prompt(p, analysis)[0] for p in _past(subject, previous)]
+    placing = {"cache_breakpoints": cache_breakpoints, "cache_ttl": cache_ttl, "settings": settings}
+    analysis = Analysis(subject, provider, model, counter=counter, **placing)
+    info, rules = analysis.target.info, analysis.target.info.cache
+    prompt, request = analysis.prompt(subject)
+    past = [analysis.prompt(p)[0] for p in _past(subject, previous)]
     step = replay([*past, prompt], rules).steps[-1]
     return CachePlan(
         provider=analysis.target.provider,

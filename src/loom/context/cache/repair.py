@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
@@ -10,9 +11,8 @@ from math import ceil
 from typing import Literal, TypeAlias, get_args
 
 from loom.catalog import CacheRules
-from loom.context.cache._matching import common_length, markable
-from loom.context.cache.simulate import replay
-from loom.core.cache_blocks import Block, RequestBlocks
+from loom.context.cache.simulate import common_length, markable, replay
+from loom.core.window import Block, RequestBlocks
 from loom.errors import UsageError
 
 # The history of each block of a trace: whether it stays, changes or vanishes from request to request.
@@ -78,10 +78,7 @@ def _volatile(
     changed: Mapping[int, tuple[int, ...]],
     vanished: Sequence[frozenset[int]],
 ) -> tuple[frozenset[int], ...]:
-    ages: dict[int, int] = {}
-    for row in slots:
-        for slot in row:
-            ages[slot] = ages.get(slot, 0) + 1
+    ages = Counter(slot for row in slots for slot in row)
     found: list[frozenset[int]] = []
     for number, prompt in enumerate(trace):
         gone: set[int] = set()
@@ -216,10 +213,6 @@ def _pin_tools(trace: Prompts, _rules: CacheRules) -> Prompts:
     return tuple(repaired)
 
 
-def _pin_settings(trace: Prompts, _rules: CacheRules) -> Prompts:
-    return tuple(replace(p, model=trace[0].model, settings=trace[0].settings) for p in trace)
-
-
 def _move_volatile(trace: Prompts, rules: CacheRules) -> Prompts:
     history = block_history(trace)
     pinned = _pinnable(trace, history)
@@ -265,12 +258,9 @@ def _moved(number: int, prompt: RequestBlocks, history: BlockHistory, pinned: se
             kept.append(replace(first, marker=block.marker, path=block.path))
             late += [_late(block, _news(first, block))] if first.key != block.key else []
     # What moves goes behind the last stable block, but before the volatile tail, which keeps its place.
-    edge = len(kept) - (len(prompt.blocks) - 1 - _last_stable(number, prompt, history))
+    last_stable = max(i for i in range(len(prompt.blocks)) if i not in history.volatile[number])
+    edge = len(kept) - (len(prompt.blocks) - 1 - last_stable)
     return replace(prompt, blocks=(*kept[:edge], *late, *kept[edge:]))
-
-
-def _last_stable(number: int, prompt: RequestBlocks, history: BlockHistory) -> int:
-    return max(i for i in range(len(prompt.blocks)) if i not in history.volatile[number])
 
 
 def _late(block: Block, content: str) -> Block:
@@ -381,7 +371,7 @@ def _longer_ttl(trace: Prompts, rules: CacheRules) -> Prompts:
 
 _REPAIRS: dict[Fix, Callable[[Prompts, CacheRules], Prompts]] = {
     "pin_tools": _pin_tools,
-    "pin_settings": _pin_settings,
+    "pin_settings": lambda trace, _: tuple(replace(p, model=trace[0].model, settings=trace[0].settings) for p in trace),
     "move_volatile": _move_volatile,
     "batch_edits": _batch_edits,
     "explicit_tail": partial(_mark, automatic=False),

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any
 
-from loom.context.entry import plain
 from loom.context.render.layout import (
     Layout,
     RenderedBody,
@@ -13,8 +13,7 @@ from loom.context.render.layout import (
     WireDialect,
     WireMessage,
     WireSlot,
-    tool_head,
-    tool_schema,
+    tool_body,
 )
 from loom.core.message import (
     DocumentPart,
@@ -25,6 +24,7 @@ from loom.core.message import (
     ToolCallPart,
     ToolResultPart,
     ToolSpec,
+    plain,
 )
 from loom.core.window import STATIC
 from loom.errors import BadCacheTTL, UsageError
@@ -86,7 +86,9 @@ def _head(layout: Layout, out: RenderedBody) -> dict[str, Any]:
     """The tools and the system prompt, as fields of a config."""
     config: dict[str, Any] = {}
     if layout.tools:
-        declared = out.blocks("config.tools[0].function_declarations", layout.tools, _tool)
+        declared = out.blocks(
+            "config.tools[0].function_declarations", layout.tools, partial(tool_body, schema="parameters_json_schema")
+        )
         config["tools"] = [{"function_declarations": declared}]
     if layout.system:
         parts = out.blocks("config.system_instruction.parts", layout.system, lambda slot: _part(slot, ""))
@@ -156,10 +158,6 @@ def _parts(
 def _signature(slot: WireSlot) -> str:
     assert isinstance(slot.content, ThinkingPart)
     return slot.content.signature or slot.content.redacted or ""
-
-
-def _tool(slot: WireSlot) -> dict[str, Any]:
-    return {**tool_head(slot), "parameters_json_schema": tool_schema(slot)}
 
 
 def _part(slot: WireSlot, tool_name: str) -> dict[str, Any]:

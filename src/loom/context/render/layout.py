@@ -10,7 +10,6 @@ from typing import Any, Literal, TypeAlias
 
 from loom.context.file_entry import FileView
 from loom.core.message import (
-    JSON,
     DocumentPart,
     ImagePart,
     NativePart,
@@ -216,14 +215,9 @@ class RenderedBody:
         return made
 
 
-def tool_head(slot: WireSlot) -> dict[str, Any]:
-    """The name of a tool and its description, where it has one."""
+def tool_body(slot: WireSlot, schema: str) -> dict[str, Any]:
+    """A tool: its name, its description where it has one, and under the name `schema` a copy of that of its input."""
     assert isinstance(slot.content, ToolSpec)
     tool = slot.content
-    return {"name": tool.name, "description": tool.description} if tool.description else {"name": tool.name}
-
-
-def tool_schema(slot: WireSlot) -> JSON:
-    """A copy of the schema of a tool's input, which a caller may change."""
-    assert isinstance(slot.content, ToolSpec)
-    return deepcopy(slot.content.input_schema)
+    head = {"name": tool.name, "description": tool.description} if tool.description else {"name": tool.name}
+    return {**head, schema: deepcopy(tool.input_schema)}

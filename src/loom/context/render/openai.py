@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, Literal, TypeAlias
 
-from loom.context.entry import plain
 from loom.context.render.layout import (
     Layout,
     RenderedBody,
@@ -16,11 +15,12 @@ from loom.context.render.layout import (
     WireDialect,
     WireMessage,
     WireSlot,
-    tool_head,
-    tool_schema,
+    tool_body,
 )
 from loom.core.message import (
+    FAILED,
     JSON,
+    ContentPart,
     DocumentPart,
     ImagePart,
     NativePart,
@@ -28,8 +28,8 @@ from loom.core.message import (
     ThinkingPart,
     ToolCallPart,
     ToolResultPart,
+    plain,
 )
-from loom.core.message_wire import FAILED
 
 SystemRole: TypeAlias = Literal["developer", "system"]
 DEFAULT_TTL = "30m"
@@ -69,7 +69,7 @@ def may_mark(slot: WireSlot) -> bool:
     """Whether a block may carry a cache marker: what goes into the model may, tools and its own words may not."""
     if isinstance(slot.content, ToolResultPart):
         return True
-    return slot.role != "assistant" and isinstance(slot.content, TextPart | ImagePart | DocumentPart)
+    return slot.role != "assistant" and isinstance(slot.content, ContentPart)
 
 
 @dataclass(slots=True)
@@ -114,7 +114,7 @@ def arguments(call: ToolCallPart) -> str:
     return json.dumps(call.arguments, ensure_ascii=False, separators=(",", ":"))
 
 
-def answer(result: ToolResultPart) -> tuple[TextPart | ImagePart | DocumentPart, ...]:
+def answer(result: ToolResultPart) -> tuple[ContentPart, ...]:
     """What a tool answered. A failed call is marked in the text: the format has no field for it."""
     if not result.is_error:
         return result.content
@@ -198,7 +198,7 @@ class _Chat:
 
 
 def _chat_tool(slot: WireSlot) -> dict[str, Any]:
-    return {"type": "function", "function": {**tool_head(slot), "parameters": tool_schema(slot)}}
+    return {"type": "function", "function": tool_body(slot, "parameters")}
 
 
 def _call(call: ToolCallPart) -> dict[str, Any]:
@@ -273,7 +273,7 @@ class _Input:
                     self.items.append(_item(slot))
 
     def _block(self, slot: WireSlot) -> dict[str, Any]:
-        assert isinstance(slot.content, TextPart | ImagePart | DocumentPart)
+        assert isinstance(slot.content, ContentPart)
         block = _content(slot.content)
         self.marks.put(slot, block)
         return block
@@ -287,14 +287,14 @@ class _Input:
 
 
 def _is_content(slot: WireSlot) -> bool:
-    return slot.role != "assistant" and isinstance(slot.content, TextPart | ImagePart | DocumentPart)
+    return slot.role != "assistant" and isinstance(slot.content, ContentPart)
 
 
 def _responses_tool(slot: WireSlot) -> dict[str, Any]:
-    return {"type": "function", **tool_head(slot), "parameters": tool_schema(slot), "strict": False}
+    return {"type": "function", **tool_body(slot, "parameters"), "strict": False}
 
 
-def _content(part: TextPart | ImagePart | DocumentPart) -> dict[str, Any]:
+def _content(part: ContentPart) -> dict[str, Any]:
     match part:
         case TextPart(text):
             return {"type": "input_text", "text": text}

@@ -10,16 +10,16 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Final, TypeGuard
+from typing import Final
 
 from loom.core.checks import MAX_INSTRUCTION
-from loom.core.ids import RecordIds
-from loom.core.record import Episode, Fact, Provenance
+from loom.core.clock import RecordIds
+from loom.core.record import Claim, Episode, Fact, Provenance
 from loom.errors import NotFound
 from loom.memory._facts.entities import USER, normalise, predicate_key
+from loom.memory._shared import UNCONFIRMED, is_candidate
 from loom.memory._write.phrases import LANGUAGE
 from loom.memory._write.wishes import INSTRUCTION, looks_pasted, wishes_in
-from loom.protocols.extractor import Claim
 from loom.text.fence import one_line
 from loom.text.words import query_terms
 
@@ -170,8 +170,6 @@ def _choice(text: str) -> tuple[tuple[str, ...], tuple[str, ...] | None]:
     return (query_terms(found["this"]), query_terms(found["that"])) if found else (query_terms(text), None)
 
 
-UNCONFIRMED: Final = "unconfirmed"
-"""The predicate of candidates."""
 PREFERENCES: Final = frozenset({"diet", "does_not_eat", "allergic_to", "intolerant_to", "prefers", "pronouns"})
 """Predicates of facts about the user that are shown in every turn."""
 MOST: Final = 5
@@ -187,11 +185,6 @@ class Unconfirmed:
     sources: tuple[str, ...]
     """The episodes it was found in."""
     since: datetime
-
-
-def is_candidate(record: object) -> TypeGuard[Fact]:
-    """Whether a record is an unconfirmed instruction or preference."""
-    return isinstance(record, Fact) and record.predicate == UNCONFIRMED
 
 
 def unconfirmed_items(facts: Iterable[Fact]) -> tuple[Unconfirmed, ...]:

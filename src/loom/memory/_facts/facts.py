@@ -17,11 +17,10 @@ from operator import attrgetter
 from typing import Final, Literal, TypeAlias
 
 from loom.core.checks import as_utc
-from loom.core.ids import RecordIds
-from loom.core.record import Fact, Provenance
+from loom.core.clock import RecordIds
+from loom.core.record import Claim, Fact, Provenance
 from loom.errors import NotFound
 from loom.memory._facts.entities import NO_ALIASES, Aliases, cardinality_of, normalise, predicate_key
-from loom.protocols.extractor import Claim
 from loom.text.fence import one_line
 
 # The timeline of dated statements about one subject and predicate: which object was true when.

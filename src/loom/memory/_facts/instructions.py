@@ -13,24 +13,21 @@ from itertools import groupby
 from typing import Final
 
 from loom.core.clock import TICK
-from loom.core.record import Episode, Fact, Provenance, WorkingBlock
+from loom.core.record import Claim, Episode, Fact, Provenance, WorkingBlock
 from loom.errors import UsageError
 from loom.memory._facts.candidates import (
     PREFERENCES,
     PREFIX,
-    UNCONFIRMED,
     Unconfirmed,
     compete,
     contradict,
-    is_candidate,
     is_instruction_claim,
     topic_of,
     unconfirmed_items,
 )
 from loom.memory._facts.entities import USER, Aliases, normalise, predicate_key
 from loom.memory._facts.facts import Segment, Statement, moment, statements_of, timeline
-from loom.memory._shared import later_than, latest_of
-from loom.protocols.extractor import Claim
+from loom.memory._shared import UNCONFIRMED, is_candidate, later_than, latest_of
 from loom.text.fence import fenced, in_brackets, one_line, plain_text
 from loom.text.tokens import EstimateCounter
 

@@ -14,12 +14,10 @@ from typing import Literal, TypeAlias, get_args
 from loom.core.checks import MAX_QUERY, RANKED
 from loom.core.clock import Clock
 from loom.core.filter import And, Eq, Filter, In, Not, Or, Range
-from loom.core.hit import Excerpt, Hit
-from loom.core.record import Episode, Fact, Layer, Record
+from loom.core.record import Episode, Excerpt, Fact, Hit, Layer, Record
 from loom.core.scope import Scope
 from loom.core.threads import off_loop
 from loom.errors import LoomError, ProviderError, UsageError
-from loom.memory._facts.candidates import is_candidate
 from loom.memory._recall.prefer import TOP, Prefer, newest_first, role_of
 from loom.memory._recall.rank import (
     WEIGHTS,
@@ -38,9 +36,8 @@ from loom.memory._recall.rank import (
     without_names,
 )
 from loom.memory._recall.search import add_hops, asks_about_last_time, latest_episodes, search_hybrid, without_questions
-from loom.memory._shared import EmbedderBinding, every
+from loom.memory._shared import POSITION, EmbedderBinding, every, is_candidate
 from loom.memory._upkeep.summaries import ARE_EPISODES, is_summary
-from loom.memory._write.neighbour_keys import POSITION
 from loom.memory.config import MemoryLayerConfig
 from loom.memory.results import Recalled
 from loom.protocols.knowledge_base import KnowledgeBase

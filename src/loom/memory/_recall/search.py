@@ -8,13 +8,11 @@ from dataclasses import replace
 from typing import Final
 
 from loom.core.filter import And, Eq, Filter, In, Range
-from loom.core.hit import Hit, joined
-from loom.core.record import Episode, Fact, Record
+from loom.core.record import Episode, Fact, Hit, Record, joined
 from loom.core.scope import Scope
-from loom.memory._facts.candidates import is_candidate
 from loom.memory._facts.entities import USER, normalise
 from loom.memory._recall.rank import Ranked, asks
-from loom.memory._shared import every
+from loom.memory._shared import every, is_candidate
 from loom.memory._upkeep.summaries import ARE_EPISODES, is_session_episode
 from loom.protocols.embedder import Vector
 from loom.protocols.memory_store import ExportsKeys, HybridSearch, MemoryStore, Query, SearchKeys

@@ -13,9 +13,8 @@ from loom.core.record import Episode, Fact, Record, WorkingBlock
 from loom.core.scope import Scope
 from loom.core.threads import off_loop
 from loom.errors import NotFound, UsageError
-from loom.memory._facts.candidates import is_candidate
 from loom.memory._facts.entities import predicate_key
-from loom.memory._shared import every, every_fact
+from loom.memory._shared import every, every_fact, is_candidate
 from loom.protocols.memory_store import DeadLetter, MemoryStore, Query, Store
 from loom.text.words import query_terms, terms
 

@@ -17,7 +17,7 @@ from loom.memory._facts.facts import resettle_without, supporting_ids, versions_
 from loom.memory._facts.instructions import provenance_of
 from loom.memory._shared import every, retry_stale
 from loom.memory._upkeep.summaries import episode_jobs
-from loom.memory._write.neighbour_keys import ContextKeys, Keys
+from loom.memory._write.ingest import ContextKeys, Keys
 from loom.protocols.memory_store import Job, Scrubs, Store
 
 SESSIONS_LEFT = (

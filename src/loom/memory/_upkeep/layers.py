@@ -10,10 +10,9 @@ from hashlib import sha256
 
 from loom.core.checks import RANKED
 from loom.core.clock import Clock
-from loom.core.hit import Hit
-from loom.core.record import Episode, Layer
+from loom.core.record import Episode, Hit, Layer
 from loom.core.scope import Scope
-from loom.memory.config import MemoryConfig, MemoryStrategyType
+from loom.memory.config import MemoryConfig, MemoryLayerConfig, MemoryStrategyType
 from loom.protocols.memory_store import Job, Store, Touches
 
 _CRITICAL = re.compile(
@@ -42,7 +41,7 @@ def sort_layer(
     Records that `moved` in this pass do not move again. Over capacity, the least valuable are archived first: by
     importance, then by how often and how recently they were recalled.
     """
-    settings = config.layer(layer)
+    settings = _settings(config, layer)
     here = [e for e in episodes if e.layer == layer and e.archived_at is None]
     promote = [e for e in here if e.id not in moved and deserves_promotion(e, config, now=now)]
     going = {e.id for e in promote}
@@ -54,6 +53,10 @@ def sort_layer(
     return LayerPlan(tuple(promote), tuple(expired) + tuple(staying[room:]), tuple(staying[:room]))
 
 
+def _settings(config: MemoryConfig, layer: Layer) -> MemoryLayerConfig:
+    return (config.l1, config.l2, config.l3, config.l4)[layer - 1]
+
+
 def deserves_promotion(episode: Episode, config: MemoryConfig, *, now: datetime) -> bool:
     """Whether a record moves up: recalled often enough, important, or critical by its content.
 
@@ -61,7 +64,7 @@ def deserves_promotion(episode: Episode, config: MemoryConfig, *, now: datetime)
     """
     if episode.layer == Layer.L4:
         return False
-    settings = config.layer(episode.layer)
+    settings = _settings(config, episode.layer)
     if settings.promote_threshold and episode.accesses >= settings.promote_threshold:
         return True
     if episode.layer == Layer.L1 and (is_important(episode, config) or is_critical(episode)):
@@ -81,7 +84,7 @@ def revived(episode: Episode, config: MemoryConfig, *, now: datetime) -> Episode
     """
     if deserves_promotion(episode, config, now=now):
         return replace(episode, layer=Layer(episode.layer + 1), archived_at=None)
-    below = config.layer(Layer(episode.layer - 1)).promote_threshold if episode.layer > Layer.L1 else 0
+    below = _settings(config, Layer(episode.layer - 1)).promote_threshold if episode.layer > Layer.L1 else 0
     by_count = bool(below) and episode.accesses >= below
     stays = by_count or (episode.layer == Layer.L2 and is_important(episode, config))
     return replace(episode, archived_at=None) if stays else None

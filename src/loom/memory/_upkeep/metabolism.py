@@ -15,10 +15,9 @@ from typing import TypeAlias
 
 from anyio import sleep
 
-from loom.core.clock import Clock
+from loom.core.clock import Clock, RecordIds
 from loom.core.filter import And, Eq
-from loom.core.ids import RecordIds
-from loom.core.record import Episode, Fact, Layer, Provenance, Record
+from loom.core.record import Claim, Episode, Fact, Layer, Provenance, Record
 from loom.core.scope import Scope
 from loom.core.threads import Locks, off_loop
 from loom.errors import LoomError, StaleWrite, StoreConflict
@@ -45,7 +44,6 @@ from loom.memory._upkeep.summaries import (
 from loom.memory._write.apply_claims import Learner
 from loom.memory.config import MemoryConfig
 from loom.memory.results import Metabolized, reason_of
-from loom.protocols.extractor import Claim
 from loom.protocols.memory_store import Job, Lease, Store
 
 LEASE = timedelta(seconds=30)

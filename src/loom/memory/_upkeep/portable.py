@@ -18,8 +18,7 @@ from loom.core.record import Episode, Record, WorkingBlock
 from loom.core.scope import Scope
 from loom.errors import UsageError
 from loom.memory._shared import retry_stale
-from loom.memory._write.ingest import Utterance, check_record, name_speaker
-from loom.memory._write.neighbour_keys import ContextKeys
+from loom.memory._write.ingest import ContextKeys, Utterance, check_record, name_speaker
 from loom.memory._write.write import ProgressCallback
 from loom.memory.results import Remembered, Skip
 from loom.protocols.memory_store import Store

@@ -19,7 +19,7 @@ from loom.core.scope import Scope
 from loom.core.threads import off_loop
 from loom.errors import BadResponse, UsageError
 from loom.memory._write.extract_llm import states_something
-from loom.memory._write.neighbour_keys import session_turns
+from loom.memory._write.ingest import session_turns
 from loom.memory.config import MemoryConfig
 from loom.protocols.memory_store import AdminStore, Job, KeepsJobs, MemoryStore
 from loom.protocols.model import Model, ModelRequest, ModelSettings

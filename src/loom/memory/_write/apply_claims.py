@@ -8,21 +8,12 @@ from datetime import datetime
 from functools import partial
 from typing import Final
 
-from loom.core.clock import TICK, Clock
+from loom.core.clock import TICK, Clock, RecordIds
 from loom.core.filter import Eq, In
-from loom.core.ids import RecordIds
-from loom.core.record import Episode, Fact, Provenance
+from loom.core.record import Claim, Episode, Fact, Provenance
 from loom.core.scope import Scope
 from loom.core.threads import off_loop
-from loom.memory._facts.candidates import (
-    PREFIX,
-    UNCONFIRMED,
-    candidate_facts,
-    candidate_text,
-    compete,
-    in_user_words,
-    is_candidate,
-)
+from loom.memory._facts.candidates import PREFIX, candidate_facts, candidate_text, compete, in_user_words
 from loom.memory._facts.entities import USER, Aliases, normalise, predicate_key
 from loom.memory._facts.facts import FOREVER, Segment, assert_claim, moment, resettle, slot_of, statements_of, timeline
 from loom.memory._facts.instructions import (
@@ -34,10 +25,10 @@ from loom.memory._facts.instructions import (
     under_topic,
 )
 from loom.memory._recall.prefer import role_of
-from loom.memory._shared import every_fact, later_than, latest_of, retry_stale
+from loom.memory._shared import UNCONFIRMED, every_fact, is_candidate, later_than, latest_of, retry_stale
 from loom.memory._write.extract_rules import RuleExtractor, sentences
 from loom.memory._write.wishes import INSTRUCTION
-from loom.protocols.extractor import Claim, Extractor
+from loom.protocols.extractor import Extractor
 from loom.protocols.memory_store import Store
 from loom.text.fence import one_line
 from loom.text.words import query_terms

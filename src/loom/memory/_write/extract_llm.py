@@ -12,12 +12,12 @@ from typing import Any, Final, NamedTuple, cast
 
 from loom.core.checks import MAX_NAME, MAX_OBJECT
 from loom.core.message import JSON, Message, Usage
-from loom.core.record import Episode, Fact
+from loom.core.record import Claim, Episode, Fact
 from loom.core.threads import off_loop
 from loom.errors import UsageError
 from loom.memory._facts.entities import is_known_multi, is_known_single, predicate_key
 from loom.memory._write.extract_rules import sentences
-from loom.protocols.extractor import Claim, Extraction
+from loom.protocols.extractor import Extraction
 from loom.protocols.model import Model, ModelRequest, ModelResponse, ModelSettings
 from loom.telemetry import Ledger, metered, model_span
 from loom.text.fence import one_line, plain_text, without_tag

@@ -17,7 +17,7 @@ from itertools import islice
 from typing import Final
 
 from loom.core.checks import RULES_FIND, RULES_READ
-from loom.core.record import Cardinality, Episode, Fact
+from loom.core.record import Cardinality, Claim, Episode, Fact
 from loom.core.threads import off_loop
 from loom.memory._facts.entities import USER, normalise
 from loom.memory._write.phrases import (
@@ -48,7 +48,7 @@ from loom.memory._write.phrases import (
     rule,
 )
 from loom.memory._write.wishes import INSTRUCTION, instructions_in, looks_pasted
-from loom.protocols.extractor import Claim, Extraction
+from loom.protocols.extractor import Extraction
 from loom.text.time_words import PAST, SOON, interval_of
 
 # Rules for plain statements that people make about themselves, each over one clause.

@@ -19,7 +19,7 @@ from typing import Literal, Protocol, TypeAlias, TypeVar, runtime_checkable
 from anyio import CancelScope, Event, sleep
 
 from loom.core.clock import Clock
-from loom.core.record import Episode
+from loom.core.record import Claim, Episode
 from loom.core.scope import Scope
 from loom.core.threads import Locks
 from loom.errors import BadResponse, LoomError, ProviderUnavailable, RateLimited, StoreConflict
@@ -30,7 +30,7 @@ from loom.memory._write.apply_claims import Learner, LearnResult
 from loom.memory._write.extract_llm import worth_reading
 from loom.memory.config import MemoryConfig
 from loom.memory.results import Learned, reason_of
-from loom.protocols.extractor import Claim, Extraction, Extractor
+from loom.protocols.extractor import Extraction, Extractor
 from loom.protocols.memory_store import Job, Lease, Store
 from loom.telemetry import Bill, Ledger
 

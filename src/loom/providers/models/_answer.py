@@ -11,8 +11,7 @@ from typing import Any
 from loom.core.checks import join_surrogates
 from loom.core.message import JSON, NativePart, Part, TextPart, ThinkingPart, ToolCallPart, Usage
 from loom.protocols.model import Chunk, ModelRequest, ModelResponse, Stop, TextChunk, ToolCallChunk
-from loom.text.part_tokens import count_messages, count_tool
-from loom.text.tokens import EstimateCounter
+from loom.text.tokens import EstimateCounter, count_messages, count_tool
 
 
 def tool_input(text: str) -> JSON:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from anyio import CancelScope, to_thread
 from anyio.lowlevel import RunVar
 
-from loom.core.ids import RecordIds
+from loom.core.clock import RecordIds
 from loom.core.message import NativePart, Part, TextPart, ThinkingPart, ToolCallPart, Usage
 from loom.errors import BadResponse, LoomError, MissingExtra, ProviderError, UsageError
 from loom.protocols.model import (

@@ -7,8 +7,7 @@ from collections.abc import AsyncIterator
 from loom.core.message import TextPart, Usage
 from loom.core.threads import off_loop
 from loom.protocols.model import Chunk, ModelRequest, ModelResponse, TextChunk
-from loom.text.part_tokens import count_request
-from loom.text.tokens import EstimateCounter
+from loom.text.tokens import EstimateCounter, count_request
 from loom.text.words import query_terms, terms
 
 _OPEN, _CLOSE = "<memory>\n", "\n</memory>"

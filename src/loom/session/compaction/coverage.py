@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, cast
 
-from loom.core.checkpoint import Shown
+from loom.core.log import Shown
 from loom.core.message import JSON, Message, TextPart, ToolCallPart, ToolResultPart, plain
 from loom.protocols.compactor import Rewrite
 from loom.session.compaction.summary_message import read_record

@@ -7,16 +7,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from math import inf
 from typing import ClassVar, Final, TypedDict, Unpack
 
-from loom.core.checkpoint import Replacement, Shown
+from loom.core.log import Replacement, Shown
 from loom.core.message import Message, TextPart, ThinkingPart, ToolCallPart, ToolResultPart, Usage, plain
 from loom.errors import CannotCompact, UsageError
 from loom.protocols.compactor import Rewrite
 from loom.protocols.token_counter import TokenCounter
-from loom.session.compaction.config import Retain
 from loom.session.compaction.summary_message import SummaryMessage, glimpse_of, is_glimpse, is_record
+from loom.session.config import Retain
 from loom.session.history import Unit, current_request, leading_system, rounds_of, units_of
 from loom.text.fence import one_line as whole_line
 
@@ -465,16 +466,8 @@ def _why_not(units: Sequence[Unit], sizes: Sequence[int], must: Sequence[bool], 
 
 
 def _runs(shown: Sequence[Shown], gone: AbstractSet[str]) -> list[tuple[str, ...]]:
-    runs: list[list[str]] = []
-    previous = False
-    for item in shown:
-        going = item.id in gone
-        if going and not previous:
-            runs.append([])
-        if going:
-            runs[-1].append(item.id)
-        previous = going
-    return [tuple(run) for run in runs]
+    groups = groupby((item.id for item in shown), key=lambda id: id in gone)
+    return [tuple(ids) for are_gone, ids in groups if are_gone]
 
 
 def _ends_with_result(unit: Unit) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final, Protocol, Unpack
 
-from loom.core.checkpoint import Shown
+from loom.core.log import Shown
 from loom.core.message import Message, Part, TextPart, ThinkingPart, ToolResultPart, Usage, plain
 from loom.core.threads import off_loop
 from loom.errors import BadResponse, CannotCompact, CompactionError, ContextOverflow, UsageError

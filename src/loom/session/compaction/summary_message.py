@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from loom.core.checkpoint import Shown
+from loom.core.log import Shown
 from loom.core.message import Message, TextPart
 from loom.protocols.token_counter import TokenCounter
 from loom.text.fence import one_line, without_tag

@@ -24,7 +24,6 @@ from zlib import crc32
 
 import anyio.to_thread
 
-from loom.core.checkpoint import Checkpoint, LogEntry
 from loom.core.clock import Clock
 from loom.core.codec import (
     Data,
@@ -38,6 +37,7 @@ from loom.core.codec import (
     part_to_dict,
     to_bytes,
 )
+from loom.core.log import Checkpoint, LogEntry
 from loom.core.message import JSON, Part
 from loom.core.scope import Scope
 from loom.errors import StoreError, StoreUnavailable, UsageError

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from threading import Lock
 from typing import TypeAlias
 
-from loom.core.checkpoint import Checkpoint, LogEntry
 from loom.core.clock import Clock
+from loom.core.log import Checkpoint, LogEntry
 from loom.core.scope import Scope
 from loom.errors import UsageError
 from loom.stores.checkpoints import (

@@ -18,7 +18,6 @@ from typing import Any, Final, cast
 import anyio.to_thread
 from anyio import Lock
 
-from loom.core.checkpoint import Checkpoint, LogEntry
 from loom.core.checks import check_text
 from loom.core.clock import Clock
 from loom.core.codec import (
@@ -30,6 +29,7 @@ from loom.core.codec import (
     from_bytes,
     to_bytes,
 )
+from loom.core.log import Checkpoint, LogEntry
 from loom.core.message import JSON
 from loom.core.scope import Scope
 from loom.errors import LoomError, StoreConflict, StoreUnavailable, UsageError

@@ -13,9 +13,9 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Self
 
-from loom.core.checkpoint import Checkpoint, LogEntry
 from loom.core.clock import Clock
 from loom.core.codec import checkpoint_from_dict, checkpoint_to_dict, from_bytes, to_bytes
+from loom.core.log import Checkpoint, LogEntry
 from loom.core.scope import Scope
 from loom.stores.base import reading
 from loom.stores.checkpoints import (

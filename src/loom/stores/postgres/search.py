@@ -13,8 +13,7 @@ from uuid import UUID
 import numpy as np
 
 from loom.core.filter import Filter
-from loom.core.hit import Hit, rank_key, scored
-from loom.core.record import Record
+from loom.core.record import Hit, Record, rank_key, scored
 from loom.core.scope import Scope
 from loom.errors import StoreError
 from loom.protocols.embedder import Vector

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from loom.core.clock import Clock
 from loom.core.filter import Filter
-from loom.core.hit import Hit
-from loom.core.record import Layer, Receipt, Record
+from loom.core.record import Hit, Layer, Receipt, Record
 from loom.core.scope import Scope
 from loom.protocols.embedder import Vector
 from loom.protocols.memory_store import DeadLetter, Job, Lease, Query, SearchKeys

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Self
 
-from loom.core.checkpoint import Checkpoint, LogEntry
 from loom.core.checks import check_text
 from loom.core.clock import Clock
 from loom.core.codec import checkpoint_from_dict, checkpoint_to_dict, from_bytes, to_bytes
+from loom.core.log import Checkpoint, LogEntry
 from loom.core.scope import Scope
 from loom.errors import UsageError
 from loom.stores.base import reading

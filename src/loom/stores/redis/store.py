@@ -13,8 +13,7 @@ import anyio
 from loom.core.checks import check_text
 from loom.core.clock import Clock
 from loom.core.filter import Filter, In
-from loom.core.hit import Hit, joined
-from loom.core.record import Episode, Layer, Receipt, Record
+from loom.core.record import Episode, Hit, Layer, Receipt, Record, joined
 from loom.core.scope import Scope
 from loom.errors import StoreConflict
 from loom.protocols.embedder import Vector

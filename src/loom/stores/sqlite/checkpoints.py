@@ -16,7 +16,6 @@ from typing import Any, Self
 
 import apsw
 
-from loom.core.checkpoint import Checkpoint, LogEntry
 from loom.core.clock import Clock
 from loom.core.codec import (
     Data,
@@ -29,6 +28,7 @@ from loom.core.codec import (
     part_to_dict,
     to_bytes,
 )
+from loom.core.log import Checkpoint, LogEntry
 from loom.core.message import JSON, Part
 from loom.core.scope import Scope
 from loom.stores._sql import from_micros, to_micros

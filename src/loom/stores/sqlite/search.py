@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from loom.core.hit import Hit, rank_key, scored
+from loom.core.record import Hit, rank_key, scored
 from loom.core.scope import Scope
 from loom.protocols.embedder import Vector
 from loom.protocols.memory_store import Query

@@ -18,8 +18,7 @@ import numpy as np
 
 from loom.core.clock import Clock
 from loom.core.filter import Filter
-from loom.core.hit import Hit, scored
-from loom.core.record import Episode, Layer, Receipt, Record, changed
+from loom.core.record import Episode, Hit, Layer, Receipt, Record, changed, scored
 from loom.core.scope import Scope
 from loom.errors import StoreError
 from loom.protocols.embedder import Vector

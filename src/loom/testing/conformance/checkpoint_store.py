@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import anyio
 import pytest
 
-from loom.core.checkpoint import Checkpoint, Compaction, LogEntry, LoggedMessage, Replacement
+from loom.core.log import Checkpoint, Compaction, LogEntry, LoggedMessage, Replacement
 from loom.core.message import (
     DocumentPart,
     ImagePart,

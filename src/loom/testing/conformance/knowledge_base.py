@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from loom.core.filter import And, Eq, Filter, In, Not
-from loom.core.hit import Hit, Passage, rank_key
-from loom.core.record import Provenance
+from loom.core.record import Hit, Passage, Provenance, rank_key
 from loom.errors import UsageError
 from loom.protocols.knowledge_base import Document, KnowledgeBase, SearchesGraph, SearchMode
 from loom.testing.conformance.suite import TWINS, Suite

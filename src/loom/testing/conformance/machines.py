@@ -12,11 +12,10 @@ from anyio.from_thread import start_blocking_portal
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from loom.core.checkpoint import Checkpoint, LogEntry, LoggedMessage
 from loom.core.filter import And, Eq, Filter, In, Not, Or, Range
-from loom.core.hit import rank_key
+from loom.core.log import Checkpoint, LogEntry, LoggedMessage
 from loom.core.message import Message, TextPart, ToolCallPart, Usage
-from loom.core.record import Episode, Fact, Layer, Record, WorkingBlock
+from loom.core.record import Episode, Fact, Layer, Record, WorkingBlock, rank_key
 from loom.core.scope import Scope
 from loom.errors import NotFound, StoreConflict, UsageError
 from loom.protocols.checkpoint_store import CheckpointStore, Forks, PrunesCheckpoints

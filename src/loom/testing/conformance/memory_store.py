@@ -11,8 +11,7 @@ import anyio
 import pytest
 
 from loom.core.filter import And, Eq, Filter, In, Not, Or, Range
-from loom.core.hit import rank_key
-from loom.core.record import Episode, Layer, Record, WorkingBlock
+from loom.core.record import Episode, Layer, Record, WorkingBlock, rank_key
 from loom.core.scope import Scope
 from loom.errors import StoreConflict, UsageError
 from loom.protocols.memory_store import KeepsVectors, MemoryStore, Query

@@ -12,8 +12,7 @@ import anyio
 import pytest
 
 from loom.core.filter import Eq
-from loom.core.hit import Hit, rank_key
-from loom.core.record import Episode, Layer
+from loom.core.record import Episode, Hit, Layer, rank_key
 from loom.core.scope import Scope
 from loom.errors import EmbedderMismatch, NotFound, StaleWrite, StoreConflict, UsageError
 from loom.protocols.memory_store import (

@@ -6,9 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loom.core.hit import Hit, Passage, rank_key
-from loom.core.record import Episode, Provenance
-from loom.core.scope import Budget
+from loom.core.record import Episode, Hit, Passage, Provenance, rank_key
 from loom.errors import UsageError
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
@@ -57,39 +55,3 @@ def test_rank_is_total_and_does_not_depend_on_the_input_order(scores: list[int],
 def test_a_passage_has_a_real_place(start: int, end: int):
     with pytest.raises(UsageError, match="0 <= start < end"):
         a_passage(start=start, end=end)
-
-
-def test_a_budget_is_spent_in_steps():
-    budget = Budget(100, reserve=20)
-    assert budget.left == 80
-    rest = budget.take(50)
-    assert (rest.left, rest.spent, budget.spent) == (30, 50, 0)
-    assert rest.fits(30)
-    assert not rest.fits(31)
-    assert rest.take(30).left == 0
-    with pytest.raises(UsageError, match=r"31 tokens do not fit: 30 of 100 are left \(20 kept back, 50 spent\)"):
-        rest.take(31)
-
-
-@pytest.mark.parametrize("bad", [(-1,), (10, 11), (10, 5, 6), (1.5,), (True,)])
-def test_budgets_that_mean_nothing_are_refused(bad):
-    with pytest.raises(UsageError):
-        Budget(*bad)
-
-
-@pytest.mark.parametrize("bad", [-1, 0.5])
-def test_only_whole_numbers_are_taken(bad):
-    with pytest.raises(UsageError, match="whole number"):
-        Budget(10).fits(bad)
-
-
-@given(st.integers(0, 1000), st.lists(st.integers(0, 200)))
-def test_a_budget_never_overspends(limit: int, wants: list[int]):
-    budget = Budget(limit)
-    taken = 0
-    for want in wants:
-        if budget.fits(want):
-            budget = budget.take(want)
-            taken += want
-    assert taken == budget.spent <= limit
-    assert budget.left == limit - taken
