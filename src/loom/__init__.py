@@ -42,9 +42,9 @@ _TABLE = """
     loom.core.record: Episode Erasure Fact Layer Origin Provenance Receipt Record Scalar StoreReceipt WorkingBlock
     loom.core.scope: RunContext Scope
     loom.core.window: Notice Past Run SectionName Stability View Window WindowPart
-    loom.engine._blocking: SyncMemory SyncSession open_memory_sync
     loom.engine.open: ChromaMemory CompositeMemory PostgresMemory QdrantMemory RedisMemory SqliteMemory
     loom.engine.open: open_checkpoints open_memory open_model
+    loom.engine.sync: SyncMemory SyncSession open_memory_sync
     loom.engine.urls: Opening
     loom.errors: BadCacheTTL BadOutput BadRequestFile BadResponse CannotCompact CompactionError ContextOverflow
     loom.errors: CostExceeded EmbedderMismatch EntryNotFound FormatTooNew LoomError MissingExtra NotFound

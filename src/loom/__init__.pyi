@@ -121,9 +121,6 @@ from loom.core.window import Stability as Stability
 from loom.core.window import View as View
 from loom.core.window import Window as Window
 from loom.core.window import WindowPart as WindowPart
-from loom.engine._blocking import SyncMemory as SyncMemory
-from loom.engine._blocking import SyncSession as SyncSession
-from loom.engine._blocking import open_memory_sync as open_memory_sync
 from loom.engine.open import ChromaMemory as ChromaMemory
 from loom.engine.open import CompositeMemory as CompositeMemory
 from loom.engine.open import PostgresMemory as PostgresMemory
@@ -133,6 +130,9 @@ from loom.engine.open import SqliteMemory as SqliteMemory
 from loom.engine.open import open_checkpoints as open_checkpoints
 from loom.engine.open import open_memory as open_memory
 from loom.engine.open import open_model as open_model
+from loom.engine.sync import SyncMemory as SyncMemory
+from loom.engine.sync import SyncSession as SyncSession
+from loom.engine.sync import open_memory_sync as open_memory_sync
 from loom.engine.urls import Opening as Opening
 from loom.errors import BadCacheTTL as BadCacheTTL
 from loom.errors import BadOutput as BadOutput

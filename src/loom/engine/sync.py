@@ -1,18 +1,42 @@
-"""The base of the blocking forms of Memory, Session and Agent, whose methods are generated."""
+"""Memory and Session for blocking code, and the base of all blocking forms.
+
+The methods of a blocking form take what those of the async class take, and have their docstrings.
+"""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from typing import TYPE_CHECKING, ClassVar, Generic, Protocol, Self, TypeVar
+from functools import wraps
+from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, overload
 
 from loom.core.threads import Portal
+from loom.engine.open import open_memory
 from loom.errors import UsageError
+from loom.memory.memory import Memory
+from loom.session.session import Session
 
 if TYPE_CHECKING:
     from types import TracebackType
+    from typing import Literal, Unpack
 
+    from loom.context.context import Context
+    from loom.core.checkpoint import Compaction, LoggedMessage, Shown
+    from loom.core.event import Event
+    from loom.core.message import Message, Usage
+    from loom.core.record import Episode, Layer
+    from loom.core.scope import Scope
+    from loom.memory._write.learn_in_background import Facts
+    from loom.memory.config import MemoryConfig
+    from loom.protocols.memory_store import Store
+    from loom.session.compaction.driver import CompactionPlan
+    from loom.session.reply import Reply
+    from loom.session.turn import TurnOptions
+    from loom.telemetry import Bill
+
+_P = ParamSpec("_P")
 _R = TypeVar("_R")
+_R_co = TypeVar("_R_co", covariant=True)
 
 
 class _Closes(Protocol):
@@ -84,3 +108,251 @@ class Blocking(Generic[_T]):
         if self._is_closed:
             raise UsageError(f"this {self._kind} is closed; open another")
         return self._portal
+
+
+# Methods of blocking forms. Each calls the method of the same name, with the same arguments.
+
+
+class _Method(Protocol[_P, _R_co]):
+    """A method as type checkers see it: the parameters of the async one, and the result of the blocking one."""
+
+    def __get__(self, of: object, owner: type, /) -> Callable[_P, _R_co]: ...
+
+
+def wait_for(method: Callable[Concatenate[Any, _P], Awaitable[_R]]) -> _Method[_P, _R]:
+    """The blocking form of an async method."""
+    return _method(method, Blocking[Any]._call)  # noqa: SLF001
+
+
+def iterate(method: Callable[Concatenate[Any, _P], AsyncIterable[_R]]) -> _Method[_P, Iterator[_R]]:
+    """The blocking form of a method that is read with `async for`."""
+    return _method(method, Blocking[Any]._iterate)  # noqa: SLF001
+
+
+def enter(
+    method: Callable[Concatenate[Any, _P], AbstractAsyncContextManager[_R]],
+) -> _Method[_P, AbstractContextManager[_R]]:
+    """The blocking form of a method that is entered with `async with`."""
+    return _method(method, Blocking[Any]._enter)  # noqa: SLF001
+
+
+def forward(method: Callable[Concatenate[Any, _P], _R]) -> _Method[_P, _R]:
+    """The same method: it needs no loop."""
+    return _method(method, lambda _, call: call())
+
+
+def _method(method: Callable[..., Any], run: Callable[[Any, Callable[[], Any]], Any]) -> Any:
+    @wraps(method)
+    def call(self: Blocking[Any], /, *arguments: Any, **options: Any) -> Any:
+        return run(self, lambda: getattr(self._of, method.__name__)(*arguments, **options))
+
+    return call
+
+
+def _on_same_loop(method: Callable[Concatenate[Any, _P], Memory]) -> _Method[_P, SyncMemory]:
+    """The blocking form of a method that returns another memory."""
+    return _method(method, lambda one, call: SyncMemory._on(one._portal, call()))  # noqa: SLF001
+
+
+class SyncMemory(Blocking[Memory]):
+    """Memory for blocking code: the same methods without `await`, streams as iterators."""
+
+    _kind = "memory"
+
+    remember = wait_for(Memory.remember)
+    instruct = wait_for(Memory.instruct)
+    confirm = wait_for(Memory.confirm)
+    reject = wait_for(Memory.reject)
+    recall = wait_for(Memory.recall)
+    forget = wait_for(Memory.forget)
+    epoch = wait_for(Memory.epoch)
+    mark = wait_for(Memory.mark)
+    end_session = wait_for(Memory.end_session)
+    metabolize = wait_for(Memory.metabolize)
+    worker = enter(Memory.worker)
+    facts = wait_for(Memory.facts)
+    assert_fact = wait_for(Memory.assert_fact)
+    set_block = wait_for(Memory.set_block)
+    blocks = wait_for(Memory.blocks)
+    standing = wait_for(Memory.standing)
+    profile = wait_for(Memory.profile)
+    timeline = wait_for(Memory.timeline)
+    explain = wait_for(Memory.explain)
+    reembed = wait_for(Memory.reembed)
+    stats = wait_for(Memory.stats)
+    export = iterate(Memory.export)
+    import_ = wait_for(Memory.import_)
+    get = wait_for(Memory.get)
+    list = iterate(Memory.list)
+    update = wait_for(Memory.update)
+    upsert = wait_for(Memory.upsert)
+    learned = forward(Memory.learned)
+    view = _on_same_loop(Memory.view)
+
+    @property
+    def store(self) -> Store:
+        """The `store` of the async form."""
+        return self._of.store
+
+    @property
+    def config(self) -> MemoryConfig:
+        """The `config` of the async form."""
+        return self._of.config
+
+    @property
+    def namespace(self) -> str:
+        """The `namespace` of the async form."""
+        return self._of.namespace
+
+    @property
+    def facts_mode(self) -> Facts:
+        """The `facts_mode` of the async form."""
+        return self._of.facts_mode
+
+    @property
+    def place(self) -> str | None:
+        """The `place` of the async form."""
+        return self._of.place
+
+    @overload
+    def promote(self, id: str, /, *, user_id: str, to: Layer | None = None) -> Episode: ...
+    @overload
+    def promote(
+        self, id: str, other: str, /, *more: str, user_id: str, to: Layer | None = None
+    ) -> tuple[Episode, ...]: ...
+    def promote(self, *ids: str, user_id: str, to: Layer | None = None) -> Episode | tuple[Episode, ...]:
+        """Move episodes up one layer, or into `to`; returns the episode, or a tuple if several ids were given."""
+        return self._call(lambda: self._of.promote(*ids, user_id=user_id, to=to))
+
+    @property
+    def has_reader(self) -> bool:
+        """Whether a model, or another extractor, reads remembered turns in the background."""
+        return self._of.has_reader
+
+    @property
+    def waits_to_learn(self) -> bool:
+        """Whether turns remembered in this process wait for a model to read them."""
+        return self._of.waits_to_learn
+
+    @property
+    def bill(self) -> Bill:
+        """The cost of learning by a model so far: requests, tokens, US dollars."""
+        return self._of.bill
+
+    @property
+    def usage(self) -> Usage:
+        """Tokens of learning by a model so far."""
+        return self._of.usage
+
+    @property
+    def embedder_note(self) -> str:
+        """The embedder in use, and why it was chosen."""
+        return self._of.embedder_note
+
+
+class SyncSession(Blocking[Session]):
+    """Session for blocking code: the same methods without `await`, streams as iterators."""
+
+    _kind = "session"
+
+    cost_of = forward(Session.cost_of)
+    preview = wait_for(Session.preview)
+    subscribe = forward(Session.subscribe)
+    set_model = forward(Session.set_model)
+    undo = wait_for(Session.undo)
+    expand = forward(Session.expand)
+    coverage = forward(Session.coverage)
+    pin = forward(Session.pin)
+    unpin = forward(Session.unpin)
+    checkpoint = wait_for(Session.checkpoint)
+    checkpoints = wait_for(Session.checkpoints)
+    restore = wait_for(Session.restore)
+    rewind = wait_for(Session.rewind)
+    explain = forward(Session.explain)
+    discard = forward(Session.discard)
+
+    @property
+    def id(self) -> str:
+        """The name of the conversation."""
+        return self._of.id
+
+    @property
+    def scope(self) -> Scope:
+        """The user, namespace and name of the conversation."""
+        return self._of.scope
+
+    @property
+    def context(self) -> Context:
+        """What the model sees; its conversation belongs to the session."""
+        return self._of.context
+
+    @property
+    def head(self) -> str | None:
+        """The checkpoint last saved of this conversation, as far as this session knows."""
+        return self._of.head
+
+    @property
+    def turn(self) -> int:
+        """How many turns are finished."""
+        return self._of.turn
+
+    @property
+    def usage(self) -> Usage:
+        """Tokens of all calls, compactions included."""
+        return self._of.usage
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """The conversation as the model is shown it."""
+        return self._of.messages
+
+    @property
+    def shown(self) -> tuple[Shown, ...]:
+        """The conversation as the model is shown it, each message with its id."""
+        return self._of.shown
+
+    @property
+    def log(self) -> tuple[LoggedMessage, ...]:
+        """All messages, whether they are shown or not."""
+        return self._of.log
+
+    @property
+    def compactions(self) -> tuple[Compaction, ...]:
+        """The compactions that apply, oldest first; their ids undo them."""
+        return self._of.compactions
+
+    def send(self, content: str | Message, **options: Unpack[TurnOptions]) -> Reply:
+        """Send a message. It returns when the turn is over."""
+        return self._call(lambda: self._of.send(content, **options))
+
+    def stream(self, content: str | Message, **options: Unpack[TurnOptions]) -> Iterator[Event]:
+        """Send a message, and read the events as they happen; leaving the loop stops the turn."""
+        return self._iterate(lambda: self._of.send(content, **options))
+
+    def resume(self, **options: Unpack[TurnOptions]) -> Reply:
+        """Go on with a turn that was cut off, without another message: after a crash, or where it ended early."""
+        return self._call(lambda: self._of.resume(**options))
+
+    @overload
+    def compact(self, *, dry_run: Literal[False] = False) -> Compaction | None: ...
+    @overload
+    def compact(self, *, dry_run: Literal[True]) -> CompactionPlan: ...
+    def compact(self, *, dry_run: bool = False) -> Compaction | CompactionPlan | None:
+        """Compact now, whatever the trigger says; with `dry_run` only say what that would do."""
+        return self._call(lambda: self._of.compact(dry_run=dry_run))
+
+    def fork(self, at: int | str | None = None, *, session_id: str | None = None) -> SyncSession:
+        """A new session that begins where this one is, or where it was; both go on alone, and nothing is copied."""
+        return SyncSession._on(self._portal, self._call(lambda: self._of.fork(at, session_id=session_id)))
+
+
+def _blocking(opens: Callable[_P, Memory]) -> Callable[_P, SyncMemory]:
+    @wraps(opens, assigned=())
+    def open_memory_sync(*arguments: _P.args, **options: _P.kwargs) -> SyncMemory:
+        """A blocking memory; open_memory() says what the arguments are."""
+        return SyncMemory(opens(*arguments, **options))
+
+    return open_memory_sync
+
+
+open_memory_sync = _blocking(open_memory)
