@@ -11,8 +11,7 @@ __version__ = "0.1.0"
 # The public names, by the module that defines them; `A=B` is the class B under the public name A. What type checkers
 # read, __init__.pyi, is written from this table by `python -m scripts.generate`.
 _TABLE = """
-    loom.agent._blocking: SyncAgent
-    loom.agent.agent: Agent Result
+    loom.agent.agent: Agent Result SyncAgent
     loom.api: AgentConfig LoomApp
     loom.catalog: CacheRules Catalog ModelInfo find_model
     loom.context.cache.diagnose: Finding

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from loom.agent.agent import Agent
 from loom.errors import NotFound, UsageError
@@ -14,9 +14,6 @@ from loom.memory.config import MemoryConfig
 from loom.memory.memory import Memory
 from loom.protocols.model import Model
 from loom.protocols.tool import Tool
-
-if TYPE_CHECKING:
-    from types import TracebackType
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,9 +102,7 @@ class LoomApp:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
     def _place(self, layers: MemoryConfig) -> Mapping[str, Any] | Memory:

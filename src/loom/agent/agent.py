@@ -1,4 +1,4 @@
-"""Agent: a model, tools and a memory over sessions; its result; an agent as a tool."""
+"""Agent: a model, tools and a memory over sessions; its result; its blocking form; an agent as a tool."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from loom.core.scope import current_run
 from loom.core.threads import Portal, renew_lock_after_fork
 from loom.engine.agent_parts import agent_checkpoints, agent_config, agent_memory
 from loom.engine.open import open_model
+from loom.engine.sync import Blocking, SyncMemory, SyncSession, forward, iterate, read, wait_for
 from loom.errors import LoomError, NotFound, UsageError
 from loom.memory._write.learn_in_background import Facts
 from loom.memory.memory import Memory
@@ -34,7 +35,6 @@ from loom.telemetry import Bill, Ledger, metered
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from loom.agent._blocking import SyncAgent
     from loom.context.context import Context
     from loom.context.prompt import Prompt
     from loom.context.skills import Skill
@@ -298,8 +298,6 @@ class Agent:
     @property
     def blocking(self) -> SyncAgent:
         """This agent for programs without an event loop: `agent.blocking.stream(...)`, `.session(...)` and the rest."""
-        from loom.agent._blocking import SyncAgent  # noqa: PLC0415  (which imports this module)
-
         return SyncAgent(self)
 
     def _shared_portal(self) -> Portal:
@@ -446,6 +444,44 @@ class Agent:
 
     def _answering(self) -> AbstractAsyncContextManager[None]:
         return self.memory.answering() if self.memory else nullcontext()
+
+
+class SyncAgent(Blocking[Agent]):
+    """Agent for blocking code: the same methods without `await`, streams as iterators."""
+
+    _kind = "agent"
+
+    def __init__(self, agent: Agent) -> None:
+        """Wrap an agent that no loop uses; it runs on the loop of its own `run_sync`."""
+        self._begin(agent, agent._shared_portal(), owns_portal=False)  # noqa: SLF001
+
+    model = read(Agent, lambda agent: agent.model)
+    name = read(Agent, lambda agent: agent.name)
+    notes = read(Agent, lambda agent: agent.notes)
+    bill = read(Agent, lambda agent: agent.bill)
+    usage = read(Agent, lambda agent: agent.usage)
+    cost = read(Agent, lambda agent: agent.cost)
+
+    run = wait_for(Agent.run)
+    stream = iterate(Agent.stream)
+    resume = wait_for(Agent.resume)
+    as_tool = forward(Agent.as_tool)
+    preview = wait_for(Agent.preview)
+    forget = wait_for(Agent.forget)
+
+    def close(self) -> None:
+        """aclose() for programs without an event loop. In a forked process, what ran before stays with the parent."""
+        self._of.close()
+
+    def session(self, *, user_id: str = "default", session_id: str | None = None) -> SyncSession:
+        """The session behind a conversation, to look at, compact, rewind or fork."""
+        found = self._call(lambda: self._of.session(user_id=user_id, session_id=session_id))
+        return SyncSession._on(self._portal, found)  # noqa: SLF001
+
+    @property
+    def memory(self) -> SyncMemory | None:
+        """The `memory` of the async form."""
+        return None if (found := self._of.memory) is None else SyncMemory._on(self._portal, found)  # noqa: SLF001
 
 
 def _memory_tools(memory: Memory | None) -> tuple[Tool, ...]:

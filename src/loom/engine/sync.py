@@ -17,25 +17,19 @@ from loom.memory.memory import Memory
 from loom.session.session import Session
 
 if TYPE_CHECKING:
-    from types import TracebackType
     from typing import Literal, Unpack
 
-    from loom.context.context import Context
-    from loom.core.checkpoint import Compaction, LoggedMessage, Shown
+    from loom.core.checkpoint import Compaction
     from loom.core.event import Event
-    from loom.core.message import Message, Usage
+    from loom.core.message import Message
     from loom.core.record import Episode, Layer
-    from loom.core.scope import Scope
-    from loom.memory._write.learn_in_background import Facts
-    from loom.memory.config import MemoryConfig
-    from loom.protocols.memory_store import Store
     from loom.session.compaction.driver import CompactionPlan
     from loom.session.reply import Reply
     from loom.session.turn import TurnOptions
-    from loom.telemetry import Bill
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
+_S = TypeVar("_S")
 _R_co = TypeVar("_R_co", covariant=True)
 
 
@@ -87,9 +81,7 @@ class Blocking(Generic[_T]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:
@@ -119,6 +111,21 @@ class _Method(Protocol[_P, _R_co]):
     def __get__(self, of: object, owner: type, /) -> Callable[_P, _R_co]: ...
 
 
+class _Attribute(Protocol[_R_co]):
+    """An attribute as type checkers see it."""
+
+    def __get__(self, of: object, owner: type, /) -> _R_co: ...
+
+
+class _Property(property):
+    """A property with the docstring of the one of its name in the async class."""
+
+    kind: type
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.__doc__ = getattr(self.kind, name, self).__doc__ or f"The `{name}` of the async form."
+
+
 def wait_for(method: Callable[Concatenate[Any, _P], Awaitable[_R]]) -> _Method[_P, _R]:
     """The blocking form of an async method."""
     return _method(method, Blocking[Any]._call)  # noqa: SLF001
@@ -141,6 +148,13 @@ def forward(method: Callable[Concatenate[Any, _P], _R]) -> _Method[_P, _R]:
     return _method(method, lambda _, call: call())
 
 
+def read(kind: type[_S], get: Callable[[_S], _R]) -> _Attribute[_R]:
+    """An attribute of the async object, which cannot be set."""
+    made = _Property(lambda self: get(self._of))
+    made.kind = kind
+    return made
+
+
 def _method(method: Callable[..., Any], run: Callable[[Any, Callable[[], Any]], Any]) -> Any:
     @wraps(method)
     def call(self: Blocking[Any], /, *arguments: Any, **options: Any) -> Any:
@@ -158,6 +172,17 @@ class SyncMemory(Blocking[Memory]):
     """Memory for blocking code: the same methods without `await`, streams as iterators."""
 
     _kind = "memory"
+
+    store = read(Memory, lambda memory: memory.store)
+    config = read(Memory, lambda memory: memory.config)
+    namespace = read(Memory, lambda memory: memory.namespace)
+    facts_mode = read(Memory, lambda memory: memory.facts_mode)
+    place = read(Memory, lambda memory: memory.place)
+    has_reader = read(Memory, lambda memory: memory.has_reader)
+    waits_to_learn = read(Memory, lambda memory: memory.waits_to_learn)
+    bill = read(Memory, lambda memory: memory.bill)
+    usage = read(Memory, lambda memory: memory.usage)
+    embedder_note = read(Memory, lambda memory: memory.embedder_note)
 
     remember = wait_for(Memory.remember)
     instruct = wait_for(Memory.instruct)
@@ -189,31 +214,6 @@ class SyncMemory(Blocking[Memory]):
     learned = forward(Memory.learned)
     view = _on_same_loop(Memory.view)
 
-    @property
-    def store(self) -> Store:
-        """The `store` of the async form."""
-        return self._of.store
-
-    @property
-    def config(self) -> MemoryConfig:
-        """The `config` of the async form."""
-        return self._of.config
-
-    @property
-    def namespace(self) -> str:
-        """The `namespace` of the async form."""
-        return self._of.namespace
-
-    @property
-    def facts_mode(self) -> Facts:
-        """The `facts_mode` of the async form."""
-        return self._of.facts_mode
-
-    @property
-    def place(self) -> str | None:
-        """The `place` of the async form."""
-        return self._of.place
-
     @overload
     def promote(self, id: str, /, *, user_id: str, to: Layer | None = None) -> Episode: ...
     @overload
@@ -224,36 +224,22 @@ class SyncMemory(Blocking[Memory]):
         """Move episodes up one layer, or into `to`; returns the episode, or a tuple if several ids were given."""
         return self._call(lambda: self._of.promote(*ids, user_id=user_id, to=to))
 
-    @property
-    def has_reader(self) -> bool:
-        """Whether a model, or another extractor, reads remembered turns in the background."""
-        return self._of.has_reader
-
-    @property
-    def waits_to_learn(self) -> bool:
-        """Whether turns remembered in this process wait for a model to read them."""
-        return self._of.waits_to_learn
-
-    @property
-    def bill(self) -> Bill:
-        """The cost of learning by a model so far: requests, tokens, US dollars."""
-        return self._of.bill
-
-    @property
-    def usage(self) -> Usage:
-        """Tokens of learning by a model so far."""
-        return self._of.usage
-
-    @property
-    def embedder_note(self) -> str:
-        """The embedder in use, and why it was chosen."""
-        return self._of.embedder_note
-
 
 class SyncSession(Blocking[Session]):
     """Session for blocking code: the same methods without `await`, streams as iterators."""
 
     _kind = "session"
+
+    id = read(Session, lambda session: session.id)
+    scope = read(Session, lambda session: session.scope)
+    context = read(Session, lambda session: session.context)
+    head = read(Session, lambda session: session.head)
+    turn = read(Session, lambda session: session.turn)
+    usage = read(Session, lambda session: session.usage)
+    messages = read(Session, lambda session: session.messages)
+    shown = read(Session, lambda session: session.shown)
+    log = read(Session, lambda session: session.log)
+    compactions = read(Session, lambda session: session.compactions)
 
     cost_of = forward(Session.cost_of)
     preview = wait_for(Session.preview)
@@ -270,56 +256,6 @@ class SyncSession(Blocking[Session]):
     rewind = wait_for(Session.rewind)
     explain = forward(Session.explain)
     discard = forward(Session.discard)
-
-    @property
-    def id(self) -> str:
-        """The name of the conversation."""
-        return self._of.id
-
-    @property
-    def scope(self) -> Scope:
-        """The user, namespace and name of the conversation."""
-        return self._of.scope
-
-    @property
-    def context(self) -> Context:
-        """What the model sees; its conversation belongs to the session."""
-        return self._of.context
-
-    @property
-    def head(self) -> str | None:
-        """The checkpoint last saved of this conversation, as far as this session knows."""
-        return self._of.head
-
-    @property
-    def turn(self) -> int:
-        """How many turns are finished."""
-        return self._of.turn
-
-    @property
-    def usage(self) -> Usage:
-        """Tokens of all calls, compactions included."""
-        return self._of.usage
-
-    @property
-    def messages(self) -> tuple[Message, ...]:
-        """The conversation as the model is shown it."""
-        return self._of.messages
-
-    @property
-    def shown(self) -> tuple[Shown, ...]:
-        """The conversation as the model is shown it, each message with its id."""
-        return self._of.shown
-
-    @property
-    def log(self) -> tuple[LoggedMessage, ...]:
-        """All messages, whether they are shown or not."""
-        return self._of.log
-
-    @property
-    def compactions(self) -> tuple[Compaction, ...]:
-        """The compactions that apply, oldest first; their ids undo them."""
-        return self._of.compactions
 
     def send(self, content: str | Message, **options: Unpack[TurnOptions]) -> Reply:
         """Send a message. It returns when the turn is over."""

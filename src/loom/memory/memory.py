@@ -45,8 +45,6 @@ from loom.protocols.extractor import Claim
 from loom.protocols.memory_store import SeesSessions
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from loom.core.clock import Clock
     from loom.memory._write.learn_in_background import Facts
     from loom.memory.config import MemoryConfig
@@ -99,9 +97,7 @@ class Memory(MemoryEdits):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
     # -- remember -----------------------------------------------------------------------------------------
