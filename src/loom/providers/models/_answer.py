@@ -10,7 +10,7 @@ from typing import Any
 
 from loom.core.checks import join_surrogates
 from loom.core.message import JSON, NativePart, Part, TextPart, ThinkingPart, ToolCallPart, Usage
-from loom.protocols.model import Chunk, ModelRequest, ModelResponse, Stop, TextChunk, ToolCallChunk
+from loom.protocols.model import Chunk, ModelRequest, ModelResponse, ModelSettings, Stop, TextChunk, ToolCallChunk
 from loom.text.part_tokens import count_messages, count_tool
 from loom.text.tokens import EstimateCounter
 
@@ -30,6 +30,12 @@ def _number(text: str) -> float:
     if not isfinite(number):
         raise ValueError(f"{text} is not a number that could be sent back")
     return number
+
+
+def plain_settings(settings: ModelSettings, *, max_output: str | None, stop: str | None) -> dict[str, JSON]:
+    """The settings that a request gives and all providers have, under a provider's own names; None has no field."""
+    given = {max_output: settings.max_output, "temperature": settings.temperature, stop: list(settings.stop) or None}
+    return {name: value for name, value in given.items() if name and value is not None}
 
 
 class Repairer:

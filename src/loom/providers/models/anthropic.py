@@ -8,7 +8,14 @@ from typing import Any
 from loom.core.message import JSON, NativePart, Part, TextPart, ThinkingPart, ToolCallPart
 from loom.protocols.model import Chunk, ModelRequest, ModelResponse, Stop, TextChunk, ThinkingChunk, ToolCallChunk
 from loom.providers._failures import ended_early
-from loom.providers.models._answer import anthropic_usage, ended, tool_input, unique_calls, usage_or_estimate
+from loom.providers.models._answer import (
+    anthropic_usage,
+    ended,
+    plain_settings,
+    tool_input,
+    unique_calls,
+    usage_or_estimate,
+)
 from loom.providers.models.sdk import Body, SdkModel
 
 DEFAULT_MAX_TOKENS = 4096
@@ -35,12 +42,7 @@ class AnthropicModel(SdkModel):
     def _settled(self, body: Body, request: ModelRequest) -> Body:
         settings = request.settings
         body.setdefault("max_tokens", DEFAULT_MAX_TOKENS)
-        if settings.max_output is not None:
-            body["max_tokens"] = settings.max_output
-        if settings.temperature is not None:
-            body["temperature"] = settings.temperature
-        if settings.stop:
-            body["stop_sequences"] = list(settings.stop)
+        body |= plain_settings(settings, max_output="max_tokens", stop="stop_sequences")
         if settings.tool_choice is not None and body.get("tools"):
             body["tool_choice"] = _tool_choice(settings.tool_choice)
         if settings.output_schema is not None:

@@ -29,8 +29,8 @@ from loom.protocols.model import (
     ToolCallChunk,
 )
 from loom.providers._failures import Failure, as_error, ended_early, unreachable, unreadable
-from loom.providers.models._answer import Repairer, ended, usage_or_estimate
-from loom.providers.models.sdk import DEFAULT_TIMEOUT, RENDERER, Render
+from loom.providers.models._answer import Repairer, ended, plain_settings, usage_or_estimate
+from loom.providers.models.sdk import DEFAULT_TIMEOUT, RENDERER, Render, StreamedModel
 
 if TYPE_CHECKING:
     from google.genai import types
@@ -157,7 +157,7 @@ _OPENED: ContextVar[list[Any] | None] = ContextVar("_OPENED", default=None)
 """The HTTP responses of the stream that is being opened, so that it can close them."""
 
 
-class GeminiModel:
+class GeminiModel(StreamedModel):
     """A Gemini model. The key is read from GEMINI_API_KEY, or else from GOOGLE_API_KEY.
 
     Where the service gives a tool call no id, one is made of the id of the answer.
@@ -193,19 +193,6 @@ class GeminiModel:
         self._ids = ids or RecordIds()
         # A connection belongs to the event loop it was made in, so each loop has a client of its own.
         self._clients: RunVar[tuple[Any, Any] | None] = RunVar("clients")
-
-    @property
-    def name(self) -> str:
-        """`gemini:MODEL`."""
-        return f"{self.provider}:{self.model}"
-
-    async def complete(self, request: ModelRequest) -> ModelResponse:
-        """The whole answer. It is streamed too: a long answer must not look like a dead connection."""
-        last: Chunk | None = None
-        async for chunk in self.stream(request):
-            last = chunk
-        assert isinstance(last, ModelResponse)
-        return last
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[Chunk]:
         """The answer as it comes; the last item is the whole ModelResponse."""
@@ -301,12 +288,7 @@ async def _opened(http_response: Any) -> None:
 def _config(settings: ModelSettings) -> dict[str, Any]:
     """The settings as fields of a Gemini config."""
     config: dict[str, Any] = {"automatic_function_calling": {"disable": True}}  # the session runs the tools
-    if settings.max_output is not None:
-        config["max_output_tokens"] = settings.max_output
-    if settings.temperature is not None:
-        config["temperature"] = settings.temperature
-    if settings.stop:
-        config["stop_sequences"] = list(settings.stop)
+    config |= plain_settings(settings, max_output="max_output_tokens", stop="stop_sequences")
     if settings.tool_choice is not None:
         mode = _MODES.get(settings.tool_choice)
         chosen = {"mode": mode} if mode else {"mode": "ANY", "allowed_function_names": [settings.tool_choice]}

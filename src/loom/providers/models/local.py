@@ -29,8 +29,9 @@ from loom.core.message import (
 from loom.errors import BadResponse, MissingExtra, NotFound, ProviderError, UsageError
 from loom.protocols.model import Chunk, ModelRequest, ModelResponse, TextChunk, ToolCallChunk
 from loom.providers._failures import Failure, as_error
+from loom.providers.models._answer import plain_settings
 from loom.providers.models.openai import ChatReader, schema_form
-from loom.providers.models.sdk import Body
+from loom.providers.models.sdk import Body, StreamedModel
 
 # A GGUF file in memory, run by llama.cpp inside this process.
 
@@ -197,7 +198,7 @@ _ROUNDED_TO = 256
 """llama.cpp makes a window a multiple of this."""
 
 
-class LocalModel:
+class LocalModel(StreamedModel):
     """A GGUF file. It is loaded at the first request and unloaded by aclose().
 
     Answers are made one after the other. Tools are asked for through a JSON schema, because small models call none
@@ -234,22 +235,9 @@ class LocalModel:
         self._running: list[Generation] = []
 
     @property
-    def name(self) -> str:
-        """`local:PATH`."""
-        return f"{self.provider}:{self.model}"
-
-    @property
     def context_window(self) -> int:
         """Tokens of prompt and answer together; once the file is loaded, no more than the model was trained for."""
         return self._runtime.context_window if self._runtime else self._window
-
-    async def complete(self, request: ModelRequest) -> ModelResponse:
-        """The whole answer."""
-        last: Chunk | None = None
-        async for chunk in self.stream(request):
-            last = chunk
-        assert isinstance(last, ModelResponse)
-        return last
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[Chunk]:
         """The answer as it comes; the last item is the whole ModelResponse."""
@@ -309,10 +297,7 @@ class LocalModel:
             "stream": True,
             "stream_options": {"include_usage": True},
         }
-        if settings.temperature is not None:
-            body["temperature"] = settings.temperature
-        if settings.stop:
-            body["stop"] = list(settings.stop)
+        body |= plain_settings(settings, max_output=None, stop="stop")
         if schema is not None:
             body["response_format"] = {"type": "json_schema", "json_schema": schema_form(schema)}
         return {**body, **settings.extra}

@@ -24,6 +24,7 @@ from loom.providers._failures import Failure, as_error, ended_early
 from loom.providers.models._answer import (
     chat_usage,
     ended,
+    plain_settings,
     responses_usage,
     tool_input,
     unique_calls,
@@ -92,12 +93,7 @@ class OpenAIChatModel(OpenAIBase):
 def chat_settings(body: Body, settings: ModelSettings, *, limit_field: str) -> Body:
     """The body with the settings of a request, as Chat spells them; `limit_field` holds the longest answer."""
     body.setdefault("stream_options", {"include_usage": True})
-    if settings.max_output is not None:
-        body[limit_field] = settings.max_output
-    if settings.temperature is not None:
-        body["temperature"] = settings.temperature
-    if settings.stop:
-        body["stop"] = list(settings.stop)
+    body |= plain_settings(settings, max_output=limit_field, stop="stop")
     if settings.tool_choice is not None and body.get("tools"):
         body["tool_choice"] = _tool_choice(settings.tool_choice)
     if settings.output_schema is not None:
@@ -213,10 +209,7 @@ class OpenAIModel(OpenAIBase):
             body.setdefault("include", [_ENCRYPTED])
         if settings.stop:
             raise UsageError(f"{self.name} takes no stop texts; leave them out, or use openai_chat:{self.model}")
-        if settings.max_output is not None:
-            body["max_output_tokens"] = settings.max_output
-        if settings.temperature is not None:
-            body["temperature"] = settings.temperature
+        body |= plain_settings(settings, max_output="max_output_tokens", stop=None)
         if settings.tool_choice is not None and body.get("tools"):
             body["tool_choice"] = _responses_tool_choice(settings.tool_choice)
         if settings.output_schema is not None:
