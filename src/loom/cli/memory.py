@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from queue import Empty, Queue
 from threading import Thread
@@ -19,13 +20,23 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from loom.cli.output import Json, ask, console, echo, echo_json, plain, print_json, print_listed, progress_bar
+from loom.cli.output import (
+    Json,
+    ask,
+    console,
+    echo,
+    echo_json,
+    plain,
+    print_json,
+    print_listed,
+    progress_bar,
+    write_file,
+)
 from loom.errors import NotFound, UsageError
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from loom.core.record import Erasure
     from loom.memory._upkeep.portable import JsonStream, Transcript
     from loom.memory._write.extract_llm import LlmExtractor
 
@@ -147,21 +158,17 @@ def pieces_of(path: Path, progress: Callable[[int, int], None]) -> Iterator[byte
         UsageError: it cannot be read.
     """
     try:
-        if path != STDIN and stat.S_ISREG((found := path.stat()).st_mode):
-            yield from _file(path, found.st_size, progress)
-        else:
+        if path == STDIN or not stat.S_ISREG((found := path.stat()).st_mode):
             yield from _pipe(path)
+            return
+        done = 0
+        with path.open("rb", buffering=0) as file:
+            while piece := file.read(_PIECE):
+                yield piece
+                done += len(piece)
+                progress(done, max(done, found.st_size))
     except OSError as error:
         raise UsageError(f"it cannot be read ({error.strerror}); check the path") from error
-
-
-def _file(path: Path, size: int, progress: Callable[[int, int], None]) -> Iterator[bytes]:
-    done = 0
-    with path.open("rb", buffering=0) as file:
-        while piece := file.read(_PIECE):
-            yield piece
-            done += len(piece)
-            progress(done, max(done, size))
 
 
 def _pipe(path: Path) -> Iterator[bytes]:
@@ -467,10 +474,7 @@ def export_(
     if to is None:
         echo_json("\n".join(lines))
     else:
-        try:
-            to.write_text("\n".join(lines) + "\n", encoding="utf-8")
-        except OSError as error:
-            raise UsageError(f"{to} cannot be written: {error.strerror}; give another file") from error
+        write_file(to, "\n".join(lines) + "\n")
         console().print(f"wrote {len(lines) - 1} records to {to}")
 
 
@@ -566,21 +570,13 @@ def forget_person(
     if not yes:
         ask(f"Erase all data of {user}, conversations included?")
 
-    async def work() -> Erasure:
-        return await erase_user(url, user, namespace=namespace, sessions=sessions)
-
-    erased = anyio.run(work)
+    erased = anyio.run(partial(erase_user, url, user, namespace=namespace, sessions=sessions))
     if json:
         print_json({"user": user, "stores": erased.stores, "pending": erased.pending})
-    else:
-        _print_erasure(erased)
-    if erased.pending:
-        raise typer.Exit(1)
-
-
-def _print_erasure(erased: Erasure) -> None:
-    for receipt in erased.stores:
+    for receipt in () if json else erased.stores:
         removed = ", ".join(f"{count} {kind}" for kind, count in receipt.removed.items()) or "nothing was there"
         console().print(Text(f"{receipt.store}: {removed}"), soft_wrap=True)
         for line in receipt.pending:
             console().print(Text(f"  pending: {line}", style="yellow"), soft_wrap=True)
+    if erased.pending:
+        raise typer.Exit(1)

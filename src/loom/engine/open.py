@@ -35,6 +35,9 @@ from loom.providers.models.offline import OfflineModel
 from loom.providers.models.openai import SERVICES, CompatibleModel, OpenAIChatModel, OpenAIModel
 from loom.providers.models.sdk import RENDERER
 from loom.session.model_call import OPENER
+from loom.stores.files import FileCheckpointStore
+from loom.stores.inmemory.checkpoints import MemoryCheckpointStore
+from loom.stores.sqlite.checkpoints import SqliteCheckpointStore
 from loom.stores.sqlite.connection import Durability
 
 EMBEDDERS: Registry[OpensEmbedder] = Registry("loom.embedders", BUILT_IN)
@@ -210,7 +213,7 @@ def open_checkpoints(url: str | CheckpointStore | KeyValues = "inmemory") -> Che
     backend, _, path = url.partition(":")
     path = path.removeprefix("//")
     if backend == "inmemory" and not path:
-        return _inmemory()
+        return MemoryCheckpointStore()
     opens = _OPENERS.get(backend)
     if opens is None:
         raise UsageError(f"there is no checkpoint store {url!r}; write {_FORMS}")
@@ -219,25 +222,7 @@ def open_checkpoints(url: str | CheckpointStore | KeyValues = "inmemory") -> Che
     return opens(path if backend in {"files", "sqlite"} else url)
 
 
-# Each store is imported when it is first opened: the drivers of the others may not be installed.
-
-
-def _inmemory() -> CheckpointStore:
-    from loom.stores.inmemory.checkpoints import MemoryCheckpointStore  # noqa: PLC0415
-
-    return MemoryCheckpointStore()
-
-
-def _files(path: str) -> CheckpointStore:
-    from loom.stores.files import FileCheckpointStore  # noqa: PLC0415
-
-    return FileCheckpointStore(path)
-
-
-def _sqlite(path: str) -> CheckpointStore:
-    from loom.stores.sqlite.checkpoints import SqliteCheckpointStore  # noqa: PLC0415
-
-    return SqliteCheckpointStore(path)
+# The driver of a server may not be installed, so its store is imported when it is first opened.
 
 
 def _postgres(url: str) -> CheckpointStore:
@@ -253,17 +238,14 @@ def _redis(url: str) -> CheckpointStore:
 
 
 _OPENERS: dict[str, Callable[[str], CheckpointStore]] = {
-    "files": _files,
-    "sqlite": _sqlite,
+    "files": FileCheckpointStore,
+    "sqlite": SqliteCheckpointStore,
     **dict.fromkeys(("postgres", "postgresql"), _postgres),
     **dict.fromkeys(("redis", "rediss", "unix"), _redis),
 }
 
 
 # Opening a model by its name: `provider:model` becomes a Model on that provider's SDK.
-#
-# Importing this module also gives the layers below what they need from here: models a way to render a request that
-# comes without a body, sessions a way to open a model by its name.
 
 DEFAULT_MODEL = "LOOM_MODEL"
 
@@ -326,15 +308,6 @@ MODELS: Registry[OpensModel] = Registry(
 )
 
 
-def _render(request: ModelRequest, provider: str, model: str) -> Rendered:
-
-    return render_request(request, provider, model)
-
-
-RENDERER.fill(_render)
-OPENER.fill(open_model)
-
-
 # Rendering a request that comes without a body, for models that are called outside a session.
 
 
@@ -348,6 +321,11 @@ def render_request(request: ModelRequest, provider: str, model: str) -> Rendered
     for message in request.messages:
         context.convo.add(MessageEntry(message))
     return Rendered(provider, prepare(context.compile(), provider, model).body)
+
+
+# The layers below get what they need from here: models a renderer, sessions a way to open a model by its name.
+RENDERER.fill(render_request)
+OPENER.fill(open_model)
 
 
 # Memory classes by backend: each is a Memory, and the same as open_memory() with its URL.

@@ -8,24 +8,20 @@ from __future__ import annotations
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from functools import wraps
-from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, overload
+from typing import Any, ClassVar, Concatenate, Generic, Literal, ParamSpec, Protocol, Self, TypeVar, Unpack, overload
 
+from loom.core.checkpoint import Compaction
+from loom.core.event import Event
+from loom.core.message import Message
+from loom.core.record import Episode, Layer
 from loom.core.threads import Portal
 from loom.engine.open import open_memory
 from loom.errors import UsageError
 from loom.memory.memory import Memory
+from loom.session.compaction.driver import CompactionPlan
+from loom.session.reply import Reply
 from loom.session.session import Session
-
-if TYPE_CHECKING:
-    from typing import Literal, Unpack
-
-    from loom.core.checkpoint import Compaction
-    from loom.core.event import Event
-    from loom.core.message import Message
-    from loom.core.record import Episode, Layer
-    from loom.session.compaction.driver import CompactionPlan
-    from loom.session.reply import Reply
-    from loom.session.turn import TurnOptions
+from loom.session.turn import TurnOptions
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -93,9 +89,6 @@ class Blocking(Generic[_T]):
     def _iterate(self, make: Callable[[], AsyncIterable[_R]]) -> Iterator[_R]:
         return self._open_portal().iterate(make)
 
-    def _enter(self, make: Callable[[], AbstractAsyncContextManager[_R]]) -> AbstractContextManager[_R]:
-        return self._open_portal().enter(make)
-
     def _open_portal(self) -> Portal:
         if self._is_closed:
             raise UsageError(f"this {self._kind} is closed; open another")
@@ -140,7 +133,7 @@ def enter(
     method: Callable[Concatenate[Any, _P], AbstractAsyncContextManager[_R]],
 ) -> _Method[_P, AbstractContextManager[_R]]:
     """The blocking form of a method that is entered with `async with`."""
-    return _method(method, Blocking[Any]._enter)  # noqa: SLF001
+    return _method(method, lambda one, make: one._open_portal().enter(make))  # noqa: SLF001
 
 
 def forward(method: Callable[Concatenate[Any, _P], _R]) -> _Method[_P, _R]:

@@ -414,17 +414,13 @@ def _composite(primary: object, vectors: object, layers: Mapping[str, object], h
     opened: dict[str, Any] = {primary: below} if isinstance(primary, str) else {}
     named: dict[Layer, Any] = {}
     for name, at in layers.items():
+        if name not in _LAYERS:
+            raise UsageError(f"there is no layer {name!r}; the layers are {', '.join(_LAYERS)}")
         store = opened[at] if isinstance(at, str) and at in opened else store_at(at, how)
-        named[_layer(name)] = store
+        named[_LAYERS[name]] = store
         if isinstance(at, str):
             opened[at] = store
     return composed(named, primary=below) if named else below
-
-
-def _layer(name: str) -> Layer:
-    if name not in _LAYERS:
-        raise UsageError(f"there is no layer {name!r}; the layers are {', '.join(_LAYERS)}")
-    return _LAYERS[name]
 
 
 STORES: Registry[OpensStore] = Registry(

@@ -223,13 +223,16 @@ class SharedCorpus:
             return
         found = listed(await self._store.ids(self._scope))
         is_all = await self._load(self._store, found)
-        await self._drop(found)
+        gone = [key for key in self._held if (one := found.get(key)) is None or one.version is None]
+        if gone:
+            await self.corpus.work(0, lambda: self.changed.update(dict.fromkeys(self._release(gone))))
         self._known = {key: frozenset(one.ids) for key, one in found.items()}
         self._others = others if is_all else None
 
     async def _load(self, store: KeepsPayloads, found: Mapping[str, Listed]) -> bool:
         """Load the versions that are not held yet; False if one of them was removed meanwhile."""
-        news = [key for key, one in found.items() if one.version is not None and not self._has(key, one.version)]
+        held = {key: one.version for key, one in self._held.items()}
+        news = [key for key, one in found.items() if one.version is not None and held.get(key) != one.version]
         is_all = True
         for keys in _pages(news, found):
             ids = [id for key in keys for id in found[key].of_version(key)]
@@ -251,11 +254,6 @@ class SharedCorpus:
             self._hold(key, _StoredDocument(one.document_id, version), one.memo)
             self.changed[one.document_id] = None
 
-    async def _drop(self, found: Mapping[str, Listed]) -> None:
-        gone = [key for key in self._held if (one := found.get(key)) is None or one.version is None]
-        if gone:
-            await self.corpus.work(0, lambda: self.changed.update(dict.fromkeys(self._release(gone))))
-
     def _release(self, keys: Sequence[str]) -> list[str]:
         """Drop documents from memory; returns their ids."""
         ids = [self._held[key].document_id for key in keys]
@@ -263,10 +261,6 @@ class SharedCorpus:
             self.corpus.remove(document_id)
             self._let_go(key)
         return ids
-
-    def _has(self, key: str, version: Version) -> bool:
-        held = self._held.get(key)
-        return held is not None and held.version == version
 
     # -- writing ------------------------------------------------------------------------------------------
 

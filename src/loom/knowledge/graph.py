@@ -24,7 +24,6 @@ from loom.knowledge.document import (
     SIZE,
     AddedItem,
     Corpus,
-    Draft,
     KnowledgeItem,
     QueuesItems,
     chars_of,
@@ -464,7 +463,12 @@ class GraphKnowledgeBase(QueuesItems):
             added = await self._base.add_noted(changed, memos)
         else:
             added = await self._base.add(*changed)
-        await corpus.work(chars, lambda: self._index(drafts, facts))
+
+        def index() -> None:
+            for draft in drafts:
+                self._network.put(draft.document.id, _relations(draft.document.text, facts.get(draft.document.id)))
+
+        await corpus.work(chars, index)
         return added
 
     async def _follow(self) -> None:
@@ -493,17 +497,20 @@ class GraphKnowledgeBase(QueuesItems):
         await self._follow()
         return self._base.corpus
 
-    def _index(self, drafts: Iterable[Draft], facts: Mapping[str, Relation]) -> None:
-        """Add the relations of documents to the graph."""
-        for draft in drafts:
-            self._network.put(draft.document.id, _relations(draft.document.text, facts.get(draft.document.id)))
-
     async def _answer(self, asked: _Question) -> tuple[Hit, ...]:
         if self._service is not None:
-            return await self._by_service(self._service, asked)
+            hits = await ask_service(
+                self._service, mode=asked.mode, query=asked.query, top_k=asked.limit, max_hops=asked.max_hops,
+                vector_weight=self._vector_weight, graph_weight=self._graph_weight,
+            )  # fmt: skip
+            return asked.best(hits)
         corpus = await self._current_corpus()
         if asked.mode == "vector":
-            return await self._by_vector(asked)
+            if not isinstance(self._base, VectorKnowledgeBase):
+                raise UsageError(
+                    "mode 'vector' needs vectors; give embedding_provider= and vector_store=, or another mode"
+                )
+            return await self._base.search_weighted(asked.query, limit=asked.limit, where=asked.where, words_weight=0.0)
         near = await corpus.work(corpus.cost(asked.query), lambda: self._by_graph(asked))
         if asked.mode == "graph":
             return asked.best(
@@ -512,18 +519,6 @@ class GraphKnowledgeBase(QueuesItems):
                 if (passage := corpus.passages.get(id)) is not None
             )
         return await self._by_both(asked, near)
-
-    async def _by_service(self, service: GraphRagService, asked: _Question) -> tuple[Hit, ...]:
-        hits = await ask_service(
-            service, mode=asked.mode, query=asked.query, top_k=asked.limit, max_hops=asked.max_hops,
-            vector_weight=self._vector_weight, graph_weight=self._graph_weight,
-        )  # fmt: skip
-        return asked.best(hits)
-
-    async def _by_vector(self, asked: _Question) -> tuple[Hit, ...]:
-        if not isinstance(self._base, VectorKnowledgeBase):
-            raise UsageError("mode 'vector' needs vectors; give embedding_provider= and vector_store=, or another mode")
-        return await self._base.search_weighted(asked.query, limit=asked.limit, where=asked.where, words_weight=0.0)
 
     def _by_graph(self, asked: _Question) -> dict[str, float]:
         """How near each passage is to the entities of the query, from 0 to 1; those out of reach are left out."""

@@ -182,20 +182,9 @@ def memory_files(memory: Memory, *, clock: Clock | None = None) -> FunctionTool[
     Each user has their own files. They are not shown in a turn unless the model looks at them, and are deleted when the
     user is forgotten.
     """
-    files = _Files(memory, clock or SystemClock())
-    native = {"anthropic": {"type": "memory_20250818", "name": "memory"}}
-    return FunctionTool(files.run, name="memory", description=_DESCRIPTION, native=native)
-
-
-class _Files:
-    """The commands of the tool, for the user of the run."""
-
-    def __init__(self, memory: Memory, clock: Clock) -> None:
-        self._memory = memory
-        self._clock = clock
+    now = clock or SystemClock()
 
     async def run(
-        self,
         command: Command,
         *,
         path: Path = None,
@@ -213,7 +202,7 @@ class _Files:
         missing = [name for name in _NEEDS[command] if given[name] is None]
         if missing:
             raise ToolError(f"{command} needs {', '.join(missing)}")
-        tree = await FileTree.of(self._memory, get_run_context().user_id, self._clock)
+        tree = await FileTree.of(memory, get_run_context().user_id, now)
         at = path_of(path or "") if command != "rename" else ROOT
         try:
             match command:
@@ -231,6 +220,9 @@ class _Files:
                     return await _rename(tree, path_of(old_path or ""), path_of(new_path or ""))
         except StoreConflict as error:
             raise ToolError("the file was changed by another call meanwhile; view it and try again") from error
+
+    native = {"anthropic": {"type": "memory_20250818", "name": "memory"}}
+    return FunctionTool(run, name="memory", description=_DESCRIPTION, native=native)
 
 
 def _view(tree: FileTree, path: str, view_range: list[int] | None) -> str:

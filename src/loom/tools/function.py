@@ -218,13 +218,16 @@ class Parameters:
         if hint is parameter.empty:
             raise UsageError(f"parameter {name!r} of {self._called} has no type hint; a model needs to know it")
         options: dict[str, Any] = {"alias": name}
-        if name in documented and not _is_described(hint):
+        is_described = any(getattr(extra, "description", None) for extra in getattr(hint, "__metadata__", ()))
+        if name in documented and not is_described:
             options["description"] = documented[name]
         if default is parameter.empty:
             return hint, Field(**options)
-        if _is_plain(default):
-            return hint, Field(default, **options)
-        return hint, Field(default_factory=lambda: default, **options)
+        try:
+            to_jsonable_python(default)
+        except PydanticSerializationError:
+            return hint, Field(default_factory=lambda: default, **options)
+        return hint, Field(default, **options)
 
 
 def _parameters(function: Callable[..., Any], called: str) -> list[inspect.Parameter]:
@@ -278,18 +281,6 @@ def _parsed(given: dict[str, Any], wrong: set[str]) -> dict[str, Any] | None:
     return {**given, **found} if found else None
 
 
-def _is_described(hint: Any) -> bool:
-    return any(getattr(extra, "description", None) for extra in getattr(hint, "__metadata__", ()))
-
-
-def _is_plain(value: Any) -> bool:
-    try:
-        to_jsonable_python(value)
-    except PydanticSerializationError:
-        return False
-    return True
-
-
 DEFAULT_TIMEOUT = 60.0
 """Seconds a tool may take."""
 
@@ -322,13 +313,14 @@ class FunctionTool(Generic[_P, _R]):
         self._function = function
         self._options: dict[str, Any] = {"name": name, "description": description, "timeout": timeout}
         self._timeout = timeout
-        summary, documented = read_docstring(_inner(function).__doc__)
-        called = name or _name(function)
+        inner = _inner(function)
+        summary, documented = read_docstring(inner.__doc__)
+        called = name or getattr(inner, "__name__", type(inner).__name__)
         if not CALLABLE.fullmatch(called):
             raise UsageError(f"a tool cannot be called {called!r}; give name=, of at most 64 letters, digits, _ and -")
         self._parameters = Parameters(function, called, documented)
         self.spec = ToolSpec(called, description or summary or called, self._parameters.schema, native=native or {})
-        self.__doc__ = _inner(function).__doc__
+        self.__doc__ = inner.__doc__
         self.__name__ = called
 
     def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> _R:
@@ -424,11 +416,6 @@ def _inner(function: Callable[..., Any]) -> Callable[..., Any]:
     while isinstance(function, partial):
         function = function.func
     return function
-
-
-def _name(function: Callable[..., Any]) -> str:
-    inner = _inner(function)
-    return getattr(inner, "__name__", type(inner).__name__)
 
 
 # The run that a tool was called in, without passing it through every signature.

@@ -66,7 +66,8 @@ async def import_lines(
         try:
             records = await to_thread.run_sync(records_of, batch, start)
         except UsageError as error:
-            raise UsageError(f"{error}; {_imported(start)}") from error.__cause__
+            done = f"lines 1 to {start:,} are imported; correct it and import all of it again, nothing is added twice"
+            raise UsageError(f"{error}; {done if start else 'nothing was imported'}") from error.__cause__
         written = await write(records, _offset(progress, len(kept)))
         kept += written.kept
         skipped += written.skipped
@@ -78,12 +79,6 @@ async def import_lines(
 def _offset(progress: ProgressCallback | None, done: int) -> ProgressCallback | None:
     """Progress of the whole import; the total grows batch by batch."""
     return None if progress is None else lambda now, total: progress(done + now, done + total)
-
-
-def _imported(lines: int) -> str:
-    if not lines:
-        return "nothing was imported"
-    return f"lines 1 to {lines:,} are imported; correct it and import all of it again, nothing is added twice"
 
 
 def records_of(lines: Iterable[str], start: int = 0) -> list[Record]:
@@ -411,7 +406,10 @@ def read_transcripts(stream: JsonStream, name: str) -> Iterator[Transcript]:
         UsageError: something cannot be read, and the message names its line; or nothing is a conversation.
     """
     parts = _Parts()
-    for number, record in enumerate(_objects(stream)):
+    for number, (line, value) in enumerate(stream):
+        if not isinstance(value, dict) and not stream.is_array:
+            raise UsageError(f"line {line}: this is not a JSON object; give {FORMS}")
+        record = _object(value)
         session, messages, is_complete = _conversation(record, name, number)
         for message in messages:
             yield from parts.add(session, message, record)
@@ -420,13 +418,6 @@ def read_transcripts(stream: JsonStream, name: str) -> Iterator[Transcript]:
     if not parts.has_turns:
         raise UsageError(f"it holds no conversation that Loom can read; give {FORMS}")
     yield from parts.take_all()
-
-
-def _objects(stream: JsonStream) -> Iterator[dict[str, Any]]:
-    for line, value in stream:
-        if not isinstance(value, dict) and not stream.is_array:
-            raise UsageError(f"line {line}: this is not a JSON object; give {FORMS}")
-        yield _object(value)
 
 
 def _conversation(record: dict[str, Any], stem: str, number: int) -> tuple[str, list[dict[str, Any]], bool]:

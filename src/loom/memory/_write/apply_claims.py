@@ -69,7 +69,8 @@ def expand_claim(
 
     Endings come first, so that the new statement is compared with a slot that is already free.
     """
-    known = [fact for fact in facts if _may_touch(fact, provenance)]
+    # Only the user can retract what the user said.
+    known = [fact for fact in facts if provenance.origin == "user" or fact.provenance.origin != "user"]
     if claim.retracts:
         return list(_retracted(claim, known, now, aliases))
     if claim.valid_from is None and claim.valid_until is not None:
@@ -85,11 +86,6 @@ def after_ending(claim: Claim, now: datetime) -> datetime:
     """
     until = claim.valid_until if claim.valid_from is None else None
     return until if until is not None and now < until <= now + TICK else now
-
-
-def _may_touch(fact: Fact, provenance: Provenance) -> bool:
-    """Only the user can retract what the user said."""
-    return provenance.origin == "user" or fact.provenance.origin != "user"
 
 
 def _retracted(claim: Claim, facts: list[Fact], now: datetime, aliases: Aliases) -> Iterator[Claim]:

@@ -18,7 +18,7 @@ from loom.errors import UsageError
 from loom.memory._facts.entities import is_known_multi, is_known_single, predicate_key
 from loom.memory._write.extract_rules import sentences
 from loom.protocols.extractor import Claim, Extraction
-from loom.protocols.model import Model, ModelRequest, ModelResponse, ModelSettings
+from loom.protocols.model import Model, ModelRequest, ModelSettings
 from loom.telemetry import Ledger, metered, model_span
 from loom.text.fence import one_line, plain_text, without_tag
 
@@ -59,7 +59,7 @@ def read_items(text: str) -> ExtractionReply:
         else:
             found += 1
             items.extend(_unwrapped(value))
-    is_read = bool(found) or _says_nothing(text)
+    is_read = bool(found) or re.match(r"[^\[]*\[\s*\]", text) is not None
     if not is_read:
         notes.append(f"the reply of {len(text):,} characters holds no JSON that can be read")
     elif failures:
@@ -75,11 +75,6 @@ def _unwrapped(value: JSON) -> Iterator[JSON]:
             yield from table[name]
             return
     yield table
-
-
-def _says_nothing(text: str) -> bool:
-    start = text.find("[")
-    return start >= 0 and text[start + 1 :].lstrip().startswith("]")
 
 
 def _without_stray_commas(text: str) -> str:
@@ -210,7 +205,9 @@ class LlmExtractor:
         skipped: list[str] = []
         usage, unread = Usage(), 0
         for batch in self._batches(episodes):
-            response = await self._complete(self._request(batch, known))
+            with model_span(self._model.name, "learning") as span:
+                response = await self._model.complete(self._request(batch, known))
+                span.answered(response)
             usage += response.usage
             items, notes, is_read = await off_loop(len(response.text), partial(read_items, response.text))
             unread += not is_read
@@ -223,12 +220,6 @@ class LlmExtractor:
                 except (UsageError, _Unusable) as error:
                     skipped.append(f"item {number}: {error}")
         return Extraction(claims=tuple(dict.fromkeys(claims)), skipped=tuple(skipped), usage=usage, unread=unread)
-
-    async def _complete(self, request: ModelRequest) -> ModelResponse:
-        with model_span(self._model.name, "learning") as span:
-            response = await self._model.complete(request)
-            span.answered(response)
-        return response
 
     def _cut(self, batch: Mapping[str, Episode]) -> Iterator[str]:
         """Notes on what the model was not shown of these episodes."""

@@ -142,11 +142,8 @@ def chat_usage(reported: Mapping[str, Any]) -> Usage:
 
 def usage_or_estimate(reported: Usage, request: ModelRequest, parts: Iterable[Part]) -> Usage:
     """The reported usage, or an estimate: every prompt has tokens, so a count of 0 means that none was reported."""
-    return reported if reported.input else estimated_usage(request, parts)
-
-
-def estimated_usage(request: ModelRequest, parts: Iterable[Part]) -> Usage:
-    """The estimated usage of an answer; nothing is known of its cache."""
+    if reported.input:
+        return reported
     counter = EstimateCounter()
     system = sum(counter.count(text) for text in request.system)
     tools = sum(count_tool(tool, counter) for tool in request.tools)

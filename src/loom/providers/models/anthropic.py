@@ -44,7 +44,9 @@ class AnthropicModel(SdkModel):
         body.setdefault("max_tokens", DEFAULT_MAX_TOKENS)
         body |= plain_settings(settings, max_output="max_tokens", stop="stop_sequences")
         if settings.tool_choice is not None and body.get("tools"):
-            body["tool_choice"] = _tool_choice(settings.tool_choice)
+            choice = settings.tool_choice
+            is_mode = choice in {"auto", "none", "any"}
+            body["tool_choice"] = {"type": choice} if is_mode else {"type": "tool", "name": choice}
         if settings.output_schema is not None:
             form = {"type": "json_schema", "schema": settings.output_schema}
             body["output_config"] = {**body.get("output_config", {}), "format": form}
@@ -72,10 +74,6 @@ class AnthropicModel(SdkModel):
 
     def _reader(self, request: ModelRequest) -> MessageReader:
         return MessageReader(self.name, request)
-
-
-def _tool_choice(choice: str) -> JSON:
-    return {"type": choice} if choice in {"auto", "none", "any"} else {"type": "tool", "name": choice}
 
 
 class MessageReader:

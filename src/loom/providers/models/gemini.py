@@ -10,7 +10,7 @@ from contextlib import aclosing
 from contextvars import ContextVar
 from dataclasses import replace
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from anyio import CancelScope, to_thread
 from anyio.lowlevel import RunVar
@@ -307,14 +307,12 @@ def _as_loom_error(error: Exception, who: str) -> LoomError:
     if isinstance(error, LoomError):
         return error
     if isinstance(error, errors.APIError):
-        return as_error(who, _failure(error), key="GEMINI_API_KEY")
+        failed = cast("Any", error)
+        failure = Failure.read(failed.details, status=failed.code, retry_after=_retry_delay(failed.details))
+        return as_error(who, failure, key="GEMINI_API_KEY")
     if isinstance(error, HTTPError | OSError):
         return unreachable(who, error)
     return unreadable(who, error)
-
-
-def _failure(error: Any) -> Failure:
-    return Failure.read(error.details, status=error.code, retry_after=_retry_delay(error.details))
 
 
 def _retry_delay(details: Any) -> float | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
@@ -258,8 +258,11 @@ class LocalModel(StreamedModel):
         response = replace(reader.response(), model=self.model)
         if tools:
             response = _with_calls(response)
-            for chunk in _chunks(response):
-                yield chunk
+            for part in response.parts:
+                if isinstance(part, TextPart):
+                    yield TextChunk(part.text)
+                elif isinstance(part, ToolCallPart):
+                    yield ToolCallChunk(part.id, part.name, json.dumps(part.input))
         yield response
 
     async def aclose(self) -> None:
@@ -347,11 +350,3 @@ def _with_calls(response: ModelResponse) -> ModelResponse:
     parts = (*kept, *read(response.text, response.id))
     calls = any(isinstance(part, ToolCallPart) for part in parts)
     return replace(response, parts=parts, stop="tool" if calls else response.stop)
-
-
-def _chunks(response: ModelResponse) -> Iterator[Chunk]:
-    for part in response.parts:
-        if isinstance(part, TextPart):
-            yield TextChunk(part.text)
-        elif isinstance(part, ToolCallPart):
-            yield ToolCallChunk(part.id, part.name, json.dumps(part.input))

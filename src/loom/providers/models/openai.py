@@ -32,6 +32,9 @@ from loom.providers.models._answer import (
 )
 from loom.providers.models.sdk import DEFAULT_TIMEOUT, Body, Render, SdkModel
 
+_MODES = {"auto": "auto", "none": "none", "any": "required"}
+"""Tool choices that name no tool."""
+
 
 class OpenAIBase(SdkModel):
     """A model behind OpenAI's SDK."""
@@ -95,16 +98,11 @@ def chat_settings(body: Body, settings: ModelSettings, *, limit_field: str) -> B
     body.setdefault("stream_options", {"include_usage": True})
     body |= plain_settings(settings, max_output=limit_field, stop="stop")
     if settings.tool_choice is not None and body.get("tools"):
-        body["tool_choice"] = _tool_choice(settings.tool_choice)
+        named: JSON = {"type": "function", "function": {"name": settings.tool_choice}}
+        body["tool_choice"] = _MODES.get(settings.tool_choice, named)
     if settings.output_schema is not None:
         body["response_format"] = {"type": "json_schema", "json_schema": schema_form(settings.output_schema)}
     return body
-
-
-def _tool_choice(choice: str) -> JSON:
-    if choice in {"auto", "none"}:
-        return choice
-    return "required" if choice == "any" else {"type": "function", "function": {"name": choice}}
 
 
 @dataclass(slots=True)
@@ -211,7 +209,8 @@ class OpenAIModel(OpenAIBase):
             raise UsageError(f"{self.name} takes no stop texts; leave them out, or use openai_chat:{self.model}")
         body |= plain_settings(settings, max_output="max_output_tokens", stop=None)
         if settings.tool_choice is not None and body.get("tools"):
-            body["tool_choice"] = _responses_tool_choice(settings.tool_choice)
+            named: JSON = {"type": "function", "name": settings.tool_choice}
+            body["tool_choice"] = _MODES.get(settings.tool_choice, named)
         if settings.output_schema is not None:
             form = {"type": "json_schema", **schema_form(settings.output_schema)}
             body["text"] = {**body.get("text", {}), "format": form}
@@ -222,12 +221,6 @@ class OpenAIModel(OpenAIBase):
 
     def _reader(self, request: ModelRequest) -> ResponseReader:
         return ResponseReader(self.name, request)
-
-
-def _responses_tool_choice(choice: str) -> JSON:
-    if choice in {"auto", "none"}:
-        return choice
-    return "required" if choice == "any" else {"type": "function", "name": choice}
 
 
 class ResponseReader:
