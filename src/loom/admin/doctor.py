@@ -134,14 +134,13 @@ def _extras() -> dict[str, str]:
     for line in metadata.requires(PACKAGE) or () if _version(PACKAGE) else ():
         if found := _REQUIREMENT.match(line):
             needed.setdefault(found["extra"], []).append(found["name"])
-    return {extra: _said(extra, names) for extra, names in sorted(needed.items())}
-
-
-def _said(extra: str, names: list[str]) -> str:
-    versions = {name: _version(name) for name in names}
-    if None in versions.values():
-        return f"not installed; run: pip install '{PACKAGE}[{extra}]'"
-    return ", ".join(f"{name} {version}" for name, version in versions.items())
+    extras: dict[str, str] = {}
+    for extra, names in sorted(needed.items()):
+        versions = {name: _version(name) for name in names}
+        there = ", ".join(f"{name} {version}" for name, version in versions.items())
+        missing = f"not installed; run: pip install '{PACKAGE}[{extra}]'"
+        extras[extra] = missing if None in versions.values() else there
+    return extras
 
 
 def _version(package: str) -> str | None:

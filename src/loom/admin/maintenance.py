@@ -76,15 +76,12 @@ async def sweep_store(url: str, *, schema: str | None = None, owner_role: str | 
             given = {"schema": schema, "owner_role": owner_role}
             pending += await sweep_schema(place, **{name: value for name, value in given.items() if value is not None})
         else:
-            pending += await _files(place)
+            async with aclosing(store_at(place, Opening())) as store:
+                if isinstance(store, Sweeps):
+                    pending += await store.sweep()
+                elif isinstance(store, Scrubs):
+                    pending += await store.scrub()
     return tuple(pending)
-
-
-async def _files(place: str) -> tuple[str, ...]:
-    async with aclosing(store_at(place, Opening())) as store:
-        if isinstance(store, Sweeps):
-            return await store.sweep()
-        return await store.scrub() if isinstance(store, Scrubs) else ()
 
 
 # Preparing stores for their first use: schemas and roles in a database, files, folders.

@@ -228,9 +228,6 @@ def explanation_view(found: Explanation) -> RenderableType:
     return Group(*lines)
 
 
-# ---------------------------------------------------------------------------------------------------- the window
-
-
 @dataclass(frozen=True, slots=True)
 class _Run:
     """Consecutive blocks of one section, on the bar."""
@@ -255,11 +252,22 @@ class _Run:
 def _window(prompt: RequestBlocks, read: int | None, glyphs: _Glyphs, width: int) -> RenderableType:
     runs = _runs(prompt.blocks, width)
     read = None if read is None else max(0, min(read, prompt.tokens))
-    lines = [_headline(prompt, read), _labels(runs, glyphs, width), _bar(runs, read, glyphs)]
+    head = Text(f"{prompt.model} ({prompt.provider}): ", style="bold", no_wrap=True, overflow="ellipsis")
+    head.append(f"{prompt.tokens:,} tokens")
+    signs: list[str] = []
+    if read is not None:
+        head.append(f", {_share(read, prompt.tokens)} read from the cache")
+        signs.append(f"{glyphs.cached} read from the cache  {glyphs.uncached} not")
+    if prompt.markers:
+        signs.append(f"{glyphs.tick} cache marker")
+    if prompt.automatic:
+        signs.append(f"breakpoint placed by the provider: {prompt.automatic}")
+    lines = [head, _labels(runs, glyphs, width), _bar(runs, read, glyphs)]
     ticks = _ticks(runs, glyphs, width)
     if ticks.plain.strip():
         lines.append(ticks)
-    return Group(*lines, Text(), _legend(prompt, runs, read), *_notes(prompt, read, glyphs))
+    notes = [Text("  ".join(signs), style="dim")] if signs else []
+    return Group(*lines, Text(), _legend(prompt, runs, read), *notes)
 
 
 def _runs(blocks: Sequence[Block], width: int) -> list[_Run]:
@@ -287,14 +295,6 @@ def _share_out(tokens: Sequence[int], width: int) -> list[int]:
             cells[i] += 1
             cells[widest] -= 1
     return cells
-
-
-def _headline(prompt: RequestBlocks, read: int | None) -> Text:
-    line = Text(f"{prompt.model} ({prompt.provider}): ", style="bold", no_wrap=True, overflow="ellipsis")
-    line.append(f"{prompt.tokens:,} tokens")
-    if read is not None:
-        line.append(f", {_share(read, prompt.tokens)} read from the cache")
-    return line
 
 
 def _labels(runs: Sequence[_Run], glyphs: _Glyphs, width: int) -> Text:
@@ -374,18 +374,6 @@ def _lifetimes(blocks: Iterable[Block]) -> Text:
     return Text(", ".join(ttl if count == 1 else f"{count} x {ttl}" for ttl, count in counts.items()))
 
 
-def _notes(prompt: RequestBlocks, read: int | None, glyphs: _Glyphs) -> list[Text]:
-    signs = [] if read is None else [f"{glyphs.cached} read from the cache  {glyphs.uncached} not"]
-    if prompt.markers:
-        signs.append(f"{glyphs.tick} cache marker")
-    if prompt.automatic:
-        signs.append(f"breakpoint placed by the provider: {prompt.automatic}")
-    return [Text("  ".join(signs), style="dim")] if signs else []
-
-
-# ----------------------------------------------------------------------------------------------------- the steps
-
-
 def _steps(simulation: Simulation, rows: int, glyphs: _Glyphs, width: int) -> RenderableType:
     steps = simulation.steps
     table = _table()
@@ -428,9 +416,6 @@ def _spark(shares: Sequence[float], glyphs: _Glyphs, width: int) -> str:
     groups = [shares[i : i + size] for i in range(0, len(shares), size)]
     top = len(glyphs.spark) - 1
     return "".join(glyphs.spark[round(sum(group) / len(group) * top)] for group in groups)
-
-
-# -------------------------------------------------------------------------------------------------- the findings
 
 
 def _finding(number: int, finding: Finding) -> RenderableType:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
@@ -87,7 +87,11 @@ async def _perform(folder: Path, json: bool) -> None:
     async for scene in play(folder):
         shown.append(scene)
         if not json:
-            _show(out, len(shown), scene)
+            out.print(Rule(f"{len(shown)}. {scene.title}", align="left"))
+            out.print(Text(scene.words, style="italic"))
+            out.print()
+            out.print(scene.view)
+            out.print()
     if json:
         print_json([{"title": scene.title, "data": plain(scene.data)} for scene in shown])
 
@@ -98,14 +102,6 @@ async def play(folder: Path) -> AsyncIterator[DemoScene]:
         yield scene
     for scene in context_scenes(folder):
         yield scene
-
-
-def _show(out: Console, number: int, scene: DemoScene) -> None:
-    out.print(Rule(f"{number}. {scene.title}", align="left"))
-    out.print(Text(scene.words, style="italic"))
-    out.print()
-    out.print(scene.view)
-    out.print()
 
 
 # The scenes of `loom demo` about agents: users, facts, recall, compaction, checkpoints and costs, and their script.

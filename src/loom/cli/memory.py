@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from loom.memory._upkeep.portable import JsonStream, Transcript
-    from loom.memory._write.extract_llm import LlmExtractor
 
 
 # `loom memory import`: read a file or a pipe into a memory, piece by piece, and count the result.
@@ -77,32 +76,25 @@ def import_file(memory: Any, path: Path, *, user: str, progress: Callable[[int, 
 
     `progress` is called with the bytes read and the size of the file.
     """
-    from loom.memory._upkeep.portable import JsonStream
+    from loom.memory._upkeep.portable import JsonStream, batches
 
-    done = Imported()
+    done, start = Imported(), 0
     try:
         stream = JsonStream(pieces_of(path, progress))
-        if stream.begins_with("loom"):
-            _import_lines(memory, stream, user, done)
-        else:
+        if not stream.begins_with("loom"):
             _import_transcripts(memory, stream, path, user, done)
+            return done
+        for lines in batches(stream.lines()):
+            with _delay_interrupt():
+                read = memory.import_(lines, user_id=user, start=start)
+            start += len(lines)
+            there = len(read.skipped)
+            done.there += there
+            done.new += len({record.id for record in read.kept}) - there
+            done.notes.update(dict.fromkeys(read.notes))
     except UsageError as error:
         raise UsageError(f"{path}: {error}") from error
     return done
-
-
-def _import_lines(memory: Any, stream: JsonStream, user: str, done: Imported) -> None:
-    from loom.memory._upkeep.portable import batches
-
-    start = 0
-    for lines in batches(stream.lines()):
-        with _delay_interrupt():
-            read = memory.import_(lines, user_id=user, start=start)
-        start += len(lines)
-        there = len(read.skipped)
-        done.there += there
-        done.new += len({record.id for record in read.kept}) - there
-        done.notes.update(dict.fromkeys(read.notes))
 
 
 def _import_transcripts(memory: Any, stream: JsonStream, path: Path, user: str, done: Imported) -> None:
@@ -232,22 +224,15 @@ def _opened(
 ) -> Generator[Any]:
     """Open the memory at a URL; one that does not exist is refused, unless the command is about to fill it."""
     from loom.engine import open_memory_sync
+    from loom.engine.open import open_model
     from loom.engine.urls import check_is_there
+    from loom.memory._write.extract_llm import LlmExtractor
 
     if not may_be_new:
         check_is_there(url)
-    with open_memory_sync(url, embedder=embedder, extractor=_reader(model)) as memory:
+    reads = None if model is None else LlmExtractor(open_model(model))  # turns that wait for a model
+    with open_memory_sync(url, embedder=embedder, extractor=reads) as memory:
         yield memory
-
-
-def _reader(model: str | None) -> LlmExtractor | None:
-    """The extractor for turns that wait for a model; None if no model is named."""
-    if model is None:
-        return None
-    from loom.engine.open import open_model
-    from loom.memory._write.extract_llm import LlmExtractor
-
-    return LlmExtractor(open_model(model))
 
 
 def _print_notes(notes: Iterable[str]) -> None:

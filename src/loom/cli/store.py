@@ -16,7 +16,7 @@ from loom.cli.output import Json, console, plain, print_json, progress_bar
 
 if TYPE_CHECKING:
     from loom.admin.copy import Copied
-    from loom.admin.doctor import Examined, Installed
+    from loom.admin.doctor import Examined
     from loom.admin.maintenance import Verified
     from loom.core.scope import Scope
 
@@ -228,24 +228,19 @@ def doctor(
 def _installation(*, json: bool) -> None:
     from loom.admin.doctor import installed
 
-    found = installed()
-    if json:
-        print_json(found)
-    else:
-        _show_installed(found)
-    if found.model_failure:
-        raise typer.Exit(1)
-
-
-def _show_installed(found: Installed) -> None:
-    table = _table()
+    found, table = installed(), _table()
     for name in ("python", "loom", "embedder", "model"):
         table.add_row(name, Text(getattr(found, name)))
     if found.model_failure:
         table.add_row("", Text(f"cannot be used: {found.model_failure}", style="yellow"))
     for extra, status in found.extras.items():
         table.add_row(f"extra {extra}", Text(status))
-    console().print(table)
+    if json:
+        print_json(found)
+    else:
+        console().print(table)
+    if found.model_failure:
+        raise typer.Exit(1)
 
 
 def _show(found: tuple[Examined, ...]) -> None:

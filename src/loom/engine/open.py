@@ -118,7 +118,11 @@ def memory_parts(
     options = {**_DEFAULTS, **options}
     place = place_of(url)
     if isinstance(url, Mapping):
-        url, options = _from_mapping(url, options)
+        known = (*PLACE_OPTIONS, *_OPTIONS)
+        if unknown := set(url) - set(known):
+            raise UsageError(f"memory has no option {', '.join(sorted(unknown))}; the options are {', '.join(known)}")
+        options |= {name: url[name] for name in options if name in url}
+        url = {name: url[name] for name in PLACE_OPTIONS if name in url}
     store = store_at(url, Opening(clock, options.pop("durability")))
     return _parts(store, place, extractor=extractor, clock=clock, **options)
 
@@ -178,16 +182,6 @@ def _parts(
         "reranker": reranker,
         "place": place,
     }
-
-
-def _from_mapping(given: Mapping[str, Any], beside: Mapping[str, Any]) -> tuple[Mapping[str, Any], dict[str, Any]]:
-    """The place that a mapping names, and its options, which count more than those beside it."""
-    known = (*PLACE_OPTIONS, *_OPTIONS)
-    unknown = set(given) - set(known)
-    if unknown:
-        raise UsageError(f"memory has no option {', '.join(sorted(unknown))}; the options are {', '.join(known)}")
-    place = {name: given[name] for name in PLACE_OPTIONS if name in given}
-    return place, {**beside, **{name: given[name] for name in beside if name in given}}
 
 
 # Opening a checkpoint store: a URL becomes the store it names.

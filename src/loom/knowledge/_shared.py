@@ -305,20 +305,17 @@ class SharedCorpus:
         """Remove documents with all their versions; returns how many existed."""
         async with self._lock:
             await self._refresh(anyway=True)
-            return await self._remove(dict.fromkeys(map(document_key, document_ids)))
-
-    async def _remove(self, keys: Iterable[str]) -> int:
-        keys = list(keys)
-        known = [key for key in keys if key in self._held]
-        if gone := [id for key in keys for id in self._known.get(key, ())]:
-            # The store first: if it fails, the documents are still held here, and can be removed again.
-            await self._store.delete(self._scope, *gone)
-            size = self.corpus.size(self._held[key].document_id for key in known)
-            await self.corpus.work(size, lambda: self._release(known))
-            await self._announce()
-        for key in keys:
-            self._known.pop(key, None)
-        return len(known)
+            keys = dict.fromkeys(map(document_key, document_ids))
+            known = [key for key in keys if key in self._held]
+            if gone := [id for key in keys for id in self._known.get(key, ())]:
+                # The store first: if it fails, the documents are still held here, and can be removed again.
+                await self._store.delete(self._scope, *gone)
+                size = self.corpus.size(self._held[key].document_id for key in known)
+                await self.corpus.work(size, lambda: self._release(known))
+                await self._announce()
+            for key in keys:
+                self._known.pop(key, None)
+            return len(known)
 
     def _hold(self, key: str, held: _StoredDocument, memo: str) -> None:
         self._let_go(key)

@@ -417,8 +417,12 @@ class AnswersInItems:
 
         A document of one passage keeps its id; each passage of a longer one has its own id, which get_by_id() accepts.
         """
-        hits = await self.search(query, limit=limit, where=filters)
-        return [_item(hit.item, hit.score, self.corpus) for hit in hits if isinstance(hit.item, Passage)]
+        items: list[KnowledgeItem] = []
+        for hit in await self.search(query, limit=limit, where=filters):
+            if isinstance(found := hit.item, Passage):
+                id = found.document_id if len(self.corpus.ids_of(found.document_id)) <= 1 else found.id
+                items.append(KnowledgeItem(id, found.text, found.source, hit.score, found.attributes))
+        return items
 
     async def get_by_id(self: _Searches, id: str) -> KnowledgeItem | None:
         """The document or passage with this id, or None."""
@@ -476,9 +480,3 @@ class QueuesItems(AnswersInItems, ABC):
             if self._queue.get(document.id) is document:
                 del self._queue[document.id]
         return added
-
-
-def _item(passage: Passage, relevance: float, corpus: Corpus) -> KnowledgeItem:
-    is_whole = len(corpus.ids_of(passage.document_id)) <= 1
-    id = passage.document_id if is_whole else passage.id
-    return KnowledgeItem(id, passage.text, passage.source, relevance, passage.attributes)

@@ -57,6 +57,7 @@ _VERBS = frozenset(
     """.split()  # noqa: SIM905
 )
 _PARTICLES = frozenset({"in", "at", "on", "to", "with", "for", "by", "from", "of", "into", "as"})
+_PHRASE_ENDS = _BREAKS | _PARTICLES | _CONJUNCTIONS | _VERBS
 
 
 class Relation(NamedTuple):
@@ -148,16 +149,11 @@ def _by_verb(words: list[str]) -> Iterator[Relation]:
     if start < len(words) and words[start].lower() in _PARTICLES:
         start += 1
     end = start
-    while end < len(words) and end - start < _MAX_PHRASE and not _ends_phrase(words[end]):
+    while end < len(words) and end - start < _MAX_PHRASE and words[end].lower() not in _PHRASE_ENDS:
         end += 1
     found = relation(" ".join(words[:place]), " ".join(words[place:start]), " ".join(words[start:end]))
     if found is not None:
         yield found
-
-
-def _ends_phrase(word: str) -> bool:
-    lower = word.lower()
-    return word in _BREAKS or lower in _PARTICLES or lower in _CONJUNCTIONS or lower in _VERBS
 
 
 # The entity graph of a corpus: the relations that its documents state, and distances between entities.
@@ -304,25 +300,21 @@ def _hit(row: Any, place: int, mode: SearchMode) -> Hit:
     if not isinstance(text, str) or not text.strip():
         raise BadResponse(f"result {place} of the graph service has no text; it needs `content` or `text`")
     id = str(fields.get("id") or fields.get("chunk_id") or f"result#{place}")
-    metadata = fields.get("metadata")
+    attributes: dict[str, Scalar] = {}
+    if isinstance(metadata := fields.get("metadata"), Mapping):
+        items = cast("Mapping[Any, Any]", metadata).items()
+        attributes = {str(key): value for key, value in items if isinstance(value, str | int | float | bool)}
     score = fields.get("score", fields.get("relevance"))
     try:
         # Without a score, the order of the answer decides.
         value = 1.0 / (place + 1) if score is None else float(score)
-        return Hit(_passage(id, text, str(fields.get("source") or ""), metadata), value, {mode: value})
+        passage = Passage(
+            id=id, document_id=id, text=text, start=0, end=len(text), source=str(fields.get("source") or ""),
+            attributes=attributes, provenance=Provenance("import"),
+        )  # fmt: skip
+        return Hit(passage, value, {mode: value})
     except (TypeError, ValueError) as error:
         raise BadResponse(f"result {place} of the graph service cannot be read ({error})") from error
-
-
-def _passage(id: str, text: str, source: str, metadata: Any) -> Passage:
-    attributes: dict[str, Scalar] = {}
-    if isinstance(metadata, Mapping):
-        items = cast("Mapping[Any, Any]", metadata).items()
-        attributes = {str(key): value for key, value in items if isinstance(value, str | int | float | bool)}
-    return Passage(
-        id=id, document_id=id, text=text, start=0, end=len(text), source=source, attributes=attributes,
-        provenance=Provenance("import"),
-    )  # fmt: skip
 
 
 Triple: TypeAlias = tuple[str, str, str]

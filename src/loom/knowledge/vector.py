@@ -103,7 +103,10 @@ class VectorKnowledgeBase(QueuesItems):
         if not self.corpus.passages or not query.strip():
             return ()
         pool = max(_POOL, 4 * limit)
-        vector = await self._vector(query) if words_weight < 1 else None
+        vector = None
+        if words_weight < 1:
+            await self._vectors.bind(self._embedder.identity, self._embedder.dimension)
+            (vector,) = await self._embedder.embed([query], purpose="query")
         words, cosines = await self._find(query, vector, pool, where, words_weight)
         # BM25 has no upper bound of its own; divided by that of a perfect match it is from 0 to 1 like a cosine, so the
         # two can be added. A negative cosine says "unrelated", no more than 0 does.
@@ -122,11 +125,6 @@ class VectorKnowledgeBase(QueuesItems):
             await self.flush()
         await self._shared.refresh()
         return self.corpus
-
-    async def _vector(self, query: str) -> Vector:
-        await self._vectors.bind(self._embedder.identity, self._embedder.dimension)
-        (vector,) = await self._embedder.embed([query], purpose="query")
-        return vector
 
     async def _find(
         self, query: str, vector: Vector | None, pool: int, where: Filter | None, words_weight: float

@@ -237,16 +237,11 @@ def _view(tree: FileTree, path: str, view_range: list[int] | None) -> str:
     lines = lines_of(tree.text(path))
     first, last = 1, len(lines)
     if view_range is not None:
-        first, last = _range(view_range, len(lines))
+        first, last = view_range if len(view_range) == 2 else (0, 0)
+        last = len(lines) if last == -1 else last
+        if not 1 <= first <= last <= len(lines):
+            raise ToolError(f"Invalid `view_range`: {view_range}. It should be [first, last] within [1, {len(lines)}].")
     return f"Here's the content of {path} with line numbers:\n" + numbered(lines, first, last)
-
-
-def _range(given: list[int], length: int) -> tuple[int, int]:
-    first, last = given if len(given) == 2 else (0, 0)
-    last = length if last == -1 else last
-    if not 1 <= first <= last <= length:
-        raise ToolError(f"Invalid `view_range`: {given}. It should be [first, last] within [1, {length}].")
-    return first, last
 
 
 async def _create(tree: FileTree, path: str, text: str) -> str:

@@ -335,7 +335,7 @@ _MOST_CHARS = 8_000_000
 """Characters of all conversations that are buffered; usually far more than _MOST entries have."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Transcript:
     """A conversation, or a part of a long one: its turns in order, and the entries that were skipped.
 
@@ -343,19 +343,9 @@ class Transcript:
     """
 
     session_id: str
-    turns: tuple[Utterance, ...]
-    skipped: tuple[Skip, ...] = ()
-    start: int = 0
-
-
-@dataclass(slots=True)
-class _OpenPart:
-    """The entries of a conversation since its last part."""
-
     start: int
     turns: list[Utterance] = field(default_factory=list[Utterance])
     skipped: list[Skip] = field(default_factory=list[Skip])
-    chars: int = 0
 
 
 class _Parts:
@@ -363,20 +353,19 @@ class _Parts:
 
     def __init__(self) -> None:
         self.has_turns = False
-        self._open: dict[str, _OpenPart] = {}
+        self._open: dict[str, Transcript] = {}
         self._starts: dict[str, int] = {}
         self._chars = 0
 
     def add(self, session: str, message: Mapping[str, Any], around: Mapping[str, Any]) -> Iterator[Transcript]:
         """Add a message; `around` is the object it is in, which may have its time. Yields parts that are full."""
-        part = self._open.setdefault(session, _OpenPart(self._starts.get(session, 0)))
+        part = self._open.setdefault(session, Transcript(session, self._starts.get(session, 0)))
         found = _turn(message, around)
         if isinstance(found, Utterance):
             part.turns.append(found)
             self.has_turns = True
         else:
             part.skipped.append(found)
-        part.chars += len(found.text)
         self._chars += len(found.text)
         # Cut by number of entries, not by length, so that parts are the same when the file is read again.
         if len(part.turns) + len(part.skipped) >= _MOST:
@@ -389,8 +378,8 @@ class _Parts:
         for session in sessions:
             if part := self._open.pop(session, None):
                 self._starts[session] = part.start + len(part.turns)
-                self._chars -= part.chars
-                yield Transcript(session, tuple(part.turns), tuple(part.skipped), part.start)
+                self._chars -= sum(len(entry.text) for entry in (*part.turns, *part.skipped))
+                yield part
 
     def take_all(self) -> Iterator[Transcript]:
         """Yield everything that is buffered."""

@@ -86,9 +86,12 @@ class ContextCompressor:
         """
         if self._model is None:
             return self.summary(texts)
+        # Each text is shortened so that all fit; if there are too many, the last ones are shown.
+        share = max(_LEAST, _SHOWN // max(1, len(texts)))
+        shown = "\n".join(one_line(text, share) for text in texts[-(_SHOWN // _LEAST) :])
         request = ModelRequest(
             system=(_SYSTEM,),
-            messages=(Message.user(fenced(_TAG, _shown(texts))),),
+            messages=(Message.user(fenced(_TAG, shown)),),
             settings=ModelSettings(max_output=_ANSWER, temperature=0.0),
         )
         with model_span(self._model.name, "learning") as span:
@@ -167,12 +170,6 @@ def _rank(sentence: str, *, is_answer: bool) -> int:
     if not states_something(sentence):
         return _COURTESY
     return _ANSWERED if is_answer else _STATED
-
-
-def _shown(texts: Sequence[str]) -> str:
-    """The texts, one per line, each shortened so that all fit; if there are too many, the last ones."""
-    share = max(_LEAST, _SHOWN // max(1, len(texts)))
-    return "\n".join(one_line(text, share) for text in texts[-(_SHOWN // _LEAST) :])
 
 
 def _ended(sentence: str) -> str:

@@ -29,6 +29,7 @@ MAX_REPLY: Final = 400_000
 _MAX_FAILURES: Final = 200
 _DECODER: Final = json.JSONDecoder()
 _WRAPPERS: Final = ("facts", "claims", "items", "results", "data")
+"""A reply may wrap its items: `{"facts": [...]}`."""
 
 
 class ExtractionReply(NamedTuple):
@@ -58,23 +59,14 @@ def read_items(text: str) -> ExtractionReply:
             failures, position = failures + 1, start + 1
         else:
             found += 1
-            items.extend(_unwrapped(value))
+            table = cast("dict[str, Any]", value)
+            items += next((table[name] for name in _WRAPPERS if isinstance(table.get(name), list)), [table])
     is_read = bool(found) or re.match(r"[^\[]*\[\s*\]", text) is not None
     if not is_read:
         notes.append(f"the reply of {len(text):,} characters holds no JSON that can be read")
     elif failures:
         notes.append(f"{failures} piece(s) of the reply could not be read as JSON; it may be cut off")
     return ExtractionReply(items, notes, is_read)
-
-
-def _unwrapped(value: JSON) -> Iterator[JSON]:
-    """The items inside `{"facts": [...]}`, or the object itself."""
-    table = cast("dict[str, Any]", value)
-    for name in _WRAPPERS:
-        if isinstance(table.get(name), list):
-            yield from table[name]
-            return
-    yield table
 
 
 def _without_stray_commas(text: str) -> str:
@@ -211,7 +203,9 @@ class LlmExtractor:
             usage += response.usage
             items, notes, is_read = await off_loop(len(response.text), partial(read_items, response.text))
             unread += not is_read
-            skipped += [*notes, *self._cut(batch)]
+            long = [episode for episode in batch.values() if len(episode.text) > self._max_chars]
+            read = f"the first {self._max_chars:,} were read: raise max_chars"
+            skipped += [*notes, *(f"episode {e.id} has {len(e.text):,} characters; {read}" for e in long)]
             if len(items) > self._max_facts:
                 skipped.append(f"the reply lists {len(items)} facts; {self._max_facts} were read: raise max_facts")
             for number, item in enumerate(items[: self._max_facts], 1):
@@ -220,13 +214,6 @@ class LlmExtractor:
                 except (UsageError, _Unusable) as error:
                     skipped.append(f"item {number}: {error}")
         return Extraction(claims=tuple(dict.fromkeys(claims)), skipped=tuple(skipped), usage=usage, unread=unread)
-
-    def _cut(self, batch: Mapping[str, Episode]) -> Iterator[str]:
-        """Notes on what the model was not shown of these episodes."""
-        for episode in batch.values():
-            if len(episode.text) > self._max_chars:
-                read = f"the first {self._max_chars:,} were read: raise max_chars"
-                yield f"episode {episode.id} has {len(episode.text):,} characters; {read}"
 
     def _batches(self, episodes: Sequence[Episode]) -> Iterator[dict[str, Episode]]:
         """The episodes in batches of `max_chars`, with short ids, which a model copies without mistakes."""

@@ -245,7 +245,8 @@ class LocalModel(StreamedModel):
         body = self._body(request, tools)
         runtime = await to_thread.run_sync(self._loaded)
         reader = ChatReader(self.name, self.provider, request)
-        generation = self._started(runtime, body)
+        generation = runtime.start(body)
+        self._running = [*(other for other in self._running if other.alive), generation]
         try:
             while (event := await generation.next()) is not None:
                 if "error" in event:
@@ -280,11 +281,6 @@ class LocalModel(StreamedModel):
             if self._runtime is None:
                 self._runtime = Runtime(self._path, threads=self._threads, context_window=self._window)
             return self._runtime
-
-    def _started(self, runtime: Runtime, body: Body) -> Generation:
-        generation = runtime.start(body)
-        self._running = [*(other for other in self._running if other.alive), generation]
-        return generation
 
     def _body(self, request: ModelRequest, tools: Sequence[ToolSpec]) -> Body:
         settings = request.settings
