@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Coroutine, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Any, overload
+from typing import Any, Protocol, overload
 
-from loom.context.context import Context
 from loom.core.checkpoint import Replacement, Shown
 from loom.errors import CannotCompact, UsageError
 from loom.protocols.compactor import Compactor, Rewrite
@@ -15,13 +14,21 @@ from loom.protocols.token_counter import TokenCounter
 __all__ = ["Compactor", "Replacement", "Rewrite", "Shown", "StubCompactor"]
 
 
+class Renders(Protocol):
+    """What can be shown as plain text: a Context."""
+
+    def render(self, *, clear_volatile: bool = True) -> str:
+        """The window as plain text."""
+        ...
+
+
 class StubCompactor:
     """Passes a history through unchanged, and says so where that is not enough."""
 
     name = "stub"
 
     @overload
-    def compact(self, shown: Context) -> str: ...
+    def compact(self, shown: Renders) -> str: ...
     @overload
     def compact(
         self,
@@ -33,7 +40,7 @@ class StubCompactor:
     ) -> Coroutine[Any, Any, Rewrite]: ...
     def compact(
         self,
-        shown: Context | Sequence[Shown],
+        shown: Renders | Sequence[Shown],
         *,
         target: int | None = None,
         counter: TokenCounter | None = None,

@@ -27,11 +27,8 @@ _USERS = 1000
 """Users whose jobs are counted."""
 _DRIVERS = {
     "sqlite": "apsw",
-    "postgres": "psycopg",
-    "postgresql": "psycopg",
-    "redis": "redis",
-    "rediss": "redis",
-    "unix": "redis",
+    **dict.fromkeys(("postgres", "postgresql"), "psycopg"),
+    **dict.fromkeys(("redis", "rediss", "unix"), "redis"),
     "chroma": "chromadb",
     "qdrant": "qdrant-client",
 }

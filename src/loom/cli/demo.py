@@ -246,13 +246,9 @@ async def _facts(memory: Memory) -> DemoScene:
 async def _recall(story: Story, agent: Agent) -> DemoScene:
     alice, bob = [await story.run(agent, line) for line in ASKING]
     hits = _hits(alice.recalled)
-    strongest = [sorted(hit["why"].items(), key=lambda signal: (-signal[1], signal[0]))[:3] for hit in hits]
     shown = story.provider.model.requests[-2].messages[-1].parts[-1]
     assert isinstance(shown, TextPart)
-    rows = [
-        (hit["text"], f"{hit['score']:.2f}", ", ".join(f"{name} {value:.2f}" for name, value in why))
-        for hit, why in zip(hits, strongest, strict=True)
-    ]
+    rows = [(hit["text"], f"{hit['score']:.2f}", _strongest(hit["why"])) for hit in hits]
     return DemoScene(
         "Recall says why",
         f"{ASKING[0].said!r}, asks Alice in a new session. This was found for her, with the signals that added most to "
@@ -382,6 +378,12 @@ def _hits(recalled: Recalled | None) -> list[dict[str, Any]]:
         }
         for hit in best
     ]
+
+
+def _strongest(why: Mapping[str, float]) -> str:
+    """The three strongest signals of a hit."""
+    strongest = sorted(why.items(), key=lambda signal: (-signal[1], signal[0]))[:3]
+    return ", ".join(f"{name} {value:.2f}" for name, value in strongest)
 
 
 def _objects(facts: Iterable[Fact]) -> str:

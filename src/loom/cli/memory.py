@@ -37,7 +37,7 @@ from loom.errors import NotFound, UsageError
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from loom.memory._upkeep.portable import JsonStream, Transcript
+    from loom.memory._upkeep.portable import JsonStream
 
 
 # `loom memory import`: read a file or a pipe into a memory, piece by piece, and count the result.
@@ -99,30 +99,25 @@ def import_file(memory: Any, path: Path, *, user: str, progress: Callable[[int, 
 
 def _import_transcripts(memory: Any, stream: JsonStream, path: Path, user: str, done: Imported) -> None:
     from loom.memory._upkeep.portable import read_transcripts
+    from loom.memory.results import REPEATED
 
     try:
         for found in read_transcripts(stream, "stdin" if path == STDIN else path.stem):
-            _import_transcript(memory, found, user, done)
+            key = f"import:{found.session_id}" + (f":{found.start}" if found.start else "")
+            with _delay_interrupt():
+                read = memory.remember(found.turns, user_id=user, session_id=found.session_id, key=key)
+            reasons = Counter(skip.reason for skip in (*found.skipped, *read.skipped))
+            there = reasons.pop(REPEATED, 0)
+            done.there += there
+            done.new += len(read.kept) - there
+            for reason, count in reasons.items():
+                done.left_out[reason.partition(":")[0]] += count
+            done.notes.update(dict.fromkeys(read.notes))
     except UsageError as error:
         kept = f"{done.new + done.there:,} records before it are kept; correct the file and import all of it again, "
         again = f"{kept}nothing is added twice" if done.new + done.there else "nothing was imported"
         raise UsageError(f"{error}; {again}") from error
     done.notes.update(dict.fromkeys(memory.metabolize(user_id=user).notes))
-
-
-def _import_transcript(memory: Any, found: Transcript, user: str, done: Imported) -> None:
-    from loom.memory.results import REPEATED
-
-    key = f"import:{found.session_id}" + (f":{found.start}" if found.start else "")
-    with _delay_interrupt():
-        read = memory.remember(found.turns, user_id=user, session_id=found.session_id, key=key)
-    reasons = Counter(skip.reason for skip in (*found.skipped, *read.skipped))
-    there = reasons.pop(REPEATED, 0)
-    done.there += there
-    done.new += len(read.kept) - there
-    for reason, count in reasons.items():
-        done.left_out[reason.partition(":")[0]] += count
-    done.notes.update(dict.fromkeys(read.notes))
 
 
 @contextmanager

@@ -169,11 +169,11 @@ class SharedCorpus:
     """
 
     __slots__ = ("_changes", "_dimension", "_entry_of", "_held", "_known", "_lock", "_mark", "_others", "_passage_of",
-                 "_scope", "_store", "changed", "corpus", "memos")  # fmt: skip
+                 "_store", "changed", "corpus", "memos", "scope")  # fmt: skip
 
     def __init__(self, store: VectorStore, name: str, dimension: int, corpus: Corpus) -> None:
         self._store = store
-        self._scope = Scope(namespace="knowledge", user_id=name)
+        self.scope = Scope(namespace="knowledge", user_id=name)
         self._changes = Scope(namespace="knowledge.changes", user_id=name)
         self._dimension = dimension
         self._held: dict[str, _StoredDocument] = {}  # by the key of the document
@@ -188,11 +188,6 @@ class SharedCorpus:
         """The memo stored with a document, by document id."""
         self.changed: dict[str, None] = {}
         """Ids of documents that other bases added, changed or removed; the caller clears it."""
-
-    @property
-    def scope(self) -> Scope:
-        """The scope of the entries."""
-        return self._scope
 
     def passage_of(self, entry_id: str) -> str | None:
         """The id of the passage in an entry."""
@@ -221,7 +216,7 @@ class SharedCorpus:
         others = frozenset(await self._store.ids(self._changes)) - {self._mark}
         if others == self._others and not anyway:
             return
-        found = listed(await self._store.ids(self._scope))
+        found = listed(await self._store.ids(self.scope))
         is_all = await self._load(self._store, found)
         gone = [key for key in self._held if (one := found.get(key)) is None or one.version is None]
         if gone:
@@ -238,7 +233,7 @@ class SharedCorpus:
             ids = [id for key in keys for id in found[key].of_version(key)]
             payloads: dict[str, str] = {}
             for start in range(0, len(ids), _PAGE):
-                payloads |= await store.payloads(self._scope, *ids[start : start + _PAGE])
+                payloads |= await store.payloads(self.scope, *ids[start : start + _PAGE])
             read = {key: restored(payloads, found[key].of_version(key)) for key in keys}
             is_all &= all(one is not None for one in read.values())
             complete = [(key, one) for key, one in read.items() if one is not None]
@@ -267,27 +262,24 @@ class SharedCorpus:
     async def put(self, drafts: Sequence[Draft], vectors: Sequence[Vector], memos: Mapping[str, str]) -> None:
         """Write documents, all or none, replacing the versions that are known here."""
         async with self._lock:
-            await self._put(drafts, vectors, memos)
-
-    async def _put(self, drafts: Sequence[Draft], vectors: Sequence[Vector], memos: Mapping[str, str]) -> None:
-        news = {document_key(draft.document.id): (draft, self._next(draft)) for draft in drafts}
-        memo = {key: memos.get(draft.document.id, "") for key, (draft, _) in news.items()}
-        places = [
-            (id, payload(passage, memo[key]))
-            for key, (draft, held) in news.items()
-            for id, passage in zip(held.ids, draft.passages, strict=True)
-        ]
-        items = [VectorItem(id, vector, payload=text) for (id, text), vector in zip(places, vectors, strict=True)]
-        old = [id for key in news for id in self._known.get(key, ())]
-        # The store writes all of them or none. If a later step fails, the next refresh repairs it: the new version is
-        # complete in the store, and current.
-        await self._store.upsert(self._scope, items)
-        chars = sum(len(draft.document.text) for draft in drafts)
-        await self.corpus.work(chars, lambda: self._add(news, memo))
-        await self._announce()
-        if gone := [id for id in old if id not in self._passage_of]:
-            await self._store.delete(self._scope, *gone)
-            self._known |= {key: frozenset(held.ids) for key, (_, held) in news.items()}
+            news = {document_key(draft.document.id): (draft, self._next(draft)) for draft in drafts}
+            memo = {key: memos.get(draft.document.id, "") for key, (draft, _) in news.items()}
+            places = [
+                (id, payload(passage, memo[key]))
+                for key, (draft, held) in news.items()
+                for id, passage in zip(held.ids, draft.passages, strict=True)
+            ]
+            items = [VectorItem(id, vector, payload=text) for (id, text), vector in zip(places, vectors, strict=True)]
+            old = [id for key in news for id in self._known.get(key, ())]
+            # The store writes all of them or none. If a later step fails, the next refresh repairs it: the new version
+            # is complete in the store, and current.
+            await self._store.upsert(self.scope, items)
+            chars = sum(len(draft.document.text) for draft in drafts)
+            await self.corpus.work(chars, lambda: self._add(news, memo))
+            await self._announce()
+            if gone := [id for id in old if id not in self._passage_of]:
+                await self._store.delete(self.scope, *gone)
+                self._known |= {key: frozenset(held.ids) for key, (_, held) in news.items()}
 
     def _next(self, draft: Draft) -> _StoredDocument:
         """The next version of a document: greater than all that are known here."""
@@ -309,7 +301,7 @@ class SharedCorpus:
             known = [key for key in keys if key in self._held]
             if gone := [id for key in keys for id in self._known.get(key, ())]:
                 # The store first: if it fails, the documents are still held here, and can be removed again.
-                await self._store.delete(self._scope, *gone)
+                await self._store.delete(self.scope, *gone)
                 size = self.corpus.size(self._held[key].document_id for key in known)
                 await self.corpus.work(size, lambda: self._release(known))
                 await self._announce()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from hashlib import blake2b
@@ -131,9 +131,8 @@ def _is_name(word: str) -> bool:
 def _between_names(words: list[str], spans: list[tuple[int, int]]) -> Iterator[Relation]:
     for (first, after), (second, end) in pairwise(spans):
         between = words[after:second]
-        if not 1 <= len(between) <= _MAX_BETWEEN or not _BREAKS.isdisjoint(between):
-            continue
-        if between[0].lower() in _CONJUNCTIONS:
+        is_near = 1 <= len(between) <= _MAX_BETWEEN and _BREAKS.isdisjoint(between)
+        if not is_near or between[0].lower() in _CONJUNCTIONS:
             continue
         subject, other = " ".join(words[first:after]), " ".join(words[second:end])
         if (found := relation(subject, " ".join(between), other)) is not None:
@@ -230,17 +229,6 @@ class Network:
             for one, other in ((subject, object), (object, subject)):
                 _add(self._nodes, one, by)
                 _add_nested(self._neighbours, one, other, by)
-
-
-def passages_near(distances: Iterable[dict[str, float]]) -> dict[str, float]:
-    """The nearness of each passage: the mean over the named entities."""
-    total: dict[str, float] = {}
-    count = 0
-    for near in distances:
-        count += 1
-        for passage_id, nearness in near.items():
-            total[passage_id] = total.get(passage_id, 0.0) + nearness
-    return {passage_id: nearness / count for passage_id, nearness in total.items()}
 
 
 def _add(counts: dict[str, int], key: str, by: int) -> None:
@@ -516,14 +504,15 @@ class GraphKnowledgeBase(QueuesItems):
         """How near each passage is to the entities of the query, from 0 to 1; those out of reach are left out."""
         having = cache(self._base.corpus.index.having)  # entities near one are often near the next one too
         named = self._network.named_in(asked.query)[:_MOST_NAMED]
-        return passages_near(self._passages_around(entity, asked.max_hops, having) for entity in named)
-
-    def _passages_around(self, entity: str, max_hops: int, having: Callable[[str], list[str]]) -> dict[str, float]:
-        near: dict[str, float] = {}
-        for other, hops in sorted(self._network.reach(entity, max_hops).items(), key=lambda pair: -pair[1]):
-            # The nearest come last, so that a passage gets the score of its nearest entity.
-            near.update(dict.fromkeys(having(other), _DECAY**hops))
-        return near
+        total: dict[str, float] = {}
+        for entity in named:
+            near: dict[str, float] = {}
+            for other, hops in sorted(self._network.reach(entity, asked.max_hops).items(), key=lambda pair: -pair[1]):
+                # The nearest come last, so that a passage gets the score of its nearest entity.
+                near.update(dict.fromkeys(having(other), _DECAY**hops))
+            for id, nearness in near.items():
+                total[id] = total.get(id, 0.0) + nearness
+        return {id: nearness / len(named) for id, nearness in total.items()}
 
     async def _by_both(self, asked: _Question, near: dict[str, float]) -> tuple[Hit, ...]:
         pool = max(_POOL, 4 * asked.limit)

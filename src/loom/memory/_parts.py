@@ -170,8 +170,6 @@ class MemoryParts:
             if self._owns_store:
                 await self.store.aclose()
 
-    # -- learning -----------------------------------------------------------------------------------------
-
     @property
     def has_reader(self) -> bool:
         """Whether a model, or another extractor, reads remembered turns in the background."""
@@ -199,8 +197,6 @@ class MemoryParts:
     def answering(self) -> AbstractAsyncContextManager[None]:
         """Pauses learning while the block lasts, for a model that serves one request at a time."""
         return self._learning.answering() if self._learning else nullcontext()
-
-    # -- what the parts share -----------------------------------------------------------------------------
 
     @property
     def embedder_note(self) -> str:

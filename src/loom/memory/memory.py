@@ -99,8 +99,6 @@ class Memory(MemoryEdits):
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
-    # -- remember -----------------------------------------------------------------------------------------
-
     async def remember(
         self,
         content: MemoryInput | Sequence[MemoryInput],
@@ -215,8 +213,6 @@ class Memory(MemoryEdits):
             if not gone:
                 raise NotFound(f"user {user_id!r} has no instruction {id!r}; standing() lists them, unconfirmed too")
             return await self._forgetting.records(scope, gone)
-
-    # -- recall, forget, promote --------------------------------------------------------------------------
 
     async def recall(
         self,
@@ -350,8 +346,6 @@ class Memory(MemoryEdits):
             yield
             tasks.cancel_scope.cancel()
 
-    # -- facts and blocks ---------------------------------------------------------------------------------
-
     async def facts(
         self,
         *,
@@ -458,8 +452,6 @@ class Memory(MemoryEdits):
             facts=grouped(await self.facts(user_id=user_id)),
             blocks=await self.blocks(user_id=user_id),
         )
-
-    # -- everything ---------------------------------------------------------------------------------------
 
     async def timeline(
         self,

@@ -371,19 +371,15 @@ class _Parts:
         if len(part.turns) + len(part.skipped) >= _MOST:
             yield from self.take(session)
         if self._chars > _MOST_CHARS:
-            yield from self.take(*self._open)
+            yield from self.take()
 
     def take(self, *sessions: str) -> Iterator[Transcript]:
-        """Yield what is buffered of these conversations."""
-        for session in sessions:
+        """Yield what is buffered of these conversations, or of all."""
+        for session in sessions or [*self._open]:
             if part := self._open.pop(session, None):
                 self._starts[session] = part.start + len(part.turns)
                 self._chars -= sum(len(entry.text) for entry in (*part.turns, *part.skipped))
                 yield part
-
-    def take_all(self) -> Iterator[Transcript]:
-        """Yield everything that is buffered."""
-        return self.take(*self._open)
 
 
 def read_transcripts(stream: JsonStream, name: str) -> Iterator[Transcript]:
@@ -406,7 +402,7 @@ def read_transcripts(stream: JsonStream, name: str) -> Iterator[Transcript]:
             yield from parts.take(session)
     if not parts.has_turns:
         raise UsageError(f"it holds no conversation that Loom can read; give {FORMS}")
-    yield from parts.take_all()
+    yield from parts.take()
 
 
 def _conversation(record: dict[str, Any], stem: str, number: int) -> tuple[str, list[dict[str, Any]], bool]:

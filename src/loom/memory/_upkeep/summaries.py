@@ -156,7 +156,9 @@ class ContextCompressor:
                 for_answers -= size if is_answer else 0
         if not chosen:
             return _cut(sentences[order[0]], limit), False
-        return " ".join(_ended(sentences[i]) for i in sorted(chosen)), len(chosen) == len(sentences)
+        best = [sentences[i] for i in sorted(chosen)]
+        # A final full stop keeps a sentence from running into the next one.
+        return " ".join(s if s.endswith(_ENDS) else f"{s}." for s in best), len(chosen) == len(sentences)
 
 
 _ENDS = tuple(".!?:;,\"')]}>`*-\u2026\u3002\uff01\uff1f")
@@ -170,11 +172,6 @@ def _rank(sentence: str, *, is_answer: bool) -> int:
     if not states_something(sentence):
         return _COURTESY
     return _ANSWERED if is_answer else _STATED
-
-
-def _ended(sentence: str) -> str:
-    """A sentence with a final full stop, so that the next one does not run into it."""
-    return sentence if sentence.endswith(_ENDS) else f"{sentence}."
 
 
 def _words(sentence: str) -> list[str]:

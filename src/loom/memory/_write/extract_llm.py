@@ -168,24 +168,19 @@ class LlmExtractor:
     `max_output` tokens. Each request is a span of its own.
     """
 
-    __slots__ = ("_max_chars", "_max_facts", "_max_output", "_model")
+    __slots__ = ("_max_chars", "_max_facts", "_max_output", "model")
 
     def __init__(
         self, model: Model, *, max_facts: int = 50, max_chars: int = 24_000, max_output: int | None = 4_096
     ) -> None:
         if max_facts < 1 or max_chars < 1:
             raise UsageError(f"max_facts={max_facts}, max_chars={max_chars}: both must be at least 1")
-        self._model, self._max_facts, self._max_chars, self._max_output = model, max_facts, max_chars, max_output
-
-    @property
-    def model(self) -> Model:
-        """The model that is asked."""
-        return self._model
+        self.model, self._max_facts, self._max_chars, self._max_output = model, max_facts, max_chars, max_output
 
     def metered(self, ledger: Ledger) -> LlmExtractor:
         """The same, with every request on a ledger."""
         return LlmExtractor(
-            metered(self._model, ledger),
+            metered(self.model, ledger),
             max_facts=self._max_facts,
             max_chars=self._max_chars,
             max_output=self._max_output,
@@ -197,8 +192,8 @@ class LlmExtractor:
         skipped: list[str] = []
         usage, unread = Usage(), 0
         for batch in self._batches(episodes):
-            with model_span(self._model.name, "learning") as span:
-                response = await self._model.complete(self._request(batch, known))
+            with model_span(self.model.name, "learning") as span:
+                response = await self.model.complete(self._request(batch, known))
                 span.answered(response)
             usage += response.usage
             items, notes, is_read = await off_loop(len(response.text), partial(read_items, response.text))

@@ -95,8 +95,11 @@ class MessageReader:
                 self._message = event["message"]
                 self._usage = dict(event["message"].get("usage") or {})
             case "content_block_start":
-                self._blocks[event["index"]] = dict(event["content_block"])
-                yield from self._started(event["content_block"])
+                block = self._blocks[event["index"]] = dict(event["content_block"])
+                if block["type"] == "text" and block.get("text"):  # it may bring its first words along
+                    yield TextChunk(block["text"])
+                elif block["type"] == "thinking" and block.get("thinking"):
+                    yield ThinkingChunk(block["thinking"])
             case "content_block_delta":
                 yield from self._grown(event["index"], event["delta"])
             case "message_delta":
@@ -120,13 +123,6 @@ class MessageReader:
         # Some servers that copy this wire leave the beginning out, and with it their name.
         model: str = self._message.get("model") or self._who.partition(":")[2]
         return ModelResponse(parts=kept, stop=stop, usage=usage, model=model, id=id)
-
-    def _started(self, block: Mapping[str, Any]) -> Iterator[Chunk]:
-        """The beginning of a block, which may bring its first words along."""
-        if block["type"] == "text" and block.get("text"):
-            yield TextChunk(block["text"])
-        elif block["type"] == "thinking" and block.get("thinking"):
-            yield ThinkingChunk(block["thinking"])
 
     def _grown(self, index: int, delta: Mapping[str, Any]) -> Iterator[Chunk]:
         block = self._blocks[index]
