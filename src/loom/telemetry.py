@@ -74,12 +74,8 @@ class MeteredModel:
 
     def __init__(self, model: Model, ledger: Ledger) -> None:
         self._model = model
-        self._ledger = ledger
-
-    @property
-    def ledger(self) -> Ledger:
+        self.ledger = ledger
         """Where its requests are counted."""
-        return self._ledger
 
     @property
     def name(self) -> str:
@@ -88,19 +84,19 @@ class MeteredModel:
 
     async def complete(self, request: ModelRequest) -> ModelResponse:
         """The complete answer."""
-        self._ledger.sent()
+        self.ledger.sent()
         response = await self._model.complete(request)
-        self._ledger.answered(response.usage, info_of(self.name))
+        self.ledger.answered(response.usage, info_of(self.name))
         return response
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[Chunk]:
         """The answer in pieces; the last item is the complete ModelResponse."""
-        self._ledger.sent()
+        self.ledger.sent()
         chunks = self._model.stream(request)
         try:
             async for chunk in chunks:
                 if isinstance(chunk, ModelResponse):
-                    self._ledger.answered(chunk.usage, info_of(self.name))
+                    self.ledger.answered(chunk.usage, info_of(self.name))
                 yield chunk
         finally:
             if isinstance(chunks, AsyncGenerator):  # closing it stops the request
@@ -169,14 +165,20 @@ class SessionSpans:
                     f"execute_tool {event.name}", {**names, "gen_ai.tool.call.id": event.call_id}
                 )
             case ToolEnd():
-                self._end_tool(event)
+                if span := self._tools.pop(event.call_id, None):
+                    if event.is_error:
+                        _fail(span, "tool_error", "the tool failed")
+                    span.end()
             case CompactionStart():
                 values = {"loom.compaction.strategy": event.strategy, "loom.compaction.reason": event.reason}
                 self._compaction = self._start("loom.compaction", values)
             case CompactionEnd():
                 self._end_compaction(event)
-            case ContextPressure() | CheckpointSaved() | Recovery() | Error():
-                self._note(event)
+            case ContextPressure() | CheckpointSaved() | Recovery() | Error() if self._turn:
+                self._turn.add_event(event.type)
+                if isinstance(event, Error):
+                    _fail(self._turn, event.error, event.message)
+                    self._end_turn(Usage())
             case _:
                 pass
 
@@ -204,13 +206,6 @@ class SessionSpans:
             self._turn.end()
             self._turn = None
 
-    def _end_tool(self, event: ToolEnd) -> None:
-        span = self._tools.pop(event.call_id, None)
-        if span:
-            if event.is_error:
-                _fail(span, "tool_error", "the tool failed")
-            span.end()
-
     def _end_compaction(self, event: CompactionEnd) -> None:
         if self._compaction:
             counts = {
@@ -223,13 +218,6 @@ class SessionSpans:
                 _fail(self._compaction, "compaction_error", event.error)
             self._compaction.end()
             self._compaction = None
-
-    def _note(self, event: Event) -> None:
-        if self._turn:
-            self._turn.add_event(event.type)
-            if isinstance(event, Error):
-                _fail(self._turn, event.error, event.message)
-                self._end_turn(Usage())
 
 
 @contextmanager

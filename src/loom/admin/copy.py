@@ -24,7 +24,7 @@ from loom.errors import StaleWrite, UsageError
 from loom.memory._shared import TRIES
 from loom.protocols.checkpoint_store import CheckpointStore
 from loom.protocols.embedder import Vector
-from loom.protocols.memory_store import AdminStore, Job, ListsUsers, SearchKeys
+from loom.protocols.memory_store import AdminStore, ListsUsers, SearchKeys
 from loom.stores.sqlite.schema import has_checkpoints
 from loom.wrappers.indexed import NEAR, OUTBOX, is_same
 
@@ -108,14 +108,6 @@ async def _save(target: CheckpointStore, scope: Scope, checkpoint: Checkpoint, s
     await target.save(scope, stand_in, entries=(), head=head)
     await target.save(scope, checkpoint, entries=entries, head=stand_in.id)
     await target.delete(scope, stand_in.id)
-
-
-async def read_sessions(
-    store: CheckpointStore, user: Scope
-) -> tuple[tuple[Checkpoint, ...], dict[tuple[str, str], tuple[LogEntry, ...]]]:
-    """The checkpoints of a user, and the log of each that no other continues, by session and id."""
-    saved = _Saved(user, await store.list(user))
-    return saved.checkpoints, await saved.read_logs(store)
 
 
 # One user's records, keys, vectors and jobs from one store to another, page by page.
@@ -210,36 +202,23 @@ async def _planned(
     change = _Change()
     for record in page:
         old, given, held = there.get(record.id), finds.get(record.id, SearchKeys()), has.get(record.id, SearchKeys())
-        if old is not None and _is_in_the_way(record, old, given, held):
-            change.delete.append(record.id)
+        is_other_block = isinstance(record, WorkingBlock) and old != record
+        if old is not None and (is_other_block or (held.vector is not None and given.vector is None)):
+            change.delete.append(record.id)  # a block with other versions, or a vector that should not be there
             old, held = None, SearchKeys()
         if old != record:
-            change.put += _leading_to(record)
+            # Of a block all versions up to it: a store takes only the next one.
+            versions = range(1, record.version + 1) if isinstance(record, WorkingBlock) else ()
+            change.put += [replace(record, version=version) for version in versions] or [record]
             change.records += 1
             if old is not None and old.text != record.text:
                 held = SearchKeys(held.keys)  # the vector of another text goes with that text
         if given.keys != held.keys:
             change.keys[record.id] = dict.fromkeys(held.keys, "") | dict(given.keys)
-        if with_vectors and given.vector is not None and not _holds(held, given.vector):
-            change.vectors[record.id] = given.vector
+        vector = given.vector if with_vectors else None
+        if vector is not None and (held.vector is None or not is_same(held.vector, vector, within=NEAR)):
+            change.vectors[record.id] = vector
     return change
-
-
-def _is_in_the_way(record: Record, old: Record, given: SearchKeys, held: SearchKeys) -> bool:
-    """Whether the old record must be deleted first: a block with other versions, a vector that should not be there."""
-    is_other_block = isinstance(record, WorkingBlock) and old != record
-    return is_other_block or (held.vector is not None and given.vector is None)
-
-
-def _leading_to(record: Record) -> list[Record]:
-    """The records to write for this one: of a block all versions up to it, as a store takes only the next one."""
-    if not isinstance(record, WorkingBlock):
-        return [record]
-    return [replace(record, version=version) for version in range(1, record.version + 1)]
-
-
-def _holds(held: SearchKeys, vector: Vector) -> bool:
-    return held.vector is not None and is_same(held.vector, vector, within=NEAR)
 
 
 _USERS = 100
@@ -408,10 +387,10 @@ async def compare_sessions(source: CheckpointStore, target: CheckpointStore, use
     sides: list[_Sums] = []
     for store in (source, target):
         sides.append(_Sums())
-        checkpoints, logs = await read_sessions(store, user)
-        for one in checkpoints:
+        saved = _Saved(user, await store.list(user))
+        for one in saved.checkpoints:
             sides[-1].add("checkpoint", checkpoint_to_dict(one))
-        for end, log in logs.items():
+        for end, log in (await saved.read_logs(store)).items():
             for place, entry in enumerate(log):
                 sides[-1].add("log entry", *end, place, entry_to_dict(entry))
     return _compared(user, *sides)
@@ -435,7 +414,8 @@ async def _sums(store: AdminStore, user: Scope, *, with_vectors: bool, progress:
                 sums.add("vector", record.id)  # its numbers are compared, as engines round them
         progress(len(page))
     for job in await store.open_jobs(user):
-        sums.add("job", *_said(job))
+        due, payload = job.run_at.isoformat(), dict(job.payload)
+        sums.add("job", job.id, job.scope.session_id, job.kind, job.key, due, payload, job.attempts)
     return sums
 
 
@@ -448,10 +428,6 @@ async def _differing_vectors(source: AdminStore, target: AdminStore, user: Scope
             one, other = here[id].vector, there[id].vector
             differing += one is not None and other is not None and not is_same(one, other, within=NEAR)
     return differing
-
-
-def _said(job: Job) -> tuple[Any, ...]:
-    return (job.id, job.scope.session_id, job.kind, job.key, job.run_at.isoformat(), dict(job.payload), job.attempts)
 
 
 # Copying from one URL to another: the memory there, and the sessions beside it.

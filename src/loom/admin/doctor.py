@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import re
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from importlib import metadata
 
@@ -26,11 +27,8 @@ _USERS = 1000
 """Users whose jobs are counted."""
 _DRIVERS = {
     "sqlite": "apsw",
-    "postgres": "psycopg",
-    "postgresql": "psycopg",
-    "redis": "redis",
-    "rediss": "redis",
-    "unix": "redis",
+    **dict.fromkeys(("postgres", "postgresql"), "psycopg"),
+    **dict.fromkeys(("redis", "rediss", "unix"), "redis"),
     "chroma": "chromadb",
     "qdrant": "qdrant-client",
 }
@@ -62,14 +60,13 @@ class Installed:
 
 async def examine(url: str) -> tuple[Examined, ...]:
     """Ask every part of the store at `url`; a part that does not answer costs the others nothing."""
-    store = store_at(url, Opening(makes=False))
-    try:
+    async with aclosing(store_at(url, Opening(makes=False))) as store:
         found = await _examined("store", store)
-    finally:
-        await store.aclose()
-    drivers = ", ".join(dict.fromkeys(driver for place in places_of(url).values() if (driver := _driver(place))))
+    schemes = (place.partition(":")[0].partition("+")[0] for place in places_of(url).values())
+    drivers = dict.fromkeys(_DRIVERS[scheme] for scheme in schemes if scheme in _DRIVERS)
     if drivers:
-        found[0].labels["driver"] = drivers
+        versions = (f"{package} {_version(package) or 'not installed'}" for package in drivers)
+        found[0].labels["driver"] = ", ".join(versions)
     return tuple(found)
 
 
@@ -113,24 +110,19 @@ def installed() -> Installed:
         embedder = pick_embedder().why
     except LoomError as error:
         embedder = f"none: {error}"
-    named = os.environ.get(DEFAULT_MODEL, "").strip()
+    named, failure = os.environ.get(DEFAULT_MODEL, "").strip(), None
+    try:
+        open_model(named or None)  # no provider is called, so a key is not tried
+    except LoomError as error:
+        failure = str(error)
     return Installed(
         python=f"{platform.python_version()} on {platform.system()} {platform.machine()}",
         loom=_version(PACKAGE) or "not installed as a package",
         extras=_extras(),
         embedder=embedder,
         model=named or f"none: {DEFAULT_MODEL} is not set; an agent answers with what it finds in memory",
-        model_failure=_failure_of(named) if named else None,
+        model_failure=failure,
     )
-
-
-def _failure_of(model: str) -> str | None:
-    """Why an agent could not be made with a model; no provider is called, so a key is not tried."""
-    try:
-        open_model(model)
-    except LoomError as error:
-        return str(error)
-    return None
 
 
 def _extras() -> dict[str, str]:
@@ -139,19 +131,13 @@ def _extras() -> dict[str, str]:
     for line in metadata.requires(PACKAGE) or () if _version(PACKAGE) else ():
         if found := _REQUIREMENT.match(line):
             needed.setdefault(found["extra"], []).append(found["name"])
-    return {extra: _said(extra, names) for extra, names in sorted(needed.items())}
-
-
-def _said(extra: str, names: list[str]) -> str:
-    versions = {name: _version(name) for name in names}
-    if None in versions.values():
-        return f"not installed; run: pip install '{PACKAGE}[{extra}]'"
-    return ", ".join(f"{name} {version}" for name, version in versions.items())
-
-
-def _driver(place: str) -> str | None:
-    package = _DRIVERS.get(place.partition(":")[0].partition("+")[0])
-    return None if package is None else f"{package} {_version(package) or 'not installed'}"
+    extras: dict[str, str] = {}
+    for extra, names in sorted(needed.items()):
+        versions = {name: _version(name) for name in names}
+        there = ", ".join(f"{name} {version}" for name, version in versions.items())
+        missing = f"not installed; run: pip install '{PACKAGE}[{extra}]'"
+        extras[extra] = missing if None in versions.values() else there
+    return extras
 
 
 def _version(package: str) -> str | None:

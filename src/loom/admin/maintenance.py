@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 from urllib.parse import urlsplit
@@ -70,27 +71,17 @@ async def sweep_store(url: str, *, schema: str | None = None, owner_role: str | 
     # An index of vectors beside the primary store clears what it forgets by itself.
     for place in dict.fromkeys(place for part, place in places_of(url).items() if part != "vectors"):
         if place.partition(":")[0] in _POSTGRES:
-            pending += await _schema(place, schema, owner_role)
+            from loom.stores.postgres import sweep_schema  # noqa: PLC0415 - needs a driver
+
+            given = {"schema": schema, "owner_role": owner_role}
+            pending += await sweep_schema(place, **{name: value for name, value in given.items() if value is not None})
         else:
-            pending += await _files(place)
+            async with aclosing(store_at(place, Opening())) as store:
+                if isinstance(store, Sweeps):
+                    pending += await store.sweep()
+                elif isinstance(store, Scrubs):
+                    pending += await store.scrub()
     return tuple(pending)
-
-
-async def _schema(place: str, schema: str | None, owner_role: str | None) -> tuple[str, ...]:
-    from loom.stores.postgres import sweep_schema  # noqa: PLC0415 - needs a driver
-
-    given = {"schema": schema, "owner_role": owner_role}
-    return await sweep_schema(place, **{name: value for name, value in given.items() if value is not None})
-
-
-async def _files(place: str) -> tuple[str, ...]:
-    store: MemoryStore = store_at(place, Opening())
-    try:
-        if isinstance(store, Sweeps):
-            return await store.sweep()
-        return await store.scrub() if isinstance(store, Scrubs) else ()
-    finally:
-        await store.aclose()
 
 
 # Preparing stores for their first use: schemas and roles in a database, files, folders.
@@ -116,12 +107,9 @@ async def _made(part: str, place: str, roles: dict[str, Any]) -> str:
         return await _init_schema(place, roles)
     if part == "vectors":
         return await _index(place)
-    store = store_at(place, Opening())
-    try:
+    async with aclosing(store_at(place, Opening())) as store:
         await store.users(limit=1)  # a file is made, and a server is looked at, at the first use
         labels = await labels_of(store)
-    finally:
-        await store.aclose()
     return "; ".join(["ready", *(labels[label] for label in ("server", "durability", "index") if label in labels)])
 
 
@@ -146,11 +134,8 @@ async def _init_schema(place: str, roles: dict[str, Any]) -> str:
 
 
 async def _index(place: str) -> str:
-    index = index_at(place)
-    try:
+    async with aclosing(index_at(place)) as index:
         bound = await index.bound()
-    finally:
-        await index.aclose()
     if bound is None:
         return f"ready: {index.place}; collections are made with the first vector, which says their size"
     return f"ready: {index.place}; holds vectors of {bound[0]} ({bound[1]} numbers)"
@@ -168,11 +153,8 @@ async def erase_user(url: str, user_id: str, *, namespace: str = "default", sess
     beside = sessions or sessions_place(url)
     receipts: list[StoreReceipt] = []
     if beside is not None:
-        checkpoints = open_checkpoints(beside)
-        try:
+        async with aclosing(open_checkpoints(beside)) as checkpoints:
             receipts.append(_named("sessions", await checkpoints.forget(Scope(namespace, user_id))))
-        finally:
-            await checkpoints.aclose()
     async with open_memory(url, namespace=namespace) as memory:
         receipts.insert(0, _named("memory", await memory.forget(user_id=user_id)))
     return Erasure(user_id=user_id, stores=tuple(receipts))

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, nullcontext
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Self, Unpack, cast
 
 from loom.agent.sessions import Sessions
+from loom.context.context import Context
+from loom.context.prompt import Prompt
+from loom.context.skills import Skill
 from loom.core.clock import Clock
 from loom.core.log import Event, MemoryLearned, MemoryPromoted, Recovery
 from loom.core.message import JSON, Message, ToolSpec, Usage
@@ -32,15 +36,7 @@ from loom.session.turn import TurnOptions
 from loom.telemetry import Bill, Ledger, metered
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from loom.agent._blocking import SyncAgent
-    from loom.context.context import Context
-    from loom.context.prompt import Prompt
-    from loom.context.skills import Skill
-
-
-# Result: what a run of an agent returns.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,8 +179,6 @@ class Agent:
         self._portal: Portal | None = None
         self._portal_lock = Lock()
         renew_lock_after_fork(self, "_portal_lock")
-
-    # -- running ------------------------------------------------------------------------------------------
 
     async def run(
         self,
@@ -351,8 +345,6 @@ class Agent:
         stores = [StoreReceipt(store=name, removed=done.removed, pending=done.pending) for name, done in receipts]
         return Erasure(user_id=user_id, stores=tuple(stores))
 
-    # -- what it costs ------------------------------------------------------------------------------------
-
     @property
     def bill(self) -> Bill:
         """Everything since the agent was made: answers, summaries, and learning (`memory.bill` is that alone)."""
@@ -367,8 +359,6 @@ class Agent:
     def cost(self) -> float | None:
         """What all of them cost, in US dollars; None where the price of a model is not known."""
         return self.bill.cost
-
-    # -- closing ------------------------------------------------------------------------------------------
 
     async def aclose(self) -> None:
         """Save, learn from what waits, and close everything the agent opened; what it was given stays open.

@@ -100,8 +100,12 @@ class Sessions:
         held = self._open.get(scope) or self._add(scope)
         self._open.move_to_end(scope)
         async with held.locked():
-            if session_id is not None:
-                await self._catch_up(held, scope)
+            if session_id is not None:  # another process may have continued this conversation, or deleted it
+                newest = await self._store.load(scope)
+                if newest is None and held.session.head is not None:
+                    held.session = self._make(scope)
+                elif newest is not None and newest.id != held.session.head:
+                    await held.session.restore()
             try:
                 yield held.session
             except StoreConflict:  # another process continued it; the next turn begins where that one ended
@@ -178,14 +182,6 @@ class Sessions:
             user_id=scope.user_id,
             namespace=scope.namespace,
         )
-
-    async def _catch_up(self, held: _OpenSession, scope: Scope) -> None:
-        """Take over what another process saved of this conversation, or that it was deleted."""
-        newest = await self._store.load(scope)
-        if newest is None and held.session.head is not None:
-            held.session = self._make(scope)
-        elif newest is not None and newest.id != held.session.head:
-            await held.session.restore()
 
 
 def _copy(context: Context) -> Context:

@@ -91,10 +91,6 @@ class ModelInfo:
 TomlTable: TypeAlias = dict[str, Any]
 
 
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < float("inf")
 
@@ -103,19 +99,18 @@ def _is_text(value: object) -> bool:
     return isinstance(value, str) and value != ""
 
 
-def _is_texts(value: object) -> bool:
-    return isinstance(value, list) and all(_is_text(item) for item in cast("list[object]", value))
-
-
 def _is_numbers(value: object) -> bool:
     return isinstance(value, dict) and all(_is_number(item) for item in cast("TomlTable", value).values())
 
 
 _Kind: TypeAlias = tuple[str, Callable[[object], bool]]
-_COUNT: _Kind = ("a whole number, 0 or more", _is_count)
+_COUNT: _Kind = ("a whole number, 0 or more", lambda value: isinstance(value, int) and _is_number(value))
 _NUMBER: _Kind = ("a number, 0 or more", _is_number)
 _TEXT: _Kind = ("a text", _is_text)
-_TEXTS: _Kind = ("a list of texts", _is_texts)
+_TEXTS: _Kind = (
+    "a list of texts",
+    lambda value: isinstance(value, list) and all(map(_is_text, cast("list[object]", value))),
+)
 _FLAG: _Kind = ("true or false", lambda value: isinstance(value, bool))
 _NUMBERS: _Kind = ('a table of numbers by lifetime, such as { "5m" = 300 }', _is_numbers)
 _MATCHING: _Kind = (f"one of {', '.join(get_args(Matching))}", lambda value: value in get_args(Matching))

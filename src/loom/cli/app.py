@@ -13,7 +13,6 @@ from typer.core import TyperGroup
 
 from loom import __version__
 from loom.cli import cache, chat, demo, memory, session, store
-from loom.cli import store as doctor
 from loom.cli.output import echo
 from loom.text.fence import plain_text
 
@@ -57,7 +56,7 @@ app.add_typer(session.app, name="session")
 app.command(name="chat")(chat.chat)
 app.add_typer(store.app, name="store")
 app.command(name="demo")(demo.demo)
-app.command(name="doctor")(doctor.doctor)
+app.command(name="doctor")(store.doctor)
 app.command(name="forget")(memory.forget_person)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, groupby, pairwise
@@ -227,9 +228,6 @@ def explanation_view(found: Explanation) -> RenderableType:
     return Group(*lines)
 
 
-# ---------------------------------------------------------------------------------------------------- the window
-
-
 @dataclass(frozen=True, slots=True)
 class _Run:
     """Consecutive blocks of one section, on the bar."""
@@ -254,32 +252,34 @@ class _Run:
 def _window(prompt: RequestBlocks, read: int | None, glyphs: _Glyphs, width: int) -> RenderableType:
     runs = _runs(prompt.blocks, width)
     read = None if read is None else max(0, min(read, prompt.tokens))
-    lines = [_headline(prompt, read), _labels(runs, glyphs, width), _bar(runs, read, glyphs)]
+    head = Text(f"{prompt.model} ({prompt.provider}): ", style="bold", no_wrap=True, overflow="ellipsis")
+    head.append(f"{prompt.tokens:,} tokens")
+    signs: list[str] = []
+    if read is not None:
+        head.append(f", {_share(read, prompt.tokens)} read from the cache")
+        signs.append(f"{glyphs.cached} read from the cache  {glyphs.uncached} not")
+    if prompt.markers:
+        signs.append(f"{glyphs.tick} cache marker")
+    if prompt.automatic:
+        signs.append(f"breakpoint placed by the provider: {prompt.automatic}")
+    lines = [head, _labels(runs, glyphs, width), _bar(runs, read, glyphs)]
     ticks = _ticks(runs, glyphs, width)
     if ticks.plain.strip():
         lines.append(ticks)
-    return Group(*lines, Text(), _legend(prompt, runs, read), *_notes(prompt, read, glyphs))
-
-
-def _section(block: Block) -> str:
-    """The section a block came from; where that is not known, its level."""
-    return block.origin.section if block.origin else block.level
+    notes = [Text("  ".join(signs), style="dim")] if signs else []
+    return Group(*lines, Text(), _legend(prompt, runs, read), *notes)
 
 
 def _runs(blocks: Sequence[Block], width: int) -> list[_Run]:
-    groups = [(name, tuple(group)) for name, group in groupby(blocks, key=_section)]
+    by_section = groupby(blocks, key=lambda block: block.origin.section if block.origin else block.level)
+    groups = [(name, tuple(group)) for name, group in by_section]
     tokens = [sum(b.tokens for b in group) for _, group in groups]
     cells = _share_out(tokens, width)
-    starts, firsts = _before(tokens), _before(cells)
+    starts, firsts = accumulate(tokens, initial=0), accumulate(cells, initial=0)
     return [
         _Run(name, group, start, first, wide)
-        for (name, group), start, first, wide in zip(groups, starts, firsts, cells, strict=True)
+        for (name, group), start, first, wide in zip(groups, starts, firsts, cells, strict=False)
     ]
-
-
-def _before(sizes: Sequence[int]) -> list[int]:
-    """The sum of the sizes before each item."""
-    return [0, *accumulate(sizes)][:-1]
 
 
 def _share_out(tokens: Sequence[int], width: int) -> list[int]:
@@ -295,14 +295,6 @@ def _share_out(tokens: Sequence[int], width: int) -> list[int]:
             cells[i] += 1
             cells[widest] -= 1
     return cells
-
-
-def _headline(prompt: RequestBlocks, read: int | None) -> Text:
-    line = Text(f"{prompt.model} ({prompt.provider}): ", style="bold", no_wrap=True, overflow="ellipsis")
-    line.append(f"{prompt.tokens:,} tokens")
-    if read is not None:
-        line.append(f", {_share(read, prompt.tokens)} read from the cache")
-    return line
 
 
 def _labels(runs: Sequence[_Run], glyphs: _Glyphs, width: int) -> Text:
@@ -378,23 +370,8 @@ def _legend(prompt: RequestBlocks, runs: Sequence[_Run], read: int | None) -> Ta
 
 
 def _lifetimes(blocks: Iterable[Block]) -> Text:
-    counts: dict[str, int] = {}
-    for block in blocks:
-        if block.marker:
-            counts[block.marker] = counts.get(block.marker, 0) + 1
+    counts = Counter(block.marker for block in blocks if block.marker)
     return Text(", ".join(ttl if count == 1 else f"{count} x {ttl}" for ttl, count in counts.items()))
-
-
-def _notes(prompt: RequestBlocks, read: int | None, glyphs: _Glyphs) -> list[Text]:
-    signs = [] if read is None else [f"{glyphs.cached} read from the cache  {glyphs.uncached} not"]
-    if prompt.markers:
-        signs.append(f"{glyphs.tick} cache marker")
-    if prompt.automatic:
-        signs.append(f"breakpoint placed by the provider: {prompt.automatic}")
-    return [Text("  ".join(signs), style="dim")] if signs else []
-
-
-# ----------------------------------------------------------------------------------------------------- the steps
 
 
 def _steps(simulation: Simulation, rows: int, glyphs: _Glyphs, width: int) -> RenderableType:
@@ -416,23 +393,21 @@ def _steps(simulation: Simulation, rows: int, glyphs: _Glyphs, width: int) -> Re
     for number in (*range(head), *range(tail, len(steps))):
         if number == tail and tail > head:
             table.add_row(glyphs.gap, Text(f"{tail - head:,} more"))
-        table.add_row(f"{number:,}", *_step_cells(steps[number]), _share_bar(steps[number], glyphs))
+        step = steps[number]
+        counts = (f"{count:,.0f}" for count in (step.tokens, step.read, step.write, step.uncached, step.cost))
+        filled = int(_ratio(step) * _SHARE_CELLS)
+        bar = Text(glyphs.cached * filled + glyphs.uncached * (_SHARE_CELLS - filled), style="green")
+        table.add_row(f"{number:,}", *counts, _share(step.read, step.tokens), bar)
     spark = Text(f"read share {_spark([_ratio(s) for s in steps], glyphs, max(8, width - 11))}", no_wrap=True)
-    return Group(spark, table, Text(_cost_line(simulation)))
-
-
-def _step_cells(step: Step) -> list[str]:
-    counts = (step.tokens, step.read, step.write, step.uncached, step.cost)
-    return [*(f"{count:,.0f}" for count in counts), _share(step.read, step.tokens)]
+    cost = (
+        f"Cost is in tokens at the plain input price: {simulation.cost:,.0f} for {simulation.tokens:,} tokens, "
+        f"{simulation.relative_cost:.1%} of the price without a cache."
+    )
+    return Group(spark, table, Text(cost))
 
 
 def _ratio(step: Step) -> float:
     return step.read / step.tokens if step.tokens else 0.0
-
-
-def _share_bar(step: Step, glyphs: _Glyphs) -> Text:
-    filled = int(_ratio(step) * _SHARE_CELLS)
-    return Text(glyphs.cached * filled + glyphs.uncached * (_SHARE_CELLS - filled), style="green")
 
 
 def _spark(shares: Sequence[float], glyphs: _Glyphs, width: int) -> str:
@@ -443,16 +418,6 @@ def _spark(shares: Sequence[float], glyphs: _Glyphs, width: int) -> str:
     return "".join(glyphs.spark[round(sum(group) / len(group) * top)] for group in groups)
 
 
-def _cost_line(simulation: Simulation) -> str:
-    return (
-        f"Cost is in tokens at the plain input price: {simulation.cost:,.0f} for {simulation.tokens:,} tokens, "
-        f"{simulation.relative_cost:.1%} of the price without a cache."
-    )
-
-
-# -------------------------------------------------------------------------------------------------- the findings
-
-
 def _finding(number: int, finding: Finding) -> RenderableType:
     head = Text(f"{number}. {finding.cause.replace('_', ' ')}", style="bold")
     saved = f"saves {finding.saving:.1%} of the cost" if finding.fix else "no change of the requests removes it"
@@ -461,7 +426,7 @@ def _finding(number: int, finding: Finding) -> RenderableType:
     body.add_column(no_wrap=True, style="dim")
     body.add_column(overflow="fold")
     body.add_row("where", Text(finding.where))
-    body.add_row("seen in", Text(_many(finding.requests, "request")))
+    body.add_row("seen in", Text(f"{finding.requests:,} request{'' if finding.requests == 1 else 's'}"))
     body.add_row("why", Text(finding.message))
     body.add_row("do", Text(finding.advice + (f" [{finding.fix}]" if finding.fix else "")))
     return Group(head, Padding(body, (0, 0, 0, 3)), Text())
@@ -473,7 +438,3 @@ def _table() -> Table:
 
 def _share(part: float, whole: float) -> str:
     return f"{part / whole if whole else 0.0:.1%}"
-
-
-def _many(count: int, what: str) -> str:
-    return f"{count:,} {what}" + ("" if count == 1 else "s")

@@ -103,7 +103,10 @@ class Chat:
             if line.strip() in ("/quit", "/exit"):
                 return
             if line.strip():
-                await self._try_line(line)
+                try:
+                    await self._line(line)
+                except LoomError as error:  # it ends the line, not the conversation
+                    self._errors.print(Text(f"loom: {error}", style="red"))
 
     def explain_wait(self) -> None:
         """Say why closing takes a moment, if a model still reads the conversation."""
@@ -134,13 +137,6 @@ class Chat:
             await anyio.wait_readable(sys.stdin)
         return self._errors.input()
 
-    async def _try_line(self, line: str) -> None:
-        """Handle a line; an error ends the line, not the conversation."""
-        try:
-            await self._line(line)
-        except LoomError as error:
-            self._errors.print(Text(f"loom: {error}", style="red"))
-
     async def _line(self, line: str) -> None:
         if not line.startswith("/"):
             await self._send(line)
@@ -159,15 +155,12 @@ class Chat:
                 print_json(to_dict(event), indent=None)
             else:
                 self._show(event)
-        await self._print_new(self._known)
-
-    async def _print_new(self, known: set[str]) -> None:
-        """Print the instructions that were learnt or wait for a confirmation: the user can object."""
-        for id, text, waits in _instructions(await self._read_standing()):
-            if text not in known:
-                known.add(text)
+        # Instructions that were learnt or wait for a confirmation are shown: the user can object.
+        for id, wish, waits in _instructions(await self._read_standing()):
+            if wish not in self._known:
+                self._known.add(wish)
                 does = f"waits; /confirm {id} or /reject {id}" if waits else f"learnt; /reject {id}"
-                self._print(f"! {text}: {does}", type="standing", id=id, wish=text, unconfirmed=waits)
+                self._print(f"! {wish}: {does}", type="standing", id=id, wish=wish, unconfirmed=waits)
 
     def _show(self, event: Event) -> None:
         match event.type:

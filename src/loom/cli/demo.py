@@ -6,6 +6,7 @@ import base64
 import struct
 import tempfile
 import zlib
+from collections import defaultdict
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
@@ -86,7 +87,11 @@ async def _perform(folder: Path, json: bool) -> None:
     async for scene in play(folder):
         shown.append(scene)
         if not json:
-            _show(out, len(shown), scene)
+            out.print(Rule(f"{len(shown)}. {scene.title}", align="left"))
+            out.print(Text(scene.words, style="italic"))
+            out.print()
+            out.print(scene.view)
+            out.print()
     if json:
         print_json([{"title": scene.title, "data": plain(scene.data)} for scene in shown])
 
@@ -97,14 +102,6 @@ async def play(folder: Path) -> AsyncIterator[DemoScene]:
         yield scene
     for scene in context_scenes(folder):
         yield scene
-
-
-def _show(out: Console, number: int, scene: DemoScene) -> None:
-    out.print(Rule(f"{number}. {scene.title}", align="left"))
-    out.print(Text(scene.words, style="italic"))
-    out.print()
-    out.print(scene.view)
-    out.print()
 
 
 # The scenes of `loom demo` about agents: users, facts, recall, compaction, checkpoints and costs, and their script.
@@ -142,21 +139,13 @@ class Provider:
         return ModelResponse(parts=(part,), stop=stop, usage=usage, model=self.model.name)
 
 
-@dataclass(frozen=True, slots=True)
-class Spent:
-    """One row of the bill."""
-
-    what: str
-    usage: Usage
-
-
 class Story:
     """The agent of the demo, its clock, and its bill."""
 
     def __init__(self, folder: Path) -> None:
         self.clock = FakeClock(BEGIN)
         self.provider = Provider()
-        self.bill: list[Spent] = []
+        self.bill: defaultdict[str, Usage] = defaultdict(Usage)
         self._file = folder / "travel.db"
 
     def agent(self) -> Agent:
@@ -179,7 +168,7 @@ class Story:
         self.wait_for(line)
         say = agent.resume if options else agent.run
         result = await say(line.said, user_id=line.user, session_id=line.session, **options)
-        self.bill.append(Spent(f"{line.user}, {line.session}", result.usage))
+        self.bill[f"{line.user}, {line.session}"] += result.usage
         return result
 
 
@@ -322,7 +311,7 @@ async def _compacted(story: Story, session: Session) -> tuple[Compaction, Usage]
     assert done is not None
     stop()
     usage = next(event.usage for event in seen if isinstance(event, CompactionEnd))
-    story.bill.append(Spent("alice, trip: the summary", usage))
+    story.bill["alice, trip: the summary"] += usage
     return done, usage
 
 
@@ -350,10 +339,7 @@ async def _checkpoints(story: Story, agent: Agent, restored: Session) -> DemoSce
 
 
 def _bill(story: Story, session: Session) -> DemoScene:
-    spent: dict[str, Usage] = {}
-    for item in story.bill:
-        spent[item.what] = spent.get(item.what, Usage()) + item.usage
-    spent["all"] = sum(spent.values(), Usage())
+    spent = {**story.bill, "all": sum(story.bill.values(), Usage())}
     bare = {what: Usage(input=usage.input, output=usage.output) for what, usage in spent.items()}
     rows = [
         (
@@ -471,8 +457,15 @@ def handbook() -> str:
         "Never book {} without a clear yes; a question about a price is not a yes.",
         "What a traveller told you of {} once, do not ask again: it is in your memory, or in the conversation.",
     )
-    lines = [f"{n}. {rule.format(area)}" for n, (area, rule) in enumerate(((a, r) for a in areas for r in rules), 1)]
-    return "\n".join(["You are the travel desk of a small company. These are the rules of the desk:", *lines])
+    return "\n".join(
+        ["You are the travel desk of a small company. These are the rules of the desk:", *_numbered(rules, areas)]
+    )
+
+
+def _numbered(rules: Iterable[str], areas: Iterable[str]) -> Iterator[str]:
+    """Every rule for every area, with its number."""
+    pairs = ((rule, area) for area in areas for rule in rules)
+    return (f"{number}. {rule.format(area)}" for number, (rule, area) in enumerate(pairs, 1))
 
 
 # The scenes of `loom demo` about contexts: compile, plan, edit, pin, and other providers.
@@ -518,8 +511,8 @@ def context_scenes(folder: Path) -> Iterator[DemoScene]:
         _summary(second),
         second,
     )
-    yield from _edit(agent, soul)
-    yield from _edit_pinned(soul)
+    yield _edit(agent, soul)
+    yield _edit_pinned(soul)
     yield DemoScene(
         "The same window, other providers",
         "One context, rendered for each: with markers where the provider accepts them, repeated where it needs that, "
@@ -529,12 +522,12 @@ def context_scenes(folder: Path) -> Iterator[DemoScene]:
     )
 
 
-def _edit(agent: Context, soul: Path) -> Iterator[DemoScene]:
+def _edit(agent: Context, soul: Path) -> DemoScene:
     before = agent.compile(clear_volatile=False)
     soul.write_text(_handbook("Be blunt."), encoding="utf-8")
     after = agent.compile(clear_volatile=False)
     found, cost = explain(before, after, PROVIDER, MODEL), plan(after, PROVIDER, MODEL)
-    yield DemoScene(
+    return DemoScene(
         "One edit, and what it costs",
         "One word of SOUL.md changes while the agent runs. The next request contains it, and this is the price:",
         Group(explanation_view(found), Text(), _summary(cost)),
@@ -542,7 +535,7 @@ def _edit(agent: Context, soul: Path) -> Iterator[DemoScene]:
     )
 
 
-def _edit_pinned(soul: Path) -> Iterator[DemoScene]:
+def _edit_pinned(soul: Path) -> DemoScene:
     soul.write_text(_handbook("Be kind."), encoding="utf-8")
     agent = build(soul, pin=True)
     agent.compile()
@@ -553,7 +546,7 @@ def _edit_pinned(soul: Path) -> Iterator[DemoScene]:
     found = explain(before, after, PROVIDER, MODEL)
     cost = plan(after, PROVIDER, MODEL)
     update = [p.part.text for p in after.parts if isinstance(p.part, TextPart) and p.part.text.startswith("[Update")]
-    yield DemoScene(
+    return DemoScene(
         "The same edit with FileEntry(..., pin=True)",
         "The text that was sent stays where it is; the change is appended to the conversation:",
         Group(Text("\n".join(update), style="cyan"), Text(), explanation_view(found), Text(), _summary(cost)),
@@ -564,7 +557,8 @@ def _edit_pinned(soul: Path) -> Iterator[DemoScene]:
 def build(soul: Path, *, pin: bool) -> Context:
     """The agent of the demo."""
     agent, security = Context("agent"), Context("security")
-    agent.tools.append(ToolSpec("read_file", "Read a file of the repository.", _schema("path")))
+    schema = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
+    agent.tools.append(ToolSpec("read_file", "Read a file of the repository.", schema))
     agent.foundation.add(StringEntry("You review changes to a payment service."))
     agent.foundation.add(FileEntry(soul, pin=pin, id=_SOUL))
     security.foundation.add(StringEntry("Never log a card number. Treat every input as hostile.", name="Security"))
@@ -639,14 +633,7 @@ def _parts_table(window: Window) -> Table:
 
 def _handbook(motto: str) -> str:
     """A file of a few thousand tokens: below the minimum prefix nothing is cached."""
-    lines: list[str] = []
-    for area in _AREAS:
-        lines += [f"{len(lines) + n}. {rule.format(area)}" for n, rule in enumerate(_RULES, 1)]
-    return "\n".join([motto, "", *lines]) + "\n"
-
-
-def _schema(*names: str) -> dict[str, object]:
-    return {"type": "object", "properties": {n: {"type": "string"} for n in names}, "required": list(names)}
+    return "\n".join([motto, "", *_numbered(_RULES, _AREAS)]) + "\n"
 
 
 def _picture(size: int = 96) -> str:

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from queue import Empty, Queue
 from threading import Thread
@@ -19,15 +20,24 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from loom.cli.output import Json, ask, console, echo, echo_json, plain, print_json, print_listed, progress_bar
+from loom.cli.output import (
+    Json,
+    ask,
+    console,
+    echo,
+    echo_json,
+    plain,
+    print_json,
+    print_listed,
+    progress_bar,
+    write_file,
+)
 from loom.errors import NotFound, UsageError
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from loom.core.record import Erasure
-    from loom.memory._upkeep.portable import JsonStream, Transcript
-    from loom.memory._write.extract_llm import LlmExtractor
+    from loom.memory._upkeep.portable import JsonStream
 
 
 # `loom memory import`: read a file or a pipe into a memory, piece by piece, and count the result.
@@ -66,60 +76,48 @@ def import_file(memory: Any, path: Path, *, user: str, progress: Callable[[int, 
 
     `progress` is called with the bytes read and the size of the file.
     """
-    from loom.memory._upkeep.portable import JsonStream
+    from loom.memory._upkeep.portable import JsonStream, batches
 
-    done = Imported()
+    done, start = Imported(), 0
     try:
         stream = JsonStream(pieces_of(path, progress))
-        if stream.begins_with("loom"):
-            _import_lines(memory, stream, user, done)
-        else:
+        if not stream.begins_with("loom"):
             _import_transcripts(memory, stream, path, user, done)
+            return done
+        for lines in batches(stream.lines()):
+            with _delay_interrupt():
+                read = memory.import_(lines, user_id=user, start=start)
+            start += len(lines)
+            there = len(read.skipped)
+            done.there += there
+            done.new += len({record.id for record in read.kept}) - there
+            done.notes.update(dict.fromkeys(read.notes))
     except UsageError as error:
         raise UsageError(f"{path}: {error}") from error
     return done
 
 
-def _import_lines(memory: Any, stream: JsonStream, user: str, done: Imported) -> None:
-    from loom.memory._upkeep.portable import batches
-
-    start = 0
-    for lines in batches(stream.lines()):
-        with _delay_interrupt():
-            read = memory.import_(lines, user_id=user, start=start)
-        start += len(lines)
-        there = len(read.skipped)
-        done.there += there
-        done.new += len({record.id for record in read.kept}) - there
-        done.notes.update(dict.fromkeys(read.notes))
-
-
 def _import_transcripts(memory: Any, stream: JsonStream, path: Path, user: str, done: Imported) -> None:
     from loom.memory._upkeep.portable import read_transcripts
+    from loom.memory.results import REPEATED
 
     try:
         for found in read_transcripts(stream, "stdin" if path == STDIN else path.stem):
-            _import_transcript(memory, found, user, done)
+            key = f"import:{found.session_id}" + (f":{found.start}" if found.start else "")
+            with _delay_interrupt():
+                read = memory.remember(found.turns, user_id=user, session_id=found.session_id, key=key)
+            reasons = Counter(skip.reason for skip in (*found.skipped, *read.skipped))
+            there = reasons.pop(REPEATED, 0)
+            done.there += there
+            done.new += len(read.kept) - there
+            for reason, count in reasons.items():
+                done.left_out[reason.partition(":")[0]] += count
+            done.notes.update(dict.fromkeys(read.notes))
     except UsageError as error:
         kept = f"{done.new + done.there:,} records before it are kept; correct the file and import all of it again, "
         again = f"{kept}nothing is added twice" if done.new + done.there else "nothing was imported"
         raise UsageError(f"{error}; {again}") from error
     done.notes.update(dict.fromkeys(memory.metabolize(user_id=user).notes))
-
-
-def _import_transcript(memory: Any, found: Transcript, user: str, done: Imported) -> None:
-    from loom.memory.results import REPEATED
-
-    key = f"import:{found.session_id}" + (f":{found.start}" if found.start else "")
-    with _delay_interrupt():
-        read = memory.remember(found.turns, user_id=user, session_id=found.session_id, key=key)
-    reasons = Counter(skip.reason for skip in (*found.skipped, *read.skipped))
-    there = reasons.pop(REPEATED, 0)
-    done.there += there
-    done.new += len(read.kept) - there
-    for reason, count in reasons.items():
-        done.left_out[reason.partition(":")[0]] += count
-    done.notes.update(dict.fromkeys(read.notes))
 
 
 @contextmanager
@@ -147,21 +145,17 @@ def pieces_of(path: Path, progress: Callable[[int, int], None]) -> Iterator[byte
         UsageError: it cannot be read.
     """
     try:
-        if path != STDIN and stat.S_ISREG((found := path.stat()).st_mode):
-            yield from _file(path, found.st_size, progress)
-        else:
+        if path == STDIN or not stat.S_ISREG((found := path.stat()).st_mode):
             yield from _pipe(path)
+            return
+        done = 0
+        with path.open("rb", buffering=0) as file:
+            while piece := file.read(_PIECE):
+                yield piece
+                done += len(piece)
+                progress(done, max(done, found.st_size))
     except OSError as error:
         raise UsageError(f"it cannot be read ({error.strerror}); check the path") from error
-
-
-def _file(path: Path, size: int, progress: Callable[[int, int], None]) -> Iterator[bytes]:
-    done = 0
-    with path.open("rb", buffering=0) as file:
-        while piece := file.read(_PIECE):
-            yield piece
-            done += len(piece)
-            progress(done, max(done, size))
 
 
 def _pipe(path: Path) -> Iterator[bytes]:
@@ -225,22 +219,15 @@ def _opened(
 ) -> Generator[Any]:
     """Open the memory at a URL; one that does not exist is refused, unless the command is about to fill it."""
     from loom.engine import open_memory_sync
+    from loom.engine.open import open_model
     from loom.engine.urls import check_is_there
+    from loom.memory._write.extract_llm import LlmExtractor
 
     if not may_be_new:
         check_is_there(url)
-    with open_memory_sync(url, embedder=embedder, extractor=_reader(model)) as memory:
+    reads = None if model is None else LlmExtractor(open_model(model))  # turns that wait for a model
+    with open_memory_sync(url, embedder=embedder, extractor=reads) as memory:
         yield memory
-
-
-def _reader(model: str | None) -> LlmExtractor | None:
-    """The extractor for turns that wait for a model; None if no model is named."""
-    if model is None:
-        return None
-    from loom.engine.open import open_model
-    from loom.memory._write.extract_llm import LlmExtractor
-
-    return LlmExtractor(open_model(model))
 
 
 def _print_notes(notes: Iterable[str]) -> None:
@@ -467,10 +454,7 @@ def export_(
     if to is None:
         echo_json("\n".join(lines))
     else:
-        try:
-            to.write_text("\n".join(lines) + "\n", encoding="utf-8")
-        except OSError as error:
-            raise UsageError(f"{to} cannot be written: {error.strerror}; give another file") from error
+        write_file(to, "\n".join(lines) + "\n")
         console().print(f"wrote {len(lines) - 1} records to {to}")
 
 
@@ -566,21 +550,13 @@ def forget_person(
     if not yes:
         ask(f"Erase all data of {user}, conversations included?")
 
-    async def work() -> Erasure:
-        return await erase_user(url, user, namespace=namespace, sessions=sessions)
-
-    erased = anyio.run(work)
+    erased = anyio.run(partial(erase_user, url, user, namespace=namespace, sessions=sessions))
     if json:
         print_json({"user": user, "stores": erased.stores, "pending": erased.pending})
-    else:
-        _print_erasure(erased)
-    if erased.pending:
-        raise typer.Exit(1)
-
-
-def _print_erasure(erased: Erasure) -> None:
-    for receipt in erased.stores:
+    for receipt in () if json else erased.stores:
         removed = ", ".join(f"{count} {kind}" for kind, count in receipt.removed.items()) or "nothing was there"
         console().print(Text(f"{receipt.store}: {removed}"), soft_wrap=True)
         for line in receipt.pending:
             console().print(Text(f"  pending: {line}", style="yellow"), soft_wrap=True)
+    if erased.pending:
+        raise typer.Exit(1)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import Annotated, Any, cast
 
 import typer
@@ -23,6 +24,7 @@ from rich.text import Text
 
 from loom.core.codec import record_to_dict
 from loom.core.record import Episode, Fact, WorkingBlock
+from loom.errors import UsageError
 from loom.text.fence import one_line, plain_text
 
 HIDDEN = {"prompt", "body", "key"}
@@ -109,6 +111,14 @@ def print_json(value: object, *, indent: int | None = 2) -> None:
 def echo_json(document: str) -> None:
     """Print JSON; control characters are written as escapes, which mean the same."""
     typer.echo(document.translate(_ESCAPES))
+
+
+def write_file(path: Path, text: str) -> None:
+    """Write a file, or say why it cannot be written."""
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror}; give another file") from error
 
 
 class _Escapes(dict[int, str]):

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from loom.cli.chat import CHATS, WHO
-from loom.cli.output import Json, console, echo_json, print_json
+from loom.cli.output import Json, console, echo_json, print_json, write_file
 from loom.cli.store import run_and_close
 from loom.core.codec import log_to_dict
 from loom.core.log import end_of_turn
@@ -72,17 +72,12 @@ async def _found(store: CheckpointStore, scope: Scope, at: str | None) -> Checkp
         found = end_of_turn(await store.list(scope), int(at))
     else:
         found = await store.load(scope, at)
-    if found is None:
-        raise await _not_found(store, scope, at)
-    return found
-
-
-async def _not_found(store: CheckpointStore, scope: Scope, at: str | None) -> NotFound:
-    """An error that names what is missing, the conversation or a point of it, and the command that lists them."""
+    if found is not None:
+        return found
     what = f"user {scope.user_id!r} has no conversation {scope.session_id!r}"
     if await store.load(scope) is None:
-        return NotFound(f"{what}; see `loom session list`")
-    return NotFound(f"{what} at {at!r}; see `loom session show {scope.session_id} --checkpoints`")
+        raise NotFound(f"{what}; see `loom session list`")
+    raise NotFound(f"{what} at {at!r}; see `loom session show {scope.session_id} --checkpoints`")
 
 
 async def _session(store: CheckpointStore, scope: Scope, at: str | None, **options: Any) -> Session:
@@ -252,10 +247,7 @@ def export(
     if output is None:
         echo_json(document)
     else:
-        try:
-            output.write_text(document + "\n", encoding="utf-8")
-        except OSError as error:
-            raise UsageError(f"{output} cannot be written: {error.strerror}; give another file") from error
+        write_file(output, document + "\n")
         console().print(f"written to {output}")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import aclosing
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -15,7 +16,7 @@ from loom.cli.output import Json, console, plain, print_json, progress_bar
 
 if TYPE_CHECKING:
     from loom.admin.copy import Copied
-    from loom.admin.doctor import Examined, Installed
+    from loom.admin.doctor import Examined
     from loom.admin.maintenance import Verified
     from loom.core.scope import Scope
 
@@ -32,22 +33,12 @@ def user_name(user: Scope) -> str:
     return user.user_id if user.namespace == "default" else f"{user.namespace} / {user.user_id}"
 
 
-def with_store(url: str, work: Callable[[Any], Awaitable[_T]]) -> _T:
-    """Run work on a store that must exist already."""
-    from loom.engine.urls import Opening, check_is_there, store_at
-
-    check_is_there(url)
-    return run_and_close(store_at(url, Opening(makes=False)), work)
-
-
 def run_and_close(store: Any, work: Callable[[Any], Awaitable[_T]]) -> _T:
     """Run work on an open store, and close it."""
 
     async def run() -> _T:
-        try:
+        async with aclosing(store):
             return await work(store)
-        finally:
-            await store.aclose()
 
     return anyio.run(run)
 
@@ -74,12 +65,8 @@ def init(
 
     roles = {"schema": schema, "app_role": app_role, "owner_role": owner_role, "password": password}
     roles |= {"one_role": one_role or None}
-
-    async def work() -> Any:
-        return await init_store(url, **roles)
-
     with progress_bar("making"):
-        made = anyio.run(work)
+        made = anyio.run(partial(init_store, url, **roles))
     if json:
         print_json({one.part: one.done for one in made})
         return
@@ -103,11 +90,8 @@ def sweep(
     """
     from loom.admin.maintenance import sweep_store
 
-    async def work() -> Any:
-        return await sweep_store(url, schema=schema, owner_role=owner_role)
-
     with progress_bar("sweeping"):
-        pending = anyio.run(work)
+        pending = anyio.run(partial(sweep_store, url, schema=schema, owner_role=owner_role))
     if json:
         print_json({"pending": list(pending)})
     else:
@@ -127,9 +111,11 @@ def verify(
 ) -> None:
     """Read every record and compare every index with the records; exit code 1 if damage or a difference is left."""
     from loom.admin.maintenance import verify_store
+    from loom.engine.urls import Opening, check_is_there, store_at
 
+    check_is_there(url)
     with progress_bar("verifying"):
-        found = with_store(url, lambda store: verify_store(store, repair=repair))
+        found = run_and_close(store_at(url, Opening(makes=False)), lambda store: verify_store(store, repair=repair))
     is_right = all(part.is_right for part in found)
     if json:
         parts = [{**plain(part), "is_right": part.is_right} for part in found]
@@ -242,24 +228,19 @@ def doctor(
 def _installation(*, json: bool) -> None:
     from loom.admin.doctor import installed
 
-    found = installed()
-    if json:
-        print_json(found)
-    else:
-        _show_installed(found)
-    if found.model_failure:
-        raise typer.Exit(1)
-
-
-def _show_installed(found: Installed) -> None:
-    table = _table()
+    found, table = installed(), _table()
     for name in ("python", "loom", "embedder", "model"):
         table.add_row(name, Text(getattr(found, name)))
     if found.model_failure:
         table.add_row("", Text(f"cannot be used: {found.model_failure}", style="yellow"))
     for extra, status in found.extras.items():
         table.add_row(f"extra {extra}", Text(status))
-    console().print(table)
+    if json:
+        print_json(found)
+    else:
+        console().print(table)
+    if found.model_failure:
+        raise typer.Exit(1)
 
 
 def _show(found: tuple[Examined, ...]) -> None:

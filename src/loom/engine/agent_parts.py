@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from loom.core.clock import Clock
 from loom.engine.open import facts_mode, open_checkpoints, open_memory, open_model, place_of
@@ -24,16 +24,6 @@ from loom.stores.sqlite.checkpoints import SqliteCheckpointStore
 from loom.telemetry import Ledger, metered
 
 
-class AgentMemory(NamedTuple):
-    """The memory of an agent."""
-
-    memory: Memory | None
-    notes: tuple[str, ...] = ()
-    """Remarks about it for the user."""
-    is_mine: bool = False
-    """Whether the agent closes it; one that was given as an object belongs to the caller."""
-
-
 def agent_memory(
     url: str | Mapping[str, Any] | Memory | None,
     model: Model,
@@ -41,15 +31,18 @@ def agent_memory(
     namespace: str | None = None,
     facts: Facts = "auto",
     clock: Clock | None = None,
-) -> AgentMemory:
-    """The memory of an agent, which behaves alike whether it is named by a URL or a mapping, or is open already."""
+) -> tuple[Memory | None, tuple[str, ...], bool]:
+    """The memory of an agent, which behaves alike whether it is named by a URL or a mapping, or is open already.
+
+    Returns remarks about it for the user, too, and whether the agent closes it: what was given as an object is not its.
+    """
     if url is None:
         if facts not in {"auto", None}:
             raise UsageError(f"facts={facts!r} needs a memory; give memory='sqlite:./bot.db', say")
-        return AgentMemory(None)
+        return None, (), False
     is_given = isinstance(url, Memory)
     opened = url if isinstance(url, Memory) else open_memory(url, clock=clock)
-    real = _is_language_model(model)
+    real = not isinstance(model, SaysIfItReads) or model.reads_text  # a model that cannot find facts in text says so
     mode = facts_mode(facts, None)
     if mode == "auto":
         mode = opened.facts_mode
@@ -58,26 +51,17 @@ def agent_memory(
     if mode == "model" and isinstance(model, OfflineModel) and not opened.has_reader:
         raise UsageError(f"facts='model' needs a language model, and {model.name} is none; name one with model=")
     name = namespace or opened.namespace
-    notes = _notes(mode, model)
+    notes: tuple[str, ...] = ()
+    if mode is None:
+        notes = ("no facts are extracted from what is said: facts=None",)
+    elif mode == "rules" and not real:
+        notes = (f"facts are extracted with rules: {model.name} is not a language model",)
     if mode != "model" and name == opened.namespace and (mode is None) == (opened.facts_mode is None):
-        return AgentMemory(opened, notes, is_mine=not is_given)
+        return opened, notes, not is_given
     reader = LlmExtractor(model) if mode == "model" and not opened.has_reader else None
     alone = isinstance(model, OneAtATime) and model.one_at_a_time
     view = opened.view(namespace=name, facts=mode, reader=reader, owns_store=not is_given, one_at_a_time=alone)
-    return AgentMemory(view, notes, is_mine=True)
-
-
-def _is_language_model(model: Model) -> bool:
-    """Whether it can find facts in text; a model that cannot says so."""
-    return not isinstance(model, SaysIfItReads) or model.reads_text
-
-
-def _notes(mode: Facts, model: Model) -> tuple[str, ...]:
-    if mode is None:
-        return ("no facts are extracted from what is said: facts=None",)
-    if mode == "rules" and not _is_language_model(model):
-        return (f"facts are extracted with rules: {model.name} is not a language model",)
-    return ()
+    return view, notes, True
 
 
 def agent_checkpoints(

@@ -35,6 +35,9 @@ from loom.providers.models.offline import OfflineModel
 from loom.providers.models.openai import SERVICES, CompatibleModel, OpenAIChatModel, OpenAIModel
 from loom.providers.models.sdk import RENDERER
 from loom.session.model_call import OPENER
+from loom.stores.files import FileCheckpointStore
+from loom.stores.inmemory.checkpoints import MemoryCheckpointStore
+from loom.stores.sqlite.checkpoints import SqliteCheckpointStore
 from loom.stores.sqlite.connection import Durability
 
 EMBEDDERS: Registry[OpensEmbedder] = Registry("loom.embedders", BUILT_IN)
@@ -115,7 +118,11 @@ def memory_parts(
     options = {**_DEFAULTS, **options}
     place = place_of(url)
     if isinstance(url, Mapping):
-        url, options = _from_mapping(url, options)
+        known = (*PLACE_OPTIONS, *_OPTIONS)
+        if unknown := set(url) - set(known):
+            raise UsageError(f"memory has no option {', '.join(sorted(unknown))}; the options are {', '.join(known)}")
+        options |= {name: url[name] for name in options if name in url}
+        url = {name: url[name] for name in PLACE_OPTIONS if name in url}
     store = store_at(url, Opening(clock, options.pop("durability")))
     return _parts(store, place, extractor=extractor, clock=clock, **options)
 
@@ -177,16 +184,6 @@ def _parts(
     }
 
 
-def _from_mapping(given: Mapping[str, Any], beside: Mapping[str, Any]) -> tuple[Mapping[str, Any], dict[str, Any]]:
-    """The place that a mapping names, and its options, which count more than those beside it."""
-    known = (*PLACE_OPTIONS, *_OPTIONS)
-    unknown = set(given) - set(known)
-    if unknown:
-        raise UsageError(f"memory has no option {', '.join(sorted(unknown))}; the options are {', '.join(known)}")
-    place = {name: given[name] for name in PLACE_OPTIONS if name in given}
-    return place, {**beside, **{name: given[name] for name in beside if name in given}}
-
-
 # Opening a checkpoint store: a URL becomes the store it names.
 
 _FORMS = "inmemory, files:FOLDER, sqlite:PATH, postgres://USER@HOST/DATABASE or redis://HOST:6379/0"
@@ -210,7 +207,7 @@ def open_checkpoints(url: str | CheckpointStore | KeyValues = "inmemory") -> Che
     backend, _, path = url.partition(":")
     path = path.removeprefix("//")
     if backend == "inmemory" and not path:
-        return _inmemory()
+        return MemoryCheckpointStore()
     opens = _OPENERS.get(backend)
     if opens is None:
         raise UsageError(f"there is no checkpoint store {url!r}; write {_FORMS}")
@@ -219,25 +216,7 @@ def open_checkpoints(url: str | CheckpointStore | KeyValues = "inmemory") -> Che
     return opens(path if backend in {"files", "sqlite"} else url)
 
 
-# Each store is imported when it is first opened: the drivers of the others may not be installed.
-
-
-def _inmemory() -> CheckpointStore:
-    from loom.stores.inmemory.checkpoints import MemoryCheckpointStore  # noqa: PLC0415
-
-    return MemoryCheckpointStore()
-
-
-def _files(path: str) -> CheckpointStore:
-    from loom.stores.files import FileCheckpointStore  # noqa: PLC0415
-
-    return FileCheckpointStore(path)
-
-
-def _sqlite(path: str) -> CheckpointStore:
-    from loom.stores.sqlite.checkpoints import SqliteCheckpointStore  # noqa: PLC0415
-
-    return SqliteCheckpointStore(path)
+# The driver of a server may not be installed, so its store is imported when it is first opened.
 
 
 def _postgres(url: str) -> CheckpointStore:
@@ -253,17 +232,14 @@ def _redis(url: str) -> CheckpointStore:
 
 
 _OPENERS: dict[str, Callable[[str], CheckpointStore]] = {
-    "files": _files,
-    "sqlite": _sqlite,
+    "files": FileCheckpointStore,
+    "sqlite": SqliteCheckpointStore,
     **dict.fromkeys(("postgres", "postgresql"), _postgres),
     **dict.fromkeys(("redis", "rediss", "unix"), _redis),
 }
 
 
 # Opening a model by its name: `provider:model` becomes a Model on that provider's SDK.
-#
-# Importing this module also gives the layers below what they need from here: models a way to render a request that
-# comes without a body, sessions a way to open a model by its name.
 
 DEFAULT_MODEL = "LOOM_MODEL"
 
@@ -326,15 +302,6 @@ MODELS: Registry[OpensModel] = Registry(
 )
 
 
-def _render(request: ModelRequest, provider: str, model: str) -> Rendered:
-
-    return render_request(request, provider, model)
-
-
-RENDERER.fill(_render)
-OPENER.fill(open_model)
-
-
 # Rendering a request that comes without a body, for models that are called outside a session.
 
 
@@ -348,6 +315,11 @@ def render_request(request: ModelRequest, provider: str, model: str) -> Rendered
     for message in request.messages:
         context.convo.add(MessageEntry(message))
     return Rendered(provider, prepare(context.compile(), provider, model).body)
+
+
+# The layers below get what they need from here: models a renderer, sessions a way to open a model by its name.
+RENDERER.fill(render_request)
+OPENER.fill(open_model)
 
 
 # Memory classes by backend: each is a Memory, and the same as open_memory() with its URL.

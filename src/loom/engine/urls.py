@@ -196,19 +196,16 @@ def _address(name: str, url: str) -> tuple[str, dict[str, Any]]:
     if parts.query or parts.fragment:
         raise UsageError(f"the address of a {name} server has a query here; say `primary` beside it, not inside")
     who, _, at = parts.netloc.rpartition("@")
-    return parts._replace(netloc=at).geturl(), _secret(name, unquote(who))
-
-
-def _secret(name: str, who: str) -> dict[str, Any]:
+    address = parts._replace(netloc=at).geturl()
     if name == "qdrant":
-        key = who.removeprefix(":") or os.environ.get(KEY, "").strip()
-        return {"api_key": key} if key else {}
+        key = unquote(who).removeprefix(":") or os.environ.get(KEY, "").strip()
+        return address, {"api_key": key} if key else {}
     if who:
         raise UsageError(
             f"the URL of a {name} server names a user; make the index yourself: "
             f"IndexedStore(primary, {ENGINES[name].store}(URL, headers=...))"
         )
-    return {}
+    return address, {}
 
 
 BACKENDS = ("inmemory", "sqlite", "postgres", "redis", "chroma", "qdrant", "composite")
@@ -414,17 +411,13 @@ def _composite(primary: object, vectors: object, layers: Mapping[str, object], h
     opened: dict[str, Any] = {primary: below} if isinstance(primary, str) else {}
     named: dict[Layer, Any] = {}
     for name, at in layers.items():
+        if name not in _LAYERS:
+            raise UsageError(f"there is no layer {name!r}; the layers are {', '.join(_LAYERS)}")
         store = opened[at] if isinstance(at, str) and at in opened else store_at(at, how)
-        named[_layer(name)] = store
+        named[_LAYERS[name]] = store
         if isinstance(at, str):
             opened[at] = store
     return composed(named, primary=below) if named else below
-
-
-def _layer(name: str) -> Layer:
-    if name not in _LAYERS:
-        raise UsageError(f"there is no layer {name!r}; the layers are {', '.join(_LAYERS)}")
-    return _LAYERS[name]
 
 
 STORES: Registry[OpensStore] = Registry(

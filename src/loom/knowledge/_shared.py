@@ -168,11 +168,11 @@ class SharedCorpus:
     """
 
     __slots__ = ("_changes", "_dimension", "_entry_of", "_held", "_known", "_lock", "_mark", "_others", "_passage_of",
-                 "_scope", "_store", "changed", "corpus", "memos")  # fmt: skip
+                 "_store", "changed", "corpus", "memos", "scope")  # fmt: skip
 
     def __init__(self, store: VectorStore, name: str, dimension: int, corpus: Corpus) -> None:
         self._store = store
-        self._scope = Scope(namespace="knowledge", user_id=name)
+        self.scope = Scope(namespace="knowledge", user_id=name)
         self._changes = Scope(namespace="knowledge.changes", user_id=name)
         self._dimension = dimension
         self._held: dict[str, _StoredDocument] = {}  # by the key of the document
@@ -187,11 +187,6 @@ class SharedCorpus:
         """The memo stored with a document, by document id."""
         self.changed: dict[str, None] = {}
         """Ids of documents that other bases added, changed or removed; the caller clears it."""
-
-    @property
-    def scope(self) -> Scope:
-        """The scope of the entries."""
-        return self._scope
 
     def passage_of(self, entry_id: str) -> str | None:
         """The id of the passage in an entry."""
@@ -220,21 +215,24 @@ class SharedCorpus:
         others = frozenset(await self._store.ids(self._changes)) - {self._mark}
         if others == self._others and not anyway:
             return
-        found = listed(await self._store.ids(self._scope))
+        found = listed(await self._store.ids(self.scope))
         is_all = await self._load(self._store, found)
-        await self._drop(found)
+        gone = [key for key in self._held if (one := found.get(key)) is None or one.version is None]
+        if gone:
+            await self.corpus.work(0, lambda: self.changed.update(dict.fromkeys(self._release(gone))))
         self._known = {key: frozenset(one.ids) for key, one in found.items()}
         self._others = others if is_all else None
 
     async def _load(self, store: KeepsPayloads, found: Mapping[str, Listed]) -> bool:
         """Load the versions that are not held yet; False if one of them was removed meanwhile."""
-        news = [key for key, one in found.items() if one.version is not None and not self._has(key, one.version)]
+        held = {key: one.version for key, one in self._held.items()}
+        news = [key for key, one in found.items() if one.version is not None and held.get(key) != one.version]
         is_all = True
         for keys in _pages(news, found):
             ids = [id for key in keys for id in found[key].of_version(key)]
             payloads: dict[str, str] = {}
             for start in range(0, len(ids), _PAGE):
-                payloads |= await store.payloads(self._scope, *ids[start : start + _PAGE])
+                payloads |= await store.payloads(self.scope, *ids[start : start + _PAGE])
             read = {key: restored(payloads, found[key].of_version(key)) for key in keys}
             is_all &= all(one is not None for one in read.values())
             complete = [(key, one) for key, one in read.items() if one is not None]
@@ -250,11 +248,6 @@ class SharedCorpus:
             self._hold(key, _StoredDocument(one.document_id, version), one.memo)
             self.changed[one.document_id] = None
 
-    async def _drop(self, found: Mapping[str, Listed]) -> None:
-        gone = [key for key in self._held if (one := found.get(key)) is None or one.version is None]
-        if gone:
-            await self.corpus.work(0, lambda: self.changed.update(dict.fromkeys(self._release(gone))))
-
     def _release(self, keys: Sequence[str]) -> list[str]:
         """Drop documents from memory; returns their ids."""
         ids = [self._held[key].document_id for key in keys]
@@ -263,36 +256,29 @@ class SharedCorpus:
             self._let_go(key)
         return ids
 
-    def _has(self, key: str, version: Version) -> bool:
-        held = self._held.get(key)
-        return held is not None and held.version == version
-
     # -- writing ------------------------------------------------------------------------------------------
 
     async def put(self, drafts: Sequence[Draft], vectors: Sequence[Vector], memos: Mapping[str, str]) -> None:
         """Write documents, all or none, replacing the versions that are known here."""
         async with self._lock:
-            await self._put(drafts, vectors, memos)
-
-    async def _put(self, drafts: Sequence[Draft], vectors: Sequence[Vector], memos: Mapping[str, str]) -> None:
-        news = {document_key(draft.document.id): (draft, self._next(draft)) for draft in drafts}
-        memo = {key: memos.get(draft.document.id, "") for key, (draft, _) in news.items()}
-        places = [
-            (id, payload(passage, memo[key]))
-            for key, (draft, held) in news.items()
-            for id, passage in zip(held.ids, draft.passages, strict=True)
-        ]
-        items = [VectorItem(id, vector, payload=text) for (id, text), vector in zip(places, vectors, strict=True)]
-        old = [id for key in news for id in self._known.get(key, ())]
-        # The store writes all of them or none. If a later step fails, the next refresh repairs it: the new version is
-        # complete in the store, and current.
-        await self._store.upsert(self._scope, items)
-        chars = sum(len(draft.document.text) for draft in drafts)
-        await self.corpus.work(chars, lambda: self._add(news, memo))
-        await self._announce()
-        if gone := [id for id in old if id not in self._passage_of]:
-            await self._store.delete(self._scope, *gone)
-            self._known |= {key: frozenset(held.ids) for key, (_, held) in news.items()}
+            news = {document_key(draft.document.id): (draft, self._next(draft)) for draft in drafts}
+            memo = {key: memos.get(draft.document.id, "") for key, (draft, _) in news.items()}
+            places = [
+                (id, payload(passage, memo[key]))
+                for key, (draft, held) in news.items()
+                for id, passage in zip(held.ids, draft.passages, strict=True)
+            ]
+            items = [VectorItem(id, vector, payload=text) for (id, text), vector in zip(places, vectors, strict=True)]
+            old = [id for key in news for id in self._known.get(key, ())]
+            # The store writes all of them or none. If a later step fails, the next refresh repairs it: the new version
+            # is complete in the store, and current.
+            await self._store.upsert(self.scope, items)
+            chars = sum(len(draft.document.text) for draft in drafts)
+            await self.corpus.work(chars, lambda: self._add(news, memo))
+            await self._announce()
+            if gone := [id for id in old if id not in self._passage_of]:
+                await self._store.delete(self.scope, *gone)
+                self._known |= {key: frozenset(held.ids) for key, (_, held) in news.items()}
 
     def _next(self, draft: Draft) -> _StoredDocument:
         """The next version of a document: greater than all that are known here."""
@@ -310,20 +296,17 @@ class SharedCorpus:
         """Remove documents with all their versions; returns how many existed."""
         async with self._lock:
             await self._refresh(anyway=True)
-            return await self._remove(dict.fromkeys(map(document_key, document_ids)))
-
-    async def _remove(self, keys: Iterable[str]) -> int:
-        keys = list(keys)
-        known = [key for key in keys if key in self._held]
-        if gone := [id for key in keys for id in self._known.get(key, ())]:
-            # The store first: if it fails, the documents are still held here, and can be removed again.
-            await self._store.delete(self._scope, *gone)
-            size = self.corpus.size(self._held[key].document_id for key in known)
-            await self.corpus.work(size, lambda: self._release(known))
-            await self._announce()
-        for key in keys:
-            self._known.pop(key, None)
-        return len(known)
+            keys = dict.fromkeys(map(document_key, document_ids))
+            known = [key for key in keys if key in self._held]
+            if gone := [id for key in keys for id in self._known.get(key, ())]:
+                # The store first: if it fails, the documents are still held here, and can be removed again.
+                await self._store.delete(self.scope, *gone)
+                size = self.corpus.size(self._held[key].document_id for key in known)
+                await self.corpus.work(size, lambda: self._release(known))
+                await self._announce()
+            for key in keys:
+                self._known.pop(key, None)
+            return len(known)
 
     def _hold(self, key: str, held: _StoredDocument, memo: str) -> None:
         self._let_go(key)

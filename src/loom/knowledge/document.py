@@ -316,49 +316,6 @@ class AddedItem:
         return self._result
 
 
-class ItemQueue:
-    """Items that were given to add_item() and are not in the base yet; of two with one id, the later."""
-
-    __slots__ = ("_base", "_documents")
-
-    def __init__(self, base: str) -> None:
-        self._documents: dict[str, Document] = {}
-        self._base = base
-
-    def put(self, item: KnowledgeItem, add: Callable[[Document], Awaitable[int]]) -> AddedItem:
-        """Check an item now, and queue it; `add` runs if the caller awaits the result."""
-        document = item.document()
-        check_document(document)
-        self._documents[document.id] = document
-
-        async def added() -> bool:
-            if self._documents.get(document.id) is not document:
-                return True  # a search, or a later item of this id, was faster
-            # A failure is raised to the caller, so the item must not stay queued and fail the next search too.
-            del self._documents[document.id]
-            return await add(document) == 1
-
-        return AddedItem(add=added)
-
-    def documents(self) -> tuple[Document, ...]:
-        """The queued documents, in order."""
-        return tuple(self._documents.values())
-
-    def done(self, documents: Sequence[Document]) -> None:
-        """Remove documents that are in the base now."""
-        for document in documents:
-            if self._documents.get(document.id) is document:
-                del self._documents[document.id]
-
-    def __len__(self) -> int:
-        return len(self._documents)
-
-    def __del__(self) -> None:
-        if self._documents:
-            what = f"{len(self._documents)} item(s) of {self._base} were never added"
-            warn(f"{what}; await kb.flush() before the knowledge base is dropped", RuntimeWarning, stacklevel=2)
-
-
 class _Searches(Protocol):
     @property
     def corpus(self) -> Corpus: ...
@@ -378,8 +335,12 @@ class AnswersInItems:
 
         A document of one passage keeps its id; each passage of a longer one has its own id, which get_by_id() accepts.
         """
-        hits = await self.search(query, limit=limit, where=filters)
-        return [_item(hit.item, hit.score, self.corpus) for hit in hits if isinstance(hit.item, Passage)]
+        items: list[KnowledgeItem] = []
+        for hit in await self.search(query, limit=limit, where=filters):
+            if isinstance(found := hit.item, Passage):
+                id = found.document_id if len(self.corpus.ids_of(found.document_id)) <= 1 else found.id
+                items.append(KnowledgeItem(id, found.text, found.source, hit.score, found.attributes))
+        return items
 
     async def get_by_id(self: _Searches, id: str) -> KnowledgeItem | None:
         """The document or passage with this id, or None."""
@@ -390,11 +351,17 @@ class AnswersInItems:
 class QueuesItems(AnswersInItems, ABC):
     """add_item() and flush() for a knowledge base that adds documents asynchronously."""
 
-    __slots__ = ("_lock", "_queue")
+    __slots__ = ("_lock", "_name", "_queue")
 
     def __init__(self, name: str) -> None:
-        self._queue = ItemQueue(f"the knowledge base {name!r}")
+        self._name = name
+        self._queue: dict[str, Document] = {}  # of two items with one id, the later
         self._lock = AsyncLock()
+
+    def __del__(self) -> None:
+        if queue := getattr(self, "_queue", None):  # there is none where the arguments were refused
+            what = f"{len(queue)} item(s) of the knowledge base {self._name!r} were never added"
+            warn(f"{what}; await kb.flush() before the knowledge base is dropped", RuntimeWarning, stacklevel=2)
 
     @abstractmethod
     async def add(self, *documents: Document) -> int:
@@ -406,7 +373,18 @@ class QueuesItems(AnswersInItems, ABC):
 
     def add_item(self, item: KnowledgeItem) -> AddedItem:
         """Add one item: now if it is awaited, else before the next search, or with flush()."""
-        return self._queue.put(item, self.add)
+        document = item.document()
+        check_document(document)
+        self._queue[document.id] = document
+
+        async def added() -> bool:
+            if self._queue.get(document.id) is not document:
+                return True  # a search, or a later item of this id, was faster
+            # A failure is raised to the caller, so the item must not stay queued and fail the next search too.
+            del self._queue[document.id]
+            return await self.add(document) == 1
+
+        return AddedItem(add=added)
 
     async def flush(self) -> int:
         """Add the queued items; returns how many were new or changed. If it fails, they stay queued."""
@@ -414,13 +392,9 @@ class QueuesItems(AnswersInItems, ABC):
             return await self._flush()
 
     async def _flush(self) -> int:
-        queued = self._queue.documents()
+        queued = tuple(self._queue.values())
         added = await self._write_documents(queued) if queued else 0
-        self._queue.done(queued)
+        for document in queued:
+            if self._queue.get(document.id) is document:
+                del self._queue[document.id]
         return added
-
-
-def _item(passage: Passage, relevance: float, corpus: Corpus) -> KnowledgeItem:
-    is_whole = len(corpus.ids_of(passage.document_id)) <= 1
-    id = passage.document_id if is_whole else passage.id
-    return KnowledgeItem(id, passage.text, passage.source, relevance, passage.attributes)

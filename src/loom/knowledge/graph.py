@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from hashlib import blake2b
@@ -23,7 +23,6 @@ from loom.knowledge.document import (
     SIZE,
     AddedItem,
     Corpus,
-    Draft,
     KnowledgeItem,
     QueuesItems,
     chars_of,
@@ -57,6 +56,7 @@ _VERBS = frozenset(
     """.split()  # noqa: SIM905
 )
 _PARTICLES = frozenset({"in", "at", "on", "to", "with", "for", "by", "from", "of", "into", "as"})
+_PHRASE_ENDS = _BREAKS | _PARTICLES | _CONJUNCTIONS | _VERBS
 
 
 class Relation(NamedTuple):
@@ -130,9 +130,8 @@ def _is_name(word: str) -> bool:
 def _between_names(words: list[str], spans: list[tuple[int, int]]) -> Iterator[Relation]:
     for (first, after), (second, end) in pairwise(spans):
         between = words[after:second]
-        if not 1 <= len(between) <= _MAX_BETWEEN or not _BREAKS.isdisjoint(between):
-            continue
-        if between[0].lower() in _CONJUNCTIONS:
+        is_near = 1 <= len(between) <= _MAX_BETWEEN and _BREAKS.isdisjoint(between)
+        if not is_near or between[0].lower() in _CONJUNCTIONS:
             continue
         subject, other = " ".join(words[first:after]), " ".join(words[second:end])
         if (found := relation(subject, " ".join(between), other)) is not None:
@@ -148,16 +147,11 @@ def _by_verb(words: list[str]) -> Iterator[Relation]:
     if start < len(words) and words[start].lower() in _PARTICLES:
         start += 1
     end = start
-    while end < len(words) and end - start < _MAX_PHRASE and not _ends_phrase(words[end]):
+    while end < len(words) and end - start < _MAX_PHRASE and words[end].lower() not in _PHRASE_ENDS:
         end += 1
     found = relation(" ".join(words[:place]), " ".join(words[place:start]), " ".join(words[start:end]))
     if found is not None:
         yield found
-
-
-def _ends_phrase(word: str) -> bool:
-    lower = word.lower()
-    return word in _BREAKS or lower in _PARTICLES or lower in _CONJUNCTIONS or lower in _VERBS
 
 
 # The entity graph of a corpus: the relations that its documents state, and distances between entities.
@@ -236,17 +230,6 @@ class Network:
                 _add_nested(self._neighbours, one, other, by)
 
 
-def passages_near(distances: Iterable[dict[str, float]]) -> dict[str, float]:
-    """The nearness of each passage: the mean over the named entities."""
-    total: dict[str, float] = {}
-    count = 0
-    for near in distances:
-        count += 1
-        for passage_id, nearness in near.items():
-            total[passage_id] = total.get(passage_id, 0.0) + nearness
-    return {passage_id: nearness / count for passage_id, nearness in total.items()}
-
-
 def _add(counts: dict[str, int], key: str, by: int) -> None:
     counts[key] = counts.get(key, 0) + by
     if counts[key] == 0:
@@ -304,25 +287,21 @@ def _hit(row: Any, place: int, mode: SearchMode) -> Hit:
     if not isinstance(text, str) or not text.strip():
         raise BadResponse(f"result {place} of the graph service has no text; it needs `content` or `text`")
     id = str(fields.get("id") or fields.get("chunk_id") or f"result#{place}")
-    metadata = fields.get("metadata")
+    attributes: dict[str, Scalar] = {}
+    if isinstance(metadata := fields.get("metadata"), Mapping):
+        items = cast("Mapping[Any, Any]", metadata).items()
+        attributes = {str(key): value for key, value in items if isinstance(value, str | int | float | bool)}
     score = fields.get("score", fields.get("relevance"))
     try:
         # Without a score, the order of the answer decides.
         value = 1.0 / (place + 1) if score is None else float(score)
-        return Hit(_passage(id, text, str(fields.get("source") or ""), metadata), value, {mode: value})
+        passage = Passage(
+            id=id, document_id=id, text=text, start=0, end=len(text), source=str(fields.get("source") or ""),
+            attributes=attributes, provenance=Provenance("import"),
+        )  # fmt: skip
+        return Hit(passage, value, {mode: value})
     except (TypeError, ValueError) as error:
         raise BadResponse(f"result {place} of the graph service cannot be read ({error})") from error
-
-
-def _passage(id: str, text: str, source: str, metadata: Any) -> Passage:
-    attributes: dict[str, Scalar] = {}
-    if isinstance(metadata, Mapping):
-        items = cast("Mapping[Any, Any]", metadata).items()
-        attributes = {str(key): value for key, value in items if isinstance(value, str | int | float | bool)}
-    return Passage(
-        id=id, document_id=id, text=text, start=0, end=len(text), source=source, attributes=attributes,
-        provenance=Provenance("import"),
-    )  # fmt: skip
 
 
 Triple: TypeAlias = tuple[str, str, str]
@@ -463,7 +442,12 @@ class GraphKnowledgeBase(QueuesItems):
             added = await self._base.add_noted(changed, memos)
         else:
             added = await self._base.add(*changed)
-        await corpus.work(chars, lambda: self._index(drafts, facts))
+
+        def index() -> None:
+            for draft in drafts:
+                self._network.put(draft.document.id, _relations(draft.document.text, facts.get(draft.document.id)))
+
+        await corpus.work(chars, index)
         return added
 
     async def _follow(self) -> None:
@@ -492,17 +476,20 @@ class GraphKnowledgeBase(QueuesItems):
         await self._follow()
         return self._base.corpus
 
-    def _index(self, drafts: Iterable[Draft], facts: Mapping[str, Relation]) -> None:
-        """Add the relations of documents to the graph."""
-        for draft in drafts:
-            self._network.put(draft.document.id, _relations(draft.document.text, facts.get(draft.document.id)))
-
     async def _answer(self, asked: _Question) -> tuple[Hit, ...]:
         if self._service is not None:
-            return await self._by_service(self._service, asked)
+            hits = await ask_service(
+                self._service, mode=asked.mode, query=asked.query, top_k=asked.limit, max_hops=asked.max_hops,
+                vector_weight=self._vector_weight, graph_weight=self._graph_weight,
+            )  # fmt: skip
+            return asked.best(hits)
         corpus = await self._current_corpus()
         if asked.mode == "vector":
-            return await self._by_vector(asked)
+            if not isinstance(self._base, VectorKnowledgeBase):
+                raise UsageError(
+                    "mode 'vector' needs vectors; give embedding_provider= and vector_store=, or another mode"
+                )
+            return await self._base.search_weighted(asked.query, limit=asked.limit, where=asked.where, words_weight=0.0)
         near = await corpus.work(corpus.cost(asked.query), lambda: self._by_graph(asked))
         if asked.mode == "graph":
             return asked.best(
@@ -512,30 +499,19 @@ class GraphKnowledgeBase(QueuesItems):
             )
         return await self._by_both(asked, near)
 
-    async def _by_service(self, service: GraphRagService, asked: _Question) -> tuple[Hit, ...]:
-        hits = await ask_service(
-            service, mode=asked.mode, query=asked.query, top_k=asked.limit, max_hops=asked.max_hops,
-            vector_weight=self._vector_weight, graph_weight=self._graph_weight,
-        )  # fmt: skip
-        return asked.best(hits)
-
-    async def _by_vector(self, asked: _Question) -> tuple[Hit, ...]:
-        if not isinstance(self._base, VectorKnowledgeBase):
-            raise UsageError("mode 'vector' needs vectors; give embedding_provider= and vector_store=, or another mode")
-        return await self._base.search_weighted(asked.query, limit=asked.limit, where=asked.where, words_weight=0.0)
-
     def _by_graph(self, asked: _Question) -> dict[str, float]:
         """How near each passage is to the entities of the query, from 0 to 1; those out of reach are left out."""
         having = cache(self._base.corpus.index.having)  # entities near one are often near the next one too
         named = self._network.named_in(asked.query)[:_MOST_NAMED]
-        return passages_near(self._passages_around(entity, asked.max_hops, having) for entity in named)
-
-    def _passages_around(self, entity: str, max_hops: int, having: Callable[[str], list[str]]) -> dict[str, float]:
-        near: dict[str, float] = {}
-        for other, hops in sorted(self._network.reach(entity, max_hops).items(), key=lambda pair: -pair[1]):
-            # The nearest come last, so that a passage gets the score of its nearest entity.
-            near.update(dict.fromkeys(having(other), _DECAY**hops))
-        return near
+        total: dict[str, float] = {}
+        for entity in named:
+            near: dict[str, float] = {}
+            for other, hops in sorted(self._network.reach(entity, asked.max_hops).items(), key=lambda pair: -pair[1]):
+                # The nearest come last, so that a passage gets the score of its nearest entity.
+                near.update(dict.fromkeys(having(other), _DECAY**hops))
+            for id, nearness in near.items():
+                total[id] = total.get(id, 0.0) + nearness
+        return {id: nearness / len(named) for id, nearness in total.items()}
 
     async def _by_both(self, asked: _Question, near: dict[str, float]) -> tuple[Hit, ...]:
         pool = max(_POOL, 4 * asked.limit)

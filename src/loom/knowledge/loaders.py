@@ -231,12 +231,9 @@ def _patterns(pattern: str | Sequence[str]) -> tuple[str, ...]:
 def _files(folder: Path, patterns: tuple[str, ...]) -> list[Path]:
     if not folder.is_dir():
         raise UsageError(f"{folder} is not a folder; give the path of one, or use load_file()")
-    found = {file for pattern in patterns for file in folder.glob(pattern) if not _is_hidden(file.relative_to(folder))}
-    return sorted(file for file in found if file.is_file())
-
-
-def _is_hidden(path: Path) -> bool:
-    return any(part.startswith(".") for part in path.parts)
+    found = {file for pattern in patterns for file in folder.glob(pattern)}
+    hidden = {file for file in found if any(part.startswith(".") for part in file.relative_to(folder).parts)}
+    return sorted(file for file in found - hidden if file.is_file())
 
 
 def _read_inside(folder: Path, file: Path, trusted: bool) -> Loaded:

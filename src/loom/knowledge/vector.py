@@ -31,7 +31,7 @@ class VectorKnowledgeBase(QueuesItems):
     (vectors alone) to 1 (words alone). In `why`, `vector` is the cosine and `bm25` the BM25.
     """
 
-    __slots__ = ("_embedder", "_shared", "_vectors", "_words_weight")
+    __slots__ = ("_embedder", "_vectors", "_words_weight", "shared")
 
     def __init__(
         self,
@@ -47,17 +47,13 @@ class VectorKnowledgeBase(QueuesItems):
         super().__init__(name)
         self._embedder, self._vectors, self._words_weight = embedding_provider, vector_store, words_weight
         corpus = Corpus(size=chunk_size, overlap=chunk_overlap)
-        self._shared = SharedCorpus(vector_store, name, embedding_provider.dimension, corpus)
+        self.shared = SharedCorpus(vector_store, name, embedding_provider.dimension, corpus)
+        """The corpus with its state in the store."""
 
     @property
     def corpus(self) -> Corpus:
         """The documents and their passages, as of the last call."""
-        return self._shared.corpus
-
-    @property
-    def shared(self) -> SharedCorpus:
-        """The corpus with its state in the store."""
-        return self._shared
+        return self.shared.corpus
 
     async def add(self, *documents: Document) -> int:
         """Add documents, all or none; returns how many were new or changed."""
@@ -73,7 +69,7 @@ class VectorKnowledgeBase(QueuesItems):
         return await self._write(documents, {})
 
     async def _write(self, documents: Sequence[Document], memos: Mapping[str, str]) -> int:
-        await self._shared.refresh()
+        await self.shared.refresh()
         drafts = await self.corpus.work(chars_of(documents), lambda: self.corpus.drafts(documents))
         passages = [passage for draft in drafts for passage in draft.passages]
         if documents:
@@ -81,14 +77,14 @@ class VectorKnowledgeBase(QueuesItems):
         if not passages:
             return 0
         vectors = await self._embedder.embed([passage.text for passage in passages], purpose="document")
-        await self._shared.put(drafts, vectors, memos)
+        await self.shared.put(drafts, vectors, memos)
         return len(drafts)
 
     async def remove(self, *document_ids: str) -> int:
         """Remove documents; returns how many existed."""
         async with self._lock:
             await self._flush()
-            return await self._shared.remove(document_ids) if document_ids else 0
+            return await self.shared.remove(document_ids) if document_ids else 0
 
     async def search(self, query: str, *, limit: int = 5, where: Where | None = None) -> tuple[Hit, ...]:
         """The best passages, best first."""
@@ -103,7 +99,10 @@ class VectorKnowledgeBase(QueuesItems):
         if not self.corpus.passages or not query.strip():
             return ()
         pool = max(_POOL, 4 * limit)
-        vector = await self._vector(query) if words_weight < 1 else None
+        vector = None
+        if words_weight < 1:
+            await self._vectors.bind(self._embedder.identity, self._embedder.dimension)
+            (vector,) = await self._embedder.embed([query], purpose="query")
         words, cosines = await self._find(query, vector, pool, where, words_weight)
         # BM25 has no upper bound of its own; divided by that of a perfect match it is from 0 to 1 like a cosine, so the
         # two can be added. A negative cosine says "unrelated", no more than 0 does.
@@ -120,13 +119,8 @@ class VectorKnowledgeBase(QueuesItems):
     async def _current_corpus(self) -> Corpus:
         if self._queue:
             await self.flush()
-        await self._shared.refresh()
+        await self.shared.refresh()
         return self.corpus
-
-    async def _vector(self, query: str) -> Vector:
-        await self._vectors.bind(self._embedder.identity, self._embedder.dimension)
-        (vector,) = await self._embedder.embed([query], purpose="query")
-        return vector
 
     async def _find(
         self, query: str, vector: Vector | None, pool: int, where: Filter | None, words_weight: float
@@ -143,7 +137,7 @@ class VectorKnowledgeBase(QueuesItems):
                 # A passage found by its vector needs its BM25 too, even outside the pool: without it, its sum would not
                 # be comparable with the others.
                 return best | {id: words[id] for id in cosines if id in words}, cosines
-            await self._shared.refresh(anyway=True)
+            await self.shared.refresh(anyway=True)
         raise AssertionError("the last try returns")
 
     def _by_words(self, query: str, where: Filter | None) -> dict[str, float]:
@@ -157,13 +151,13 @@ class VectorKnowledgeBase(QueuesItems):
     ) -> tuple[dict[str, float], bool]:
         """The cosine of each passage that is near or was found by words, and whether no other base wrote meanwhile."""
         found, is_current = await self._nearest(vector, pool, where)
-        entries = [entry for id in words if id not in found and (entry := self._shared.entry_of(id)) is not None]
+        entries = [entry for id in words if id not in found and (entry := self.shared.entry_of(id)) is not None]
         if entries:
             # A passage found by its words needs its cosine too, for the same reason.
             wanted = In("id", tuple(entries))
-            rest = await self._vectors.search(self._shared.scope, vector, limit=len(entries), where=wanted)
+            rest = await self._vectors.search(self.shared.scope, vector, limit=len(entries), where=wanted)
             is_current &= len(rest) == len(entries)
-            found |= {id: hit.score for hit in rest if (id := self._shared.passage_of(hit.id)) is not None}
+            found |= {id: hit.score for hit in rest if (id := self.shared.passage_of(hit.id)) is not None}
         return found, is_current
 
     async def _nearest(self, vector: Vector, pool: int, where: Filter | None) -> tuple[dict[str, float], bool]:
@@ -174,14 +168,14 @@ class VectorKnowledgeBase(QueuesItems):
         """
         limit = pool
         while True:
-            hits = await self._vectors.search(self._shared.scope, vector, limit=limit)
+            hits = await self._vectors.search(self.shared.scope, vector, limit=limit)
             fitting = {id: hit.score for hit in hits if (id := self._fitting(hit.id, where)) is not None}
             if len(fitting) >= pool or len(hits) < limit:
-                return fitting, not any(self._shared.is_news(hit.id) for hit in hits)
+                return fitting, not any(self.shared.is_news(hit.id) for hit in hits)
             limit *= 4
 
     def _fitting(self, entry_id: str, where: Filter | None) -> str | None:
         """The passage of an entry, if it matches the filter."""
-        id = self._shared.passage_of(entry_id)
+        id = self.shared.passage_of(entry_id)
         passage = None if id is None else self.corpus.passages.get(id)
         return id if passage is not None and (where is None or where.matches(passage)) else None

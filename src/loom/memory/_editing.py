@@ -16,7 +16,7 @@ from loom.core.scope import Scope
 from loom.errors import NotFound, UsageError
 from loom.memory._parts import MemoryParts
 from loom.memory._shared import TRIES, every, is_candidate, retry_stale
-from loom.memory._write.ingest import MemoryInput, Utterance, check_turns, clean, keyed_id, speaker_name, turns_of
+from loom.memory._write.ingest import MemoryInput, check_turns, clean, keyed_id, speaker_name, turns_of
 from loom.memory.results import OTHER_TEXT, Remembered
 from loom.protocols.memory_store import Scrubs
 
@@ -121,7 +121,11 @@ class MemoryEdits(MemoryParts):
         step. Id, layer and access count stay. The arguments are those of remember().
         """
         scope = self._scope(user_id, session_id)
-        turn, text = _one_turn(content, user_id=user_id, speaker=speaker, attributes=attributes, key=key)
+        turns = turns_of(content, user_id=user_id)
+        check_turns(turns, speaker=speaker, attributes=attributes, key=key)
+        if len(turns) != 1:
+            raise UsageError(f"upsert() stores one text under its key and was given {len(turns)}; call it for each")
+        turn, text = turns[0], _clean(turns[0].text)
         now = await self._times.now(scope)
         new = Episode(
             id=keyed_id(scope, key, 0),
@@ -255,17 +259,6 @@ def _clean(text: str) -> str:
     if skip is not None:
         raise UsageError(f"the text {skip.text!r} cannot be stored: {skip.reason}")
     return cleaned
-
-
-def _one_turn(
-    content: MemoryInput, *, user_id: str, speaker: str | None, attributes: Mapping[str, Scalar] | None, key: str
-) -> tuple[Utterance, str]:
-    """The one turn that is stored under a key, and its text."""
-    turns = turns_of(content, user_id=user_id)
-    check_turns(turns, speaker=speaker, attributes=attributes, key=key)
-    if len(turns) != 1:
-        raise UsageError(f"upsert() stores one text under its key and was given {len(turns)}; call it for each")
-    return turns[0], _clean(turns[0].text)
 
 
 def _require_episode(record: Record | None, id: str, user_id: str) -> Episode:

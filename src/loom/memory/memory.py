@@ -6,11 +6,12 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Se
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from dataclasses import replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import Any, Literal, Self
 
 from anyio import create_task_group
 
 from loom.core.checks import as_utc, check_share
+from loom.core.clock import Clock
 from loom.core.filter import Eq, Where, as_filter
 from loom.core.message import Usage
 from loom.core.record import (
@@ -28,7 +29,7 @@ from loom.core.record import (
     WorkingBlock,
 )
 from loom.core.scope import Scope
-from loom.errors import LoomError, NotFound, UsageError
+from loom.errors import LoomError, NotFound, StoreConflict, UsageError
 from loom.memory._editing import MemoryEdits
 from loom.memory._facts.candidates import candidate_claim, require_candidate
 from loom.memory._facts.entities import USER, normalise, predicate_key
@@ -52,21 +53,18 @@ from loom.memory._write.ingest import (
     turns_of,
 )
 from loom.memory._write.learn_in_background import KIND as LEARN
+from loom.memory._write.learn_in_background import Facts
 from loom.memory._write.write import ProgressCallback, Reembedded, reembed
+from loom.memory.config import MemoryConfig
 from loom.memory.results import Learned, Metabolized, Recalled, Remembered
-from loom.protocols.memory_store import SeesSessions
+from loom.protocols.embedder import Embedder
+from loom.protocols.extractor import Extractor
+from loom.protocols.memory_store import SeesSessions, Store
+from loom.protocols.reranker import Reranker
 from loom.telemetry import Bill
 
-if TYPE_CHECKING:
-    from types import TracebackType
-
-    from loom.core.clock import Clock
-    from loom.memory._write.learn_in_background import Facts
-    from loom.memory.config import MemoryConfig
-    from loom.protocols.embedder import Embedder
-    from loom.protocols.extractor import Extractor
-    from loom.protocols.memory_store import Store
-    from loom.protocols.reranker import Reranker
+_QUOTED = 200
+"""Characters of a block that an error quotes."""
 
 
 class Memory(MemoryEdits):
@@ -112,12 +110,8 @@ class Memory(MemoryEdits):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()
-
-    # -- remember -----------------------------------------------------------------------------------------
 
     async def remember(
         self,
@@ -234,8 +228,6 @@ class Memory(MemoryEdits):
                 raise NotFound(f"user {user_id!r} has no instruction {id!r}; standing() lists them, unconfirmed too")
             return await self._forgetting.records(scope, gone)
 
-    # -- recall, forget, promote --------------------------------------------------------------------------
-
     async def recall(
         self,
         query: str,
@@ -310,7 +302,9 @@ class Memory(MemoryEdits):
                 receipt = await self._forget(scope, ids, before)
         finally:
             self._neighbours.forget(scope)  # including turns that were remembered meanwhile
-        return await self._with_sessions(scope, receipt) if not ids else receipt
+        saved = await self.store.saved_sessions(scope) if not ids and isinstance(self.store, SeesSessions) else 0
+        left = (SESSIONS_LEFT.format(count=saved, user=scope.user_id),) if saved else ()
+        return replace(receipt, pending=(*receipt.pending, *left))
 
     async def _forget(self, scope: Scope, ids: Sequence[str], before: datetime | None) -> Receipt:
         if ids:
@@ -320,12 +314,6 @@ class Memory(MemoryEdits):
         if scope.session_id is not None:
             return await self._forgetting.session(scope)
         return await self.store.forget(scope)
-
-    async def _with_sessions(self, scope: Scope, receipt: Receipt) -> Receipt:
-        """The receipt, with a line about saved conversations in the same store, which are not part of memory."""
-        saved = await self.store.saved_sessions(scope) if isinstance(self.store, SeesSessions) else 0
-        left = (SESSIONS_LEFT.format(count=saved, user=scope.user_id),) if saved else ()
-        return replace(receipt, pending=(*receipt.pending, *left))
 
     async def epoch(self, *, user_id: str) -> str:
         """A token that changes whenever something of a user is forgotten; for `remember(since=)`."""
@@ -358,14 +346,11 @@ class Memory(MemoryEdits):
         done = await self._metabolism.run(scope)
         if self._learning is None or not learn:
             return done
-        return done.with_learned(await self._learning.drain(scope), waiting=await self._unread(scope))
-
-    async def _unread(self, scope: Scope | None) -> int:
-        """How many turns of a user wait for a model, if this memory has none."""
-        if self.has_reader or scope is None:
-            return 0
-        waiting = await waiting_jobs(self.store, scope, self._clock.now())
-        return waiting[LEARN] + waiting[""]
+        learned, unread = await self._learning.drain(scope), 0
+        if scope is not None and not self.has_reader:
+            waiting = await waiting_jobs(self.store, scope, self._clock.now())
+            unread = waiting[LEARN] + waiting[""]
+        return done.with_learned(learned, waiting=unread)
 
     @asynccontextmanager
     async def worker(self, *, every: float = 1.0) -> AsyncGenerator[None]:
@@ -479,8 +464,21 @@ class Memory(MemoryEdits):
         current text is replaced.
         """
         check_block(name, text)
-        source = Provenance(origin, trusted=trusted)
-        return await self._blocks.write(self._scope(user_id), name, text, provenance=source, version=version)
+        if version is not None and version < 0:
+            raise UsageError(f"version={version} is not a version of a block; give the one you read, 0 for a new block")
+        scope, source = self._scope(user_id), Provenance(origin, trusted=trusted)
+        async with self._block_locks.of(scope):
+            while True:  # each conflict means that another writer made progress
+                found = await self.store.get(scope, f"block:{name}")
+                current = found if isinstance(found, WorkingBlock) else None
+                held = current.version if current else 0
+                if version is not None and version != held:
+                    raise _conflict(name, version, current)
+                now = self._clock.now()
+                block = WorkingBlock(name=name, text=text, updated_at=now, provenance=source, version=held + 1)
+                with suppress(StoreConflict):
+                    await self.store.put(scope, block)
+                    return block
 
     async def blocks(self, *, user_id: str) -> tuple[WorkingBlock, ...]:
         """The pinned texts of a user."""
@@ -502,8 +500,6 @@ class Memory(MemoryEdits):
             facts=grouped(await self.facts(user_id=user_id)),
             blocks=await self.blocks(user_id=user_id),
         )
-
-    # -- everything ---------------------------------------------------------------------------------------
 
     async def timeline(
         self,
@@ -578,3 +574,14 @@ class Memory(MemoryEdits):
     ) -> Episode:
         id, source = self._ids.next_id(), Provenance("user", trusted=trusted)
         return Episode(id=id, text=text, at=now, recorded_at=now, provenance=source, session_id=session_id)
+
+
+def _conflict(name: str, version: int, current: WorkingBlock | None) -> StoreConflict:
+    state = "the block does not exist; create it with version=0"
+    if current is not None:
+        text = current.text if len(current.text) <= _QUOTED else f"{current.text[:_QUOTED]}..."
+        state = (
+            f"it has version {current.version} now, with the text {text!r}; "
+            f"change that text, and write it with version={current.version}"
+        )
+    return StoreConflict(f"block {name!r} was to follow version {version}, but {state}", current=current)

@@ -182,20 +182,9 @@ def memory_files(memory: Memory, *, clock: Clock | None = None) -> FunctionTool[
     Each user has their own files. They are not shown in a turn unless the model looks at them, and are deleted when the
     user is forgotten.
     """
-    files = _Files(memory, clock or SystemClock())
-    native = {"anthropic": {"type": "memory_20250818", "name": "memory"}}
-    return FunctionTool(files.run, name="memory", description=_DESCRIPTION, native=native)
-
-
-class _Files:
-    """The commands of the tool, for the user of the run."""
-
-    def __init__(self, memory: Memory, clock: Clock) -> None:
-        self._memory = memory
-        self._clock = clock
+    now = clock or SystemClock()
 
     async def run(
-        self,
         command: Command,
         *,
         path: Path = None,
@@ -213,7 +202,7 @@ class _Files:
         missing = [name for name in _NEEDS[command] if given[name] is None]
         if missing:
             raise ToolError(f"{command} needs {', '.join(missing)}")
-        tree = await FileTree.of(self._memory, get_run_context().user_id, self._clock)
+        tree = await FileTree.of(memory, get_run_context().user_id, now)
         at = path_of(path or "") if command != "rename" else ROOT
         try:
             match command:
@@ -232,6 +221,9 @@ class _Files:
         except StoreConflict as error:
             raise ToolError("the file was changed by another call meanwhile; view it and try again") from error
 
+    native = {"anthropic": {"type": "memory_20250818", "name": "memory"}}
+    return FunctionTool(run, name="memory", description=_DESCRIPTION, native=native)
+
 
 def _view(tree: FileTree, path: str, view_range: list[int] | None) -> str:
     if path not in tree.files:
@@ -245,16 +237,11 @@ def _view(tree: FileTree, path: str, view_range: list[int] | None) -> str:
     lines = lines_of(tree.text(path))
     first, last = 1, len(lines)
     if view_range is not None:
-        first, last = _range(view_range, len(lines))
+        first, last = view_range if len(view_range) == 2 else (0, 0)
+        last = len(lines) if last == -1 else last
+        if not 1 <= first <= last <= len(lines):
+            raise ToolError(f"Invalid `view_range`: {view_range}. It should be [first, last] within [1, {len(lines)}].")
     return f"Here's the content of {path} with line numbers:\n" + numbered(lines, first, last)
-
-
-def _range(given: list[int], length: int) -> tuple[int, int]:
-    first, last = given if len(given) == 2 else (0, 0)
-    last = length if last == -1 else last
-    if not 1 <= first <= last <= length:
-        raise ToolError(f"Invalid `view_range`: {given}. It should be [first, last] within [1, {length}].")
-    return first, last
 
 
 async def _create(tree: FileTree, path: str, text: str) -> str:

@@ -6,6 +6,7 @@ import inspect
 import json
 import re
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from inspect import cleandoc
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, cast, overload
@@ -177,12 +178,14 @@ class Parameters:
         try:
             self._model: type[BaseModel] = create_model(f"{called}_input", __config__=_CONFIG, **fields)
             self._model.model_rebuild(force=True)
-            self.schema = _schema(self._model)
+            schema = self._model.model_json_schema(schema_generator=_Untitled)
         except PydanticUserError as error:
             raise UsageError(
                 f"a model cannot be told of the types of {called}: {str(error).splitlines()[0]}. Use plain types, "
                 f"dataclasses or pydantic models"
             ) from error
+        schema.pop("title", None)
+        self.schema: JSON = {**schema, "properties": schema.get("properties", {})}
 
     def read(self, input: JSON) -> dict[str, Any]:
         """The arguments for the function; those that were not sent are left to its defaults.
@@ -199,13 +202,17 @@ class Parameters:
 
     def _read_again(self, given: dict[str, Any], error: ValidationError) -> BaseModel:
         """Try once more, with texts that hold JSON parsed."""
-        parsed = _parsed(given, {str(e["loc"][0]) for e in error.errors() if e["loc"]})
-        if parsed is None:
-            raise ValueError(self._describe(error)) from error
+        parsed: dict[str, Any] = {}
+        for name in {str(e["loc"][0]) for e in error.errors() if e["loc"]} & given.keys():
+            if isinstance(given[name], str) and given[name].lstrip()[:1] in ("[", "{"):
+                with suppress(ValueError):
+                    parsed[name] = json.loads(given[name])
         try:
-            return self._model.model_validate(parsed)
+            if parsed:
+                return self._model.model_validate({**given, **parsed})
         except ValidationError:
-            raise ValueError(self._describe(error)) from error
+            pass  # the first error says what the model wrote
+        raise ValueError(self._describe(error)) from error
 
     def _describe(self, error: ValidationError) -> str:
         wrong = [f"{'.'.join(map(str, e['loc'])) or 'input'}: {e['msg']}" for e in error.errors()]
@@ -218,13 +225,16 @@ class Parameters:
         if hint is parameter.empty:
             raise UsageError(f"parameter {name!r} of {self._called} has no type hint; a model needs to know it")
         options: dict[str, Any] = {"alias": name}
-        if name in documented and not _is_described(hint):
+        is_described = any(getattr(extra, "description", None) for extra in getattr(hint, "__metadata__", ()))
+        if name in documented and not is_described:
             options["description"] = documented[name]
         if default is parameter.empty:
             return hint, Field(**options)
-        if _is_plain(default):
-            return hint, Field(default, **options)
-        return hint, Field(default_factory=lambda: default, **options)
+        try:
+            to_jsonable_python(default)
+        except PydanticSerializationError:
+            return hint, Field(default_factory=lambda: default, **options)
+        return hint, Field(default, **options)
 
 
 def _parameters(function: Callable[..., Any], called: str) -> list[inspect.Parameter]:
@@ -248,12 +258,6 @@ def _parameters(function: Callable[..., Any], called: str) -> list[inspect.Param
     return found
 
 
-def _schema(model: type[BaseModel]) -> JSON:
-    schema = model.model_json_schema(schema_generator=_Untitled)
-    schema.pop("title", None)
-    return {**schema, "properties": schema.get("properties", {})}
-
-
 def _object(input: JSON) -> dict[str, Any]:
     """The input as an object; some models send it as a text once more, or send nothing where nothing is needed."""
     if isinstance(input, str) and input:
@@ -264,30 +268,6 @@ def _object(input: JSON) -> dict[str, Any]:
     if not isinstance(input, dict | None) and input != "":
         raise ValueError("it is not a JSON object; send one, with a field for each parameter")
     return dict(input or {})  # pyright: ignore[reportUnknownArgumentType]
-
-
-def _parsed(given: dict[str, Any], wrong: set[str]) -> dict[str, Any] | None:
-    """The input with the texts under these names parsed as JSON; None where that changes nothing."""
-    found: dict[str, Any] = {}
-    for name in wrong & given.keys():
-        if isinstance(given[name], str) and given[name].lstrip()[:1] in ("[", "{"):
-            try:
-                found[name] = json.loads(given[name])
-            except ValueError:
-                continue
-    return {**given, **found} if found else None
-
-
-def _is_described(hint: Any) -> bool:
-    return any(getattr(extra, "description", None) for extra in getattr(hint, "__metadata__", ()))
-
-
-def _is_plain(value: Any) -> bool:
-    try:
-        to_jsonable_python(value)
-    except PydanticSerializationError:
-        return False
-    return True
 
 
 DEFAULT_TIMEOUT = 60.0
@@ -322,13 +302,16 @@ class FunctionTool(Generic[_P, _R]):
         self._function = function
         self._options: dict[str, Any] = {"name": name, "description": description, "timeout": timeout}
         self._timeout = timeout
-        summary, documented = read_docstring(_inner(function).__doc__)
-        called = name or _name(function)
+        inner: Callable[..., Any] = function
+        while isinstance(inner, partial):
+            inner = inner.func
+        summary, documented = read_docstring(inner.__doc__)
+        called = name or getattr(inner, "__name__", type(inner).__name__)
         if not CALLABLE.fullmatch(called):
             raise UsageError(f"a tool cannot be called {called!r}; give name=, of at most 64 letters, digits, _ and -")
         self._parameters = Parameters(function, called, documented)
         self.spec = ToolSpec(called, description or summary or called, self._parameters.schema, native=native or {})
-        self.__doc__ = _inner(function).__doc__
+        self.__doc__ = inner.__doc__
         self.__name__ = called
 
     def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> _R:
@@ -417,18 +400,6 @@ def tool(
         return FunctionTool(function, name=name, description=description, timeout=timeout)
 
     return make(function) if function is not None else make
-
-
-def _inner(function: Callable[..., Any]) -> Callable[..., Any]:
-    """What a partial is made of; anything else is itself."""
-    while isinstance(function, partial):
-        function = function.func
-    return function
-
-
-def _name(function: Callable[..., Any]) -> str:
-    inner = _inner(function)
-    return getattr(inner, "__name__", type(inner).__name__)
 
 
 # The run that a tool was called in, without passing it through every signature.

@@ -132,8 +132,11 @@ class Forgetting:
 
 
 def _removal(records: Sequence[Record], ids: Collection[str], now: datetime) -> _Removal:
-    """What goes with these records."""
-    gone = _with_derived(records, ids)
+    """What goes with these records: the episodes that were derived from one of them, at any depth, and their facts."""
+    gone = set(ids)
+    derived = [r for r in records if isinstance(r, Episode) and r.sources]
+    while more := {r.id for r in derived if r.id not in gone and not gone.isdisjoint(r.sources)}:
+        gone |= more
     facts = [record for record in records if isinstance(record, Fact)]
     aliases = Aliases.of(facts)
     named = [fact for fact in facts if fact.id in ids]
@@ -146,15 +149,6 @@ def _removal(records: Sequence[Record], ids: Collection[str], now: datetime) -> 
     fewer = [fact for fact, old in zip(left, facts, strict=True) if fact is not old and fact.id not in lost]
     written = {fact.id: fact for fact in (*fewer, *settled)}
     return _Removal({r.id: r for r in records if r.id in gone or r.id in lost}, tuple(written.values()))
-
-
-def _with_derived(records: Sequence[Record], ids: Collection[str]) -> set[str]:
-    """The ids, and those of the episodes that were derived from one of them, at any depth."""
-    gone = set(ids)
-    derived = [r for r in records if isinstance(r, Episode) and r.sources]
-    while more := {r.id for r in derived if r.id not in gone and not gone.isdisjoint(r.sources)}:
-        gone |= more
-    return gone
 
 
 def _without_sources(fact: Fact, gone: Collection[str], episodes: Mapping[str, Episode]) -> Fact:

@@ -48,7 +48,8 @@ def sort_layer(
     rest = [e for e in here if e.id not in going]
     expired = [e for e in rest if _is_expired(e, settings.retention_hours, now)]
     gone = {e.id for e in expired}
-    staying = sorted((e for e in rest if e.id not in gone), key=retention_value, reverse=True)
+    staying = [e for e in rest if e.id not in gone]
+    staying.sort(key=lambda e: (e.importance, e.accesses, e.accessed_at or e.recorded_at, e.id), reverse=True)
     room = len(staying) if settings.capacity is None else settings.capacity
     return LayerPlan(tuple(promote), tuple(expired) + tuple(staying[room:]), tuple(staying[:room]))
 
@@ -98,11 +99,6 @@ def is_important(episode: Episode, config: MemoryConfig) -> bool:
 def is_critical(episode: Episode) -> bool:
     """Whether the content alone makes a record worth keeping, such as an error or a decision."""
     return bool(_CRITICAL.search(episode.text, 0, RANKED))
-
-
-def retention_value(episode: Episode) -> tuple[float, int, datetime, str]:
-    """The value of a record to its layer; the smallest is archived first."""
-    return (episode.importance, episode.accesses, episode.accessed_at or episode.recorded_at, episode.id)
 
 
 def _is_expired(episode: Episode, hours: float | None, now: datetime) -> bool:

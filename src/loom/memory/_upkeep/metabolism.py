@@ -152,7 +152,9 @@ class Metabolism:
                 failed.append(str(error))
             except Exception as error:  # noqa: BLE001 - extractors are third-party code; the lease must be released
                 failed.append(reason_of(error))
-                await self._put_back(leases[0], reason_of(error))
+                now, attempts = self._clock.now(), leases[0].job.attempts
+                retry_at = now + timedelta(seconds=2**attempts) if attempts < MAX_ATTEMPTS else None
+                await self._store.fail(leases[0], reason=reason_of(error), now=now, retry_at=retry_at)
         return Metabolized(jobs=done, counts=dict(counts), notes=tuple(notes), failed=tuple(failed))
 
     async def work(self, pause: float) -> None:
@@ -245,12 +247,6 @@ class Metabolism:
             effects = await retry_stale(self._store, user, attempt)
             await self._finish(user, effects)
             return await self.episodes.stored(user, session)
-
-    async def _put_back(self, lease: Lease, reason: str) -> None:
-        now = self._clock.now()
-        again = lease.job.attempts < MAX_ATTEMPTS
-        wait = timedelta(seconds=2**lease.job.attempts)
-        await self._store.fail(lease, reason=reason, now=now, retry_at=now + wait if again else None)
 
     # -- the verbs ----------------------------------------------------------------------------------------
 

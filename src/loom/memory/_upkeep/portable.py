@@ -65,7 +65,8 @@ async def import_lines(
         try:
             records = await to_thread.run_sync(records_of, batch, start)
         except UsageError as error:
-            raise UsageError(f"{error}; {_imported(start)}") from error.__cause__
+            done = f"lines 1 to {start:,} are imported; correct it and import all of it again, nothing is added twice"
+            raise UsageError(f"{error}; {done if start else 'nothing was imported'}") from error.__cause__
         written = await write(records, _offset(progress, len(kept)))
         kept += written.kept
         skipped += written.skipped
@@ -77,12 +78,6 @@ async def import_lines(
 def _offset(progress: ProgressCallback | None, done: int) -> ProgressCallback | None:
     """Progress of the whole import; the total grows batch by batch."""
     return None if progress is None else lambda now, total: progress(done + now, done + total)
-
-
-def _imported(lines: int) -> str:
-    if not lines:
-        return "nothing was imported"
-    return f"lines 1 to {lines:,} are imported; correct it and import all of it again, nothing is added twice"
 
 
 def records_of(lines: Iterable[str], start: int = 0) -> list[Record]:
@@ -339,7 +334,7 @@ _MOST_CHARS = 8_000_000
 """Characters of all conversations that are buffered; usually far more than _MOST entries have."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Transcript:
     """A conversation, or a part of a long one: its turns in order, and the entries that were skipped.
 
@@ -347,19 +342,9 @@ class Transcript:
     """
 
     session_id: str
-    turns: tuple[Utterance, ...]
-    skipped: tuple[Skip, ...] = ()
-    start: int = 0
-
-
-@dataclass(slots=True)
-class _OpenPart:
-    """The entries of a conversation since its last part."""
-
     start: int
     turns: list[Utterance] = field(default_factory=list[Utterance])
     skipped: list[Skip] = field(default_factory=list[Skip])
-    chars: int = 0
 
 
 class _Parts:
@@ -367,38 +352,33 @@ class _Parts:
 
     def __init__(self) -> None:
         self.has_turns = False
-        self._open: dict[str, _OpenPart] = {}
+        self._open: dict[str, Transcript] = {}
         self._starts: dict[str, int] = {}
         self._chars = 0
 
     def add(self, session: str, message: Mapping[str, Any], around: Mapping[str, Any]) -> Iterator[Transcript]:
         """Add a message; `around` is the object it is in, which may have its time. Yields parts that are full."""
-        part = self._open.setdefault(session, _OpenPart(self._starts.get(session, 0)))
+        part = self._open.setdefault(session, Transcript(session, self._starts.get(session, 0)))
         found = _turn(message, around)
         if isinstance(found, Utterance):
             part.turns.append(found)
             self.has_turns = True
         else:
             part.skipped.append(found)
-        part.chars += len(found.text)
         self._chars += len(found.text)
         # Cut by number of entries, not by length, so that parts are the same when the file is read again.
         if len(part.turns) + len(part.skipped) >= _MOST:
             yield from self.take(session)
         if self._chars > _MOST_CHARS:
-            yield from self.take(*self._open)
+            yield from self.take()
 
     def take(self, *sessions: str) -> Iterator[Transcript]:
-        """Yield what is buffered of these conversations."""
-        for session in sessions:
+        """Yield what is buffered of these conversations, or of all."""
+        for session in sessions or [*self._open]:
             if part := self._open.pop(session, None):
                 self._starts[session] = part.start + len(part.turns)
-                self._chars -= part.chars
-                yield Transcript(session, tuple(part.turns), tuple(part.skipped), part.start)
-
-    def take_all(self) -> Iterator[Transcript]:
-        """Yield everything that is buffered."""
-        return self.take(*self._open)
+                self._chars -= sum(len(entry.text) for entry in (*part.turns, *part.skipped))
+                yield part
 
 
 def read_transcripts(stream: JsonStream, name: str) -> Iterator[Transcript]:
@@ -410,7 +390,10 @@ def read_transcripts(stream: JsonStream, name: str) -> Iterator[Transcript]:
         UsageError: something cannot be read, and the message names its line; or nothing is a conversation.
     """
     parts = _Parts()
-    for number, record in enumerate(_objects(stream)):
+    for number, (line, value) in enumerate(stream):
+        if not isinstance(value, dict) and not stream.is_array:
+            raise UsageError(f"line {line}: this is not a JSON object; give {FORMS}")
+        record = _object(value)
         session, messages, is_complete = _conversation(record, name, number)
         for message in messages:
             yield from parts.add(session, message, record)
@@ -418,14 +401,7 @@ def read_transcripts(stream: JsonStream, name: str) -> Iterator[Transcript]:
             yield from parts.take(session)
     if not parts.has_turns:
         raise UsageError(f"it holds no conversation that Loom can read; give {FORMS}")
-    yield from parts.take_all()
-
-
-def _objects(stream: JsonStream) -> Iterator[dict[str, Any]]:
-    for line, value in stream:
-        if not isinstance(value, dict) and not stream.is_array:
-            raise UsageError(f"line {line}: this is not a JSON object; give {FORMS}")
-        yield _object(value)
+    yield from parts.take()
 
 
 def _conversation(record: dict[str, Any], stem: str, number: int) -> tuple[str, list[dict[str, Any]], bool]:

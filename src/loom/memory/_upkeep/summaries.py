@@ -86,9 +86,12 @@ class ContextCompressor:
         """
         if self._model is None:
             return self.summary(texts)
+        # Each text is shortened so that all fit; if there are too many, the last ones are shown.
+        share = max(_LEAST, _SHOWN // max(1, len(texts)))
+        shown = "\n".join(one_line(text, share) for text in texts[-(_SHOWN // _LEAST) :])
         request = ModelRequest(
             system=(_SYSTEM,),
-            messages=(Message.user(fenced(_TAG, _shown(texts))),),
+            messages=(Message.user(fenced(_TAG, shown)),),
             settings=ModelSettings(max_output=_ANSWER, temperature=0.0),
         )
         with model_span(self._model.name, "learning") as span:
@@ -153,7 +156,9 @@ class ContextCompressor:
                 for_answers -= size if is_answer else 0
         if not chosen:
             return _cut(sentences[order[0]], limit), False
-        return " ".join(_ended(sentences[i]) for i in sorted(chosen)), len(chosen) == len(sentences)
+        best = [sentences[i] for i in sorted(chosen)]
+        # A final full stop keeps a sentence from running into the next one.
+        return " ".join(s if s.endswith(_ENDS) else f"{s}." for s in best), len(chosen) == len(sentences)
 
 
 _ENDS = tuple(".!?:;,\"')]}>`*-\u2026\u3002\uff01\uff1f")
@@ -167,17 +172,6 @@ def _rank(sentence: str, *, is_answer: bool) -> int:
     if not states_something(sentence):
         return _COURTESY
     return _ANSWERED if is_answer else _STATED
-
-
-def _shown(texts: Sequence[str]) -> str:
-    """The texts, one per line, each shortened so that all fit; if there are too many, the last ones."""
-    share = max(_LEAST, _SHOWN // max(1, len(texts)))
-    return "\n".join(one_line(text, share) for text in texts[-(_SHOWN // _LEAST) :])
-
-
-def _ended(sentence: str) -> str:
-    """A sentence with a final full stop, so that the next one does not run into it."""
-    return sentence if sentence.endswith(_ENDS) else f"{sentence}."
 
 
 def _words(sentence: str) -> list[str]:

@@ -60,7 +60,8 @@ def expand_claim(
 
     Endings come first, so that the new statement is compared with a slot that is already free.
     """
-    known = [fact for fact in facts if _may_touch(fact, provenance)]
+    # Only the user can retract what the user said.
+    known = [fact for fact in facts if provenance.origin == "user" or fact.provenance.origin != "user"]
     if claim.retracts:
         return list(_retracted(claim, known, now, aliases))
     if claim.valid_from is None and claim.valid_until is not None:
@@ -76,11 +77,6 @@ def after_ending(claim: Claim, now: datetime) -> datetime:
     """
     until = claim.valid_until if claim.valid_from is None else None
     return until if until is not None and now < until <= now + TICK else now
-
-
-def _may_touch(fact: Fact, provenance: Provenance) -> bool:
-    """Only the user can retract what the user said."""
-    return provenance.origin == "user" or fact.provenance.origin != "user"
 
 
 def _retracted(claim: Claim, facts: list[Fact], now: datetime, aliases: Aliases) -> Iterator[Claim]:
@@ -219,7 +215,12 @@ class Learner:
         result = await self.apply_claims(scope, accepted, episodes=episodes)
         if important := _importance(claims, by_id):
             result = replace(result, importance=important)
-        return replace(result, unconfirmed=await self._candidates(scope, waiting, result)) if waiting else result
+        if not waiting:
+            return result
+        facts = await every_fact(self._store, scope, Eq("subject", USER))
+        known = [fact for fact in facts if is_candidate(fact) or is_standing(fact)]
+        unconfirmed = candidate_facts(waiting, known, result.facts, now=self._clock.now(), ids=self._ids)
+        return replace(result, unconfirmed=tuple(unconfirmed))
 
     async def read_instruction(self, scope: Scope, episode: Episode) -> LearnResult:
         """The facts of an instruction: each of its sentences becomes one, even if no rule matches it."""
@@ -262,14 +263,6 @@ class Learner:
                 written.update({fact.id: fact for fact in change.put})
                 known.update(written)
         return LearnResult(facts=tuple(written.values()), before=before, after=standing_items(known.values(), now=now))
-
-    async def _candidates(
-        self, scope: Scope, found: Sequence[tuple[str, Claim]], result: LearnResult
-    ) -> tuple[Fact, ...]:
-        """The candidates to write for instructions that may be the words of another person."""
-        facts = await every_fact(self._store, scope, Eq("subject", USER))
-        known = [fact for fact in facts if is_candidate(fact) or is_standing(fact)]
-        return tuple(candidate_facts(found, known, result.facts, now=self._clock.now(), ids=self._ids))
 
     async def settle(self, scope: Scope, written: Sequence[Fact]) -> None:
         """Resolve conflicts with what another process wrote at the same time, after facts were written.

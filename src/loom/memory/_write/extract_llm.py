@@ -18,7 +18,7 @@ from loom.errors import UsageError
 from loom.memory._facts.entities import is_known_multi, is_known_single, predicate_key
 from loom.memory._write.extract_rules import sentences
 from loom.protocols.extractor import Extraction
-from loom.protocols.model import Model, ModelRequest, ModelResponse, ModelSettings
+from loom.protocols.model import Model, ModelRequest, ModelSettings
 from loom.telemetry import Ledger, metered, model_span
 from loom.text.fence import one_line, plain_text, without_tag
 
@@ -29,6 +29,7 @@ MAX_REPLY: Final = 400_000
 _MAX_FAILURES: Final = 200
 _DECODER: Final = json.JSONDecoder()
 _WRAPPERS: Final = ("facts", "claims", "items", "results", "data")
+"""A reply may wrap its items: `{"facts": [...]}`."""
 
 
 class ExtractionReply(NamedTuple):
@@ -58,28 +59,14 @@ def read_items(text: str) -> ExtractionReply:
             failures, position = failures + 1, start + 1
         else:
             found += 1
-            items.extend(_unwrapped(value))
-    is_read = bool(found) or _says_nothing(text)
+            table = cast("dict[str, Any]", value)
+            items += next((table[name] for name in _WRAPPERS if isinstance(table.get(name), list)), [table])
+    is_read = bool(found) or re.match(r"[^\[]*\[\s*\]", text) is not None
     if not is_read:
         notes.append(f"the reply of {len(text):,} characters holds no JSON that can be read")
     elif failures:
         notes.append(f"{failures} piece(s) of the reply could not be read as JSON; it may be cut off")
     return ExtractionReply(items, notes, is_read)
-
-
-def _unwrapped(value: JSON) -> Iterator[JSON]:
-    """The items inside `{"facts": [...]}`, or the object itself."""
-    table = cast("dict[str, Any]", value)
-    for name in _WRAPPERS:
-        if isinstance(table.get(name), list):
-            yield from table[name]
-            return
-    yield table
-
-
-def _says_nothing(text: str) -> bool:
-    start = text.find("[")
-    return start >= 0 and text[start + 1 :].lstrip().startswith("]")
 
 
 def _without_stray_commas(text: str) -> str:
@@ -181,24 +168,19 @@ class LlmExtractor:
     `max_output` tokens. Each request is a span of its own.
     """
 
-    __slots__ = ("_max_chars", "_max_facts", "_max_output", "_model")
+    __slots__ = ("_max_chars", "_max_facts", "_max_output", "model")
 
     def __init__(
         self, model: Model, *, max_facts: int = 50, max_chars: int = 24_000, max_output: int | None = 4_096
     ) -> None:
         if max_facts < 1 or max_chars < 1:
             raise UsageError(f"max_facts={max_facts}, max_chars={max_chars}: both must be at least 1")
-        self._model, self._max_facts, self._max_chars, self._max_output = model, max_facts, max_chars, max_output
-
-    @property
-    def model(self) -> Model:
-        """The model that is asked."""
-        return self._model
+        self.model, self._max_facts, self._max_chars, self._max_output = model, max_facts, max_chars, max_output
 
     def metered(self, ledger: Ledger) -> LlmExtractor:
         """The same, with every request on a ledger."""
         return LlmExtractor(
-            metered(self._model, ledger),
+            metered(self.model, ledger),
             max_facts=self._max_facts,
             max_chars=self._max_chars,
             max_output=self._max_output,
@@ -210,11 +192,15 @@ class LlmExtractor:
         skipped: list[str] = []
         usage, unread = Usage(), 0
         for batch in self._batches(episodes):
-            response = await self._complete(self._request(batch, known))
+            with model_span(self.model.name, "learning") as span:
+                response = await self.model.complete(self._request(batch, known))
+                span.answered(response)
             usage += response.usage
             items, notes, is_read = await off_loop(len(response.text), partial(read_items, response.text))
             unread += not is_read
-            skipped += [*notes, *self._cut(batch)]
+            long = [episode for episode in batch.values() if len(episode.text) > self._max_chars]
+            read = f"the first {self._max_chars:,} were read: raise max_chars"
+            skipped += [*notes, *(f"episode {e.id} has {len(e.text):,} characters; {read}" for e in long)]
             if len(items) > self._max_facts:
                 skipped.append(f"the reply lists {len(items)} facts; {self._max_facts} were read: raise max_facts")
             for number, item in enumerate(items[: self._max_facts], 1):
@@ -223,19 +209,6 @@ class LlmExtractor:
                 except (UsageError, _Unusable) as error:
                     skipped.append(f"item {number}: {error}")
         return Extraction(claims=tuple(dict.fromkeys(claims)), skipped=tuple(skipped), usage=usage, unread=unread)
-
-    async def _complete(self, request: ModelRequest) -> ModelResponse:
-        with model_span(self._model.name, "learning") as span:
-            response = await self._model.complete(request)
-            span.answered(response)
-        return response
-
-    def _cut(self, batch: Mapping[str, Episode]) -> Iterator[str]:
-        """Notes on what the model was not shown of these episodes."""
-        for episode in batch.values():
-            if len(episode.text) > self._max_chars:
-                read = f"the first {self._max_chars:,} were read: raise max_chars"
-                yield f"episode {episode.id} has {len(episode.text):,} characters; {read}"
 
     def _batches(self, episodes: Sequence[Episode]) -> Iterator[dict[str, Episode]]:
         """The episodes in batches of `max_chars`, with short ids, which a model copies without mistakes."""

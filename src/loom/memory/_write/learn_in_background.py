@@ -164,7 +164,9 @@ class TurnReader:
             if result is None:
                 return BatchResult((replace(report, turns=0, bill=ledger.bill),), released=len(leases))
             self._unread = 0
-            notes = (*result.notes, *result.instruction_notes, *_unused(found))
+            notes = (*result.notes, *result.instruction_notes)
+            if found.skipped:  # it quotes nothing, because the text may be forgotten later
+                notes += (f"{len(found.skipped)} part(s) of what a model read or answered were left out",)
             return BatchResult((replace(report, facts=len(result.facts), notes=notes, bill=ledger.bill),))
         except Exception as error:  # noqa: BLE001 - extractors are third-party code; the leases must be released
             self._unread += isinstance(error, BadResponse)
@@ -296,14 +298,17 @@ class TurnReader:
         """Schedule a retry of failed jobs, or give them up; returns the seconds until the first retry."""
         now = self._clock.now()
         limit = MAX_OUTAGES if isinstance(error, LoomError) and error.retryable else MAX_ATTEMPTS
+        requested = error.retry_after if isinstance(error, RateLimited | ProviderUnavailable) else None
+        reason = type(error).__name__  # the message is not stored: it may quote text that is forgotten later
+        reason += f": {str(type(error).__doc__).splitlines()[0]}" if isinstance(error, LoomError) else ""
         pauses: list[float] = []
         for lease in leases:
-            pause = _pause(error, lease.job.attempts)
+            pause = min(max(requested or 0.0, 2.0**lease.job.attempts), _LONGEST_PAUSE)
             is_retried = lease.job.attempts < limit
             pauses += [pause] if is_retried else []
             with suppress(StoreConflict):
                 retry_at = now + timedelta(seconds=pause) if is_retried else None
-                await self._store.fail(lease, reason=_stored_reason(error), now=now, retry_at=retry_at)
+                await self._store.fail(lease, reason=reason, now=now, retry_at=retry_at)
         return min(pauses, default=None)
 
 
@@ -322,22 +327,6 @@ def _groups(leases: Sequence[Lease], episodes: dict[str, list[Episode]]) -> Iter
                 group, size = [*group, lease], size + length
         if group:
             yield group
-
-
-def _unused(found: Extraction) -> tuple[str, ...]:
-    """A note on how much could not be used; it quotes nothing, because the text may be forgotten later."""
-    return (f"{len(found.skipped)} part(s) of what a model read or answered were left out",) if found.skipped else ()
-
-
-def _pause(error: Exception, attempts: int) -> float:
-    requested = error.retry_after if isinstance(error, RateLimited | ProviderUnavailable) else None
-    return min(max(requested or 0.0, 2.0**attempts), _LONGEST_PAUSE)
-
-
-def _stored_reason(error: Exception) -> str:
-    """The reason of a failure as it is stored: without the message, which may quote text that is forgotten later."""
-    kind = type(error).__name__
-    return f"{kind}: {str(type(error).__doc__).splitlines()[0]}" if isinstance(error, LoomError) else kind
 
 
 AT_ONCE = 4
@@ -552,14 +541,11 @@ class Learning:
                 self._waiting[user] = left
             if result is None:
                 return None
-            self._report(user, result)
+            for report in result.reports:
+                earlier = self._reports.pop(user, None)
+                self._reports[user] = report if earlier is None else earlier + report
+            while len(self._reports) > _REPORTS:
+                self._reports.popitem(last=False)
             if result.retry_in is not None or not result.has_more:
                 return result.retry_in
         return None
-
-    def _report(self, user: Scope, result: BatchResult) -> None:
-        for report in result.reports:
-            earlier = self._reports.pop(user, None)
-            self._reports[user] = report if earlier is None else earlier + report
-        while len(self._reports) > _REPORTS:
-            self._reports.popitem(last=False)

@@ -223,17 +223,10 @@ async def reembed(
     after: tuple[Scope, str] | None = None
     while page := await store.unembedded(where=_WITH_VECTORS, after=after, limit=BATCH):
         vectors = await embedder.embed([record.text for _, record in page], purpose="document")
-        done += await _put(store, page, vectors)
+        for scope, group in groupby(zip(page, vectors, strict=True), key=lambda pair: pair[0][0]):
+            done += await put_vectors(store, scope, {record.id: vector for (_, record), vector in group})
         seen += len(page)
         if progress is not None:
             progress(seen, max(seen, total))
         after = (page[-1][0], page[-1][1].id)
     return Reembedded(embedder=embedder.identity, records=done, exchanged=exchanged)
-
-
-async def _put(store: KeepsVectors, page: Sequence[tuple[Scope, Record]], vectors: Sequence[Vector]) -> int:
-    done = 0
-    pairs = zip(page, vectors, strict=True)
-    for scope, group in groupby(pairs, key=lambda pair: pair[0][0]):
-        done += await put_vectors(store, scope, {record.id: vector for (_, record), vector in group})
-    return done

@@ -10,7 +10,7 @@ from typing import Any
 
 from loom.core.checks import join_surrogates
 from loom.core.message import JSON, NativePart, Part, TextPart, ThinkingPart, ToolCallPart, Usage
-from loom.protocols.model import Chunk, ModelRequest, ModelResponse, Stop, TextChunk, ToolCallChunk
+from loom.protocols.model import Chunk, ModelRequest, ModelResponse, ModelSettings, Stop, TextChunk, ToolCallChunk
 from loom.text.tokens import EstimateCounter, count_messages, count_tool
 
 
@@ -29,6 +29,12 @@ def _number(text: str) -> float:
     if not isfinite(number):
         raise ValueError(f"{text} is not a number that could be sent back")
     return number
+
+
+def plain_settings(settings: ModelSettings, *, max_output: str | None, stop: str | None) -> dict[str, JSON]:
+    """The settings that a request gives and all providers have, under a provider's own names; None has no field."""
+    given = {max_output: settings.max_output, "temperature": settings.temperature, stop: list(settings.stop) or None}
+    return {name: value for name, value in given.items() if name and value is not None}
 
 
 class Repairer:
@@ -135,11 +141,8 @@ def chat_usage(reported: Mapping[str, Any]) -> Usage:
 
 def usage_or_estimate(reported: Usage, request: ModelRequest, parts: Iterable[Part]) -> Usage:
     """The reported usage, or an estimate: every prompt has tokens, so a count of 0 means that none was reported."""
-    return reported if reported.input else estimated_usage(request, parts)
-
-
-def estimated_usage(request: ModelRequest, parts: Iterable[Part]) -> Usage:
-    """The estimated usage of an answer; nothing is known of its cache."""
+    if reported.input:
+        return reported
     counter = EstimateCounter()
     system = sum(counter.count(text) for text in request.system)
     tools = sum(count_tool(tool, counter) for tool in request.tools)

@@ -8,7 +8,14 @@ from typing import Any
 from loom.core.message import JSON, NativePart, Part, TextPart, ThinkingPart, ToolCallPart
 from loom.protocols.model import Chunk, ModelRequest, ModelResponse, Stop, TextChunk, ThinkingChunk, ToolCallChunk
 from loom.providers._failures import ended_early
-from loom.providers.models._answer import anthropic_usage, ended, tool_input, unique_calls, usage_or_estimate
+from loom.providers.models._answer import (
+    anthropic_usage,
+    ended,
+    plain_settings,
+    tool_input,
+    unique_calls,
+    usage_or_estimate,
+)
 from loom.providers.models.sdk import Body, SdkModel
 
 DEFAULT_MAX_TOKENS = 4096
@@ -35,14 +42,11 @@ class AnthropicModel(SdkModel):
     def _settled(self, body: Body, request: ModelRequest) -> Body:
         settings = request.settings
         body.setdefault("max_tokens", DEFAULT_MAX_TOKENS)
-        if settings.max_output is not None:
-            body["max_tokens"] = settings.max_output
-        if settings.temperature is not None:
-            body["temperature"] = settings.temperature
-        if settings.stop:
-            body["stop_sequences"] = list(settings.stop)
+        body |= plain_settings(settings, max_output="max_tokens", stop="stop_sequences")
         if settings.tool_choice is not None and body.get("tools"):
-            body["tool_choice"] = _tool_choice(settings.tool_choice)
+            choice = settings.tool_choice
+            is_mode = choice in {"auto", "none", "any"}
+            body["tool_choice"] = {"type": choice} if is_mode else {"type": "tool", "name": choice}
         if settings.output_schema is not None:
             form = {"type": "json_schema", "schema": settings.output_schema}
             body["output_config"] = {**body.get("output_config", {}), "format": form}
@@ -72,10 +76,6 @@ class AnthropicModel(SdkModel):
         return MessageReader(self.name, request)
 
 
-def _tool_choice(choice: str) -> JSON:
-    return {"type": choice} if choice in {"auto", "none", "any"} else {"type": "tool", "name": choice}
-
-
 class MessageReader:
     """Makes an answer of the events of a Messages stream."""
 
@@ -95,8 +95,11 @@ class MessageReader:
                 self._message = event["message"]
                 self._usage = dict(event["message"].get("usage") or {})
             case "content_block_start":
-                self._blocks[event["index"]] = dict(event["content_block"])
-                yield from self._started(event["content_block"])
+                block = self._blocks[event["index"]] = dict(event["content_block"])
+                if block["type"] == "text" and block.get("text"):  # it may bring its first words along
+                    yield TextChunk(block["text"])
+                elif block["type"] == "thinking" and block.get("thinking"):
+                    yield ThinkingChunk(block["thinking"])
             case "content_block_delta":
                 yield from self._grown(event["index"], event["delta"])
             case "message_delta":
@@ -120,13 +123,6 @@ class MessageReader:
         # Some servers that copy this wire leave the beginning out, and with it their name.
         model: str = self._message.get("model") or self._who.partition(":")[2]
         return ModelResponse(parts=kept, stop=stop, usage=usage, model=model, id=id)
-
-    def _started(self, block: Mapping[str, Any]) -> Iterator[Chunk]:
-        """The beginning of a block, which may bring its first words along."""
-        if block["type"] == "text" and block.get("text"):
-            yield TextChunk(block["text"])
-        elif block["type"] == "thinking" and block.get("thinking"):
-            yield ThinkingChunk(block["thinking"])
 
     def _grown(self, index: int, delta: Mapping[str, Any]) -> Iterator[Chunk]:
         block = self._blocks[index]

@@ -10,7 +10,7 @@ from contextlib import aclosing
 from contextvars import ContextVar
 from dataclasses import replace
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from anyio import CancelScope, to_thread
 from anyio.lowlevel import RunVar
@@ -29,8 +29,8 @@ from loom.protocols.model import (
     ToolCallChunk,
 )
 from loom.providers._failures import Failure, as_error, ended_early, unreachable, unreadable
-from loom.providers.models._answer import Repairer, ended, usage_or_estimate
-from loom.providers.models.sdk import DEFAULT_TIMEOUT, RENDERER, Render
+from loom.providers.models._answer import Repairer, ended, plain_settings, usage_or_estimate
+from loom.providers.models.sdk import DEFAULT_TIMEOUT, RENDERER, Render, StreamedModel
 
 if TYPE_CHECKING:
     from google.genai import types
@@ -41,14 +41,8 @@ if TYPE_CHECKING:
 _STOPS: dict[str, Stop] = {
     "STOP": "end",
     "MAX_TOKENS": "length",
-    "SAFETY": "refusal",
-    "RECITATION": "refusal",
-    "BLOCKLIST": "refusal",
-    "PROHIBITED_CONTENT": "refusal",
-    "SPII": "refusal",
-    "IMAGE_SAFETY": "refusal",
-    "IMAGE_PROHIBITED_CONTENT": "refusal",
-    "IMAGE_RECITATION": "refusal",
+    **dict.fromkeys(("SAFETY", "RECITATION", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII"), "refusal"),
+    **dict.fromkeys(("IMAGE_SAFETY", "IMAGE_PROHIBITED_CONTENT", "IMAGE_RECITATION"), "refusal"),
 }
 
 
@@ -157,7 +151,7 @@ _OPENED: ContextVar[list[Any] | None] = ContextVar("_OPENED", default=None)
 """The HTTP responses of the stream that is being opened, so that it can close them."""
 
 
-class GeminiModel:
+class GeminiModel(StreamedModel):
     """A Gemini model. The key is read from GEMINI_API_KEY, or else from GOOGLE_API_KEY.
 
     Where the service gives a tool call no id, one is made of the id of the answer.
@@ -193,19 +187,6 @@ class GeminiModel:
         self._ids = ids or RecordIds()
         # A connection belongs to the event loop it was made in, so each loop has a client of its own.
         self._clients: RunVar[tuple[Any, Any] | None] = RunVar("clients")
-
-    @property
-    def name(self) -> str:
-        """`gemini:MODEL`."""
-        return f"{self.provider}:{self.model}"
-
-    async def complete(self, request: ModelRequest) -> ModelResponse:
-        """The whole answer. It is streamed too: a long answer must not look like a dead connection."""
-        last: Chunk | None = None
-        async for chunk in self.stream(request):
-            last = chunk
-        assert isinstance(last, ModelResponse)
-        return last
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[Chunk]:
         """The answer as it comes; the last item is the whole ModelResponse."""
@@ -301,12 +282,7 @@ async def _opened(http_response: Any) -> None:
 def _config(settings: ModelSettings) -> dict[str, Any]:
     """The settings as fields of a Gemini config."""
     config: dict[str, Any] = {"automatic_function_calling": {"disable": True}}  # the session runs the tools
-    if settings.max_output is not None:
-        config["max_output_tokens"] = settings.max_output
-    if settings.temperature is not None:
-        config["temperature"] = settings.temperature
-    if settings.stop:
-        config["stop_sequences"] = list(settings.stop)
+    config |= plain_settings(settings, max_output="max_output_tokens", stop="stop_sequences")
     if settings.tool_choice is not None:
         mode = _MODES.get(settings.tool_choice)
         chosen = {"mode": mode} if mode else {"mode": "ANY", "allowed_function_names": [settings.tool_choice]}
@@ -325,14 +301,12 @@ def _as_loom_error(error: Exception, who: str) -> LoomError:
     if isinstance(error, LoomError):
         return error
     if isinstance(error, errors.APIError):
-        return as_error(who, _failure(error), key="GEMINI_API_KEY")
+        failed = cast("Any", error)
+        failure = Failure.read(failed.details, status=failed.code, retry_after=_retry_delay(failed.details))
+        return as_error(who, failure, key="GEMINI_API_KEY")
     if isinstance(error, HTTPError | OSError):
         return unreachable(who, error)
     return unreadable(who, error)
-
-
-def _failure(error: Any) -> Failure:
-    return Failure.read(error.details, status=error.code, retry_after=_retry_delay(error.details))
 
 
 def _retry_delay(details: Any) -> float | None:

@@ -12,14 +12,14 @@ from anyio import to_thread
 
 from loom.core.clock import Clock, SystemClock
 from loom.errors import LoomError, MissingExtra, UsageError
-from loom.protocols.model import Chunk, ModelRequest, ModelResponse
+from loom.protocols.model import Chunk, ModelRequest
 from loom.providers._failures import Failure, as_error, retry_after, unreachable, unreadable
 from loom.providers.models._answer import Repairer
 from loom.providers.models.openai import ChatReader, chat_settings
-from loom.providers.models.sdk import DEFAULT_TIMEOUT, RENDERER, Body, Render
+from loom.providers.models.sdk import DEFAULT_TIMEOUT, RENDERER, Body, Render, StreamedModel
 
 
-class LiteLLMModel:
+class LiteLLMModel(StreamedModel):
     """A model by LiteLLM's own name for it (`groq/llama-4`, `bedrock/...`).
 
     LiteLLM reads keys from the environment variables of each provider, and fetches a price list when it is first used
@@ -60,19 +60,6 @@ class LiteLLMModel:
         self._options = {name: value for name, value in given.items() if value is not None}
         self._render = render
         self._clock = clock or SystemClock()
-
-    @property
-    def name(self) -> str:
-        """`litellm:MODEL`."""
-        return f"{self.provider}:{self.model}"
-
-    async def complete(self, request: ModelRequest) -> ModelResponse:
-        """The whole answer. It is streamed too: a long answer must not look like a dead connection."""
-        last: Chunk | None = None
-        async for chunk in self.stream(request):
-            last = chunk
-        assert isinstance(last, ModelResponse)
-        return last
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[Chunk]:
         """The answer as it comes; the last item is the whole ModelResponse."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
@@ -29,8 +29,9 @@ from loom.core.message import (
 from loom.errors import BadResponse, MissingExtra, NotFound, ProviderError, UsageError
 from loom.protocols.model import Chunk, ModelRequest, ModelResponse, TextChunk, ToolCallChunk
 from loom.providers._failures import Failure, as_error
+from loom.providers.models._answer import plain_settings
 from loom.providers.models.openai import ChatReader, schema_form
-from loom.providers.models.sdk import Body
+from loom.providers.models.sdk import Body, StreamedModel
 
 # A GGUF file in memory, run by llama.cpp inside this process.
 
@@ -197,7 +198,7 @@ _ROUNDED_TO = 256
 """llama.cpp makes a window a multiple of this."""
 
 
-class LocalModel:
+class LocalModel(StreamedModel):
     """A GGUF file. It is loaded at the first request and unloaded by aclose().
 
     Answers are made one after the other. Tools are asked for through a JSON schema, because small models call none
@@ -234,22 +235,9 @@ class LocalModel:
         self._running: list[Generation] = []
 
     @property
-    def name(self) -> str:
-        """`local:PATH`."""
-        return f"{self.provider}:{self.model}"
-
-    @property
     def context_window(self) -> int:
         """Tokens of prompt and answer together; once the file is loaded, no more than the model was trained for."""
         return self._runtime.context_window if self._runtime else self._window
-
-    async def complete(self, request: ModelRequest) -> ModelResponse:
-        """The whole answer."""
-        last: Chunk | None = None
-        async for chunk in self.stream(request):
-            last = chunk
-        assert isinstance(last, ModelResponse)
-        return last
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[Chunk]:
         """The answer as it comes; the last item is the whole ModelResponse."""
@@ -257,7 +245,8 @@ class LocalModel:
         body = self._body(request, tools)
         runtime = await to_thread.run_sync(self._loaded)
         reader = ChatReader(self.name, self.provider, request)
-        generation = self._started(runtime, body)
+        generation = runtime.start(body)
+        self._running = [*(other for other in self._running if other.alive), generation]
         try:
             while (event := await generation.next()) is not None:
                 if "error" in event:
@@ -270,8 +259,11 @@ class LocalModel:
         response = replace(reader.response(), model=self.model)
         if tools:
             response = _with_calls(response)
-            for chunk in _chunks(response):
-                yield chunk
+            for part in response.parts:
+                if isinstance(part, TextPart):
+                    yield TextChunk(part.text)
+                elif isinstance(part, ToolCallPart):
+                    yield ToolCallChunk(part.id, part.name, json.dumps(part.input))
         yield response
 
     async def aclose(self) -> None:
@@ -290,11 +282,6 @@ class LocalModel:
                 self._runtime = Runtime(self._path, threads=self._threads, context_window=self._window)
             return self._runtime
 
-    def _started(self, runtime: Runtime, body: Body) -> Generation:
-        generation = runtime.start(body)
-        self._running = [*(other for other in self._running if other.alive), generation]
-        return generation
-
     def _body(self, request: ModelRequest, tools: Sequence[ToolSpec]) -> Body:
         settings = request.settings
         must_call = settings.tool_choice not in {None, "auto"}
@@ -309,10 +296,7 @@ class LocalModel:
             "stream": True,
             "stream_options": {"include_usage": True},
         }
-        if settings.temperature is not None:
-            body["temperature"] = settings.temperature
-        if settings.stop:
-            body["stop"] = list(settings.stop)
+        body |= plain_settings(settings, max_output=None, stop="stop")
         if schema is not None:
             body["response_format"] = {"type": "json_schema", "json_schema": schema_form(schema)}
         return {**body, **settings.extra}
@@ -362,11 +346,3 @@ def _with_calls(response: ModelResponse) -> ModelResponse:
     parts = (*kept, *read(response.text, response.id))
     calls = any(isinstance(part, ToolCallPart) for part in parts)
     return replace(response, parts=parts, stop="tool" if calls else response.stop)
-
-
-def _chunks(response: ModelResponse) -> Iterator[Chunk]:
-    for part in response.parts:
-        if isinstance(part, TextPart):
-            yield TextChunk(part.text)
-        elif isinstance(part, ToolCallPart):
-            yield ToolCallChunk(part.id, part.name, json.dumps(part.input))

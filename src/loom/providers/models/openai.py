@@ -24,12 +24,16 @@ from loom.providers._failures import Failure, as_error, ended_early
 from loom.providers.models._answer import (
     chat_usage,
     ended,
+    plain_settings,
     responses_usage,
     tool_input,
     unique_calls,
     usage_or_estimate,
 )
 from loom.providers.models.sdk import DEFAULT_TIMEOUT, Body, Render, SdkModel
+
+_MODES = {"auto": "auto", "none": "none", "any": "required"}
+"""Tool choices that name no tool."""
 
 
 class OpenAIBase(SdkModel):
@@ -92,23 +96,13 @@ class OpenAIChatModel(OpenAIBase):
 def chat_settings(body: Body, settings: ModelSettings, *, limit_field: str) -> Body:
     """The body with the settings of a request, as Chat spells them; `limit_field` holds the longest answer."""
     body.setdefault("stream_options", {"include_usage": True})
-    if settings.max_output is not None:
-        body[limit_field] = settings.max_output
-    if settings.temperature is not None:
-        body["temperature"] = settings.temperature
-    if settings.stop:
-        body["stop"] = list(settings.stop)
+    body |= plain_settings(settings, max_output=limit_field, stop="stop")
     if settings.tool_choice is not None and body.get("tools"):
-        body["tool_choice"] = _tool_choice(settings.tool_choice)
+        named: JSON = {"type": "function", "function": {"name": settings.tool_choice}}
+        body["tool_choice"] = _MODES.get(settings.tool_choice, named)
     if settings.output_schema is not None:
         body["response_format"] = {"type": "json_schema", "json_schema": schema_form(settings.output_schema)}
     return body
-
-
-def _tool_choice(choice: str) -> JSON:
-    if choice in {"auto", "none"}:
-        return choice
-    return "required" if choice == "any" else {"type": "function", "function": {"name": choice}}
 
 
 @dataclass(slots=True)
@@ -213,12 +207,10 @@ class OpenAIModel(OpenAIBase):
             body.setdefault("include", [_ENCRYPTED])
         if settings.stop:
             raise UsageError(f"{self.name} takes no stop texts; leave them out, or use openai_chat:{self.model}")
-        if settings.max_output is not None:
-            body["max_output_tokens"] = settings.max_output
-        if settings.temperature is not None:
-            body["temperature"] = settings.temperature
+        body |= plain_settings(settings, max_output="max_output_tokens", stop=None)
         if settings.tool_choice is not None and body.get("tools"):
-            body["tool_choice"] = _responses_tool_choice(settings.tool_choice)
+            named: JSON = {"type": "function", "name": settings.tool_choice}
+            body["tool_choice"] = _MODES.get(settings.tool_choice, named)
         if settings.output_schema is not None:
             form = {"type": "json_schema", **schema_form(settings.output_schema)}
             body["text"] = {**body.get("text", {}), "format": form}
@@ -229,12 +221,6 @@ class OpenAIModel(OpenAIBase):
 
     def _reader(self, request: ModelRequest) -> ResponseReader:
         return ResponseReader(self.name, request)
-
-
-def _responses_tool_choice(choice: str) -> JSON:
-    if choice in {"auto", "none"}:
-        return choice
-    return "required" if choice == "any" else {"type": "function", "name": choice}
 
 
 class ResponseReader:

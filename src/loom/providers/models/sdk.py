@@ -44,13 +44,36 @@ class Reader(Protocol):
         ...
 
 
-class SdkModel(ABC):
+class StreamedModel(ABC):
+    """A model whose answers are always streamed: a long one must not look like a dead connection."""
+
+    provider: str
+    """The name that requests are rendered under."""
+    model: str
+
+    @property
+    def name(self) -> str:
+        """`provider:model`."""
+        return f"{self.provider}:{self.model}"
+
+    async def complete(self, request: ModelRequest) -> ModelResponse:
+        """The whole answer."""
+        last: Chunk | None = None
+        async for chunk in self.stream(request):
+            last = chunk
+        assert isinstance(last, ModelResponse)
+        return last
+
+    @abstractmethod
+    def stream(self, request: ModelRequest) -> AsyncIterator[Chunk]:
+        """The answer as it comes; the last item is the whole ModelResponse."""
+
+
+class SdkModel(StreamedModel):
     """A model behind an official SDK, whose own retries are off. Subclasses say what is different about a provider."""
 
     sdk: ClassVar[str]
     """The SDK's package, and the name of the extra that installs it."""
-    provider: str
-    """The name that requests are rendered under."""
     key: str
     """The environment variable that holds the key."""
 
@@ -87,19 +110,6 @@ class SdkModel(ABC):
         self._clock = clock or SystemClock()
         # A connection belongs to the event loop it was made in, so each loop has a client of its own.
         self._client: RunVar[Any] = RunVar("client")
-
-    @property
-    def name(self) -> str:
-        """`provider:model`."""
-        return f"{self.provider}:{self.model}"
-
-    async def complete(self, request: ModelRequest) -> ModelResponse:
-        """The whole answer. It is streamed too: a long answer must not look like a dead connection."""
-        last: Chunk | None = None
-        async for chunk in self.stream(request):
-            last = chunk
-        assert isinstance(last, ModelResponse)
-        return last
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[Chunk]:
         """The answer as it comes; the last item is the whole ModelResponse."""
