@@ -27,6 +27,35 @@ from loom.testing.conformance.suite import DAY, TWINS, a_block, a_fact, an_episo
 from loom.testing.fakes import START, FakeClock
 
 
+class Machine(RuleBasedStateMachine):
+    """Base of the machines: all calls of one run are made from one event loop."""
+
+    changed = False
+    """Whether there was a change since the last comparison."""
+
+    def start_loop(self) -> None:
+        """Start the event loop of a run."""
+        self._stack = ExitStack()
+        self._portal = self._stack.enter_context(start_blocking_portal())
+
+    def enter(self, stack: ExitStack, opened: AbstractAsyncContextManager[Any]) -> Any:
+        """What a context manager gives that is entered on the loop, and left with the stack."""
+        return stack.enter_context(self._portal.wrap_async_context_manager(opened))
+
+    def ask(self, call: Any, *args: Any, **named: Any) -> Any:
+        """Make one call and wait for it."""
+
+        async def run() -> Any:
+            return await call(*args, **named)
+
+        return self._portal.call(run)
+
+    def teardown(self) -> None:
+        """Close what was opened."""
+        if hasattr(self, "_stack"):
+            self._stack.close()
+
+
 class Oracle:
     """A memory store as plain dicts: the model that the real store is compared with."""
 
@@ -117,10 +146,10 @@ QUERIES = st.builds(
 Who: TypeAlias = tuple[int, str | None]
 
 
-class MemoryStoreMachine(RuleBasedStateMachine):
+class MemoryStoreMachine(Machine):
     """Subclass it and say how a store is opened; its `TestCase` is the test.
 
-    All calls of one run are made from one event loop, and the store is opened and closed in one task.
+    The store is opened and closed in one task.
     """
 
     def open_store(self, clock: FakeClock) -> AbstractAsyncContextManager[MemoryStore]:
@@ -132,27 +161,12 @@ class MemoryStoreMachine(RuleBasedStateMachine):
         """Start with nothing, and with two users whose ids look alike."""
         self.users = users
         self.clock, self.oracle = FakeClock(START + 2 * DAY), Oracle()
-        self._stack = ExitStack()
-        self._portal = self._stack.enter_context(start_blocking_portal())
-        self.store = self._stack.enter_context(self._portal.wrap_async_context_manager(self.open_store(self.clock)))
-        self.changed = False
-
-    def teardown(self) -> None:
-        """Close what was opened."""
-        if hasattr(self, "_stack"):
-            self._stack.close()
+        self.start_loop()
+        self.store: MemoryStore = self.enter(self._stack, self.open_store(self.clock))
 
     def scope(self, who: Who) -> Scope:
         """The scope of one of the two users."""
         return Scope("default", self.users[who[0]], who[1])
-
-    def ask(self, call: Any, *args: Any, **named: Any) -> Any:
-        """Make one call of the store and wait for it."""
-
-        async def run() -> Any:
-            return await call(*args, **named)
-
-        return self._portal.call(run)
 
     @rule(who=WHO, records=RECORDS)
     def put(self, who: Who, records: list[Record]) -> None:
@@ -214,7 +228,7 @@ class MemoryStoreMachine(RuleBasedStateMachine):
     @invariant()
     def holds_what_the_oracle_holds(self) -> None:
         """After a change, every user has exactly the records they should have."""
-        if not getattr(self, "changed", False):
+        if not self.changed:
             return
         self.changed = False
         for user, records in self.oracle.users.items():
@@ -290,7 +304,7 @@ ENTRIES = st.lists(st.builds(LoggedMessage, CHECKPOINT_IDS, st.just(START), MESS
 USAGES = st.builds(Usage, input=st.integers(0, 3), output=st.integers(0, 3))
 
 
-class CheckpointStoreMachine(RuleBasedStateMachine):
+class CheckpointStoreMachine(Machine):
     """Subclass it and say how a store is opened; its `TestCase` is the test.
 
     A store that keeps nothing when it is closed says so with `is_durable = False`.
@@ -307,40 +321,23 @@ class CheckpointStoreMachine(RuleBasedStateMachine):
         """Start with nothing, with two users and three sessions whose ids look alike."""
         self.users, self.sessions = users, (*sessions, "third")
         self.clock, self.oracle = FakeClock(), CheckpointOracle()
-        self._portal_stack = ExitStack()
-        self._portal = self._portal_stack.enter_context(start_blocking_portal())
+        self.start_loop()
         self._start()
 
     def _start(self) -> None:
-        self._stack = ExitStack()
-        opened = self._portal.wrap_async_context_manager(self.open_store(self.clock))
-        self.store: Any = self._stack.enter_context(opened)
+        self._opened = self._stack.enter_context(ExitStack())
+        self.store: Any = self.enter(self._opened, self.open_store(self.clock))
         self.changed = True
-
-    def teardown(self) -> None:
-        """Close what was opened."""
-        if hasattr(self, "_portal_stack"):
-            if hasattr(self, "_stack"):
-                self._stack.close()
-            self._portal_stack.close()
 
     def scope(self, who: CheckpointOwner) -> Scope:
         """The scope of a session."""
         return Scope("default", self.users[who[0]], self.sessions[who[1]])
 
-    def ask(self, call: Any, *args: Any, **named: Any) -> Any:
-        """Make one call of the store and wait for it."""
-
-        async def run() -> Any:
-            return await call(*args, **named)
-
-        return self._portal.call(run)
-
     @precondition(lambda self: self.is_durable)
     @rule()
     def reopen(self) -> None:
         """Nothing is lost."""
-        self._stack.close()
+        self._opened.close()
         self._start()
 
     @rule(who=OWNERS, turns=st.lists(st.tuples(ENTRIES, USAGES), min_size=1, max_size=3))
@@ -455,7 +452,7 @@ class CheckpointStoreMachine(RuleBasedStateMachine):
     @invariant()
     def holds_what_the_oracle_holds(self) -> None:
         """After a change, every session has exactly what it should have, with every log."""
-        if not getattr(self, "changed", False):
+        if not self.changed:
             return
         self.changed = False
         for user in {self.scope((n, 0)).for_user() for n in (0, 1)}:

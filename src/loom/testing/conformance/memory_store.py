@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -291,7 +290,7 @@ class ScopeLaws:
     @pytest.mark.parametrize("part", ["user_id", "namespace", "session_id"])
     async def test_scopes_never_meet(self, store: MemoryStore, mine: str, theirs: str, part: str) -> None:
         """Two scopes whose ids look alike share nothing, in any call."""
-        one, other = _scope(part, mine), _scope(part, theirs)
+        one, other = (replace(Scope("default", "user"), **{part: value}) for value in (mine, theirs))
         await store.put(one, an_episode("e1", "my tea", session_id=one.session_id))
         await store.put(other, an_episode("e2", "their tea", session_id=other.session_id))
         for scope, id, foreign in ((one, "e1", "e2"), (other, "e2", "e1")):
@@ -376,15 +375,6 @@ class ScopeLaws:
     async def test_a_user_cannot_tell_whether_others_exist(self, store: MemoryStore, seed: int) -> None:
         """Non-interference: without the other's calls every observation of a user is the same."""
         await check_non_interference(store, seed)
-
-
-def _scope(part: str, value: str) -> Scope:
-    makers: dict[str, Callable[[], Scope]] = {
-        "user_id": lambda: Scope(user_id=value),
-        "namespace": lambda: Scope(value, "user"),
-        "session_id": lambda: Scope("default", "user", value),
-    }
-    return makers[part]()
 
 
 async def _everything(store: MemoryStore, scope: Scope) -> tuple[Any, ...]:
