@@ -68,6 +68,16 @@ class Written(NamedTuple):
     jobs: int = 0
 
 
+class LeaseRequest(NamedTuple):
+    """The jobs to lease: at most `limit` that are due, of one user or of some kinds if given."""
+
+    now: datetime
+    until: datetime
+    limit: int = 1
+    scope: Scope | None = None
+    kinds: Sequence[str] | None = None
+
+
 class BaseMemoryStore(ABC):
     """The public verbs of a memory store; a backend gives the hooks, which get checked arguments and times in UTC."""
 
@@ -226,7 +236,7 @@ class BaseMemoryStore(ABC):
         now, until = as_utc(now, "now of a lease"), as_utc(until, "until of a lease")
         if until <= now:
             raise UsageError(f"lease ends before it starts (now={now}, until={until}); pass a later `until`")
-        return tuple(await self._lease(now, until, limit, scope, kinds))
+        return tuple(await self._lease(LeaseRequest(now, until, limit, scope, kinds)))
 
     async def finish(
         self,
@@ -322,9 +332,7 @@ class BaseMemoryStore(ABC):
     async def _epoch(self, scope: Scope) -> str: ...
 
     @abstractmethod
-    async def _lease(
-        self, now: datetime, until: datetime, limit: int, scope: Scope | None, kinds: Sequence[str] | None
-    ) -> Iterable[Lease]: ...
+    async def _lease(self, asked: LeaseRequest) -> Iterable[Lease]: ...
 
     @abstractmethod
     async def _fail(self, lease: Lease, reason: str, now: datetime, retry_at: datetime | None) -> None: ...
@@ -572,19 +580,17 @@ class SimpleMemoryStore(LocalSearchStore):
         """Users who may have open jobs."""
         return await self._owners()
 
-    async def _lease(
-        self, now: datetime, until: datetime, limit: int, scope: Scope | None, kinds: Sequence[str] | None
-    ) -> Iterable[Lease]:
+    async def _lease(self, asked: LeaseRequest) -> Iterable[Lease]:
         leases: list[Lease] = []
-        while len(leases) < limit:
-            users = await self._busy() if scope is None else [scope]
-            due = [held for user in users for held in await self._open_of(user) if held.is_due(now, kinds)]
+        while len(leases) < asked.limit:
+            users = await self._busy() if asked.scope is None else [asked.scope]
+            due = [held for user in users for held in await self._open_of(user) if held.is_due(asked.now, asked.kinds)]
             if not due:
                 break
-            for held in oldest_first(due)[: limit - len(leases)]:
+            for held in oldest_first(due)[: asked.limit - len(leases)]:
                 async with self._user(held.job.scope, saves=True) as state:
                     if state.jobs.get(held.job.id) == held:  # otherwise another call was faster
-                        state.jobs[held.job.id] = taken = held.taken(until)
+                        state.jobs[held.job.id] = taken = held.taken(asked.until)
                         leases.append(taken.lease())
         return leases
 

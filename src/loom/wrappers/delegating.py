@@ -24,7 +24,7 @@ from loom.protocols.memory_store import (
     SearchKeys,
     SeesSessions,
 )
-from loom.stores.base import BaseMemoryStore, Bound, Write, Written
+from loom.stores.base import BaseMemoryStore, Bound, LeaseRequest, Write, Written
 
 
 class DelegatingStore(BaseMemoryStore):
@@ -112,10 +112,8 @@ class DelegatingStore(BaseMemoryStore):
     async def _epoch(self, scope: Scope) -> str:
         return await self._primary.epoch(scope)
 
-    async def _lease(
-        self, now: datetime, until: datetime, limit: int, scope: Scope | None, kinds: Sequence[str] | None
-    ) -> Iterable[Lease]:
-        return await self._primary.lease(now=now, until=until, limit=limit, scope=scope, kinds=kinds)
+    async def _lease(self, asked: LeaseRequest) -> Iterable[Lease]:
+        return await self._primary.lease(**asked._asdict())
 
     async def _fail(self, lease: Lease, reason: str, now: datetime, retry_at: datetime | None) -> None:
         await self._primary.fail(lease, reason=reason, now=now, retry_at=retry_at)

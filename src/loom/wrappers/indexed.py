@@ -24,7 +24,7 @@ from loom.protocols.memory_store import IndexDifference, Lease, PrimaryStore, Qu
 from loom.protocols.vector_store import VectorItem
 from loom.stores import _search as index_search
 from loom.stores._vector_entries import VectorIndex, checked_query
-from loom.stores.base import Bound, Write, Written, embedder_label
+from loom.stores.base import Bound, LeaseRequest, Write, Written, embedder_label
 from loom.wrappers.delegating import DelegatingStore
 
 # The outbox of an index: a change is noted in the primary store before it is made, and crossed out afterwards.
@@ -380,11 +380,9 @@ class IndexedStore(DelegatingStore):
             await self._renew_if_foreign()
         return await compare(self._primary, self._index, repair=repair)
 
-    async def _lease(
-        self, now: datetime, until: datetime, limit: int, scope: Scope | None, kinds: Sequence[str] | None
-    ) -> Iterable[Lease]:
+    async def _lease(self, asked: LeaseRequest) -> Iterable[Lease]:
         await self._catch_up()  # a worker also looks after the index: other processes may have left marks
-        return await super()._lease(now, until, limit, scope, kinds)
+        return await super()._lease(asked)
 
     async def _catch_up(self) -> None:
         """Put right whatever the outbox names; at most every half a minute."""

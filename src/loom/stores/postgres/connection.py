@@ -176,9 +176,7 @@ def translate_errors(where: str, *, needed: str = "the role that `loom store ini
     except PoolClosed as error:
         raise UsageError(f"the store {where} is closed; open another") from error
     except TimeoutError as error:
-        raise StoreUnavailable(
-            f"{where} took too long and was given up; try again or allow a longer timeout"
-        ) from error
+        raise _too_long(where) from error
     except PoolTimeout as error:
         raise StoreUnavailable(
             f"no connection to {where} became free in time; try again or use a larger pool"
@@ -310,7 +308,10 @@ class Server:
         """A connection on which a transaction was begun and `more` was said with it, and what the server answered."""
         end = anyio.current_time() + self._timeout
         pool = await self.open()
-        begin = self._begin(scope, level) + more
+        owner, everybody = ("", "on") if scope is None else (str(owner_of(scope)), "")
+        timeout = round(self._timeout * 1000)
+        begin = BEGIN.format(level=level, path=self._path, timeout=timeout, owner=owner, everybody=everybody)
+        begin += self._act + more
         with translate_errors(self.name):
             # Every connection of the pool may have broken since its last use, and then a new one is the next.
             for _ in range(self._pool_size + 1):
@@ -327,12 +328,6 @@ class Server:
                         await db.close()
                         raise
         raise StoreUnavailable(f"{self.name} broke off every connection; try again when it answers")
-
-    def _begin(self, scope: Scope | None, level: str) -> str:
-        owner, everybody = ("", "on") if scope is None else (str(owner_of(scope)), "")
-        timeout = round(self._timeout * 1000)
-        begin = BEGIN.format(level=level, path=self._path, timeout=timeout, owner=owner, everybody=everybody)
-        return begin + self._act
 
     async def close(self) -> None:
         """Give all connections back."""

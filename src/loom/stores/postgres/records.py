@@ -45,7 +45,7 @@ from loom.stores._sql import (
     to_micros,
     to_row,
 )
-from loom.stores.base import reading
+from loom.stores.base import LeaseRequest, reading
 from loom.stores.postgres.connection import Row, fetch, one, owner_of, rows, run, run_many, seen
 from loom.text.words import query_terms
 
@@ -491,32 +491,31 @@ async def enqueue(db: Database, scope: Scope, jobs: Sequence[Job]) -> int:
     return len(new)
 
 
-async def lease(
-    db: Database, now: datetime, until: datetime, limit: int, *, scope: Scope | None, kinds: Sequence[str] | None
-) -> tuple[Lease, ...]:
+async def lease(db: Database, asked: LeaseRequest) -> tuple[Lease, ...]:
     """Take due jobs, oldest first."""
-    whose, values = ("true", ()) if scope is None else _covered(scope)
-    if kinds is not None:
-        whose, values = f"{whose} AND j.kind = ANY(%s)", (*values, list(kinds))
-    micros = to_micros(now)
-    taken = await rows(db, _TAKE.format(whose=whose), micros, micros, *values, limit, to_micros(until))
+    whose, values = ("true", ()) if asked.scope is None else _covered(asked.scope)
+    if asked.kinds is not None:
+        whose, values = f"{whose} AND j.kind = ANY(%s)", (*values, list(asked.kinds))
+    now, until = to_micros(asked.now), to_micros(asked.until)
+    taken = await rows(db, _TAKE.format(whose=whose), now, now, *values, asked.limit, until)
     taken.sort(key=lambda row: (row[6], row[3]))
-    return tuple(Lease(job=job_from_row(row), token=row[-1], until=until) for row in taken)
+    return tuple(Lease(job=job_from_row(row), token=row[-1], until=asked.until) for row in taken)
 
 
 async def close(db: Database, held: Lease) -> None:
     """The job is done."""
-    _check_held(held, await run(db, f"DELETE FROM jobs WHERE {_HELD}", *_place(held)))
+    await _change_held(db, held, f"DELETE FROM jobs WHERE {_HELD}")
 
 
 async def fail(db: Database, held: Lease, reason: str, now: datetime, retry_at: datetime | None) -> None:
     """Put the job back, or give it up."""
     if retry_at is None:
-        what, values = "reason = %s, dead_at = %s", (_storable(reason), to_micros(now))
+        # Without what Postgres cannot hold: why a job was given up must not get lost over a character.
+        storable = reason.encode(errors="replace").decode().replace("\0", "\ufffd")
+        what, values = "reason = %s, dead_at = %s", (storable, to_micros(now))
     else:
         what, values = "run_at = %s", (to_micros(retry_at),)
-    sql = f"UPDATE jobs SET token = NULL, until = NULL, {what} WHERE {_HELD}"
-    _check_held(held, await run(db, sql, *values, *_place(held)))
+    await _change_held(db, held, f"UPDATE jobs SET token = NULL, until = NULL, {what} WHERE {_HELD}", *values)
 
 
 async def dead_letters(db: Database, scope: Scope) -> tuple[DeadLetter, ...]:
@@ -553,18 +552,9 @@ async def forget(db: Database, scope: Scope) -> dict[str, int]:
     return {"job": len(found) - dead, "dead_letter": dead}
 
 
-def _check_held(held: Lease, changed: int) -> None:
-    if not changed:
+async def _change_held(db: Database, held: Lease, sql: str, *values: Any) -> None:
+    if not await run(db, sql, *values, owner_of(held.job.scope), held.job.id, held.token):
         raise lease_lost(held)
-
-
-def _storable(reason: str) -> str:
-    """The reason without what Postgres cannot hold: why a job was given up must not get lost over a character."""
-    return reason.encode(errors="replace").decode().replace("\0", "\ufffd")
-
-
-def _place(held: Lease) -> tuple[Any, ...]:
-    return (owner_of(held.job.scope), held.job.id, held.token)
 
 
 def _covered(scope: Scope) -> tuple[str, tuple[Any, ...]]:

@@ -8,7 +8,7 @@ forced on the role that owns the tables, too. The role that stores connect as ow
 # ruff: noqa: S608 - only names of tables of this package stand in SQL; every value is bound
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -372,11 +372,6 @@ async def make_tables(db: Database, where: str, schema: str, roles: Roles | None
         await say("GRANT SELECT, UPDATE ON forgotten TO {app}")
 
 
-async def act_as(db: Database, role: str) -> None:
-    """Write down, as the owner of a schema, whom roles act as that could see everything."""
-    await run(db, _SET_META, ONE_ROLE, role)
-
-
 async def _secure(db: Database, table: str) -> None:
     """Force row-level security on a table, with the policies of this version and no other."""
     await run(db, f"ALTER TABLE {table} ENABLE ROW LEVEL SECURITY")
@@ -489,7 +484,7 @@ async def make(db: Database, where: str, schema: str) -> None:
             await make_roles(db, APP_ROLE, OWNER_ROLE, None)
             await let_act(db, APP_ROLE)
             await make_tables(db, where, schema, Roles(APP_ROLE, OWNER_ROLE))
-            await act_as(db, APP_ROLE)
+            await run(db, _SET_META, ONE_ROLE, APP_ROLE)
         else:
             await make_tables(db, where, schema, None)
     await db.commit()
@@ -550,20 +545,24 @@ class Guard:
         if self.allow_owner:
             return Use()
         use = await use_of(db, self.schema, role)
-        if use is None:
-            _check_role(where, role)
+        if use is None and role.power is not None:
+            raise StoreError(
+                f"{where} is reached as {role.name!r}, which is {role.power} of Loom's tables and may see the rows of "
+                "all users; connect as the role that `loom store init` made, or say allow_owner=True"
+            )
         return use or Use()
 
     async def _check_tables(self, db: Database, where: str) -> None:
         secured = {name for (name,) in await rows(db, SECURED, self.schema)}
         if open_to_all := set(TABLES) - secured:
-            raise StoreError(f"{where} does not force row-level security on {_listed(open_to_all)}; {_INIT}")
+            names = ", ".join(sorted(open_to_all))
+            raise StoreError(f"{where} does not force row-level security on {names}; {_INIT}")
         policies = {tuple(row) for row in await rows(db, _POLICIES, self.schema)}
         expected = {(table, SCOPED, "ALL") for table in TABLES}
         expected |= {(table, EVERYBODY, command) for table, command in FOR_EVERYBODY.items()}
         if policies != expected:
-            odd = {f"{table}.{name}" for table, name, _ in policies ^ expected}
-            raise StoreError(f"{where} has other policies than Loom's: {_listed(odd)}; drop them, then {_INIT}")
+            odd = ", ".join(sorted({f"{table}.{name}" for table, name, _ in policies ^ expected}))
+            raise StoreError(f"{where} has other policies than Loom's: {odd}; drop them, then {_INIT}")
         if not self.allow_owner:
             # What policies say is not compared; what they do is: without a scope nothing may be seen.
             seen = await one(db, f"SELECT {', '.join(f'EXISTS (SELECT FROM {table})' for table in TABLES)}")
@@ -581,15 +580,3 @@ def guarded(dsn: str, insists: Guard, *, pool_size: int, timeout: float) -> Serv
     if not timeout > 0:
         raise UsageError(f"timeout={timeout} is over at once; give seconds above 0")
     return Server(dsn, pool_size=pool_size, timeout=timeout, check=insists.check)
-
-
-def _check_role(where: str, role: Role) -> None:
-    if role.power is not None:
-        raise StoreError(
-            f"{where} is reached as {role.name!r}, which is {role.power} of Loom's tables and may see the rows of all "
-            "users; connect as the role that `loom store init` made, or say allow_owner=True"
-        )
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(sorted(names))

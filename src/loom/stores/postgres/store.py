@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from loom.core.clock import Clock
 from loom.core.filter import Filter
@@ -13,7 +13,7 @@ from loom.core.record import Layer, Receipt, Record
 from loom.core.scope import Scope
 from loom.protocols.embedder import Vector
 from loom.protocols.memory_store import DeadLetter, Job, Lease, Query, SearchKeys
-from loom.stores.base import BaseMemoryStore, Bound, Write, Written, embedder_label
+from loom.stores.base import BaseMemoryStore, Bound, LeaseRequest, Write, Written, embedder_label
 from loom.stores.postgres import records, search
 from loom.stores.postgres import records as job_rows
 from loom.stores.postgres import search as vector_rows
@@ -36,6 +36,7 @@ from loom.stores.postgres.search import INDEXES, PREFIX, binding, index_large_us
 if TYPE_CHECKING:
     from loom.stores.postgres.connection import Database
 
+_T = TypeVar("_T")
 
 # The description of a Postgres store and its guarantees, as the server is set up now.
 
@@ -130,14 +131,17 @@ class PostgresStore(BaseMemoryStore):
     async def _open(self) -> None:
         await self._server.open()
 
+    async def _transact(self, scope: Scope | None, work: Callable[[Database], Awaitable[_T]]) -> _T:
+        async with self._server.transaction(scope) as db:
+            return await work(db)
+
     @property
     def notes(self) -> tuple[str, ...]:
         """What a person should know of what the server guarantees; nothing before the first call."""
         return self._server.notes
 
     async def _get(self, scope: Scope, id: str) -> Record | None:
-        async with self._server.transaction(scope) as db:
-            return await records.get(db, scope, id)
+        return await self._transact(scope, lambda db: records.get(db, scope, id))
 
     async def _search(self, scope: Scope, query: Query) -> Iterable[Hit]:
         look = search.look(scope, None if query.vector is None else query.limit)
@@ -150,19 +154,16 @@ class PostgresStore(BaseMemoryStore):
             return await search.search_hybrid(db, known, scope, query, near=near, now=now)
 
     async def _list(self, scope: Scope, where: Filter | None, after: str | None, limit: int) -> Iterable[Record]:
-        async with self._server.transaction(scope) as db:
-            return await records.select(db, scope, where=where, after=after, limit=limit)
+        return await self._transact(scope, lambda db: records.select(db, scope, where=where, after=after, limit=limit))
 
     async def _count(self, scope: Scope, where: Filter | None) -> int:
         if where is None and scope.session_id is None:
             found = await self._server.glance(scope, records.counted(scope))
             return found[0] if found else 0
-        async with self._server.transaction(scope) as db:
-            return await records.count(db, scope, where)
+        return await self._transact(scope, lambda db: records.count(db, scope, where))
 
     async def _found_by(self, scope: Scope, ids: Sequence[str]) -> Mapping[str, SearchKeys]:
-        async with self._server.transaction(scope) as db:
-            return await vector_rows.search_keys(db, scope, ids)
+        return await self._transact(scope, lambda db: vector_rows.search_keys(db, scope, ids))
 
     async def _write(self, scope: Scope, write: Write) -> Written:
         async with self._server.transaction(scope, writes=True) as db:
@@ -185,12 +186,10 @@ class PostgresStore(BaseMemoryStore):
 
     async def saved_sessions(self, scope: Scope) -> int:
         """How many conversations of the user are saved in the same schema."""
-        async with self._server.transaction(scope) as db:
-            return await records.count_sessions(db, scope)
+        return await self._transact(scope, lambda db: records.count_sessions(db, scope))
 
     async def _describe(self) -> dict[str, str]:
-        async with self._server.transaction(None) as db:
-            return await describe(db, self._schema)
+        return await self._transact(None, lambda db: describe(db, self._schema))
 
     async def _close(self) -> None:
         await self._server.close()
@@ -208,8 +207,7 @@ class PostgresStore(BaseMemoryStore):
         return vector_rows.bound_of(await self._server.glance(None, vector_rows.BOUND))
 
     async def _set_embedder(self, old: Bound | None, new: Bound) -> bool:
-        async with self._server.transaction(None) as db:
-            return await vector_rows.rebind(db, old, new)
+        return await self._transact(None, lambda db: vector_rows.rebind(db, old, new))
 
     async def _put_vectors(self, scope: Scope, vectors: dict[str, Vector]) -> None:
         async with self._server.transaction(scope, writes=True) as db:
@@ -222,34 +220,26 @@ class PostgresStore(BaseMemoryStore):
             return [found async for found in vector_rows.unembedded(db, where, after, limit)]
 
     async def _users(self, after: Scope | None, limit: int) -> Iterable[Scope]:
-        async with self._server.transaction(None) as db:
-            return await all_users(db, after, limit)
+        return await self._transact(None, lambda db: all_users(db, after, limit))
 
     async def _epoch(self, scope: Scope) -> str:
-        async with self._server.transaction(scope) as db:
-            return await records.epoch(db, scope)
+        return await self._transact(scope, lambda db: records.epoch(db, scope))
 
-    async def _lease(
-        self, now: datetime, until: datetime, limit: int, scope: Scope | None, kinds: Sequence[str] | None
-    ) -> Iterable[Lease]:
-        async with self._server.transaction(scope) as db:
-            return await job_rows.lease(db, now, until, limit, scope=scope, kinds=kinds)
+    async def _lease(self, asked: LeaseRequest) -> Iterable[Lease]:
+        return await self._transact(asked.scope, lambda db: job_rows.lease(db, asked))
 
     async def _fail(self, lease: Lease, reason: str, now: datetime, retry_at: datetime | None) -> None:
         async with self._server.transaction(lease.job.scope, writes=True) as db:
             await job_rows.fail(db, lease, reason, now, retry_at)
 
     async def _dead_letters(self, scope: Scope) -> Iterable[DeadLetter]:
-        async with self._server.transaction(scope) as db:
-            return await job_rows.dead_letters(db, scope)
+        return await self._transact(scope, lambda db: job_rows.dead_letters(db, scope))
 
     async def _open_jobs(self, scope: Scope) -> Collection[Job]:
-        async with self._server.transaction(scope) as db:
-            return await job_rows.open_jobs(db, scope)
+        return await self._transact(scope, lambda db: job_rows.open_jobs(db, scope))
 
     async def _pending(self, scope: Scope) -> int:
-        async with self._server.transaction(scope) as db:
-            return await job_rows.pending(db, scope)
+        return await self._transact(scope, lambda db: job_rows.pending(db, scope))
 
 
 # Erasing forgotten data from the files of the server: an administrator makes the server write its files anew.

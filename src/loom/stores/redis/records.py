@@ -16,6 +16,8 @@ from loom.errors import StaleWrite
 from loom.protocols.embedder import Vector
 from loom.protocols.memory_store import DeadLetter, Job, Lease
 from loom.stores._record_table import HeldJob, RecordChange, UserRecords, jobs_without, lease_lost
+from loom.stores._sql import to_micros
+from loom.stores.base import LeaseRequest
 from loom.stores.redis.connection import Argument, RedisConnection
 from loom.stores.redis.schema import (
     COMMIT,
@@ -23,7 +25,6 @@ from loom.stores.redis.schema import (
     StoreNames,
     UserNames,
     id_bytes,
-    micros,
     of_member,
     pack_job,
     pack_keys,
@@ -212,48 +213,32 @@ def close(change: Transaction, job: Job) -> None:
         change.do("ZREM", queue, user.member(job.id))
 
 
-def give_up(change: Transaction, job: Job, reason: str, at: datetime) -> None:
-    """Make the job a dead letter."""
-    close(change, job)
-    change.do("RPUSH", change.user.dead, pack_letter(DeadLetter(job=job, reason=reason, at=at)))
-
-
-def put_back(change: Transaction, job: Job, run_at: datetime) -> None:
-    """Make the job free from `run_at` on."""
-    _set(change, HeldJob(replace(job, run_at=run_at)))
+async def fail(change: Transaction, lease: Lease, reason: str, now: datetime, retry_at: datetime | None) -> None:
+    """Put the job back, or make it a dead letter."""
+    job = (await held(change, lease)).job
+    if retry_at is None:
+        close(change, job)
+        change.do("RPUSH", change.user.dead, pack_letter(DeadLetter(job=job, reason=reason, at=now)))
+    else:
+        _set(change, HeldJob(replace(job, run_at=retry_at)))
 
 
 async def take(
-    link: RedisConnection,
-    names: StoreNames,
-    transaction: Callable[[Scope], Transaction],
-    *,
-    now: datetime,
-    until: datetime,
-    limit: int,
-    scope: Scope | None,
-    kinds: Sequence[str] | None,
+    link: RedisConnection, names: StoreNames, transaction: Callable[[Scope], Transaction], asked: LeaseRequest
 ) -> tuple[Lease, ...]:
     """Lease jobs that are due, oldest first."""
     leases: list[Lease] = []
     for _ in range(TRIES):
-        candidates = await (
-            _due(link, names, now, limit, kinds) if scope is None else _due_of(link, names, now, scope, kinds)
-        )
-        if not candidates or len(leases) == limit:
+        candidates = await _due(link, names, asked)
+        if not candidates or len(leases) == asked.limit:
             break
-        for data, job in candidates[: limit - len(leases)]:
-            leased = await _take_one(transaction(job.job.scope), data, job, until)
-            leases += [] if leased is None else [leased]
+        for data, job in candidates[: asked.limit - len(leases)]:
+            change, taken = transaction(job.job.scope), job.taken(asked.until)
+            change.depends_on(change.user.jobs, job.job.id, data)
+            _set(change, taken)
+            if await change.commit():  # otherwise another worker was faster
+                leases.append(taken.lease())
     return tuple(leases)
-
-
-async def _take_one(change: Transaction, data: bytes, job: HeldJob, until: datetime) -> Lease | None:
-    """Lease one job; None if another worker was faster."""
-    change.depends_on(change.user.jobs, job.job.id, data)
-    taken = job.taken(until)
-    _set(change, taken)
-    return taken.lease() if await change.commit() else None
 
 
 async def letters(link: RedisConnection, user: UserNames, scope: Scope) -> list[tuple[bytes, DeadLetter]]:
@@ -268,18 +253,12 @@ async def of_scope(link: RedisConnection, user: UserNames, scope: Scope) -> list
     return [(data, job) for data, job in found if scope.covers(job.job.scope)]
 
 
-async def _due_of(
-    link: RedisConnection, names: StoreNames, now: datetime, scope: Scope, kinds: Sequence[str] | None
-) -> list[tuple[bytes, HeldJob]]:
-    return _oldest_first(await of_scope(link, names.user(scope), scope), now, kinds)
-
-
-async def _due(
-    link: RedisConnection, names: StoreNames, now: datetime, limit: int, kinds: Sequence[str] | None
-) -> list[tuple[bytes, HeldJob]]:
-    """Jobs of all users: the first that are free, and those whose lease ran out; none only if none are left."""
-    end, start = micros(now), 0
-    page = limit if kinds is None else max(limit, _PAGE)
+async def _due(link: RedisConnection, names: StoreNames, asked: LeaseRequest) -> list[tuple[bytes, HeldJob]]:
+    """The first jobs that are free, and those whose lease ran out; none only if none are left."""
+    if asked.scope is not None:
+        return _oldest_first(await of_scope(link, names.user(asked.scope), asked.scope), asked)
+    end, start = to_micros(asked.now), 0
+    page = asked.limit if asked.kinds is None else max(asked.limit, _PAGE)
     due: dict[tuple[Scope, str], tuple[bytes, HeldJob]] = {}
     seen: list[bytes] = []
     while True:
@@ -293,14 +272,14 @@ async def _due(
         named: list[bytes] = [*free, *late]
         members = [of_member(member.decode()) for member in named]
         found = await link.calls([("HGET", names.of_digest(digest).jobs, id) for id, digest in members])
-        jobs = _oldest_first(_unpacked(data for data in found if data is not None), now, kinds)
+        jobs = _oldest_first(_unpacked(data for data in found if data is not None), asked)
         due |= {(job.job.scope, job.job.id): (data, job) for data, job in jobs}
-        if kinds is not None and len(due) < limit and len(free) == page:
+        if asked.kinds is not None and len(due) < asked.limit and len(free) == page:
             start += page  # jobs of other kinds may stand before those that are looked for
             continue
         # Others may have taken all that was named before it was read: then the next ones are asked for.
         if due or named == seen:
-            return _oldest_first(list(due.values()), now, kinds)
+            return _oldest_first(list(due.values()), asked)
         seen = named
 
 
@@ -308,10 +287,8 @@ def _unpacked(found: Iterable[bytes]) -> list[tuple[bytes, HeldJob]]:
     return [(data, unpack_job(data)) for data in found]
 
 
-def _oldest_first(
-    found: list[tuple[bytes, HeldJob]], now: datetime, kinds: Sequence[str] | None
-) -> list[tuple[bytes, HeldJob]]:
-    due = [(data, job) for data, job in found if job.is_due(now, kinds)]
+def _oldest_first(found: list[tuple[bytes, HeldJob]], asked: LeaseRequest) -> list[tuple[bytes, HeldJob]]:
+    due = [(data, job) for data, job in found if job.is_due(asked.now, asked.kinds)]
     return sorted(due, key=lambda one: (one[1].job.run_at, one[1].job.id))
 
 
@@ -322,4 +299,4 @@ def _set(change: Transaction, held: HeldJob) -> None:
     change.do("HSET", user.jobs, held.job.id, pack_job(held))
     waits, leaves = (store.due, store.held) if held.until is None else (store.held, store.due)
     change.do("ZREM", leaves, member)
-    change.do("ZADD", waits, micros(held.until or held.job.run_at), member)
+    change.do("ZADD", waits, to_micros(held.until or held.job.run_at), member)

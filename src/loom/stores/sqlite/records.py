@@ -25,7 +25,7 @@ from loom.stores._sql import (
     to_archive,
     to_micros,
 )
-from loom.stores.base import UNREADABLE, DamagedData, described, reading
+from loom.stores.base import UNREADABLE, DamagedData, LeaseRequest, described, reading
 from loom.stores.sqlite.connection import Database, one, rows
 from loom.stores.sqlite.rows import (
     SELECTED,
@@ -297,23 +297,17 @@ def enqueue(db: Database, scope: Scope, jobs: Sequence[Job]) -> int:
     return len(new)
 
 
-def lease(
-    db: Database, now: datetime, until: datetime, limit: int, *, scope: Scope | None, kinds: Sequence[str] | None
-) -> tuple[Lease, ...]:
+def lease(db: Database, asked: LeaseRequest) -> tuple[Lease, ...]:
     """Take due jobs, oldest first."""
-    whose, values = ("1", ()) if scope is None else _covered(scope)
-    if kinds is not None:
-        whose, values = f"{whose} AND j.kind IN ({', '.join('?' * len(kinds))})", (*values, *kinds)
-    micros = to_micros(now)
-    due = rows(
-        db,
+    whose, values = ("1", ()) if asked.scope is None else _covered(asked.scope)
+    if asked.kinds is not None:
+        whose, values = f"{whose} AND j.kind IN ({', '.join('?' * len(asked.kinds))})", (*values, *asked.kinds)
+    sql = (
         f"SELECT {JOB}, j.leased {_FROM} WHERE j.dead_at IS NULL AND j.run_at <= ? "
-        f"AND (j.until IS NULL OR j.until <= ?) AND {whose} ORDER BY j.run_at, j.id LIMIT ?",
-        micros,
-        micros,
-        *values,
-        limit,
+        f"AND (j.until IS NULL OR j.until <= ?) AND {whose} ORDER BY j.run_at, j.id LIMIT ?"
     )
+    now, until = to_micros(asked.now), to_micros(asked.until)
+    due = rows(db, sql, now, now, *values, asked.limit)
     leases: list[Lease] = []
     for row in due:
         with reading("how often a job was leased"):
@@ -321,9 +315,9 @@ def lease(
         token = f"{number}.{leased}"
         db.execute(
             "UPDATE jobs SET attempts = attempts + 1, leased = ?, token = ?, until = ? WHERE number = ?",
-            (leased, token, to_micros(until), number),
+            (leased, token, until, number),
         )
-        leases.append(Lease(job=job_from_row(row, attempts=attempts), token=token, until=until))
+        leases.append(Lease(job=job_from_row(row, attempts=attempts), token=token, until=asked.until))
     return tuple(leases)
 
 

@@ -24,7 +24,7 @@ from loom.core.scope import Scope
 from loom.errors import StoreError
 from loom.protocols.embedder import Vector
 from loom.protocols.memory_store import DeadLetter, IndexDifference, Job, Lease, Query, SearchKeys
-from loom.stores.base import BaseMemoryStore, Bound, Write, Written, embedder_label, reading
+from loom.stores.base import BaseMemoryStore, Bound, LeaseRequest, Write, Written, embedder_label, reading
 from loom.stores.sqlite import check, records, search
 from loom.stores.sqlite import records as job_rows
 from loom.stores.sqlite import search as vectors
@@ -417,10 +417,8 @@ class SqliteStore(BaseMemoryStore):
     async def _epoch(self, scope: Scope) -> str:
         return await self._view(lambda db: epoch_of(db, scope))
 
-    async def _lease(
-        self, now: datetime, until: datetime, limit: int, scope: Scope | None, kinds: Sequence[str] | None
-    ) -> Iterable[Lease]:
-        return await self._commit(lambda db: job_rows.lease(db, now, until, limit, scope=scope, kinds=kinds))
+    async def _lease(self, asked: LeaseRequest) -> Iterable[Lease]:
+        return await self._commit(lambda db: job_rows.lease(db, asked))
 
     async def _fail(self, lease: Lease, reason: str, now: datetime, retry_at: datetime | None) -> None:
         await self._commit(lambda db: job_rows.fail(db, lease, reason, now, retry_at))
