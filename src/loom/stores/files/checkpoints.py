@@ -24,20 +24,10 @@ from zlib import crc32
 
 import anyio.to_thread
 
+from loom.core import codec
 from loom.core.checkpoint import Checkpoint, LogEntry
 from loom.core.clock import Clock
-from loom.core.codec import (
-    Data,
-    check_format,
-    checkpoint_from_dict,
-    checkpoint_to_dict,
-    entry_from_dict,
-    entry_to_dict,
-    from_bytes,
-    part_from_dict,
-    part_to_dict,
-    to_bytes,
-)
+from loom.core.codec import Data
 from loom.core.message import JSON, Part
 from loom.core.scope import Scope
 from loom.errors import StoreError, StoreUnavailable, UsageError
@@ -309,7 +299,7 @@ class _UserLog(MemoryTree[_FramePlace]):
             )
         with reading(str(self._path)):
             for offset, payload in frames:
-                self._replay(start + offset, HEADER_SIZE + len(payload), from_bytes(payload))
+                self._replay(start + offset, HEADER_SIZE + len(payload), codec.from_bytes(payload))
         self._end = start + end
 
     def close(self) -> None:
@@ -351,10 +341,12 @@ class _UserLog(MemoryTree[_FramePlace]):
 
         def get(number: JSON) -> Part:
             offset, index = self._parts[int(number)]
-            return part_from_dict(frame(offset)["parts"][index])
+            return codec.part_from_dict(frame(offset)["parts"][index])
 
         with reading(str(self._path), but=(OSError,)):
-            return [entry_from_dict(entry, get) for node in nodes for entry in frame(node.content.offset)["entries"]]
+            return [
+                codec.entry_from_dict(entry, get) for node in nodes for entry in frame(node.content.offset)["entries"]
+            ]
 
     def _packed(self, checkpoint: Checkpoint | None, parent: int | None, entries: Sequence[LogEntry]) -> Data:
         """A save as it is written, parts replaced by their numbers."""
@@ -362,7 +354,7 @@ class _UserLog(MemoryTree[_FramePlace]):
         numbers: dict[bytes, int] = {}
 
         def put(part: Part) -> int:
-            data = part_to_dict(part)
+            data = codec.part_to_dict(part)
             digest = _digest(data)
             number = self._numbers.get(digest, numbers.get(digest))
             if number is None:
@@ -370,10 +362,10 @@ class _UserLog(MemoryTree[_FramePlace]):
                 fresh.append(data)
             return number
 
-        packed: Data = {} if checkpoint is None else {"checkpoint": checkpoint_to_dict(checkpoint)}
+        packed: Data = {} if checkpoint is None else {"checkpoint": codec.checkpoint_to_dict(checkpoint)}
         if parent is not None:
             packed["parent"] = parent
-        packed["entries"] = [entry_to_dict(entry, put) for entry in entries]
+        packed["entries"] = [codec.entry_to_dict(entry, put) for entry in entries]
         return packed | ({"parts": fresh} if fresh else {})
 
     def _append(self, change: Data) -> None:
@@ -419,7 +411,7 @@ class _UserLog(MemoryTree[_FramePlace]):
     def _replay(self, offset: int, size: int, change: Data) -> None:
         """Take one frame in."""
         if "format" in change:
-            check_format(int(change["format"]), str(self._path))
+            codec.check_format(int(change["format"]), str(self._path))
             if (change["namespace"], change["user_id"]) != (self._scope.namespace, self._scope.user_id):
                 raise StoreError(f"{self._path} belongs to another user; put it back under its own name")
         elif "removed" in change:
@@ -434,13 +426,13 @@ class _UserLog(MemoryTree[_FramePlace]):
         for index, part in enumerate(change.get("parts", ())):
             self._numbers[_digest(part)] = len(self._parts)
             self._parts.append((offset, index))
-        checkpoint = checkpoint_from_dict(change["checkpoint"]) if "checkpoint" in change else None
+        checkpoint = codec.checkpoint_from_dict(change["checkpoint"]) if "checkpoint" in change else None
         self.add(checkpoint, change.get("parent"), len(change["entries"]), _FramePlace(offset, size))
 
     def _frame(self, offset: int) -> Data:
         header = self._bytes(offset, HEADER_SIZE)
         size = int.from_bytes(header[4:8], "little")
-        return from_bytes(self._bytes(offset + HEADER_SIZE, size))
+        return codec.from_bytes(self._bytes(offset + HEADER_SIZE, size))
 
     def _bytes(self, offset: int, size: int) -> bytes:
         if self._handle is None:
@@ -452,11 +444,11 @@ class _UserLog(MemoryTree[_FramePlace]):
 
 
 def _digest(part: Data) -> bytes:
-    return sha256(to_bytes(part)).digest()
+    return sha256(codec.to_bytes(part)).digest()
 
 
 def _frame_of(change: Data) -> bytes:
-    payload = to_bytes(change)
+    payload = codec.to_bytes(change)
     if len(payload) > MAX_PAYLOAD:
         raise StoreError(f"one save takes {len(payload):,} bytes; at most {MAX_PAYLOAD:,} fit: save in smaller steps")
     return framed(payload)

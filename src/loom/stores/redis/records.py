@@ -18,25 +18,9 @@ from loom.protocols.memory_store import DeadLetter, Job, Lease
 from loom.stores._record_table import HeldJob, RecordChange, UserRecords, jobs_without, lease_lost
 from loom.stores._sql import to_micros
 from loom.stores.base import LeaseRequest
+from loom.stores.redis import schema
 from loom.stores.redis.connection import Argument, RedisConnection
-from loom.stores.redis.schema import (
-    COMMIT,
-    Retention,
-    StoreNames,
-    UserNames,
-    id_bytes,
-    of_member,
-    pack_job,
-    pack_keys,
-    pack_letter,
-    pack_owner,
-    pack_record,
-    pack_vector,
-    unpack_job,
-    unpack_keys,
-    unpack_letter,
-    unpack_record,
-)
+from loom.stores.redis.schema import COMMIT, Retention, StoreNames, UserNames, id_bytes
 from loom.stores.redis.search import pack_near
 
 DELETED, REPLACED, FORGOTTEN = "deleted", "replaced", "users"
@@ -74,11 +58,11 @@ class Transaction:
         """These records of the user and their keys, to plan with; expired ones are left out."""
         wanted = list(ids)
         found, keys = await self.read((self.user.records, wanted), (self.user.keys, wanted if with_keys else ()))
-        records = {id: unpack_record(data) for id, data in found.items()}
+        records = {id: schema.unpack_record(data) for id, data in found.items()}
         over = set(self._retention.over(records.values()))
         return UserRecords(
             records={id: record for id, record in records.items() if id not in over},
-            keys={id: unpack_keys(data) for id, data in keys.items() if id not in over},
+            keys={id: schema.unpack_keys(data) for id, data in keys.items() if id not in over},
         )
 
     async def epoch(self) -> str:
@@ -114,14 +98,14 @@ class Transaction:
             kept = {kind: text for kind, text in {**before, **texts}.items() if text.strip()}
             self._note(id)
             if kept:
-                self.do("HSET", self.user.keys, id, pack_keys(kept))
+                self.do("HSET", self.user.keys, id, schema.pack_keys(kept))
             else:
                 self.do("HDEL", self.user.keys, id)
 
     def set_record(self, record: Record, *, old: Record | None) -> None:
         """Write a record; the vector of another text would find it for words it no longer says."""
         self._note(record.id)
-        self.do("HSET", self.user.records, record.id, pack_record(record))
+        self.do("HSET", self.user.records, record.id, schema.pack_record(record))
         end = self._retention.end_of(record)
         self.do(*(("ZREM", self.user.ends) if end is None else ("ZADD", self.user.ends, end)), record.id)
         if old is not None and old.text != record.text:
@@ -132,7 +116,7 @@ class Transaction:
         """Write vectors."""
         for id, vector in vectors.items():
             self._note(id)
-            self.do("HSET", self.user.vectors, id, pack_vector(vector))
+            self.do("HSET", self.user.vectors, id, schema.pack_vector(vector))
             if self._link.has_search and self._retention.is_unlimited:
                 self.do("HSET", self.user.near(id), "u", self.user.digest, "v", pack_near(vector))
 
@@ -146,7 +130,7 @@ class Transaction:
             return not self.is_outdated
         user, store = self.user, self.store
         now = self._retention.now()
-        arguments: list[Argument] = [user.digest, pack_owner(self._scope), now, user.near(""), len(self._checks)]
+        arguments: list[Argument] = [user.digest, schema.pack_owner(self._scope), now, user.near(""), len(self._checks)]
         for (key, field), value in self._checks.items():
             arguments += [key, field, b"-" if value is None else b"=" + value]
         for ids in (self._changed, self._removed):
@@ -198,7 +182,7 @@ async def held(change: Transaction, lease: Lease) -> HeldJob:
     """The job of a lease; refuses a lease that is not the newest of an open job."""
     (found,) = await change.read((change.user.jobs, [lease.job.id]))
     data = found.get(lease.job.id)
-    job = None if data is None else unpack_job(data)
+    job = None if data is None else schema.unpack_job(data)
     if job is None or job.token != lease.token:
         raise lease_lost(lease)
     return job
@@ -218,7 +202,7 @@ async def fail(change: Transaction, lease: Lease, reason: str, now: datetime, re
     job = (await held(change, lease)).job
     if retry_at is None:
         close(change, job)
-        change.do("RPUSH", change.user.dead, pack_letter(DeadLetter(job=job, reason=reason, at=now)))
+        change.do("RPUSH", change.user.dead, schema.pack_letter(DeadLetter(job=job, reason=reason, at=now)))
     else:
         _set(change, HeldJob(replace(job, run_at=retry_at)))
 
@@ -243,7 +227,7 @@ async def take(
 
 async def letters(link: RedisConnection, user: UserNames, scope: Scope) -> list[tuple[bytes, DeadLetter]]:
     """The jobs of the scope that were given up, in that order, each with what is stored."""
-    found = [(data, unpack_letter(data)) for data in await link.call("LRANGE", user.dead, 0, -1)]
+    found = [(data, schema.unpack_letter(data)) for data in await link.call("LRANGE", user.dead, 0, -1)]
     return [(data, letter) for data, letter in found if scope.covers(letter.job.scope)]
 
 
@@ -270,7 +254,7 @@ async def _due(link: RedisConnection, names: StoreNames, asked: LeaseRequest) ->
             ]
         )
         named: list[bytes] = [*free, *late]
-        members = [of_member(member.decode()) for member in named]
+        members = [schema.of_member(member.decode()) for member in named]
         found = await link.calls([("HGET", names.of_digest(digest).jobs, id) for id, digest in members])
         jobs = _oldest_first(_unpacked(data for data in found if data is not None), asked)
         due |= {(job.job.scope, job.job.id): (data, job) for data, job in jobs}
@@ -284,7 +268,7 @@ async def _due(link: RedisConnection, names: StoreNames, asked: LeaseRequest) ->
 
 
 def _unpacked(found: Iterable[bytes]) -> list[tuple[bytes, HeldJob]]:
-    return [(data, unpack_job(data)) for data in found]
+    return [(data, schema.unpack_job(data)) for data in found]
 
 
 def _oldest_first(found: list[tuple[bytes, HeldJob]], asked: LeaseRequest) -> list[tuple[bytes, HeldJob]]:
@@ -296,7 +280,7 @@ def _set(change: Transaction, held: HeldJob) -> None:
     """Write an open job, and put it where it waits: for its time, or for the end of a lease."""
     user, store = change.user, change.store
     member = user.member(held.job.id)
-    change.do("HSET", user.jobs, held.job.id, pack_job(held))
+    change.do("HSET", user.jobs, held.job.id, schema.pack_job(held))
     waits, leaves = (store.due, store.held) if held.until is None else (store.held, store.due)
     change.do("ZREM", leaves, member)
     change.do("ZADD", waits, to_micros(held.until or held.job.run_at), member)

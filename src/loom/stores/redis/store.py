@@ -22,24 +22,10 @@ from loom.protocols.memory_store import DeadLetter, Job, Lease, Query, SearchKey
 from loom.stores import _search as index_search
 from loom.stores._record_table import UserRecords, sees, unit_vector
 from loom.stores.base import Bound, LeaseRequest, LocalSearchStore, Write, Written, embedder_label
-from loom.stores.redis import records
+from loom.stores.redis import records, schema
 from loom.stores.redis.connection import FORMAT, Guarantees, RedisConnection, Ttl
 from loom.stores.redis.records import TRIES, Transaction
-from loom.stores.redis.schema import (
-    FORGET,
-    REBIND,
-    USER_KEYS,
-    Binding,
-    CheckpointNames,
-    Retention,
-    StoreNames,
-    id_bytes,
-    session_name,
-    unpack_keys,
-    unpack_owner,
-    unpack_record,
-    unpack_vector,
-)
+from loom.stores.redis.schema import FORGET, REBIND, Binding, Retention, StoreNames, id_bytes
 from loom.stores.redis.search import EXACT, LocalCopies, RedisVectors
 
 BOUND = "bound"
@@ -144,7 +130,7 @@ class RedisStore(LocalSearchStore):
 
     async def _get(self, scope: Scope, id: str) -> Record | None:
         data: bytes | None = await self._link.call("HGET", self._names.user(scope).records, id_bytes(id))
-        record = None if data is None else unpack_record(data)
+        record = None if data is None else schema.unpack_record(data)
         return record if record is not None and self._shows(scope, record) else None
 
     async def _search(self, scope: Scope, query: Query) -> Iterable[Hit]:
@@ -227,10 +213,10 @@ class RedisStore(LocalSearchStore):
 
     async def saved_sessions(self, scope: Scope) -> int:
         """How many conversations of the user are saved under the same prefix."""
-        sessions = CheckpointNames(self._names.prefix).user(scope)[USER_KEYS.index("sessions")]
+        sessions = schema.CheckpointNames(self._names.prefix).user(scope)[schema.USER_KEYS.index("sessions")]
         if scope.session_id is None:
             return int(await self._link.call("ZCARD", sessions))
-        return int(await self._link.call("ZSCORE", sessions, session_name(scope)) is not None)
+        return int(await self._link.call("ZSCORE", sessions, schema.session_name(scope)) is not None)
 
     async def _close(self) -> None:
         self._copies.clear()
@@ -306,15 +292,15 @@ class RedisStore(LocalSearchStore):
         return [record for record in found if record.id not in has_vector]
 
     async def _owners(self) -> Iterable[Scope]:
-        return [unpack_owner(data) for data in await self._link.call("HVALS", self._names.users)]
+        return [schema.unpack_owner(data) for data in await self._link.call("HVALS", self._names.users)]
 
     async def _found_by(self, scope: Scope, ids: Sequence[str]) -> Mapping[str, SearchKeys]:
         user, fields = self._names.user(scope), [id_bytes(id) for id in ids]
         rows = await self._link.calls([("HMGET", key, *fields) for key in (user.records, user.keys, user.vectors)])
         return {
-            id: SearchKeys(unpack_keys(keys), None if vector is None else unpack_vector(vector))
+            id: SearchKeys(schema.unpack_keys(keys), None if vector is None else schema.unpack_vector(vector))
             for id, record, keys, vector in zip(ids, *rows, strict=True)
-            if record is not None and self._shows(scope, unpack_record(record))
+            if record is not None and self._shows(scope, schema.unpack_record(record))
         }
 
     async def _epoch(self, scope: Scope) -> str:

@@ -16,19 +16,10 @@ from typing import Any, Self
 
 import apsw
 
+from loom.core import codec
 from loom.core.checkpoint import Checkpoint, LogEntry
 from loom.core.clock import Clock
-from loom.core.codec import (
-    Data,
-    checkpoint_from_dict,
-    checkpoint_to_dict,
-    entry_from_dict,
-    entry_to_dict,
-    from_bytes,
-    part_from_dict,
-    part_to_dict,
-    to_bytes,
-)
+from loom.core.codec import Data
 from loom.core.message import JSON, Part
 from loom.core.scope import Scope
 from loom.stores._sql import from_micros, to_micros
@@ -158,12 +149,12 @@ class _SqliteSaves(TreePort[int]):
         key = (user, checkpoint.session_id)
         session = _number(db, "SELECT session FROM checkpoint_sessions WHERE user = ? AND session_id = ?", *key)
         session = session or _inserted(db, "INSERT INTO checkpoint_sessions (user, session_id) VALUES (?, ?)", *key)
-        packed = [entry_to_dict(entry, lambda part: _keep(db, user, part)) for entry in entries]
+        packed = [codec.entry_to_dict(entry, lambda part: _keep(db, user, part)) for entry in entries]
         node = _inserted(
             db,
             f"INSERT INTO checkpoint_nodes (user, parent, session, size, entries, {_COLUMNS}) "
             "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            *(user, parent, session, len(packed), to_bytes(packed), *_values(checkpoint)),
+            *(user, parent, session, len(packed), codec.to_bytes(packed), *_values(checkpoint)),
         )
         db.execute("UPDATE checkpoint_sessions SET head = ? WHERE session = ?", (node, session))
 
@@ -215,7 +206,7 @@ def damaged(db: Database) -> list[str]:
 
 def _keep(db: Database, user: int, part: Part) -> int:
     """The number of a part; an equal one of this user is used again."""
-    body = to_bytes(part_to_dict(part))
+    body = codec.to_bytes(codec.part_to_dict(part))
     key = (user, _hash(body))
     number = _number(
         db,
@@ -235,7 +226,7 @@ def _keep(db: Database, user: int, part: Part) -> int:
 def _release_parts(db: Database, user: int, entries: bytes) -> None:
     """Each part of packed entries has one use less; the last one takes the part with it."""
     with reading("the log of a session"):
-        numbers = [number for entry in from_bytes(entries) for number in _references(entry)]
+        numbers = [number for entry in codec.from_bytes(entries) for number in _references(entry)]
     for number in numbers:
         found = one(db, "SELECT body FROM checkpoint_parts WHERE part = ?", number)
         if found is None:
@@ -250,11 +241,11 @@ def _release_parts(db: Database, user: int, entries: bytes) -> None:
 
 def _values(checkpoint: Checkpoint) -> tuple[Any, ...]:
     """The values of _COLUMNS; fields without a column of their own are JSON in the last one."""
-    data = checkpoint_to_dict(checkpoint)
+    data = codec.checkpoint_to_dict(checkpoint)
     more = {name: value for name, value in data.items() if name not in _OWN}
     return (
         *(checkpoint.id, checkpoint.format_version, to_micros(checkpoint.at), checkpoint.position, checkpoint.turn),
-        *(checkpoint.parent, to_bytes(more) if more else None),
+        *(checkpoint.parent, codec.to_bytes(more) if more else None),
     )
 
 
@@ -267,10 +258,10 @@ def _checkpoint(row: Row) -> Checkpoint:
     """The checkpoint of a session's id and the values of _COLUMNS."""
     session_id, id, version, at, position, turn, parent, more = row
     with reading(f"checkpoint {id!r} of session {session_id!r}"):
-        data: Data = {} if more is None else from_bytes(more)
+        data: Data = {} if more is None else codec.from_bytes(more)
         data |= {"id": id, "format_version": version, "position": position, "turn": turn}
         data |= {"session_id": session_id, "at": from_micros(at).isoformat()}
-        return checkpoint_from_dict(data if parent is None else data | {"parent": parent})
+        return codec.checkpoint_from_dict(data if parent is None else data | {"parent": parent})
 
 
 def _hash(body: bytes) -> int:
@@ -281,10 +272,10 @@ def _hash(body: bytes) -> int:
 def _unpacked(db: Database, found: Sequence[tuple[bytes]]) -> list[LogEntry]:
     def get(number: JSON) -> Part:
         body = rows(db, "SELECT body FROM checkpoint_parts WHERE part = ?", number)[0][0]
-        return part_from_dict(from_bytes(body))
+        return codec.part_from_dict(codec.from_bytes(body))
 
     with reading("the log of a session", but=(apsw.Error,)):
-        return [entry_from_dict(entry, get) for (data,) in found for entry in from_bytes(data)]
+        return [codec.entry_from_dict(entry, get) for (data,) in found for entry in codec.from_bytes(data)]
 
 
 def _references(entry: Data) -> list[int]:

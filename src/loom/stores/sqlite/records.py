@@ -13,18 +13,10 @@ from loom.core.filter import Eq, Filter
 from loom.core.record import Layer, Record, WorkingBlock
 from loom.core.scope import Scope
 from loom.protocols.memory_store import DeadLetter, Job, Lease
+from loom.stores import _sql
 from loom.stores._record_table import Keys, check_version, jobs_without, lease_lost, no_record
 from loom.stores._search import OWN
-from loom.stores._sql import (
-    EVICTION_ORDER,
-    JOB,
-    excess_of,
-    job_from_row,
-    job_to_row,
-    letter_from_row,
-    to_archive,
-    to_micros,
-)
+from loom.stores._sql import to_micros
 from loom.stores.base import UNREADABLE, DamagedData, LeaseRequest, described, reading
 from loom.stores.sqlite.connection import Database, one, rows
 from loom.stores.sqlite.rows import (
@@ -239,11 +231,11 @@ def prune(
     start = None if before is None else to_micros(before)
     found = one(db, f"SELECT count(*), coalesce(sum(r.recorded_at < ?), 0) {live}", start, *values)
     amount, old = found or (0, 0)
-    excess = excess_of(amount, old, keep)
+    excess = _sql.excess_of(amount, old, keep)
     if not old and not excess:
         return ()
-    sql = f"SELECT r.row, r.id, r.recorded_at < ? {live} {EVICTION_ORDER}"
-    gone = to_archive(rows(db, sql, start, *values), excess)
+    sql = f"SELECT r.row, r.id, r.recorded_at < ? {live} {_sql.EVICTION_ORDER}"
+    gone = _sql.to_archive(rows(db, sql, start, *values), excess)
     db.executemany("UPDATE records SET archived_at = ? WHERE row = ?", [(to_micros(now), row) for row in gone])
     return tuple(gone.values())
 
@@ -293,7 +285,7 @@ def enqueue(db: Database, scope: Scope, jobs: Sequence[Job]) -> int:
     user = make_user(db, scope)
     found = rows(db, _OPEN, user, json.dumps([job.key for job in jobs]), json.dumps([job.id for job in jobs]))
     new = jobs_without(jobs, {key for key, _ in found}, {id for _, id in found})
-    db.executemany(_JOBS_INSERT, [(user, *job_to_row(job)) for job in new])
+    db.executemany(_JOBS_INSERT, [(user, *_sql.job_to_row(job)) for job in new])
     return len(new)
 
 
@@ -303,7 +295,7 @@ def lease(db: Database, asked: LeaseRequest) -> tuple[Lease, ...]:
     if asked.kinds is not None:
         whose, values = f"{whose} AND j.kind IN ({', '.join('?' * len(asked.kinds))})", (*values, *asked.kinds)
     sql = (
-        f"SELECT {JOB}, j.leased {_FROM} WHERE j.dead_at IS NULL AND j.run_at <= ? "
+        f"SELECT {_sql.JOB}, j.leased {_FROM} WHERE j.dead_at IS NULL AND j.run_at <= ? "
         f"AND (j.until IS NULL OR j.until <= ?) AND {whose} ORDER BY j.run_at, j.id LIMIT ?"
     )
     now, until = to_micros(asked.now), to_micros(asked.until)
@@ -317,7 +309,7 @@ def lease(db: Database, asked: LeaseRequest) -> tuple[Lease, ...]:
             "UPDATE jobs SET attempts = attempts + 1, leased = ?, token = ?, until = ? WHERE number = ?",
             (leased, token, until, number),
         )
-        leases.append(Lease(job=job_from_row(row, attempts=attempts), token=token, until=asked.until))
+        leases.append(Lease(job=_sql.job_from_row(row, attempts=attempts), token=token, until=asked.until))
     return tuple(leases)
 
 
@@ -345,11 +337,11 @@ def dead_letters(db: Database, scope: Scope) -> tuple[DeadLetter, ...]:
     whose, values = _covered(scope)
     found = rows(
         db,
-        f"SELECT {JOB}, j.reason, j.dead_at {_FROM} WHERE j.dead_at IS NOT NULL AND {whose} "
+        f"SELECT {_sql.JOB}, j.reason, j.dead_at {_FROM} WHERE j.dead_at IS NOT NULL AND {whose} "
         "ORDER BY j.dead_at, j.number",
         *values,
     )
-    return tuple(letter_from_row(row) for row in found)
+    return tuple(_sql.letter_from_row(row) for row in found)
 
 
 def pending(db: Database, scope: Scope) -> int:
@@ -362,8 +354,8 @@ def pending(db: Database, scope: Scope) -> int:
 def open_jobs(db: Database, scope: Scope) -> tuple[Job, ...]:
     """The open jobs of the scope, by id."""
     whose, values = _covered(scope)
-    found = rows(db, f"SELECT {JOB} {_FROM} WHERE j.dead_at IS NULL AND {whose} ORDER BY j.id", *values)
-    return tuple(job_from_row(row) for row in found)
+    found = rows(db, f"SELECT {_sql.JOB} {_FROM} WHERE j.dead_at IS NULL AND {whose} ORDER BY j.id", *values)
+    return tuple(_sql.job_from_row(row) for row in found)
 
 
 def unreadable(db: Database, user: int) -> list[tuple[int, str]]:
@@ -371,8 +363,8 @@ def unreadable(db: Database, user: int) -> list[tuple[int, str]]:
     found: list[tuple[int, str]] = []
     for (number,) in rows(db, "SELECT number FROM jobs WHERE user = ?", user):
         try:
-            for row in rows(db, f"SELECT {JOB}, j.leased {_FROM} WHERE j.number = ?", number):
-                job_from_row(row, attempts=row[8] + row[-1])
+            for row in rows(db, f"SELECT {_sql.JOB}, j.leased {_FROM} WHERE j.number = ?", number):
+                _sql.job_from_row(row, attempts=row[8] + row[-1])
         except (*UNREADABLE, TypeError) as error:
             found.append((number, f"job number {number}: {described(error)}"))
     return found
