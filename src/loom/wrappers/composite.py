@@ -423,11 +423,6 @@ class CompositeStore(DelegatingStore):
         return done
 
 
-# Memory over several stores: recent episodes in a fast one, everything else in a durable one.
-
-# Put together by the engine, which knows what a URL names; loaded when it is first asked for.
-
-
 def composed(named: Mapping[Layer, StorePart], *, primary: Any = None) -> CompositeStore:
     """One store of several, by the rule of CompositeMemory; `primary` is that of the highest layer if not given."""
     if not named:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeAlias
 
@@ -87,17 +88,13 @@ async def _remember(scene: Scene) -> None:
 
 
 async def _promote(scene: Scene) -> None:
-    try:
+    with suppress(NotFound):
         await scene.memory.promote(scene.said, user_id=scene.user)
-    except NotFound:
-        return
 
 
 async def _mark(scene: Scene) -> None:
-    try:
+    with suppress(NotFound):
         await scene.memory.mark(scene.said, user_id=scene.user, importance=0.9)
-    except NotFound:
-        return
 
 
 async def _import(scene: Scene) -> None:
