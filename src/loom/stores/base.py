@@ -736,13 +736,13 @@ def damage_error(place: str, error: Exception, *, verify: str | None = None) -> 
 
 
 @contextmanager
-def damage_at(place: str) -> Generator[None]:
-    """Name the place in errors of unreadable data."""
+def damage_at(place: str, *, verify: str | None = None) -> Generator[None]:
+    """Name the place in errors of unreadable data, and what can be verified."""
     try:
         yield
     except DamagedData as error:
-        raise damage_error(place, error) from error
+        raise damage_error(place, error, verify=verify) from error
     except LoomError:
         raise
     except UNREADABLE as error:
-        raise damage_error(place, error) from error
+        raise damage_error(place, error, verify=verify) from error

@@ -37,6 +37,7 @@ from loom.stores.checkpoints import (
 )
 from loom.stores.sqlite.connection import Database, Durability, Row, one, rows
 from loom.stores.sqlite.file import SqliteFile
+from loom.stores.sqlite.rows import all_users
 from loom.stores.sqlite.schema import prepare, setup
 
 _COLUMNS = "id, format, at, position, turn, parent_id, more"
@@ -83,7 +84,7 @@ class SqliteCheckpointStore(BaseCheckpointStore):
         make_folder: bool = False,
     ) -> None:
         super().__init__(clock)
-        first = prepare if small_pages else _keep_pages
+        first = prepare if small_pages else None
         self._file = SqliteFile(path, durability=durability, make_folder=make_folder, prepare=first, setup=setup)
 
     async def __aenter__(self) -> Self:
@@ -100,15 +101,11 @@ class SqliteCheckpointStore(BaseCheckpointStore):
     async def users(self, *, after: Scope | None = None, limit: int = 100) -> tuple[Scope, ...]:
         """Users who have sessions here, sorted by namespace and user, starting after `after`."""
         check_limit(limit)
-        return await self._file.view(lambda db: _all_users(db, after, limit))
+        return await self._file.view(lambda db: all_users(db, after, limit, table="checkpoint_users"))
 
     async def aclose(self) -> None:
         """Finish writing and release the file. Closing twice is allowed."""
         await self._file.aclose()
-
-
-def _keep_pages(path: str) -> None:
-    """Leave the pages of a new file to SQLite."""
 
 
 class _SqliteSaves(TreePort[int]):
@@ -178,16 +175,6 @@ class _SqliteSaves(TreePort[int]):
             "AND NOT EXISTS (SELECT 1 FROM checkpoint_sessions AS s WHERE s.user = checkpoint_users.user)",
             self._user,
         )
-
-
-def _all_users(db: Database, after: Scope | None, limit: int) -> tuple[Scope, ...]:
-    """Users who have sessions, sorted, starting after `after`."""
-    last = ("", "") if after is None else (after.namespace, after.user_id)
-    sql = (
-        "SELECT namespace, user_id FROM checkpoint_users WHERE (namespace, user_id) > (?, ?) "
-        "ORDER BY namespace, user_id LIMIT ?"
-    )
-    return tuple(Scope(namespace, user_id) for namespace, user_id in rows(db, sql, *last, limit))
 
 
 def damaged(db: Database) -> list[str]:

@@ -9,8 +9,8 @@ from typing import Any, Literal, Protocol, TypeAlias, TypeVar, cast
 
 import apsw
 
-from loom.errors import LoomError, StoreError, StoreUnavailable, UsageError
-from loom.stores.base import UNREADABLE, DamagedData, damage_error
+from loom.errors import StoreError, StoreUnavailable, UsageError
+from loom.stores.base import damage_at
 
 Durability: TypeAlias = Literal["full", "fast"]
 SYNCHRONOUS: dict[str, str] = {"full": "FULL", "fast": "NORMAL"}
@@ -108,11 +108,8 @@ def patiently(action: Callable[[], _T], *, seconds: float = DEADLINE_SECONDS) ->
 def translate_errors(path: str) -> Generator[None]:
     """Errors of SQLite, and of reading what is damaged, as errors of Loom."""
     try:
-        yield
-    except DamagedData as error:
-        raise damage_error(path, error, verify=f"sqlite:{path}") from error
-    except LoomError:
-        raise
+        with damage_at(path, verify=f"sqlite:{path}"):
+            yield
     except (apsw.BusyError, apsw.LockedError) as error:
         raise StoreUnavailable(
             f"{path} was held by another process for {DEADLINE_SECONDS:.0f} s; try again, or look who holds it"
@@ -125,8 +122,6 @@ def translate_errors(path: str) -> Generator[None]:
         raise StoreError(f"{path} is not a sound SQLite file ({error}); restore it from a copy") from error
     except apsw.Error as error:
         raise StoreError(f"{path} refused what was asked ({error}); nothing was changed") from error
-    except UNREADABLE as error:
-        raise damage_error(path, error, verify=f"sqlite:{path}") from error
     except OverflowError as error:
         raise UsageError(f"a number is too large to be stored ({error}); keep it within 64 bits") from error
 

@@ -46,15 +46,10 @@ from loom.stores.sqlite.search import binding
 
 # The description of a SQLite store and its guarantees.
 
-_DURABLE = {
+_DURABLE: dict[str, str] = {
     "full": "full: an acknowledged write survives a killed process and a power cut (WAL, synchronous=FULL)",
     "fast": "fast: survives a killed process; a power cut may take the last writes (WAL, synchronous=NORMAL)",
 }
-
-
-def durability_of(file: SqliteFile) -> str:
-    """What an acknowledged write survives."""
-    return "none: everything is gone when it is closed" if file.is_in_memory else _DURABLE[file.durability]
 
 
 def labels(db: Database) -> dict[str, str]:
@@ -412,7 +407,9 @@ class SqliteStore(BaseMemoryStore):
         return await ask(lambda db: check.check(db, repair=repair))
 
     async def _describe(self) -> dict[str, str]:
-        return {**await self._view(labels), "durability": durability_of(self._file)}
+        file = self._file
+        durability = "none: everything is gone when it is closed" if file.is_in_memory else _DURABLE[file.durability]
+        return {**await self._view(labels), "durability": durability}
 
     async def _epoch(self, scope: Scope) -> str:
         return await self._view(lambda db: epoch_of(db, scope))
