@@ -11,7 +11,7 @@ from typing import Any
 
 from loom.core.codec import KINDS, TIMES, attributes_from_json, attributes_to_json
 from loom.core.filter import And, Eq, Filter, In, Not, Or, Range
-from loom.core.record import Episode, Fact, Layer, Origin, Provenance, Record, Scalar
+from loom.core.record import Episode, Fact, Layer, Origin, Provenance, Record, Scalar, WorkingBlock
 from loom.core.scope import Scope
 from loom.protocols.memory_store import DeadLetter, Job, Query
 from loom.stores._record_table import payload_error
@@ -82,12 +82,13 @@ def to_row(record: Record) -> tuple[Any, ...]:
     # The text of a fact is made of its parts; kept twice it could disagree.
     text = None if isinstance(record, Fact) else record.text
     head = (record.id, record.kind, text, record.provenance.origin, int(record.provenance.trusted))
+    if isinstance(record, WorkingBlock):
+        own = (record.name, record.version, to_micros(record.updated_at))
+        return (*head, *_NO_SHARED, *_NO_EPISODE, *_NO_FACT, *own)
+    head = (*head, to_micros(record.recorded_at), _to_json(record.sources) if record.sources else None)
     if isinstance(record, Episode):
-        return (*head, *_shared(record), *_episode(record), *_NO_FACT, *_NO_BLOCK)
-    if isinstance(record, Fact):
-        return (*head, *_shared(record), *_NO_EPISODE, *_fact(record), *_NO_BLOCK)
-    own = (record.name, record.version, to_micros(record.updated_at))
-    return (*head, *_NO_SHARED, *_NO_EPISODE, *_NO_FACT, *own)
+        return (*head, *_episode(record), *_NO_FACT, *_NO_BLOCK)
+    return (*head, *_NO_EPISODE, *_fact(record), *_NO_BLOCK)
 
 
 def from_row(row: tuple[Any, ...]) -> Record:
@@ -143,10 +144,6 @@ def _attributes_of(text: str) -> dict[str, Any]:
 @cache
 def _provenance(origin: Origin, trusted: int) -> Provenance:
     return Provenance(origin, trusted=bool(trusted))
-
-
-def _shared(record: Episode | Fact) -> tuple[Any, ...]:
-    return (to_micros(record.recorded_at), _to_json(record.sources) if record.sources else None)
 
 
 def _episode(episode: Episode) -> tuple[Any, ...]:

@@ -170,13 +170,6 @@ def replace_file(path: Path, data: bytes) -> None:
     sync_folder(path.parent)
 
 
-def remove_file(path: Path) -> None:
-    """Remove a file and what an interrupted replacement of it left."""
-    for name in (path, path.with_suffix(".new")):
-        name.unlink(missing_ok=True)
-    sync_folder(path.parent)
-
-
 _MOST_OPEN = 32
 """Files of users that stay open, because a process may open only so many."""
 FORMAT = 1
@@ -389,7 +382,9 @@ class _UserLog(MemoryTree[_FramePlace]):
     def _rewrite(self) -> None:
         """Write a new file of what is still needed, in place of the old one."""
         if not self.nodes:
-            remove_file(self._path)
+            for path in (self._path, self._path.with_suffix(".new")):  # also what an interrupted replacement left
+                path.unlink(missing_ok=True)
+            sync_folder(self._path.parent)
             self.close()
             return
         fresh = _UserLog(self._path, self._scope)
@@ -420,14 +415,11 @@ class _UserLog(MemoryTree[_FramePlace]):
             cut = self.cut([number for number in removed if number not in gone], list(gone))
             self._dead += size + sum(node.content.size for node in cut)
         else:
-            self._replay_save(offset, size, change)
-
-    def _replay_save(self, offset: int, size: int, change: Data) -> None:
-        for index, part in enumerate(change.get("parts", ())):
-            self._numbers[_digest(part)] = len(self._parts)
-            self._parts.append((offset, index))
-        checkpoint = codec.checkpoint_from_dict(change["checkpoint"]) if "checkpoint" in change else None
-        self.add(checkpoint, change.get("parent"), len(change["entries"]), _FramePlace(offset, size))
+            for index, part in enumerate(change.get("parts", ())):
+                self._numbers[_digest(part)] = len(self._parts)
+                self._parts.append((offset, index))
+            checkpoint = codec.checkpoint_from_dict(change["checkpoint"]) if "checkpoint" in change else None
+            self.add(checkpoint, change.get("parent"), len(change["entries"]), _FramePlace(offset, size))
 
     def _frame(self, offset: int) -> Data:
         header = self._bytes(offset, HEADER_SIZE)

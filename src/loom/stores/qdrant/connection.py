@@ -11,7 +11,7 @@ from functools import partial, wraps
 from pathlib import Path
 from threading import Lock
 from types import CoroutineType
-from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, TextIO, TypeVar
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TextIO, TypeVar
 from urllib.parse import quote
 
 import numpy as np
@@ -44,55 +44,6 @@ class Fits(NamedTuple):
 
     wanted: Sequence[Wanted]
     in_session: bool = False
-
-
-class QdrantEngine(Protocol):
-    """One collection of points in an engine. Connected at the first call."""
-
-    where: str
-    """The place of the engine, as it was given."""
-
-    async def about(self) -> Mapping[str, Any] | None:
-        """What was written about the collection; None without a collection, empty where nothing was written."""
-        ...
-
-    async def create(self, about: Mapping[str, Any], dimension: int) -> None:
-        """Make the collection, with what is to be known about it."""
-        ...
-
-    async def write_about(self, about: Mapping[str, Any]) -> None:
-        """Write about the collection anew."""
-        ...
-
-    async def drop(self) -> None:
-        """Remove the collection, if it is there."""
-        ...
-
-    async def upsert(self, points: Sequence[Point]) -> None:
-        """Add points, or replace those with the same id."""
-        ...
-
-    async def nearest(self, query: Sequence[float], fits: Fits, size: int) -> list[NearPoint]:
-        """So many of the nearest points that fit, nearest first."""
-        ...
-
-    async def count(self, fits: Fits) -> int:
-        """How many points fit."""
-        ...
-
-    async def delete(self, fits: Fits) -> None:
-        """Remove the points that fit."""
-        ...
-
-    async def points(
-        self, fits: Fits | None, *, with_vectors: bool = False, fields: Sequence[str] | None = None
-    ) -> list[Point]:
-        """All points that fit, all there are without a condition; with these fields alone, if they are named."""
-        ...
-
-    async def aclose(self) -> None:
-        """Release the engine. Closing twice is allowed."""
-        ...
 
 
 # Talking to Qdrant: a server, or the engine inside its client, behind one way to call it.
@@ -202,7 +153,7 @@ class ClientCollection:
         self._calls, self._name = calls, name
 
     async def about(self) -> Mapping[str, Any] | None:
-        """What was written about the collection."""
+        """What was written about the collection; None without a collection, empty where nothing was written."""
         if not await self._calls("collection_exists", collection_name=self._name):
             return None
         found = await self._calls("get_collection", collection_name=self._name)
@@ -263,7 +214,7 @@ class ClientCollection:
     async def points(
         self, fits: Fits | None, *, with_vectors: bool = False, fields: Sequence[str] | None = None
     ) -> list[Point]:
-        """All points that fit, page by page."""
+        """All points that fit, all there are without a condition; with these fields alone, if they are named."""
         found: list[Any] = []
         offset: Any = None
         while True:
