@@ -680,15 +680,8 @@ def job_to_dict(job: Job) -> dict[str, Any]:
 
 def job_from_dict(found: Mapping[str, Any]) -> Job:
     """The job of job_to_dict()."""
-    return Job(
-        id=found["id"],
-        scope=Scope(*found["scope"]),
-        kind=found["kind"],
-        key=found["key"],
-        run_at=datetime.fromisoformat(found["run_at"]),
-        payload=found["payload"],
-        attempts=found["attempts"],
-    )
+    plain = {name: found[name] for name in ("id", "kind", "key", "payload", "attempts")}
+    return Job(scope=Scope(*found["scope"]), run_at=datetime.fromisoformat(found["run_at"]), **plain)
 
 
 def payload_error(job: Job, error: Exception) -> UsageError:

@@ -44,6 +44,10 @@ from loom.stores._record_table import (
 _T = TypeVar("_T")
 Bound: TypeAlias = tuple[str, int]
 """The identity of an embedder and the dimension of its vectors."""
+After: TypeAlias = tuple[Scope, str] | None
+"""The record behind which a list goes on: its user and its id."""
+Owned: TypeAlias = tuple[Scope, Record]
+"""A record and its user."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -324,9 +328,7 @@ class BaseMemoryStore(ABC):
     async def _put_vectors(self, scope: Scope, vectors: dict[str, Vector]) -> None: ...
 
     @abstractmethod
-    async def _unembedded(
-        self, where: Filter | None, after: tuple[Scope, str] | None, limit: int | None
-    ) -> Collection[tuple[Scope, Record]]: ...
+    async def _unembedded(self, where: Filter | None, after: After, limit: int | None) -> Collection[Owned]: ...
 
     @abstractmethod
     async def _epoch(self, scope: Scope) -> str: ...
@@ -423,10 +425,8 @@ class LocalSearchStore(BaseMemoryStore):
     async def _owners(self) -> Iterable[Scope]:
         """Every user who has something in the store."""
 
-    async def _unembedded(
-        self, where: Filter | None, after: tuple[Scope, str] | None, limit: int | None
-    ) -> Collection[tuple[Scope, Record]]:
-        found: list[tuple[Scope, Record]] = []
+    async def _unembedded(self, where: Filter | None, after: After, limit: int | None) -> Collection[Owned]:
+        found: list[Owned] = []
         for scope in sorted(await self._owners(), key=owner):
             if after is not None and owner(scope) < owner(after[0]):
                 continue

@@ -13,7 +13,7 @@ from loom.core.record import Layer, Receipt, Record
 from loom.core.scope import Scope
 from loom.protocols.embedder import Vector
 from loom.protocols.memory_store import DeadLetter, Job, Lease, Query, SearchKeys
-from loom.stores.base import BaseMemoryStore, Bound, LeaseRequest, Write, Written, embedder_label
+from loom.stores.base import After, BaseMemoryStore, Bound, LeaseRequest, Owned, Write, Written, embedder_label
 from loom.stores.postgres import records, search
 from loom.stores.postgres import records as job_rows
 from loom.stores.postgres import search as vector_rows
@@ -213,9 +213,7 @@ class PostgresStore(BaseMemoryStore):
         async with self._server.transaction(scope, writes=True) as db:
             await vector_rows.put_vectors(db, scope, vectors)
 
-    async def _unembedded(
-        self, where: Filter | None, after: tuple[Scope, str] | None, limit: int | None
-    ) -> Collection[tuple[Scope, Record]]:
+    async def _unembedded(self, where: Filter | None, after: After, limit: int | None) -> Collection[Owned]:
         async with self._server.transaction(None) as db:
             return [found async for found in vector_rows.unembedded(db, where, after, limit)]
 

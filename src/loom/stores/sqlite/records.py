@@ -24,7 +24,6 @@ from loom.stores.sqlite.rows import (
     WRITTEN,
     condition,
     count_removal,
-    find_row,
     find_rows,
     find_user,
     from_row,
@@ -123,8 +122,9 @@ def _delete(db: Database, user: int, scope: Scope, ids: Iterable[str], index: In
 def _set_keys(db: Database, user: int, scope: Scope, keys: Keys, index: IndexChange, *, new: Mapping[str, int]) -> None:
     """Set keys; `new` are the rows of this change that have none yet."""
     given: list[tuple[int, str, str]] = []
+    known = {**new, **find_rows(db, user, scope, keys.keys() - new.keys())} if keys else {}
     for id, texts in keys.items():
-        row = new.get(id) or find_row(db, user, scope, id)
+        row = known.get(id)
         if row is None:
             raise no_record(id, "keys")
         for kind, text in texts.items():

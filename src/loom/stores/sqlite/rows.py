@@ -175,13 +175,6 @@ def seen(user: int, scope: Scope) -> tuple[str, tuple[Any, ...]]:
     return "r.user = ? AND (r.layer IS NULL OR r.session_id = ?)", (user, scope.session_id)
 
 
-def find_row(db: Database, user: int, scope: Scope, id: str) -> int | None:
-    """The row of a record that the scope sees."""
-    sql, values = seen(user, scope)
-    found = one(db, f"SELECT r.row FROM records AS r WHERE {sql} AND r.id = ?", *values, id)
-    return None if found is None else int(found[0])
-
-
 def find_rows(db: Database, user: int, scope: Scope, ids: Iterable[str]) -> dict[str, int]:
     """The rows of those of these records that the scope sees, by id."""
     sql, values = seen(user, scope)

@@ -7,7 +7,6 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 
-import anyio
 import pytest
 
 from loom.core.checkpoint import Checkpoint, Compaction, LogEntry, LoggedMessage, Replacement
@@ -26,7 +25,7 @@ from loom.core.record import Receipt
 from loom.core.scope import Scope
 from loom.errors import NotFound, ScopeRequired, StoreConflict, UsageError
 from loom.protocols.checkpoint_store import CheckpointStore, Forks, PrunesCheckpoints
-from loom.testing.conformance.suite import ALICE, BOB, TWINS, Suite, needs
+from loom.testing.conformance.suite import ALICE, BOB, TWINS, Suite, at_once, needs
 from loom.testing.fakes import START, FakeClock
 
 # Checkpoints, log entries and ids that the laws are tried on.
@@ -249,9 +248,7 @@ class SaveLaws:
             except StoreConflict:
                 lost.append(id)
 
-        async with anyio.create_task_group() as group:
-            for n in range(8):
-                group.start_soon(write, f"w{n}")
+        await at_once(*(write(f"w{n}") for n in range(8)))
         assert len(lost) == 7
         winner = await store.load(CHAT)
         assert winner is not None

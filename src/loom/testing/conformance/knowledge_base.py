@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
 
-import anyio
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule
@@ -16,7 +15,7 @@ from loom.core.record import Provenance
 from loom.errors import UsageError
 from loom.protocols.knowledge_base import Document, KnowledgeBase, SearchesGraph, SearchMode
 from loom.testing.conformance.machines import Machine
-from loom.testing.conformance.suite import TWINS, Suite
+from loom.testing.conformance.suite import TWINS, Suite, at_once
 
 CHAIN = (
     Document(id="d0", text="Anna knows Bruno."),
@@ -172,14 +171,7 @@ class KnowledgeBaseSuite(Suite):
 
     async def test_adding_at_the_same_time_counts_once(self, base: KnowledgeBase) -> None:
         """Tasks that add the same documents do not add them twice."""
-        counts: list[int] = []
-
-        async def add() -> None:
-            counts.append(await base.add(a_document(), a_document("two")))
-
-        async with anyio.create_task_group() as tasks:
-            for _ in range(4):
-                tasks.start_soon(add)
+        counts = await at_once(*(base.add(a_document(), a_document("two")) for _ in range(4)))
         assert sorted(counts) == [0, 0, 0, 2]
         assert len(await base.search("Anna", limit=50)) == 2
 
@@ -315,9 +307,8 @@ class SharedKnowledgeSuite(Suite):
         """Each finds what both added, round after round."""
         one, two = await another(), await another()
         for turn in range(5):
-            async with anyio.create_task_group() as tasks:
-                for name, base in (("one", one), ("two", two)):
-                    tasks.start_soon(base.add, Document(id=f"{name}{turn}", text=f"Anna gave {name} a present."))
+            both = [Document(id=f"{name}{turn}", text=f"Anna gave {name} a present.") for name in ("one", "two")]
+            await at_once(one.add(both[0]), two.add(both[1]))
             expected = {f"{name}{n}" for name in ("one", "two") for n in range(turn + 1)}
             for base in (one, two):
                 assert {_document(hit) for hit in await base.search("Anna gave a present", limit=100)} == expected
@@ -326,9 +317,8 @@ class SharedKnowledgeSuite(Suite):
         """It has one complete text, the same for both bases; removing it removes it from both."""
         one, two = await another(), await another()
         texts = [" ".join(f"Anna {verb} on day {n}." for n in range(60)) for verb in ("sings", "paints")]
-        async with anyio.create_task_group() as tasks:
-            for base, text in zip((one, two), texts, strict=True):
-                tasks.start_soon(base.add, Document(id="anna", text=text))
+        first, second = (Document(id="anna", text=text) for text in texts)
+        await at_once(one.add(first), two.add(second))
         bases = (one, two, await another())
         found = [{hit.item.text for hit in await base.search("Anna", limit=500)} for base in bases]
         assert found[0] == found[1] == found[2]

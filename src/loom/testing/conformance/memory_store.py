@@ -6,7 +6,6 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-import anyio
 import pytest
 
 from loom.core.filter import And, Eq, Filter, In, Not, Or, Range
@@ -37,6 +36,7 @@ from loom.testing.conformance.suite import (
     a_block,
     a_fact,
     an_episode,
+    at_once,
     ids_of,
     listed,
     one_of_each,
@@ -180,9 +180,7 @@ class RecordLaws:
                 await store.put(ALICE, a_block(text=text, version=2))
                 won.append(text)
 
-        async with anyio.create_task_group() as tasks:
-            for n in range(10):
-                tasks.start_soon(write, f"likes tea {n}")
+        await at_once(*(write(f"likes tea {n}") for n in range(10)))
         assert len(won) == 1
         assert await store.get(ALICE, "block:persona") == a_block(text=won[0], version=2)
 
@@ -194,9 +192,7 @@ class RecordLaws:
             assert await store.get(ALICE, f"e{n:02}") is not None
             assert f"e{n:02}" in await ids_of(store, ALICE, "tea")
 
-        async with anyio.create_task_group() as tasks:
-            for n in range(20):
-                tasks.start_soon(write, n)
+        await at_once(*(write(n) for n in range(20)))
         assert await listed(store, ALICE) == [f"e{n:02}" for n in range(20)]
 
     async def test_a_block_may_be_empty(self, store: MemoryStore) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from random import Random
 from typing import Any, Protocol, TypeAlias
 
-import anyio
 import pytest
 
 from loom.core.filter import Eq
@@ -40,6 +40,7 @@ from loom.testing.conformance.suite import (
     a_fact,
     a_job,
     an_episode,
+    at_once,
     ids_of,
     listed,
     needs,
@@ -123,13 +124,7 @@ class TouchLaws:
     async def test_concurrent_touches_all_count(self, store: PrimaryStore) -> None:
         """No update is lost among tasks."""
         await store.put(ALICE, an_episode("e1"), an_episode("e2"))
-
-        async def touch() -> None:
-            await store.touch(ALICE, "e1", "e2", at=START + HOUR)
-
-        async with anyio.create_task_group() as tasks:
-            for _ in range(20):
-                tasks.start_soon(touch)
+        await at_once(*(store.touch(ALICE, "e1", "e2", at=START + HOUR) for _ in range(20)))
         found = await store.list(ALICE)
         assert [record.accesses for record in found if isinstance(record, Episode)] == [20, 20]
 
@@ -594,18 +589,13 @@ class EpochLaws:
         async def derive(number: int) -> None:
             since = await store.epoch(ALICE)
             if await store.get(ALICE, f"said{number}") is not None:
-                try:
+                with suppress(StoreConflict):
                     await store.write(ALICE, put=[an_episode(f"made{number}", "zeppelin")], since=since)
-                except StoreConflict:
-                    return
 
-        async def remove(number: int) -> None:
-            await store.write(ALICE, delete=[f"said{number}", f"made{number}"])
+        def remove(number: int) -> Coroutine[Any, Any, Any]:
+            return store.write(ALICE, delete=[f"said{number}", f"made{number}"])
 
-        async with anyio.create_task_group() as tasks:
-            for number in range(8):
-                tasks.start_soon(derive, number)
-                tasks.start_soon(remove, number)
+        await at_once(*(change(number) for number in range(8) for change in (derive, remove)))
         assert await listed(store, ALICE) == []
 
 

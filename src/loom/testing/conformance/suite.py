@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime, timedelta
 from functools import wraps
 from typing import Any, TypeVar
 
+import anyio
 import pytest
 
 from loom.core.filter import Filter
@@ -160,6 +161,19 @@ async def ids_of(
     """The ids that a search finds, best first."""
     hits = await store.search(scope, Query(text=text, where=where, limit=limit, **more))
     return [hit.item.id for hit in hits]
+
+
+async def at_once(*calls: Coroutine[Any, Any, Any]) -> list[Any]:
+    """What calls return that are made at the same moment, in the order in which they end."""
+    ended: list[Any] = []
+
+    async def wait_for(call: Coroutine[Any, Any, Any]) -> None:
+        ended.append(await call)
+
+    async with anyio.create_task_group() as tasks:
+        for call in calls:
+            tasks.start_soon(wait_for, call)
+    return ended
 
 
 async def listed(store: MemoryStore, scope: Scope, where: Filter | None = None) -> list[str]:
