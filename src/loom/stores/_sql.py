@@ -303,9 +303,13 @@ class Dialect:
             case Range():
                 return self._range(where)
             case And():
-                return self._all([self._compiled(part) for part in where.filters])
+                # A vague part still lets everything through that fits, so the others may narrow.
+                parts = [self._compiled(part) for part in where.filters]
+                return self._joined(parts, " AND ", self.true, exact=all(part.exact for part in parts))
             case Or():
-                return self._any([self._compiled(part) for part in where.filters])
+                parts = [self._compiled(part) for part in where.filters]
+                is_exact = all(part.exact for part in parts)
+                return self._joined(parts, " OR ", self.false) if is_exact else self._vague()
             case Not():
                 inner = self._compiled(where.filter)
                 return Condition(f"(NOT {inner.sql})", inner.values) if inner.exact else self._vague()
@@ -332,24 +336,14 @@ class Dialect:
         parts = " AND ".join(f"r.{where.field} {sign} {self.mark}" for sign, _ in ends)
         return Condition(f"(({parts}) IS TRUE)", tuple(_bound(end) for _, end in ends))
 
-    def _all(self, parts: list[Condition]) -> Condition:
-        # A vague part still lets everything through that fits, so the others may narrow.
-        sql = f"({' AND '.join(part.sql for part in parts) or self.true})"
-        return Condition(sql, _values(parts), all(part.exact for part in parts))
-
-    def _any(self, parts: list[Condition]) -> Condition:
-        if not all(part.exact for part in parts):
-            return self._vague()
-        return Condition(f"({' OR '.join(part.sql for part in parts) or self.false})", _values(parts))
+    def _joined(self, parts: list[Condition], word: str, nothing: str, *, exact: bool = True) -> Condition:
+        values = tuple(value for part in parts for value in part.values)
+        return Condition(f"({word.join(part.sql for part in parts) or nothing})", values, exact)
 
     def _takes(self, value: Scalar) -> bool:
         if self.largest_integer is None or not isinstance(value, int):
             return True
         return abs(value) <= self.largest_integer
-
-
-def _values(parts: list[Condition]) -> tuple[Any, ...]:
-    return tuple(value for part in parts for value in part.values)
 
 
 def _has_column(name: str) -> bool:

@@ -119,6 +119,8 @@ class QdrantCalls:
             raise self._translate(error) from error
 
     def _translate(self, error: Exception) -> Exception:
+        from qdrant_client.http.exceptions import ResponseHandlingException  # noqa: PLC0415 - it is loaded by now
+
         if "already accessed" in str(error):
             return StoreUnavailable(
                 f"the Qdrant folder {self.where} is open elsewhere, and one process may use it at a time; "
@@ -127,17 +129,11 @@ class QdrantCalls:
         status = getattr(error, "status_code", None)
         if status in {401, 403}:
             return StoreError(f"Qdrant at {self.where} refused the key (status {status}); give the right api_key")
-        if status is None and not _is_of_connection(error):
+        if status is None and not isinstance(error, ResponseHandlingException | OSError):
             return error
         if status is None or status >= 500 or status in {408, 429}:
             return StoreUnavailable(f"Qdrant at {self.where} cannot be reached now: {error}; try again later")
         return StoreError(f"Qdrant at {self.where} refused the request: {error}")
-
-
-def _is_of_connection(error: Exception) -> bool:
-    from qdrant_client.http.exceptions import ResponseHandlingException  # noqa: PLC0415 - it is loaded by now
-
-    return isinstance(error, ResponseHandlingException | OSError)
 
 
 # A collection of a Qdrant server, or of the engine inside Qdrant's client.

@@ -176,7 +176,9 @@ def _compare(db: Database, scope: Scope, user: _User, *, repair: bool) -> list[U
     if repair:
         remove(db, user.number, user.damage)
     size = _size(db, user.number, user.size)
-    wrong = (size != user.size) + _is_miscounted(db, user.number)
+    there = "SELECT count(*) FROM records AS r WHERE r.user = u.user"
+    miscounted = one(db, f"SELECT 1 FROM users AS u WHERE user = ? AND records != ({there})", user.number)
+    wrong = (size != user.size) + (miscounted is not None)
     words = _words(db, scope, user._replace(size=size), wrong=wrong)
     vectors, bad = _vectors(db, user.number, scope)
     if repair and not words.is_equal:
@@ -192,12 +194,6 @@ def _size(db: Database, user: int, stored: Any) -> int:
     last = one(db, "SELECT max(row) FROM records WHERE row >= ? AND row < ?", row_of(user, 0), row_of(user + 1, 0))
     least = 0 if last is None or last[0] is None else number_of(last[0]) + 1
     return stored if isinstance(stored, int) and least <= stored <= MOST_NUMBERS else least
-
-
-def _is_miscounted(db: Database, user: int) -> bool:
-    """Whether the user has another number of records than is stored."""
-    there = "SELECT count(*) FROM records AS r WHERE r.user = u.user"
-    return one(db, f"SELECT 1 FROM users AS u WHERE user = ? AND records != ({there})", user) is not None
 
 
 def _words(db: Database, scope: Scope, whose: _User, *, wrong: int) -> UserDifference:

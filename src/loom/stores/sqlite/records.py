@@ -128,18 +128,15 @@ def _set_keys(db: Database, user: int, scope: Scope, keys: Keys, index: IndexCha
         if row is None:
             raise no_record(id, "keys")
         for kind, text in texts.items():
+            old = None
             if id not in new:
-                _drop_key(db, row, kind, index)
+                old = one(db, "DELETE FROM keys WHERE row = ? AND kind = ? RETURNING text", row, kind)
+            if old is not None:
+                index.remove(f"{OWN}.{kind}", number_of(row), old[0])
             if text.strip():
                 given.append((row, kind, text))
                 index.add(f"{OWN}.{kind}", number_of(row), text)
     db.executemany("INSERT INTO keys VALUES (?, ?, ?)", given)
-
-
-def _drop_key(db: Database, row: int, kind: str, index: IndexChange) -> None:
-    old = one(db, "DELETE FROM keys WHERE row = ? AND kind = ? RETURNING text", row, kind)
-    if old is not None:
-        index.remove(f"{OWN}.{kind}", number_of(row), old[0])
 
 
 def get(db: Database, user: int, scope: Scope, id: str) -> Record | None:

@@ -603,11 +603,6 @@ class CheckpointStoreSuite(SaveLaws, ListLaws, ForgetLaws, ForkLaws, CheckpointP
     """Subclass it and override the fixture `store`. Optional laws are skipped where a store lacks their protocol."""
 
     @pytest.fixture
-    def clock(self) -> FakeClock:
-        """The store's clock, which stands still unless a law moves it."""
-        return FakeClock()
-
-    @pytest.fixture
     async def store(self, clock: FakeClock) -> CheckpointStore:
         """An empty store that takes its time from `clock`; closed afterwards."""
         raise NotImplementedError(f"{type(self).__name__} has to override the fixture `store`")

@@ -223,7 +223,7 @@ async def _at_every_step(
                 for _ in range(_TURNS):
                     if done.is_set():
                         break
-                    await anyio.to_thread.run_sync(_nothing)
+                    await anyio.to_thread.run_sync(lambda: None)  # a moment for threads
 
             async with steps.counting(step, interrupt):
                 await act(scene)
@@ -269,10 +269,6 @@ async def _and_set(call: Callable[[], Awaitable[Any]], done: anyio.Event) -> Non
         raise AssertionError(f"forgetting failed: {error}") from error
     finally:
         done.set()
-
-
-def _nothing() -> None:
-    """A moment for threads."""
 
 
 # Non-interference: random traces of calls by two users, and what one of them observes.

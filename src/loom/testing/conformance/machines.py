@@ -285,21 +285,16 @@ class CheckpointOracle:
         self.saves = [(o, s) for o, s in self.saves if not (scope.covers(o) and s.checkpoint.id in ids)]
 
 
-def _user_text(text: str) -> Message:
-    return Message("user", (TextPart(text), TextPart("tea")))
-
-
-def _tool_call(text: str) -> Message:
-    return Message("assistant", (ToolCallPart("t", "look", {"q": [text]}),))
-
-
 CheckpointOwner: TypeAlias = tuple[int, int]
 OWNERS = st.sampled_from([(0, 0), (0, 0), (0, 0), (0, 0), (0, 1), (0, 1), (0, 2), (1, 0)])
 """One of two users and one of three sessions; mostly the first, so that calls meet what others left."""
 USUAL_IDS = ("a", "A", "b", "a b", "%", "'", "\u00e9")
 CHECKPOINT_IDS = st.sampled_from(USUAL_IDS)
 CHECKPOINT_TEXTS = st.sampled_from(["", "tea", "tea", "milk", "\u00e9\0\ud83d", "x" * 600])
-MESSAGES = CHECKPOINT_TEXTS.map(_user_text) | CHECKPOINT_TEXTS.map(_tool_call)
+MESSAGES = st.one_of(
+    CHECKPOINT_TEXTS.map(lambda text: Message("user", (TextPart(text), TextPart("tea")))),
+    CHECKPOINT_TEXTS.map(lambda text: Message("assistant", (ToolCallPart("t", "look", {"q": [text]}),))),
+)
 ENTRIES = st.lists(st.builds(LoggedMessage, CHECKPOINT_IDS, st.just(START), MESSAGES), max_size=3).map(tuple)
 USAGES = st.builds(Usage, input=st.integers(0, 3), output=st.integers(0, 3))
 

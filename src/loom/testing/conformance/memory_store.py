@@ -525,11 +525,6 @@ class MemoryStoreSuite(
     """Subclass it, override the fixture `store`, and every law runs; protocols that a store lacks are skipped."""
 
     @pytest.fixture
-    def clock(self) -> FakeClock:
-        """The store's clock, which moves only when a law advances it."""
-        return FakeClock()
-
-    @pytest.fixture
     async def store(self, clock: FakeClock) -> MemoryStore:
         """An empty store that takes its time from `clock`; closed afterwards."""
         raise NotImplementedError(f"{type(self).__name__} has to override the fixture `store`")

@@ -14,7 +14,7 @@ from loom.core.filter import Filter
 from loom.core.record import Episode, Fact, Layer, Provenance, Record, WorkingBlock
 from loom.core.scope import Scope
 from loom.protocols.memory_store import Job, MemoryStore, Query
-from loom.testing.fakes import START
+from loom.testing.fakes import START, FakeClock
 
 _T = TypeVar("_T", bound=Callable[..., Any])
 
@@ -41,6 +41,11 @@ class Suite:
     def anyio_backend(self) -> str:
         """The event loop that the laws run on."""
         return "asyncio"
+
+    @pytest.fixture
+    def clock(self) -> FakeClock:
+        """The clock of what is tested, which moves only when a law advances it."""
+        return FakeClock()
 
 
 def _is_excused(law: object) -> bool:
