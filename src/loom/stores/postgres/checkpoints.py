@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from loom.core.checkpoint import Checkpoint, LogEntry
 from loom.core.clock import Clock
@@ -28,11 +28,8 @@ from loom.stores.checkpoints import (
     pack_entries,
     unpack_entries,
 )
-from loom.stores.postgres.connection import one, owner_of, rows, run
+from loom.stores.postgres.connection import Database, one, owner_of, rows, run
 from loom.stores.postgres.schema import SCHEMA, UNSWEPT, Guard, guarded
-
-if TYPE_CHECKING:
-    from loom.stores.postgres.connection import Database
 
 _KEEP = (
     "INSERT INTO checkpoint_parts (owner, hash, body, uses) SELECT %s, * FROM unnest(%s::bytea[], %s::bytea[], "

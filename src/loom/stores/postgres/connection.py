@@ -52,10 +52,9 @@ if TYPE_CHECKING:
     from psycopg import AsyncConnection, AsyncCursor
     from psycopg_pool import AsyncConnectionPool
 
-    Database: TypeAlias = AsyncConnection[tuple[Any, ...]]
-    Cursor: TypeAlias = AsyncCursor[tuple[Any, ...]]
-
 Row: TypeAlias = tuple[Any, ...]
+Database: TypeAlias = "AsyncConnection[Row]"
+Cursor: TypeAlias = "AsyncCursor[Row]"
 
 # All of it ends with the transaction: a pooled connection carries nothing from one user to the next. One message, with
 # the values in it, because each message more is a way to the server and back.
@@ -139,7 +138,7 @@ async def connect(dsn: str, *, timeout: float = 10, autocommit: bool = False) ->
     return await psycopg.AsyncConnection.connect(dsn, connect_timeout=max(2, round(timeout)), autocommit=autocommit)
 
 
-def display_name(dsn: str) -> str:
+def name_of(dsn: str) -> str:
     """The server and database of a DSN, in words that hold no password."""
     _driver()
     from psycopg import ProgrammingError, conninfo  # noqa: PLC0415
@@ -252,7 +251,7 @@ class Server:
             raise _too_long(self.name) from error
 
     async def _opened(self) -> AsyncConnectionPool[Database]:
-        self.name = display_name(self._dsn)
+        self.name = name_of(self._dsn)
         from psycopg import sql  # noqa: PLC0415
         from psycopg_pool import AsyncConnectionPool  # noqa: PLC0415
 

@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from loom.core.filter import Filter
@@ -31,12 +31,8 @@ from loom.stores._search import (
     without,
 )
 from loom.stores.base import LeaseRequest, reading
-from loom.stores.postgres.connection import Row, fetch, one, owner_of, rows, run, run_many, seen
+from loom.stores.postgres.connection import Database, Row, fetch, one, owner_of, rows, run, run_many, seen
 from loom.text.words import query_terms
-
-if TYPE_CHECKING:
-    from loom.stores.postgres.connection import Database
-
 
 # Filters as conditions of Postgres.
 

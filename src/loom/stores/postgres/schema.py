@@ -11,16 +11,13 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from loom.core.checks import check_text
 from loom.errors import FormatTooNew, StoreError, UsageError
 from loom.stores.postgres import search
-from loom.stores.postgres.connection import Access, Server, connect, display_name, one, rows, run, translate_errors
+from loom.stores.postgres.connection import Access, Database, Server, connect, name_of, one, rows, run, translate_errors
 from loom.stores.postgres.search import Progress, index_large_users
-
-if TYPE_CHECKING:
-    from loom.stores.postgres.connection import Database
 
 SCHEMA = "loom"
 OWNER_ROLE = "loom_owner"
@@ -243,7 +240,7 @@ async def init_schema(
     """
     for what, name in (("schema", schema), ("app_role", app_role), ("owner_role", owner_role)):
         check_text(name, f"{what} of init_schema()", max_bytes=63)
-    where = display_name(admin_dsn)
+    where = name_of(admin_dsn)
     with translate_errors(where, needed=_ADMINISTRATOR):
         db = await connect(admin_dsn)
         async with db:

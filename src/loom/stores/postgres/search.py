@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from struct import Struct
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 from uuid import UUID
 
 import numpy as np
@@ -24,6 +24,7 @@ from loom.stores._sql import SELECTED, Condition, from_row
 from loom.stores.base import After, Bound, Owned
 from loom.stores.postgres import records as index
 from loom.stores.postgres.connection import (
+    Database,
     Packed,
     PackedVector,
     Row,
@@ -36,10 +37,6 @@ from loom.stores.postgres.connection import (
     take_packed,
 )
 from loom.stores.postgres.records import POSTGRES, condition, fitting, numbers_of
-
-if TYPE_CHECKING:
-    from loom.stores.postgres.connection import Database
-
 
 # The vectors of records: their embedder, writing, reading and replacing them.
 

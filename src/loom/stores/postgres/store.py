@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from loom.core.clock import Clock
 from loom.core.filter import Filter
@@ -17,7 +17,7 @@ from loom.stores.base import After, BaseMemoryStore, Bound, LeaseRequest, Owned,
 from loom.stores.postgres import records, search
 from loom.stores.postgres import records as job_rows
 from loom.stores.postgres import search as vector_rows
-from loom.stores.postgres.connection import all_users, connect, display_name, one, rows, run, translate_errors
+from loom.stores.postgres.connection import Database, all_users, connect, name_of, one, rows, run, translate_errors
 from loom.stores.postgres.schema import (
     ROLE,
     SCHEMA,
@@ -32,9 +32,6 @@ from loom.stores.postgres.schema import (
     use_of,
 )
 from loom.stores.postgres.search import INDEXES, PREFIX, binding, index_large_users
-
-if TYPE_CHECKING:
-    from loom.stores.postgres.connection import Database
 
 _T = TypeVar("_T")
 
@@ -257,7 +254,7 @@ async def sweep_schema(admin_dsn: str, *, schema: str = SCHEMA, owner_role: str 
     `admin_dsn` names a superuser; `owner_role` is the owner of the schema if not given. Each table is locked while it
     is written anew, and the write-ahead log is filled with zeros twice around, 16 MB for each of its files.
     """
-    where = display_name(admin_dsn)
+    where = name_of(admin_dsn)
     with translate_errors(where, needed="an administrator of the server"):
         async with as_owner(admin_dsn, schema, where, owner_role=owner_role) as db:
             await index_large_users(db, schema)
