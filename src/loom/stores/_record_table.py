@@ -624,15 +624,9 @@ class UserState:
         records.vectors.set(found["vectors"])
         records.life, records.removed, vectors_of = found["epoch"]
         jobs = [(job_from_dict(job), token, until) for job, token, until in found["jobs"]]
-        return cls(
-            records,
-            {job.id: HeldJob(job, token, until and datetime.fromisoformat(until)) for job, token, until in jobs},
-            [
-                DeadLetter(job=job_from_dict(job), reason=reason, at=datetime.fromisoformat(at))
-                for job, reason, at in found["dead"]
-            ],
-            vectors_of,
-        )
+        held = {job.id: HeldJob(job, token, until and datetime.fromisoformat(until)) for job, token, until in jobs}
+        dead = [(job_from_dict(job), reason, datetime.fromisoformat(at)) for job, reason, at in found["dead"]]
+        return cls(records, held, [DeadLetter(job=job, reason=why, at=at) for job, why, at in dead], vectors_of)
 
 
 def new_jobs(jobs: Iterable[Job], still_open: Iterable[Job]) -> list[Job]:

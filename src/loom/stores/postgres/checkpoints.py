@@ -106,12 +106,8 @@ class _PostgresSaves(TreePort[int]):
         found: list[Saved[int] | None] = []
         for id in ids:
             which, values = ("true", ()) if id is None else ("id = %s", (id,))
-            row = await one(
-                self._db,
-                f"SELECT node, data FROM checkpoint_nodes WHERE owner = %s AND session_id = %s AND {which} "
-                "ORDER BY node DESC LIMIT 1",
-                *(self._owner, session_id, *values),
-            )
+            sql = f"SELECT node, data FROM checkpoint_nodes WHERE owner = %s AND session_id = %s AND {which}"
+            row = await one(self._db, f"{sql} ORDER BY node DESC LIMIT 1", self._owner, session_id, *values)
             found.append(None if row is None else Saved(int(row[0]), _checkpoint(*row)))
         return found
 

@@ -504,12 +504,8 @@ async def fail(db: Database, held: Lease, reason: str, now: datetime, retry_at: 
 async def dead_letters(db: Database, scope: Scope) -> tuple[DeadLetter, ...]:
     """The jobs of the scope that were given up, the earliest first."""
     whose, values = _covered(scope)
-    found = await rows(
-        db,
-        f"SELECT {_sql.JOB}, j.reason, j.dead_at {_FROM} WHERE j.dead_at IS NOT NULL AND {whose} "
-        "ORDER BY j.dead_at, j.number",
-        *values,
-    )
+    sql = f"SELECT {_sql.JOB}, j.reason, j.dead_at {_FROM} WHERE j.dead_at IS NOT NULL AND {whose}"
+    found = await rows(db, f"{sql} ORDER BY j.dead_at, j.number", *values)
     return tuple(_sql.letter_from_row(row) for row in found)
 
 

@@ -15,7 +15,6 @@ from loom.protocols.embedder import Vector
 from loom.protocols.memory_store import DeadLetter, Job, Lease, Query, SearchKeys
 from loom.stores.base import After, BaseMemoryStore, Bound, LeaseRequest, Owned, Write, Written, embedder_label
 from loom.stores.postgres import records, search
-from loom.stores.postgres import records as job_rows
 from loom.stores.postgres import search as vector_rows
 from loom.stores.postgres.connection import Database, all_users, connect, name_of, one, rows, run, translate_errors
 from loom.stores.postgres.schema import (
@@ -165,14 +164,14 @@ class PostgresStore(BaseMemoryStore):
     async def _write(self, scope: Scope, write: Write) -> Written:
         async with self._server.transaction(scope, writes=True) as db:
             if write.closing is not None:
-                await job_rows.close(db, write.closing)
+                await records.close(db, write.closing)
             await records.check_epoch(db, scope, write.since)
             deleted = await records.change(db, scope, put=write.put, delete=write.delete, keys=write.keys)
-            return Written(deleted, await job_rows.enqueue(db, scope, write.jobs))
+            return Written(deleted, await records.enqueue(db, scope, write.jobs))
 
     async def _forget(self, scope: Scope) -> Receipt:
         async with self._server.transaction(scope, writes=True) as db:
-            removed = await job_rows.forget(db, scope)
+            removed = await records.forget(db, scope)
             forget = records.forget_user if scope.session_id is None else records.forget_session
             removed |= await forget(db, scope)
         return Receipt(removed=removed, pending=(UNSWEPT,) if any(removed.values()) else ())
@@ -221,20 +220,20 @@ class PostgresStore(BaseMemoryStore):
         return await self._transact(scope, lambda db: records.epoch(db, scope))
 
     async def _lease(self, asked: LeaseRequest) -> Iterable[Lease]:
-        return await self._transact(asked.scope, lambda db: job_rows.lease(db, asked))
+        return await self._transact(asked.scope, lambda db: records.lease(db, asked))
 
     async def _fail(self, lease: Lease, reason: str, now: datetime, retry_at: datetime | None) -> None:
         async with self._server.transaction(lease.job.scope, writes=True) as db:
-            await job_rows.fail(db, lease, reason, now, retry_at)
+            await records.fail(db, lease, reason, now, retry_at)
 
     async def _dead_letters(self, scope: Scope) -> Iterable[DeadLetter]:
-        return await self._transact(scope, lambda db: job_rows.dead_letters(db, scope))
+        return await self._transact(scope, lambda db: records.dead_letters(db, scope))
 
     async def _open_jobs(self, scope: Scope) -> Collection[Job]:
-        return await self._transact(scope, lambda db: job_rows.open_jobs(db, scope))
+        return await self._transact(scope, lambda db: records.open_jobs(db, scope))
 
     async def _pending(self, scope: Scope) -> int:
-        return await self._transact(scope, lambda db: job_rows.pending(db, scope))
+        return await self._transact(scope, lambda db: records.pending(db, scope))
 
 
 # Erasing forgotten data from the files of the server: an administrator makes the server write its files anew.

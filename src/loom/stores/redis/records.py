@@ -247,12 +247,8 @@ async def _due(link: RedisConnection, names: StoreNames, asked: LeaseRequest) ->
     seen: list[bytes] = []
     while True:
         # Scores are floats, exact to the year 2255; what is read is compared once more in full.
-        free, late = await link.calls(
-            [
-                ("ZRANGEBYSCORE", names.due, "-inf", end, "LIMIT", start, page),
-                ("ZRANGEBYSCORE", names.held, "-inf", end),
-            ]
-        )
+        first = ("ZRANGEBYSCORE", names.due, "-inf", end, "LIMIT", start, page)
+        free, late = await link.calls([first, ("ZRANGEBYSCORE", names.held, "-inf", end)])
         named: list[bytes] = [*free, *late]
         members = [schema.of_member(member.decode()) for member in named]
         found = await link.calls([("HGET", names.of_digest(digest).jobs, id) for id, digest in members])

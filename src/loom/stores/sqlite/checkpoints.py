@@ -195,12 +195,8 @@ def _keep(db: Database, user: int, part: Part) -> int:
     """The number of a part; an equal one of this user is used again."""
     body = codec.to_bytes(codec.part_to_dict(part))
     key = (user, _hash(body))
-    number = _number(
-        db,
-        "SELECT part FROM checkpoint_part_keys JOIN checkpoint_parts USING (part) "
-        "WHERE user = ? AND hash = ? AND body = ?",
-        *(*key, body),
-    )
+    known = "SELECT part FROM checkpoint_part_keys JOIN checkpoint_parts USING (part)"
+    number = _number(db, f"{known} WHERE user = ? AND hash = ? AND body = ?", *key, body)
     if number is None:
         number = _inserted(db, "INSERT INTO checkpoint_parts (body) VALUES (?)", body)
         db.execute("INSERT INTO checkpoint_part_keys (user, hash, part, uses) VALUES (?, ?, ?, 1)", (*key, number))

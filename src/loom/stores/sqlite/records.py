@@ -332,12 +332,8 @@ def fail(db: Database, held: Lease, reason: str, now: datetime, retry_at: dateti
 def dead_letters(db: Database, scope: Scope) -> tuple[DeadLetter, ...]:
     """The jobs of the scope that were given up, the earliest first."""
     whose, values = _covered(scope)
-    found = rows(
-        db,
-        f"SELECT {_sql.JOB}, j.reason, j.dead_at {_FROM} WHERE j.dead_at IS NOT NULL AND {whose} "
-        "ORDER BY j.dead_at, j.number",
-        *values,
-    )
+    sql = f"SELECT {_sql.JOB}, j.reason, j.dead_at {_FROM} WHERE j.dead_at IS NOT NULL AND {whose}"
+    found = rows(db, f"{sql} ORDER BY j.dead_at, j.number", *values)
     return tuple(_sql.letter_from_row(row) for row in found)
 
 

@@ -266,14 +266,9 @@ def count_sessions(db: Database, scope: Scope) -> int:
     if one(db, "SELECT 1 FROM meta WHERE name = ?", _NAME) is None:
         return 0
     session, values = ("", ()) if scope.session_id is None else (" AND session_id = ?", (scope.session_id,))
-    found = one(
-        db,
-        "SELECT count(*) FROM checkpoint_users JOIN checkpoint_sessions USING (user) "  # noqa: S608 - values are bound
-        f"WHERE namespace = ? AND user_id = ?{session}",
-        scope.namespace,
-        scope.user_id,
-        *values,
-    )
+    both = "checkpoint_users JOIN checkpoint_sessions USING (user)"
+    sql = f"SELECT count(*) FROM {both} WHERE namespace = ? AND user_id = ?{session}"  # noqa: S608 - values are bound
+    found = one(db, sql, scope.namespace, scope.user_id, *values)
     return int(found[0]) if found else 0
 
 

@@ -27,7 +27,6 @@ from loom.protocols.memory_store import DeadLetter, IndexDifference, Job, Lease,
 from loom.stores import base
 from loom.stores.base import After, BaseMemoryStore, Bound, LeaseRequest, Owned, Write, Written
 from loom.stores.sqlite import check, records, search
-from loom.stores.sqlite import records as job_rows
 from loom.stores.sqlite import search as vectors
 from loom.stores.sqlite.connection import Database, Durability, one, rows
 from loom.stores.sqlite.file import SqliteFile
@@ -304,10 +303,10 @@ class SqliteStore(BaseMemoryStore):
     async def _write(self, scope: Scope, write: Write) -> Written:
         def change(db: Database) -> Written:
             if write.closing is not None:
-                job_rows.close(db, write.closing)
+                records.close(db, write.closing)
             check_epoch(db, scope, write.since)
             deleted = records.change(db, scope, put=write.put, delete=write.delete, keys=write.keys)
-            return Written(deleted, job_rows.enqueue(db, scope, write.jobs))
+            return Written(deleted, records.enqueue(db, scope, write.jobs))
 
         return await self._commit(change)
 
@@ -397,19 +396,19 @@ class SqliteStore(BaseMemoryStore):
         return await self._view(lambda db: epoch_of(db, scope))
 
     async def _lease(self, asked: LeaseRequest) -> Iterable[Lease]:
-        return await self._commit(lambda db: job_rows.lease(db, asked))
+        return await self._commit(lambda db: records.lease(db, asked))
 
     async def _fail(self, lease: Lease, reason: str, now: datetime, retry_at: datetime | None) -> None:
-        await self._commit(lambda db: job_rows.fail(db, lease, reason, now, retry_at))
+        await self._commit(lambda db: records.fail(db, lease, reason, now, retry_at))
 
     async def _dead_letters(self, scope: Scope) -> Iterable[DeadLetter]:
-        return await self._view(lambda db: job_rows.dead_letters(db, scope))
+        return await self._view(lambda db: records.dead_letters(db, scope))
 
     async def _open_jobs(self, scope: Scope) -> Collection[Job]:
-        return await self._view(lambda db: job_rows.open_jobs(db, scope))
+        return await self._view(lambda db: records.open_jobs(db, scope))
 
     async def _pending(self, scope: Scope) -> int:
-        return await self._view(lambda db: job_rows.pending(db, scope))
+        return await self._view(lambda db: records.pending(db, scope))
 
     async def _read(self, scope: Scope, action: Callable[[Database, int], _T], nothing: _T) -> _T:
         return await self._view(_of_user(scope, action, nothing))
@@ -436,7 +435,7 @@ def _of_user(scope: Scope, action: Callable[[Database, int], _T], nothing: _T) -
 
 
 def _forget(db: Database, user: int, scope: Scope) -> dict[str, int]:
-    removed = job_rows.forget(db, user, scope)
+    removed = records.forget(db, user, scope)
     if scope.session_id is not None:
         return removed | records.forget_session(db, user, scope)
     removed |= records.forget_user(db, user)
