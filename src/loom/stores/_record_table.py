@@ -56,7 +56,6 @@ class Numbering:
         return len(self.ids)
 
     def find(self, id: str) -> int | None:
-        """The number of an id, None where it has none."""
         return self._numbers.get(id)
 
     def give(self, id: str) -> int:
@@ -342,7 +341,6 @@ class UserRecords:
         return sum(len(record.text) for record in records) + sum(map(len, texts))
 
     def apply(self, change: RecordChange) -> None:
-        """Do what was planned."""
         for id in change.deleted:
             self._remove(id)
         for record in change.records.values():
@@ -578,7 +576,6 @@ class HeldJob:
         return HeldJob(job, secrets.token_hex(8), until)
 
     def lease(self) -> Lease:
-        """The lease of its holder."""
         assert self.token is not None
         assert self.until is not None
         return Lease(job=copied_job(self.job), token=self.token, until=self.until)
@@ -617,7 +614,6 @@ class UserState:
 
     @classmethod
     def from_dict(cls, found: Mapping[str, Any]) -> UserState:
-        """The state of to_dict()."""
         records = UserRecords()
         read = [record_from_dict(record) for record in found["records"]]
         records.apply(RecordChange({record.id: record for record in read}, found["keys"]))
@@ -673,13 +669,11 @@ def job_to_dict(job: Job) -> dict[str, Any]:
 
 
 def job_from_dict(found: Mapping[str, Any]) -> Job:
-    """The job of job_to_dict()."""
     plain = {name: found[name] for name in ("id", "kind", "key", "payload", "attempts")}
     return Job(scope=Scope(*found["scope"]), run_at=datetime.fromisoformat(found["run_at"]), **plain)
 
 
 def payload_error(job: Job, error: Exception) -> UsageError:
-    """The error of a payload that cannot be stored."""
     return UsageError(f"the payload of job {job.id} is not a JSON object ({error}); use plain values")
 
 

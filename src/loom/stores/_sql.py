@@ -73,7 +73,6 @@ def to_micros(at: datetime) -> int:
 
 @lru_cache(maxsize=1024)  # a turn was mostly recorded when it was said, and a batch at one time
 def from_micros(value: int) -> datetime:
-    """The time of to_micros()."""
     return _EPOCH + timedelta(0, 0, value)
 
 
@@ -267,7 +266,6 @@ class Dialect:
     largest_integer: int | None = None
 
     def condition(self, where: Filter | None) -> Condition:
-        """The filter as a condition."""
         if where is None:
             return Condition(self.true)
         made = self._compiled(where)

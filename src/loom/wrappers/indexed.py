@@ -161,7 +161,6 @@ class _Differing(NamedTuple):
     wrong: list[str]
 
     def counted(self, user: Scope) -> UserDifference:
-        """How many of them differ."""
         missing, extra, wrong = (len(ids) for ids in (self.missing, self.extra, self.wrong))
         return UserDifference(user=user, what="vectors", missing=missing, extra=extra, wrong=wrong)
 

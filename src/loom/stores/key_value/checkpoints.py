@@ -359,7 +359,6 @@ class _Save:
     entries: tuple[LogEntry, ...]
 
     def to_bytes(self) -> bytes:
-        """The value."""
         entries: list[JSON] = [codec.entry_to_dict(entry) for entry in self.entries]
         checkpoint = None if self.checkpoint is None else codec.checkpoint_to_dict(self.checkpoint)
         return codec.to_bytes({"format": _FORMAT, "checkpoint": checkpoint, "entries": entries})
