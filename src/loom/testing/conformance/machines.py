@@ -296,6 +296,7 @@ MESSAGES = st.one_of(
     CHECKPOINT_TEXTS.map(lambda text: Message("assistant", (ToolCallPart("t", "look", {"q": [text]}),))),
 )
 ENTRIES = st.lists(st.builds(LoggedMessage, CHECKPOINT_IDS, st.just(START), MESSAGES), max_size=3).map(tuple)
+CHECKPOINTS = st.builds(a_checkpoint, CHECKPOINT_IDS, parent=st.none() | CHECKPOINT_IDS, position=st.integers(0, 6))
 USAGES = st.builds(Usage, input=st.integers(0, 3), output=st.integers(0, 3))
 
 
@@ -357,28 +358,13 @@ class CheckpointStoreMachine(Machine):
         )  # fmt: skip
         self._save(scope, checkpoint, entries, held[0].checkpoint.id if held else None)
 
-    @rule(
-        who=OWNERS,
-        id=CHECKPOINT_IDS,
-        parent=st.none() | CHECKPOINT_IDS,
-        position=st.integers(0, 6),
-        entries=ENTRIES,
-        head=st.none() | CHECKPOINT_IDS,
-    )
+    @rule(who=OWNERS, made=CHECKPOINTS, entries=ENTRIES, head=st.none() | CHECKPOINT_IDS)
     def save_anything(
-        self,
-        *,
-        who: CheckpointOwner,
-        id: str,
-        parent: str | None,
-        position: int,
-        entries: tuple[LogEntry, ...],
-        head: str | None,
+        self, who: CheckpointOwner, made: Checkpoint, entries: tuple[LogEntry, ...], head: str | None
     ) -> None:
         """A save that may not fit: the error is the one that is due."""
         scope = self.scope(who)
-        checkpoint = a_checkpoint(id, session_id=scope.session_id or "", position=position, parent=parent)
-        self._save(scope, checkpoint, entries, head)
+        self._save(scope, replace(made, session_id=scope.session_id or ""), entries, head)
 
     @rule(who=OWNERS, at=st.integers(0, 4), twist=st.booleans(), head=st.none() | CHECKPOINT_IDS)
     def save_again(self, who: CheckpointOwner, at: int, twist: bool, head: str | None) -> None:
