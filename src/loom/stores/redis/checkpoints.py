@@ -12,19 +12,10 @@ from loom.core.clock import Clock
 from loom.core.codec import checkpoint_from_dict, checkpoint_to_dict, from_bytes, to_bytes
 from loom.core.scope import Scope
 from loom.errors import UsageError
+from loom.stores import checkpoints as kernel
 from loom.stores._sql import to_micros
 from loom.stores.base import reading
-from loom.stores.checkpoints import (
-    HASH,
-    Action,
-    BaseCheckpointStore,
-    CheckpointPort,
-    Removed,
-    Saved,
-    T,
-    pack_entries,
-    unpack_entries,
-)
+from loom.stores.checkpoints import Action, BaseCheckpointStore, CheckpointPort, Removed, Saved, T
 from loom.stores.redis.connection import Argument, Guarantees, RedisConnection
 from loom.stores.redis.schema import CheckpointNames, id_bytes, session_name
 from loom.stores.redis.store import FILES, server_labels
@@ -344,10 +335,10 @@ class _RedisSaves(CheckpointPort[bytes]):
             return None
         saves, bodies = found
         pieces = [
-            (entries, [hashes[start : start + HASH] for start in range(0, len(hashes), HASH)])
+            (entries, [hashes[start : start + kernel.HASH] for start in range(0, len(hashes), kernel.HASH)])
             for entries, hashes in reversed(saves)
         ]
-        return unpack_entries(pieces, dict(zip(bodies[::2], bodies[1::2], strict=True)))
+        return kernel.unpack_entries(pieces, dict(zip(bodies[::2], bodies[1::2], strict=True)))
 
     async def append(
         self,
@@ -357,7 +348,7 @@ class _RedisSaves(CheckpointPort[bytes]):
         parent: Saved[bytes] | None,
         newest: Saved[bytes] | None,
     ) -> bool:
-        packed = pack_entries(entries)
+        packed = kernel.pack_entries(entries)
         end = "+inf" if self._ttl is None else to_micros(self._clock.now() + self._ttl)
         arguments: list[Argument] = [end, self._name(checkpoint.session_id), id_bytes(checkpoint.id)]
         arguments += [_NONE if newest is None else newest.key]

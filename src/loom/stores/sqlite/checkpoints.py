@@ -22,19 +22,10 @@ from loom.core.clock import Clock
 from loom.core.codec import Data
 from loom.core.message import JSON, Part
 from loom.core.scope import Scope
+from loom.stores import checkpoints as kernel
 from loom.stores._sql import from_micros, to_micros
 from loom.stores.base import UNREADABLE, described, reading
-from loom.stores.checkpoints import (
-    Action,
-    BaseCheckpointStore,
-    Removed,
-    Saved,
-    T,
-    TreeLink,
-    TreePort,
-    check_limit,
-    finish,
-)
+from loom.stores.checkpoints import Action, BaseCheckpointStore, Removed, Saved, T, TreeLink, TreePort
 from loom.stores.sqlite.connection import Database, Durability, Row, one, rows
 from loom.stores.sqlite.file import SqliteFile
 from loom.stores.sqlite.rows import all_users
@@ -93,14 +84,14 @@ class SqliteCheckpointStore(BaseCheckpointStore):
 
     async def _step(self, scope: Scope, action: Action[T], *, writes: bool) -> T:
         run = self._file.commit if writes else self._file.view
-        return await run(lambda db: finish(action(_SqliteSaves(db, scope))))
+        return await run(lambda db: kernel.finish(action(_SqliteSaves(db, scope))))
 
     async def _erase(self, scope: Scope, action: Action[Removed]) -> tuple[Removed, tuple[str, ...]]:
-        return await self._file.erase(lambda db: finish(action(_SqliteSaves(db, scope))))
+        return await self._file.erase(lambda db: kernel.finish(action(_SqliteSaves(db, scope))))
 
     async def users(self, *, after: Scope | None = None, limit: int = 100) -> tuple[Scope, ...]:
         """Users who have sessions here, sorted by namespace and user, starting after `after`."""
-        check_limit(limit)
+        kernel.check_limit(limit)
         return await self._file.view(lambda db: all_users(db, after, limit, table="checkpoint_users"))
 
     async def aclose(self) -> None:
