@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -26,6 +25,7 @@ from loom.stores.sqlite.rows import (
     count_removal,
     find_rows,
     find_user,
+    forget_name,
     from_row,
     make_user,
     next_number,
@@ -250,14 +250,12 @@ def forget_session(db: Database, user: int, scope: Scope) -> dict[str, int]:
 
 
 def forget_user(db: Database, user: int) -> dict[str, int]:
-    """Remove all records of a user with their keys, vectors and index; returns how many of each kind."""
-    removed: Counter[str] = Counter()
-    for kind, amount in rows(db, "SELECT kind, count(*) FROM records WHERE user = ? GROUP BY kind", user):
-        removed[kind] = amount
-    values: tuple[Any, ...] = (user,)
+    """Remove all records of a user with keys, vectors and index, and their name; returns how many of each kind."""
+    removed = dict(rows(db, "SELECT kind, count(*) FROM records WHERE user = ? GROUP BY kind", user))
     for table in ("vectors", "records", "postings", "lengths"):
-        db.execute(f"DELETE FROM {table} WHERE user = ?", values)
-    return dict(removed)
+        db.execute(f"DELETE FROM {table} WHERE user = ?", (user,))
+    forget_name(db, user)
+    return removed
 
 
 # The jobs of all users: who holds each, and which were given up.

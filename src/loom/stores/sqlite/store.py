@@ -30,17 +30,7 @@ from loom.stores.sqlite import check, records, search
 from loom.stores.sqlite import search as vectors
 from loom.stores.sqlite.connection import Database, Durability, one, rows
 from loom.stores.sqlite.file import SqliteFile
-from loom.stores.sqlite.rows import (
-    SELECTED,
-    all_users,
-    check_epoch,
-    condition,
-    epoch_of,
-    find_user,
-    forget_name,
-    from_row,
-    seen,
-)
+from loom.stores.sqlite.rows import SELECTED, all_users, check_epoch, condition, epoch_of, find_user, from_row, seen
 from loom.stores.sqlite.schema import VERSION, count_sessions
 from loom.stores.sqlite.search import binding
 
@@ -313,7 +303,10 @@ class SqliteStore(BaseMemoryStore):
     async def _forget(self, scope: Scope) -> Receipt:
         def remove(db: Database) -> tuple[int, dict[str, int]] | None:
             user = find_user(db, scope)
-            return None if user is None else (user, _forget(db, user, scope))
+            if user is None:
+                return None
+            jobs, is_user = records.forget(db, user, scope), scope.session_id is None
+            return user, jobs | (records.forget_user(db, user) if is_user else records.forget_session(db, user, scope))
 
         # Also empties the write-ahead log, where deleted text may still be.
         done, pending = await self._file.erase(self._touches.before(remove))
@@ -432,15 +425,6 @@ def _of_user(scope: Scope, action: Callable[[Database, int], _T], nothing: _T) -
         return nothing if user is None else action(db, user)
 
     return act
-
-
-def _forget(db: Database, user: int, scope: Scope) -> dict[str, int]:
-    removed = records.forget(db, user, scope)
-    if scope.session_id is not None:
-        return removed | records.forget_session(db, user, scope)
-    removed |= records.forget_user(db, user)
-    forget_name(db, user)
-    return removed
 
 
 def _put_vectors(db: Database, bound: Bound | None, scope: Scope, given: Mapping[str, Vector]) -> None:
