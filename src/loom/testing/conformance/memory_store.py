@@ -16,16 +16,7 @@ from loom.errors import StoreConflict, UsageError
 from loom.protocols.memory_store import KeepsVectors, MemoryStore, Query
 from loom.testing.conformance.isolation import check_non_interference
 from loom.testing.conformance.jobs import JobLaws
-from loom.testing.conformance.memory_store_optional import (
-    ApartLaws,
-    EpochLaws,
-    HandoverLaws,
-    KeyLaws,
-    PruneLaws,
-    ReembedLaws,
-    TouchLaws,
-    VectorLaws,
-)
+from loom.testing.conformance.memory_store_optional import OptionalLaws
 from loom.testing.conformance.suite import (
     ALICE,
     BOB,
@@ -507,21 +498,7 @@ class SearchLaws:
             await store.search(ALICE, Query(text="tea", vector=[1.0, 0.0]))
 
 
-class MemoryStoreSuite(
-    RecordLaws,
-    ScopeLaws,
-    SearchLaws,
-    PruneLaws,
-    TouchLaws,
-    VectorLaws,
-    ReembedLaws,
-    KeyLaws,
-    HandoverLaws,
-    ApartLaws,
-    JobLaws,
-    EpochLaws,
-    Suite,
-):
+class MemoryStoreSuite(RecordLaws, ScopeLaws, SearchLaws, OptionalLaws, JobLaws, Suite):
     """Subclass it, override the fixture `store`, and every law runs; protocols that a store lacks are skipped."""
 
     @pytest.fixture

@@ -601,3 +601,7 @@ class EpochLaws:
 
 async def _filled(store: Store) -> None:
     await store.put(ALICE, an_episode("e1", session_id="s1"), an_episode("e2"), a_fact(), a_block())
+
+
+class OptionalLaws(PruneLaws, TouchLaws, VectorLaws, ReembedLaws, KeyLaws, HandoverLaws, ApartLaws, EpochLaws):
+    """The laws of all optional protocols but jobs."""
