@@ -625,17 +625,11 @@ class UserState:
         return cls(records, held, [DeadLetter(job=job, reason=why, at=at) for job, why, at in dead], vectors_of)
 
 
-def new_jobs(jobs: Iterable[Job], still_open: Iterable[Job]) -> list[Job]:
-    """The jobs of a write whose key is not open yet; refuses an id that is open with another key."""
-    keys, ids = set[str](), set[str]()
-    for job in still_open:
-        keys.add(job.key)
-        ids.add(job.id)
-    return jobs_without(jobs, keys, ids)
-
-
 def jobs_without(jobs: Iterable[Job], keys: set[str], ids: set[str]) -> list[Job]:
-    """The same, given the keys and the ids of open jobs, which grow by those of the new ones."""
+    """The jobs of a write whose key is not open yet; refuses an id that is open with another key.
+
+    `keys` and `ids` are those of open jobs, and grow by those of the new ones.
+    """
     new: list[Job] = []
     for job in jobs:
         if job.key in keys:
@@ -646,11 +640,6 @@ def jobs_without(jobs: Iterable[Job], keys: set[str], ids: set[str]) -> list[Job
         ids.add(job.id)
         new.append(job)
     return new
-
-
-def oldest_first(jobs: Iterable[HeldJob]) -> list[HeldJob]:
-    """Jobs in the order in which they are leased."""
-    return sorted(jobs, key=lambda held: (held.job.run_at, held.job.id))
 
 
 def lease_lost(lease: Lease) -> StoreConflict:

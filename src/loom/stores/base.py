@@ -37,8 +37,7 @@ from loom.stores._record_table import (
     UserState,
     copied,
     copied_job,
-    new_jobs,
-    oldest_first,
+    jobs_without,
 )
 
 _T = TypeVar("_T")
@@ -526,7 +525,8 @@ class SimpleMemoryStore(LocalSearchStore):
             if write.since is not None and _epoch_of(state) != write.since:
                 raise StaleWrite(scope.user_id)
             planned = state.records.plan(scope, put=write.put, delete=write.delete, keys=write.keys)
-            new = new_jobs(write.jobs, (held.job for held in state.jobs.values() if held is not closing))
+            still_open = [held.job for held in state.jobs.values() if held is not closing]
+            new = jobs_without(write.jobs, {job.key for job in still_open}, {job.id for job in still_open})
             # All of it was checked: nothing from here on is refused, so that it happens as a whole.
             if closing is not None:
                 del state.jobs[closing.job.id]
@@ -587,7 +587,8 @@ class SimpleMemoryStore(LocalSearchStore):
             due = [held for user in users for held in await self._open_of(user) if held.is_due(asked.now, asked.kinds)]
             if not due:
                 break
-            for held in oldest_first(due)[: asked.limit - len(leases)]:
+            due.sort(key=lambda held: (held.job.run_at, held.job.id))
+            for held in due[: asked.limit - len(leases)]:
                 async with self._user(held.job.scope, saves=True) as state:
                     if state.jobs.get(held.job.id) == held:  # otherwise another call was faster
                         state.jobs[held.job.id] = taken = held.taken(asked.until)

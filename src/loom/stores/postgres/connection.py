@@ -25,11 +25,6 @@ def owner_of(scope: Scope) -> UUID:
     return UUID(bytes=_digest(scope)[:16])
 
 
-def lock_of(scope: Scope) -> int:
-    """The number of the lock that the user's writers take turns with."""
-    return int.from_bytes(_digest(scope)[16:24], signed=True)
-
-
 async def all_users(db: Database, after: Scope | None, limit: int) -> tuple[Scope, ...]:
     """Users of whom something was written, by namespace and user, from behind `after`."""
     last = ("", "") if after is None else (after.namespace, after.user_id)
@@ -279,7 +274,10 @@ class Server:
     @asynccontextmanager
     async def transaction(self, scope: Scope | None, *, writes: bool = False) -> AsyncGenerator[Database]:
         """A transaction that sees the rows of this user, or of all users; a user's writers go one at a time."""
-        async with self._lent(scope, "" if scope is None or not writes else LOCK.format(lock_of(scope))) as (db, _):
+        lock = ""
+        if writes and scope is not None:
+            lock = LOCK.format(int.from_bytes(_digest(scope)[16:24], signed=True))
+        async with self._lent(scope, lock) as (db, _):
             yield db
             await db.commit()
 
