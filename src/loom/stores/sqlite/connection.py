@@ -23,55 +23,29 @@ _T = TypeVar("_T")
 Row: TypeAlias = tuple[Any, ...]
 
 
-class Rows(Protocol):
-    """The rows of a statement, one by one."""
+class _Cursor(Protocol):
+    """The rows of a statement, one by one; close(True) leaves those that are not read yet."""
 
     def __iter__(self) -> Iterator[Row]: ...
-
-    def fetchall(self) -> list[Row]:
-        """The rows that are left."""
-        ...
-
-    def fetchone(self) -> Row | None:
-        """The next row."""
-        ...
-
-    def close(self, force: bool = False) -> None:
-        """Leave the rest; `force` says that there may be one."""
-        ...
+    def fetchall(self) -> list[Row]: ...
+    def fetchone(self) -> Row | None: ...
+    def close(self, force: bool = False) -> None: ...
 
 
-class Database(Protocol):
+class _Connection(Protocol):
     """A connection as far as this package uses it; the driver's own types are incomplete before Python 3.12."""
 
     @property
-    def in_transaction(self) -> bool:
-        """Whether a transaction is open."""
-        ...
+    def in_transaction(self) -> bool: ...
+    def execute(self, statements: str, bindings: Sequence[Any] = ()) -> _Cursor: ...
+    def executemany(self, statements: str, sequenceofbindings: Iterable[Sequence[Any]]) -> _Cursor: ...
+    def last_insert_rowid(self) -> int: ...
+    def set_busy_timeout(self, milliseconds: int) -> None: ...
+    def wal_checkpoint(self, *, mode: int) -> tuple[int, int]: ...
+    def close(self) -> None: ...
 
-    def execute(self, statements: str, bindings: Sequence[Any] = ()) -> Rows:
-        """Run statements with these values."""
-        ...
 
-    def executemany(self, statements: str, sequenceofbindings: Iterable[Sequence[Any]]) -> Rows:
-        """Run statements once for each set of values."""
-        ...
-
-    def last_insert_rowid(self) -> int:
-        """The row that was inserted last."""
-        ...
-
-    def set_busy_timeout(self, milliseconds: int) -> None:
-        """How long to wait for others."""
-        ...
-
-    def wal_checkpoint(self, *, mode: int) -> tuple[int, int]:
-        """Move the write-ahead log into the file."""
-        ...
-
-    def close(self) -> None:
-        """Release the file."""
-        ...
+Database: TypeAlias = _Connection
 
 
 def connect(path: str, *, synchronous: str = "FULL", cache_kibibytes: int = 8_000) -> Database:
