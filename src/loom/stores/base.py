@@ -29,7 +29,6 @@ from loom.errors import EmbedderMismatch, LoomError, StaleWrite, StoreError, Usa
 from loom.protocols.embedder import Vector
 from loom.protocols.memory_store import DeadLetter, Job, Lease, Query, SearchKeys
 from loom.stores._record_table import (
-    DENSE,
     HeldJob,
     Keys,
     RecordChange,
@@ -359,7 +358,7 @@ class BaseMemoryStore(ABC):
         assert query.vector is not None
         by_words = await self.search(scope, replace(query, vector=None))
         by_vector = await self.search(scope, replace(query, text="", limit=near))
-        cosines = {hit.item.id: hit.why[DENSE] for hit in by_vector}
+        cosines = {hit.item.id: hit.score for hit in by_vector}
         far = await self.search_keys(scope, *(hit.item.id for hit in by_words if hit.item.id not in cosines))
         return joined(by_words, by_vector, cosines | compare(query.vector, far))
 
