@@ -625,7 +625,7 @@ class UserState:
         return cls(records, held, [DeadLetter(job=job, reason=why, at=at) for job, why, at in dead], vectors_of)
 
 
-def jobs_without(jobs: Iterable[Job], keys: set[str], ids: set[str]) -> list[Job]:
+def new_jobs(jobs: Iterable[Job], keys: set[str], ids: set[str]) -> list[Job]:
     """The jobs of a write whose key is not open yet; refuses an id that is open with another key.
 
     `keys` and `ids` are those of open jobs, and grow by those of the new ones.

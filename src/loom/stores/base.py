@@ -28,16 +28,7 @@ from loom.core.scope import Scope
 from loom.errors import EmbedderMismatch, LoomError, StaleWrite, StoreError, UsageError
 from loom.protocols.embedder import Vector
 from loom.protocols.memory_store import DeadLetter, Job, Lease, Query, SearchKeys
-from loom.stores._record_table import (
-    HeldJob,
-    Keys,
-    RecordChange,
-    UserRecords,
-    UserState,
-    copied,
-    copied_job,
-    jobs_without,
-)
+from loom.stores._record_table import HeldJob, Keys, RecordChange, UserRecords, UserState, copied, copied_job, new_jobs
 
 _T = TypeVar("_T")
 Bound: TypeAlias = tuple[str, int]
@@ -525,7 +516,7 @@ class SimpleMemoryStore(LocalSearchStore):
                 raise StaleWrite(scope.user_id)
             planned = state.records.plan(scope, put=write.put, delete=write.delete, keys=write.keys)
             still_open = [held.job for held in state.jobs.values() if held is not closing]
-            new = jobs_without(write.jobs, {job.key for job in still_open}, {job.id for job in still_open})
+            new = new_jobs(write.jobs, {job.key for job in still_open}, {job.id for job in still_open})
             # All of it was checked: nothing from here on is refused, so that it happens as a whole.
             if closing is not None:
                 del state.jobs[closing.job.id]

@@ -18,7 +18,7 @@ from loom.core.threads import off_loop
 from loom.errors import StaleWrite
 from loom.protocols.memory_store import DeadLetter, Job, Lease
 from loom.stores import _sql
-from loom.stores._record_table import Keys, check_version, jobs_without, lease_lost, no_record
+from loom.stores._record_table import Keys, check_version, lease_lost, new_jobs, no_record
 from loom.stores._search import (
     OWN,
     Place,
@@ -463,7 +463,7 @@ async def enqueue(db: Database, scope: Scope, jobs: Sequence[Job]) -> int:
     owner = owner_of(scope)
     found = await rows(db, "SELECT key, id FROM jobs WHERE owner = %s AND dead_at IS NULL AND (key = ANY(%s) "
                            "OR id = ANY(%s))", owner, [job.key for job in jobs], [job.id for job in jobs])  # fmt: skip
-    new = jobs_without(jobs, {key for key, _ in found}, {id for _, id in found})
+    new = new_jobs(jobs, {key for key, _ in found}, {id for _, id in found})
     first = await take_numbers(db, scope, len(new), "next_job")
     await run_many(
         db,

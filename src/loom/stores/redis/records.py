@@ -15,7 +15,7 @@ from loom.core.scope import Scope
 from loom.errors import StaleWrite
 from loom.protocols.embedder import Vector
 from loom.protocols.memory_store import DeadLetter, Job, Lease
-from loom.stores._record_table import HeldJob, RecordChange, UserRecords, jobs_without, lease_lost
+from loom.stores._record_table import HeldJob, RecordChange, UserRecords, lease_lost, new_jobs
 from loom.stores._sql import to_micros
 from loom.stores.base import LeaseRequest
 from loom.stores.redis import schema
@@ -171,7 +171,7 @@ async def enqueue(change: Transaction, jobs: Sequence[Job], *, closing: Lease | 
     if closing is not None:
         taken.discard(closing.job.key)
         ids.discard(closing.job.id)
-    new = jobs_without(jobs, taken, ids)
+    new = new_jobs(jobs, taken, ids)
     for job in new:
         change.do("HSET", user.job_keys, job.key, job.id)
         _set(change, HeldJob(job))

@@ -13,7 +13,7 @@ from loom.core.record import Layer, Record, WorkingBlock
 from loom.core.scope import Scope
 from loom.protocols.memory_store import DeadLetter, Job, Lease
 from loom.stores import _sql
-from loom.stores._record_table import Keys, check_version, jobs_without, lease_lost, no_record
+from loom.stores._record_table import Keys, check_version, lease_lost, new_jobs, no_record
 from loom.stores._search import OWN
 from loom.stores._sql import to_micros
 from loom.stores.base import UNREADABLE, DamagedData, LeaseRequest, described, reading
@@ -279,7 +279,7 @@ def enqueue(db: Database, scope: Scope, jobs: Sequence[Job]) -> int:
         return 0
     user = make_user(db, scope)
     found = rows(db, _OPEN, user, json.dumps([job.key for job in jobs]), json.dumps([job.id for job in jobs]))
-    new = jobs_without(jobs, {key for key, _ in found}, {id for _, id in found})
+    new = new_jobs(jobs, {key for key, _ in found}, {id for _, id in found})
     db.executemany(_JOBS_INSERT, [(user, *_sql.job_to_row(job)) for job in new])
     return len(new)
 
