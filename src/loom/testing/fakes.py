@@ -4,17 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import (
-    AsyncGenerator,
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Coroutine,
-    Generator,
-    Iterable,
-    Mapping,
-    Sequence,
-)
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -228,7 +218,7 @@ class Interrupter:
         stepped = {name: self._stepped(kind, name) for name in names}
         watched.__class__ = type(f"Watched{kind.__name__}", (kind,), stepped)
 
-    def _stepped(self, kind: type[Any], name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
+    def _stepped(self, kind: type[Any], name: str) -> Callable[..., Awaitable[Any]]:
         method = getattr(kind, name)
 
         async def call(*args: Any, **options: Any) -> Any:

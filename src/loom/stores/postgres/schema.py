@@ -568,6 +568,25 @@ class Guard:
                     raise StoreError(f"{where} shows rows of {table} to a transaction that names no user; {_INIT}")
 
 
+async def isolation_of(db: Database, schema: str) -> str:
+    """How users are kept apart from the role that is connected, for people."""
+    found = await one(db, ROLE, schema)
+    role = Role("", is_super=False, bypasses=False, is_owner=False) if found is None else Role(*found[:4])
+    secured = {table for (table,) in await rows(db, SECURED, schema)}
+    open_tables = sorted(set(TABLES) - secured)
+    forced = "row-level security forced" if not open_tables else f"no row-level security on {', '.join(open_tables)}"
+    use = await use_of(db, schema, role)
+    if use is not None and use.acts_as is None:
+        return f"{forced}, role {role.name} (one role: bound by it, but owns the tables and could switch it off)"
+    kinds = (
+        ("superuser", role.is_super),
+        ("bypasses row-level security", role.bypasses),
+        ("owner of the tables", role.is_owner),
+    )
+    rights = [kind for kind, holds in kinds if holds]
+    return f"{forced}, role {role.name} ({', '.join(rights) + ': not bound by it' if rights else 'bound by it'})"
+
+
 def guarded(dsn: str, insists: Guard, *, pool_size: int, timeout: float) -> Server:
     """A server that is looked at before its first use; refuses at once what can never work."""
     check_text(dsn, "the address of a Postgres server")

@@ -17,19 +17,7 @@ from loom.stores.base import After, BaseMemoryStore, Bound, LeaseRequest, Owned,
 from loom.stores.postgres import records, search
 from loom.stores.postgres import search as vector_rows
 from loom.stores.postgres.connection import Database, all_users, connect, name_of, one, rows, run, translate_errors
-from loom.stores.postgres.schema import (
-    ROLE,
-    SCHEMA,
-    SECURED,
-    TABLES,
-    UNSWEPT,
-    Guard,
-    Role,
-    as_owner,
-    guarded,
-    stored_version,
-    use_of,
-)
+from loom.stores.postgres.schema import SCHEMA, TABLES, UNSWEPT, Guard, as_owner, guarded, isolation_of, stored_version
 from loom.stores.postgres.search import INDEXES, PREFIX, binding, index_large_users
 
 _T = TypeVar("_T")
@@ -53,7 +41,7 @@ async def describe(db: Database, schema: str) -> dict[str, str]:
         "server": f"PostgreSQL {version}, {f'pgvector {vector}' if vector else 'without pgvector'}",
         "schema": f"{schema}, format {await stored_version(db, schema)}",
         "durability": await _durability(db),
-        "isolation": await _isolation(db, schema),
+        "isolation": await isolation_of(db, schema),
         "index": await _index(db, schema),
         "embedder": embedder_label(await binding(db)),
     }
@@ -67,24 +55,6 @@ async def _durability(db: Database) -> str:
     if commit == "off":
         return f"a crash may lose the last moments: {settings}"
     return f"what was acknowledged survives a crash: {settings}"
-
-
-async def _isolation(db: Database, schema: str) -> str:
-    found = await one(db, ROLE, schema)
-    role = Role("", is_super=False, bypasses=False, is_owner=False) if found is None else Role(*found[:4])
-    secured = {table for (table,) in await rows(db, SECURED, schema)}
-    open_tables = sorted(set(TABLES) - secured)
-    forced = "row-level security forced" if not open_tables else f"no row-level security on {', '.join(open_tables)}"
-    use = await use_of(db, schema, role)
-    if use is not None and use.acts_as is None:
-        return f"{forced}, role {role.name} (one role: bound by it, but owns the tables and could switch it off)"
-    kinds = (
-        ("superuser", role.is_super),
-        ("bypasses row-level security", role.bypasses),
-        ("owner of the tables", role.is_owner),
-    )
-    rights = [kind for kind, holds in kinds if holds]
-    return f"{forced}, role {role.name} ({', '.join(rights) + ': not bound by it' if rights else 'bound by it'})"
 
 
 async def _index(db: Database, schema: str) -> str:
