@@ -176,7 +176,7 @@ async def test_a_summary_request_that_overflows_is_asked_in_steps_or_left_to_tru
     session = Session(model=model)
     for n in range(20):
         await session.send(f"{n} {STORY * 20}")
-    model._window = 2_000  # from now on the history itself is larger than the window
+    model.context_window = 2_000  # from now on the history itself is larger than the window
     events = heard(session)
     assert (await session.send("and now?")).text == "ok"
     assert any(isinstance(e, CompactionEnd) and e.undo for e in events)

@@ -55,7 +55,6 @@ class Numbering:
         return len(self.ids)
 
     def find(self, id: str) -> int | None:
-        """The number of an id, None where it has none."""
         return self._numbers.get(id)
 
     def give(self, id: str) -> int:
@@ -341,7 +340,6 @@ class UserRecords:
         return sum(len(record.text) for record in records) + sum(map(len, texts))
 
     def apply(self, change: RecordChange) -> None:
-        """Do what was planned."""
         for id in change.deleted:
             self._remove(id)
         for record in change.records.values():
@@ -577,7 +575,6 @@ class HeldJob:
         return HeldJob(job, secrets.token_hex(8), until)
 
     def lease(self) -> Lease:
-        """The lease of its holder."""
         assert self.token is not None
         assert self.until is not None
         return Lease(job=copied_job(self.job), token=self.token, until=self.until)
@@ -616,35 +613,22 @@ class UserState:
 
     @classmethod
     def from_dict(cls, found: Mapping[str, Any]) -> UserState:
-        """The state of to_dict()."""
         records = UserRecords()
         read = [record_from_dict(record) for record in found["records"]]
         records.apply(RecordChange({record.id: record for record in read}, found["keys"]))
         records.vectors.set(found["vectors"])
         records.life, records.removed, vectors_of = found["epoch"]
         jobs = [(job_from_dict(job), token, until) for job, token, until in found["jobs"]]
-        return cls(
-            records,
-            {job.id: HeldJob(job, token, until and datetime.fromisoformat(until)) for job, token, until in jobs},
-            [
-                DeadLetter(job=job_from_dict(job), reason=reason, at=datetime.fromisoformat(at))
-                for job, reason, at in found["dead"]
-            ],
-            vectors_of,
-        )
+        held = {job.id: HeldJob(job, token, until and datetime.fromisoformat(until)) for job, token, until in jobs}
+        dead = [(job_from_dict(job), reason, datetime.fromisoformat(at)) for job, reason, at in found["dead"]]
+        return cls(records, held, [DeadLetter(job=job, reason=why, at=at) for job, why, at in dead], vectors_of)
 
 
-def new_jobs(jobs: Iterable[Job], still_open: Iterable[Job]) -> list[Job]:
-    """The jobs of a write whose key is not open yet; refuses an id that is open with another key."""
-    keys, ids = set[str](), set[str]()
-    for job in still_open:
-        keys.add(job.key)
-        ids.add(job.id)
-    return jobs_without(jobs, keys, ids)
+def new_jobs(jobs: Iterable[Job], keys: set[str], ids: set[str]) -> list[Job]:
+    """The jobs of a write whose key is not open yet; refuses an id that is open with another key.
 
-
-def jobs_without(jobs: Iterable[Job], keys: set[str], ids: set[str]) -> list[Job]:
-    """The same, given the keys and the ids of open jobs, which grow by those of the new ones."""
+    `keys` and `ids` are those of open jobs, and grow by those of the new ones.
+    """
     new: list[Job] = []
     for job in jobs:
         if job.key in keys:
@@ -655,11 +639,6 @@ def jobs_without(jobs: Iterable[Job], keys: set[str], ids: set[str]) -> list[Job
         ids.add(job.id)
         new.append(job)
     return new
-
-
-def oldest_first(jobs: Iterable[HeldJob]) -> list[HeldJob]:
-    """Jobs in the order in which they are leased."""
-    return sorted(jobs, key=lambda held: (held.job.run_at, held.job.id))
 
 
 def lease_lost(lease: Lease) -> StoreConflict:
@@ -678,20 +657,11 @@ def job_to_dict(job: Job) -> dict[str, Any]:
 
 
 def job_from_dict(found: Mapping[str, Any]) -> Job:
-    """The job of job_to_dict()."""
-    return Job(
-        id=found["id"],
-        scope=Scope(*found["scope"]),
-        kind=found["kind"],
-        key=found["key"],
-        run_at=datetime.fromisoformat(found["run_at"]),
-        payload=found["payload"],
-        attempts=found["attempts"],
-    )
+    plain = {name: found[name] for name in ("id", "kind", "key", "payload", "attempts")}
+    return Job(scope=Scope(*found["scope"]), run_at=datetime.fromisoformat(found["run_at"]), **plain)
 
 
 def payload_error(job: Job, error: Exception) -> UsageError:
-    """The error of a payload that cannot be stored."""
     return UsageError(f"the payload of job {job.id} is not a JSON object ({error}); use plain values")
 
 

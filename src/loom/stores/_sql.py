@@ -11,7 +11,7 @@ from typing import Any
 
 from loom.core.codec import KINDS, TIMES, attributes_from_json, attributes_to_json
 from loom.core.filter import And, Eq, Filter, In, Not, Or, Range
-from loom.core.record import Episode, Fact, Layer, Origin, Provenance, Record, Scalar
+from loom.core.record import Episode, Fact, Layer, Origin, Provenance, Record, Scalar, WorkingBlock
 from loom.core.scope import Scope
 from loom.protocols.memory_store import DeadLetter, Job, Query
 from loom.stores._record_table import payload_error
@@ -73,7 +73,6 @@ def to_micros(at: datetime) -> int:
 
 @lru_cache(maxsize=1024)  # a turn was mostly recorded when it was said, and a batch at one time
 def from_micros(value: int) -> datetime:
-    """The time of to_micros()."""
     return _EPOCH + timedelta(0, 0, value)
 
 
@@ -82,12 +81,13 @@ def to_row(record: Record) -> tuple[Any, ...]:
     # The text of a fact is made of its parts; kept twice it could disagree.
     text = None if isinstance(record, Fact) else record.text
     head = (record.id, record.kind, text, record.provenance.origin, int(record.provenance.trusted))
+    if isinstance(record, WorkingBlock):
+        own = (record.name, record.version, to_micros(record.updated_at))
+        return (*head, *_NO_SHARED, *_NO_EPISODE, *_NO_FACT, *own)
+    head = (*head, to_micros(record.recorded_at), _to_json(record.sources) if record.sources else None)
     if isinstance(record, Episode):
-        return (*head, *_shared(record), *_episode(record), *_NO_FACT, *_NO_BLOCK)
-    if isinstance(record, Fact):
-        return (*head, *_shared(record), *_NO_EPISODE, *_fact(record), *_NO_BLOCK)
-    own = (record.name, record.version, to_micros(record.updated_at))
-    return (*head, *_NO_SHARED, *_NO_EPISODE, *_NO_FACT, *own)
+        return (*head, *_episode(record), *_NO_FACT, *_NO_BLOCK)
+    return (*head, *_NO_EPISODE, *_fact(record), *_NO_BLOCK)
 
 
 def from_row(row: tuple[Any, ...]) -> Record:
@@ -143,10 +143,6 @@ def _attributes_of(text: str) -> dict[str, Any]:
 @cache
 def _provenance(origin: Origin, trusted: int) -> Provenance:
     return Provenance(origin, trusted=bool(trusted))
-
-
-def _shared(record: Episode | Fact) -> tuple[Any, ...]:
-    return (to_micros(record.recorded_at), _to_json(record.sources) if record.sources else None)
 
 
 def _episode(episode: Episode) -> tuple[Any, ...]:
@@ -270,7 +266,6 @@ class Dialect:
     largest_integer: int | None = None
 
     def condition(self, where: Filter | None) -> Condition:
-        """The filter as a condition."""
         if where is None:
             return Condition(self.true)
         made = self._compiled(where)
@@ -306,9 +301,13 @@ class Dialect:
             case Range():
                 return self._range(where)
             case And():
-                return self._all([self._compiled(part) for part in where.filters])
+                # A vague part still lets everything through that fits, so the others may narrow.
+                parts = [self._compiled(part) for part in where.filters]
+                return self._joined(parts, " AND ", self.true, exact=all(part.exact for part in parts))
             case Or():
-                return self._any([self._compiled(part) for part in where.filters])
+                parts = [self._compiled(part) for part in where.filters]
+                is_exact = all(part.exact for part in parts)
+                return self._joined(parts, " OR ", self.false) if is_exact else self._vague()
             case Not():
                 inner = self._compiled(where.filter)
                 return Condition(f"(NOT {inner.sql})", inner.values) if inner.exact else self._vague()
@@ -335,24 +334,14 @@ class Dialect:
         parts = " AND ".join(f"r.{where.field} {sign} {self.mark}" for sign, _ in ends)
         return Condition(f"(({parts}) IS TRUE)", tuple(_bound(end) for _, end in ends))
 
-    def _all(self, parts: list[Condition]) -> Condition:
-        # A vague part still lets everything through that fits, so the others may narrow.
-        sql = f"({' AND '.join(part.sql for part in parts) or self.true})"
-        return Condition(sql, _values(parts), all(part.exact for part in parts))
-
-    def _any(self, parts: list[Condition]) -> Condition:
-        if not all(part.exact for part in parts):
-            return self._vague()
-        return Condition(f"({' OR '.join(part.sql for part in parts) or self.false})", _values(parts))
+    def _joined(self, parts: list[Condition], word: str, nothing: str, *, exact: bool = True) -> Condition:
+        values = tuple(value for part in parts for value in part.values)
+        return Condition(f"({word.join(part.sql for part in parts) or nothing})", values, exact)
 
     def _takes(self, value: Scalar) -> bool:
         if self.largest_integer is None or not isinstance(value, int):
             return True
         return abs(value) <= self.largest_integer
-
-
-def _values(parts: list[Condition]) -> tuple[Any, ...]:
-    return tuple(value for part in parts for value in part.values)
 
 
 def _has_column(name: str) -> bool:

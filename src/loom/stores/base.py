@@ -27,22 +27,15 @@ from loom.core.scope import Scope
 from loom.errors import EmbedderMismatch, LoomError, StaleWrite, StoreError, UsageError
 from loom.protocols.embedder import Vector
 from loom.protocols.memory_store import DeadLetter, Job, Lease, Query, SearchKeys
-from loom.stores._record_table import (
-    DENSE,
-    HeldJob,
-    Keys,
-    RecordChange,
-    UserRecords,
-    UserState,
-    copied,
-    copied_job,
-    new_jobs,
-    oldest_first,
-)
+from loom.stores._record_table import HeldJob, Keys, RecordChange, UserRecords, UserState, copied, copied_job, new_jobs
 
 _T = TypeVar("_T")
 Bound: TypeAlias = tuple[str, int]
 """The identity of an embedder and the dimension of its vectors."""
+After: TypeAlias = tuple[Scope, str] | None
+"""The record behind which a list goes on: its user and its id."""
+Owned: TypeAlias = tuple[Scope, Record]
+"""A record and its user."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +58,16 @@ class Written(NamedTuple):
 
     deleted: int = 0
     jobs: int = 0
+
+
+class LeaseRequest(NamedTuple):
+    """The jobs to lease: at most `limit` that are due, of one user or of some kinds if given."""
+
+    now: datetime
+    until: datetime
+    limit: int = 1
+    scope: Scope | None = None
+    kinds: Sequence[str] | None = None
 
 
 class BaseMemoryStore(ABC):
@@ -225,7 +228,7 @@ class BaseMemoryStore(ABC):
         now, until = as_utc(now, "now of a lease"), as_utc(until, "until of a lease")
         if until <= now:
             raise UsageError(f"lease ends before it starts (now={now}, until={until}); pass a later `until`")
-        return tuple(await self._lease(now, until, limit, scope, kinds))
+        return tuple(await self._lease(LeaseRequest(now, until, limit, scope, kinds)))
 
     async def finish(
         self,
@@ -313,17 +316,13 @@ class BaseMemoryStore(ABC):
     async def _put_vectors(self, scope: Scope, vectors: dict[str, Vector]) -> None: ...
 
     @abstractmethod
-    async def _unembedded(
-        self, where: Filter | None, after: tuple[Scope, str] | None, limit: int | None
-    ) -> Collection[tuple[Scope, Record]]: ...
+    async def _unembedded(self, where: Filter | None, after: After, limit: int | None) -> Collection[Owned]: ...
 
     @abstractmethod
     async def _epoch(self, scope: Scope) -> str: ...
 
     @abstractmethod
-    async def _lease(
-        self, now: datetime, until: datetime, limit: int, scope: Scope | None, kinds: Sequence[str] | None
-    ) -> Iterable[Lease]: ...
+    async def _lease(self, asked: LeaseRequest) -> Iterable[Lease]: ...
 
     @abstractmethod
     async def _fail(self, lease: Lease, reason: str, now: datetime, retry_at: datetime | None) -> None: ...
@@ -349,7 +348,7 @@ class BaseMemoryStore(ABC):
         assert query.vector is not None
         by_words = await self.search(scope, replace(query, vector=None))
         by_vector = await self.search(scope, replace(query, text="", limit=near))
-        cosines = {hit.item.id: hit.why[DENSE] for hit in by_vector}
+        cosines = {hit.item.id: hit.score for hit in by_vector}
         far = await self.search_keys(scope, *(hit.item.id for hit in by_words if hit.item.id not in cosines))
         return joined(by_words, by_vector, cosines | compare(query.vector, far))
 
@@ -414,10 +413,8 @@ class LocalSearchStore(BaseMemoryStore):
     async def _owners(self) -> Iterable[Scope]:
         """Every user who has something in the store."""
 
-    async def _unembedded(
-        self, where: Filter | None, after: tuple[Scope, str] | None, limit: int | None
-    ) -> Collection[tuple[Scope, Record]]:
-        found: list[tuple[Scope, Record]] = []
+    async def _unembedded(self, where: Filter | None, after: After, limit: int | None) -> Collection[Owned]:
+        found: list[Owned] = []
         for scope in sorted(await self._owners(), key=owner):
             if after is not None and owner(scope) < owner(after[0]):
                 continue
@@ -517,7 +514,8 @@ class SimpleMemoryStore(LocalSearchStore):
             if write.since is not None and _epoch_of(state) != write.since:
                 raise StaleWrite(scope.user_id)
             planned = state.records.plan(scope, put=write.put, delete=write.delete, keys=write.keys)
-            new = new_jobs(write.jobs, (held.job for held in state.jobs.values() if held is not closing))
+            still_open = [held.job for held in state.jobs.values() if held is not closing]
+            new = new_jobs(write.jobs, {job.key for job in still_open}, {job.id for job in still_open})
             # All of it was checked: nothing from here on is refused, so that it happens as a whole.
             if closing is not None:
                 del state.jobs[closing.job.id]
@@ -571,19 +569,18 @@ class SimpleMemoryStore(LocalSearchStore):
         """Users who may have open jobs."""
         return await self._owners()
 
-    async def _lease(
-        self, now: datetime, until: datetime, limit: int, scope: Scope | None, kinds: Sequence[str] | None
-    ) -> Iterable[Lease]:
+    async def _lease(self, asked: LeaseRequest) -> Iterable[Lease]:
         leases: list[Lease] = []
-        while len(leases) < limit:
-            users = await self._busy() if scope is None else [scope]
-            due = [held for user in users for held in await self._open_of(user) if held.is_due(now, kinds)]
+        while len(leases) < asked.limit:
+            users = await self._busy() if asked.scope is None else [asked.scope]
+            due = [held for user in users for held in await self._open_of(user) if held.is_due(asked.now, asked.kinds)]
             if not due:
                 break
-            for held in oldest_first(due)[: limit - len(leases)]:
+            due.sort(key=lambda held: (held.job.run_at, held.job.id))
+            for held in due[: asked.limit - len(leases)]:
                 async with self._user(held.job.scope, saves=True) as state:
                     if state.jobs.get(held.job.id) == held:  # otherwise another call was faster
-                        state.jobs[held.job.id] = taken = held.taken(until)
+                        state.jobs[held.job.id] = taken = held.taken(asked.until)
                         leases.append(taken.lease())
         return leases
 
@@ -729,13 +726,13 @@ def damage_error(place: str, error: Exception, *, verify: str | None = None) -> 
 
 
 @contextmanager
-def damage_at(place: str) -> Generator[None]:
-    """Name the place in errors of unreadable data."""
+def damage_at(place: str, *, verify: str | None = None) -> Generator[None]:
+    """Name the place in errors of unreadable data, and what can be verified."""
     try:
         yield
     except DamagedData as error:
-        raise damage_error(place, error) from error
+        raise damage_error(place, error, verify=verify) from error
     except LoomError:
         raise
     except UNREADABLE as error:
-        raise damage_error(place, error) from error
+        raise damage_error(place, error, verify=verify) from error

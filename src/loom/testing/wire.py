@@ -41,6 +41,7 @@ the answer there as if it were whole, `malformed` sends something unreadable the
 _USAGE = Usage(input=1000, output=20, cache_read=600, cache_write=300)
 RETRY_AFTER = 7.0
 """Seconds that a `rate_limited` answer asks to wait."""
+_WAIT = {"retry-after": f"{RETRY_AFTER:g}"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,11 +116,6 @@ def input_text(call: ToolCallPart) -> str:
     if isinstance(call.input, str):
         return call.input
     return json.dumps(call.input, ensure_ascii=False, separators=(",", ":"))
-
-
-def waiting() -> dict[str, str]:
-    """The header of a refusal that asks to wait."""
-    return {"retry-after": f"{RETRY_AFTER:g}"}
 
 
 Line: TypeAlias = Said | Fault | Refused
@@ -336,7 +332,7 @@ class AnthropicWire:
             return Refused(400)
         status, kind, message = _ERRORS[fault]
         body = {"type": "error", "error": {"type": kind, "message": message}, "request_id": "req_1"}
-        return Refused(status, json.dumps(body).encode(), waiting() if status == 429 else {})
+        return Refused(status, json.dumps(body).encode(), _WAIT if status == 429 else {})
 
     def error_frame(self) -> bytes:
         """An event that says that the provider is overloaded."""
@@ -443,12 +439,8 @@ class GeminiWire:
 
     def replayed(self, said: Said) -> list[JSON]:
         """Thinking with its seal, and every call."""
-        kept = [part for part in said.parts if isinstance(part, ToolCallPart) or _is_thinking(part)]
-        return [made for part in kept for made in _parts(part)]
-
-
-def _is_thinking(part: Part) -> bool:
-    return isinstance(part, ThinkingPart) and bool(part.text)
+        parts = [part for part in said.parts if isinstance(part, ToolCallPart | ThinkingPart)]
+        return [made for part in parts if isinstance(part, ToolCallPart) or part.text for made in _parts(part)]
 
 
 def _response(said: Said, parts: list[dict[str, Any]], finish: str | None = None) -> dict[str, Any]:
@@ -499,7 +491,7 @@ def _refused(fault: Fault, overflow: str) -> Refused:
     long = (400, "invalid_request_error", "context_length_exceeded", overflow)
     status, kind, code, message = long if fault == "overflow" else _OPENAI_ERRORS[fault]
     body = {"error": {"message": message, "type": kind, "param": None, "code": code}}
-    return Refused(status, json.dumps(body).encode(), waiting() if status == 429 else {})
+    return Refused(status, json.dumps(body).encode(), _WAIT if status == 429 else {})
 
 
 def _details(usage: Usage) -> dict[str, int]:
@@ -558,8 +550,9 @@ class ResponsesWire:
 def _item(part: Part, index: int, said: Said) -> dict[str, Any]:
     match part:
         case TextPart(text, phase):
-            refused = said.stop == "refusal"
-            content = {"type": "refusal", "refusal": text} if refused else _output_text(text)
+            content: dict[str, Any] = {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+            if said.stop == "refusal":
+                content = {"type": "refusal", "refusal": text}
             return {"type": "message", "id": f"msg_{index}", "role": "assistant", "status": "completed",
                     "content": [content], **({"phase": phase} if phase else {})}  # fmt: skip
         case ThinkingPart(text, signature, redacted):
@@ -572,10 +565,6 @@ def _item(part: Part, index: int, said: Said) -> dict[str, Any]:
             return body
         case other:
             raise TypeError(f"OpenAI does not say a {type(other).__name__}")
-
-
-def _output_text(text: str) -> dict[str, Any]:
-    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
 
 
 def _item_events(part: Part, index: int, said: Said) -> Iterator[dict[str, Any]]:
@@ -658,7 +647,5 @@ def _deltas(part: Part, said: Said) -> Iterator[dict[str, Any]]:
         case other:
             raise TypeError(f"Chat does not say a {type(other).__name__}")
 
-
-# A model provider on this machine: a real HTTP server that speaks a provider's wire format and follows a script.
 
 __all__ = ["Fault", "Refused", "Said", "Wire", "WireServer", "serve"]

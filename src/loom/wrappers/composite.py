@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, runtime_checka
 
 from anyio import CancelScope
 
-from loom.core.filter import Filter, In
+from loom.core.filter import Filter
 from loom.core.record import Episode, Hit, Layer, Receipt, Record, rank_key
 from loom.core.scope import Scope
 from loom.core.threads import Locks
@@ -36,12 +36,10 @@ from loom.protocols.memory_store import (
     Touches,
 )
 from loom.stores._record_table import sees
-from loom.stores.base import Bound, Write, Written, owner
-from loom.wrappers.delegating import DelegatingStore
+from loom.stores.base import After, Bound, Owned, Write, Written, owner
+from loom.wrappers.delegating import DelegatingStore, records_in
 
 # One transaction over several stores: its part in each, and how it is undone.
-
-_PAGE = 500
 
 
 @runtime_checkable
@@ -87,17 +85,6 @@ class Change:
 
 
 Changes: TypeAlias = dict[StorePart, Change]
-
-
-async def records_in(store: MemoryStore, user: Scope, ids: Iterable[str]) -> dict[str, Record]:
-    """Those of these records that a store has."""
-    wanted = list(dict.fromkeys(ids))
-    found: dict[str, Record] = {}
-    for start in range(0, len(wanted), _PAGE):
-        page = wanted[start : start + _PAGE]
-        records = await store.list(user, where=In("id", tuple(page)), limit=len(page))
-        found.update({record.id: record for record in records})
-    return found
 
 
 @asynccontextmanager
@@ -219,9 +206,9 @@ class CompositeStore(DelegatingStore):
             after = page[-1].id
 
     async def _unembedded_at(
-        self, place: int, where: Filter | None, after: tuple[Scope, str] | None, limit: int | None
-    ) -> Sequence[tuple[Scope, Record]]:
-        shown: list[tuple[Scope, Record]] = []
+        self, place: int, where: Filter | None, after: After, limit: int | None
+    ) -> Sequence[Owned]:
+        shown: list[Owned] = []
         while True:
             page = await self._stores[place].unembedded(where=where, after=after, limit=limit or sys.maxsize)
             for scope, group in groupby(page, key=lambda one: one[0]):
@@ -306,9 +293,7 @@ class CompositeStore(DelegatingStore):
     async def _rebind(self, wanted: Bound) -> bool:
         return any([await store.rebind(*wanted) for store in self._stores])
 
-    async def _unembedded(
-        self, where: Filter | None, after: tuple[Scope, str] | None, limit: int | None
-    ) -> Collection[tuple[Scope, Record]]:
+    async def _unembedded(self, where: Filter | None, after: After, limit: int | None) -> Collection[Owned]:
         found = [one for place in self._places() for one in await self._unembedded_at(place, where, after, limit)]
         return sorted(found, key=lambda one: (*owner(one[0]), one[1].id))[:limit]
 
@@ -420,11 +405,6 @@ class CompositeStore(DelegatingStore):
             if change.leave:
                 await store.delete(user, *change.leave)
         return done
-
-
-# Memory over several stores: recent episodes in a fast one, everything else in a durable one.
-
-# Put together by the engine, which knows what a URL names; loaded when it is first asked for.
 
 
 def composed(named: Mapping[Layer, StorePart], *, primary: Any = None) -> CompositeStore:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 
 from loom.core.clock import Clock
-from loom.core.filter import Filter
+from loom.core.filter import Filter, In
 from loom.core.record import Hit, Layer, Receipt, Record
 from loom.core.scope import Scope
 from loom.protocols.embedder import Vector
@@ -17,13 +17,27 @@ from loom.protocols.memory_store import (
     HybridSearch,
     Job,
     Lease,
+    MemoryStore,
     PrimaryStore,
     Query,
     Scrubs,
     SearchKeys,
     SeesSessions,
 )
-from loom.stores.base import BaseMemoryStore, Bound, Write, Written
+from loom.stores.base import After, BaseMemoryStore, Bound, LeaseRequest, Owned, Write, Written
+
+_PAGE = 500
+
+
+async def records_in(store: MemoryStore, user: Scope, ids: Iterable[str]) -> dict[str, Record]:
+    """Those of these records that a store has."""
+    wanted = list(dict.fromkeys(ids))
+    found: dict[str, Record] = {}
+    for start in range(0, len(wanted), _PAGE):
+        page = wanted[start : start + _PAGE]
+        records = await store.list(user, where=In("id", tuple(page)), limit=len(page))
+        found.update({record.id: record for record in records})
+    return found
 
 
 class DelegatingStore(BaseMemoryStore):
@@ -97,9 +111,7 @@ class DelegatingStore(BaseMemoryStore):
     async def _put_vectors(self, scope: Scope, vectors: dict[str, Vector]) -> None:
         await self._primary.put_vectors(scope, vectors)
 
-    async def _unembedded(
-        self, where: Filter | None, after: tuple[Scope, str] | None, limit: int | None
-    ) -> Collection[tuple[Scope, Record]]:
+    async def _unembedded(self, where: Filter | None, after: After, limit: int | None) -> Collection[Owned]:
         return await self._primary.unembedded(where=where, after=after, limit=limit or sys.maxsize)
 
     async def _count_unembedded(self, where: Filter | None) -> int:
@@ -111,10 +123,8 @@ class DelegatingStore(BaseMemoryStore):
     async def _epoch(self, scope: Scope) -> str:
         return await self._primary.epoch(scope)
 
-    async def _lease(
-        self, now: datetime, until: datetime, limit: int, scope: Scope | None, kinds: Sequence[str] | None
-    ) -> Iterable[Lease]:
-        return await self._primary.lease(now=now, until=until, limit=limit, scope=scope, kinds=kinds)
+    async def _lease(self, asked: LeaseRequest) -> Iterable[Lease]:
+        return await self._primary.lease(**asked._asdict())
 
     async def _fail(self, lease: Lease, reason: str, now: datetime, retry_at: datetime | None) -> None:
         await self._primary.fail(lease, reason=reason, now=now, retry_at=retry_at)

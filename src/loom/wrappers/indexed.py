@@ -13,7 +13,7 @@ import numpy as np
 from anyio import CancelScope
 
 from loom.core.clock import Clock, RecordIds
-from loom.core.filter import Eq, Filter, In
+from loom.core.filter import Eq, Filter
 from loom.core.record import Episode, Hit, Provenance, Receipt, Record
 from loom.core.scope import Scope
 from loom.errors import StoreError, UsageError
@@ -22,8 +22,8 @@ from loom.protocols.memory_store import IndexDifference, Lease, PrimaryStore, Qu
 from loom.protocols.vector_store import VectorItem
 from loom.stores import _search as index_search
 from loom.stores._vector_entries import VectorIndex, checked_query
-from loom.stores.base import Bound, Write, Written, embedder_label
-from loom.wrappers.delegating import DelegatingStore
+from loom.stores.base import After, Bound, LeaseRequest, Owned, Write, Written, embedder_label
+from loom.wrappers.delegating import DelegatingStore, records_in
 
 # The outbox of an index: a change is noted in the primary store before it is made, and crossed out afterwards.
 #
@@ -159,7 +159,6 @@ class _Differing(NamedTuple):
     wrong: list[str]
 
     def counted(self, user: Scope) -> UserDifference:
-        """How many of them differ."""
         missing, extra, wrong = (len(ids) for ids in (self.missing, self.extra, self.wrong))
         return UserDifference(user=user, what="vectors", missing=missing, extra=extra, wrong=wrong)
 
@@ -292,12 +291,8 @@ class IndexedStore(DelegatingStore):
     async def _rewritten(self, scope: Scope, records: Sequence[Record]) -> list[str]:
         """The ids of stored records that get another text: the vector of the old text goes with it."""
         texts = {record.id: record.text for record in records}
-        found: list[str] = []
-        for start in range(0, len(records), _PAGE):
-            ids = tuple(record.id for record in records[start : start + _PAGE])
-            held = await self._primary.list(scope.for_user(), where=In("id", ids), limit=len(ids))
-            found += [record.id for record in held if record.text != texts[record.id]]
-        return found
+        held = await records_in(self._primary, scope.for_user(), texts)
+        return [id for id, record in held.items() if record.text != texts[id]]
 
     @asynccontextmanager
     async def _changing(self, scope: Scope, ids: Sequence[str] | None) -> AsyncGenerator[None]:
@@ -378,11 +373,9 @@ class IndexedStore(DelegatingStore):
             await self._renew_if_foreign()
         return await compare(self._primary, self._index, repair=repair)
 
-    async def _lease(
-        self, now: datetime, until: datetime, limit: int, scope: Scope | None, kinds: Sequence[str] | None
-    ) -> Iterable[Lease]:
+    async def _lease(self, asked: LeaseRequest) -> Iterable[Lease]:
         await self._catch_up()  # a worker also looks after the index: other processes may have left marks
-        return await super()._lease(now, until, limit, scope, kinds)
+        return await super()._lease(asked)
 
     async def _catch_up(self) -> None:
         """Put right whatever the outbox names; at most every half a minute."""
@@ -412,10 +405,8 @@ class IndexedStore(DelegatingStore):
 
     # -- without the outbox, which belongs to no user -----------------------------------------------------
 
-    async def _unembedded(
-        self, where: Filter | None, after: tuple[Scope, str] | None, limit: int | None
-    ) -> Collection[tuple[Scope, Record]]:
-        found: list[tuple[Scope, Record]] = []
+    async def _unembedded(self, where: Filter | None, after: After, limit: int | None) -> Collection[Owned]:
+        found: list[Owned] = []
         while True:
             page = list(await super()._unembedded(where, after, limit))
             found += [one for one in page if one[0] != OUTBOX]

@@ -50,12 +50,12 @@ async def call(store, *command):
 
 
 def user_keys(store, scope=ALICE):
-    return store._rows._names.user(scope)
+    return store._names.user(scope)
 
 
 async def kept_keys(store):
     """The names of the keys that the store has on the server."""
-    prefix = store._rows._names.prefix
+    prefix = store._names.prefix
     return {key.decode().removeprefix(f"{prefix}:") for key in await call(store, "KEYS", f"{prefix}:*")}
 
 
@@ -165,7 +165,7 @@ async def test_redis_drops_a_user_when_their_last_session_is_over(store, clock):
 
 async def test_a_session_without_an_end_keeps_all_keys(store, clock):
     await save_turns(store, CHAT, "c1")
-    async with aclosing(new_store(clock, prefix=store._rows._names.prefix)) as lasting:
+    async with aclosing(new_store(clock, prefix=store._names.prefix)) as lasting:
         fork = await lasting.fork(CHAT, "c1", session_id="fork")
         assert {await call(store, "PTTL", key) for key in user_keys(store)} == {-1}
         clock.advance(10**6)
@@ -182,7 +182,7 @@ async def test_a_ttl_of_nothing_is_refused():
 
 
 async def test_memory_and_sessions_share_a_prefix_and_are_forgotten_apart(store):
-    async with aclosing(RedisStore(started().url(), prefix=store._rows._names.prefix)) as memory:
+    async with aclosing(RedisStore(started().url(), prefix=store._names.prefix)) as memory:
         await save_turns(store, CHAT, "c1", "c2")
         await memory.put(ALICE, an_episode())
         await memory.forget(ALICE)
@@ -224,7 +224,7 @@ async def winners(prefix):
 
 
 async def test_of_writers_in_many_stores_one_goes_on(store):
-    (won,) = await winners(store._rows._names.prefix)
+    (won,) = await winners(store._names.prefix)
     assert await texts_of(store, CHAT, f"d{won}") == ["first", f"mine {won}"]
     assert await ids_in(store, CHAT) == [f"d{won}", "c1"]
 
@@ -264,7 +264,7 @@ async def test_a_checkpoint_of_a_newer_format_is_refused(store):
 
 async def test_a_store_of_a_newer_format_is_refused(store):
     await save(store, CHAT, "c1", "tea")
-    prefix = store._rows._names.prefix
+    prefix = store._names.prefix
     await call(store, "SET", f"{prefix}:checkpoint_format", 2)
     async with aclosing(new_store(prefix=prefix)) as other:
         with pytest.raises(FormatTooNew, match="format 2"):

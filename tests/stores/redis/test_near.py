@@ -110,7 +110,7 @@ async def test_it_finds_what_a_server_without_it_finds(store):
     plain = RedisStore(started().url(), clock=store._clock, prefix=store._names.prefix)
     async with aclosing(plain):
         await plain._link.searches()
-        plain._link._searches = False  # as on a stock server
+        plain._link.has_search = False  # as on a stock server
         texts = {f"e{n:03}": f"{'tea' if n % 3 else 'piano'} number {n}" for n in range(300)}
         await store.put(ALICE, *(an_episode(id, text) for id, text in texts.items()))
         await store.put_vectors(ALICE, {id: [1.0, (n * 37 % 300) / 100] for n, id in enumerate(texts)})
@@ -141,7 +141,7 @@ async def test_the_graph_is_asked_for_users_with_very_many(store, monkeypatch):
 async def test_vectors_from_before_the_server_had_it_are_found(store):
     async with aclosing(twin_of(store)) as older:
         await older._link.searches()
-        older._link._searches = False
+        older._link.has_search = False
         await older.put(ALICE, *(an_episode(f"e{n}") for n in range(1100)))
         await older.put_vectors(ALICE, {f"e{n}": [1.0, n / 100] for n in range(1100)})
         assert await keys_of(store, "near") == set()

@@ -62,7 +62,8 @@ def hold(folder: str) -> str:
     key = str(path)
     with _lock:
         mine = (os.getpid(), key)
-        file, holders = _held.get(mine) or (locked(path / _NAME, f"the Chroma folder {key}", _instead(key)), 0)
+        instead = f"close it there, or run `chroma run --path {key}` and give the URL of that server"
+        file, holders = _held.get(mine) or (locked(path / _NAME, f"the Chroma folder {key}", instead), 0)
         _held[mine] = (file, holders + 1)
     return key
 
@@ -76,10 +77,6 @@ def release(key: str) -> None:
             _held[mine] = (file, holders - 1)
         else:
             file.close()
-
-
-def _instead(folder: str) -> str:
-    return f"close it there, or run `chroma run --path {folder}` and give the URL of that server"
 
 
 # Talking to Chroma: in memory, in a folder, or as a server, behind one way to call it.

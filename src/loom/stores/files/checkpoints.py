@@ -24,19 +24,9 @@ from zlib import crc32
 
 import anyio.to_thread
 
+from loom.core import codec
 from loom.core.clock import Clock
-from loom.core.codec import (
-    Data,
-    check_format,
-    checkpoint_from_dict,
-    checkpoint_to_dict,
-    entry_from_dict,
-    entry_to_dict,
-    from_bytes,
-    part_from_dict,
-    part_to_dict,
-    to_bytes,
-)
+from loom.core.codec import Data
 from loom.core.log import Checkpoint, LogEntry
 from loom.core.message import JSON, Part
 from loom.core.scope import Scope
@@ -180,13 +170,6 @@ def replace_file(path: Path, data: bytes) -> None:
     sync_folder(path.parent)
 
 
-def remove_file(path: Path) -> None:
-    """Remove a file and what an interrupted replacement of it left."""
-    for name in (path, path.with_suffix(".new")):
-        name.unlink(missing_ok=True)
-    sync_folder(path.parent)
-
-
 _MOST_OPEN = 32
 """Files of users that stay open, because a process may open only so many."""
 FORMAT = 1
@@ -309,7 +292,7 @@ class _UserLog(MemoryTree[_FramePlace]):
             )
         with reading(str(self._path)):
             for offset, payload in frames:
-                self._replay(start + offset, HEADER_SIZE + len(payload), from_bytes(payload))
+                self._replay(start + offset, HEADER_SIZE + len(payload), codec.from_bytes(payload))
         self._end = start + end
 
     def close(self) -> None:
@@ -351,10 +334,12 @@ class _UserLog(MemoryTree[_FramePlace]):
 
         def get(number: JSON) -> Part:
             offset, index = self._parts[int(number)]
-            return part_from_dict(frame(offset)["parts"][index])
+            return codec.part_from_dict(frame(offset)["parts"][index])
 
         with reading(str(self._path), but=(OSError,)):
-            return [entry_from_dict(entry, get) for node in nodes for entry in frame(node.content.offset)["entries"]]
+            return [
+                codec.entry_from_dict(entry, get) for node in nodes for entry in frame(node.content.offset)["entries"]
+            ]
 
     def _packed(self, checkpoint: Checkpoint | None, parent: int | None, entries: Sequence[LogEntry]) -> Data:
         """A save as it is written, parts replaced by their numbers."""
@@ -362,7 +347,7 @@ class _UserLog(MemoryTree[_FramePlace]):
         numbers: dict[bytes, int] = {}
 
         def put(part: Part) -> int:
-            data = part_to_dict(part)
+            data = codec.part_to_dict(part)
             digest = _digest(data)
             number = self._numbers.get(digest, numbers.get(digest))
             if number is None:
@@ -370,10 +355,10 @@ class _UserLog(MemoryTree[_FramePlace]):
                 fresh.append(data)
             return number
 
-        packed: Data = {} if checkpoint is None else {"checkpoint": checkpoint_to_dict(checkpoint)}
+        packed: Data = {} if checkpoint is None else {"checkpoint": codec.checkpoint_to_dict(checkpoint)}
         if parent is not None:
             packed["parent"] = parent
-        packed["entries"] = [entry_to_dict(entry, put) for entry in entries]
+        packed["entries"] = [codec.entry_to_dict(entry, put) for entry in entries]
         return packed | ({"parts": fresh} if fresh else {})
 
     def _append(self, change: Data) -> None:
@@ -397,7 +382,9 @@ class _UserLog(MemoryTree[_FramePlace]):
     def _rewrite(self) -> None:
         """Write a new file of what is still needed, in place of the old one."""
         if not self.nodes:
-            remove_file(self._path)
+            for path in (self._path, self._path.with_suffix(".new")):  # also what an interrupted replacement left
+                path.unlink(missing_ok=True)
+            sync_folder(self._path.parent)
             self.close()
             return
         fresh = _UserLog(self._path, self._scope)
@@ -419,7 +406,7 @@ class _UserLog(MemoryTree[_FramePlace]):
     def _replay(self, offset: int, size: int, change: Data) -> None:
         """Take one frame in."""
         if "format" in change:
-            check_format(int(change["format"]), str(self._path))
+            codec.check_format(int(change["format"]), str(self._path))
             if (change["namespace"], change["user_id"]) != (self._scope.namespace, self._scope.user_id):
                 raise StoreError(f"{self._path} belongs to another user; put it back under its own name")
         elif "removed" in change:
@@ -428,19 +415,16 @@ class _UserLog(MemoryTree[_FramePlace]):
             cut = self.cut([number for number in removed if number not in gone], list(gone))
             self._dead += size + sum(node.content.size for node in cut)
         else:
-            self._replay_save(offset, size, change)
-
-    def _replay_save(self, offset: int, size: int, change: Data) -> None:
-        for index, part in enumerate(change.get("parts", ())):
-            self._numbers[_digest(part)] = len(self._parts)
-            self._parts.append((offset, index))
-        checkpoint = checkpoint_from_dict(change["checkpoint"]) if "checkpoint" in change else None
-        self.add(checkpoint, change.get("parent"), len(change["entries"]), _FramePlace(offset, size))
+            for index, part in enumerate(change.get("parts", ())):
+                self._numbers[_digest(part)] = len(self._parts)
+                self._parts.append((offset, index))
+            checkpoint = codec.checkpoint_from_dict(change["checkpoint"]) if "checkpoint" in change else None
+            self.add(checkpoint, change.get("parent"), len(change["entries"]), _FramePlace(offset, size))
 
     def _frame(self, offset: int) -> Data:
         header = self._bytes(offset, HEADER_SIZE)
         size = int.from_bytes(header[4:8], "little")
-        return from_bytes(self._bytes(offset + HEADER_SIZE, size))
+        return codec.from_bytes(self._bytes(offset + HEADER_SIZE, size))
 
     def _bytes(self, offset: int, size: int) -> bytes:
         if self._handle is None:
@@ -452,11 +436,11 @@ class _UserLog(MemoryTree[_FramePlace]):
 
 
 def _digest(part: Data) -> bytes:
-    return sha256(to_bytes(part)).digest()
+    return sha256(codec.to_bytes(part)).digest()
 
 
 def _frame_of(change: Data) -> bytes:
-    payload = to_bytes(change)
+    payload = codec.to_bytes(change)
     if len(payload) > MAX_PAYLOAD:
         raise StoreError(f"one save takes {len(payload):,} bytes; at most {MAX_PAYLOAD:,} fit: save in smaller steps")
     return framed(payload)

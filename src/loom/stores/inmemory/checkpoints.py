@@ -10,16 +10,8 @@ from loom.core.clock import Clock
 from loom.core.log import Checkpoint, LogEntry
 from loom.core.scope import Scope
 from loom.errors import UsageError
-from loom.stores.checkpoints import (
-    Action,
-    BaseCheckpointStore,
-    MemoryTree,
-    T,
-    TreeNode,
-    finish,
-    pack_entries,
-    unpack_entries,
-)
+from loom.stores import checkpoints as kernel
+from loom.stores.checkpoints import Action, BaseCheckpointStore, MemoryTree, T, TreeNode
 
 _Piece: TypeAlias = tuple[bytes, tuple[bytes, ...]]
 """The packed entries of a save, and the hashes of their parts."""
@@ -41,7 +33,7 @@ class MemoryCheckpointStore(BaseCheckpointStore):
             user = scope.for_user()
             saves = self._users.pop(user, None) or _MemorySaves()
             try:
-                return finish(action(saves))
+                return kernel.finish(action(saves))
             finally:
                 if saves.nodes:
                     self._users[user] = saves
@@ -63,10 +55,10 @@ class _MemorySaves(MemoryTree[_Piece]):
     def read(self, nodes: Sequence[TreeNode[_Piece]]) -> list[LogEntry]:
         """The entries of saves, in order."""
         pieces = [node.content for node in nodes]
-        return unpack_entries(pieces, {hash: self._parts[hash] for _, hashes in pieces for hash in hashes})
+        return kernel.unpack_entries(pieces, {hash: self._parts[hash] for _, hashes in pieces for hash in hashes})
 
     async def write(self, checkpoint: Checkpoint, entries: Sequence[LogEntry], parent: int | None) -> None:
-        packed = pack_entries(entries)
+        packed = kernel.pack_entries(entries)
         self._parts.update(packed.bodies)
         self.add(checkpoint, parent, len(entries), (packed.entries, packed.hashes))
 

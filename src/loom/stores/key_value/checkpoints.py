@@ -18,17 +18,9 @@ from typing import Any, Final, cast
 import anyio.to_thread
 from anyio import Lock
 
+from loom.core import codec
 from loom.core.checks import check_text
 from loom.core.clock import Clock
-from loom.core.codec import (
-    check_format,
-    checkpoint_from_dict,
-    checkpoint_to_dict,
-    entry_from_dict,
-    entry_to_dict,
-    from_bytes,
-    to_bytes,
-)
 from loom.core.log import Checkpoint, LogEntry
 from loom.core.message import JSON
 from loom.core.scope import Scope
@@ -109,7 +101,7 @@ def _as_text(value: bytes) -> str:
     try:
         return value.decode()
     except UnicodeDecodeError:  # half of a surrogate pair, which only its escape can say in text
-        return json.dumps(from_bytes(value))
+        return json.dumps(codec.from_bytes(value))
 
 
 def _takes_argument(verb: Callable[..., Any]) -> bool:
@@ -367,16 +359,15 @@ class _Save:
     entries: tuple[LogEntry, ...]
 
     def to_bytes(self) -> bytes:
-        """The value."""
-        entries: list[JSON] = [entry_to_dict(entry) for entry in self.entries]
-        checkpoint = None if self.checkpoint is None else checkpoint_to_dict(self.checkpoint)
-        return to_bytes({"format": _FORMAT, "checkpoint": checkpoint, "entries": entries})
+        entries: list[JSON] = [codec.entry_to_dict(entry) for entry in self.entries]
+        checkpoint = None if self.checkpoint is None else codec.checkpoint_to_dict(self.checkpoint)
+        return codec.to_bytes({"format": _FORMAT, "checkpoint": checkpoint, "entries": entries})
 
     @classmethod
     def from_bytes(cls, value: bytes) -> _Save:
         """The save of a value; raises DamagedData and FormatTooNew."""
         with reading("a save of a conversation"):
-            data = from_bytes(value)
-            check_format(data["format"], "a save of a conversation")
-            checkpoint = None if data["checkpoint"] is None else checkpoint_from_dict(data["checkpoint"])
-            return cls(checkpoint, tuple(entry_from_dict(entry) for entry in data["entries"]))
+            data = codec.from_bytes(value)
+            codec.check_format(data["format"], "a save of a conversation")
+            checkpoint = None if data["checkpoint"] is None else codec.checkpoint_from_dict(data["checkpoint"])
+            return cls(checkpoint, tuple(codec.entry_from_dict(entry) for entry in data["entries"]))

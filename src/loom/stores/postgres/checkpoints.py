@@ -11,28 +11,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from loom.core.clock import Clock
 from loom.core.codec import checkpoint_from_dict, checkpoint_to_dict, from_bytes, to_bytes
 from loom.core.log import Checkpoint, LogEntry
 from loom.core.scope import Scope
+from loom.stores import checkpoints as kernel
 from loom.stores.base import reading
-from loom.stores.checkpoints import (
-    Action,
-    BaseCheckpointStore,
-    Saved,
-    T,
-    TreeLink,
-    TreePort,
-    pack_entries,
-    unpack_entries,
-)
-from loom.stores.postgres.connection import one, owner_of, rows, run
+from loom.stores.checkpoints import Action, BaseCheckpointStore, Saved, T, TreeLink, TreePort
+from loom.stores.postgres.connection import Database, one, owner_of, rows, run
 from loom.stores.postgres.schema import SCHEMA, UNSWEPT, Guard, guarded
-
-if TYPE_CHECKING:
-    from loom.stores.postgres.connection import Database
 
 _KEEP = (
     "INSERT INTO checkpoint_parts (owner, hash, body, uses) SELECT %s, * FROM unnest(%s::bytea[], %s::bytea[], "
@@ -109,12 +98,8 @@ class _PostgresSaves(TreePort[int]):
         found: list[Saved[int] | None] = []
         for id in ids:
             which, values = ("true", ()) if id is None else ("id = %s", (id,))
-            row = await one(
-                self._db,
-                f"SELECT node, data FROM checkpoint_nodes WHERE owner = %s AND session_id = %s AND {which} "
-                "ORDER BY node DESC LIMIT 1",
-                *(self._owner, session_id, *values),
-            )
+            sql = f"SELECT node, data FROM checkpoint_nodes WHERE owner = %s AND session_id = %s AND {which}"
+            row = await one(self._db, f"{sql} ORDER BY node DESC LIMIT 1", self._owner, session_id, *values)
             found.append(None if row is None else Saved(int(row[0]), _checkpoint(*row)))
         return found
 
@@ -134,14 +119,14 @@ class _PostgresSaves(TreePort[int]):
         found = await rows(self._db, _LOG, owner, session_id, id, owner, whole, owner, owner)
         pieces = [(entries, hashes) for node, entries, hashes in found if node is not None]
         bodies = {hashes[0]: body for node, body, hashes in found if node is None}
-        return unpack_entries(pieces, bodies) if pieces else None
+        return kernel.unpack_entries(pieces, bodies) if pieces else None
 
     async def links(self, keys: Sequence[int], *, ancestors: bool) -> list[TreeLink[int]]:
         found = await rows(self._db, _LINKS, self._owner, [*keys], self._owner, ancestors, self._owner)
         return [TreeLink(*row) for row in found]
 
     async def write(self, checkpoint: Checkpoint, entries: Sequence[LogEntry], parent: int | None) -> None:
-        owner, packed = self._owner, pack_entries(entries)
+        owner, packed = self._owner, kernel.pack_entries(entries)
         bodies, uses = packed.bodies, Counter(packed.hashes)
         await run(self._db, _KEEP, owner, list(bodies), list(bodies.values()), [uses[hash] for hash in bodies])
         await run(

@@ -25,11 +25,6 @@ def owner_of(scope: Scope) -> UUID:
     return UUID(bytes=_digest(scope)[:16])
 
 
-def lock_of(scope: Scope) -> int:
-    """The number of the lock that the user's writers take turns with."""
-    return int.from_bytes(_digest(scope)[16:24], signed=True)
-
-
 async def all_users(db: Database, after: Scope | None, limit: int) -> tuple[Scope, ...]:
     """Users of whom something was written, by namespace and user, from behind `after`."""
     last = ("", "") if after is None else (after.namespace, after.user_id)
@@ -52,10 +47,9 @@ if TYPE_CHECKING:
     from psycopg import AsyncConnection, AsyncCursor
     from psycopg_pool import AsyncConnectionPool
 
-    Database: TypeAlias = AsyncConnection[tuple[Any, ...]]
-    Cursor: TypeAlias = AsyncCursor[tuple[Any, ...]]
-
 Row: TypeAlias = tuple[Any, ...]
+Database: TypeAlias = "AsyncConnection[Row]"
+Cursor: TypeAlias = "AsyncCursor[Row]"
 
 # All of it ends with the transaction: a pooled connection carries nothing from one user to the next. One message, with
 # the values in it, because each message more is a way to the server and back.
@@ -139,7 +133,7 @@ async def connect(dsn: str, *, timeout: float = 10, autocommit: bool = False) ->
     return await psycopg.AsyncConnection.connect(dsn, connect_timeout=max(2, round(timeout)), autocommit=autocommit)
 
 
-def display_name(dsn: str) -> str:
+def name_of(dsn: str) -> str:
     """The server and database of a DSN, in words that hold no password."""
     _driver()
     from psycopg import ProgrammingError, conninfo  # noqa: PLC0415
@@ -176,9 +170,7 @@ def translate_errors(where: str, *, needed: str = "the role that `loom store ini
     except PoolClosed as error:
         raise UsageError(f"the store {where} is closed; open another") from error
     except TimeoutError as error:
-        raise StoreUnavailable(
-            f"{where} took too long and was given up; try again or allow a longer timeout"
-        ) from error
+        raise _too_long(where) from error
     except PoolTimeout as error:
         raise StoreUnavailable(
             f"no connection to {where} became free in time; try again or use a larger pool"
@@ -254,7 +246,7 @@ class Server:
             raise _too_long(self.name) from error
 
     async def _opened(self) -> AsyncConnectionPool[Database]:
-        self.name = display_name(self._dsn)
+        self.name = name_of(self._dsn)
         from psycopg import sql  # noqa: PLC0415
         from psycopg_pool import AsyncConnectionPool  # noqa: PLC0415
 
@@ -282,7 +274,10 @@ class Server:
     @asynccontextmanager
     async def transaction(self, scope: Scope | None, *, writes: bool = False) -> AsyncGenerator[Database]:
         """A transaction that sees the rows of this user, or of all users; a user's writers go one at a time."""
-        async with self._lent(scope, "" if scope is None or not writes else LOCK.format(lock_of(scope))) as (db, _):
+        lock = ""
+        if writes and scope is not None:
+            lock = LOCK.format(int.from_bytes(_digest(scope)[16:24], signed=True))
+        async with self._lent(scope, lock) as (db, _):
             yield db
             await db.commit()
 
@@ -310,7 +305,10 @@ class Server:
         """A connection on which a transaction was begun and `more` was said with it, and what the server answered."""
         end = anyio.current_time() + self._timeout
         pool = await self.open()
-        begin = self._begin(scope, level) + more
+        owner, everybody = ("", "on") if scope is None else (str(owner_of(scope)), "")
+        timeout = round(self._timeout * 1000)
+        begin = BEGIN.format(level=level, path=self._path, timeout=timeout, owner=owner, everybody=everybody)
+        begin += self._act + more
         with translate_errors(self.name):
             # Every connection of the pool may have broken since its last use, and then a new one is the next.
             for _ in range(self._pool_size + 1):
@@ -327,12 +325,6 @@ class Server:
                         await db.close()
                         raise
         raise StoreUnavailable(f"{self.name} broke off every connection; try again when it answers")
-
-    def _begin(self, scope: Scope | None, level: str) -> str:
-        owner, everybody = ("", "on") if scope is None else (str(owner_of(scope)), "")
-        timeout = round(self._timeout * 1000)
-        begin = BEGIN.format(level=level, path=self._path, timeout=timeout, owner=owner, everybody=everybody)
-        return begin + self._act
 
     async def close(self) -> None:
         """Give all connections back."""

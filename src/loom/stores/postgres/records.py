@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from loom.core.filter import Filter
@@ -17,7 +17,8 @@ from loom.core.scope import Scope
 from loom.core.threads import off_loop
 from loom.errors import StaleWrite
 from loom.protocols.memory_store import DeadLetter, Job, Lease
-from loom.stores._record_table import Keys, check_version, jobs_without, lease_lost, no_record
+from loom.stores import _sql
+from loom.stores._record_table import Keys, check_version, lease_lost, new_jobs, no_record
 from loom.stores._search import (
     OWN,
     Place,
@@ -29,33 +30,13 @@ from loom.stores._search import (
     runs_of,
     without,
 )
-from loom.stores._sql import (
-    COLUMNS,
-    EVICTION_ORDER,
-    JOB,
-    SELECTED,
-    Condition,
-    Dialect,
-    excess_of,
-    from_row,
-    job_from_row,
-    job_to_row,
-    letter_from_row,
-    to_archive,
-    to_micros,
-    to_row,
-)
-from loom.stores.base import reading
-from loom.stores.postgres.connection import Row, fetch, one, owner_of, rows, run, run_many, seen
+from loom.stores.base import LeaseRequest, reading
+from loom.stores.postgres.connection import Database, Row, fetch, one, owner_of, rows, run, run_many, seen
 from loom.text.words import query_terms
-
-if TYPE_CHECKING:
-    from loom.stores.postgres.connection import Database
-
 
 # Filters as conditions of Postgres.
 
-POSTGRES = Dialect(true="true", false="false", mark="%s", most_values=10_000)
+POSTGRES = _sql.Dialect(true="true", false="false", mark="%s", most_values=10_000)
 """Postgres takes 65,535 values in a statement."""
 
 condition = POSTGRES.condition
@@ -162,7 +143,7 @@ async def parts(db: Database, owner: UUID, text: str, size: int) -> list[Posting
 
 
 _INSERT = "INSERT INTO records SELECT * FROM json_populate_recordset(NULL::records, %s::json)"
-_UPDATE = f"UPDATE records SET {', '.join(f'{name} = %s' for name in COLUMNS)} WHERE owner = %s AND number = %s"
+_UPDATE = f"UPDATE records SET {', '.join(f'{name} = %s' for name in _sql.COLUMNS)} WHERE owner = %s AND number = %s"
 _KEYS = (
     "INSERT INTO keys (owner, number, kind, text) SELECT %s, * FROM unnest(%b::bigint[], %b::text[], %b::text[]) "
     "ON CONFLICT (owner, number, kind) DO UPDATE SET text = excluded.text"
@@ -238,8 +219,8 @@ async def take_numbers(db: Database, scope: Scope, amount: int, *counters: str) 
 async def _put(write: _Write, records: Sequence[Record]) -> None:
     db, scope, owner, words, *_ = write
     stored: dict[str, tuple[Record, int]] = {}
-    for row in await _of_ids(db, scope.for_user(), [record.id for record in records], f"{SELECTED}, r.number"):
-        record = from_row(row)
+    for row in await _of_ids(db, scope.for_user(), [record.id for record in records], f"{_sql.SELECTED}, r.number"):
+        record = _sql.from_row(row)
         stored[record.id] = (record, row[-1])
     wanted = _newest(records, {id: record for id, (record, _) in stored.items()})
     new = [record for id, record in wanted.items() if id not in stored]
@@ -249,7 +230,7 @@ async def _put(write: _Write, records: Sequence[Record]) -> None:
         await run(db, _INSERT, json.dumps([_fields(owner, write.new[record.id], record) for record in new]))
     await read(lambda: [words.add(OWN, write.new[r.id], r.text) for r in new], *(r.text for r in new))
     old = [(record, *stored[id]) for id, record in wanted.items() if id in stored]
-    await run_many(db, _UPDATE, [(*to_row(record), owner, number) for record, _, number in old])
+    await run_many(db, _UPDATE, [(*_sql.to_row(record), owner, number) for record, _, number in old])
     changed = [(record, before, number) for record, before, number in old if record.text != before.text]
     if changed:
         await read(partial(_reindex, words, changed), *(r.text for pair in changed for r in pair[:2]))
@@ -266,7 +247,9 @@ def _reindex(words: TextChange, changed: Sequence[tuple[Record, Record, int]]) -
 
 def _fields(owner: UUID, number: int, record: Record) -> dict[str, Any]:
     """A new row: what is NULL is left out."""
-    columns = ((name, value) for name, value in zip(COLUMNS, to_row(record), strict=True) if value is not None)
+    columns = (
+        (name, value) for name, value in zip(_sql.COLUMNS, _sql.to_row(record), strict=True) if value is not None
+    )
     return {"owner": str(owner), "number": number, **dict(columns)}
 
 
@@ -298,8 +281,8 @@ async def _of_ids(db: Database, scope: Scope, ids: Iterable[str], columns: str) 
 
 async def _delete(write: _Write, ids: Iterable[str]) -> int:
     db, scope, owner, words, *_ = write
-    found = await _of_ids(db, scope, ids, f"{SELECTED}, r.number")
-    texts = {row[-1]: from_row(row).text for row in found}
+    found = await _of_ids(db, scope, ids, f"{_sql.SELECTED}, r.number")
+    texts = {row[-1]: _sql.from_row(row).text for row in found}
     if not texts:
         return 0
     gone = {(number, OWN): text for number, text in texts.items()}
@@ -347,12 +330,12 @@ async def _set_keys(write: _Write, keys: Keys) -> None:
 async def get(db: Database, scope: Scope, id: str) -> Record | None:
     """The record, if the scope sees it."""
     sql, values = seen(scope)
-    stored = await one(db, f"SELECT {SELECTED} FROM records AS r WHERE {sql} AND r.id = %s", *values, id)
-    return None if stored is None else from_row(stored)
+    stored = await one(db, f"SELECT {_sql.SELECTED} FROM records AS r WHERE {sql} AND r.id = %s", *values, id)
+    return None if stored is None else _sql.from_row(stored)
 
 
 async def fitting(
-    db: Database, sql: str, values: Sequence[Any], *, where: Filter | None, fits: Condition, limit: int | None
+    db: Database, sql: str, values: Sequence[Any], *, where: Filter | None, fits: _sql.Condition, limit: int | None
 ) -> AsyncGenerator[Row]:
     """The rows of this query that start with a record which the filter fits, at most `limit`."""
     if where is None or fits.exact:
@@ -362,7 +345,7 @@ async def fitting(
     amount = 0
     async with db.cursor("fitting") as cursor:
         async for row in await cursor.execute(sql.encode(), values):
-            if where.matches(from_row(row)):
+            if where.matches(_sql.from_row(row)):
                 yield row
                 amount += 1
                 if amount == limit:
@@ -375,9 +358,9 @@ async def select(
     """The records that fit, by id."""
     sql, values = seen(scope)
     fits = condition(where)
-    query = f"SELECT {SELECTED} FROM records AS r WHERE {sql} AND r.id > %s AND {fits.sql} ORDER BY r.id"
+    query = f"SELECT {_sql.SELECTED} FROM records AS r WHERE {sql} AND r.id > %s AND {fits.sql} ORDER BY r.id"
     found = fitting(db, query, (*values, after or "", *fits.values), where=where, fits=fits, limit=limit)
-    return [from_row(row) async for row in found]
+    return [_sql.from_row(row) async for row in found]
 
 
 def counted(scope: Scope) -> str:
@@ -404,7 +387,7 @@ async def touch(db: Database, scope: Scope, ids: Iterable[str], at: datetime) ->
             db,
             "UPDATE records AS r SET accesses = accesses + %s, accessed_at = greatest(accessed_at, %s) "
             f"WHERE {sql} AND r.id = ANY(%s) AND r.kind = 'episode'",
-            *(times, to_micros(at), *values, [id for id, often in named.items() if often == times]),
+            *(times, _sql.to_micros(at), *values, [id for id, often in named.items() if often == times]),
         )
 
 
@@ -415,17 +398,17 @@ async def prune(
     sql, values = seen(scope)
     live = f"FROM records AS r WHERE {sql} AND r.layer = %s AND r.archived_at IS NULL"
     values = (*values, int(layer))
-    start = None if before is None else to_micros(before)
+    start = None if before is None else _sql.to_micros(before)
     is_old = "coalesce(r.recorded_at < %s::bigint, false)"
     found = await one(db, f"SELECT count(*), count(*) FILTER (WHERE {is_old}) {live}", start, *values)
     amount, old = found or (0, 0)
-    excess = excess_of(amount, old, keep)
+    excess = _sql.excess_of(amount, old, keep)
     if not old and not excess:
         return ()
-    sql = f"SELECT r.number, r.id, {is_old} {live} {EVICTION_ORDER}"
-    gone = to_archive(await rows(db, sql, start, *values), excess)
+    sql = f"SELECT r.number, r.id, {is_old} {live} {_sql.EVICTION_ORDER}"
+    gone = _sql.to_archive(await rows(db, sql, start, *values), excess)
     sql = "UPDATE records SET archived_at = %s WHERE owner = %s AND number = ANY(%s)"
-    await run(db, sql, to_micros(now), owner_of(scope), list(gone))
+    await run(db, sql, _sql.to_micros(now), owner_of(scope), list(gone))
     return tuple(gone.values())
 
 
@@ -468,7 +451,7 @@ WITH due AS (
 )
 UPDATE jobs AS j SET attempts = attempts + 1, token = gen_random_uuid()::text, until = %s
 FROM due JOIN users AS u ON u.owner = due.owner WHERE j.owner = due.owner AND j.number = due.number
-RETURNING {JOB}, j.token
+RETURNING {_sql.JOB}, j.token
 """
 _HELD = "owner = %s AND id = %s AND token = %s"
 
@@ -480,55 +463,50 @@ async def enqueue(db: Database, scope: Scope, jobs: Sequence[Job]) -> int:
     owner = owner_of(scope)
     found = await rows(db, "SELECT key, id FROM jobs WHERE owner = %s AND dead_at IS NULL AND (key = ANY(%s) "
                            "OR id = ANY(%s))", owner, [job.key for job in jobs], [job.id for job in jobs])  # fmt: skip
-    new = jobs_without(jobs, {key for key, _ in found}, {id for _, id in found})
+    new = new_jobs(jobs, {key for key, _ in found}, {id for _, id in found})
     first = await take_numbers(db, scope, len(new), "next_job")
     await run_many(
         db,
         "INSERT INTO jobs (owner, number, session_id, id, kind, key, run_at, payload, attempts) "
         "VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s)",
-        [(owner, first + place, *job_to_row(job)) for place, job in enumerate(new)],
+        [(owner, first + place, *_sql.job_to_row(job)) for place, job in enumerate(new)],
     )
     return len(new)
 
 
-async def lease(
-    db: Database, now: datetime, until: datetime, limit: int, *, scope: Scope | None, kinds: Sequence[str] | None
-) -> tuple[Lease, ...]:
+async def lease(db: Database, asked: LeaseRequest) -> tuple[Lease, ...]:
     """Take due jobs, oldest first."""
-    whose, values = ("true", ()) if scope is None else _covered(scope)
-    if kinds is not None:
-        whose, values = f"{whose} AND j.kind = ANY(%s)", (*values, list(kinds))
-    micros = to_micros(now)
-    taken = await rows(db, _TAKE.format(whose=whose), micros, micros, *values, limit, to_micros(until))
+    whose, values = ("true", ()) if asked.scope is None else _covered(asked.scope)
+    if asked.kinds is not None:
+        whose, values = f"{whose} AND j.kind = ANY(%s)", (*values, list(asked.kinds))
+    now, until = _sql.to_micros(asked.now), _sql.to_micros(asked.until)
+    taken = await rows(db, _TAKE.format(whose=whose), now, now, *values, asked.limit, until)
     taken.sort(key=lambda row: (row[6], row[3]))
-    return tuple(Lease(job=job_from_row(row), token=row[-1], until=until) for row in taken)
+    return tuple(Lease(job=_sql.job_from_row(row), token=row[-1], until=asked.until) for row in taken)
 
 
 async def close(db: Database, held: Lease) -> None:
     """The job is done."""
-    _check_held(held, await run(db, f"DELETE FROM jobs WHERE {_HELD}", *_place(held)))
+    await _change_held(db, held, f"DELETE FROM jobs WHERE {_HELD}")
 
 
 async def fail(db: Database, held: Lease, reason: str, now: datetime, retry_at: datetime | None) -> None:
     """Put the job back, or give it up."""
     if retry_at is None:
-        what, values = "reason = %s, dead_at = %s", (_storable(reason), to_micros(now))
+        # Without what Postgres cannot hold: why a job was given up must not get lost over a character.
+        storable = reason.encode(errors="replace").decode().replace("\0", "\ufffd")
+        what, values = "reason = %s, dead_at = %s", (storable, _sql.to_micros(now))
     else:
-        what, values = "run_at = %s", (to_micros(retry_at),)
-    sql = f"UPDATE jobs SET token = NULL, until = NULL, {what} WHERE {_HELD}"
-    _check_held(held, await run(db, sql, *values, *_place(held)))
+        what, values = "run_at = %s", (_sql.to_micros(retry_at),)
+    await _change_held(db, held, f"UPDATE jobs SET token = NULL, until = NULL, {what} WHERE {_HELD}", *values)
 
 
 async def dead_letters(db: Database, scope: Scope) -> tuple[DeadLetter, ...]:
     """The jobs of the scope that were given up, the earliest first."""
     whose, values = _covered(scope)
-    found = await rows(
-        db,
-        f"SELECT {JOB}, j.reason, j.dead_at {_FROM} WHERE j.dead_at IS NOT NULL AND {whose} "
-        "ORDER BY j.dead_at, j.number",
-        *values,
-    )
-    return tuple(letter_from_row(row) for row in found)
+    sql = f"SELECT {_sql.JOB}, j.reason, j.dead_at {_FROM} WHERE j.dead_at IS NOT NULL AND {whose}"
+    found = await rows(db, f"{sql} ORDER BY j.dead_at, j.number", *values)
+    return tuple(_sql.letter_from_row(row) for row in found)
 
 
 async def pending(db: Database, scope: Scope) -> int:
@@ -541,8 +519,8 @@ async def pending(db: Database, scope: Scope) -> int:
 async def open_jobs(db: Database, scope: Scope) -> tuple[Job, ...]:
     """The open jobs of the scope, by id."""
     whose, values = _covered(scope)
-    found = await rows(db, f"SELECT {JOB} {_FROM} WHERE j.dead_at IS NULL AND {whose} ORDER BY j.id", *values)
-    return tuple(job_from_row(row) for row in found)
+    found = await rows(db, f"SELECT {_sql.JOB} {_FROM} WHERE j.dead_at IS NULL AND {whose} ORDER BY j.id", *values)
+    return tuple(_sql.job_from_row(row) for row in found)
 
 
 async def forget(db: Database, scope: Scope) -> dict[str, int]:
@@ -553,18 +531,9 @@ async def forget(db: Database, scope: Scope) -> dict[str, int]:
     return {"job": len(found) - dead, "dead_letter": dead}
 
 
-def _check_held(held: Lease, changed: int) -> None:
-    if not changed:
+async def _change_held(db: Database, held: Lease, sql: str, *values: Any) -> None:
+    if not await run(db, sql, *values, owner_of(held.job.scope), held.job.id, held.token):
         raise lease_lost(held)
-
-
-def _storable(reason: str) -> str:
-    """The reason without what Postgres cannot hold: why a job was given up must not get lost over a character."""
-    return reason.encode(errors="replace").decode().replace("\0", "\ufffd")
-
-
-def _place(held: Lease) -> tuple[Any, ...]:
-    return (owner_of(held.job.scope), held.job.id, held.token)
 
 
 def _covered(scope: Scope) -> tuple[str, tuple[Any, ...]]:

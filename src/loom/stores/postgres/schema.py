@@ -8,19 +8,16 @@ forced on the role that owns the tables, too. The role that stores connect as ow
 # ruff: noqa: S608 - only names of tables of this package stand in SQL; every value is bound
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from loom.core.checks import check_text
 from loom.errors import FormatTooNew, StoreError, UsageError
 from loom.stores.postgres import search
-from loom.stores.postgres.connection import Access, Server, connect, display_name, one, rows, run, translate_errors
+from loom.stores.postgres.connection import Access, Database, Server, connect, name_of, one, rows, run, translate_errors
 from loom.stores.postgres.search import Progress, index_large_users
-
-if TYPE_CHECKING:
-    from loom.stores.postgres.connection import Database
 
 SCHEMA = "loom"
 OWNER_ROLE = "loom_owner"
@@ -243,7 +240,7 @@ async def init_schema(
     """
     for what, name in (("schema", schema), ("app_role", app_role), ("owner_role", owner_role)):
         check_text(name, f"{what} of init_schema()", max_bytes=63)
-    where = display_name(admin_dsn)
+    where = name_of(admin_dsn)
     with translate_errors(where, needed=_ADMINISTRATOR):
         db = await connect(admin_dsn)
         async with db:
@@ -372,11 +369,6 @@ async def make_tables(db: Database, where: str, schema: str, roles: Roles | None
         await say("GRANT SELECT, UPDATE ON forgotten TO {app}")
 
 
-async def act_as(db: Database, role: str) -> None:
-    """Write down, as the owner of a schema, whom roles act as that could see everything."""
-    await run(db, _SET_META, ONE_ROLE, role)
-
-
 async def _secure(db: Database, table: str) -> None:
     """Force row-level security on a table, with the policies of this version and no other."""
     await run(db, f"ALTER TABLE {table} ENABLE ROW LEVEL SECURITY")
@@ -489,7 +481,7 @@ async def make(db: Database, where: str, schema: str) -> None:
             await make_roles(db, APP_ROLE, OWNER_ROLE, None)
             await let_act(db, APP_ROLE)
             await make_tables(db, where, schema, Roles(APP_ROLE, OWNER_ROLE))
-            await act_as(db, APP_ROLE)
+            await run(db, _SET_META, ONE_ROLE, APP_ROLE)
         else:
             await make_tables(db, where, schema, None)
     await db.commit()
@@ -550,26 +542,49 @@ class Guard:
         if self.allow_owner:
             return Use()
         use = await use_of(db, self.schema, role)
-        if use is None:
-            _check_role(where, role)
+        if use is None and role.power is not None:
+            raise StoreError(
+                f"{where} is reached as {role.name!r}, which is {role.power} of Loom's tables and may see the rows of "
+                "all users; connect as the role that `loom store init` made, or say allow_owner=True"
+            )
         return use or Use()
 
     async def _check_tables(self, db: Database, where: str) -> None:
         secured = {name for (name,) in await rows(db, SECURED, self.schema)}
         if open_to_all := set(TABLES) - secured:
-            raise StoreError(f"{where} does not force row-level security on {_listed(open_to_all)}; {_INIT}")
+            names = ", ".join(sorted(open_to_all))
+            raise StoreError(f"{where} does not force row-level security on {names}; {_INIT}")
         policies = {tuple(row) for row in await rows(db, _POLICIES, self.schema)}
         expected = {(table, SCOPED, "ALL") for table in TABLES}
         expected |= {(table, EVERYBODY, command) for table, command in FOR_EVERYBODY.items()}
         if policies != expected:
-            odd = {f"{table}.{name}" for table, name, _ in policies ^ expected}
-            raise StoreError(f"{where} has other policies than Loom's: {_listed(odd)}; drop them, then {_INIT}")
+            odd = ", ".join(sorted({f"{table}.{name}" for table, name, _ in policies ^ expected}))
+            raise StoreError(f"{where} has other policies than Loom's: {odd}; drop them, then {_INIT}")
         if not self.allow_owner:
             # What policies say is not compared; what they do is: without a scope nothing may be seen.
             seen = await one(db, f"SELECT {', '.join(f'EXISTS (SELECT FROM {table})' for table in TABLES)}")
             for table, is_shown in zip(TABLES, seen or (), strict=True):
                 if is_shown:
                     raise StoreError(f"{where} shows rows of {table} to a transaction that names no user; {_INIT}")
+
+
+async def isolation_of(db: Database, schema: str) -> str:
+    """How users are kept apart from the role that is connected, for people."""
+    found = await one(db, ROLE, schema)
+    role = Role("", is_super=False, bypasses=False, is_owner=False) if found is None else Role(*found[:4])
+    secured = {table for (table,) in await rows(db, SECURED, schema)}
+    open_tables = sorted(set(TABLES) - secured)
+    forced = "row-level security forced" if not open_tables else f"no row-level security on {', '.join(open_tables)}"
+    use = await use_of(db, schema, role)
+    if use is not None and use.acts_as is None:
+        return f"{forced}, role {role.name} (one role: bound by it, but owns the tables and could switch it off)"
+    kinds = (
+        ("superuser", role.is_super),
+        ("bypasses row-level security", role.bypasses),
+        ("owner of the tables", role.is_owner),
+    )
+    rights = [kind for kind, holds in kinds if holds]
+    return f"{forced}, role {role.name} ({', '.join(rights) + ': not bound by it' if rights else 'bound by it'})"
 
 
 def guarded(dsn: str, insists: Guard, *, pool_size: int, timeout: float) -> Server:
@@ -581,15 +596,3 @@ def guarded(dsn: str, insists: Guard, *, pool_size: int, timeout: float) -> Serv
     if not timeout > 0:
         raise UsageError(f"timeout={timeout} is over at once; give seconds above 0")
     return Server(dsn, pool_size=pool_size, timeout=timeout, check=insists.check)
-
-
-def _check_role(where: str, role: Role) -> None:
-    if role.power is not None:
-        raise StoreError(
-            f"{where} is reached as {role.name!r}, which is {role.power} of Loom's tables and may see the rows of all "
-            "users; connect as the role that `loom store init` made, or say allow_owner=True"
-        )
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(sorted(names))

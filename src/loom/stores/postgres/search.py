@@ -7,13 +7,13 @@ from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from struct import Struct
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 from uuid import UUID
 
 import numpy as np
 
 from loom.core.filter import Filter
-from loom.core.record import Hit, Record, rank_key, scored
+from loom.core.record import Hit, rank_key, scored
 from loom.core.scope import Scope
 from loom.errors import StoreError
 from loom.protocols.embedder import Vector
@@ -21,9 +21,10 @@ from loom.protocols.memory_store import Query, SearchKeys
 from loom.stores._record_table import no_record, unit_vector
 from loom.stores._search import Floats, Numbers, PostingPart, by_score, total, why_of
 from loom.stores._sql import SELECTED, Condition, from_row
-from loom.stores.base import Bound
+from loom.stores.base import After, Bound, Owned
 from loom.stores.postgres import records as index
 from loom.stores.postgres.connection import (
+    Database,
     Packed,
     PackedVector,
     Row,
@@ -36,10 +37,6 @@ from loom.stores.postgres.connection import (
     take_packed,
 )
 from loom.stores.postgres.records import POSTGRES, condition, fitting, numbers_of
-
-if TYPE_CHECKING:
-    from loom.stores.postgres.connection import Database
-
 
 # The vectors of records: their embedder, writing, reading and replacing them.
 
@@ -126,9 +123,7 @@ async def rebind(db: Database, old: Bound | None, new: Bound) -> bool:
     return True
 
 
-async def unembedded(
-    db: Database, where: Filter | None, after: tuple[Scope, str] | None, limit: int | None
-) -> AsyncGenerator[tuple[Scope, Record]]:
+async def unembedded(db: Database, where: Filter | None, after: After, limit: int | None) -> AsyncGenerator[Owned]:
     """Records without a vector, by namespace, user and id."""
     start = ("", "", "") if after is None else (after[0].namespace, after[0].user_id, after[1])
     fits = condition(where)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TypeVar
 
 from loom.core.clock import Clock
 from loom.core.filter import Filter
@@ -12,29 +12,14 @@ from loom.core.record import Hit, Layer, Receipt, Record
 from loom.core.scope import Scope
 from loom.protocols.embedder import Vector
 from loom.protocols.memory_store import DeadLetter, Job, Lease, Query, SearchKeys
-from loom.stores.base import BaseMemoryStore, Bound, Write, Written, embedder_label
+from loom.stores.base import After, BaseMemoryStore, Bound, LeaseRequest, Owned, Write, Written, embedder_label
 from loom.stores.postgres import records, search
-from loom.stores.postgres import records as job_rows
 from loom.stores.postgres import search as vector_rows
-from loom.stores.postgres.connection import all_users, connect, display_name, one, rows, run, translate_errors
-from loom.stores.postgres.schema import (
-    ROLE,
-    SCHEMA,
-    SECURED,
-    TABLES,
-    UNSWEPT,
-    Guard,
-    Role,
-    as_owner,
-    guarded,
-    stored_version,
-    use_of,
-)
+from loom.stores.postgres.connection import Database, all_users, connect, name_of, one, rows, run, translate_errors
+from loom.stores.postgres.schema import SCHEMA, TABLES, UNSWEPT, Guard, as_owner, guarded, isolation_of, stored_version
 from loom.stores.postgres.search import INDEXES, PREFIX, binding, index_large_users
 
-if TYPE_CHECKING:
-    from loom.stores.postgres.connection import Database
-
+_T = TypeVar("_T")
 
 # The description of a Postgres store and its guarantees, as the server is set up now.
 
@@ -55,7 +40,7 @@ async def describe(db: Database, schema: str) -> dict[str, str]:
         "server": f"PostgreSQL {version}, {f'pgvector {vector}' if vector else 'without pgvector'}",
         "schema": f"{schema}, format {await stored_version(db, schema)}",
         "durability": await _durability(db),
-        "isolation": await _isolation(db, schema),
+        "isolation": await isolation_of(db, schema),
         "index": await _index(db, schema),
         "embedder": embedder_label(await binding(db)),
     }
@@ -69,24 +54,6 @@ async def _durability(db: Database) -> str:
     if commit == "off":
         return f"a crash may lose the last moments: {settings}"
     return f"what was acknowledged survives a crash: {settings}"
-
-
-async def _isolation(db: Database, schema: str) -> str:
-    found = await one(db, ROLE, schema)
-    role = Role("", is_super=False, bypasses=False, is_owner=False) if found is None else Role(*found[:4])
-    secured = {table for (table,) in await rows(db, SECURED, schema)}
-    open_tables = sorted(set(TABLES) - secured)
-    forced = "row-level security forced" if not open_tables else f"no row-level security on {', '.join(open_tables)}"
-    use = await use_of(db, schema, role)
-    if use is not None and use.acts_as is None:
-        return f"{forced}, role {role.name} (one role: bound by it, but owns the tables and could switch it off)"
-    kinds = (
-        ("superuser", role.is_super),
-        ("bypasses row-level security", role.bypasses),
-        ("owner of the tables", role.is_owner),
-    )
-    rights = [kind for kind, holds in kinds if holds]
-    return f"{forced}, role {role.name} ({', '.join(rights) + ': not bound by it' if rights else 'bound by it'})"
 
 
 async def _index(db: Database, schema: str) -> str:
@@ -129,14 +96,17 @@ class PostgresStore(BaseMemoryStore):
     async def _open(self) -> None:
         await self._server.open()
 
+    async def _transact(self, scope: Scope | None, work: Callable[[Database], Awaitable[_T]]) -> _T:
+        async with self._server.transaction(scope) as db:
+            return await work(db)
+
     @property
     def notes(self) -> tuple[str, ...]:
         """What a person should know of what the server guarantees; nothing before the first call."""
         return self._server.notes
 
     async def _get(self, scope: Scope, id: str) -> Record | None:
-        async with self._server.transaction(scope) as db:
-            return await records.get(db, scope, id)
+        return await self._transact(scope, lambda db: records.get(db, scope, id))
 
     async def _search(self, scope: Scope, query: Query) -> Iterable[Hit]:
         look = search.look(scope, None if query.vector is None else query.limit)
@@ -149,31 +119,28 @@ class PostgresStore(BaseMemoryStore):
             return await search.search_hybrid(db, known, scope, query, near=near, now=now)
 
     async def _list(self, scope: Scope, where: Filter | None, after: str | None, limit: int) -> Iterable[Record]:
-        async with self._server.transaction(scope) as db:
-            return await records.select(db, scope, where=where, after=after, limit=limit)
+        return await self._transact(scope, lambda db: records.select(db, scope, where=where, after=after, limit=limit))
 
     async def _count(self, scope: Scope, where: Filter | None) -> int:
         if where is None and scope.session_id is None:
             found = await self._server.glance(scope, records.counted(scope))
             return found[0] if found else 0
-        async with self._server.transaction(scope) as db:
-            return await records.count(db, scope, where)
+        return await self._transact(scope, lambda db: records.count(db, scope, where))
 
     async def _found_by(self, scope: Scope, ids: Sequence[str]) -> Mapping[str, SearchKeys]:
-        async with self._server.transaction(scope) as db:
-            return await vector_rows.search_keys(db, scope, ids)
+        return await self._transact(scope, lambda db: vector_rows.search_keys(db, scope, ids))
 
     async def _write(self, scope: Scope, write: Write) -> Written:
         async with self._server.transaction(scope, writes=True) as db:
             if write.closing is not None:
-                await job_rows.close(db, write.closing)
+                await records.close(db, write.closing)
             await records.check_epoch(db, scope, write.since)
             deleted = await records.change(db, scope, put=write.put, delete=write.delete, keys=write.keys)
-            return Written(deleted, await job_rows.enqueue(db, scope, write.jobs))
+            return Written(deleted, await records.enqueue(db, scope, write.jobs))
 
     async def _forget(self, scope: Scope) -> Receipt:
         async with self._server.transaction(scope, writes=True) as db:
-            removed = await job_rows.forget(db, scope)
+            removed = await records.forget(db, scope)
             forget = records.forget_user if scope.session_id is None else records.forget_session
             removed |= await forget(db, scope)
         return Receipt(removed=removed, pending=(UNSWEPT,) if any(removed.values()) else ())
@@ -184,12 +151,10 @@ class PostgresStore(BaseMemoryStore):
 
     async def saved_sessions(self, scope: Scope) -> int:
         """How many conversations of the user are saved in the same schema."""
-        async with self._server.transaction(scope) as db:
-            return await records.count_sessions(db, scope)
+        return await self._transact(scope, lambda db: records.count_sessions(db, scope))
 
     async def _describe(self) -> dict[str, str]:
-        async with self._server.transaction(None) as db:
-            return await describe(db, self._schema)
+        return await self._transact(None, lambda db: describe(db, self._schema))
 
     async def _close(self) -> None:
         await self._server.close()
@@ -207,48 +172,37 @@ class PostgresStore(BaseMemoryStore):
         return vector_rows.bound_of(await self._server.glance(None, vector_rows.BOUND))
 
     async def _set_embedder(self, old: Bound | None, new: Bound) -> bool:
-        async with self._server.transaction(None) as db:
-            return await vector_rows.rebind(db, old, new)
+        return await self._transact(None, lambda db: vector_rows.rebind(db, old, new))
 
     async def _put_vectors(self, scope: Scope, vectors: dict[str, Vector]) -> None:
         async with self._server.transaction(scope, writes=True) as db:
             await vector_rows.put_vectors(db, scope, vectors)
 
-    async def _unembedded(
-        self, where: Filter | None, after: tuple[Scope, str] | None, limit: int | None
-    ) -> Collection[tuple[Scope, Record]]:
+    async def _unembedded(self, where: Filter | None, after: After, limit: int | None) -> Collection[Owned]:
         async with self._server.transaction(None) as db:
             return [found async for found in vector_rows.unembedded(db, where, after, limit)]
 
     async def _users(self, after: Scope | None, limit: int) -> Iterable[Scope]:
-        async with self._server.transaction(None) as db:
-            return await all_users(db, after, limit)
+        return await self._transact(None, lambda db: all_users(db, after, limit))
 
     async def _epoch(self, scope: Scope) -> str:
-        async with self._server.transaction(scope) as db:
-            return await records.epoch(db, scope)
+        return await self._transact(scope, lambda db: records.epoch(db, scope))
 
-    async def _lease(
-        self, now: datetime, until: datetime, limit: int, scope: Scope | None, kinds: Sequence[str] | None
-    ) -> Iterable[Lease]:
-        async with self._server.transaction(scope) as db:
-            return await job_rows.lease(db, now, until, limit, scope=scope, kinds=kinds)
+    async def _lease(self, asked: LeaseRequest) -> Iterable[Lease]:
+        return await self._transact(asked.scope, lambda db: records.lease(db, asked))
 
     async def _fail(self, lease: Lease, reason: str, now: datetime, retry_at: datetime | None) -> None:
         async with self._server.transaction(lease.job.scope, writes=True) as db:
-            await job_rows.fail(db, lease, reason, now, retry_at)
+            await records.fail(db, lease, reason, now, retry_at)
 
     async def _dead_letters(self, scope: Scope) -> Iterable[DeadLetter]:
-        async with self._server.transaction(scope) as db:
-            return await job_rows.dead_letters(db, scope)
+        return await self._transact(scope, lambda db: records.dead_letters(db, scope))
 
     async def _open_jobs(self, scope: Scope) -> Collection[Job]:
-        async with self._server.transaction(scope) as db:
-            return await job_rows.open_jobs(db, scope)
+        return await self._transact(scope, lambda db: records.open_jobs(db, scope))
 
     async def _pending(self, scope: Scope) -> int:
-        async with self._server.transaction(scope) as db:
-            return await job_rows.pending(db, scope)
+        return await self._transact(scope, lambda db: records.pending(db, scope))
 
 
 # Erasing forgotten data from the files of the server: an administrator makes the server write its files anew.
@@ -268,7 +222,7 @@ async def sweep_schema(admin_dsn: str, *, schema: str = SCHEMA, owner_role: str 
     `admin_dsn` names a superuser; `owner_role` is the owner of the schema if not given. Each table is locked while it
     is written anew, and the write-ahead log is filled with zeros twice around, 16 MB for each of its files.
     """
-    where = display_name(admin_dsn)
+    where = name_of(admin_dsn)
     with translate_errors(where, needed="an administrator of the server"):
         async with as_owner(admin_dsn, schema, where, owner_role=owner_role) as db:
             await index_large_users(db, schema)

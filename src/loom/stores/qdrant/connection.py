@@ -7,10 +7,11 @@ import os
 import shutil
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
 from threading import Lock
-from typing import Any, NamedTuple, Protocol, TextIO, TypeVar
+from types import CoroutineType
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TextIO, TypeVar
 from urllib.parse import quote
 
 import numpy as np
@@ -43,57 +44,6 @@ class Fits(NamedTuple):
 
     wanted: Sequence[Wanted]
     in_session: bool = False
-
-
-class QdrantEngine(Protocol):
-    """One collection of points in an engine. Connected at the first call."""
-
-    @property
-    def where(self) -> str:
-        """The place of the engine, as it was given."""
-        ...
-
-    async def about(self) -> Mapping[str, Any] | None:
-        """What was written about the collection; None without a collection, empty where nothing was written."""
-        ...
-
-    async def create(self, about: Mapping[str, Any], dimension: int) -> None:
-        """Make the collection, with what is to be known about it."""
-        ...
-
-    async def write_about(self, about: Mapping[str, Any]) -> None:
-        """Write about the collection anew."""
-        ...
-
-    async def drop(self) -> None:
-        """Remove the collection, if it is there."""
-        ...
-
-    async def upsert(self, points: Sequence[Point]) -> None:
-        """Add points, or replace those with the same id."""
-        ...
-
-    async def nearest(self, query: Sequence[float], fits: Fits, size: int) -> list[NearPoint]:
-        """So many of the nearest points that fit, nearest first."""
-        ...
-
-    async def count(self, fits: Fits) -> int:
-        """How many points fit."""
-        ...
-
-    async def delete(self, fits: Fits) -> None:
-        """Remove the points that fit."""
-        ...
-
-    async def points(
-        self, fits: Fits | None, *, with_vectors: bool = False, fields: Sequence[str] | None = None
-    ) -> list[Point]:
-        """All points that fit, all there are without a condition; with these fields alone, if they are named."""
-        ...
-
-    async def aclose(self) -> None:
-        """Release the engine. Closing twice is allowed."""
-        ...
 
 
 # Talking to Qdrant: a server, or the engine inside its client, behind one way to call it.
@@ -169,6 +119,8 @@ class QdrantCalls:
             raise self._translate(error) from error
 
     def _translate(self, error: Exception) -> Exception:
+        from qdrant_client.http.exceptions import ResponseHandlingException  # noqa: PLC0415 - it is loaded by now
+
         if "already accessed" in str(error):
             return StoreUnavailable(
                 f"the Qdrant folder {self.where} is open elsewhere, and one process may use it at a time; "
@@ -177,17 +129,11 @@ class QdrantCalls:
         status = getattr(error, "status_code", None)
         if status in {401, 403}:
             return StoreError(f"Qdrant at {self.where} refused the key (status {status}); give the right api_key")
-        if status is None and not _is_of_connection(error):
+        if status is None and not isinstance(error, ResponseHandlingException | OSError):
             return error
         if status is None or status >= 500 or status in {408, 429}:
             return StoreUnavailable(f"Qdrant at {self.where} cannot be reached now: {error}; try again later")
         return StoreError(f"Qdrant at {self.where} refused the request: {error}")
-
-
-def _is_of_connection(error: Exception) -> bool:
-    from qdrant_client.http.exceptions import ResponseHandlingException  # noqa: PLC0415 - it is loaded by now
-
-    return isinstance(error, ResponseHandlingException | OSError)
 
 
 # A collection of a Qdrant server, or of the engine inside Qdrant's client.
@@ -199,16 +145,11 @@ class ClientCollection:
     """A collection by its name, through the client of Qdrant."""
 
     def __init__(self, calls: QdrantCalls, name: str) -> None:
-        self._calls = calls
-        self._name = name
-
-    @property
-    def where(self) -> str:
-        """The place of the engine."""
-        return self._calls.where
+        self.where = calls.where
+        self._calls, self._name = calls, name
 
     async def about(self) -> Mapping[str, Any] | None:
-        """What was written about the collection."""
+        """What was written about the collection; None without a collection, empty where nothing was written."""
         if not await self._calls("collection_exists", collection_name=self._name):
             return None
         found = await self._calls("get_collection", collection_name=self._name)
@@ -269,7 +210,7 @@ class ClientCollection:
     async def points(
         self, fits: Fits | None, *, with_vectors: bool = False, fields: Sequence[str] | None = None
     ) -> list[Point]:
-        """All points that fit, page by page."""
+        """All points that fit, all there are without a condition; with these fields alone, if they are named."""
         found: list[Any] = []
         offset: Any = None
         while True:
@@ -280,15 +221,12 @@ class ClientCollection:
             )  # fmt: skip
             found += page
             if offset is None:
-                return [_point(one) for one in found]
+                vectors = [() if one.vector is None else np.asarray(one.vector).tolist() for one in found]
+                return [Point(str(one.id), one.payload, row) for one, row in zip(found, vectors, strict=True)]
 
     async def aclose(self) -> None:
         """Release the client. Closing twice is allowed."""
         await self._calls.aclose()
-
-
-def _point(found: Any) -> Point:
-    return Point(str(found.id), found.payload, () if found.vector is None else np.asarray(found.vector).tolist())
 
 
 def _filter(fits: Fits) -> Any:
@@ -303,6 +241,19 @@ def _filter(fits: Fits) -> Any:
 
 _ABOUT, _POINTS, _LOCK = "loom.json", "points", "loom.lock"
 _T = TypeVar("_T")
+_P = ParamSpec("_P")
+
+
+def _in_thread(
+    work: Callable[Concatenate[EdgeCollection, _P], _T],
+) -> Callable[Concatenate[EdgeCollection, _P], CoroutineType[Any, Any, _T]]:
+    """A method that runs in a worker thread, while no other does."""
+
+    @wraps(work)
+    async def call(self: EdgeCollection, *given: _P.args, **named: _P.kwargs) -> _T:
+        return await to_thread.run_sync(self._alone, partial(work, self, *given, **named))
+
+    return call
 
 
 class EdgeCollection:
@@ -320,60 +271,21 @@ class EdgeCollection:
         self._shard: Any = None
         self._is_closed = False
 
-    async def about(self) -> Mapping[str, Any] | None:
-        """What was written about the collection."""
-        return await self._calls(self._about)
-
-    async def create(self, about: Mapping[str, Any], dimension: int) -> None:
-        """Make the collection, and the indexes of its fields."""
-        await self._calls(self._create, about, dimension)
-
-    async def write_about(self, about: Mapping[str, Any]) -> None:
-        """Write about the collection anew."""
-        await self._calls(self._write_about, about)
-
-    async def drop(self) -> None:
-        """Remove the collection and its files, if it is there."""
-        await self._calls(self._drop)
-
-    async def upsert(self, points: Sequence[Point]) -> None:
-        """Add points, or replace those with the same id."""
-        await self._calls(self._upsert, points)
-
-    async def nearest(self, query: Sequence[float], fits: Fits, size: int) -> list[NearPoint]:
-        """So many of the nearest points that fit, nearest first."""
-        return await self._calls(self._nearest, query, fits, size)
-
-    async def count(self, fits: Fits) -> int:
-        """How many points fit."""
-        return await self._calls(self._count, fits)
-
-    async def delete(self, fits: Fits) -> None:
-        """Remove the points that fit."""
-        await self._calls(self._delete, fits)
-
-    async def points(
-        self, fits: Fits | None, *, with_vectors: bool = False, fields: Sequence[str] | None = None
-    ) -> list[Point]:
-        """All points that fit, page by page."""
-        return await self._calls(self._points, fits, with_vectors, fields)
-
     async def aclose(self) -> None:
         """Write to disk what is in memory, and let the folder go. Closing twice is allowed."""
         await to_thread.run_sync(self._close)
 
-    # -- in a worker thread -------------------------------------------------------------------------------
-
-    async def _calls(self, work: Callable[..., _T], *given: Any) -> _T:
-        return await to_thread.run_sync(partial(self._alone, work, *given))
-
-    def _alone(self, work: Callable[..., _T], *given: Any) -> _T:
+    def _alone(self, work: Callable[[], _T]) -> _T:
         with self._lock:
             if self._is_closed:
                 raise UsageError(f"the vector store {self.where} is closed; open another")
             self._hold()
-            with _translate_errors(self.where):
-                return work(*given)
+            try:
+                return work()
+            except LoomError:
+                raise
+            except Exception as error:  # those of the engine have no class of their own
+                raise StoreError(f"Qdrant at {self.where} could not do it: {error}") from error
 
     def _hold(self) -> None:
         if self._held is None:
@@ -405,11 +317,18 @@ class EdgeCollection:
 
     # -- whose points these are ---------------------------------------------------------------------------
 
-    def _about(self) -> Mapping[str, Any] | None:
+    @_in_thread
+    def about(self) -> Mapping[str, Any] | None:
+        """What was written about the collection."""
         try:
             return json.loads((self._folder / _ABOUT).read_bytes())
         except FileNotFoundError:
             return None
+
+    @_in_thread
+    def write_about(self, about: Mapping[str, Any]) -> None:
+        """Write about the collection anew."""
+        self._write_about(about)
 
     def _write_about(self, about: Mapping[str, Any]) -> None:
         whole = self._folder / f"{_ABOUT}.new"
@@ -419,7 +338,9 @@ class EdgeCollection:
             os.fsync(file.fileno())
         whole.replace(self._folder / _ABOUT)
 
-    def _create(self, about: Mapping[str, Any], dimension: int) -> None:
+    @_in_thread
+    def create(self, about: Mapping[str, Any], dimension: int) -> None:
+        """Make the collection, and the indexes of its fields."""
         engine = _engine()
         self._remove_points()  # of a process that died before it wrote whose they are
         config = engine.EdgeConfig(vectors=engine.EdgeVectorParams(size=dimension, distance=engine.Distance.Cosine))
@@ -430,7 +351,9 @@ class EdgeCollection:
         self._shard.flush()
         self._write_about(about)
 
-    def _drop(self) -> None:
+    @_in_thread
+    def drop(self) -> None:
+        """Remove the collection and its files, if it is there."""
         (self._folder / _ABOUT).unlink(missing_ok=True)
         self._remove_points()
 
@@ -442,24 +365,36 @@ class EdgeCollection:
 
     # -- points -------------------------------------------------------------------------------------------
 
-    def _upsert(self, points: Sequence[Point]) -> None:
+    @_in_thread
+    def upsert(self, points: Sequence[Point]) -> None:
+        """Add points, or replace those with the same id."""
         engine = _engine()
         given = [engine.Point(one.id, list(one.vector), dict(one.fields)) for one in points]
         self._opened().update(engine.UpdateOperation.upsert_points(given))
 
-    def _nearest(self, query: Sequence[float], fits: Fits, size: int) -> list[NearPoint]:
+    @_in_thread
+    def nearest(self, query: Sequence[float], fits: Fits, size: int) -> list[NearPoint]:
+        """So many of the nearest points that fit, nearest first."""
         engine = _engine()
         nearest = engine.Query.Nearest(list(query))
         given = engine.QueryRequest(size, query=nearest, filter=_edge_filter(fits), with_payload=True)
         return [NearPoint(one.payload or {}, one.score) for one in self._opened().query(given)]
 
-    def _count(self, fits: Fits) -> int:
+    @_in_thread
+    def count(self, fits: Fits) -> int:
+        """How many points fit."""
         return int(self._opened().count(_engine().CountRequest(exact=True, filter=_edge_filter(fits))))
 
-    def _delete(self, fits: Fits) -> None:
+    @_in_thread
+    def delete(self, fits: Fits) -> None:
+        """Remove the points that fit."""
         self._opened().update(_engine().UpdateOperation.delete_points_by_filter(_edge_filter(fits)))
 
-    def _points(self, fits: Fits | None, with_vectors: bool, fields: Sequence[str] | None) -> list[Point]:
+    @_in_thread
+    def points(
+        self, fits: Fits | None, *, with_vectors: bool = False, fields: Sequence[str] | None = None
+    ) -> list[Point]:
+        """All points that fit, page by page."""
         found: list[Any] = []
         offset: Any = None
         while True:
@@ -488,14 +423,3 @@ def _edge_filter(fits: Fits) -> Any:
     engine = _engine()
     must = [engine.FieldCondition(key=key, match=engine.MatchAny(list(values))) for key, values in fits.wanted]
     return engine.Filter(must=must, must_not=[engine.IsEmptyCondition(SESSION)] if fits.in_session else None)
-
-
-@contextmanager
-def _translate_errors(where: str) -> Generator[None]:
-    """Errors of the engine, which have no class of their own, as errors of a store."""
-    try:
-        yield
-    except LoomError:
-        raise
-    except Exception as error:
-        raise StoreError(f"Qdrant at {where} could not do it: {error}") from error

@@ -31,15 +31,7 @@ from loom.stores._vector_entries import (
     tenant_of,
     wanted_by,
 )
-from loom.stores.qdrant.connection import (
-    MEMORY,
-    ClientCollection,
-    EdgeCollection,
-    Fits,
-    Point,
-    QdrantCalls,
-    QdrantEngine,
-)
+from loom.stores.qdrant.connection import MEMORY, ClientCollection, EdgeCollection, Fits, Point, QdrantCalls
 
 _EDGE = "edge:"
 _RESIDUE = (
@@ -75,7 +67,7 @@ class QdrantVectorStore:
         check_text(place.removeprefix(_EDGE), "the URL of a Qdrant store")
         check_text(collection, "the name of a collection")
         self._collection = collection
-        self._engine: QdrantEngine = (
+        self._engine = (
             EdgeCollection(place, collection)
             if place.startswith(_EDGE)
             else ClientCollection(QdrantCalls(place, api_key=api_key, timeout=timeout), collection)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Self
 
@@ -13,20 +12,12 @@ from loom.core.codec import checkpoint_from_dict, checkpoint_to_dict, from_bytes
 from loom.core.log import Checkpoint, LogEntry
 from loom.core.scope import Scope
 from loom.errors import UsageError
+from loom.stores import checkpoints as kernel
+from loom.stores._sql import to_micros
 from loom.stores.base import reading
-from loom.stores.checkpoints import (
-    HASH,
-    Action,
-    BaseCheckpointStore,
-    CheckpointPort,
-    Removed,
-    Saved,
-    T,
-    pack_entries,
-    unpack_entries,
-)
+from loom.stores.checkpoints import Action, BaseCheckpointStore, CheckpointPort, Removed, Saved, T
 from loom.stores.redis.connection import Argument, Guarantees, RedisConnection
-from loom.stores.redis.schema import CheckpointNames, id_bytes, micros, session_name
+from loom.stores.redis.schema import CheckpointNames, id_bytes, session_name
 from loom.stores.redis.store import FILES, server_labels
 
 # The Lua of checkpoints: each script is one step that no other client sees half of.
@@ -154,9 +145,16 @@ local function settle()
 end
 """
 
-FIND = (
-    _SEEING
-    + """
+
+def _reads(script: str) -> str:
+    return _SEEING + script
+
+
+def _writes(script: str) -> str:
+    return _SEEING + _REMOVING + script
+
+
+FIND = _reads("""
 -- ARGV: now, a session, what is wanted of it. Returns the node and the checkpoint of each, or nothing.
 local found = {}
 for place = 3, #ARGV do
@@ -164,12 +162,9 @@ for place = 3, #ARGV do
   found[place - 2] = node ~= '' and {node, redis.call('HGET', data, node)}
 end
 return found
-"""
-)
+""")
 
-LIST = (
-    _SEEING
-    + """
+LIST = _reads("""
 -- ARGV: now, how many (-1 for all), one session, or none for all. Returns checkpoints, last saved first.
 local limit, nodes = tonumber(ARGV[2]), {}
 for _, session in ipairs(ARGV[3] and {ARGV[3]} or redis.call('ZRANGE', sessions, 0, -1)) do
@@ -181,12 +176,9 @@ for place = 1, limit < 0 and #nodes or math.min(limit, #nodes) do
   found[place] = redis.call('HGET', data, nodes[place])
 end
 return found
-"""
-)
+""")
 
-LOG = (
-    _SEEING
-    + """
+LOG = _reads("""
 -- ARGV: now, a session, what is wanted of it, how many saves (-1 for all). Returns the saves up to it, the last first:
 -- of each the entries and the hashes of the parts; then each part behind its hash. Nothing if it is not there.
 local node, most = find(ARGV[2], ARGV[3]), tonumber(ARGV[4])
@@ -205,13 +197,9 @@ while node ~= '' and #saves ~= most do
   node = link(node)
 end
 return {saves, bodies}
-"""
-)
+""")
 
-ADD = (
-    _SEEING
-    + _REMOVING
-    + """
+ADD = _writes("""
 -- ARGV: now, when the session is over, the session, the id; which node is its newest; session and id of the parent, and
 -- its node; the checkpoint, the entries, their number, their hashes; each part behind its hash.
 -- Returns 0, and adds nothing, if another client was faster.
@@ -234,39 +222,27 @@ for place = 12, #ARGV, 2 do redis.call('HSETNX', parts, ARGV[place], ARGV[place 
 each_hash(node, function(hash) redis.call('HINCRBY', uses, hash, 1) end)
 settle()
 return 1
-"""
-)
+""")
 
-DELETE = (
-    _SEEING
-    + _REMOVING
-    + """
+DELETE = _writes("""
 -- ARGV: now, a session, an id. Returns how many checkpoints went.
 local session, id = ARGV[2], ARGV[3]
 local node = find(session, '=' .. id)
 local removed = remove(node ~= '' and {session .. node .. id} or {})
 settle()
 return removed[1]
-"""
-)
+""")
 
-PRUNE = (
-    _SEEING
-    + _REMOVING
-    + """
+PRUNE = _writes("""
 -- ARGV: now, a session, how many stay. Returns the ids of the others, the last saved first.
 local texts, gone = saved(ARGV[2], ARGV[3], -1), {}
 for place, text in ipairs(texts) do gone[place] = string.sub(text, 81) end
 remove(texts)
 settle()
 return gone
-"""
-)
+""")
 
-FORGET = (
-    _SEEING
-    + _REMOVING
-    + """
+FORGET = _writes("""
 -- ARGV: now, one session, or none for all. Returns how many checkpoints and entries went, and how many entries stay.
 local texts = {}
 for _, session in ipairs(ARGV[2] and {ARGV[2]} or redis.call('ZRANGE', sessions, 0, -1)) do
@@ -275,8 +251,7 @@ end
 local removed = remove(texts)
 settle()
 return removed
-"""
-)
+""")
 
 
 _NEWEST = b"-"
@@ -313,8 +288,7 @@ class RedisCheckpointStore(BaseCheckpointStore):
         names = CheckpointNames(prefix)
         self._link = RedisConnection(url, durable=durable, format_key=names.format, timeout=timeout)
         ttl = self._link.said.ttl.get(None) if ttl is None else ttl
-        self._prefix, self._ttl = prefix, ttl
-        self._rows = _Scripts(self._link, names, self._clock, ttl)
+        self._names, self._ttl = names, ttl
 
     async def __aenter__(self) -> Self:
         await self._link.guarantees()
@@ -328,40 +302,24 @@ class RedisCheckpointStore(BaseCheckpointStore):
         """The store and its guarantees, by label."""
         kept = "for ever" if self._ttl is None else f"for {self._ttl} after their last save"
         found = await self._link.guarantees()
-        return {**server_labels(found, self._prefix), "retention": f"sessions are kept {kept}"}
+        return {**server_labels(found, self._names.prefix), "retention": f"sessions are kept {kept}"}
 
     async def _step(self, scope: Scope, action: Action[T], *, writes: bool) -> T:  # noqa: ARG002 - a script is a step
-        return await action(_RedisSaves(self._rows, scope))
+        return await action(_RedisSaves(self._link, self._names, scope, self._clock, self._ttl))
 
     async def aclose(self) -> None:
         """Close the connections. Closing twice is allowed."""
         await self._link.aclose()
 
 
-@dataclass(frozen=True, slots=True)
-class _Scripts:
-    """The checkpoints of all users; a session is over `ttl` after its last save."""
-
-    _link: RedisConnection
-    _names: CheckpointNames
-    _clock: Clock
-    _ttl: timedelta | None
-
-    async def run(self, script: str, scope: Scope, *arguments: Argument) -> Any:
-        """Run a script on the keys of the scope's user."""
-        keys = (self._names.number, *self._names.user(scope))
-        return await self._link.run(script, keys, (micros(self._clock.now()), *arguments))
-
-    def end(self) -> Argument:
-        """When a session is over that is saved now."""
-        return "+inf" if self._ttl is None else micros(self._clock.now() + self._ttl)
-
-
 class _RedisSaves(CheckpointPort[bytes]):
     """The saves of one user. Scripts see nothing of each other, so that append() compares what was read before."""
 
-    def __init__(self, rows: _Scripts, scope: Scope) -> None:
-        self._rows, self._scope = rows, scope
+    def __init__(
+        self, link: RedisConnection, names: CheckpointNames, scope: Scope, clock: Clock, ttl: timedelta | None
+    ) -> None:
+        self._link, self._keys, self._scope = link, (names.number, *names.user(scope)), scope
+        self._clock, self._ttl = clock, ttl
 
     async def find(self, session_id: str, *ids: str | None) -> list[Saved[bytes] | None]:
         found = await self._run(FIND, self._name(session_id), *map(_wanted, ids))
@@ -376,8 +334,11 @@ class _RedisSaves(CheckpointPort[bytes]):
         if found is None:
             return None
         saves, bodies = found
-        pieces = [(entries, _split(hashes)) for entries, hashes in reversed(saves)]
-        return unpack_entries(pieces, dict(zip(bodies[::2], bodies[1::2], strict=True)))
+        pieces = [
+            (entries, [hashes[start : start + kernel.HASH] for start in range(0, len(hashes), kernel.HASH)])
+            for entries, hashes in reversed(saves)
+        ]
+        return kernel.unpack_entries(pieces, dict(zip(bodies[::2], bodies[1::2], strict=True)))
 
     async def append(
         self,
@@ -387,10 +348,15 @@ class _RedisSaves(CheckpointPort[bytes]):
         parent: Saved[bytes] | None,
         newest: Saved[bytes] | None,
     ) -> bool:
-        packed = pack_entries(entries)
-        arguments: list[Argument] = [self._rows.end(), self._name(checkpoint.session_id), id_bytes(checkpoint.id)]
+        packed = kernel.pack_entries(entries)
+        end = "+inf" if self._ttl is None else to_micros(self._clock.now() + self._ttl)
+        arguments: list[Argument] = [end, self._name(checkpoint.session_id), id_bytes(checkpoint.id)]
         arguments += [_NONE if newest is None else newest.key]
-        arguments += [_NONE, _NONE] if parent is None else [self._place(parent.checkpoint), parent.key]
+        if parent is None:
+            arguments += [_NONE, _NONE]
+        else:
+            session = self._name(parent.checkpoint.session_id).encode()
+            arguments += [session + id_bytes(parent.checkpoint.id), parent.key]
         arguments += [to_bytes(checkpoint_to_dict(checkpoint)), packed.entries, len(entries), b"".join(packed.hashes)]
         for hash, body in packed.bodies.items():
             arguments += [hash, body]
@@ -408,16 +374,13 @@ class _RedisSaves(CheckpointPort[bytes]):
         return Removed(len(found), tuple(id.decode(errors="surrogatepass") for id in reversed(found)))
 
     async def _run(self, script: str, *arguments: Argument) -> Any:
-        return await self._rows.run(script, self._scope, *arguments)
+        return await self._link.run(script, self._keys, (to_micros(self._clock.now()), *arguments))
 
     def _name(self, session_id: str) -> str:
         return session_name(self._scope.for_session(session_id))
 
     def _names(self, session_id: str | None) -> tuple[str, ...]:
         return () if session_id is None else (self._name(session_id),)
-
-    def _place(self, checkpoint: Checkpoint) -> bytes:
-        return self._name(checkpoint.session_id).encode() + id_bytes(checkpoint.id)
 
 
 def _wanted(id: str | None) -> bytes:
@@ -427,7 +390,3 @@ def _wanted(id: str | None) -> bytes:
 def _checkpoint(data: bytes) -> Checkpoint:
     with reading("a checkpoint"):
         return checkpoint_from_dict(from_bytes(data))
-
-
-def _split(hashes: bytes) -> list[bytes]:
-    return [hashes[start : start + HASH] for start in range(0, len(hashes), HASH)]

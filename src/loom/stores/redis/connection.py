@@ -23,6 +23,7 @@ Ttl: TypeAlias = timedelta | Mapping[Layer | None, timedelta]
 
 LAYERS = {layer.label.lower(): layer for layer in Layer}
 REST = "rest"
+_NAMES = {"durable", "ttl", *(f"ttl_{layer}" for layer in LAYERS)}
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _PERIOD = re.compile(r"(\d{1,15}(?:\.\d{1,6})?)([smhdw]?)", re.ASCII)
 _YES_NO = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
@@ -79,26 +80,24 @@ def split(url: str) -> tuple[str, Options]:
     parts = urlsplit(url)
     if not parts.query:
         return url, Options()
-    mine, others = dict[str, str](), list[tuple[str, str]]()
-    for name, value in parse_qsl(parts.query, keep_blank_values=True):
-        if name in {"durable", "ttl", *(f"ttl_{layer}" for layer in LAYERS)}:
-            mine[name] = value
-        else:
-            others.append((name, value))
+    given = parse_qsl(parts.query, keep_blank_values=True)
+    mine = {name: value for name, value in given if name in _NAMES}
     if not mine:
         return url, Options()
-    ttl: dict[Layer | None, timedelta] = {}
-    for name, value in mine.items():
-        if name != "durable":
-            ttl[LAYERS.get(name.removeprefix("ttl_"))] = period(value, name)
-    return parts._replace(query=urlencode(others)).geturl(), Options(_durable(mine.get("durable", "no")), ttl)
+    others = [(name, value) for name, value in given if name not in _NAMES]
+    durable = mine.pop("durable", "no")
+    ttl = {LAYERS.get(name.removeprefix("ttl_")): period(value, name) for name, value in mine.items()}
+    return parts._replace(query=urlencode(others)).geturl(), Options(_durable(durable), ttl)
 
 
 def with_options(url: str, *, durable: object = None, ttl: object = None) -> str:
     """A URL that says what stood beside it in a mapping, which counts more than what it says itself."""
     address, options = split(url)
     ends = {**options.ttl, **periods(ttl)}
-    more = {"ttl" if layer is None else f"ttl_{layer.label.lower()}": _period_text(end) for layer, end in ends.items()}
+    more = {
+        "ttl" if layer is None else f"ttl_{layer.label.lower()}": f"{end.total_seconds():.6f}".rstrip("0").rstrip(".")
+        for layer, end in ends.items()
+    }
     if options.durable if durable is None else _durable(durable):
         more["durable"] = "true"
     if not more:
@@ -110,10 +109,6 @@ def _durable(value: object) -> bool:
     if str(value).lower() not in _YES_NO:
         raise UsageError(f"durable={value!r} is neither true nor false; give one of them")
     return _YES_NO[str(value).lower()]
-
-
-def _period_text(period: timedelta) -> str:
-    return f"{period.total_seconds():.6f}".rstrip("0").rstrip(".")
 
 
 Argument: TypeAlias = str | bytes | int | float
@@ -184,7 +179,8 @@ class RedisConnection:
         self._url, self.said = split(url)
         self._durable = self.said.durable if durable is None else durable
         self._format_key, self._timeout = format_key, timeout
-        self._searches = False
+        self.has_search = False
+        """Whether the server has RediSearch, as far as is known: nothing is before the first call."""
         self.notes: tuple[str, ...] = ()
         """What a person should know of what the server guarantees, as it was when it was connected."""
         self._opening = Lock()
@@ -226,15 +222,10 @@ class RedisConnection:
         """How long an answer may take."""
         return max(1, round(self._timeout * 1000))
 
-    @property
-    def has_search(self) -> bool:
-        """Whether the server has RediSearch, as far as is known: nothing is before the first call."""
-        return self._searches
-
     async def searches(self) -> bool:
         """Whether the server has RediSearch and lets this user in."""
         await self._opened()
-        return self._searches
+        return self.has_search
 
     async def guarantees(self) -> Guarantees:
         """The guarantees of the server, read from it."""
@@ -298,7 +289,7 @@ class RedisConnection:
             if self._durable:
                 raise StoreError(f"{what}; {remedy}, or leave durable=True out")
             self.notes = (f"{what}; {remedy} to keep everything that is acknowledged",)
-        self._searches = await _has_search(client)
+        self.has_search = await _has_search(client)
         with self._translated():
             await client.execute_command("SET", self._format_key, FORMAT, "NX")
             stored = int(await client.execute_command("GET", self._format_key))

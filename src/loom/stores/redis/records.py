@@ -15,27 +15,12 @@ from loom.core.scope import Scope
 from loom.errors import StaleWrite
 from loom.protocols.embedder import Vector
 from loom.protocols.memory_store import DeadLetter, Job, Lease
-from loom.stores._record_table import HeldJob, RecordChange, UserRecords, jobs_without, lease_lost
+from loom.stores._record_table import HeldJob, RecordChange, UserRecords, lease_lost, new_jobs
+from loom.stores._sql import to_micros
+from loom.stores.base import LeaseRequest
+from loom.stores.redis import schema
 from loom.stores.redis.connection import Argument, RedisConnection
-from loom.stores.redis.schema import (
-    COMMIT,
-    Retention,
-    StoreNames,
-    UserNames,
-    id_bytes,
-    micros,
-    of_member,
-    pack_job,
-    pack_keys,
-    pack_letter,
-    pack_owner,
-    pack_record,
-    pack_vector,
-    unpack_job,
-    unpack_keys,
-    unpack_letter,
-    unpack_record,
-)
+from loom.stores.redis.schema import COMMIT, Retention, StoreNames, UserNames, id_bytes
 from loom.stores.redis.search import pack_near
 
 DELETED, REPLACED, FORGOTTEN = "deleted", "replaced", "users"
@@ -73,11 +58,11 @@ class Transaction:
         """These records of the user and their keys, to plan with; expired ones are left out."""
         wanted = list(ids)
         found, keys = await self.read((self.user.records, wanted), (self.user.keys, wanted if with_keys else ()))
-        records = {id: unpack_record(data) for id, data in found.items()}
+        records = {id: schema.unpack_record(data) for id, data in found.items()}
         over = set(self._retention.over(records.values()))
         return UserRecords(
             records={id: record for id, record in records.items() if id not in over},
-            keys={id: unpack_keys(data) for id, data in keys.items() if id not in over},
+            keys={id: schema.unpack_keys(data) for id, data in keys.items() if id not in over},
         )
 
     async def epoch(self) -> str:
@@ -113,14 +98,14 @@ class Transaction:
             kept = {kind: text for kind, text in {**before, **texts}.items() if text.strip()}
             self._note(id)
             if kept:
-                self.do("HSET", self.user.keys, id, pack_keys(kept))
+                self.do("HSET", self.user.keys, id, schema.pack_keys(kept))
             else:
                 self.do("HDEL", self.user.keys, id)
 
     def set_record(self, record: Record, *, old: Record | None) -> None:
         """Write a record; the vector of another text would find it for words it no longer says."""
         self._note(record.id)
-        self.do("HSET", self.user.records, record.id, pack_record(record))
+        self.do("HSET", self.user.records, record.id, schema.pack_record(record))
         end = self._retention.end_of(record)
         self.do(*(("ZREM", self.user.ends) if end is None else ("ZADD", self.user.ends, end)), record.id)
         if old is not None and old.text != record.text:
@@ -131,7 +116,7 @@ class Transaction:
         """Write vectors."""
         for id, vector in vectors.items():
             self._note(id)
-            self.do("HSET", self.user.vectors, id, pack_vector(vector))
+            self.do("HSET", self.user.vectors, id, schema.pack_vector(vector))
             if self._link.has_search and self._retention.is_unlimited:
                 self.do("HSET", self.user.near(id), "u", self.user.digest, "v", pack_near(vector))
 
@@ -145,7 +130,7 @@ class Transaction:
             return not self.is_outdated
         user, store = self.user, self.store
         now = self._retention.now()
-        arguments: list[Argument] = [user.digest, pack_owner(self._scope), now, user.near(""), len(self._checks)]
+        arguments: list[Argument] = [user.digest, schema.pack_owner(self._scope), now, user.near(""), len(self._checks)]
         for (key, field), value in self._checks.items():
             arguments += [key, field, b"-" if value is None else b"=" + value]
         for ids in (self._changed, self._removed):
@@ -186,7 +171,7 @@ async def enqueue(change: Transaction, jobs: Sequence[Job], *, closing: Lease | 
     if closing is not None:
         taken.discard(closing.job.key)
         ids.discard(closing.job.id)
-    new = jobs_without(jobs, taken, ids)
+    new = new_jobs(jobs, taken, ids)
     for job in new:
         change.do("HSET", user.job_keys, job.key, job.id)
         _set(change, HeldJob(job))
@@ -197,7 +182,7 @@ async def held(change: Transaction, lease: Lease) -> HeldJob:
     """The job of a lease; refuses a lease that is not the newest of an open job."""
     (found,) = await change.read((change.user.jobs, [lease.job.id]))
     data = found.get(lease.job.id)
-    job = None if data is None else unpack_job(data)
+    job = None if data is None else schema.unpack_job(data)
     if job is None or job.token != lease.token:
         raise lease_lost(lease)
     return job
@@ -212,53 +197,37 @@ def close(change: Transaction, job: Job) -> None:
         change.do("ZREM", queue, user.member(job.id))
 
 
-def give_up(change: Transaction, job: Job, reason: str, at: datetime) -> None:
-    """Make the job a dead letter."""
-    close(change, job)
-    change.do("RPUSH", change.user.dead, pack_letter(DeadLetter(job=job, reason=reason, at=at)))
-
-
-def put_back(change: Transaction, job: Job, run_at: datetime) -> None:
-    """Make the job free from `run_at` on."""
-    _set(change, HeldJob(replace(job, run_at=run_at)))
+async def fail(change: Transaction, lease: Lease, reason: str, now: datetime, retry_at: datetime | None) -> None:
+    """Put the job back, or make it a dead letter."""
+    job = (await held(change, lease)).job
+    if retry_at is None:
+        close(change, job)
+        change.do("RPUSH", change.user.dead, schema.pack_letter(DeadLetter(job=job, reason=reason, at=now)))
+    else:
+        _set(change, HeldJob(replace(job, run_at=retry_at)))
 
 
 async def take(
-    link: RedisConnection,
-    names: StoreNames,
-    transaction: Callable[[Scope], Transaction],
-    *,
-    now: datetime,
-    until: datetime,
-    limit: int,
-    scope: Scope | None,
-    kinds: Sequence[str] | None,
+    link: RedisConnection, names: StoreNames, transaction: Callable[[Scope], Transaction], asked: LeaseRequest
 ) -> tuple[Lease, ...]:
     """Lease jobs that are due, oldest first."""
     leases: list[Lease] = []
     for _ in range(TRIES):
-        candidates = await (
-            _due(link, names, now, limit, kinds) if scope is None else _due_of(link, names, now, scope, kinds)
-        )
-        if not candidates or len(leases) == limit:
+        candidates = await _due(link, names, asked)
+        if not candidates or len(leases) == asked.limit:
             break
-        for data, job in candidates[: limit - len(leases)]:
-            leased = await _take_one(transaction(job.job.scope), data, job, until)
-            leases += [] if leased is None else [leased]
+        for data, job in candidates[: asked.limit - len(leases)]:
+            change, taken = transaction(job.job.scope), job.taken(asked.until)
+            change.depends_on(change.user.jobs, job.job.id, data)
+            _set(change, taken)
+            if await change.commit():  # otherwise another worker was faster
+                leases.append(taken.lease())
     return tuple(leases)
-
-
-async def _take_one(change: Transaction, data: bytes, job: HeldJob, until: datetime) -> Lease | None:
-    """Lease one job; None if another worker was faster."""
-    change.depends_on(change.user.jobs, job.job.id, data)
-    taken = job.taken(until)
-    _set(change, taken)
-    return taken.lease() if await change.commit() else None
 
 
 async def letters(link: RedisConnection, user: UserNames, scope: Scope) -> list[tuple[bytes, DeadLetter]]:
     """The jobs of the scope that were given up, in that order, each with what is stored."""
-    found = [(data, unpack_letter(data)) for data in await link.call("LRANGE", user.dead, 0, -1)]
+    found = [(data, schema.unpack_letter(data)) for data in await link.call("LRANGE", user.dead, 0, -1)]
     return [(data, letter) for data, letter in found if scope.covers(letter.job.scope)]
 
 
@@ -268,50 +237,38 @@ async def of_scope(link: RedisConnection, user: UserNames, scope: Scope) -> list
     return [(data, job) for data, job in found if scope.covers(job.job.scope)]
 
 
-async def _due_of(
-    link: RedisConnection, names: StoreNames, now: datetime, scope: Scope, kinds: Sequence[str] | None
-) -> list[tuple[bytes, HeldJob]]:
-    return _oldest_first(await of_scope(link, names.user(scope), scope), now, kinds)
-
-
-async def _due(
-    link: RedisConnection, names: StoreNames, now: datetime, limit: int, kinds: Sequence[str] | None
-) -> list[tuple[bytes, HeldJob]]:
-    """Jobs of all users: the first that are free, and those whose lease ran out; none only if none are left."""
-    end, start = micros(now), 0
-    page = limit if kinds is None else max(limit, _PAGE)
+async def _due(link: RedisConnection, names: StoreNames, asked: LeaseRequest) -> list[tuple[bytes, HeldJob]]:
+    """The first jobs that are free, and those whose lease ran out; none only if none are left."""
+    if asked.scope is not None:
+        return _oldest_first(await of_scope(link, names.user(asked.scope), asked.scope), asked)
+    end, start = to_micros(asked.now), 0
+    page = asked.limit if asked.kinds is None else max(asked.limit, _PAGE)
     due: dict[tuple[Scope, str], tuple[bytes, HeldJob]] = {}
     seen: list[bytes] = []
     while True:
         # Scores are floats, exact to the year 2255; what is read is compared once more in full.
-        free, late = await link.calls(
-            [
-                ("ZRANGEBYSCORE", names.due, "-inf", end, "LIMIT", start, page),
-                ("ZRANGEBYSCORE", names.held, "-inf", end),
-            ]
-        )
+        first = ("ZRANGEBYSCORE", names.due, "-inf", end, "LIMIT", start, page)
+        free, late = await link.calls([first, ("ZRANGEBYSCORE", names.held, "-inf", end)])
         named: list[bytes] = [*free, *late]
-        members = [of_member(member.decode()) for member in named]
+        members = [schema.of_member(member.decode()) for member in named]
         found = await link.calls([("HGET", names.of_digest(digest).jobs, id) for id, digest in members])
-        jobs = _oldest_first(_unpacked(data for data in found if data is not None), now, kinds)
+        jobs = _oldest_first(_unpacked(data for data in found if data is not None), asked)
         due |= {(job.job.scope, job.job.id): (data, job) for data, job in jobs}
-        if kinds is not None and len(due) < limit and len(free) == page:
+        if asked.kinds is not None and len(due) < asked.limit and len(free) == page:
             start += page  # jobs of other kinds may stand before those that are looked for
             continue
         # Others may have taken all that was named before it was read: then the next ones are asked for.
         if due or named == seen:
-            return _oldest_first(list(due.values()), now, kinds)
+            return _oldest_first(list(due.values()), asked)
         seen = named
 
 
 def _unpacked(found: Iterable[bytes]) -> list[tuple[bytes, HeldJob]]:
-    return [(data, unpack_job(data)) for data in found]
+    return [(data, schema.unpack_job(data)) for data in found]
 
 
-def _oldest_first(
-    found: list[tuple[bytes, HeldJob]], now: datetime, kinds: Sequence[str] | None
-) -> list[tuple[bytes, HeldJob]]:
-    due = [(data, job) for data, job in found if job.is_due(now, kinds)]
+def _oldest_first(found: list[tuple[bytes, HeldJob]], asked: LeaseRequest) -> list[tuple[bytes, HeldJob]]:
+    due = [(data, job) for data, job in found if job.is_due(asked.now, asked.kinds)]
     return sorted(due, key=lambda one: (one[1].job.run_at, one[1].job.id))
 
 
@@ -319,7 +276,7 @@ def _set(change: Transaction, held: HeldJob) -> None:
     """Write an open job, and put it where it waits: for its time, or for the end of a lease."""
     user, store = change.user, change.store
     member = user.member(held.job.id)
-    change.do("HSET", user.jobs, held.job.id, pack_job(held))
+    change.do("HSET", user.jobs, held.job.id, schema.pack_job(held))
     waits, leaves = (store.due, store.held) if held.until is None else (store.held, store.due)
     change.do("ZREM", leaves, member)
-    change.do("ZADD", waits, micros(held.until or held.job.run_at), member)
+    change.do("ZADD", waits, to_micros(held.until or held.job.run_at), member)

@@ -11,7 +11,7 @@ import sys
 from array import array
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from hashlib import sha256
 from typing import Any
 
@@ -23,7 +23,8 @@ from loom.errors import UsageError
 from loom.protocols.embedder import Vector
 from loom.protocols.memory_store import DeadLetter, Job
 from loom.stores._record_table import HeldJob, job_from_dict, job_to_dict, payload_error
-from loom.stores.base import reading, unreadable
+from loom.stores._sql import to_micros
+from loom.stores.base import Bound, reading, unreadable
 from loom.stores.redis.connection import Ttl
 
 DIGEST = 64
@@ -165,14 +166,7 @@ def session_name(scope: Scope) -> str:
 
 # Records, keys, vectors and jobs as bytes, and back.
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
 _to_json = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
-
-
-def micros(at: datetime) -> int:
-    """A time as whole microseconds."""
-    return (at - _EPOCH) // _MICROSECOND
 
 
 def id_bytes(id: str) -> bytes:
@@ -271,6 +265,11 @@ class Binding:
     dimension: int
     stamp: str
 
+    @property
+    def bound(self) -> Bound:
+        """The embedder and the dimension alone."""
+        return (self.identity, self.dimension)
+
     def packed(self) -> bytes:
         """As bytes."""
         return _to_json([self.identity, self.dimension, self.stamp]).encode()
@@ -308,7 +307,8 @@ class Retention:
         self._clock = clock
         for layer, period in self._ttl.items():
             if period <= timedelta(0):
-                raise UsageError(f"{_named(layer)} with ttl={period} are over at once; give more, or none")
+                which = "episodes" if layer is None else f"episodes of {layer.label}"
+                raise UsageError(f"{which} with ttl={period} are over at once; give more, or none")
 
     def __str__(self) -> str:
         layers = sorted(layer for layer in self._ttl if layer is not None)
@@ -324,7 +324,7 @@ class Retention:
 
     def now(self) -> int:
         """The time in microseconds."""
-        return micros(self._clock.now())
+        return to_micros(self._clock.now())
 
     def end_of(self, record: Record) -> int | None:
         """When a record is over, in microseconds; None: never."""
@@ -333,7 +333,7 @@ class Retention:
         period = self._ttl.get(None)
         if record.archived_at is None:
             period = self._ttl.get(record.layer, period)
-        return None if period is None else micros(_added(record.recorded_at, period))
+        return None if period is None else to_micros(_added(record.recorded_at, period))
 
     def is_over(self, record: Record) -> bool:
         """Whether a record is over now."""
@@ -343,10 +343,6 @@ class Retention:
     def over(self, records: Iterable[Record]) -> list[str]:
         """The ids of those that are over now."""
         return [] if self.is_unlimited else [record.id for record in records if self.is_over(record)]
-
-
-def _named(layer: Layer | None) -> str:
-    return "episodes" if layer is None else f"episodes of {layer.label}"
 
 
 def _added(at: datetime, period: timedelta) -> datetime:

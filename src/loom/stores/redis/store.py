@@ -20,51 +20,15 @@ from loom.protocols.embedder import Vector
 from loom.protocols.memory_store import DeadLetter, Job, Lease, Query, SearchKeys
 from loom.stores import _search as index_search
 from loom.stores._record_table import UserRecords, sees, unit_vector
-from loom.stores.base import Bound, LocalSearchStore, Write, Written, embedder_label
-from loom.stores.redis import records
-from loom.stores.redis import records as jobs
+from loom.stores.base import Bound, LeaseRequest, LocalSearchStore, Write, Written, embedder_label
+from loom.stores.redis import records, schema
 from loom.stores.redis.connection import FORMAT, Guarantees, RedisConnection, Ttl
 from loom.stores.redis.records import TRIES, Transaction
-from loom.stores.redis.schema import (
-    FORGET,
-    REBIND,
-    USER_KEYS,
-    Binding,
-    CheckpointNames,
-    Retention,
-    StoreNames,
-    id_bytes,
-    session_name,
-    unpack_keys,
-    unpack_owner,
-    unpack_record,
-    unpack_vector,
-)
+from loom.stores.redis.schema import FORGET, REBIND, Binding, Retention, StoreNames, id_bytes
 from loom.stores.redis.search import EXACT, LocalCopies, RedisVectors
 
-# The embedder that a store is bound to.
-
 BOUND = "bound"
-
-
-async def binding(link: RedisConnection, names: StoreNames) -> Binding | None:
-    """The embedder of the vectors; None before bind()."""
-    return Binding.unpacked(await link.call("HGET", names.embedder, BOUND))
-
-
-async def bind(link: RedisConnection, names: StoreNames, old: Bound | None, new: Bound) -> bool:
-    """Bind the store and remove all vectors of the old embedder; False if it was not bound to that."""
-    stored = await binding(link, names)
-    if (None if stored is None else (stored.identity, stored.dimension)) != old:
-        return False
-    expected = b"-" if stored is None else b"=" + stored.packed()
-    packed = Binding(*new, secrets.token_hex(8)).packed()
-    arguments = (expected, packed, names.of_digest("").vectors, names.near if await link.searches() else "")
-    return bool(await link.run(REBIND, (names.embedder, names.users), arguments))
-
-
-# The description of a Redis store and its guarantees, as the server is set up now.
-
+"""The field of the embedder that a store is bound to."""
 _ISOLATION = (
     "every user has keys of their own, named by a hash of their scope; the server knows no users of Loom: anyone "
     "who may log in may read everything"
@@ -84,23 +48,6 @@ def server_labels(found: Guarantees, prefix: str) -> dict[str, str]:
     }
 
 
-async def labels(link: RedisConnection, names: StoreNames, retention: Retention, *, is_near: bool) -> dict[str, str]:
-    """Server, schema, durability, isolation, index, embedder, and what does not stay for ever."""
-    users = await link.call("HLEN", names.users)
-    bound = await binding(link, names)
-    how = "every text and vector of a user is compared, in this process"
-    if is_near:
-        how = f"texts in this process, vectors by RediSearch, which asks its HNSW graph beyond {EXACT:,} of a user"
-    return {
-        **server_labels(await link.guarantees(), names.prefix),
-        "index": f"{'RediSearch' if is_near else 'exact'}: {how}; {users} users",
-        "embedder": embedder_label(None if bound is None else (bound.identity, bound.dimension)),
-        "retention": str(retention),
-    }
-
-
-# Removing a user, or one of their sessions, with a receipt.
-
 _COUNTED = ("episode", "fact", "block", "job", "dead_letter")
 FILES = (
     "Redis no longer holds any of it, but its files on disk do until they are written anew: run "
@@ -108,57 +55,6 @@ FILES = (
 )
 COPIES = "a snapshot or a copy on another server may hold it until the next one is taken; run BGSAVE, or let it run out"
 _LOOK_AGAIN = 0.05
-
-
-async def sweep(link: RedisConnection) -> tuple[str, ...]:
-    """Have the server write its append-only file anew, and wait for it; returns what is pending, in words."""
-    await link.call("BGREWRITEAOF")
-    while True:
-        state: dict[str, object] = await link.call("INFO", "persistence")
-        if not state.get("aof_rewrite_in_progress") and not state.get("aof_rewrite_scheduled"):
-            break
-        await anyio.sleep(_LOOK_AGAIN)  # the server does not say when it is done
-    if state.get("aof_last_bgrewrite_status", "ok") != "ok":
-        return (FILES,)
-    copies = (await link.call("INFO", "replication")).get("connected_slaves") or state.get("rdb_saves")
-    return (COPIES,) if copies else ()
-
-
-async def forget_user(link: RedisConnection, names: StoreNames, scope: Scope) -> Receipt:
-    """Remove every key of a user, in one step."""
-    user = names.user(scope)
-    keys = (names.users, names.due, names.held, names.forgotten, *user.all)
-    near = user.near("") if await link.searches() else ""
-    counts: list[int] = await link.run(FORGET, keys, (user.digest, near))
-    return _receipt(Counter(dict(zip(_COUNTED, counts, strict=True))))
-
-
-async def forget_session(link: RedisConnection, change: Transaction, scope: Scope, ids: Sequence[str]) -> Receipt:
-    """Remove these episodes, and the jobs and dead letters of the session."""
-    user = await change.records(ids)
-    planned = user.plan(scope, delete=ids)
-    change.apply(user, planned)
-    removed = Counter({Episode.kind: len(planned.deleted)})
-    for data, held in await jobs.of_scope(link, change.user, scope):
-        change.depends_on(change.user.jobs, held.job.id, data)
-        jobs.close(change, held.job)
-        removed["job"] += 1
-    for data, _ in await jobs.letters(link, change.user, scope):
-        change.do("LREM", change.user.dead, 1, data)
-        removed["dead_letter"] += 1
-    return _receipt(removed)
-
-
-async def count_sessions(link: RedisConnection, prefix: str, scope: Scope) -> int:
-    """How many conversations of the scope are saved under this prefix."""
-    sessions = CheckpointNames(prefix).user(scope)[USER_KEYS.index("sessions")]
-    if scope.session_id is None:
-        return int(await link.call("ZCARD", sessions))
-    return int(await link.call("ZSCORE", sessions, session_name(scope)) is not None)
-
-
-def _receipt(removed: Counter[str]) -> Receipt:
-    return Receipt(removed=removed, pending=(FILES,) if removed.total() else ())
 
 
 _T = TypeVar("_T")
@@ -216,15 +112,24 @@ class RedisStore(LocalSearchStore):
         return self._link.notes
 
     async def _describe(self) -> dict[str, str]:
-        is_near = await self._near.is_used()
-        return await labels(self._link, self._names, self._retention, is_near=is_near)
+        users = await self._link.call("HLEN", self._names.users)
+        index, how = "exact", "every text and vector of a user is compared, in this process"
+        if await self._near.is_used():
+            index = "RediSearch"
+            how = f"texts in this process, vectors by RediSearch, which asks its HNSW graph beyond {EXACT:,} of a user"
+        return {
+            **server_labels(await self._link.guarantees(), self._names.prefix),
+            "index": f"{index}: {how}; {users} users",
+            "embedder": embedder_label(await self._bound()),
+            "retention": str(self._retention),
+        }
 
     async def _view(self, scope: Scope, question: Callable[[UserRecords], _T]) -> _T:
         return await self._copies.ask(scope, question)
 
     async def _get(self, scope: Scope, id: str) -> Record | None:
         data: bytes | None = await self._link.call("HGET", self._names.user(scope).records, id_bytes(id))
-        record = None if data is None else unpack_record(data)
+        record = None if data is None else schema.unpack_record(data)
         return record if record is not None and self._shows(scope, record) else None
 
     async def _search(self, scope: Scope, query: Query) -> Iterable[Hit]:
@@ -256,13 +161,35 @@ class RedisStore(LocalSearchStore):
         return await super()._count(scope, where)
 
     async def _forget(self, scope: Scope) -> Receipt:
-        if scope.session_id is None:
-            return await forget_user(self._link, self._names, scope)
+        removed = await (self._forget_user(scope) if scope.session_id is None else self._forget_session(scope))
+        return Receipt(removed=removed, pending=(FILES,) if removed.total() else ())
 
-        async def plan(change: Transaction) -> Receipt:
+    async def _forget_user(self, scope: Scope) -> Counter[str]:
+        """Remove every key of a user, in one step."""
+        names, user = self._names, self._names.user(scope)
+        keys = (names.users, names.due, names.held, names.forgotten, *user.all)
+        near = user.near("") if await self._link.searches() else ""
+        counts: list[int] = await self._link.run(FORGET, keys, (user.digest, near))
+        return Counter(dict(zip(_COUNTED, counts, strict=True)))
+
+    async def _forget_session(self, scope: Scope) -> Counter[str]:
+        """Remove the episodes of a session, and its jobs and dead letters."""
+
+        async def plan(change: Transaction) -> Counter[str]:
             seen = await self._view(scope, lambda user: user.select(scope, None))
-            episodes = [record.id for record in seen if isinstance(record, Episode)]
-            return await forget_session(self._link, change, scope, episodes)
+            ids = [record.id for record in seen if isinstance(record, Episode)]
+            user = await change.records(ids)
+            planned = user.plan(scope, delete=ids)
+            change.apply(user, planned)
+            removed = Counter({Episode.kind: len(planned.deleted)})
+            for data, held in await records.of_scope(self._link, change.user, scope):
+                change.depends_on(change.user.jobs, held.job.id, data)
+                records.close(change, held.job)
+                removed["job"] += 1
+            for data, _ in await records.letters(self._link, change.user, scope):
+                change.do("LREM", change.user.dead, 1, data)
+                removed["dead_letter"] += 1
+            return removed
 
         return await self._commit(scope, plan)
 
@@ -272,11 +199,23 @@ class RedisStore(LocalSearchStore):
 
     async def sweep(self) -> tuple[str, ...]:
         """Have the server write its files anew, without removed data; returns what is pending, in words."""
-        return await sweep(self._link)
+        await self._link.call("BGREWRITEAOF")
+        while True:
+            state: dict[str, object] = await self._link.call("INFO", "persistence")
+            if not state.get("aof_rewrite_in_progress") and not state.get("aof_rewrite_scheduled"):
+                break
+            await anyio.sleep(_LOOK_AGAIN)  # the server does not say when it is done
+        if state.get("aof_last_bgrewrite_status", "ok") != "ok":
+            return (FILES,)
+        copies = (await self._link.call("INFO", "replication")).get("connected_slaves") or state.get("rdb_saves")
+        return (COPIES,) if copies else ()
 
     async def saved_sessions(self, scope: Scope) -> int:
         """How many conversations of the user are saved under the same prefix."""
-        return await count_sessions(self._link, self._names.prefix, scope)
+        sessions = schema.CheckpointNames(self._names.prefix).user(scope)[schema.USER_KEYS.index("sessions")]
+        if scope.session_id is None:
+            return int(await self._link.call("ZCARD", sessions))
+        return int(await self._link.call("ZSCORE", sessions, schema.session_name(scope)) is not None)
 
     async def _close(self) -> None:
         self._copies.clear()
@@ -311,23 +250,33 @@ class RedisStore(LocalSearchStore):
 
         await self._commit(scope, plan)
 
+    async def _binding(self) -> Binding | None:
+        return Binding.unpacked(await self._link.call("HGET", self._names.embedder, BOUND))
+
     async def _bound(self) -> Bound | None:
-        found = await binding(self._link, self._names)
-        return None if found is None else (found.identity, found.dimension)
+        found = await self._binding()
+        return None if found is None else found.bound
 
     async def _bind(self, wanted: Bound) -> None:
         await super()._bind(wanted)
         await self._near.prepare(wanted[1])
 
     async def _set_embedder(self, old: Bound | None, new: Bound) -> bool:
-        is_done = await bind(self._link, self._names, old, new)
+        stored = await self._binding()
+        if (None if stored is None else stored.bound) != old:
+            return False
+        names = self._names
+        expected = b"-" if stored is None else b"=" + stored.packed()
+        packed = Binding(*new, secrets.token_hex(8)).packed()
+        arguments = (expected, packed, names.of_digest("").vectors, names.near if await self._link.searches() else "")
+        is_done = bool(await self._link.run(REBIND, (names.embedder, names.users), arguments))
         if is_done and old is not None and old[1] != new[1]:
             await self._near.drop(old[1])
         return is_done
 
     async def _put_vectors(self, scope: Scope, vectors: dict[str, Vector]) -> None:
         async def plan(change: Transaction) -> None:
-            bound = await binding(self._link, self._names)
+            bound = await self._binding()
             user = await change.records(vectors)
             user.dimension = None if bound is None else bound.dimension
             change.set_vectors(user.units(scope, vectors))
@@ -342,15 +291,15 @@ class RedisStore(LocalSearchStore):
         return [record for record in found if record.id not in has_vector]
 
     async def _owners(self) -> Iterable[Scope]:
-        return [unpack_owner(data) for data in await self._link.call("HVALS", self._names.users)]
+        return [schema.unpack_owner(data) for data in await self._link.call("HVALS", self._names.users)]
 
     async def _found_by(self, scope: Scope, ids: Sequence[str]) -> Mapping[str, SearchKeys]:
         user, fields = self._names.user(scope), [id_bytes(id) for id in ids]
         rows = await self._link.calls([("HMGET", key, *fields) for key in (user.records, user.keys, user.vectors)])
         return {
-            id: SearchKeys(unpack_keys(keys), None if vector is None else unpack_vector(vector))
+            id: SearchKeys(schema.unpack_keys(keys), None if vector is None else schema.unpack_vector(vector))
             for id, record, keys, vector in zip(ids, *rows, strict=True)
-            if record is not None and self._shows(scope, unpack_record(record))
+            if record is not None and self._shows(scope, schema.unpack_record(record))
         }
 
     async def _epoch(self, scope: Scope) -> str:
@@ -368,22 +317,11 @@ class RedisStore(LocalSearchStore):
 
         return await self._commit(scope, plan)
 
-    async def _lease(
-        self, now: datetime, until: datetime, limit: int, scope: Scope | None, kinds: Sequence[str] | None
-    ) -> Iterable[Lease]:
-        return await records.take(
-            self._link, self._names, self._transaction, now=now, until=until, limit=limit, scope=scope, kinds=kinds
-        )
+    async def _lease(self, asked: LeaseRequest) -> Iterable[Lease]:
+        return await records.take(self._link, self._names, self._transaction, asked)
 
     async def _fail(self, lease: Lease, reason: str, now: datetime, retry_at: datetime | None) -> None:
-        async def plan(change: Transaction) -> None:
-            job = (await records.held(change, lease)).job
-            if retry_at is None:
-                records.give_up(change, job, reason, now)
-            else:
-                records.put_back(change, job, retry_at)
-
-        await self._commit(lease.job.scope, plan)
+        await self._commit(lease.job.scope, lambda change: records.fail(change, lease, reason, now, retry_at))
 
     async def _dead_letters(self, scope: Scope) -> Iterable[DeadLetter]:
         return [letter for _, letter in await records.letters(self._link, self._names.user(scope), scope)]

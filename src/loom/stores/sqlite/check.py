@@ -45,7 +45,8 @@ def find(db: Database, user: int, scope: Scope) -> Damage:
     damage = Damage()
     whose = f"of user {scope.user_id!r}"
     bounds = (row_of(user, 0), row_of(user + 1, 0))
-    for row in () if _are_readable(db, bounds) else _rows(db, bounds):
+    there = [] if _are_readable(db, bounds) else rows(db, "SELECT row FROM records WHERE row >= ? AND row < ?", *bounds)
+    for (row,) in there:
         if reason := _unreadable(db, row):
             damage.records.add(row)
             damage.words.append(f"{reason}, {whose}")
@@ -86,10 +87,6 @@ def _are_readable(db: Database, bounds: tuple[int, int]) -> bool:
     return True
 
 
-def _rows(db: Database, bounds: tuple[int, int]) -> list[int]:
-    return [row for (row,) in rows(db, "SELECT row FROM records WHERE row >= ? AND row < ?", *bounds)]
-
-
 def _unreadable(db: Database, row: int) -> str | None:
     """Why a record cannot be read; None where it can."""
     try:
@@ -100,20 +97,17 @@ def _unreadable(db: Database, row: int) -> str | None:
         return error.what
     except UNREADABLE as error:
         (id,) = one(db, "SELECT CAST(id AS BLOB) FROM records WHERE row = ?", row) or (b"",)
-        return f"record {_text(id)!r} cannot be read ({described(error)})"
+        return f"record {(id or b'').decode(errors='replace')!r} cannot be read ({described(error)})"
     return None
 
 
 def _unreadable_keys(db: Database, bounds: tuple[int, int]) -> list[tuple[int, bytes]]:
     try:
-        return [(row, raw) for row, raw, kind, text in rows(db, _KEYS, *bounds) if not _are_texts(kind, text)]
+        found = rows(db, _KEYS, *bounds)
+        return [(row, raw) for row, raw, *texts in found if not all(isinstance(text, str) for text in texts)]
     except UNREADABLE:
         read = rows(db, _KEYS.replace("kind, text FROM", "CAST(text AS BLOB) FROM"), *bounds)
         return [(row, raw) for row, raw, text in read if not (_is_utf8(raw) and _is_utf8(text))]
-
-
-def _are_texts(*values: Any) -> bool:
-    return all(isinstance(value, str) for value in values)
 
 
 def _is_utf8(data: bytes) -> bool:
@@ -122,10 +116,6 @@ def _is_utf8(data: bytes) -> bool:
     except UnicodeDecodeError:
         return False
     return True
-
-
-def _text(data: bytes | None) -> str:
-    return (data or b"").decode(errors="replace")
 
 
 _PAGE = 4096
@@ -186,7 +176,9 @@ def _compare(db: Database, scope: Scope, user: _User, *, repair: bool) -> list[U
     if repair:
         remove(db, user.number, user.damage)
     size = _size(db, user.number, user.size)
-    wrong = (size != user.size) + _is_miscounted(db, user.number)
+    there = "SELECT count(*) FROM records AS r WHERE r.user = u.user"
+    miscounted = one(db, f"SELECT 1 FROM users AS u WHERE user = ? AND records != ({there})", user.number)
+    wrong = (size != user.size) + (miscounted is not None)
     words = _words(db, scope, user._replace(size=size), wrong=wrong)
     vectors, bad = _vectors(db, user.number, scope)
     if repair and not words.is_equal:
@@ -202,12 +194,6 @@ def _size(db: Database, user: int, stored: Any) -> int:
     last = one(db, "SELECT max(row) FROM records WHERE row >= ? AND row < ?", row_of(user, 0), row_of(user + 1, 0))
     least = 0 if last is None or last[0] is None else number_of(last[0]) + 1
     return stored if isinstance(stored, int) and least <= stored <= MOST_NUMBERS else least
-
-
-def _is_miscounted(db: Database, user: int) -> bool:
-    """Whether the user has another number of records than is stored."""
-    there = "SELECT count(*) FROM records AS r WHERE r.user = u.user"
-    return one(db, f"SELECT 1 FROM users AS u WHERE user = ? AND records != ({there})", user) is not None
 
 
 def _words(db: Database, scope: Scope, whose: _User, *, wrong: int) -> UserDifference:

@@ -16,36 +16,19 @@ from typing import Any, Self
 
 import apsw
 
+from loom.core import codec
 from loom.core.clock import Clock
-from loom.core.codec import (
-    Data,
-    checkpoint_from_dict,
-    checkpoint_to_dict,
-    entry_from_dict,
-    entry_to_dict,
-    from_bytes,
-    part_from_dict,
-    part_to_dict,
-    to_bytes,
-)
+from loom.core.codec import Data
 from loom.core.log import Checkpoint, LogEntry
 from loom.core.message import JSON, Part
 from loom.core.scope import Scope
+from loom.stores import checkpoints as kernel
 from loom.stores._sql import from_micros, to_micros
 from loom.stores.base import UNREADABLE, described, reading
-from loom.stores.checkpoints import (
-    Action,
-    BaseCheckpointStore,
-    Removed,
-    Saved,
-    T,
-    TreeLink,
-    TreePort,
-    check_limit,
-    finish,
-)
+from loom.stores.checkpoints import Action, BaseCheckpointStore, Removed, Saved, T, TreeLink, TreePort
 from loom.stores.sqlite.connection import Database, Durability, Row, one, rows
 from loom.stores.sqlite.file import SqliteFile
+from loom.stores.sqlite.rows import all_users
 from loom.stores.sqlite.schema import prepare, setup
 
 _COLUMNS = "id, format, at, position, turn, parent_id, more"
@@ -92,7 +75,7 @@ class SqliteCheckpointStore(BaseCheckpointStore):
         make_folder: bool = False,
     ) -> None:
         super().__init__(clock)
-        first = prepare if small_pages else _keep_pages
+        first = prepare if small_pages else None
         self._file = SqliteFile(path, durability=durability, make_folder=make_folder, prepare=first, setup=setup)
 
     async def __aenter__(self) -> Self:
@@ -101,23 +84,19 @@ class SqliteCheckpointStore(BaseCheckpointStore):
 
     async def _step(self, scope: Scope, action: Action[T], *, writes: bool) -> T:
         run = self._file.commit if writes else self._file.view
-        return await run(lambda db: finish(action(_SqliteSaves(db, scope))))
+        return await run(lambda db: kernel.finish(action(_SqliteSaves(db, scope))))
 
     async def _erase(self, scope: Scope, action: Action[Removed]) -> tuple[Removed, tuple[str, ...]]:
-        return await self._file.erase(lambda db: finish(action(_SqliteSaves(db, scope))))
+        return await self._file.erase(lambda db: kernel.finish(action(_SqliteSaves(db, scope))))
 
     async def users(self, *, after: Scope | None = None, limit: int = 100) -> tuple[Scope, ...]:
         """Users who have sessions here, sorted by namespace and user, starting after `after`."""
-        check_limit(limit)
-        return await self._file.view(lambda db: _all_users(db, after, limit))
+        kernel.check_limit(limit)
+        return await self._file.view(lambda db: all_users(db, after, limit, table="checkpoint_users"))
 
     async def aclose(self) -> None:
         """Finish writing and release the file. Closing twice is allowed."""
         await self._file.aclose()
-
-
-def _keep_pages(path: str) -> None:
-    """Leave the pages of a new file to SQLite."""
 
 
 class _SqliteSaves(TreePort[int]):
@@ -158,12 +137,12 @@ class _SqliteSaves(TreePort[int]):
         key = (user, checkpoint.session_id)
         session = _number(db, "SELECT session FROM checkpoint_sessions WHERE user = ? AND session_id = ?", *key)
         session = session or _inserted(db, "INSERT INTO checkpoint_sessions (user, session_id) VALUES (?, ?)", *key)
-        packed = [entry_to_dict(entry, lambda part: _keep(db, user, part)) for entry in entries]
+        packed = [codec.entry_to_dict(entry, lambda part: _keep(db, user, part)) for entry in entries]
         node = _inserted(
             db,
             f"INSERT INTO checkpoint_nodes (user, parent, session, size, entries, {_COLUMNS}) "
             "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            *(user, parent, session, len(packed), to_bytes(packed), *_values(checkpoint)),
+            *(user, parent, session, len(packed), codec.to_bytes(packed), *_values(checkpoint)),
         )
         db.execute("UPDATE checkpoint_sessions SET head = ? WHERE session = ?", (node, session))
 
@@ -189,16 +168,6 @@ class _SqliteSaves(TreePort[int]):
         )
 
 
-def _all_users(db: Database, after: Scope | None, limit: int) -> tuple[Scope, ...]:
-    """Users who have sessions, sorted, starting after `after`."""
-    last = ("", "") if after is None else (after.namespace, after.user_id)
-    sql = (
-        "SELECT namespace, user_id FROM checkpoint_users WHERE (namespace, user_id) > (?, ?) "
-        "ORDER BY namespace, user_id LIMIT ?"
-    )
-    return tuple(Scope(namespace, user_id) for namespace, user_id in rows(db, sql, *last, limit))
-
-
 def damaged(db: Database) -> list[str]:
     """The saves of a file that cannot be read, in words; none where it holds no conversations."""
     if one(db, "SELECT 1 FROM sqlite_master WHERE name = 'checkpoint_nodes'") is None:
@@ -215,14 +184,10 @@ def damaged(db: Database) -> list[str]:
 
 def _keep(db: Database, user: int, part: Part) -> int:
     """The number of a part; an equal one of this user is used again."""
-    body = to_bytes(part_to_dict(part))
+    body = codec.to_bytes(codec.part_to_dict(part))
     key = (user, _hash(body))
-    number = _number(
-        db,
-        "SELECT part FROM checkpoint_part_keys JOIN checkpoint_parts USING (part) "
-        "WHERE user = ? AND hash = ? AND body = ?",
-        *(*key, body),
-    )
+    known = "SELECT part FROM checkpoint_part_keys JOIN checkpoint_parts USING (part)"
+    number = _number(db, f"{known} WHERE user = ? AND hash = ? AND body = ?", *key, body)
     if number is None:
         number = _inserted(db, "INSERT INTO checkpoint_parts (body) VALUES (?)", body)
         db.execute("INSERT INTO checkpoint_part_keys (user, hash, part, uses) VALUES (?, ?, ?, 1)", (*key, number))
@@ -235,7 +200,7 @@ def _keep(db: Database, user: int, part: Part) -> int:
 def _release_parts(db: Database, user: int, entries: bytes) -> None:
     """Each part of packed entries has one use less; the last one takes the part with it."""
     with reading("the log of a session"):
-        numbers = [number for entry in from_bytes(entries) for number in _references(entry)]
+        numbers = [number for entry in codec.from_bytes(entries) for number in _references(entry)]
     for number in numbers:
         found = one(db, "SELECT body FROM checkpoint_parts WHERE part = ?", number)
         if found is None:
@@ -250,11 +215,11 @@ def _release_parts(db: Database, user: int, entries: bytes) -> None:
 
 def _values(checkpoint: Checkpoint) -> tuple[Any, ...]:
     """The values of _COLUMNS; fields without a column of their own are JSON in the last one."""
-    data = checkpoint_to_dict(checkpoint)
+    data = codec.checkpoint_to_dict(checkpoint)
     more = {name: value for name, value in data.items() if name not in _OWN}
     return (
         *(checkpoint.id, checkpoint.format_version, to_micros(checkpoint.at), checkpoint.position, checkpoint.turn),
-        *(checkpoint.parent, to_bytes(more) if more else None),
+        *(checkpoint.parent, codec.to_bytes(more) if more else None),
     )
 
 
@@ -267,10 +232,10 @@ def _checkpoint(row: Row) -> Checkpoint:
     """The checkpoint of a session's id and the values of _COLUMNS."""
     session_id, id, version, at, position, turn, parent, more = row
     with reading(f"checkpoint {id!r} of session {session_id!r}"):
-        data: Data = {} if more is None else from_bytes(more)
+        data: Data = {} if more is None else codec.from_bytes(more)
         data |= {"id": id, "format_version": version, "position": position, "turn": turn}
         data |= {"session_id": session_id, "at": from_micros(at).isoformat()}
-        return checkpoint_from_dict(data if parent is None else data | {"parent": parent})
+        return codec.checkpoint_from_dict(data if parent is None else data | {"parent": parent})
 
 
 def _hash(body: bytes) -> int:
@@ -281,10 +246,10 @@ def _hash(body: bytes) -> int:
 def _unpacked(db: Database, found: Sequence[tuple[bytes]]) -> list[LogEntry]:
     def get(number: JSON) -> Part:
         body = rows(db, "SELECT body FROM checkpoint_parts WHERE part = ?", number)[0][0]
-        return part_from_dict(from_bytes(body))
+        return codec.part_from_dict(codec.from_bytes(body))
 
     with reading("the log of a session", but=(apsw.Error,)):
-        return [entry_from_dict(entry, get) for (data,) in found for entry in from_bytes(data)]
+        return [codec.entry_from_dict(entry, get) for (data,) in found for entry in codec.from_bytes(data)]
 
 
 def _references(entry: Data) -> list[int]:

@@ -9,8 +9,8 @@ from typing import Any, Literal, Protocol, TypeAlias, TypeVar, cast
 
 import apsw
 
-from loom.errors import LoomError, StoreError, StoreUnavailable, UsageError
-from loom.stores.base import UNREADABLE, DamagedData, damage_error
+from loom.errors import StoreError, StoreUnavailable, UsageError
+from loom.stores.base import damage_at
 
 Durability: TypeAlias = Literal["full", "fast"]
 SYNCHRONOUS: dict[str, str] = {"full": "FULL", "fast": "NORMAL"}
@@ -23,55 +23,29 @@ _T = TypeVar("_T")
 Row: TypeAlias = tuple[Any, ...]
 
 
-class Rows(Protocol):
-    """The rows of a statement, one by one."""
+class _Cursor(Protocol):
+    """The rows of a statement, one by one; close(True) leaves those that are not read yet."""
 
     def __iter__(self) -> Iterator[Row]: ...
-
-    def fetchall(self) -> list[Row]:
-        """The rows that are left."""
-        ...
-
-    def fetchone(self) -> Row | None:
-        """The next row."""
-        ...
-
-    def close(self, force: bool = False) -> None:
-        """Leave the rest; `force` says that there may be one."""
-        ...
+    def fetchall(self) -> list[Row]: ...
+    def fetchone(self) -> Row | None: ...
+    def close(self, force: bool = False) -> None: ...
 
 
-class Database(Protocol):
+class _Connection(Protocol):
     """A connection as far as this package uses it; the driver's own types are incomplete before Python 3.12."""
 
     @property
-    def in_transaction(self) -> bool:
-        """Whether a transaction is open."""
-        ...
+    def in_transaction(self) -> bool: ...
+    def execute(self, statements: str, bindings: Sequence[Any] = ()) -> _Cursor: ...
+    def executemany(self, statements: str, sequenceofbindings: Iterable[Sequence[Any]]) -> _Cursor: ...
+    def last_insert_rowid(self) -> int: ...
+    def set_busy_timeout(self, milliseconds: int) -> None: ...
+    def wal_checkpoint(self, *, mode: int) -> tuple[int, int]: ...
+    def close(self) -> None: ...
 
-    def execute(self, statements: str, bindings: Sequence[Any] = ()) -> Rows:
-        """Run statements with these values."""
-        ...
 
-    def executemany(self, statements: str, sequenceofbindings: Iterable[Sequence[Any]]) -> Rows:
-        """Run statements once for each set of values."""
-        ...
-
-    def last_insert_rowid(self) -> int:
-        """The row that was inserted last."""
-        ...
-
-    def set_busy_timeout(self, milliseconds: int) -> None:
-        """How long to wait for others."""
-        ...
-
-    def wal_checkpoint(self, *, mode: int) -> tuple[int, int]:
-        """Move the write-ahead log into the file."""
-        ...
-
-    def close(self) -> None:
-        """Release the file."""
-        ...
+Database: TypeAlias = _Connection
 
 
 def connect(path: str, *, synchronous: str = "FULL", cache_kibibytes: int = 8_000) -> Database:
@@ -108,11 +82,8 @@ def patiently(action: Callable[[], _T], *, seconds: float = DEADLINE_SECONDS) ->
 def translate_errors(path: str) -> Generator[None]:
     """Errors of SQLite, and of reading what is damaged, as errors of Loom."""
     try:
-        yield
-    except DamagedData as error:
-        raise damage_error(path, error, verify=f"sqlite:{path}") from error
-    except LoomError:
-        raise
+        with damage_at(path, verify=f"sqlite:{path}"):
+            yield
     except (apsw.BusyError, apsw.LockedError) as error:
         raise StoreUnavailable(
             f"{path} was held by another process for {DEADLINE_SECONDS:.0f} s; try again, or look who holds it"
@@ -125,8 +96,6 @@ def translate_errors(path: str) -> Generator[None]:
         raise StoreError(f"{path} is not a sound SQLite file ({error}); restore it from a copy") from error
     except apsw.Error as error:
         raise StoreError(f"{path} refused what was asked ({error}); nothing was changed") from error
-    except UNREADABLE as error:
-        raise damage_error(path, error, verify=f"sqlite:{path}") from error
     except OverflowError as error:
         raise UsageError(f"a number is too large to be stored ({error}); keep it within 64 bits") from error
 

@@ -214,14 +214,11 @@ class Writer:
                 raise StoreError(f"{self.path} undid a transaction ({error}); nothing of it was kept") from error
             if not isinstance(error, Exception):
                 raise
-            task.error = error if isinstance(error, LoomError) else _unexpected(error)
+            if not isinstance(error, LoomError):
+                error.add_note("raised while writing; nothing of this change was kept")
+            task.error = error
             db.execute("ROLLBACK TO change")
         db.execute("RELEASE change")
-
-
-def _unexpected(error: Exception) -> Exception:
-    error.add_note("raised while writing; nothing of this change was kept")
-    return error
 
 
 def _truncated(db: Database, milliseconds: int) -> bool:
@@ -288,7 +285,7 @@ class SqliteFile:
         *,
         durability: Durability = "full",
         make_folder: bool = False,
-        prepare: Callable[[str], None] = lambda _: None,
+        prepare: Callable[[str], None] | None = None,
         setup: Callable[[Database], None] = lambda _: None,
     ) -> None:
         if durability not in SYNCHRONOUS:
@@ -356,7 +353,8 @@ class SqliteFile:
                 if not self.is_in_memory:
                     if self._make_folder:
                         Path(self.path).parent.mkdir(parents=True, exist_ok=True)
-                    self._prepare(self.path)
+                    if self._prepare is not None:
+                        self._prepare(self.path)
                 writer = acquire(self.path, self.durability)
                 try:
                     writer.submit(self._setup).result()

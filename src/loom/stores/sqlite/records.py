@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -13,28 +12,20 @@ from loom.core.filter import Eq, Filter
 from loom.core.record import Layer, Record, WorkingBlock
 from loom.core.scope import Scope
 from loom.protocols.memory_store import DeadLetter, Job, Lease
-from loom.stores._record_table import Keys, check_version, jobs_without, lease_lost, no_record
+from loom.stores import _sql
+from loom.stores._record_table import Keys, check_version, lease_lost, new_jobs, no_record
 from loom.stores._search import OWN
-from loom.stores._sql import (
-    EVICTION_ORDER,
-    JOB,
-    excess_of,
-    job_from_row,
-    job_to_row,
-    letter_from_row,
-    to_archive,
-    to_micros,
-)
-from loom.stores.base import UNREADABLE, DamagedData, described, reading
+from loom.stores._sql import to_micros
+from loom.stores.base import UNREADABLE, DamagedData, LeaseRequest, described, reading
 from loom.stores.sqlite.connection import Database, one, rows
 from loom.stores.sqlite.rows import (
     SELECTED,
     WRITTEN,
     condition,
     count_removal,
-    find_row,
     find_rows,
     find_user,
+    forget_name,
     from_row,
     make_user,
     next_number,
@@ -131,23 +122,21 @@ def _delete(db: Database, user: int, scope: Scope, ids: Iterable[str], index: In
 def _set_keys(db: Database, user: int, scope: Scope, keys: Keys, index: IndexChange, *, new: Mapping[str, int]) -> None:
     """Set keys; `new` are the rows of this change that have none yet."""
     given: list[tuple[int, str, str]] = []
+    known = {**new, **find_rows(db, user, scope, keys.keys() - new.keys())} if keys else {}
     for id, texts in keys.items():
-        row = new.get(id) or find_row(db, user, scope, id)
+        row = known.get(id)
         if row is None:
             raise no_record(id, "keys")
         for kind, text in texts.items():
+            old = None
             if id not in new:
-                _drop_key(db, row, kind, index)
+                old = one(db, "DELETE FROM keys WHERE row = ? AND kind = ? RETURNING text", row, kind)
+            if old is not None:
+                index.remove(f"{OWN}.{kind}", number_of(row), old[0])
             if text.strip():
                 given.append((row, kind, text))
                 index.add(f"{OWN}.{kind}", number_of(row), text)
     db.executemany("INSERT INTO keys VALUES (?, ?, ?)", given)
-
-
-def _drop_key(db: Database, row: int, kind: str, index: IndexChange) -> None:
-    old = one(db, "DELETE FROM keys WHERE row = ? AND kind = ? RETURNING text", row, kind)
-    if old is not None:
-        index.remove(f"{OWN}.{kind}", number_of(row), old[0])
 
 
 def get(db: Database, user: int, scope: Scope, id: str) -> Record | None:
@@ -239,11 +228,11 @@ def prune(
     start = None if before is None else to_micros(before)
     found = one(db, f"SELECT count(*), coalesce(sum(r.recorded_at < ?), 0) {live}", start, *values)
     amount, old = found or (0, 0)
-    excess = excess_of(amount, old, keep)
+    excess = _sql.excess_of(amount, old, keep)
     if not old and not excess:
         return ()
-    sql = f"SELECT r.row, r.id, r.recorded_at < ? {live} {EVICTION_ORDER}"
-    gone = to_archive(rows(db, sql, start, *values), excess)
+    sql = f"SELECT r.row, r.id, r.recorded_at < ? {live} {_sql.EVICTION_ORDER}"
+    gone = _sql.to_archive(rows(db, sql, start, *values), excess)
     db.executemany("UPDATE records SET archived_at = ? WHERE row = ?", [(to_micros(now), row) for row in gone])
     return tuple(gone.values())
 
@@ -261,14 +250,12 @@ def forget_session(db: Database, user: int, scope: Scope) -> dict[str, int]:
 
 
 def forget_user(db: Database, user: int) -> dict[str, int]:
-    """Remove all records of a user with their keys, vectors and index; returns how many of each kind."""
-    removed: Counter[str] = Counter()
-    for kind, amount in rows(db, "SELECT kind, count(*) FROM records WHERE user = ? GROUP BY kind", user):
-        removed[kind] = amount
-    values: tuple[Any, ...] = (user,)
+    """Remove all records of a user with keys, vectors and index, and their name; returns how many of each kind."""
+    removed = dict(rows(db, "SELECT kind, count(*) FROM records WHERE user = ? GROUP BY kind", user))
     for table in ("vectors", "records", "postings", "lengths"):
-        db.execute(f"DELETE FROM {table} WHERE user = ?", values)
-    return dict(removed)
+        db.execute(f"DELETE FROM {table} WHERE user = ?", (user,))
+    forget_name(db, user)
+    return removed
 
 
 # The jobs of all users: who holds each, and which were given up.
@@ -292,28 +279,22 @@ def enqueue(db: Database, scope: Scope, jobs: Sequence[Job]) -> int:
         return 0
     user = make_user(db, scope)
     found = rows(db, _OPEN, user, json.dumps([job.key for job in jobs]), json.dumps([job.id for job in jobs]))
-    new = jobs_without(jobs, {key for key, _ in found}, {id for _, id in found})
-    db.executemany(_JOBS_INSERT, [(user, *job_to_row(job)) for job in new])
+    new = new_jobs(jobs, {key for key, _ in found}, {id for _, id in found})
+    db.executemany(_JOBS_INSERT, [(user, *_sql.job_to_row(job)) for job in new])
     return len(new)
 
 
-def lease(
-    db: Database, now: datetime, until: datetime, limit: int, *, scope: Scope | None, kinds: Sequence[str] | None
-) -> tuple[Lease, ...]:
+def lease(db: Database, asked: LeaseRequest) -> tuple[Lease, ...]:
     """Take due jobs, oldest first."""
-    whose, values = ("1", ()) if scope is None else _covered(scope)
-    if kinds is not None:
-        whose, values = f"{whose} AND j.kind IN ({', '.join('?' * len(kinds))})", (*values, *kinds)
-    micros = to_micros(now)
-    due = rows(
-        db,
-        f"SELECT {JOB}, j.leased {_FROM} WHERE j.dead_at IS NULL AND j.run_at <= ? "
-        f"AND (j.until IS NULL OR j.until <= ?) AND {whose} ORDER BY j.run_at, j.id LIMIT ?",
-        micros,
-        micros,
-        *values,
-        limit,
+    whose, values = ("1", ()) if asked.scope is None else _covered(asked.scope)
+    if asked.kinds is not None:
+        whose, values = f"{whose} AND j.kind IN ({', '.join('?' * len(asked.kinds))})", (*values, *asked.kinds)
+    sql = (
+        f"SELECT {_sql.JOB}, j.leased {_FROM} WHERE j.dead_at IS NULL AND j.run_at <= ? "
+        f"AND (j.until IS NULL OR j.until <= ?) AND {whose} ORDER BY j.run_at, j.id LIMIT ?"
     )
+    now, until = to_micros(asked.now), to_micros(asked.until)
+    due = rows(db, sql, now, now, *values, asked.limit)
     leases: list[Lease] = []
     for row in due:
         with reading("how often a job was leased"):
@@ -321,9 +302,9 @@ def lease(
         token = f"{number}.{leased}"
         db.execute(
             "UPDATE jobs SET attempts = attempts + 1, leased = ?, token = ?, until = ? WHERE number = ?",
-            (leased, token, to_micros(until), number),
+            (leased, token, until, number),
         )
-        leases.append(Lease(job=job_from_row(row, attempts=attempts), token=token, until=until))
+        leases.append(Lease(job=_sql.job_from_row(row, attempts=attempts), token=token, until=asked.until))
     return tuple(leases)
 
 
@@ -349,13 +330,9 @@ def fail(db: Database, held: Lease, reason: str, now: datetime, retry_at: dateti
 def dead_letters(db: Database, scope: Scope) -> tuple[DeadLetter, ...]:
     """The jobs of the scope that were given up, the earliest first."""
     whose, values = _covered(scope)
-    found = rows(
-        db,
-        f"SELECT {JOB}, j.reason, j.dead_at {_FROM} WHERE j.dead_at IS NOT NULL AND {whose} "
-        "ORDER BY j.dead_at, j.number",
-        *values,
-    )
-    return tuple(letter_from_row(row) for row in found)
+    sql = f"SELECT {_sql.JOB}, j.reason, j.dead_at {_FROM} WHERE j.dead_at IS NOT NULL AND {whose}"
+    found = rows(db, f"{sql} ORDER BY j.dead_at, j.number", *values)
+    return tuple(_sql.letter_from_row(row) for row in found)
 
 
 def pending(db: Database, scope: Scope) -> int:
@@ -368,8 +345,8 @@ def pending(db: Database, scope: Scope) -> int:
 def open_jobs(db: Database, scope: Scope) -> tuple[Job, ...]:
     """The open jobs of the scope, by id."""
     whose, values = _covered(scope)
-    found = rows(db, f"SELECT {JOB} {_FROM} WHERE j.dead_at IS NULL AND {whose} ORDER BY j.id", *values)
-    return tuple(job_from_row(row) for row in found)
+    found = rows(db, f"SELECT {_sql.JOB} {_FROM} WHERE j.dead_at IS NULL AND {whose} ORDER BY j.id", *values)
+    return tuple(_sql.job_from_row(row) for row in found)
 
 
 def unreadable(db: Database, user: int) -> list[tuple[int, str]]:
@@ -377,8 +354,8 @@ def unreadable(db: Database, user: int) -> list[tuple[int, str]]:
     found: list[tuple[int, str]] = []
     for (number,) in rows(db, "SELECT number FROM jobs WHERE user = ?", user):
         try:
-            for row in rows(db, f"SELECT {JOB}, j.leased {_FROM} WHERE j.number = ?", number):
-                job_from_row(row, attempts=row[8] + row[-1])
+            for row in rows(db, f"SELECT {_sql.JOB}, j.leased {_FROM} WHERE j.number = ?", number):
+                _sql.job_from_row(row, attempts=row[8] + row[-1])
         except (*UNREADABLE, TypeError) as error:
             found.append((number, f"job number {number}: {described(error)}"))
     return found

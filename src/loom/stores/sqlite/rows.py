@@ -52,7 +52,7 @@ def from_row(row: tuple[Any, ...]) -> Record:
     except (TypeError, ValueError, OverflowError):  # a column is not even of its type
         is_sound = False
     if row[1] == Episode.kind and (stored is None or type(row[_ACCESSES]) is not int):
-        is_sound = is_sound and _has_right_types(row)
+        is_sound = is_sound and all(map(isinstance, row, _EPISODE_TYPES))
     if not is_sound:
         raise DamagedData(f"record {row[0]!r} is not what was written")
     return _sql.from_row(row)
@@ -74,10 +74,6 @@ def checksum(row: tuple[Any, ...], user: int) -> int:
     return crc32(line.encode(), user)
 
 
-def _has_right_types(row: tuple[Any, ...]) -> bool:
-    return all(isinstance(value, kind) for value, kind in zip(row, _EPISODE_TYPES, strict=False))
-
-
 # Which rows belong to whom: users as numbers, and what a scope may see.
 
 NUMBER_BITS = 32
@@ -95,15 +91,11 @@ def find_user(db: Database, scope: Scope) -> int | None:
     return None if found is None else int(found[0])
 
 
-def all_users(db: Database, after: Scope | None, limit: int) -> tuple[Scope, ...]:
+def all_users(db: Database, after: Scope | None, limit: int, *, table: str = "users") -> tuple[Scope, ...]:
     """Users of whom something was written, by namespace and user, from behind `after`."""
     last = ("", "") if after is None else (after.namespace, after.user_id)
-    found = rows(
-        db,
-        "SELECT namespace, user_id FROM users WHERE (namespace, user_id) > (?, ?) ORDER BY namespace, user_id LIMIT ?",
-        *last,
-        limit,
-    )
+    sql = f"SELECT namespace, user_id FROM {table} WHERE (namespace, user_id) > (?, ?)"
+    found = rows(db, f"{sql} ORDER BY namespace, user_id LIMIT ?", *last, limit)
     for name in found:
         if name <= last:  # pages would go round in circles
             raise DamagedData(f"the index of users has {name!r} behind {last!r}")
@@ -181,13 +173,6 @@ def seen(user: int, scope: Scope) -> tuple[str, tuple[Any, ...]]:
     if scope.session_id is None:
         return "r.user = ?", (user,)
     return "r.user = ? AND (r.layer IS NULL OR r.session_id = ?)", (user, scope.session_id)
-
-
-def find_row(db: Database, user: int, scope: Scope, id: str) -> int | None:
-    """The row of a record that the scope sees."""
-    sql, values = seen(user, scope)
-    found = one(db, f"SELECT r.row FROM records AS r WHERE {sql} AND r.id = ?", *values, id)
-    return None if found is None else int(found[0])
 
 
 def find_rows(db: Database, user: int, scope: Scope, ids: Iterable[str]) -> dict[str, int]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Generator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import cast
 
@@ -15,6 +17,7 @@ from loom.stores.sqlite.connection import Database, one, patiently, translate_er
 
 APPLICATION_ID = 0x4C6F6F6D
 """Marks a file as Loom's own, so that another program's file is never changed."""
+_READ_OR_MAKE = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
 
 _FIRST = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -144,13 +147,16 @@ def check_file(path: str) -> None:
     """
     if not os.path.exists(path):  # noqa: PTH110 - Path.exists() raises where a folder may not be entered
         return
-    with translate_errors(path):
-        flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
-        db = cast("Database", apsw.Connection(f"{Path(path).absolute().as_uri()}?immutable=1", flags=flags))
-        try:
-            _check(db, path)
-        finally:
-            db.close()
+    flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
+    with _opened(path, f"{Path(path).absolute().as_uri()}?immutable=1", flags=flags) as db:
+        _check(db, path)
+
+
+@contextmanager
+def _opened(path: str, name: str | None = None, *, flags: int = _READ_OR_MAKE) -> Generator[Database]:
+    """A connection without the rules of a Loom file."""
+    with translate_errors(path), closing(cast("Database", apsw.Connection(name or path, flags=flags))) as db:
+        yield db
 
 
 def migrate(db: Database, path: str) -> None:
@@ -160,19 +166,15 @@ def migrate(db: Database, path: str) -> None:
             return
         patiently(lambda: db.execute("BEGIN IMMEDIATE").fetchall())
         try:
-            _step(db, path)
+            _check(db, path)
+            for script in MIGRATIONS[_number(db, "user_version") :]:
+                db.execute(script)
+            db.execute(f"PRAGMA application_id={APPLICATION_ID}")
+            db.execute(f"PRAGMA user_version={VERSION}")
         except BaseException:
             db.execute("ROLLBACK")
             raise
         db.execute("COMMIT")
-
-
-def _step(db: Database, path: str) -> None:
-    _check(db, path)
-    for script in MIGRATIONS[_number(db, "user_version") :]:
-        db.execute(script)
-    db.execute(f"PRAGMA application_id={APPLICATION_ID}")
-    db.execute(f"PRAGMA user_version={VERSION}")
 
 
 def _check(db: Database, path: str) -> None:
@@ -247,23 +249,15 @@ def prepare(path: str) -> None:
     """Give a file that is not there yet small pages; one that is there keeps its own."""
     if os.path.exists(path) and os.path.getsize(path):  # noqa: PTH110, PTH202 - SQLite's own names need no Path
         return
-    with translate_errors(path):
-        db = cast("Database", apsw.Connection(path))
-        try:
-            patiently(lambda: db.execute(f"PRAGMA page_size={_PAGE_BYTES}; PRAGMA journal_mode=WAL").fetchall())
-        finally:
-            db.close()
+    with _opened(path) as db:
+        patiently(lambda: db.execute(f"PRAGMA page_size={_PAGE_BYTES}; PRAGMA journal_mode=WAL").fetchall())
 
 
 def has_checkpoints(path: str) -> bool:
     """Whether a file has the tables of checkpoints; nothing is made by asking."""
     check_file(path)
-    with translate_errors(path):
-        db = cast("Database", apsw.Connection(path, flags=apsw.SQLITE_OPEN_READWRITE))
-        try:
-            found = patiently(lambda: one(db, "SELECT 1 FROM sqlite_schema WHERE name = 'checkpoint_nodes'"))
-        finally:
-            db.close()
+    with _opened(path, flags=apsw.SQLITE_OPEN_READWRITE) as db:
+        found = patiently(lambda: one(db, "SELECT 1 FROM sqlite_schema WHERE name = 'checkpoint_nodes'"))
     return found is not None
 
 
@@ -272,14 +266,9 @@ def count_sessions(db: Database, scope: Scope) -> int:
     if one(db, "SELECT 1 FROM meta WHERE name = ?", _NAME) is None:
         return 0
     session, values = ("", ()) if scope.session_id is None else (" AND session_id = ?", (scope.session_id,))
-    found = one(
-        db,
-        "SELECT count(*) FROM checkpoint_users JOIN checkpoint_sessions USING (user) "  # noqa: S608 - values are bound
-        f"WHERE namespace = ? AND user_id = ?{session}",
-        scope.namespace,
-        scope.user_id,
-        *values,
-    )
+    both = "checkpoint_users JOIN checkpoint_sessions USING (user)"
+    sql = f"SELECT count(*) FROM {both} WHERE namespace = ? AND user_id = ?{session}"  # noqa: S608 - values are bound
+    found = one(db, sql, scope.namespace, scope.user_id, *values)
     return int(found[0]) if found else 0
 
 

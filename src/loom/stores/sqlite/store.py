@@ -11,7 +11,7 @@ from datetime import datetime
 from itertools import islice
 from os import PathLike
 from threading import Lock
-from typing import TypeAlias, TypeVar
+from typing import TypeVar
 
 import apsw
 import numpy as np
@@ -23,37 +23,22 @@ from loom.core.scope import Scope
 from loom.errors import StoreError
 from loom.protocols.embedder import Vector
 from loom.protocols.memory_store import DeadLetter, IndexDifference, Job, Lease, Query, SearchKeys
-from loom.stores.base import BaseMemoryStore, Bound, Write, Written, embedder_label, reading
+from loom.stores import base
+from loom.stores.base import After, BaseMemoryStore, Bound, LeaseRequest, Owned, Write, Written
 from loom.stores.sqlite import check, records, search
-from loom.stores.sqlite import records as job_rows
 from loom.stores.sqlite import search as vectors
 from loom.stores.sqlite.connection import Database, Durability, one, rows
 from loom.stores.sqlite.file import SqliteFile
-from loom.stores.sqlite.rows import (
-    SELECTED,
-    all_users,
-    check_epoch,
-    condition,
-    epoch_of,
-    find_user,
-    forget_name,
-    from_row,
-    seen,
-)
+from loom.stores.sqlite.rows import SELECTED, all_users, check_epoch, condition, epoch_of, find_user, from_row, seen
 from loom.stores.sqlite.schema import VERSION, count_sessions
 from loom.stores.sqlite.search import binding
 
 # The description of a SQLite store and its guarantees.
 
-_DURABLE = {
+_DURABLE: dict[str, str] = {
     "full": "full: an acknowledged write survives a killed process and a power cut (WAL, synchronous=FULL)",
     "fast": "fast: survives a killed process; a power cut may take the last writes (WAL, synchronous=NORMAL)",
 }
-
-
-def durability_of(file: SqliteFile) -> str:
-    """What an acknowledged write survives."""
-    return "none: everything is gone when it is closed" if file.is_in_memory else _DURABLE[file.durability]
 
 
 def labels(db: Database) -> dict[str, str]:
@@ -64,7 +49,7 @@ def labels(db: Database) -> dict[str, str]:
         "server": f"SQLite {apsw.sqlite_lib_version()}, in this process",
         "isolation": "every statement names its user; anyone who can read the file can read all of it",
         "index": f"{vectors[0]:,} vectors of {found[1]:,} records of {found[0]:,} users; written with the records",
-        "embedder": embedder_label(binding(db)),
+        "embedder": base.embedder_label(binding(db)),
         "schema": f"version {VERSION}, the newest this Loom knows",
     }
 
@@ -89,7 +74,7 @@ def search_keys(db: Database, user: int, scope: Scope, ids: Iterable[str]) -> di
         db, "SELECT k.row, kind, text FROM json_each(?) AS given CROSS JOIN keys AS k ON k.row = given.value", given
     ):
         keys[row][kind] = text
-    with reading("a vector"):
+    with base.reading("a vector"):
         return {
             id: SearchKeys(keys[row], None if data is None else np.frombuffer(data, "<f4")) for id, row, data in records
         }
@@ -113,9 +98,7 @@ def rebind(db: Database, old: Bound | None, new: Bound) -> bool:
     return True
 
 
-def unembedded(
-    db: Database, where: Filter | None, after: tuple[Scope, str] | None, limit: int | None
-) -> list[tuple[Scope, Record]]:
+def unembedded(db: Database, where: Filter | None, after: After, limit: int | None) -> list[Owned]:
     """Records without a vector, by namespace, user and id."""
     # Closed at once: a cursor that stays open keeps the log from being emptied.
     with closing(_found(db, where, after)) as found:
@@ -127,7 +110,7 @@ def count_unembedded(db: Database, where: Filter | None) -> int:
     return sum(1 for _ in _found(db, where, None))
 
 
-def _found(db: Database, where: Filter | None, after: tuple[Scope, str] | None) -> Generator[tuple[Scope, Record]]:
+def _found(db: Database, where: Filter | None, after: After) -> Generator[Owned]:
     # User by user, so that a page begins where the last one ended and nothing is read twice.
     start = ("", "") if after is None else (after[0].namespace, after[0].user_id)
     with closing(db.execute(_USERS, start)) as users:
@@ -150,36 +133,32 @@ def _records_without_vector(db: Database, user: int, where: Filter | None, after
 
 # Accesses that are counted, but not yet written: a search should not wait for a disk.
 
-_Waiting: TypeAlias = defaultdict[Scope, dict[str, list[tuple[Scope, datetime]]]]
 _MOST = 1000
 """So many accesses wait at the most."""
 
 
 class TouchBuffer:
-    """Accesses that wait for the next write: for each user, by record, who saw it and when. Safe between threads."""
+    """Accesses that wait for the next write: who saw which records, and when. Safe between threads."""
 
-    __slots__ = ("_lock", "_number", "_waiting")
+    __slots__ = ("_lock", "_waiting")
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._waiting = _Waiting(_no_touches)
-        self._number = 0
+        self._waiting: list[tuple[Scope, Sequence[str], datetime]] = []
 
     def __bool__(self) -> bool:
-        return self._number > 0
+        return bool(self._waiting)
 
     @property
     def are_many(self) -> bool:
         """Whether it is time to write them."""
-        return self._number >= _MOST
+        return sum(len(ids) for _, ids, _ in self._waiting) >= _MOST
 
-    def add(self, scope: Scope, ids: Iterable[str], at: datetime) -> None:
+    def add(self, scope: Scope, ids: Sequence[str], at: datetime) -> None:
         """Count an access of each episode."""
-        with self._lock:
-            waiting = self._waiting[scope.for_user()]
-            for id in ids:
-                waiting[id].append((scope, at))
-                self._number += 1
+        if ids:
+            with self._lock:
+                self._waiting.append((scope, ids, at))
 
     def write(self, db: Database) -> None:
         """Write what waits."""
@@ -190,15 +169,16 @@ class TouchBuffer:
 
         def both(db: Database) -> _T:
             with self._lock:
-                taken, self._waiting, self._number = self._waiting, _Waiting(_no_touches), 0
+                taken, self._waiting = self._waiting, []
             try:
-                _write(db, taken)
+                for scope, ids, at in taken:
+                    user = find_user(db, scope)
+                    if user is not None:
+                        records.touch(db, user, scope, ids, at)
                 return action(db)
             except BaseException:
-                for touches in taken.values():
-                    for id, times in touches.items():
-                        for scope, at in times:
-                            self.add(scope, [id], at)
+                with self._lock:
+                    self._waiting = taken + self._waiting
                 raise
 
         return both
@@ -209,24 +189,12 @@ class TouchBuffer:
 
     def shown_in(self, scope: Scope, hits: Iterable[Hit]) -> tuple[Hit, ...]:
         """The hits of a user with the accesses that wait."""
+        touches: defaultdict[str, list[tuple[Scope, datetime]]] = defaultdict(list)
         with self._lock:
-            waiting = self._waiting.get(scope.for_user())
-            if not waiting:
-                return tuple(hits)
-            return tuple([_touched(hit, waiting[hit.item.id]) if hit.item.id in waiting else hit for hit in hits])
-
-
-def _no_touches() -> dict[str, list[tuple[Scope, datetime]]]:
-    return defaultdict(list)
-
-
-def _write(db: Database, waiting: _Waiting) -> None:
-    for scope, touches in waiting.items():
-        user = find_user(db, scope)
-        if user is not None:
-            for id, times in touches.items():
-                for seen_by, at in times:
-                    records.touch(db, user, seen_by, [id], at)
+            for seen_by, ids, at in self._waiting:
+                for id in ids if base.owner(seen_by) == base.owner(scope) else ():
+                    touches[id].append((seen_by, at))
+        return tuple([_touched(hit, touches[hit.item.id]) if hit.item.id in touches else hit for hit in hits])
 
 
 def _touched(hit: Hit, touches: Iterable[tuple[Scope, datetime]]) -> Hit:
@@ -324,17 +292,20 @@ class SqliteStore(BaseMemoryStore):
     async def _write(self, scope: Scope, write: Write) -> Written:
         def change(db: Database) -> Written:
             if write.closing is not None:
-                job_rows.close(db, write.closing)
+                records.close(db, write.closing)
             check_epoch(db, scope, write.since)
             deleted = records.change(db, scope, put=write.put, delete=write.delete, keys=write.keys)
-            return Written(deleted, job_rows.enqueue(db, scope, write.jobs))
+            return Written(deleted, records.enqueue(db, scope, write.jobs))
 
         return await self._commit(change)
 
     async def _forget(self, scope: Scope) -> Receipt:
         def remove(db: Database) -> tuple[int, dict[str, int]] | None:
             user = find_user(db, scope)
-            return None if user is None else (user, _forget(db, user, scope))
+            if user is None:
+                return None
+            jobs, is_user = records.forget(db, user, scope), scope.session_id is None
+            return user, jobs | (records.forget_user(db, user) if is_user else records.forget_session(db, user, scope))
 
         # Also empties the write-ahead log, where deleted text may still be.
         done, pending = await self._file.erase(self._touches.before(remove))
@@ -389,9 +360,7 @@ class SqliteStore(BaseMemoryStore):
     async def _put_vectors(self, scope: Scope, vectors: dict[str, Vector]) -> None:
         await self._commit(lambda db: _put_vectors(db, self._bound_here, scope, vectors))
 
-    async def _unembedded(
-        self, where: Filter | None, after: tuple[Scope, str] | None, limit: int | None
-    ) -> Collection[tuple[Scope, Record]]:
+    async def _unembedded(self, where: Filter | None, after: After, limit: int | None) -> Collection[Owned]:
         if self._touches:
             await self._commit(self._touches.write)
         return await self._view(lambda db: unembedded(db, where, after, limit))
@@ -411,27 +380,27 @@ class SqliteStore(BaseMemoryStore):
         return await ask(lambda db: check.check(db, repair=repair))
 
     async def _describe(self) -> dict[str, str]:
-        return {**await self._view(labels), "durability": durability_of(self._file)}
+        file = self._file
+        durability = "none: everything is gone when it is closed" if file.is_in_memory else _DURABLE[file.durability]
+        return {**await self._view(labels), "durability": durability}
 
     async def _epoch(self, scope: Scope) -> str:
         return await self._view(lambda db: epoch_of(db, scope))
 
-    async def _lease(
-        self, now: datetime, until: datetime, limit: int, scope: Scope | None, kinds: Sequence[str] | None
-    ) -> Iterable[Lease]:
-        return await self._commit(lambda db: job_rows.lease(db, now, until, limit, scope=scope, kinds=kinds))
+    async def _lease(self, asked: LeaseRequest) -> Iterable[Lease]:
+        return await self._commit(lambda db: records.lease(db, asked))
 
     async def _fail(self, lease: Lease, reason: str, now: datetime, retry_at: datetime | None) -> None:
-        await self._commit(lambda db: job_rows.fail(db, lease, reason, now, retry_at))
+        await self._commit(lambda db: records.fail(db, lease, reason, now, retry_at))
 
     async def _dead_letters(self, scope: Scope) -> Iterable[DeadLetter]:
-        return await self._view(lambda db: job_rows.dead_letters(db, scope))
+        return await self._view(lambda db: records.dead_letters(db, scope))
 
     async def _open_jobs(self, scope: Scope) -> Collection[Job]:
-        return await self._view(lambda db: job_rows.open_jobs(db, scope))
+        return await self._view(lambda db: records.open_jobs(db, scope))
 
     async def _pending(self, scope: Scope) -> int:
-        return await self._view(lambda db: job_rows.pending(db, scope))
+        return await self._view(lambda db: records.pending(db, scope))
 
     async def _read(self, scope: Scope, action: Callable[[Database, int], _T], nothing: _T) -> _T:
         return await self._view(_of_user(scope, action, nothing))
@@ -455,15 +424,6 @@ def _of_user(scope: Scope, action: Callable[[Database, int], _T], nothing: _T) -
         return nothing if user is None else action(db, user)
 
     return act
-
-
-def _forget(db: Database, user: int, scope: Scope) -> dict[str, int]:
-    removed = job_rows.forget(db, user, scope)
-    if scope.session_id is not None:
-        return removed | records.forget_session(db, user, scope)
-    removed |= records.forget_user(db, user)
-    forget_name(db, user)
-    return removed
 
 
 def _put_vectors(db: Database, bound: Bound | None, scope: Scope, given: Mapping[str, Vector]) -> None:

@@ -1,13 +1,11 @@
 """Conformance suites: the laws of each protocol as tests that a backend inherits. Needs pytest and hypothesis."""
 
+from pkgutil import iter_modules
+
 import pytest
 
 # Shipped asserts say as much as a test's own when they fail.
-_ASSERTING = (
-    "checkpoint_store", "embedder", "isolation", "jobs", "knowledge_base", "machines", "memory_store",
-    "memory_store_optional", "model", "suite", "vector_store",
-)  # fmt: skip
-pytest.register_assert_rewrite(*(f"{__name__}.{name}" for name in _ASSERTING))
+pytest.register_assert_rewrite(*(f"{__name__}.{module.name}" for module in iter_modules(__path__)))
 
 from loom.testing.conformance.checkpoint_store import CheckpointStoreSuite  # noqa: E402
 from loom.testing.conformance.embedder import EmbedderSuite  # noqa: E402

@@ -7,7 +7,6 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 
-import anyio
 import pytest
 
 from loom.core.log import Checkpoint, Compaction, LogEntry, LoggedMessage, Replacement
@@ -26,7 +25,7 @@ from loom.core.record import Receipt
 from loom.core.scope import Scope
 from loom.errors import NotFound, ScopeRequired, StoreConflict, UsageError
 from loom.protocols.checkpoint_store import CheckpointStore, Forks, PrunesCheckpoints
-from loom.testing.conformance.suite import ALICE, BOB, TWINS, Suite, needs
+from loom.testing.conformance.suite import ALICE, BOB, TWINS, Suite, at_once, needs
 from loom.testing.fakes import START, FakeClock
 
 # Checkpoints, log entries and ids that the laws are tried on.
@@ -51,14 +50,6 @@ NAMES: tuple[tuple[str, str], ...] = (
     ("x" * 512, "x" * 511),
 )
 """Pairs of different ids that a careless store takes for one, for a pattern, or for the name of a file."""
-
-
-class ForkingCheckpointStore(CheckpointStore, Forks, Protocol):
-    """A checkpoint store that forks."""
-
-
-class PruningCheckpointStore(CheckpointStore, PrunesCheckpoints, Protocol):
-    """A checkpoint store that prunes."""
 
 
 class ForkingPruningStore(CheckpointStore, Forks, PrunesCheckpoints, Protocol):
@@ -257,9 +248,7 @@ class SaveLaws:
             except StoreConflict:
                 lost.append(id)
 
-        async with anyio.create_task_group() as group:
-            for n in range(8):
-                group.start_soon(write, f"w{n}")
+        await at_once(*(write(f"w{n}") for n in range(8)))
         assert len(lost) == 7
         winner = await store.load(CHAT)
         assert winner is not None
@@ -412,7 +401,7 @@ class ForgetLaws:
     @pytest.mark.parametrize("part", ["user_id", "namespace", "session_id"])
     async def test_scopes_never_meet(self, store: CheckpointStore, mine: str, theirs: str, part: str) -> None:
         """Two scopes whose ids look alike share nothing, in any call."""
-        one, other = _scope(part, mine), _scope(part, theirs)
+        one, other = (replace(Scope("default", "user", "chat"), **{part: value}) for value in (mine, theirs))
         for scope, text in ((one, "mine"), (other, "theirs")):
             first = await save(store, scope, "c1", text)
             await save(store, scope, "c2", text, after=first)
@@ -469,11 +458,11 @@ class ForgetLaws:
         assert len(before[0]) == 4
 
 
+@needs(Forks)
 class ForkLaws:
     """Optional laws: a store that begins a session at a checkpoint of another."""
 
-    @needs(Forks)
-    async def test_a_fork_begins_where_it_was_taken(self, store: ForkingCheckpointStore, clock: FakeClock) -> None:
+    async def test_a_fork_begins_where_it_was_taken(self, store: ForkingPruningStore, clock: FakeClock) -> None:
         """Its first checkpoint has the source for a parent, and the source's view and log."""
         await save_turns(store, CHAT, "c1", "c2", "c3")
         source = await store.load(CHAT, "c2")
@@ -487,8 +476,7 @@ class ForkLaws:
         assert await store.list(FORK) == (fork,)
         assert await store.history(FORK, fork.id) == await store.history(CHAT, "c2")
 
-    @needs(Forks)
-    async def test_both_sessions_go_on_alone(self, store: ForkingCheckpointStore) -> None:
+    async def test_both_sessions_go_on_alone(self, store: ForkingPruningStore) -> None:
         """What one saves, the other does not see; equal ids are different checkpoints."""
         first = await save(store, CHAT, "c1", "tea")
         fork = await store.fork(CHAT, "c1", session_id="fork")
@@ -504,8 +492,7 @@ class ForkLaws:
         with pytest.raises(UsageError):  # the source belongs to the other session
             await save(store, ALICE.for_session("third"), "c9", "x", after=first)
 
-    @needs(Forks)
-    async def test_forgetting_the_source_leaves_the_fork_whole(self, store: ForkingCheckpointStore) -> None:
+    async def test_forgetting_the_source_leaves_the_fork_whole(self, store: ForkingPruningStore) -> None:
         """The receipt says what stays for it; with the fork, that goes too."""
         await save_turns(store, CHAT, "c1", "c2", "c3")
         fork = await store.fork(CHAT, "c2", session_id="fork")
@@ -520,8 +507,7 @@ class ForkLaws:
         assert (await store.forget(FORK)).removed == {"checkpoint": 2, "entry": 5}
         assert await store.list(ALICE) == ()
 
-    @needs(Forks)
-    async def test_forgetting_a_fork_leaves_the_source_whole(self, store: ForkingCheckpointStore) -> None:
+    async def test_forgetting_a_fork_leaves_the_source_whole(self, store: ForkingPruningStore) -> None:
         """Only what the fork added goes."""
         await save_turns(store, CHAT, "c1", "c2")
         before = await everything(store, CHAT)
@@ -531,8 +517,7 @@ class ForkLaws:
         assert (dict(receipt.removed), staying(receipt)) == ({"checkpoint": 2, "entry": 1}, [])
         assert await everything(store, CHAT) == before
 
-    @needs(Forks)
-    async def test_deleting_either_end_leaves_the_other_whole(self, store: ForkingCheckpointStore) -> None:
+    async def test_deleting_either_end_leaves_the_other_whole(self, store: ForkingPruningStore) -> None:
         """A fork of a fork reads through both, whatever was deleted between."""
         await save_turns(store, CHAT, "c1", "c2")
         fork = await store.fork(CHAT, "c2", session_id="fork")
@@ -544,8 +529,7 @@ class ForkLaws:
             assert await texts_of(store, ALICE.for_session("deeper"), deeper.id) == due
         assert await store.list(ALICE) == (deeper,)
 
-    @needs(Forks)
-    async def test_a_fork_goes_into_a_new_session(self, store: ForkingCheckpointStore) -> None:
+    async def test_a_fork_goes_into_a_new_session(self, store: ForkingPruningStore) -> None:
         """An existing one, its own or an unknown source: refused, and nothing is written."""
         await save_turns(store, CHAT, "c1")
         await save_turns(store, FORK, "c1")
@@ -566,11 +550,11 @@ class ForkLaws:
         assert (await store.fork(CHAT, "c1", session_id="free")).session_id == "free"
 
 
+@needs(PrunesCheckpoints)
 class CheckpointPruneLaws:
     """Optional laws: a store that drops old checkpoints."""
 
-    @needs(PrunesCheckpoints)
-    async def test_the_newest_stay_with_their_whole_history(self, store: PruningCheckpointStore) -> None:
+    async def test_the_newest_stay_with_their_whole_history(self, store: ForkingPruningStore) -> None:
         """The ids of the others are returned, and the session goes on."""
         last = await save_turns(store, CHAT, "c1", "c2", "c3", "c4", "c5")
         kept = (await everything(store, CHAT))[:2]
@@ -581,8 +565,7 @@ class CheckpointPruneLaws:
         await save(store, CHAT, "c6", "on", after=last)
         assert len(await texts_of(store, CHAT, "c6")) == 11
 
-    @needs(PrunesCheckpoints)
-    async def test_newest_means_last_saved(self, store: PruningCheckpointStore) -> None:
+    async def test_newest_means_last_saved(self, store: ForkingPruningStore) -> None:
         """Not the largest id, and branches count like others."""
         first = await save(store, CHAT, "z", "tea")
         await save(store, CHAT, "y", "milk", after=first)
@@ -590,8 +573,7 @@ class CheckpointPruneLaws:
         assert await store.prune(CHAT, keep=1) in {("z", "y"), ("y", "z")}
         assert await texts_of(store, CHAT, "a") == ["tea", "sugar"]
 
-    @needs(PrunesCheckpoints)
-    async def test_prune_touches_one_session_and_keeps_at_least_one(self, store: PruningCheckpointStore) -> None:
+    async def test_prune_touches_one_session_and_keeps_at_least_one(self, store: ForkingPruningStore) -> None:
         """Other sessions and users stay as they were."""
         others = [ALICE.for_session("other"), BOB.for_session("chat")]
         for scope in (CHAT, *others):
@@ -621,20 +603,6 @@ class CheckpointStoreSuite(SaveLaws, ListLaws, ForgetLaws, ForkLaws, CheckpointP
     """Subclass it and override the fixture `store`. Optional laws are skipped where a store lacks their protocol."""
 
     @pytest.fixture
-    def clock(self) -> FakeClock:
-        """The store's clock, which stands still unless a law moves it."""
-        return FakeClock()
-
-    @pytest.fixture
     async def store(self, clock: FakeClock) -> CheckpointStore:
         """An empty store that takes its time from `clock`; closed afterwards."""
         raise NotImplementedError(f"{type(self).__name__} has to override the fixture `store`")
-
-
-def _scope(part: str, value: str) -> Scope:
-    makers: dict[str, Callable[[], Scope]] = {
-        "user_id": lambda: Scope("default", value, "chat"),
-        "namespace": lambda: Scope(value, "user", "chat"),
-        "session_id": lambda: Scope("default", "user", value),
-    }
-    return makers[part]()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeAlias
 
@@ -87,17 +88,13 @@ async def _remember(scene: Scene) -> None:
 
 
 async def _promote(scene: Scene) -> None:
-    try:
+    with suppress(NotFound):
         await scene.memory.promote(scene.said, user_id=scene.user)
-    except NotFound:
-        return
 
 
 async def _mark(scene: Scene) -> None:
-    try:
+    with suppress(NotFound):
         await scene.memory.mark(scene.said, user_id=scene.user, importance=0.9)
-    except NotFound:
-        return
 
 
 async def _import(scene: Scene) -> None:
@@ -137,30 +134,23 @@ class ErasureSuite(Suite):
     async def test_what_another_forgets_at_any_step_stays_forgotten(self, memories: Memories, call: str) -> None:
         """By another memory, which the first one cannot know of."""
         act, forget = _CALLS[call]
-        await _at_every_step(
-            memories.one, act, lambda scene: forget(memories.other, scene), stride=self.stride, learnt=call in _OF_FACTS
-        )
+        learnt = call in _OF_FACTS
+        await self._at_every_step(memories.one, act, lambda scene: forget(memories.other, scene), learnt=learnt)
 
     @pytest.mark.parametrize("call", _CALLS)
     async def test_what_is_forgotten_at_any_step_stays_forgotten(self, memories: Memories, call: str) -> None:
         """By a task that uses the same memory; where it has to wait for the call, it waits."""
         act, forget = _CALLS[call]
-        await _at_every_step(
-            memories.one,
-            act,
-            lambda scene: forget(memories.one, scene),
-            stride=2 * self.stride,
-            beside=True,
-            learnt=call in _OF_FACTS,
+        learnt = call in _OF_FACTS
+        await self._at_every_step(
+            memories.one, act, lambda scene: forget(memories.one, scene), slow=2, beside=True, learnt=learnt
         )
 
     @pytest.mark.parametrize("call", ["remember", "metabolize", "import", "end a session"])
     @pytest.mark.parametrize("forget", [_forget_session, _forget_user], ids=["session", "user"])
     async def test_a_session_and_a_user_stay_forgotten(self, memories: Memories, call: str, forget: _Forget) -> None:
         """At any step; a turn that is remembered beside it is kept or forgotten, and never an error."""
-        await _at_every_step(
-            memories.one, _CALLS[call][0], lambda scene: forget(memories.other, scene), stride=2 * self.stride
-        )
+        await self._at_every_step(memories.one, _CALLS[call][0], lambda scene: forget(memories.other, scene), slow=2)
 
     @pytest.mark.parametrize("call", ["remember", "metabolize", "import"])
     @pytest.mark.parametrize(
@@ -170,11 +160,10 @@ class ErasureSuite(Suite):
         self, memories: Memories, call: str, forget: _Forget
     ) -> None:
         """The other way round: a second memory does its work between the reads and the writes of a forget."""
-        await _at_every_step(
+        await self._at_every_step(
             memories.one,
             lambda scene: forget(memories.one, scene),
             lambda scene: _CALLS[call][0](replace(scene, memory=memories.other)),
-            stride=self.stride,
         )
 
     async def test_the_next_turn_does_not_bring_back_what_another_forgot(self, memories: Memories) -> None:
@@ -194,49 +183,42 @@ class ErasureSuite(Suite):
         assert by_id.removed["episode"] >= 1
         assert set(by_id.pending) == set(by_user.pending)
 
+    async def _at_every_step(
+        self, memory: Any, act: _Call, interrupting: _Call, *, slow: int = 1, beside: bool = False, learnt: bool = False
+    ) -> None:
+        """Do the call again and again, interrupted at one step of it after the other, until it has no more steps.
 
-async def _at_every_step(
-    memory: Any,
-    act: _Call,
-    interrupting: Callable[[Scene], Awaitable[Any]],
-    *,
-    stride: int,
-    beside: bool = False,
-    learnt: bool = False,
-) -> None:
-    """Do the call again and again, interrupted at one step of it after the other, until it has no more steps.
+        What is `slow` leaves out more steps. With `learnt`, facts of what is to be forgotten are known before.
+        """
+        steps = Interrupter()
+        steps.watch(memory.store)
+        step = 0
+        while True:
+            scene = await _scene(memory, f"user{step}")
+            if learnt:
+                await memory.metabolize(user_id=scene.user)
+            async with anyio.create_task_group() as tasks:
 
-    With `learnt`, facts of what is to be forgotten are known before.
-    """
-    steps = Interrupter()
-    steps.watch(memory.store)
-    step = 0
-    while True:
-        scene = await _scene(memory, f"user{step}")
-        if learnt:
+                async def interrupt(scene: Scene = scene, tasks: Any = tasks) -> None:
+                    if not beside:
+                        await interrupting(scene)
+                        return
+                    done = anyio.Event()
+                    tasks.start_soon(_and_set, lambda: interrupting(scene), done)
+                    for _ in range(_TURNS):
+                        if done.is_set():
+                            break
+                        await anyio.to_thread.run_sync(lambda: None)  # a moment for threads
+
+                async with steps.counting(step, interrupt):
+                    await act(scene)
+            if not steps.reached:
+                assert step, "the call made no step at all"
+                return
+            assert await _left(scene) == [], f"interrupted at step {step}"
             await memory.metabolize(user_id=scene.user)
-        async with anyio.create_task_group() as tasks:
-
-            async def interrupt(scene: Scene = scene, tasks: Any = tasks) -> None:
-                if not beside:
-                    await interrupting(scene)
-                    return
-                done = anyio.Event()
-                tasks.start_soon(_and_set, lambda: interrupting(scene), done)
-                for _ in range(_TURNS):
-                    if done.is_set():
-                        break
-                    await anyio.to_thread.run_sync(_nothing)
-
-            async with steps.counting(step, interrupt):
-                await act(scene)
-        if not steps.reached:
-            assert step, "the call made no step at all"
-            return
-        assert await _left(scene) == [], f"interrupted at step {step}"
-        await memory.metabolize(user_id=scene.user)
-        assert await _left(scene) == [], f"interrupted at step {step}, and after metabolism"
-        step += stride
+            assert await _left(scene) == [], f"interrupted at step {step}, and after metabolism"
+            step += slow * self.stride
 
 
 async def _scene(memory: Any, user: str, *, before: int = 2) -> Scene:
@@ -272,10 +254,6 @@ async def _and_set(call: Callable[[], Awaitable[Any]], done: anyio.Event) -> Non
         raise AssertionError(f"forgetting failed: {error}") from error
     finally:
         done.set()
-
-
-def _nothing() -> None:
-    """A moment for threads."""
 
 
 # Non-interference: random traces of calls by two users, and what one of them observes.

@@ -3,39 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from typing import Any, Protocol
+from typing import Any
 
 import anyio
 import pytest
 
 from loom.core.scope import Scope
 from loom.errors import NotFound, StoreConflict, UsageError
-from loom.protocols.memory_store import KeepsJobs, KeepsKeys, KeepsVectors, Lease
-from loom.testing.conformance.suite import (
-    ALICE,
-    BOB,
-    DAY,
-    HOUR,
-    JobKeepingStore,
-    a_block,
-    a_job,
-    an_episode,
-    ids_of,
-    listed,
-    needs,
-)
+from loom.protocols.memory_store import KeepsJobs, KeepsKeys, KeepsVectors, Lease, PrimaryStore, Store
+from loom.testing.conformance.suite import ALICE, BOB, DAY, HOUR, a_block, a_job, an_episode, ids_of, listed, needs
 from loom.testing.fakes import START
 
 
-class _FullStore(JobKeepingStore, KeepsKeys, KeepsVectors, Protocol):
-    """A memory store with jobs, keys and vectors."""
-
-
+@needs(KeepsJobs)
 class JobLaws:
     """The laws of a store with jobs."""
 
-    @needs(KeepsJobs)
-    async def test_a_job_comes_back_equal(self, store: JobKeepingStore) -> None:
+    async def test_a_job_comes_back_equal(self, store: Store) -> None:
         """Every field survives, also a payload of nested JSON; `attempts` counts the leases."""
         payload: dict[str, Any] = {"text": "t\u00e9a \U0001f375", "list": [1, 2.5, None, True, {"a": []}], "empty": {}}
         scope = ALICE.for_session("s 1")
@@ -44,15 +28,13 @@ class JobLaws:
         assert lease.job == a_job(scope=scope, key="k:\u00e9", payload=payload, attempts=1)
         assert lease.until == START + HOUR
 
-    @needs(KeepsJobs)
-    async def test_records_and_jobs_are_written_together(self, store: JobKeepingStore) -> None:
+    async def test_records_and_jobs_are_written_together(self, store: Store) -> None:
         """put, delete and jobs of one write all happen."""
         await store.put(ALICE, an_episode("old"))
         assert await store.write(ALICE, put=[an_episode("new")], delete=["old"], jobs=[a_job(), a_job("j2")]) == 2
         assert await listed(store, ALICE) == ["new"]
         assert await store.pending(ALICE) == 2
 
-    @needs(KeepsJobs)
     @pytest.mark.parametrize(
         ("bad", "error"),
         [
@@ -62,9 +44,7 @@ class JobLaws:
         ],
         ids=["record", "key", "job"],
     )
-    async def test_a_write_is_all_or_nothing(
-        self, store: JobKeepingStore, bad: dict[str, Any], error: type[Exception]
-    ) -> None:
+    async def test_a_write_is_all_or_nothing(self, store: Store, bad: dict[str, Any], error: type[Exception]) -> None:
         """One bad part, and neither record nor job is there."""
         if "keys" in bad and not isinstance(store, KeepsKeys):
             pytest.skip(f"{type(store).__name__} keeps no keys")
@@ -80,13 +60,13 @@ class JobLaws:
         assert await store.pending(BOB) == 0
 
     @needs(KeepsJobs, KeepsKeys)
-    async def test_a_write_gives_keys_to_what_it_puts(self, store: JobKeepingStore) -> None:
+    async def test_a_write_gives_keys_to_what_it_puts(self, store: Store) -> None:
         """Record and keys may be new together."""
         await store.write(ALICE, put=[an_episode()], keys={"e1": {"around": "zeppelin"}})
         assert await ids_of(store, ALICE, "zeppelin") == ["e1"]
 
     @needs(KeepsJobs, KeepsKeys, KeepsVectors)
-    async def test_what_is_deleted_and_put_again_begins_anew(self, store: _FullStore) -> None:
+    async def test_what_is_deleted_and_put_again_begins_anew(self, store: PrimaryStore) -> None:
         """Neither keys nor the vector of the old record stay."""
         await store.bind("suite:1:2", 2)
         await store.write(ALICE, put=[an_episode()], keys={"e1": {"around": "zeppelin", "asked": "harbour"}})
@@ -96,8 +76,7 @@ class JobLaws:
         assert await ids_of(store, ALICE, "piano") == ["e1"]
         assert await ids_of(store, ALICE, vector=[1.0, 0.0]) == []
 
-    @needs(KeepsJobs)
-    async def test_the_same_work_is_queued_once(self, store: JobKeepingStore) -> None:
+    async def test_the_same_work_is_queued_once(self, store: Store) -> None:
         """A key is unique among a user's open jobs, leased ones included; closed ones do not count."""
         assert await store.write(ALICE, jobs=[a_job("j1", key="k"), a_job("j2", key="k")]) == 1
         assert await store.write(ALICE, jobs=[a_job("j3", key="k")]) == 0
@@ -108,8 +87,7 @@ class JobLaws:
         assert await store.write(ALICE, jobs=[a_job("j5", key="k")]) == 1
         assert (await store.pending(ALICE), await store.pending(BOB)) == (1, 1)
 
-    @needs(KeepsJobs)
-    async def test_jobs_are_leased_oldest_first(self, store: JobKeepingStore) -> None:
+    async def test_jobs_are_leased_oldest_first(self, store: Store) -> None:
         """Only what is due, only so many, and of one user if asked."""
         jobs = [a_job(f"j{n}", run_at=START + n * HOUR) for n in (3, 1, 2, 9)]
         await store.write(ALICE, jobs=jobs)
@@ -120,8 +98,7 @@ class JobLaws:
         leases = await store.lease(now=now, until=now + HOUR, limit=9)
         assert [(lease.job.id, lease.job.scope) for lease in leases] == [("bob", BOB), ("j3", ALICE)]
 
-    @needs(KeepsJobs)
-    async def test_jobs_of_some_kinds_are_leased_alone(self, store: JobKeepingStore) -> None:
+    async def test_jobs_of_some_kinds_are_leased_alone(self, store: Store) -> None:
         """However many of other kinds are older, which stay free for others; of one user, or of all."""
         older = [a_job(f"a{n:03}", kind="learn") for n in range(150)]
         await store.write(ALICE, jobs=[*older, a_job("z1", kind="digest"), a_job("z2", kind="sediment")])
@@ -136,8 +113,7 @@ class JobLaws:
         assert [lease.job.id for lease in leases] == [job.id for job in older]
         assert [lease.job.id for lease in await store.lease(now=START, until=until, limit=9)] == ["z2"]
 
-    @needs(KeepsJobs)
-    async def test_a_job_has_one_holder_at_a_time(self, store: JobKeepingStore) -> None:
+    async def test_a_job_has_one_holder_at_a_time(self, store: Store) -> None:
         """Tasks that lease at the same moment never get the same job."""
         await store.write(ALICE, jobs=[a_job(f"j{n}") for n in range(10)])
         taken: list[Lease] = []
@@ -153,8 +129,7 @@ class JobLaws:
         assert await store.lease(now=START + HOUR / 2, until=START + DAY) == ()
         assert await store.pending(ALICE) == 10
 
-    @needs(KeepsJobs)
-    async def test_a_lease_that_ran_out_may_be_taken_again(self, store: JobKeepingStore) -> None:
+    async def test_a_lease_that_ran_out_may_be_taken_again(self, store: Store) -> None:
         """With another token, and `attempts` one higher."""
         await store.write(ALICE, jobs=[a_job()])
         first = await _the_lease(store)
@@ -163,8 +138,7 @@ class JobLaws:
         assert (first.job.attempts, second.job.attempts) == (1, 2)
         assert first.token != second.token
 
-    @needs(KeepsJobs)
-    async def test_finish_applies_the_effects_and_closes(self, store: JobKeepingStore) -> None:
+    async def test_finish_applies_the_effects_and_closes(self, store: Store) -> None:
         """Records, deletions and further jobs come with the end of the job."""
         await store.write(ALICE, put=[an_episode("raw")], jobs=[a_job()])
         lease = await _the_lease(store)
@@ -172,8 +146,7 @@ class JobLaws:
         assert await listed(store, ALICE) == ["made"]
         assert [job.job.id for job in await store.lease(now=START + DAY, until=START + 2 * DAY, limit=9)] == ["next"]
 
-    @needs(KeepsJobs)
-    async def test_a_finish_that_fails_changes_nothing(self, store: JobKeepingStore) -> None:
+    async def test_a_finish_that_fails_changes_nothing(self, store: Store) -> None:
         """With a bad effect the job stays open and held."""
         await store.write(ALICE, jobs=[a_job()])
         lease = await _the_lease(store)
@@ -184,8 +157,7 @@ class JobLaws:
         await store.finish(lease, put=[an_episode()])
         assert (await store.count(ALICE), await store.pending(ALICE)) == (1, 0)
 
-    @needs(KeepsJobs)
-    async def test_a_holder_that_comes_late_changes_nothing(self, store: JobKeepingStore) -> None:
+    async def test_a_holder_that_comes_late_changes_nothing(self, store: Store) -> None:
         """Only the newest lease finishes or fails a job, and only once."""
         await store.write(ALICE, jobs=[a_job()])
         late = await _the_lease(store)
@@ -197,8 +169,7 @@ class JobLaws:
         assert await listed(store, ALICE) == ["good"]
         assert await store.dead_letters(ALICE) == ()
 
-    @needs(KeepsJobs)
-    async def test_a_failed_job_comes_back(self, store: JobKeepingStore) -> None:
+    async def test_a_failed_job_comes_back(self, store: Store) -> None:
         """Not before `retry_at`, then with `attempts` one higher; the failed lease is worth nothing."""
         await store.write(ALICE, jobs=[a_job()])
         lease = await _the_lease(store)
@@ -209,8 +180,7 @@ class JobLaws:
         (second,) = await store.lease(now=START + DAY, until=START + 2 * DAY)
         assert (second.job.id, second.job.attempts) == ("j1", 2)
 
-    @needs(KeepsJobs)
-    async def test_a_job_that_is_given_up_is_a_dead_letter(self, store: JobKeepingStore) -> None:
+    async def test_a_job_that_is_given_up_is_a_dead_letter(self, store: Store) -> None:
         """It stays with its reason, is not leased again, and its key is free."""
         await store.write(ALICE, jobs=[a_job(payload={"n": 1})])
         await store.fail(await _the_lease(store), reason="poison: \u00e9", now=START + HOUR, retry_at=None)
@@ -222,8 +192,7 @@ class JobLaws:
         assert await store.pending(ALICE) == 0
         assert await store.write(ALICE, jobs=[a_job("j2", key="j1")]) == 1
 
-    @needs(KeepsJobs)
-    async def test_forget_removes_jobs_and_dead_letters(self, store: JobKeepingStore) -> None:
+    async def test_forget_removes_jobs_and_dead_letters(self, store: Store) -> None:
         """Of that user alone, and a lease on one of them can no longer be finished."""
         for scope in (ALICE, BOB):
             await store.write(scope, jobs=[a_job("j1", scope=scope)])

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from contextlib import ExitStack
 from typing import Any, TypeAlias
 
-import anyio
 import pytest
-from anyio.from_thread import start_blocking_portal
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import initialize, rule
 
 from loom.core.filter import And, Eq, Filter, In, Not
 from loom.core.record import Hit, Passage, Provenance, rank_key
 from loom.errors import UsageError
 from loom.protocols.knowledge_base import Document, KnowledgeBase, SearchesGraph, SearchMode
-from loom.testing.conformance.suite import TWINS, Suite
+from loom.testing.conformance.machines import Machine
+from loom.testing.conformance.suite import TWINS, Suite, at_once
 
 CHAIN = (
     Document(id="d0", text="Anna knows Bruno."),
@@ -172,14 +170,7 @@ class KnowledgeBaseSuite(Suite):
 
     async def test_adding_at_the_same_time_counts_once(self, base: KnowledgeBase) -> None:
         """Tasks that add the same documents do not add them twice."""
-        counts: list[int] = []
-
-        async def add() -> None:
-            counts.append(await base.add(a_document(), a_document("two")))
-
-        async with anyio.create_task_group() as tasks:
-            for _ in range(4):
-                tasks.start_soon(add)
+        counts = await at_once(*(base.add(a_document(), a_document("two")) for _ in range(4)))
         assert sorted(counts) == [0, 0, 0, 2]
         assert len(await base.search("Anna", limit=50)) == 2
 
@@ -275,7 +266,7 @@ class SharedKnowledgeSuite(Suite):
             first, second = [{h.item.id: h for h in await base.search(query, limit=500)} for base in (one, two)]
             assert {id: hit.item for id, hit in second.items()} == {id: hit.item for id, hit in first.items()}
             assert [second[id].score for id in first] == pytest.approx([hit.score for hit in first.values()], abs=1e-4)
-            assert {_document_id(hit) for hit in second.values()} == {"long", "short"}
+            assert {_document(hit) for hit in second.values()} == {"long", "short"}
         assert await two.add(*documents) == 0
 
     async def test_a_base_that_was_there_before_finds_it_too(self, another: Another) -> None:
@@ -284,10 +275,10 @@ class SharedKnowledgeSuite(Suite):
         await two.add(*(Document(id=f"d{n:03}", text=f"Bruno drinks coffee on day {n}.") for n in range(120)))
         assert len(await one.search("Bruno", limit=500)) == 120
         await one.add(Document(id="x", text="Anna keeps the quinine in the cellar."))
-        assert "x" in {_document_id(hit) for hit in await two.search("quinine")}
+        assert "x" in {_document(hit) for hit in await two.search("quinine")}
         await one.add(Document(id="x", text="Anna keeps the absinthe in the cellar."))
         hits = await two.search("absinthe")
-        assert {hit.item.text for hit in hits if _document_id(hit) == "x"} == {"Anna keeps the absinthe in the cellar."}
+        assert {hit.item.text for hit in hits if _document(hit) == "x"} == {"Anna keeps the absinthe in the cellar."}
 
     async def test_other_text_replaces_it_everywhere(self, another: Another) -> None:
         """No passage of the old document is left, whichever base replaces it."""
@@ -307,28 +298,26 @@ class SharedKnowledgeSuite(Suite):
         assert await two.remove("long", "unknown") == 1
         assert await one.remove("long") == 0
         for base in (one, two, await another()):
-            assert {_document_id(hit) for hit in await base.search("Anna drinks green tea", limit=500)} == {"tea"}
+            assert {_document(hit) for hit in await base.search("Anna drinks green tea", limit=500)} == {"tea"}
         assert await one.add(Document(id="long", text=DAYS)) == 1
-        assert {_document_id(hit) for hit in await two.search("Anna", limit=500)} == {"long", "tea"}
+        assert {_document(hit) for hit in await two.search("Anna", limit=500)} == {"long", "tea"}
 
     async def test_two_add_at_once(self, another: Another) -> None:
         """Each finds what both added, round after round."""
         one, two = await another(), await another()
         for turn in range(5):
-            async with anyio.create_task_group() as tasks:
-                for name, base in (("one", one), ("two", two)):
-                    tasks.start_soon(base.add, Document(id=f"{name}{turn}", text=f"Anna gave {name} a present."))
+            both = [Document(id=f"{name}{turn}", text=f"Anna gave {name} a present.") for name in ("one", "two")]
+            await at_once(one.add(both[0]), two.add(both[1]))
             expected = {f"{name}{n}" for name in ("one", "two") for n in range(turn + 1)}
             for base in (one, two):
-                assert {_document_id(hit) for hit in await base.search("Anna gave a present", limit=100)} == expected
+                assert {_document(hit) for hit in await base.search("Anna gave a present", limit=100)} == expected
 
     async def test_two_change_one_document_at_once(self, another: Another) -> None:
         """It has one complete text, the same for both bases; removing it removes it from both."""
         one, two = await another(), await another()
         texts = [" ".join(f"Anna {verb} on day {n}." for n in range(60)) for verb in ("sings", "paints")]
-        async with anyio.create_task_group() as tasks:
-            for base, text in zip((one, two), texts, strict=True):
-                tasks.start_soon(base.add, Document(id="anna", text=text))
+        first, second = (Document(id="anna", text=text) for text in texts)
+        await at_once(one.add(first), two.add(second))
         bases = (one, two, await another())
         found = [{hit.item.text for hit in await base.search("Anna", limit=500)} for base in bases]
         assert found[0] == found[1] == found[2]
@@ -344,10 +333,6 @@ class SharedKnowledgeSuite(Suite):
             await one.remove("a")
             assert await two.add(Document(id="a", text=text)) == 1
             assert [hit.item.text for hit in await one.search("Anna drinks")] == [text]
-
-
-def _document_id(hit: Any) -> str:
-    return hit.item.document_id
 
 
 # A knowledge base against a plain dict: random calls, and after each the same documents.
@@ -371,7 +356,7 @@ FILTERS = (
 )
 
 
-class KnowledgeBaseMachine(RuleBasedStateMachine):
+class KnowledgeBaseMachine(Machine):
     """Subclass it and say how a base is made; its `TestCase` is the test."""
 
     def make_base(self) -> KnowledgeBase:
@@ -381,23 +366,8 @@ class KnowledgeBaseMachine(RuleBasedStateMachine):
     @initialize()
     def open(self) -> None:
         """Start with nothing."""
-        self._stack = ExitStack()
-        self._portal = self._stack.enter_context(start_blocking_portal())
+        self.start_loop()
         self.base, self.documents = self.make_base(), dict[str, Document]()
-        self.changed = False
-
-    def teardown(self) -> None:
-        """Close what was opened."""
-        if hasattr(self, "_stack"):
-            self._stack.close()
-
-    def ask(self, call: Any, *args: Any, **named: Any) -> Any:
-        """Make one call of the base and wait for it."""
-
-        async def run() -> Any:
-            return await call(*args, **named)
-
-        return self._portal.call(run)
 
     @rule(documents=st.lists(DOCUMENTS, max_size=3))
     def add(self, documents: list[Document]) -> None:
@@ -427,12 +397,8 @@ class KnowledgeBaseMachine(RuleBasedStateMachine):
         assert {id for id in fitting if name in self.documents[id].text} <= found <= fitting
         assert self.ask(self.base.search, name, limit=2, where=where) == hits[:2]
 
-    @invariant()
-    def holds_what_the_dict_holds(self) -> None:
-        """After a change, every document is found by what it says, and no other."""
-        if not getattr(self, "changed", False):
-            return
-        self.changed = False
+    def compare(self) -> None:
+        """Every document is found by what it says, and no other."""
         hits: tuple[Hit, ...] = self.ask(self.base.search, " ".join(NAMES), limit=1000)
         self._check(hits)
         assert {hit.item.document_id for hit in hits if isinstance(hit.item, Passage)} == set(self.documents)

@@ -26,6 +26,46 @@ from loom.testing.conformance.suite import DAY, TWINS, a_block, a_fact, an_episo
 from loom.testing.fakes import START, FakeClock
 
 
+class Machine(RuleBasedStateMachine):
+    """Base of the machines: all calls of one run are made from one event loop."""
+
+    changed = False
+    """Whether there was a change since the last comparison."""
+
+    def start_loop(self) -> None:
+        """Start the event loop of a run."""
+        self._stack = ExitStack()
+        self._portal = self._stack.enter_context(start_blocking_portal())
+
+    def enter(self, stack: ExitStack, opened: AbstractAsyncContextManager[Any]) -> Any:
+        """What a context manager gives that is entered on the loop, and left with the stack."""
+        return stack.enter_context(self._portal.wrap_async_context_manager(opened))
+
+    def ask(self, call: Any, *args: Any, **named: Any) -> Any:
+        """Make one call and wait for it."""
+
+        async def run() -> Any:
+            return await call(*args, **named)
+
+        return self._portal.call(run)
+
+    @invariant()
+    def holds_what_it_should(self) -> None:
+        """After a change, what is stored is compared with what should be."""
+        if self.changed:
+            self.changed = False
+            self.compare()
+
+    def compare(self) -> None:
+        """Compare all that is stored."""
+        raise NotImplementedError(f"{type(self).__name__} has to say how to compare")
+
+    def teardown(self) -> None:
+        """Close what was opened."""
+        if hasattr(self, "_stack"):
+            self._stack.close()
+
+
 class Oracle:
     """A memory store as plain dicts: the model that the real store is compared with."""
 
@@ -116,10 +156,10 @@ QUERIES = st.builds(
 Who: TypeAlias = tuple[int, str | None]
 
 
-class MemoryStoreMachine(RuleBasedStateMachine):
+class MemoryStoreMachine(Machine):
     """Subclass it and say how a store is opened; its `TestCase` is the test.
 
-    All calls of one run are made from one event loop, and the store is opened and closed in one task.
+    The store is opened and closed in one task.
     """
 
     def open_store(self, clock: FakeClock) -> AbstractAsyncContextManager[MemoryStore]:
@@ -131,27 +171,12 @@ class MemoryStoreMachine(RuleBasedStateMachine):
         """Start with nothing, and with two users whose ids look alike."""
         self.users = users
         self.clock, self.oracle = FakeClock(START + 2 * DAY), Oracle()
-        self._stack = ExitStack()
-        self._portal = self._stack.enter_context(start_blocking_portal())
-        self.store = self._stack.enter_context(self._portal.wrap_async_context_manager(self.open_store(self.clock)))
-        self.changed = False
-
-    def teardown(self) -> None:
-        """Close what was opened."""
-        if hasattr(self, "_stack"):
-            self._stack.close()
+        self.start_loop()
+        self.store: MemoryStore = self.enter(self._stack, self.open_store(self.clock))
 
     def scope(self, who: Who) -> Scope:
         """The scope of one of the two users."""
         return Scope("default", self.users[who[0]], who[1])
-
-    def ask(self, call: Any, *args: Any, **named: Any) -> Any:
-        """Make one call of the store and wait for it."""
-
-        async def run() -> Any:
-            return await call(*args, **named)
-
-        return self._portal.call(run)
 
     @rule(who=WHO, records=RECORDS)
     def put(self, who: Who, records: list[Record]) -> None:
@@ -210,12 +235,8 @@ class MemoryStoreMachine(RuleBasedStateMachine):
         assert sum(removed.get(kind, 0) for kind in ("episode", "fact", "block")) == len(gone)
         self.oracle.remove(scope, gone)
 
-    @invariant()
-    def holds_what_the_oracle_holds(self) -> None:
-        """After a change, every user has exactly the records they should have."""
-        if not getattr(self, "changed", False):
-            return
-        self.changed = False
+    def compare(self) -> None:
+        """Every user has exactly the records they should have."""
         for user, records in self.oracle.users.items():
             assert list(self.ask(self.store.list, user, limit=1000)) == [records[id] for id in sorted(records)]
 
@@ -270,26 +291,22 @@ class CheckpointOracle:
         self.saves = [(o, s) for o, s in self.saves if not (scope.covers(o) and s.checkpoint.id in ids)]
 
 
-def _user_text(text: str) -> Message:
-    return Message("user", (TextPart(text), TextPart("tea")))
-
-
-def _tool_call(text: str) -> Message:
-    return Message("assistant", (ToolCallPart("t", "look", {"q": [text]}),))
-
-
 CheckpointOwner: TypeAlias = tuple[int, int]
 OWNERS = st.sampled_from([(0, 0), (0, 0), (0, 0), (0, 0), (0, 1), (0, 1), (0, 2), (1, 0)])
 """One of two users and one of three sessions; mostly the first, so that calls meet what others left."""
 USUAL_IDS = ("a", "A", "b", "a b", "%", "'", "\u00e9")
 CHECKPOINT_IDS = st.sampled_from(USUAL_IDS)
 CHECKPOINT_TEXTS = st.sampled_from(["", "tea", "tea", "milk", "\u00e9\0\ud83d", "x" * 600])
-MESSAGES = CHECKPOINT_TEXTS.map(_user_text) | CHECKPOINT_TEXTS.map(_tool_call)
+MESSAGES = st.one_of(
+    CHECKPOINT_TEXTS.map(lambda text: Message("user", (TextPart(text), TextPart("tea")))),
+    CHECKPOINT_TEXTS.map(lambda text: Message("assistant", (ToolCallPart("t", "look", {"q": [text]}),))),
+)
 ENTRIES = st.lists(st.builds(LoggedMessage, CHECKPOINT_IDS, st.just(START), MESSAGES), max_size=3).map(tuple)
+CHECKPOINTS = st.builds(a_checkpoint, CHECKPOINT_IDS, parent=st.none() | CHECKPOINT_IDS, position=st.integers(0, 6))
 USAGES = st.builds(Usage, input=st.integers(0, 3), output=st.integers(0, 3))
 
 
-class CheckpointStoreMachine(RuleBasedStateMachine):
+class CheckpointStoreMachine(Machine):
     """Subclass it and say how a store is opened; its `TestCase` is the test.
 
     A store that keeps nothing when it is closed says so with `is_durable = False`.
@@ -306,40 +323,23 @@ class CheckpointStoreMachine(RuleBasedStateMachine):
         """Start with nothing, with two users and three sessions whose ids look alike."""
         self.users, self.sessions = users, (*sessions, "third")
         self.clock, self.oracle = FakeClock(), CheckpointOracle()
-        self._portal_stack = ExitStack()
-        self._portal = self._portal_stack.enter_context(start_blocking_portal())
+        self.start_loop()
         self._start()
 
     def _start(self) -> None:
-        self._stack = ExitStack()
-        opened = self._portal.wrap_async_context_manager(self.open_store(self.clock))
-        self.store: Any = self._stack.enter_context(opened)
+        self._opened = self._stack.enter_context(ExitStack())
+        self.store: Any = self.enter(self._opened, self.open_store(self.clock))
         self.changed = True
-
-    def teardown(self) -> None:
-        """Close what was opened."""
-        if hasattr(self, "_portal_stack"):
-            if hasattr(self, "_stack"):
-                self._stack.close()
-            self._portal_stack.close()
 
     def scope(self, who: CheckpointOwner) -> Scope:
         """The scope of a session."""
         return Scope("default", self.users[who[0]], self.sessions[who[1]])
 
-    def ask(self, call: Any, *args: Any, **named: Any) -> Any:
-        """Make one call of the store and wait for it."""
-
-        async def run() -> Any:
-            return await call(*args, **named)
-
-        return self._portal.call(run)
-
     @precondition(lambda self: self.is_durable)
     @rule()
     def reopen(self) -> None:
         """Nothing is lost."""
-        self._stack.close()
+        self._opened.close()
         self._start()
 
     @rule(who=OWNERS, turns=st.lists(st.tuples(ENTRIES, USAGES), min_size=1, max_size=3))
@@ -364,28 +364,13 @@ class CheckpointStoreMachine(RuleBasedStateMachine):
         )  # fmt: skip
         self._save(scope, checkpoint, entries, held[0].checkpoint.id if held else None)
 
-    @rule(
-        who=OWNERS,
-        id=CHECKPOINT_IDS,
-        parent=st.none() | CHECKPOINT_IDS,
-        position=st.integers(0, 6),
-        entries=ENTRIES,
-        head=st.none() | CHECKPOINT_IDS,
-    )
+    @rule(who=OWNERS, made=CHECKPOINTS, entries=ENTRIES, head=st.none() | CHECKPOINT_IDS)
     def save_anything(
-        self,
-        *,
-        who: CheckpointOwner,
-        id: str,
-        parent: str | None,
-        position: int,
-        entries: tuple[LogEntry, ...],
-        head: str | None,
+        self, who: CheckpointOwner, made: Checkpoint, entries: tuple[LogEntry, ...], head: str | None
     ) -> None:
         """A save that may not fit: the error is the one that is due."""
         scope = self.scope(who)
-        checkpoint = a_checkpoint(id, session_id=scope.session_id or "", position=position, parent=parent)
-        self._save(scope, checkpoint, entries, head)
+        self._save(scope, replace(made, session_id=scope.session_id or ""), entries, head)
 
     @rule(who=OWNERS, at=st.integers(0, 4), twist=st.booleans(), head=st.none() | CHECKPOINT_IDS)
     def save_again(self, who: CheckpointOwner, at: int, twist: bool, head: str | None) -> None:
@@ -451,12 +436,8 @@ class CheckpointStoreMachine(RuleBasedStateMachine):
         assert set(self.ask(self.store.prune, scope, keep=keep)) == gone
         self.oracle.remove(scope, gone)
 
-    @invariant()
-    def holds_what_the_oracle_holds(self) -> None:
-        """After a change, every session has exactly what it should have, with every log."""
-        if not getattr(self, "changed", False):
-            return
-        self.changed = False
+    def compare(self) -> None:
+        """Every session has exactly what it should have, with every log."""
         for user in {self.scope((n, 0)).for_user() for n in (0, 1)}:
             due = self.oracle.of(user)
             assert list(self.ask(self.store.list, user)) == [saved.checkpoint for saved in due]

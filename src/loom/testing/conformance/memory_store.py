@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-import anyio
 import pytest
 
 from loom.core.filter import And, Eq, Filter, In, Not, Or, Range
@@ -17,16 +15,7 @@ from loom.errors import StoreConflict, UsageError
 from loom.protocols.memory_store import KeepsVectors, MemoryStore, Query
 from loom.testing.conformance.isolation import check_non_interference
 from loom.testing.conformance.jobs import JobLaws
-from loom.testing.conformance.memory_store_optional import (
-    ApartLaws,
-    EpochLaws,
-    HandoverLaws,
-    KeyLaws,
-    PruneLaws,
-    ReembedLaws,
-    TouchLaws,
-    VectorLaws,
-)
+from loom.testing.conformance.memory_store_optional import OptionalLaws
 from loom.testing.conformance.suite import (
     ALICE,
     BOB,
@@ -37,6 +26,7 @@ from loom.testing.conformance.suite import (
     a_block,
     a_fact,
     an_episode,
+    at_once,
     ids_of,
     listed,
     one_of_each,
@@ -180,9 +170,7 @@ class RecordLaws:
                 await store.put(ALICE, a_block(text=text, version=2))
                 won.append(text)
 
-        async with anyio.create_task_group() as tasks:
-            for n in range(10):
-                tasks.start_soon(write, f"likes tea {n}")
+        await at_once(*(write(f"likes tea {n}") for n in range(10)))
         assert len(won) == 1
         assert await store.get(ALICE, "block:persona") == a_block(text=won[0], version=2)
 
@@ -194,9 +182,7 @@ class RecordLaws:
             assert await store.get(ALICE, f"e{n:02}") is not None
             assert f"e{n:02}" in await ids_of(store, ALICE, "tea")
 
-        async with anyio.create_task_group() as tasks:
-            for n in range(20):
-                tasks.start_soon(write, n)
+        await at_once(*(write(n) for n in range(20)))
         assert await listed(store, ALICE) == [f"e{n:02}" for n in range(20)]
 
     async def test_a_block_may_be_empty(self, store: MemoryStore) -> None:
@@ -290,7 +276,7 @@ class ScopeLaws:
     @pytest.mark.parametrize("part", ["user_id", "namespace", "session_id"])
     async def test_scopes_never_meet(self, store: MemoryStore, mine: str, theirs: str, part: str) -> None:
         """Two scopes whose ids look alike share nothing, in any call."""
-        one, other = _scope(part, mine), _scope(part, theirs)
+        one, other = (replace(Scope("default", "user"), **{part: value}) for value in (mine, theirs))
         await store.put(one, an_episode("e1", "my tea", session_id=one.session_id))
         await store.put(other, an_episode("e2", "their tea", session_id=other.session_id))
         for scope, id, foreign in ((one, "e1", "e2"), (other, "e2", "e1")):
@@ -375,15 +361,6 @@ class ScopeLaws:
     async def test_a_user_cannot_tell_whether_others_exist(self, store: MemoryStore, seed: int) -> None:
         """Non-interference: without the other's calls every observation of a user is the same."""
         await check_non_interference(store, seed)
-
-
-def _scope(part: str, value: str) -> Scope:
-    makers: dict[str, Callable[[], Scope]] = {
-        "user_id": lambda: Scope(user_id=value),
-        "namespace": lambda: Scope(value, "user"),
-        "session_id": lambda: Scope("default", "user", value),
-    }
-    return makers[part]()
 
 
 async def _everything(store: MemoryStore, scope: Scope) -> tuple[Any, ...]:
@@ -520,27 +497,8 @@ class SearchLaws:
             await store.search(ALICE, Query(text="tea", vector=[1.0, 0.0]))
 
 
-class MemoryStoreSuite(
-    RecordLaws,
-    ScopeLaws,
-    SearchLaws,
-    PruneLaws,
-    TouchLaws,
-    VectorLaws,
-    ReembedLaws,
-    KeyLaws,
-    HandoverLaws,
-    ApartLaws,
-    JobLaws,
-    EpochLaws,
-    Suite,
-):
+class MemoryStoreSuite(RecordLaws, ScopeLaws, SearchLaws, OptionalLaws, JobLaws, Suite):
     """Subclass it, override the fixture `store`, and every law runs; protocols that a store lacks are skipped."""
-
-    @pytest.fixture
-    def clock(self) -> FakeClock:
-        """The store's clock, which moves only when a law advances it."""
-        return FakeClock()
 
     @pytest.fixture
     async def store(self, clock: FakeClock) -> MemoryStore:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from random import Random
 from typing import Any, Protocol, TypeAlias
 
-import anyio
 import pytest
 
 from loom.core.filter import Eq
@@ -22,10 +22,12 @@ from loom.protocols.memory_store import (
     KeepsKeys,
     KeepsVectors,
     MemoryStore,
+    PrimaryStore,
     Prunes,
     Query,
     Reembeds,
     SearchKeys,
+    Store,
     Touches,
 )
 from loom.testing.conformance.suite import (
@@ -33,16 +35,11 @@ from loom.testing.conformance.suite import (
     BOB,
     DAY,
     HOUR,
-    JobKeepingStore,
-    KeyKeepingStore,
-    PruningStore,
-    ReembeddingStore,
-    TouchingStore,
-    VectorKeepingStore,
     a_block,
     a_fact,
     a_job,
     an_episode,
+    at_once,
     ids_of,
     listed,
     needs,
@@ -53,11 +50,11 @@ IDENTITY = "suite:1:2"
 NAN, INFINITY = float("nan"), float("inf")
 
 
+@needs(Prunes)
 class PruneLaws:
     """The laws of a store that prunes."""
 
-    @needs(Prunes)
-    async def test_the_least_recently_accessed_go_first(self, store: PruningStore, clock: FakeClock) -> None:
+    async def test_the_least_recently_accessed_go_first(self, store: PrimaryStore, clock: FakeClock) -> None:
         """At equal access the oldest, then by id."""
         clock.advance(10 * DAY)
         await store.put(
@@ -71,15 +68,13 @@ class PruneLaws:
         assert await store.prune(ALICE, layer=Layer.L1, keep=2) == ("a",)
         assert await store.prune(ALICE, layer=Layer.L1, keep=0) == ("c", "d")
 
-    @needs(Prunes)
-    async def test_of_what_was_never_accessed_the_oldest_goes_first(self, store: PruningStore) -> None:
+    async def test_of_what_was_never_accessed_the_oldest_goes_first(self, store: PrimaryStore) -> None:
         """Then by id."""
         for id, age in (("a", 1), ("b", 3), ("d", 2), ("c", 2)):
             await store.put(ALICE, an_episode(id, recorded_at=START - age * DAY, at=START - age * DAY))
         assert await store.prune(ALICE, layer=Layer.L1, keep=1) == ("b", "c", "d")
 
-    @needs(Prunes)
-    async def test_pruned_is_archived_and_not_deleted(self, store: PruningStore, clock: FakeClock) -> None:
+    async def test_pruned_is_archived_and_not_deleted(self, store: PrimaryStore, clock: FakeClock) -> None:
         """Only `archived_at` changes, and a search with `archived` still finds the episode."""
         await store.put(ALICE, an_episode("e1", attributes={"n": 1}), an_episode("e2", accessed_at=START + HOUR))
         clock.advance(DAY)
@@ -88,8 +83,7 @@ class PruneLaws:
         assert await ids_of(store, ALICE, "tea") == ["e2"]
         assert sorted(await ids_of(store, ALICE, "tea", archived=True)) == ["e1", "e2"]
 
-    @needs(Prunes)
-    async def test_pruning_again_changes_nothing(self, store: PruningStore, clock: FakeClock) -> None:
+    async def test_pruning_again_changes_nothing(self, store: PrimaryStore, clock: FakeClock) -> None:
         """What is archived is neither counted nor archived again."""
         await store.put(ALICE, *(an_episode(f"e{n}") for n in range(4)))
         assert len(await store.prune(ALICE, layer=Layer.L1, keep=2, before=START)) == 2
@@ -98,15 +92,13 @@ class PruneLaws:
         assert await store.prune(ALICE, layer=Layer.L1, keep=2, before=START) == ()
         assert await store.list(ALICE) == after
 
-    @needs(Prunes)
-    async def test_prune_by_age_takes_what_was_recorded_before(self, store: PruningStore) -> None:
+    async def test_prune_by_age_takes_what_was_recorded_before(self, store: PrimaryStore) -> None:
         """`before` itself stays, and recorded_at counts, not `at`."""
         await store.put(ALICE, an_episode("old", recorded_at=START - HOUR, at=START + DAY))
         await store.put(ALICE, an_episode("edge", recorded_at=START, at=START - DAY))
         assert await store.prune(ALICE, layer=Layer.L1, before=START) == ("old",)
 
-    @needs(Prunes)
-    async def test_prune_stays_inside_layer_and_scope(self, store: PruningStore) -> None:
+    async def test_prune_stays_inside_layer_and_scope(self, store: PrimaryStore) -> None:
         """Other layers, users, sessions, facts and blocks are left alone."""
         await store.put(ALICE, an_episode("l2", layer=Layer.L2), a_fact(), a_block(), an_episode("s2", session_id="s2"))
         await store.put(ALICE, an_episode("s1", session_id="s1"))
@@ -116,11 +108,11 @@ class PruneLaws:
         assert await listed(store, BOB, Eq("archived_at", None)) == ["s1"]
 
 
+@needs(Touches)
 class TouchLaws:
     """The laws of a store that counts accesses."""
 
-    @needs(Touches)
-    async def test_a_touch_changes_only_the_accesses(self, store: TouchingStore) -> None:
+    async def test_a_touch_changes_only_the_accesses(self, store: PrimaryStore) -> None:
         """Every other field stays as it was."""
         await store.put(ALICE, an_episode(accesses=2, importance=0.5, attributes={"n": 1}))
         await store.touch(ALICE, "e1", at=START + DAY)
@@ -128,22 +120,14 @@ class TouchLaws:
         assert await store.get(ALICE, "e1") == expected
         assert await ids_of(store, ALICE, "tea") == ["e1"]
 
-    @needs(Touches)
-    async def test_concurrent_touches_all_count(self, store: TouchingStore) -> None:
+    async def test_concurrent_touches_all_count(self, store: PrimaryStore) -> None:
         """No update is lost among tasks."""
         await store.put(ALICE, an_episode("e1"), an_episode("e2"))
-
-        async def touch() -> None:
-            await store.touch(ALICE, "e1", "e2", at=START + HOUR)
-
-        async with anyio.create_task_group() as tasks:
-            for _ in range(20):
-                tasks.start_soon(touch)
+        await at_once(*(store.touch(ALICE, "e1", "e2", at=START + HOUR) for _ in range(20)))
         found = await store.list(ALICE)
         assert [record.accesses for record in found if isinstance(record, Episode)] == [20, 20]
 
-    @needs(Touches)
-    async def test_a_touch_of_the_unknown_is_ignored(self, store: TouchingStore) -> None:
+    async def test_a_touch_of_the_unknown_is_ignored(self, store: PrimaryStore) -> None:
         """Unknown ids, other users and other sessions, facts and blocks are left as they are."""
         await store.put(BOB, an_episode())
         await store.put(ALICE, a_fact(), a_block(), an_episode("e2", session_id="s2"))
@@ -152,11 +136,11 @@ class TouchLaws:
         assert list(await store.list(ALICE)) == [a_block(), an_episode("e2", session_id="s2"), a_fact()]
 
 
+@needs(KeepsVectors)
 class VectorLaws:
     """The laws of a store with vectors."""
 
-    @needs(KeepsVectors)
-    async def test_the_nearest_come_first(self, store: VectorKeepingStore) -> None:
+    async def test_the_nearest_come_first(self, store: PrimaryStore) -> None:
         """Vectors speak as `dense`, with the cosine; a record without a vector is not a hit."""
         await store.bind(IDENTITY, 2)
         await store.put(ALICE, *(an_episode(id, "piano") for id in ("near", "far", "twin", "none")))
@@ -165,8 +149,7 @@ class VectorLaws:
         assert [hit.item.id for hit in hits] == ["near", "twin", "far"]
         assert [hit.why["dense"] for hit in hits] == pytest.approx([1, 1, 0.5**0.5], abs=1e-3)
 
-    @needs(KeepsVectors)
-    async def test_words_and_vectors_speak_together(self, store: VectorKeepingStore) -> None:
+    async def test_words_and_vectors_speak_together(self, store: PrimaryStore) -> None:
         """What either finds is a hit, and `why` tells them apart."""
         await store.bind(IDENTITY, 2)
         await store.put(ALICE, an_episode("both"), an_episode("words"), an_episode("dense", "piano"))
@@ -175,8 +158,7 @@ class VectorLaws:
         signals = {hit.item.id: set(hit.why) for hit in hits}
         assert signals == {"both": {"bm25", "dense"}, "words": {"bm25"}, "dense": {"dense"}}
 
-    @needs(KeepsVectors)
-    async def test_vectors_obey_filters_scopes_and_time(self, store: VectorKeepingStore) -> None:
+    async def test_vectors_obey_filters_scopes_and_time(self, store: PrimaryStore) -> None:
         """Records that a search by words would exclude, vectors do not find either, and they take no place."""
         await store.bind(IDENTITY, 2)
         await store.put(BOB, an_episode("bob"))
@@ -189,15 +171,13 @@ class VectorLaws:
         assert await ids_of(store, session, vector=[1.0, 0.0], where=Eq("kind", "fact")) == []
         assert await ids_of(store, session, vector=[1.0, 0.0], history=True, limit=1) == ["past"]
 
-    @needs(KeepsVectors)
-    async def test_before_bind_no_vector_is_taken(self, store: VectorKeepingStore) -> None:
+    async def test_before_bind_no_vector_is_taken(self, store: PrimaryStore) -> None:
         """Without a bound embedder, its vector space would be unknown."""
         await store.put(ALICE, an_episode())
         with pytest.raises(UsageError):
             await store.put_vectors(ALICE, {"e1": [1.0, 0.0]})
 
-    @needs(KeepsVectors)
-    async def test_another_embedder_is_refused(self, store: VectorKeepingStore) -> None:
+    async def test_another_embedder_is_refused(self, store: PrimaryStore) -> None:
         """The same again is a no-op; another identity or dimension is EmbedderMismatch, and the first holds."""
         await store.bind(IDENTITY, 2)
         await store.bind(IDENTITY, 2)
@@ -207,10 +187,9 @@ class VectorLaws:
         await store.put(ALICE, an_episode())
         await store.put_vectors(ALICE, {"e1": [1.0, 0.0]})
 
-    @needs(KeepsVectors)
     @pytest.mark.parametrize(("identity", "dimension"), [("", 2), (" ", 2), (IDENTITY, 0), (IDENTITY, -1)])
     async def test_an_embedder_without_a_name_or_size_is_refused(
-        self, store: VectorKeepingStore, identity: str, dimension: int
+        self, store: PrimaryStore, identity: str, dimension: int
     ) -> None:
         """UsageError, bound or not; and it binds nothing."""
         with pytest.raises(UsageError):
@@ -219,9 +198,8 @@ class VectorLaws:
         with pytest.raises(UsageError):
             await store.bind(identity, dimension)
 
-    @needs(KeepsVectors)
     @pytest.mark.parametrize("bad", [[1.0], [1.0, 0.0, 0.0], [NAN, 1.0], [INFINITY, 1.0]], ids=str)
-    async def test_a_bad_vector_is_refused(self, store: VectorKeepingStore, bad: list[float]) -> None:
+    async def test_a_bad_vector_is_refused(self, store: PrimaryStore, bad: list[float]) -> None:
         """Another dimension or a NaN is refused, stored or asked, and nothing of the batch is written."""
         await store.bind(IDENTITY, 2)
         await store.put(ALICE, an_episode("e1"), an_episode("e2"))
@@ -231,8 +209,7 @@ class VectorLaws:
             await store.search(ALICE, Query(vector=bad))
         assert await ids_of(store, ALICE, vector=[1.0, 0.0]) == []
 
-    @needs(KeepsVectors)
-    async def test_the_vector_of_an_unknown_record_is_refused(self, store: VectorKeepingStore) -> None:
+    async def test_the_vector_of_an_unknown_record_is_refused(self, store: PrimaryStore) -> None:
         """Of another user or session too, and nothing of the batch is written."""
         await store.bind(IDENTITY, 2)
         await store.put(BOB, an_episode("bob"))
@@ -242,8 +219,7 @@ class VectorLaws:
                 await store.put_vectors(ALICE.for_session("s1"), {"e1": [1.0, 0.0], id: [1.0, 0.0]})
         assert await ids_of(store, ALICE, vector=[1.0, 0.0]) == []
 
-    @needs(KeepsVectors)
-    async def test_a_vector_lives_and_dies_with_its_record(self, store: VectorKeepingStore) -> None:
+    async def test_a_vector_lives_and_dies_with_its_record(self, store: PrimaryStore) -> None:
         """It outlives a change of other fields, and no deletion."""
         await store.bind(IDENTITY, 2)
         for remove in (partial(store.delete, ALICE, "e1"), partial(store.forget, ALICE)):
@@ -256,11 +232,11 @@ class VectorLaws:
             assert await ids_of(store, ALICE, vector=[1.0, 0.0]) == []
 
 
+@needs(KeepsKeys)
 class KeyLaws:
     """The laws of a store with search keys."""
 
-    @needs(KeepsKeys)
-    async def test_a_record_is_found_by_its_keys(self, store: KeyKeepingStore) -> None:
+    async def test_a_record_is_found_by_its_keys(self, store: PrimaryStore) -> None:
         """Each kind speaks for itself, and the score is the sum."""
         await store.put(ALICE, an_episode(), an_episode("e2", "a piano"))
         await store.put_keys(ALICE, {"e1": {"around": "green tea and a zeppelin", "fact": "alice likes zeppelins"}})
@@ -271,8 +247,7 @@ class KeyLaws:
         assert min(hit.why.values()) > 0
         assert hit.score == pytest.approx(sum(hit.why.values()))
 
-    @needs(KeepsKeys)
-    async def test_put_keys_replaces_the_kinds_it_names(self, store: KeyKeepingStore) -> None:
+    async def test_put_keys_replaces_the_kinds_it_names(self, store: PrimaryStore) -> None:
         """Other kinds stay; an empty text takes a key away."""
         await store.put(ALICE, an_episode())
         await store.put_keys(ALICE, {"e1": {"around": "zeppelin", "fact": "garden"}})
@@ -281,8 +256,7 @@ class KeyLaws:
         await store.put_keys(ALICE, {"e1": {"fact": ""}})
         assert [await ids_of(store, ALICE, w) for w in ("garden", "winter", "tea")] == [[], ["e1"], ["e1"]]
 
-    @needs(KeepsKeys)
-    async def test_a_key_never_takes_the_records_place(self, store: KeyKeepingStore) -> None:
+    async def test_a_key_never_takes_the_records_place(self, store: PrimaryStore) -> None:
         """get, list and count know nothing of keys, and a put keeps them."""
         await store.put(ALICE, an_episode())
         await store.put_keys(ALICE, {"e1": {"around": "zeppelin"}})
@@ -290,8 +264,7 @@ class KeyLaws:
         await store.put(ALICE, an_episode(layer=Layer.L2))
         assert await ids_of(store, ALICE, "zeppelin") == ["e1"]
 
-    @needs(KeepsKeys)
-    async def test_the_key_of_an_unknown_record_is_refused(self, store: KeyKeepingStore) -> None:
+    async def test_the_key_of_an_unknown_record_is_refused(self, store: PrimaryStore) -> None:
         """Of another user or session too, and nothing of the batch is written."""
         await store.put(BOB, an_episode("bob"))
         await store.put(ALICE, an_episode("e1", session_id="s1"), an_episode("e2", session_id="s2"))
@@ -301,8 +274,7 @@ class KeyLaws:
         assert await ids_of(store, ALICE, "zeppelin") == []
         assert await ids_of(store, BOB, "zeppelin") == []
 
-    @needs(KeepsKeys)
-    async def test_keys_obey_filters_scopes_and_time(self, store: KeyKeepingStore) -> None:
+    async def test_keys_obey_filters_scopes_and_time(self, store: PrimaryStore) -> None:
         """What the own text would not find, a key does not find either."""
         await store.put(BOB, an_episode("bob"))
         await store.put(ALICE, an_episode("old", archived_at=START), a_fact("past", superseded_at=START))
@@ -314,8 +286,7 @@ class KeyLaws:
         assert await ids_of(store, ALICE, "zeppelin", where=Eq("session_id", None)) == []
         assert await ids_of(store, ALICE.for_session("s2"), "zeppelin") == []
 
-    @needs(KeepsKeys)
-    async def test_keys_live_and_die_with_their_record(self, store: KeyKeepingStore) -> None:
+    async def test_keys_live_and_die_with_their_record(self, store: PrimaryStore) -> None:
         """After delete() or forget() nothing is found by them, also when the id comes back."""
         for remove in (partial(store.delete, ALICE, "e1"), partial(store.forget, ALICE)):
             await store.put(ALICE, an_episode())
@@ -406,15 +377,11 @@ def _by_id(hits: tuple[Hit, ...]) -> dict[str, Hit]:
 # Laws of a store that can export a record with its search keys and its vector.
 
 
-class _OpenStore(MemoryStore, KeepsKeys, KeepsVectors, ExportsKeys, Protocol):
-    """A memory store whose records can be exported with their keys."""
-
-
+@needs(ExportsKeys, KeepsKeys, KeepsVectors)
 class HandoverLaws:
     """The laws of exporting records with their keys."""
 
-    @needs(ExportsKeys, KeepsKeys, KeepsVectors)
-    async def test_keys_and_vectors_are_handed_over(self, store: _OpenStore) -> None:
+    async def test_keys_and_vectors_are_handed_over(self, store: PrimaryStore) -> None:
         """Keys as they were set, vectors in their direction; nothing where there is nothing."""
         await store.bind("suite:1:2", 2)
         await store.put(ALICE, an_episode(), an_episode("e3", layer=Layer.L3), a_fact())
@@ -431,8 +398,7 @@ class HandoverLaws:
         assert _direction(found["f1"]) == pytest.approx([0.6, 0.8], abs=1e-6)
         assert found["e3"].vector is None
 
-    @needs(ExportsKeys, KeepsKeys, KeepsVectors)
-    async def test_only_what_the_scope_sees_is_handed_over(self, store: _OpenStore) -> None:
+    async def test_only_what_the_scope_sees_is_handed_over(self, store: PrimaryStore) -> None:
         """Nothing of another user or session, and nothing that was deleted."""
         await store.put(BOB, an_episode("bob"))
         await store.put(ALICE, an_episode("e1", session_id="s1"), an_episode("e2", session_id="s2"), an_episode("e3"))
@@ -453,11 +419,11 @@ OLD, NEW = "suite:1:2", "suite:2:3"
 ELSEWHERE = Scope("another", "alice")
 
 
+@needs(Reembeds)
 class ReembedLaws:
     """The laws of replacing all vectors."""
 
-    @needs(Reembeds)
-    async def test_rebind_exchanges_every_vector_and_the_embedder(self, store: ReembeddingStore) -> None:
+    async def test_rebind_exchanges_every_vector_and_the_embedder(self, store: PrimaryStore) -> None:
         """No old vector is left for any user, the old embedder is refused, and the records are as they were."""
         await store.bind(OLD, 2)
         for scope in (ALICE, BOB, ELSEWHERE):
@@ -474,8 +440,7 @@ class ReembedLaws:
             await store.put_vectors(scope, {"e1": [0.0, 0.0, 1.0]})
             assert await ids_of(store, scope, vector=[0.0, 0.0, 1.0]) == ["e1"]
 
-    @needs(Reembeds)
-    async def test_vectors_of_the_same_size_are_not_mixed(self, store: ReembeddingStore) -> None:
+    async def test_vectors_of_the_same_size_are_not_mixed(self, store: PrimaryStore) -> None:
         """Nothing that was cached for a search outlives the replacement."""
         await store.bind(OLD, 2)
         await store.put(ALICE, an_episode("e1"), an_episode("e2"))
@@ -489,8 +454,7 @@ class ReembedLaws:
         await store.rebind(NEW, 2)
         assert await ids_of(store, ALICE, vector=[1.0, 0.0]) == [], "there and back is an exchange, too"
 
-    @needs(Reembeds)
-    async def test_the_same_embedder_again_changes_nothing(self, store: ReembeddingStore) -> None:
+    async def test_the_same_embedder_again_changes_nothing(self, store: PrimaryStore) -> None:
         """Interrupted work continues where it stopped."""
         assert await store.rebind(NEW, 2) is True
         await store.put(ALICE, an_episode("e1"), an_episode("e2"))
@@ -499,8 +463,7 @@ class ReembedLaws:
         assert await ids_of(store, ALICE, vector=[1.0, 0.0]) == ["e1"]
         assert await store.unembedded() == ((ALICE, an_episode("e2")),)
 
-    @needs(Reembeds)
-    async def test_a_dimension_without_numbers_is_refused(self, store: ReembeddingStore) -> None:
+    async def test_a_dimension_without_numbers_is_refused(self, store: PrimaryStore) -> None:
         """And the vectors are still there."""
         await store.bind(OLD, 2)
         await store.put(ALICE, an_episode())
@@ -509,8 +472,7 @@ class ReembedLaws:
             await store.rebind(NEW, 0)
         assert await ids_of(store, ALICE, vector=[1.0, 0.0]) == ["e1"]
 
-    @needs(Reembeds)
-    async def test_unembedded_lists_all_users_page_by_page(self, store: ReembeddingStore) -> None:
+    async def test_unembedded_lists_all_users_page_by_page(self, store: PrimaryStore) -> None:
         """By namespace, user and id; a page begins behind the one before, and the filter comes before the limit."""
         await store.bind(OLD, 2)
         expected: list[tuple[Scope, Episode]] = []
@@ -534,7 +496,7 @@ class ReembedLaws:
 
 # Laws of writes that were prepared from a read: records removed after the read do not come back.
 
-_Change: TypeAlias = Callable[[JobKeepingStore], Awaitable[Any]]
+_Change: TypeAlias = Callable[[Store], Awaitable[Any]]
 
 _REMOVALS: dict[str, _Change] = {
     "delete": lambda store: store.delete(ALICE, "e1"),
@@ -556,12 +518,12 @@ _OTHER_CHANGES: dict[str, _Change] = {
 }
 
 
+@needs(KeepsJobs)
 class EpochLaws:
     """The laws of a read, a computation and a write that depends on both."""
 
-    @needs(KeepsJobs)
     @pytest.mark.parametrize("name", _REMOVALS)
-    async def test_a_write_prepared_before_a_removal_is_refused(self, store: JobKeepingStore, name: str) -> None:
+    async def test_a_write_prepared_before_a_removal_is_refused(self, store: Store, name: str) -> None:
         """Records, keys and jobs of it: none is written, and the epoch read now is good for the next."""
         await _filled(store)
         since = await store.epoch(ALICE)
@@ -573,9 +535,8 @@ class EpochLaws:
         assert await store.write(ALICE, put=[an_episode("new")], since=await store.epoch(ALICE)) == 0
         assert "new" in await listed(store, ALICE)
 
-    @needs(KeepsJobs)
     @pytest.mark.parametrize("name", [name for name in _REMOVALS if name != "forget the user"])
-    async def test_a_job_that_read_before_a_removal_cannot_finish(self, store: JobKeepingStore, name: str) -> None:
+    async def test_a_job_that_read_before_a_removal_cannot_finish(self, store: Store, name: str) -> None:
         """It stays open and held; what it does after reading again is taken."""
         await _filled(store)
         await store.write(ALICE, jobs=[a_job()])
@@ -589,8 +550,7 @@ class EpochLaws:
         await store.finish(lease, put=[a_fact("good")], since=await store.epoch(ALICE))
         assert (await listed(store, ALICE), await store.pending(ALICE)) == (sorted([*left, "good"]), 0)
 
-    @needs(KeepsJobs)
-    async def test_a_forgotten_user_who_comes_back_is_somebody_else(self, store: JobKeepingStore) -> None:
+    async def test_a_forgotten_user_who_comes_back_is_somebody_else(self, store: Store) -> None:
         """A write is refused if its read was before the user's first record, or before the user was forgotten."""
         absent = await store.epoch(ALICE)
         await _filled(store)
@@ -605,15 +565,13 @@ class EpochLaws:
                 await store.write(ALICE, put=[an_episode("late")], since=since)
         assert "late" not in await listed(store, ALICE)
 
-    @needs(KeepsJobs)
-    async def test_the_first_write_of_a_user_may_name_its_epoch(self, store: JobKeepingStore) -> None:
+    async def test_the_first_write_of_a_user_may_name_its_epoch(self, store: Store) -> None:
         """Where nothing was, nothing was removed."""
         await store.write(ALICE, put=[an_episode()], since=await store.epoch(ALICE))
         assert await listed(store, ALICE) == ["e1"]
 
-    @needs(KeepsJobs)
     @pytest.mark.parametrize("name", _OTHER_CHANGES)
-    async def test_what_removes_no_text_of_the_user_keeps_the_epoch(self, store: JobKeepingStore, name: str) -> None:
+    async def test_what_removes_no_text_of_the_user_keeps_the_epoch(self, store: Store, name: str) -> None:
         """So that writers who only add never stop each other."""
         await _filled(store)
         await store.put(BOB, an_episode())
@@ -622,8 +580,7 @@ class EpochLaws:
         assert await store.epoch(ALICE) == since
         await store.write(ALICE, put=[an_episode("new")], since=since)
 
-    @needs(KeepsJobs)
-    async def test_of_a_removal_and_a_prepared_write_one_comes_first(self, store: JobKeepingStore) -> None:
+    async def test_of_a_removal_and_a_prepared_write_one_comes_first(self, store: Store) -> None:
         """At the same moment, whatever is left is as if one had followed the other."""
         for number in range(8):
             await store.put(ALICE, an_episode(f"said{number}", "zeppelin"))
@@ -631,20 +588,19 @@ class EpochLaws:
         async def derive(number: int) -> None:
             since = await store.epoch(ALICE)
             if await store.get(ALICE, f"said{number}") is not None:
-                try:
+                with suppress(StoreConflict):
                     await store.write(ALICE, put=[an_episode(f"made{number}", "zeppelin")], since=since)
-                except StoreConflict:
-                    return
 
-        async def remove(number: int) -> None:
-            await store.write(ALICE, delete=[f"said{number}", f"made{number}"])
+        def remove(number: int) -> Coroutine[Any, Any, Any]:
+            return store.write(ALICE, delete=[f"said{number}", f"made{number}"])
 
-        async with anyio.create_task_group() as tasks:
-            for number in range(8):
-                tasks.start_soon(derive, number)
-                tasks.start_soon(remove, number)
+        await at_once(*(change(number) for number in range(8) for change in (derive, remove)))
         assert await listed(store, ALICE) == []
 
 
-async def _filled(store: JobKeepingStore) -> None:
+async def _filled(store: Store) -> None:
     await store.put(ALICE, an_episode("e1", session_id="s1"), an_episode("e2"), a_fact(), a_block())
+
+
+class OptionalLaws(PruneLaws, TouchLaws, VectorLaws, ReembedLaws, KeyLaws, HandoverLaws, ApartLaws, EpochLaws):
+    """The laws of all optional protocols but jobs."""

@@ -5,27 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime, timedelta
 from functools import wraps
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeVar
 
+import anyio
 import pytest
 
 from loom.core.filter import Filter
 from loom.core.record import Episode, Fact, Layer, Provenance, Record, WorkingBlock
 from loom.core.scope import Scope
-from loom.protocols.memory_store import (
-    Job,
-    KeepsJobs,
-    KeepsKeys,
-    KeepsVectors,
-    MemoryStore,
-    Prunes,
-    Query,
-    Reembeds,
-    Touches,
-)
-from loom.testing.fakes import START
+from loom.protocols.memory_store import Job, MemoryStore, Query
+from loom.testing.fakes import START, FakeClock
 
-Law: TypeAlias = Callable[..., Coroutine[Any, Any, None]]
+_T = TypeVar("_T", bound=Callable[..., Any])
 
 
 class Suite:
@@ -51,16 +42,27 @@ class Suite:
         """The event loop that the laws run on."""
         return "asyncio"
 
+    @pytest.fixture
+    def clock(self) -> FakeClock:
+        """The clock of what is tested, which moves only when a law advances it."""
+        return FakeClock()
+
 
 def _is_excused(law: object) -> bool:
     marks: list[pytest.Mark] = getattr(law, "pytestmark", [])
     return any(mark.name == "xfail" and mark.kwargs.get("reason") for mark in marks)
 
 
-def needs(*powers: type) -> Callable[[Law], Law]:
-    """A law of optional protocols: skipped for a `store` that lacks one of them."""
+def needs(*powers: type) -> Callable[[_T], _T]:
+    """A law of optional protocols, or a class of such laws: skipped for a `store` that lacks one of them."""
 
-    def decorate(law: Law) -> Law:
+    def decorate(law: Any) -> Any:
+        if isinstance(law, type):
+            for name, each in [*vars(law).items()]:
+                if name.startswith("test_"):
+                    setattr(law, name, decorate(each))
+            return law
+
         @wraps(law)
         async def checked(*args: Any, **fixtures: Any) -> None:
             missing = [power.__name__ for power in powers if not isinstance(fixtures["store"], power)]
@@ -80,30 +82,6 @@ BOB = Scope(user_id="bob")
 USER = Provenance("user")
 HOUR = timedelta(hours=1)
 DAY = timedelta(days=1)
-
-
-class PruningStore(MemoryStore, Prunes, Protocol):
-    """A memory store that prunes."""
-
-
-class TouchingStore(MemoryStore, Touches, Protocol):
-    """A memory store that counts accesses."""
-
-
-class VectorKeepingStore(MemoryStore, KeepsVectors, Protocol):
-    """A memory store with vectors."""
-
-
-class ReembeddingStore(VectorKeepingStore, Reembeds, Protocol):
-    """A memory store with vectors that can be replaced."""
-
-
-class KeyKeepingStore(MemoryStore, KeepsKeys, Protocol):
-    """A memory store with keys."""
-
-
-class JobKeepingStore(MemoryStore, KeepsJobs, Protocol):
-    """A memory store with jobs."""
 
 
 TWINS: tuple[tuple[str, str], ...] = (
@@ -188,6 +166,19 @@ async def ids_of(
     """The ids that a search finds, best first."""
     hits = await store.search(scope, Query(text=text, where=where, limit=limit, **more))
     return [hit.item.id for hit in hits]
+
+
+async def at_once(*calls: Coroutine[Any, Any, Any]) -> list[Any]:
+    """What calls return that are made at the same moment, in the order in which they end."""
+    ended: list[Any] = []
+
+    async def wait_for(call: Coroutine[Any, Any, Any]) -> None:
+        ended.append(await call)
+
+    async with anyio.create_task_group() as tasks:
+        for call in calls:
+            tasks.start_soon(wait_for, call)
+    return ended
 
 
 async def listed(store: MemoryStore, scope: Scope, where: Filter | None = None) -> list[str]:
