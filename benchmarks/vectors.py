@@ -94,7 +94,7 @@ def beam(folder: Path) -> Iterator[Talk]:
     """A user with an assistant that answers at length."""
     with gzip.open(folder / "beam/beam_100K_dev.jsonl.gz", "rt", encoding="utf-8") as lines:
         for chat in map(json.loads, lines):
-            texts = [re.sub(r"\s*->->.*$", "", m["content"], flags=re.S) or "-" for m in chat["messages"]]
+            texts = [re.sub(r"\s*->->.*$", "", m["content"], flags=re.DOTALL) or "-" for m in chat["messages"]]
             labels = [str(message["id"]) for message in chat["messages"]]
             asked: list[Asked] = []
             for item in (item for items in chat["questions"].values() for item in items):
@@ -106,15 +106,17 @@ def beam(folder: Path) -> Iterator[Talk]:
 def _numbers(given: Any) -> Iterator[int]:
     if isinstance(given, int):
         yield given
-    elif isinstance(given, dict | list):
-        for item in given.values() if isinstance(given, dict) else given:  # pyright: ignore
-            yield from _numbers(item)
+    elif isinstance(given, dict):
+        yield from _numbers(list(given.values()))  # pyright: ignore[reportUnknownArgumentType, reportUnknownMemberType]
+    elif isinstance(given, list):
+        items: list[Any] = given  # pyright: ignore[reportUnknownVariableType]
+        yield from (number for item in items for number in _numbers(item))
 
 
 def longmemeval(folder: Path) -> Iterator[Talk]:
     """All sessions of all questions as one store of a user with an assistant."""
     talk, held = Talk([], [], []), set[str]()
-    items = json.loads(gzip.open(folder / "longmemeval/oracle_dev.json.gz").read())
+    items = json.loads(gzip.decompress((folder / "longmemeval/oracle_dev.json.gz").read_bytes()))
     evidence: dict[str, set[str]] = defaultdict(set)
     for item in items:
         for session, turns in zip(item["haystack_session_ids"], item["haystack_sessions"], strict=True):
@@ -132,7 +134,7 @@ def longmemeval(folder: Path) -> Iterator[Talk]:
     yield talk
 
 
-def pairs(language: str, folder: Path) -> Iterator[Talk]:
+def pairs(language: str, _: Path) -> Iterator[Talk]:
     """Forty questions of our own in one language, each with the one of forty statements that answers it."""
     held = json.loads((Path(__file__).parent / "vectors_pairs.json").read_text("utf-8"))[language]
     labels = list(map(str, range(len(held))))
@@ -183,7 +185,7 @@ def spread(scores: Array) -> Array:
 
 def recall(talk: Talk, asked: Asked, scores: Array) -> list[float]:
     """How much of the evidence is among the first labels, for each depth."""
-    order = np.argsort(-scores, kind="stable")[: 10 * max(DEPTHS)]
+    order: list[int] = np.argsort(-scores, kind="stable").tolist()
     first = list(dict.fromkeys(talk.labels[place] for place in order))
     return [len(asked.evidence.intersection(first[:depth])) / len(asked.evidence) for depth in DEPTHS]
 
@@ -239,7 +241,8 @@ def main() -> None:
         except FileNotFoundError as error:
             print(f"| {name} | left out: {error.filename} is not there |")
             continue
-        print(f"| {name} | {row['n']} |", " | ".join(" / ".join(f"{x:.1f}" for x in row[way]) for way in ways), "|", flush=True)  # fmt: skip
+        cells = [" / ".join(f"{share:.1f}" for share in row[way]) for way in ways]
+        print(f"| {name} | {row['n']} |", " | ".join(cells), "|", flush=True)
     turns = [turn for talk in letta(given.data) for turn in talk.texts]
     for name, embed in embedders.items():
         print(f"{name}: {speed(embed, turns):,.0f} short texts a second of processor time")

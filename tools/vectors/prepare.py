@@ -45,7 +45,7 @@ def windows(text: str, size: int) -> list[str]:
 
 def read_talk(folder: Path) -> Iterator[tuple[str, str]]:
     """LongMemEval (MIT), RealMem and Letta (Apache-2.0): what people and assistants say to each other."""
-    for question in json.loads(gzip.open(folder / "longmemeval/oracle_dev.json.gz").read()):
+    for question in json.loads(gzip.decompress((folder / "longmemeval/oracle_dev.json.gz").read_bytes())):
         yield "short", question["question"]
         for turn in (turn for session in question["haystack_sessions"] for turn in session):
             yield "long", turn["content"]
@@ -83,7 +83,7 @@ def read_manuals(folder: Path) -> Iterator[str]:
                     "celery-*/docs/**/*.rst", "Scrapy-*/docs/**/*.rst", "scikit-learn-*/doc/**/*.rst"):  # fmt: skip
         for path in sorted(folder.glob(pattern)):
             for paragraph in re.split(r"\n\s*\n", path.read_text("utf-8", errors="ignore")):
-                plain = re.sub(r":\w+(:\w+)?:|[`*|~]+|^\.\. .*$|<[^>]*>", "", paragraph, flags=re.M)
+                plain = re.sub(r":\w+(:\w+)?:|[`*|~]+|^\.\. .*$|<[^>]*>", "", paragraph, flags=re.MULTILINE)
                 if plain[:1].isalnum() and plain.count(" ") > 5:
                     yield re.sub(r"\s+", " ", plain)
 
@@ -102,7 +102,7 @@ def read_languages(folder: Path) -> Iterator[str]:
 
 def _lines(page: dict) -> Iterator[str]:
     for section in page["sections"]:
-        for line in re.sub(r"```.*?```", "", section["body"], flags=re.S).splitlines():
+        for line in re.sub(r"```.*?```", "", section["body"], flags=re.DOTALL).splitlines():
             plain = re.sub(r"\]\([^)]*\)|[`*\[\]#>]", "", line).strip()
             if plain.count(" ") > 4:
                 yield plain
@@ -134,7 +134,7 @@ def written_lines() -> Iterator[str]:
 
 def gather(sources: Path, talk: Path) -> list[str]:
     """All texts, each once."""
-    draw = random.Random(SEED)  # noqa: S311
+    draw = random.Random(SEED)
     found = list(written_lines())
     for kind, text in read_talk(talk):
         # Twice, in windows of different sizes: it is the talk that the vectors are for.
@@ -154,11 +154,12 @@ def read_teacher(path: Path) -> dict[str, np.ndarray]:
     """The weights of all-MiniLM-L6-v2, in half the precision: they have to travel."""
     raw = path.read_bytes()
     (length,) = unpack("<Q", raw[:8])
-    return {
-        name: np.frombuffer(raw[8 + length :], np.float32, entry["data_offsets"][1] // 4 - entry["data_offsets"][0] // 4,
-                            entry["data_offsets"][0]).reshape(entry["shape"]).astype(np.float16)
-        for name, entry in json.loads(raw[8 : 8 + length]).items() if name != "__metadata__" and entry["dtype"] == "F32"
-    }  # fmt: skip
+    held: dict[str, np.ndarray] = {}
+    for name, entry in json.loads(raw[8 : 8 + length]).items():
+        if name != "__metadata__" and entry["dtype"] == "F32":
+            first, last = (8 + length + offset for offset in entry["data_offsets"])
+            held[name] = np.frombuffer(raw[first:last], np.float32).reshape(entry["shape"]).astype(np.float16)
+    return held
 
 
 def main() -> None:

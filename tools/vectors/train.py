@@ -145,7 +145,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--steps", type=int, nargs="*", default=[10_000], help="0 is the table without training")
+    parser.add_argument("--steps", type=int, nargs="*", default=[20_000], help="0 is the table without training")
     parser.add_argument("--texts", type=int, help="only so many texts, for a trial")
     given = parser.parse_args()
     with np.load(given.folder / "texts.npz") as file:

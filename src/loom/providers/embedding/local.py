@@ -7,7 +7,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from functools import cache, lru_cache
+from functools import lru_cache
 from hashlib import blake2b, shake_128
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -233,11 +233,6 @@ _SPACE = "\u2581"
 """How the tokenizer writes a space."""
 
 
-@cache
-def _version() -> str:
-    return version("wordllama")
-
-
 class _Model(NamedTuple):
     rows: Any
     """One row for each word piece."""
@@ -247,16 +242,22 @@ class _Model(NamedTuple):
 class WordLlamaEmbedder(EmbedsBatches):
     """Embeds with the static vectors inside the `wordllama` package: fast, deterministic, offline.
 
-    Texts are cut after 16,384 bytes. Queries and documents are embedded alike. The vectors are loaded at
-    the first use, in a thread, and shared by all instances of the process.
+    Texts are cut after 16,384 bytes. Queries and documents are embedded alike. Raises MissingExtra when it is made
+    and the extra is not installed; the vectors are loaded at the first use, in a thread, and shared by all instances
+    of the process.
     """
 
-    __slots__ = ()
+    __slots__ = ("_version",)
+
+    def __init__(self) -> None:
+        if missing := [name for name in ("wordllama", "tokenizers") if find_spec(name) is None]:
+            raise MissingExtra(f"the embedder 'wordllama' ({', '.join(missing)} not found)", "wordllama")
+        self._version = version("wordllama")
 
     @property
     def identity(self) -> str:
         """`wordllama:VERSION:256`, where the version is that of the package with the vectors."""
-        return f"wordllama:{_version()}:{_DIMENSION}"
+        return f"wordllama:{self._version}:{_DIMENSION}"
 
     @property
     def dimension(self) -> int:
