@@ -48,6 +48,8 @@ _STATIC_DIMENSION = 256
 _STATIC_FILES = Path(__file__).parent / "data"
 _GRAM_ROWS = 16_384
 _GRAM_SEED = b"loom static 1"
+_GRAM_LENGTH = 1.66
+"""The median length of the rows of the table."""
 _PUNCTUATION = frozenset("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")
 _LAST_LATIN = "\u036f"
 """Letters beyond this one belong to scripts that an English vocabulary has no sense for."""
@@ -92,7 +94,7 @@ class StaticEmbedder(EmbedsBatches):
         return await to_thread.run_sync(embed_static, checked)
 
 
-class _Table(NamedTuple):
+class _StaticTable(NamedTuple):
     rows: Any
     """One row of 8-bit numbers for each word piece."""
     scales: Any
@@ -188,13 +190,13 @@ class _Spaced(dict[int, str]):
 _SPACED = _Spaced()
 
 
-def _shared_table() -> _Table:
+def _shared_table() -> _StaticTable:
     with _LOADING:
         return _load_table()
 
 
 @lru_cache(maxsize=1)
-def _load_table() -> _Table:
+def _load_table() -> _StaticTable:
     import numpy as np  # noqa: PLC0415
 
     try:
@@ -206,7 +208,7 @@ def _load_table() -> _Table:
         raise ProviderUnavailable(
             f"the vectors of Loom could not be read from {_STATIC_FILES} ({error}); reinstall loom-engine"
         ) from error
-    return _Table(rows, scales, {word: place for place, word in enumerate(words)})
+    return _StaticTable(rows, scales, {word: place for place, word in enumerate(words)})
 
 
 @lru_cache(maxsize=1)
@@ -218,11 +220,9 @@ def _with_grams() -> tuple[Any, Any]:
     import numpy as np  # noqa: PLC0415
 
     rows, scales, _ = _shared_table()
-    lengths = np.sqrt(np.square(rows.astype(np.int32)).sum(axis=1)) * scales
     drawn = shake_128(_GRAM_SEED).digest(_GRAM_ROWS * _STATIC_DIMENSION)
     grams = np.frombuffer(drawn, np.int8).reshape(_GRAM_ROWS, _STATIC_DIMENSION)
-    wanted = np.median(lengths[lengths > 0])
-    gram_scales = wanted / np.sqrt(np.square(grams.astype(np.int32)).sum(axis=1))
+    gram_scales = _GRAM_LENGTH / np.sqrt(np.square(grams.astype(np.int32)).sum(axis=1))
     return np.concatenate([rows, grams]), np.concatenate([scales, gram_scales]).astype(np.float32)
 
 

@@ -174,7 +174,12 @@ if sys.platform == "win32":  # a handle has one place there; the lock of the sto
         return os.write(handle, data)
 
 else:
-    _read_at, _write_at = os.pread, os.pwrite
+
+    def _read_at(handle: int, size: int, offset: int) -> bytes:
+        return os.pread(handle, size, offset)
+
+    def _write_at(handle: int, data: memoryview, offset: int) -> int:
+        return os.pwrite(handle, data, offset)
 
 
 def write_all(handle: int, data: bytes, offset: int) -> None:
