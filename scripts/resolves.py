@@ -55,10 +55,10 @@ def resolve_all(uv: str) -> dict[str, dict[str, tuple[list[str], str]]]:
     """For every system and Python, what resolve() says."""
     pairs = list(product(SYSTEMS, PYTHONS))
     with ThreadPoolExecutor(4) as threads:
-        found = threads.map(lambda pair: resolve(uv, pair[1], SYSTEMS[pair[0]]), pairs)
+        found = [threads.submit(resolve, uv, python, SYSTEMS[system]) for system, python in pairs]
     table: dict[str, dict[str, tuple[list[str], str]]] = {system: {} for system in SYSTEMS}
     for (system, python), result in zip(pairs, found, strict=True):
-        table[system][python] = result
+        table[system][python] = result.result()
     return table
 
 
