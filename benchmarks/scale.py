@@ -30,7 +30,7 @@ from scale_floor import fill_fts, fts_floor, make_fts, numpy_floor, read_vectors
 from scale_report import plot, print_tables
 
 from loom import Memory, open_memory
-from loom.providers.embedding.local import WordLlamaEmbedder
+from loom.providers.embedding.local import StaticEmbedder
 
 BATCH = 100
 QUESTIONS = 100
@@ -45,7 +45,7 @@ def size_of(word: str) -> int:
 
 
 def open_file(path: Path) -> Memory:
-    return open_memory(f"sqlite:{path}", embedder="wordllama", with_facts=False)
+    return open_memory(f"sqlite:{path}", embedder="static", with_facts=False)
 
 
 def user_of(record: int, each: int | None) -> str:
@@ -119,7 +119,7 @@ def file_mb(path: Path) -> float:
 async def floors(path: Path, sizes: Sequence[int], folder: Path) -> None:
     """What the parts of a search cost by themselves, over the vectors of a file and its texts."""
     asked = questions(folder, QUESTIONS)
-    vectors = np.asarray(await WordLlamaEmbedder().embed(asked, purpose="query"), np.float32)
+    vectors = np.asarray(await StaticEmbedder().embed(asked, purpose="query"), np.float32)
     stream, written = texts(folder), 0
     fts = make_fts(path.with_suffix(".fts"))
     for size in sizes:

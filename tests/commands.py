@@ -28,7 +28,7 @@ _AT_IMPORT = ("TYPER_USE_RICH",)
 """Variables that modules look at when they are imported."""
 
 _READ = (
-    *("anyio._backends._asyncio", "apsw", "numpy", "pydantic", "rich.progress", "rich.table", "typer", "yaml"),
+    *("anyio._backends._asyncio", "apsw", "numpy", "pydantic", "rich.progress", "rich.table", "typer", "ruamel.yaml"),
     *("loom.agent.agent", "loom.engine.open", "loom.engine.agent_parts", "loom.providers.embedding.local"),
     *("loom.cli.app", "loom.session.session", "loom.stores.sqlite", "rich.panel", "typer.rich_utils"),
 )

@@ -76,7 +76,7 @@ _TABLE = """
     loom.protocols.token_counter: TokenCounter
     loom.protocols.tool: Approval Approve Tool ToolError ToolOutput ToolRequest
     loom.protocols.vector_store: VectorHit VectorItem VectorStore
-    loom.providers.embedding.local: HashEmbedder MiniLmEmbedder WordLlamaEmbedder
+    loom.providers.embedding.local: HashEmbedder MiniLmEmbedder StaticEmbedder WordLlamaEmbedder
     loom.providers.embedding.openai: OpenAIEmbedder
     loom.providers.models.anthropic: AnthropicModel
     loom.providers.models.gemini: GeminiModel

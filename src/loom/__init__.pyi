@@ -235,6 +235,7 @@ from loom.protocols.vector_store import VectorItem as VectorItem
 from loom.protocols.vector_store import VectorStore as VectorStore
 from loom.providers.embedding.local import HashEmbedder as HashEmbedder
 from loom.providers.embedding.local import MiniLmEmbedder as MiniLmEmbedder
+from loom.providers.embedding.local import StaticEmbedder as StaticEmbedder
 from loom.providers.embedding.local import WordLlamaEmbedder as WordLlamaEmbedder
 from loom.providers.embedding.openai import OpenAIEmbedder as OpenAIEmbedder
 from loom.providers.models.anthropic import AnthropicModel as AnthropicModel

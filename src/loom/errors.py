@@ -141,15 +141,20 @@ class StaleWrite(StoreConflict):
         )
 
 
+_EMBEDDER_EXTRAS = ("minilm", "wordllama")
+"""Local embedders that are not part of the base install."""
+
+
 class EmbedderMismatch(StoreError):
     """The store holds vectors of another embedder."""
 
     def __init__(self, stored: str, given: str) -> None:
         is_large = stored.startswith("openai:text-embedding-3-large:")
         name = "openai-large" if is_large else stored.partition(":")[0]
+        extra = f" (pip install 'loom-engine[{name}]')" if name in _EMBEDDER_EXTRAS else ""
         super().__init__(
             f"this store holds vectors from {stored}, but the engine uses {given}; "
-            f"run `loom memory reembed` or open it with embedder={name!r}"
+            f"run `loom memory reembed` or open it with embedder={name!r}{extra}"
         )
         self.stored, self.given = stored, given
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from functools import cache
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from loom.catalog import KNOWN_AS, Catalog, ModelInfo, find_model
 from loom.core.log import (
@@ -136,6 +138,28 @@ def info_of(name: str) -> ModelInfo:
 Value: TypeAlias = str | int | float | bool
 
 
+@cache
+def _otel() -> ModuleType | None:
+    """OpenTelemetry's `trace`. Programs that record spans have it installed; without it there is nothing to record."""
+    try:
+        from opentelemetry import trace  # noqa: PLC0415  (`import loom` loads no telemetry)
+    except ImportError:
+        return None
+    return trace
+
+
+class _NoSpan:
+    """A span where OpenTelemetry is not installed: whatever is said to it is ignored."""
+
+    def ignore(self, *_: object) -> None:
+        """Do nothing."""
+
+    set_attribute = set_attributes = add_event = end = ignore
+
+
+_NO_SPAN: Any = _NoSpan()
+
+
 class SessionSpans:
     """Turns the events of one session into spans: a turn, and inside it calls, tools and compactions.
 
@@ -189,8 +213,9 @@ class SessionSpans:
             yield span
 
     def _start(self, name: str, values: Mapping[str, Value], *, client: bool = False) -> Span:
-        from opentelemetry import trace  # noqa: PLC0415  (`import loom` loads no telemetry)
-
+        trace = _otel()
+        if trace is None:
+            return _NO_SPAN
         parent = trace.set_span_in_context(self._turn) if self._turn else None
         kind = trace.SpanKind.CLIENT if client else trace.SpanKind.INTERNAL
         attributes = {"gen_ai.conversation.id": self._session_id, **values}
@@ -223,15 +248,21 @@ class SessionSpans:
 @contextmanager
 def model_span(name: str, purpose: str) -> Generator[ChatSpan]:
     """A span of its own around one call of a model (`provider:model`) beside the conversations; it has no parent."""
-    from opentelemetry import trace  # noqa: PLC0415  (`import loom` loads no telemetry)
-    from opentelemetry.context import Context  # noqa: PLC0415
-
     provider, _, model = name.partition(":")
     values: dict[str, Value] = {**_chat(provider, model), "loom.purpose": purpose}
-    tracer = trace.get_tracer("loom")
-    started = tracer.start_span(f"chat {model}", context=Context(), kind=trace.SpanKind.CLIENT, attributes=values)
-    with _answering(started) as span:
+    with _answering(_root_span(f"chat {model}", values)) as span:
         yield span
+
+
+def _root_span(name: str, values: Mapping[str, Value]) -> Span:
+    trace = _otel()
+    if trace is None:
+        return _NO_SPAN
+    from opentelemetry.context import Context  # noqa: PLC0415
+
+    return trace.get_tracer("loom").start_span(
+        name, context=Context(), kind=trace.SpanKind.CLIENT, attributes=dict(values)
+    )
 
 
 class ChatSpan:
@@ -277,7 +308,8 @@ def _tokens(usage: Usage) -> dict[str, int]:
 
 
 def _fail(span: Span, kind: str, message: str) -> None:
-    from opentelemetry.trace import Status, StatusCode  # noqa: PLC0415
-
+    trace = _otel()
+    if trace is None:
+        return
     span.set_attribute("error.type", kind)
-    span.set_status(Status(StatusCode.ERROR, message))
+    span.set_status(trace.Status(trace.StatusCode.ERROR, message))

@@ -62,7 +62,7 @@ async def test_chroma_as_a_mapping(tmp_path: Any) -> None:
             "backend": "chroma",
             "path": str(tmp_path / "chroma-db"),
             "namespace": "tenant_a",
-            "embedder": "wordllama",
+            "embedder": "static",
             "with_facts": True,
         }
     )
@@ -70,7 +70,7 @@ async def test_chroma_as_a_mapping(tmp_path: Any) -> None:
 
 async def test_chroma_as_an_instance(tmp_path: Any) -> None:
     place = str(tmp_path / "chroma-db")
-    async with ChromaMemory.local(place, with_facts=True, embedder="wordllama") as memory:
+    async with ChromaMemory.local(place, with_facts=True, embedder="static") as memory:
         await two_users_never_meet(memory)
     async with ChromaMemory.ephemeral() as memory:
         await two_users_never_meet(memory)
@@ -216,7 +216,7 @@ async def test_memories_by_the_name_of_what_keeps_them(stock_redis: str, empty_p
     redis_url, postgres_url = f"redis://{stock_redis}/6", f"postgres://user:pw@{empty_postgres}/jeeves"
     made = {
         "SqliteStore": SqliteMemory(tmp_path / "bot.db", with_facts=True, embedder="hash", namespace="named"),
-        "PostgresStore": PostgresMemory(postgres_url, embedder="wordllama", namespace="named"),
+        "PostgresStore": PostgresMemory(postgres_url, embedder="static", namespace="named"),
         "RedisStore": RedisMemory(redis_url, ttl="7d", namespace="named"),
         "IndexedStore": QdrantMemory(tmp_path / "qdrant", embedder="hash", namespace="named"),
         "CompositeStore": CompositeMemory(

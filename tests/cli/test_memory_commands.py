@@ -157,14 +157,14 @@ def test_the_named_command_repairs_another_embedder(loom):
     loom("add", "the boat is red", "--embedder", "hash")
     assert json.loads(loom("search", "boat", "--json").stdout)["notes"] == [], "it opens with what it was made with"
     assert "because this store was made with it" in " ".join(loom("stats").stdout.split())
-    done = loom("add", "the boat is blue", "--json", "--embedder", "wordllama")
+    done = loom("add", "the boat is blue", "--json", "--embedder", "static")
     assert "loom memory reembed" in json.loads(done.stdout)["notes"][0]
-    assert "loom memory reembed" in " ".join(loom("search", "boat", "--embedder", "wordllama").stdout.split())
+    assert "loom memory reembed" in " ".join(loom("search", "boat", "--embedder", "static").stdout.split())
     done = json.loads(loom("reembed", "--json").stdout)
     assert (done["records"], done["exchanged"]) == (2, True)
     assert json.loads(loom("search", "boat", "--json").stdout)["notes"] == []
-    assert "embedded 0 records with wordllama" in loom("reembed").stdout
-    assert "embedding with wordllama" in loom("stats").stdout
+    assert "embedded 0 records with static" in loom("reembed").stdout
+    assert "embedding with static" in loom("stats").stdout
     assert "embedding with hash" in json.loads(loom("stats", "--embedder", "hash", "--json").stdout)["embedder"]
 
 

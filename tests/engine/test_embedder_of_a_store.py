@@ -87,6 +87,26 @@ async def test_a_file_of_an_embedder_that_is_not_local_is_searched_by_words_and_
             assert "loom memory reembed" in note
 
 
+@pytest.mark.parametrize("name", ["wordllama", "minilm"])
+async def test_a_file_of_a_local_embedder_that_is_not_installed_names_the_extra_and_can_be_embedded_again(
+    tmp_path: Path, name: str
+) -> None:
+    place = f"sqlite:{tmp_path / 'm.db'}"
+    async with open_memory(place, embedder=FarAway(f"{name}:0.0.1:8")) as memory:
+        await memory.remember("The boat is red.", **ALICE)
+    async with open_memory(place) as memory:
+        done = await memory.remember("The boat is blue.", **ALICE)
+        found = await memory.recall("boat", **ALICE)
+        assert {hit.item.text for hit in found} == {"The boat is red.", "The boat is blue."}
+        for note in (*done.notes, *found.notes):
+            assert "run `loom memory reembed`" in note
+            assert f"open it with embedder={name!r} (pip install 'loom-engine[{name}]')" in note
+        assert (await memory.reembed()).records == 2
+        found = await memory.recall("boat", **ALICE)
+        assert found.notes == ()
+        assert all("dense" in hit.why for hit in found)
+
+
 async def test_an_embedder_that_was_named_is_not_exchanged_for_another(tmp_path: Path) -> None:
     place = f"sqlite:{tmp_path / 'm.db'}"
     async with open_memory(place, embedder=HashEmbedder(64)) as memory:

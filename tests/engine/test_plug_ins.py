@@ -93,7 +93,7 @@ def test_built_in_names_go_through_the_same_table_and_cannot_be_replaced(points)
     points("loom.stores", "sqlite", "builtins:print")
     assert STORES["sqlite"] is STORES.built_in["sqlite"]
     assert STORES.added == ()
-    for registry, name in ((STORES, "redis"), (MODELS, "ollama"), (EMBEDDERS, "wordllama")):
+    for registry, name in ((STORES, "redis"), (MODELS, "ollama"), (EMBEDDERS, "static")):
         assert name in registry
         assert name in list(registry)
         assert len(registry) == len(registry.built_in)

@@ -9,7 +9,7 @@ from loom.errors import BadResponse, EmbedderMismatch, ProviderUnavailable, Usag
 from loom.knowledge.graph import entity_key, relations_in
 from loom.protocols.knowledge_base import Document, KnowledgeBase, SearchesGraph
 from loom.protocols.vector_store import VectorItem
-from loom.providers.embedding.local import HashEmbedder, WordLlamaEmbedder
+from loom.providers.embedding.local import HashEmbedder, StaticEmbedder
 from loom.providers.knowledge import GraphKnowledgeBase, InMemoryKnowledgeBase, KnowledgeItem, VectorKnowledgeBase
 from loom.stores.inmemory.vectors import InMemoryVectorStore
 
@@ -45,7 +45,7 @@ async def test_rare_words_and_short_texts_weigh_more():
 
 
 async def test_vectors_find_what_shares_no_word():
-    kb = VectorKnowledgeBase(embedding_provider=WordLlamaEmbedder(), vector_store=InMemoryVectorStore())
+    kb = VectorKnowledgeBase(embedding_provider=StaticEmbedder(), vector_store=InMemoryVectorStore())
     await kb.add(_doc("dog", "I adopted a puppy called Biscuit."), _doc("deploy", "The staging deploy failed."))
     (first, *_) = await kb.search("what is my dog's name")
     assert first.item.document_id == "dog"

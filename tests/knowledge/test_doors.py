@@ -11,7 +11,7 @@ import pytest
         ("loom.memory.vector_store", "InMemoryVectorStore", "loom.stores.inmemory.vectors"),
         ("loom.memory.embedder", "OpenAIEmbedder", "loom.providers.embedding.openai"),
         ("loom.memory.embedder", "HashEmbedder", "loom.providers.embedding.local"),
-        ("loom.memory.embedder", "WordLlamaEmbedder", "loom.providers.embedding.local"),
+        ("loom.memory.embedder", "StaticEmbedder", "loom.providers.embedding.local"),
         ("loom.memory.embedder", "MiniLmEmbedder", "loom.providers.embedding.local"),
         ("loom.memory.embedder", "pick_embedder", "loom.providers.embedding.choose"),
         ("loom.providers.knowledge", "InMemoryKnowledgeBase", "loom.knowledge.in_memory"),
@@ -32,9 +32,9 @@ def test_a_door_leads_to_the_one_home(door, name, home):
 def test_opening_the_doors_loads_nothing_heavy():
     code = (
         "import sys, loom.memory.vector_store, loom.memory.embedder, loom.providers.knowledge\n"
-        "from loom.memory.embedder import OpenAIEmbedder, WordLlamaEmbedder, pick_embedder\n"
+        "from loom.memory.embedder import OpenAIEmbedder, StaticEmbedder, pick_embedder\n"
         "from loom.providers.knowledge import GraphKnowledgeBase\n"
-        "OpenAIEmbedder(api_key='k'), WordLlamaEmbedder().identity\n"
+        "OpenAIEmbedder(api_key='k'), StaticEmbedder().identity\n"
         "print([name for name in ('numpy', 'openai', 'wordllama', 'tokenizers') if name in sys.modules])"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -6,7 +6,7 @@ import pytest
 
 from loom.core.filter import Eq
 from loom.errors import ProviderUnavailable, UsageError
-from loom.providers.embedding.local import HashEmbedder, WordLlamaEmbedder
+from loom.providers.embedding.local import HashEmbedder, StaticEmbedder
 from loom.providers.embedding.openai import OpenAIEmbeddingProvider
 from loom.providers.knowledge import (
     Document,
@@ -168,7 +168,7 @@ async def test_a_base_over_a_graph_service_takes_no_items():
         await base.get_by_id("r1")
 
 
-@pytest.mark.parametrize("embedder", [HashEmbedder(), WordLlamaEmbedder()])
+@pytest.mark.parametrize("embedder", [HashEmbedder(), StaticEmbedder()])
 async def test_embed_takes_texts_alone_and_embed_batch_is_the_same(embedder):
     texts = ["green tea", "black coffee"]
     by_embed, by_batch = await embedder.embed(texts), await embedder.embed_batch(texts)

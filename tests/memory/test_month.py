@@ -43,7 +43,7 @@ class Month:
 
     def __init__(self, store, clock):
         self.clock = clock
-        self.memory = open_memory(store, embedder="wordllama", clock=clock)
+        self.memory = open_memory(store, embedder="static", clock=clock)
         self.said = {user: [] for user in USERS}
         self.sessions = Counter()
 

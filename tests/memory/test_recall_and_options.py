@@ -107,7 +107,7 @@ async def test_another_embedder_is_reported(tmp_path, clock):
     path = f"sqlite:{tmp_path}/m.db"
     async with open_memory(path, embedder="hash", clock=clock) as memory:
         await memory.remember("The gate code is 4711.", user_id="alice")
-    async with open_memory(path, embedder="wordllama", clock=clock) as memory:
+    async with open_memory(path, embedder="static", clock=clock) as memory:
         found = await memory.recall("gate code", user_id="alice")
         assert [hit.item.text for hit in found] == ["The gate code is 4711."]
         assert any("loom memory reembed" in note for note in found.notes)

@@ -36,7 +36,7 @@ async def test_every_strategy_works(clock, strategy):
 
 
 async def test_what_is_promoted_to_l4_is_found_there_by_its_vector(clock):
-    memory = open_memory("inmemory", embedder="wordllama", clock=clock)
+    memory = open_memory("inmemory", embedder="static", clock=clock)
     (kept,) = (await memory.remember("I adopted a puppy called Biscuit.", user_id="alice")).kept
     await memory.remember("The staging deploy failed on Friday.", user_id="alice")
     await memory.promote(kept.id, user_id="alice", to=Layer.L4)
@@ -49,7 +49,7 @@ async def test_what_is_promoted_to_l4_is_found_there_by_its_vector(clock):
 
 @pytest.mark.parametrize("by_hand", [True, False])
 async def test_what_was_made_from_turns_is_found_in_l4_by_its_vector(clock, by_hand):
-    memory = open_memory("inmemory", embedder="wordllama", clock=clock)
+    memory = open_memory("inmemory", embedder="static", clock=clock)
     await memory.remember("We decided to name the puppy Biscuit. " + "It rained all day long. " * 20, user_id="alice")
     await memory.metabolize(user_id="alice")
     (statement,) = await memory.store.list(ALICE, where=Eq("layer", Layer.L2))

@@ -24,7 +24,7 @@ DOORS = {
     },
     "loom.memory.chroma": {"ChromaMemory"},
     "loom.memory.embedder": {
-        "HashEmbedder", "MiniLmEmbedder", "OpenAIEmbedder", "WordLlamaEmbedder", "pick_embedder",
+        "HashEmbedder", "MiniLmEmbedder", "OpenAIEmbedder", "StaticEmbedder", "WordLlamaEmbedder", "pick_embedder",
     },
     "loom.memory.qdrant": {"QdrantMemory"},
     "loom.memory.vector_store": {"InMemoryVectorStore"},
@@ -171,7 +171,7 @@ def test_the_walk_finds_what_is_not_exported():
 def test_importing_does_no_work():
     script = (
         "import sys, os, threading; before = set(os.listdir('.')); import loom;"
-        "heavy = {'typer', 'rich', 'yaml', 'pydantic', 'numpy', 'anthropic', 'openai', 'google', 'splintr', 'asyncio'};"
+        "heavy = {'typer', 'rich', 'ruamel', 'pydantic', 'numpy', 'anthropic', 'openai', 'google', 'splintr', 'asyncio'};"
         "assert not heavy & set(sys.modules), heavy & set(sys.modules);"
         "assert not [m for m in sys.modules if m.startswith('loom.')], 'submodules are loaded when they are used';"
         "assert threading.active_count() == 1 and set(os.listdir('.')) == before"

@@ -33,7 +33,12 @@ def wheel(tmp_path_factory):
 def test_the_wheel_holds_the_package_its_data_and_its_licence(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     assert {"loom/__init__.py", "loom/py.typed", "loom/catalog/models.toml"} <= set(names)
-    assert any(name.endswith("licenses/LICENSE") for name in names)
+    vectors = {
+        f"loom/providers/embedding/data/{name}" for name in ("rows.npy", "scales.npy", "vocabulary.txt", "NOTICE")
+    }
+    assert vectors <= set(names)
+    for licence in ("LICENSE", "NOTICE"):
+        assert any(name.endswith(f"licenses/{licence}") for name in names)
     assert all(name.startswith(("loom/", "loom_engine-")) for name in names)
 
 
@@ -44,7 +49,8 @@ def test_it_works_in_a_clean_environment_with_no_extras(wheel, tmp_path):
     subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, env], check=True)
     subprocess.run([uv, "pip", "install", "--quiet", "--python", python, wheel], check=True)
     listed = subprocess.run([uv, "pip", "list", "--python", python], check=True, capture_output=True, text=True).stdout
-    assert not {"splintr-rs", "anthropic", "openai", "google-genai", "pytest"} & set(listed.split())
+    assert not {"splintr-rs", "anthropic", "openai", "google-genai", "pytest", "wordllama"} & set(listed.split())
+    assert len(listed.splitlines()) - 2 <= 18, listed  # two lines of heading
     script = (
         "import loom, loom.compactor, pathlib, sys; assert pathlib.Path(loom.__file__).is_relative_to(sys.prefix);"
         "ctx = loom.Context('c'); ctx.foundation.add('You are helpful.'); ctx.convo.add(loom.Message.user('hi'));"
@@ -61,9 +67,18 @@ def test_it_works_in_a_clean_environment_with_no_extras(wheel, tmp_path):
     done = subprocess.run([python, "-I", "-c", script], check=True, capture_output=True, text=True, cwd=tmp_path)
     assert "Yokohama" in done.stdout
     assert_readme_works(python, tmp_path)
+    tried = subprocess.run(
+        [python, "-I", ROOT / "scripts" / "try_install.py", ROOT / "README.md"],
+        check=True,
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert "Loom works" in tried.stdout
     demo = subprocess.run([env / "bin" / "loom", "demo"], check=True, capture_output=True, text=True, cwd=tmp_path)
     assert "One edit, and what it costs" in demo.stdout
-    assert sum(f.stat().st_size for f in env.rglob("*") if f.is_file()) < 200_000_000, "the base install stays small"
+    packages = [file for file in env.rglob("*") if file.is_file() and file.suffix != ".pyc"]
+    assert sum(file.stat().st_size for file in packages) < 95_000_000, "the base install stays small"
 
 
 def assert_readme_works(python, folder):

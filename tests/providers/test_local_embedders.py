@@ -1,7 +1,9 @@
 import logging
+import os
 import socket
 import subprocess
 import sys
+from hashlib import sha256
 from importlib.util import find_spec
 from itertools import pairwise
 
@@ -9,14 +11,23 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
 from loom.errors import MissingExtra, UsageError
 from loom.protocols.embedder import Embedder
 from loom.providers.embedding import local
-from loom.providers.embedding.local import HashEmbedder, MiniLmEmbedder, WordLlamaEmbedder, mean_of_tokens
+from loom.providers.embedding.local import (
+    HashEmbedder,
+    MiniLmEmbedder,
+    StaticEmbedder,
+    WordLlamaEmbedder,
+    mean_of_tokens,
+    static_pieces,
+)
 from loom.testing.conformance import EmbedderSuite
 
 pytestmark = pytest.mark.anyio
+ENV = {"HOME": "/nonexistent", "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
 
 TEXTS = [
     "My dog is called Biscuit",
@@ -25,6 +36,20 @@ TEXTS = [
     "a much longer sentence about invoices and Mondays " * 40,
     "!!!",
 ]
+
+
+BERT = Tokenizer(models.WordPiece.from_file(str(local._STATIC_FILES / "vocabulary.txt"), unk_token="[UNK]"))
+BERT.normalizer = normalizers.BertNormalizer(lowercase=True)
+BERT.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+
+
+class TestStaticLaws(EmbedderSuite):
+    factory = "loom.providers.embedding.local:StaticEmbedder"
+    tolerance = 0.0
+
+    @pytest.fixture
+    async def embedder(self):
+        return StaticEmbedder()
 
 
 class TestWordLlamaLaws(EmbedderSuite):
@@ -54,7 +79,7 @@ class TestMiniLmLaws(EmbedderSuite):
         return MiniLmEmbedder()
 
 
-@pytest.fixture(params=[WordLlamaEmbedder, HashEmbedder])
+@pytest.fixture(params=[StaticEmbedder, WordLlamaEmbedder, HashEmbedder])
 def embedder(request) -> Embedder:
     return request.param()
 
@@ -94,12 +119,67 @@ async def test_half_a_surrogate_pair_still_gives_a_vector(embedder):
     assert len(vector) == embedder.dimension
 
 
-async def test_wordllama_knows_what_is_near():
-    question, near, far = await WordLlamaEmbedder().embed(
+@pytest.mark.parametrize("embedder", [StaticEmbedder, WordLlamaEmbedder])
+async def test_static_vectors_know_what_is_near(embedder):
+    question, near, far = await embedder().embed(
         ["what is my dog's name", "I adopted a puppy called Biscuit", "The deploy failed with error E4312"],
         purpose="query",
     )
     assert np.dot(question, near) > np.dot(question, far) + 0.1
+
+
+@pytest.mark.parametrize(
+    ("question", "near", "far"),
+    [
+        ("Где живёт моя сестра?", "Моя сестра живёт в Казани.", "Поезд отходит в восемь утра."),
+        ("我妹妹住在哪里?", "我的妹妹住在成都。", "火车早上八点出发。"),
+        ("妹はどこに住んでいますか?", "妹は京都に住んでいます。", "電車は朝八時に出ます。"),
+        ("내 여동생은 어디에 살아요?", "여동생은 부산에 살아요.", "기차는 아침 여덟 시에 떠납니다."),
+        ("Wo wohnt meine Schwester?", "Meine Schwester wohnt in Graz.", "Der Zug fährt um acht Uhr ab."),
+    ],
+)
+async def test_static_finds_the_same_words_in_other_languages(question, near, far):
+    asked, right, wrong = await StaticEmbedder().embed([question, near, far], purpose="document")
+    assert np.dot(asked, right) > np.dot(asked, wrong) + 0.2
+
+
+async def test_static_is_pinned_so_that_stored_vectors_stay_valid():
+    rows, scales = local._with_grams()
+    assert rows.dtype == np.int8
+    assert sha256(rows.tobytes()).hexdigest()[:16] == "2ef3f888db3bc27c"
+    assert sha256(np.round(scales * 2**20).astype("<i8").tobytes()).hexdigest()[:16] == "bd1db16ff8a9f2ef"
+    assert static_pieces("My dog's name: Biscuit") == [2026, 3899, 1005, 1055, 2171, 1024, 20377, 28168]
+    assert static_pieces("Казань 北京") == [36240, 32954, 35137, 39785, 37201, 33570, 42812, 39095, 46539]
+
+
+CUT = st.text(
+    st.one_of(st.characters(max_codepoint=0x24F), st.sampled_from(" .,'-_\n\t€°“”…aeiouéß")), min_size=1, max_size=60
+)
+
+
+@example("Don't un-believable__naïve\tÜBER 20°c … “quoted” 3.14€")
+@given(CUT.filter(lambda text: text.strip()))
+def test_static_cuts_as_its_teacher_does(text):
+    # What the teacher does not know it calls unknown; control characters that are spaces join words there, here not.
+    theirs = BERT.encode(" ".join(text.split()), add_special_tokens=False).ids
+    ours = static_pieces(" ".join(text.split()))
+    assert [min(piece, 30_522) for piece in ours if piece < 30_522] == [piece for piece in theirs if piece != 100]
+
+
+@pytest.mark.parametrize("text", ["\u0301", "\u200b", "\ue000", "🙂", "x" * 5000, "\x00a", "ﬁ", "\u0966"])
+def test_static_has_a_row_for_every_text(text):
+    assert static_pieces(text)
+
+
+async def test_static_joins_what_differs_in_case_and_accents_only():
+    one, other = await StaticEmbedder().embed(["Café CRÈME", "cafe creme"], purpose="document")
+    assert list(one) == list(other)
+
+
+def test_static_keeps_no_long_words():
+    before = local._kept_word.cache_info()
+    assert static_pieces("a" * 65)
+    assert local._kept_word.cache_info() == before
 
 
 PARTS = st.sampled_from(["a", "wordy", "B", "'", ".", " ", "  ", "\n", "<s>", "</s>", "\u2581", "é", "北", "🙂"])
@@ -126,7 +206,8 @@ def test_wordllama_says_which_package_its_vectors_are_from():
     assert version.startswith("0.4")
 
 
-def test_wordllama_loads_with_the_network_cut_and_leaves_logging_alone():
+@pytest.mark.parametrize("name", ["StaticEmbedder", "WordLlamaEmbedder"])
+def test_static_vectors_load_with_the_network_cut_and_leave_logging_alone(name):
     # A patch, in a process of its own, because no fake can stand in for the network of somebody else's
     # package: whatever it tries to reach must fail here, and be seen.
     code = (
@@ -134,13 +215,11 @@ def test_wordllama_loads_with_the_network_cut_and_leaves_logging_alone():
         "def refuse(*args): raise AssertionError(f'network: {args}')\n"
         "socket.socket.connect = socket.socket.connect_ex = refuse\n"
         "socket.getaddrinfo = socket.create_connection = refuse\n"
-        "from loom.providers.embedding.local import WordLlamaEmbedder\n"
-        "v = anyio.run(lambda: WordLlamaEmbedder().embed(['offline'], purpose='query'))[0]\n"
+        f"from loom.providers.embedding.local import {name}\n"
+        f"v = anyio.run(lambda: {name}().embed(['offline'], purpose='query'))[0]\n"
         "print(len(v), logging.getLogger().handlers, logging.getLogger().level)"
     )
-    run = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False, env={"HOME": "/nonexistent"}
-    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=ENV)
     assert run.stdout == f"256 [] {logging.WARNING}\n", run.stderr
 
 
@@ -151,6 +230,12 @@ async def test_wordllama_connects_to_nothing(monkeypatch):
 
     monkeypatch.setattr(socket.socket, "connect", refuse)
     assert len(await WordLlamaEmbedder().embed(["offline"], purpose="query")) == 1
+
+
+def test_wordllama_that_is_not_installed_is_named_with_its_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "wordllama", None)
+    with pytest.raises(MissingExtra, match=r"pip install 'loom-engine\[wordllama\]'"):
+        WordLlamaEmbedder()
 
 
 @pytest.mark.parametrize("dimension", [1, 2, 64, 1024])

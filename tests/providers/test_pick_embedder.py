@@ -10,7 +10,7 @@ from loom.providers.embedding.local import HashEmbedder
 def test_where_none_is_named_texts_stay_on_this_machine_whatever_keys_there_are(monkeypatch, setting, key):
     monkeypatch.setenv("OPENAI_API_KEY", key)
     embedder, why = pick_embedder(setting)
-    assert embedder.identity.startswith("wordllama:")
+    assert embedder.identity.startswith("static:")
     assert why == f"embedding with {embedder.identity} on this machine, because no other was named"
 
 
@@ -19,6 +19,7 @@ def test_where_none_is_named_texts_stay_on_this_machine_whatever_keys_there_are(
     [
         ("openai", "openai:text-embedding-3-small:1536"),
         ("openai-large", "openai:text-embedding-3-large:3072"),
+        ("static", "static:1:256"),
         ("wordllama", "wordllama:"),
         ("hash", "hash:1:256"),
     ],
@@ -48,7 +49,7 @@ def test_an_unknown_embedder_is_refused_with_the_names(bad):
         pick_embedder(bad)
 
 
-@pytest.mark.parametrize("name", ["wordllama", "hash"])
+@pytest.mark.parametrize("name", ["static", "wordllama", "hash"])
 def test_the_local_embedder_of_an_identity(name):
     identity = pick_embedder(name).embedder.identity
     assert local_embedder(identity).identity == identity
@@ -57,7 +58,8 @@ def test_the_local_embedder_of_an_identity(name):
 
 
 @pytest.mark.parametrize(
-    "identity", ["openai:text-embedding-3-small:1536", "wordllama:0.0.1:256", "hash:9:64", "hash:", "mine:1:2", ""]
+    "identity",
+    ["openai:text-embedding-3-small:1536", "wordllama:0.0.1:256", "static:0:256", "hash:9:64", "hash:", "mine:1:2", ""],
 )
 def test_an_embedder_that_is_not_local_or_not_here_is_refused(monkeypatch, identity):
     monkeypatch.setenv("OPENAI_API_KEY", "sk-test")

@@ -150,7 +150,7 @@ class Story:
 
     def agent(self) -> Agent:
         """An agent on the one file that holds memory and sessions."""
-        memory = {"backend": "sqlite", "path": str(self._file), "embedder": "wordllama"}
+        memory = {"backend": "sqlite", "path": str(self._file), "embedder": "static"}
         look_up = tool(description="The trains of a route, such as Berlin-Vienna.")(timetable)
         return Agent(handbook(), model=self.provider.model, memory=memory, tools=[look_up], clock=self.clock)
 

@@ -171,7 +171,7 @@ def _pipe(path: Path) -> Iterator[bytes]:
 def _read(path: Path, pieces: Queue[bytes | OSError]) -> None:
     try:
         # Not sys.stdin: its lock, held by a thread that waits, keeps a program from ending.
-        file = os.dup(0) if path == STDIN else os.open(path, os.O_RDONLY)
+        file = os.dup(0) if path == STDIN else os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
         try:
             while piece := os.read(file, _PIECE):
                 pieces.put(piece)
@@ -206,7 +206,7 @@ Embedder = Annotated[
     str | None,
     typer.Option(
         "--embedder",
-        help="The embedder: wordllama, minilm, openai, openai-large, hash; by default, one on this machine.",
+        help="The embedder: static, wordllama, minilm, openai, openai-large, hash; by default, one on this machine.",
         envvar="LOOM_EMBEDDER",
     ),
 ]

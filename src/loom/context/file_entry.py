@@ -210,11 +210,13 @@ def split_frontmatter(text: str) -> tuple[dict[str, Any], str, str | None]:
         return {}, text, None
     if len(found[1]) > _MAX_FRONTMATTER:
         return {}, text, f"its frontmatter is longer than {_MAX_FRONTMATTER:,} characters; it is shown as text"
-    import yaml  # noqa: PLC0415  (only a file that looks like it needs it pays for it)
+    from ruamel.yaml import YAML, YAMLError  # noqa: PLC0415  (only a file that looks like it needs it pays for it)
 
-    try:  # the base loader makes texts, lists and mappings and nothing else: no tags, no merging, no surprises
-        metadata: Any = yaml.load(found[1], Loader=yaml.BaseLoader)  # noqa: S506
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    loader: Any = YAML(typ="base", pure=True)  # makes texts, lists and mappings and nothing else: no tags, no merging
+    loader.allow_duplicate_keys = True  # the last one counts
+    try:
+        metadata: Any = loader.load(found[1])
+    except (YAMLError, ValueError, RecursionError) as error:
         reason = " ".join(str(error).split())[:200]
         return {}, text, f"its frontmatter is not valid YAML ({reason}); it is shown as text"
     if not isinstance(metadata, dict):

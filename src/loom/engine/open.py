@@ -78,9 +78,9 @@ def open_memory(
             Of a memory that is open, another namespace, configuration or way to find facts gives a view: it shares
             the store, and closing it leaves the store open.
         namespace: keeps applications on one store apart; `default` if not given.
-        embedder: a name (`wordllama`, `minilm`, `openai`, `hash`, or one that an installed package adds) or an
-            embedder. If not given: one on this machine, which is the one that the store was made with if that is
-            installed. Nothing else sends texts anywhere.
+        embedder: a name (`static`, `wordllama`, `minilm`, `openai`, `hash`, or one that an installed package adds) or
+            an embedder. If not given: one on this machine, which is the one that the store was made with if that is
+            installed, else `static`. Nothing else sends texts anywhere.
         facts: how facts are found in what is remembered: `rules` by plain rules, when jobs are done; `model` by these
             and by a model in the background; None not at all. `auto` is `model` where an agent with a model uses the
             memory or an `extractor` is given, else `rules`.

@@ -8,6 +8,7 @@ _HOMES = {
     "HashEmbedder": "loom.providers.embedding.local",
     "MiniLmEmbedder": "loom.providers.embedding.local",
     "OpenAIEmbedder": "loom.providers.embedding.openai",
+    "StaticEmbedder": "loom.providers.embedding.local",
     "WordLlamaEmbedder": "loom.providers.embedding.local",
     "pick_embedder": "loom.providers.embedding.choose",
 }

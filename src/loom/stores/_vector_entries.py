@@ -6,7 +6,6 @@ that is decided here, on what comes back. So no character of an id, a name or a 
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -26,6 +25,7 @@ from loom.errors import EmbedderMismatch, StoreUnavailable, UsageError
 from loom.protocols.embedder import Vector
 from loom.protocols.vector_store import VectorHit, VectorItem, VectorStore
 from loom.stores._search import check_length, unit
+from loom.stores.base import lock_handle
 
 ID, SESSION, TENANT, NAMESPACE, USER = "id", "session", "tenant", "namespace", "user_id"
 PAYLOAD = "payload"
@@ -231,7 +231,7 @@ def locked(path: Path, what: str, instead: str) -> TextIO:
     """Lock `what` by the file at `path` until that is closed; refused with its holder, and what to do `instead`."""
     file = path.open("a+", encoding="utf-8")
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock_handle(file.fileno(), exclusive=True)
     except OSError as error:
         file.seek(0)
         holder = file.read().strip() or "unknown"

@@ -7,7 +7,9 @@ memory. `SimpleMemoryStore` derives everything from five hooks that load and sav
 from __future__ import annotations
 
 import json
+import os
 import struct
+import sys
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Collection, Generator, Iterable, Mapping, Sequence
@@ -736,3 +738,34 @@ def damage_at(place: str, *, verify: str | None = None) -> Generator[None]:
         raise
     except UNREADABLE as error:
         raise damage_error(place, error, verify=verify) from error
+
+
+# Locks of files between processes.
+
+_LOCKED_BYTE = 2**30
+"""Windows locks bytes, and others cannot read those: one far behind the content is locked."""
+
+
+def lock_handle(handle: int, *, exclusive: bool) -> None:
+    """Lock an open file without waiting; raises BlockingIOError or PermissionError where another process holds it.
+
+    Ends with the file, also when the process is killed. On Windows every lock is exclusive: readers wait for readers.
+    """
+    if sys.platform == "win32":
+        import msvcrt  # noqa: PLC0415 - only there
+
+        os.lseek(handle, _LOCKED_BYTE, os.SEEK_SET)
+        msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
+    else:
+        import fcntl  # noqa: PLC0415 - not on Windows
+
+        fcntl.flock(handle, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+
+
+def unlock_handle(handle: int) -> None:
+    """End a lock before its file is closed: Windows may take its time for that."""
+    if sys.platform == "win32":
+        import msvcrt  # noqa: PLC0415
+
+        os.lseek(handle, _LOCKED_BYTE, os.SEEK_SET)
+        msvcrt.locking(handle, msvcrt.LK_UNLCK, 1)

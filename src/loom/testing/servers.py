@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pwd
 import random
 import shutil
 import signal
@@ -51,17 +50,23 @@ def private_folder(name: str) -> Generator[Path]:
     """A new folder that servers may write to, removed afterwards."""
     folder = Path(tempfile.mkdtemp(prefix=f"loom-{name}-"))
     try:
-        if os.getuid() == 0:
+        if _is_root():
             shutil.chown(folder, _NOBODY)
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def _is_root() -> bool:
+    return hasattr(os, "getuid") and os.getuid() == 0
+
+
 def run_as() -> dict[str, Any]:
     """The user that a server runs as: root runs it as `nobody`, because some servers refuse to run as root."""
-    if os.getuid() != 0:
+    if not _is_root():
         return {}
+    import pwd  # noqa: PLC0415 - not on Windows
+
     nobody = pwd.getpwnam(_NOBODY)
     return {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
 
@@ -130,7 +135,7 @@ class RestartableServer:
     def kill(self) -> None:
         """End the server as a crash would, without a chance to write anything more."""
         if self._process is not None:
-            self._process.send_signal(signal.SIGKILL)
+            self._process.kill()
             self._process.wait()
         self.stop()
 

@@ -113,8 +113,7 @@ class Candidate(NamedTuple):
 
     A missing lexical signal (`bm25`, `bm25.KIND`, `phrase`, `head`, `alike`) is zero: nothing matched. A missing
     `dense` or `dense.around` is unknown, and taken as the lowest of all candidates. `position` is the number of the
-    turn in its session; `words` is the number of words, split at blanks. `role` is that of a speaker who is not a person
-    with a name.
+    turn in its session; `words` is the number of words, split at blanks. `role` is that of a speaker without a name.
     """
 
     id: str

@@ -213,7 +213,7 @@ async def reembed(
     still found by words, and the next call continues with them.
     """
     if embedder is None:
-        raise UsageError("this memory has no embedder; open it with embedder='wordllama' or another one")
+        raise UsageError("this memory has no embedder; open it with embedder='static' or another one")
     if not isinstance(store, KeepsVectors) or not isinstance(store, Reembeds):
         raise UsageError(f"{type(store).__name__} cannot replace its vectors; export, and import into a new store")
     await embedder.embed(["a text to try it on"], purpose="document")  # fails before the old vectors are dropped

@@ -12,7 +12,7 @@ from loom.protocols.embedder import Embedder
 if TYPE_CHECKING:
     pass
 
-DEFAULT = "wordllama"
+DEFAULT = "static"
 """The one that is used where none is named."""
 
 
@@ -31,6 +31,12 @@ def _openai(model: str) -> Embedder:
     from loom.providers.embedding.openai import OpenAIEmbeddingProvider  # noqa: PLC0415
 
     return OpenAIEmbeddingProvider(model)
+
+
+def _static() -> Embedder:
+    from loom.providers.embedding.local import StaticEmbedder  # noqa: PLC0415
+
+    return StaticEmbedder()
 
 
 def _wordllama() -> Embedder:
@@ -55,7 +61,8 @@ def _hash() -> Embedder:
 BUILT_IN: dict[str, OpensEmbedder] = {
     "openai": partial(_openai, "text-embedding-3-small"),
     "openai-large": partial(_openai, "text-embedding-3-large"),
-    DEFAULT: _wordllama,
+    DEFAULT: _static,
+    "wordllama": _wordllama,
     "minilm": _minilm,
     "hash": _hash,
 }
@@ -88,7 +95,7 @@ def local_embedder(identity: str) -> Embedder | None:
                 from loom.providers.embedding.local import HashEmbedder  # noqa: PLC0415
 
                 found: Embedder = HashEmbedder(int(rest.rpartition(":")[2]))
-            case "wordllama" | "minilm":
+            case "static" | "wordllama" | "minilm":
                 found = BUILT_IN[name]()
             case _:
                 return None

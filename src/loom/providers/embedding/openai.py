@@ -131,7 +131,7 @@ class OpenAIEmbeddingProvider(EmbedsBatches):
             # The user's OpenAI key is not for a server at another address.
             key = "none" if self._base_url is not None else os.environ.get("OPENAI_API_KEY")
         if not key:
-            raise UsageError("no OpenAI key was given; set OPENAI_API_KEY, or give api_key= or embedder='wordllama'")
+            raise UsageError("no OpenAI key was given; set OPENAI_API_KEY, or give api_key= or embedder='static'")
         return openai.OpenAI(api_key=key, base_url=self._base_url, timeout=self._timeout, max_retries=self._max_retries)
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import struct
+import sys
 import time
 from collections import OrderedDict
 from collections.abc import Generator, Sequence
@@ -31,7 +32,7 @@ from loom.core.log import Checkpoint, LogEntry
 from loom.core.message import JSON, Part
 from loom.core.scope import Scope
 from loom.errors import StoreError, StoreUnavailable, UsageError
-from loom.stores.base import damage_at, reading
+from loom.stores.base import damage_at, lock_handle, reading, unlock_handle
 from loom.stores.checkpoints import Action, BaseCheckpointStore, MemoryTree, Removed, T, TreeNode, finish
 
 # Records in an append-only file, each with its length and checksum, so that half a write is seen.
@@ -83,6 +84,8 @@ def _checksum(payload: bytes) -> int:
 
 # Files that survive a crash: locks, durable writes, atomic replacement.
 
+_FLAGS = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+"""How files are opened: child processes do not inherit them, and Windows changes no line ends."""
 DEADLINE_SECONDS = 30.0
 """How long to wait for a lock before the store counts as unavailable."""
 
@@ -94,26 +97,25 @@ def locked(path: Path, *, exclusive: bool) -> Generator[None]:
     The lock belongs to this one open file and ends with it, also when the process is killed. A writer makes the file;
     a reader that finds none reads without it, because nothing was ever written there.
     """
-    try:
-        import fcntl  # noqa: PLC0415 - not every system has it
-    except ImportError as error:
-        raise UsageError("files are locked with flock, which this system lacks; use SqliteCheckpointStore") from error
     if not exclusive and not path.exists():
         yield
         return
-    handle = os.open(path, (os.O_RDWR | os.O_CREAT if exclusive else os.O_RDONLY) | os.O_CLOEXEC, 0o600)
+    handle = os.open(path, (os.O_RDWR | os.O_CREAT if exclusive else os.O_RDONLY) | _FLAGS, 0o600)
     try:
         deadline = time.monotonic() + DEADLINE_SECONDS
         while True:
-            with suppress(BlockingIOError):
-                fcntl.flock(handle, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+            with suppress(BlockingIOError, PermissionError):
+                lock_handle(handle, exclusive=exclusive)
                 break
             if time.monotonic() >= deadline:
                 raise StoreUnavailable(
                     f"{path} was held by another process for {DEADLINE_SECONDS:.0f} s; try again, or end that process"
                 )
             time.sleep(0.002)
-        yield
+        try:
+            yield
+        finally:
+            unlock_handle(handle)
     finally:
         os.close(handle)
 
@@ -141,7 +143,9 @@ def make_folder(folder: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make names that were added, changed or removed in a folder durable."""
+    """Make names that were added, changed or removed in a folder durable. Windows does so by itself, in its journal."""
+    if sys.platform == "win32":
+        return
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -149,18 +153,37 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
+if sys.platform == "win32":  # a handle has one place there; the lock of the store keeps other threads away
+
+    def _read_at(handle: int, size: int, offset: int) -> bytes:
+        os.lseek(handle, offset, os.SEEK_SET)
+        return os.read(handle, size)
+
+    def _write_at(handle: int, data: memoryview, offset: int) -> int:
+        os.lseek(handle, offset, os.SEEK_SET)
+        return os.write(handle, data)
+
+else:
+
+    def _read_at(handle: int, size: int, offset: int) -> bytes:
+        return os.pread(handle, size, offset)
+
+    def _write_at(handle: int, data: memoryview, offset: int) -> int:
+        return os.pwrite(handle, data, offset)
+
+
 def write_all(handle: int, data: bytes, offset: int) -> None:
     """Write at a place, whatever number of bytes the system takes at once."""
     left = memoryview(data)
     while left:
-        done = os.pwrite(handle, left, offset)
+        done = _write_at(handle, left, offset)
         left, offset = left[done:], offset + done
 
 
 def replace_file(path: Path, data: bytes) -> None:
     """Give a file this content, so that a crash leaves the old one or the new one and never a mixture."""
     fresh = path.with_suffix(".new")
-    handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _FLAGS, 0o600)
     try:
         write_all(handle, data, 0)
         os.fsync(handle)
@@ -181,7 +204,8 @@ class FileCheckpointStore(BaseCheckpointStore):
     """Keeps sessions in a folder; forks and prunes. Several stores and processes may share it.
 
     An acknowledged save survives the end of the process and a power cut; what a crash left unfinished is cut off.
-    The name of a file is a hash of the user's scope, so that no id can name another file. Needs a POSIX system.
+    The name of a file is a hash of the user's scope, so that no id can name another file. On Windows a file is read
+    anew for every call.
     """
 
     def __init__(self, folder: str | PathLike[str], *, clock: Clock | None = None) -> None:
@@ -217,9 +241,13 @@ class FileCheckpointStore(BaseCheckpointStore):
                 make_folder(self._folder)
             with locked(self._folder / "lock", exclusive=exclusive):
                 log = self._log(scope.for_user())
-                log.refresh(repair=exclusive)
-                log.erases = erases
-                return finish(action(log))
+                try:
+                    log.refresh(repair=exclusive)
+                    log.erases = erases
+                    return finish(action(log))
+                finally:
+                    if sys.platform == "win32":  # a file that is open cannot be replaced by another process
+                        log.close()
 
     def _log(self, user: Scope) -> _UserLog:
         log = self._logs.pop(user, None)
@@ -269,7 +297,7 @@ class _UserLog(MemoryTree[_FramePlace]):
         # An open file keeps its number, so the same number is the same file.
         if held is None or (held.st_dev, held.st_ino) != (found.st_dev, found.st_ino) or found.st_size < self._end:
             self.close()
-            self._handle = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
+            self._handle = os.open(self._path, os.O_RDWR | _FLAGS)
         if self._end and found.st_size == self._end:
             return
         try:
@@ -382,10 +410,10 @@ class _UserLog(MemoryTree[_FramePlace]):
     def _rewrite(self) -> None:
         """Write a new file of what is still needed, in place of the old one."""
         if not self.nodes:
+            self.close()  # Windows removes and replaces no open file
             for path in (self._path, self._path.with_suffix(".new")):  # also what an interrupted replacement left
                 path.unlink(missing_ok=True)
             sync_folder(self._path.parent)
-            self.close()
             return
         fresh = _UserLog(self._path, self._scope)
         data = bytearray(self._first_frame())
@@ -396,8 +424,8 @@ class _UserLog(MemoryTree[_FramePlace]):
             frame = _frame_of(change)
             fresh._replay(len(data), len(frame), change)
             data += frame
-        replace_file(self._path, bytes(data))
         self.close()
+        replace_file(self._path, bytes(data))
         self.refresh(repair=False)
 
     def _first_frame(self) -> bytes:
@@ -429,8 +457,8 @@ class _UserLog(MemoryTree[_FramePlace]):
     def _bytes(self, offset: int, size: int) -> bytes:
         if self._handle is None:
             raise StoreError(f"{self._path} is closed")
-        data = os.pread(self._handle, size, offset)
-        while len(data) < size and (more := os.pread(self._handle, size - len(data), offset + len(data))):
+        data = _read_at(self._handle, size, offset)
+        while len(data) < size and (more := _read_at(self._handle, size - len(data), offset + len(data))):
             data += more
         return data
 

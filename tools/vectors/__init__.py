@@ -1,0 +1,1 @@
+"""How Loom's table of static vectors is made."""
