@@ -1,18 +1,60 @@
-"""Phrases that the extraction rules are made of, and retractions."""
+"""Phrases that the extraction rules are made of, noun phrases, and retractions."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from loom.text.time_words import PAST
 
+
+class LazyPattern:
+    """A regular expression that is compiled when it is first used: most processes never extract a fact."""
+
+    __slots__ = ("_compiled", "flags", "source")
+
+    def __init__(self, source: str, flags: int = 0) -> None:
+        self.source, self.flags = source, flags
+        self._compiled: re.Pattern[str] | None = None
+
+    @property
+    def compiled(self) -> re.Pattern[str]:
+        """The pattern itself."""
+        if self._compiled is None:
+            self._compiled = re.compile(self.source, self.flags)
+        return self._compiled
+
+    def match(self, text: str) -> re.Match[str] | None:
+        """A match at the beginning of a text."""
+        return self.compiled.match(text)
+
+    def fullmatch(self, text: str) -> re.Match[str] | None:
+        """A match of a whole text."""
+        return self.compiled.fullmatch(text)
+
+    def search(self, text: str) -> re.Match[str] | None:
+        """The first match in a text."""
+        return self.compiled.search(text)
+
+    def finditer(self, text: str) -> Iterator[re.Match[str]]:
+        """All matches in a text."""
+        return self.compiled.finditer(text)
+
+    def split(self, text: str) -> list[str]:
+        """The parts of a text between matches."""
+        return self.compiled.split(text)
+
+    def sub(self, replacement: str, text: str) -> str:
+        """A text with every match replaced."""
+        return self.compiled.sub(replacement, text)
+
+
 SELF: Final = r"(?:I|i)"
 WE: Final = r"(?:I|i|We|we)"
-AM: Final = r"(?:(?:I|i)(?:['\u2019]m| am))"
-HAVE: Final = r"(?:(?:I|i|We|we)(?:['\u2019]ve(?: got)?| have(?: got)?))"
+AM: Final = r"(?:(?:I|i)(?:['\u2019]m|m| am))"
+HAVE: Final = r"(?:(?:I|i|We|we)(?:['\u2019]ve(?: got)?|ve(?: got)?| have(?: got)?))"
 NOW: Final = r"(?: (?:now|currently|still|also|really|actually|recently|just|already|mostly|mainly))?"
 NAME: Final = (
     r"[A-Z\u00c0-\u00de][\w'\u2019.&-]*"
@@ -25,9 +67,15 @@ LIST: Final = rf"(?P<object>{THING}(?:(?:, | and |, and ){THING})*?)"
 RELATION: Final = (
     r"(?P<relation>sister|brother|mother|mom|mum|father|dad|wife|husband|partner|girlfriend|boyfriend|fianc\u00e9e?|"
     r"son|daughter|cousin|aunt|uncle|friend|best friend|boss|manager|colleague|niece|nephew|roommate|flatmate|"
-    r"neighbou?r|landlord|landlady|dentist|doctor|therapist|lawyer|accountant|coach|mentor|grandmother|grandfather)"
+    r"neighbou?r|landlord|landlady|dentist|doctor|therapist|lawyer|accountant|coach|mentor|grandmother|grandfather|"
+    r"(?:sister|brother|mother|father|son|daughter)-in-law|step(?:mother|father|sister|brother|son|daughter)|coworker|"
+    r"co-worker|grandma|grandpa|grandson|granddaughter|housemate|trainer|tutor|babysitter|classmate|teammate|fianc[e]e?)"
 )
-PET: Final = r"(?:dog|cat|puppy|kitten|parrot|rabbit|hamster|horse|tortoise|turtle|goldfish|bird|snake|ferret|pony)"
+PET: Final = (
+    r"(?:dog|cat|puppy|kitten|parrot|rabbit|hamster|horse|tortoise|turtle|goldfish|bird|snake|ferret|pony|pup|kitty|"
+    r"guinea pig|gecko|iguana|lizard|budgie|cockatiel|chinchilla|hedgehog|bunny|poodle|labrador|lab|beagle|corgi|"
+    r"[Gg]olden [Rr]etriever|[Gg]erman [Ss]hepherd|dachshund|terrier|husky|bulldog|collie|greyhound|tabby)"
+)
 LANGUAGE: Final = (
     r"(?:English|French|German|Spanish|Italian|Portuguese|Dutch|Polish|Czech|Russian|Ukrainian|Turkish|Arabic|Hebrew|"
     r"Hindi|Urdu|Bengali|Tamil|Chinese|Mandarin|Cantonese|Japanese|Korean|Vietnamese|Thai|Swedish|Norwegian|Danish|"
@@ -42,7 +90,12 @@ JOB: Final = (
     r"plumber|carpenter|journalist|editor|photographer|musician|artist|actor|actress|translator|librarian|"
     r"pharmacist|therapist|psychologist|veterinarian|vet|farmer|baker|barista|waiter|waitress|driver|"
     r"firefighter|paramedic|surgeon|physicist|chemist|biologist|economist|mechanic|technician|administrator|"
-    r"recruiter|director|founder|ceo|cto)"
+    r"recruiter|director|founder|ceo|cto|specialist|marketer|coordinator|strategist|instructor|trainer|contractor|builder|"
+    r"freelancer|entrepreneur|producer|realtor|bartender|hairdresser|welder|tutor|principal|counsell?or|social worker|"
+    r"caregiver|midwife|physiotherapist|radiographer|bricklayer|roofer|optician|bookkeeper|paralegal|receptionist|"
+    r"firefighter|police officer|flight attendant|professional|business owner|shop owner|lecturer|surveyor|colourist|"
+    r"colorist|sculptor|novelist|blogger|zookeeper|beekeeper|geologist|statistician|actuary|auditor|cashier|postman|"
+    r"gardener|landscaper|joiner|tiler|decorator|seamstress|tailor|butcher|fisherman|sailor|soldier|pastor|priest|imam)"
 )
 DIET: Final = r"(?P<object>vegan|vegetarian|pescatarian|gluten[- ]free|kosher|halal)"
 _KIN: Final = {"mom": "mother", "mum": "mother", "dad": "father", "wife": "married_to", "husband": "married_to"}
@@ -75,19 +128,49 @@ _NOT_IN_THINGS: Final = frozenset(
 )
 
 
+NOT_A_JOB: Final = frozenset(
+    {
+        *("funny", "huge", "big", "passionate", "proud", "natural", "born", "amateur", "wannabe", "casual", "keen", "of"),
+        *("real", "fellow", "fake", "virtual", "fictional", "potential", "first-time", "would-be", "budding", "new"),
+        *("slow", "fast", "quick", "visual", "hands-on", "happy", "busy", "night-time", "poor", "lazy", "hobby", "home"),
+        *("strong", "solid", "confident", "beginner", "true", "horrible", "fictional", "ai", "self-taught", "keen"),
+    }
+)
+"""Words with which `I'm a ... cook` does not name a job."""
+
+
 @dataclass(frozen=True, slots=True)
 class Rule:
     """A pattern over one clause, and the predicate of the claim it makes."""
 
     predicate: str
-    pattern: re.Pattern[str]
+    pattern: LazyPattern
     ends: bool = False
     many: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Lead:
+    """The words in front of an object, and the reader that says which words behind them are the object."""
+
+    predicate: str
+    pattern: LazyPattern
+    read: Callable[[str], tuple[list[str], str]]
+
+
+def lead(predicate: str, pattern: str, read: Callable[[str], tuple[list[str], str]]) -> Lead:
+    """A rule for clauses that begin with this pattern, followed by an object."""
+    return Lead(predicate, LazyPattern(f"^{pattern} "), read)
+
+
 def rule(predicate: str, pattern: str, *, tail: str = TAIL, ends: bool = False, many: bool = False) -> Rule:
     """A rule for clauses that begin with this pattern and end with at most a time and an aside."""
-    return Rule(predicate, re.compile(f"^{pattern}{tail}"), ends=ends, many=many)
+    return Rule(predicate, LazyPattern(f"^{pattern}{tail}"), ends=ends, many=many)
+
+
+def mention(predicate: str, pattern: str, *, tail: str) -> Rule:
+    """A rule for a pattern anywhere in a sentence."""
+    return Rule(predicate, LazyPattern(f"{pattern}{tail}"))
 
 
 def relation_of(word: str) -> str:
@@ -111,6 +194,275 @@ def _is_thing(text: str) -> bool:
     return not any(word.casefold() in _NOT_IN_THINGS for word in words)
 
 
+# Noun phrases: which words behind a verb are its object, and where the object ends.
+
+_CLOSED: Final = frozenset(
+    {
+        *("about", "above", "across", "after", "against", "along", "among", "around", "as", "at", "before", "behind"),
+        *("below", "beside", "between", "beyond", "by", "despite", "down", "during", "except", "for", "from", "in"),
+        *("inside", "into", "like", "near", "of", "off", "on", "onto", "out", "outside", "over", "past", "per", "since"),
+        *("through", "throughout", "till", "to", "toward", "towards", "under", "until", "up", "upon", "via", "with"),
+        *("within", "without", "and", "but", "so", "because", "although", "though", "while", "when", "whenever"),
+        *("where", "whereas", "that", "which", "who", "whom", "whose", "what", "how", "why", "whether", "i", "i'm"),
+        *("i've", "i'd", "i'll", "im", "ive", "you", "your", "he", "she", "it", "it's", "they", "they're", "we", "me"),
+        *("him", "her", "them", "us", "my", "our", "their", "its", "this", "these", "those", "there", "here", "is"),
+        *("are", "was", "were", "am", "be", "been", "being", "has", "have", "had", "do", "does", "did", "can", "could"),
+        *("will", "would", "should", "may", "might", "must", "need", "now", "then", "today", "tomorrow", "yesterday"),
+        *("lately", "recently", "currently", "too", "also", "again", "still", "already", "soon", "always", "usually"),
+        *("often", "sometimes", "never", "just", "really", "very", "even", "only", "online", "anyway", "anymore"),
+        *("instead", "together", "regularly", "frequently", "daily", "weekly", "mostly", "especially", "particularly"),
+        *("specifically", "actually", "honestly", "anyways", "any", "plus", "please", "thanks", "every", "each", "last"),
+        *("next", "both", "all", "most", "more", "nowadays", "nonstop", "originally", "myself", "ago", "once", "twice"),
+        *("not", "personally", "lot", "ever", "yet", "first", "alone", "back", "away", "anywhere", "everywhere"),
+        *("using", "including", "based", "called", "named", "made", "got", "went", "going", "trying", "looking"),
+    }
+)
+"""Words that end a noun phrase: a statement may go on behind them, the name of its object does not."""
+_SPOILERS: Final = frozenset({"or", "if", "unless", "than", "nor", "either"})
+"""Words behind an object that take it back or make it one of several."""
+CLOSED: Final = "|".join(sorted(_CLOSED))
+OPEN_END: Final = rf"(?=$|[,;:!?)]|\. |\.$|['\u2019]s\b| [-\u2013\u2014] | (?i:{CLOSED})\b)"
+"""Behind an object: the end of the clause, or a word with which something else begins."""
+OPEN: Final = rf"(?:,? (?P<when>{PAST}))?{OPEN_END}"
+"""The same, with a time in front."""
+_TOKEN: Final = LazyPattern(r"[^\W_][\w'\u2019&+#/.-]*")
+_MOST_WORDS: Final = 7
+_PRONOUNS: Final = frozenset(
+    {
+        *("i", "me", "my", "mine", "myself", "you", "your", "yours", "yourself", "he", "him", "she", "her", "hers"),
+        *("it", "its", "itself", "we", "us", "our", "ours", "they", "them", "their", "theirs", "themselves", "himself"),
+        *("this", "that", "these", "those", "one", "ones", "something", "anything", "everything", "nothing", "someone"),
+        *("each", "another", "other", "others", "same", "such", "both", "some", "any", "all", "no", "not", "herself"),
+    }
+)
+_CHOICES: Final = frozenset(
+    {
+        *("option", "options", "number", "idea", "ideas", "plan", "plans", "choice", "version", "suggestion", "answer"),
+        *("suggestions", "approach", "concept", "way", "ways", "part", "parts", "sound", "look", "looks", "feel", "vibe"),
+        *("thing", "things", "stuff", "name", "title", "draft", "point", "points", "thought", "feature", "fact", "case"),
+        *("design", "layout", "theme", "format", "list", "table", "step", "phase", "section", "example", "response"),
+        *("recommendation", "recommendations", "pick", "angle", "mix", "structure", "style", "tone", "proposal", "bit"),
+        *("lot", "lots", "kind", "sort", "type", "couple", "few", "bunch", "variety", "touch", "combination", "blend"),
+        *("challenge", "process", "progress", "energy", "result", "results", "reply", "question", "questions", "text"),
+    }
+)
+"""Heads of what is chosen or praised at the moment: `I like option 2`, `I love the idea`."""
+_ADJECTIVE: Final = LazyPattern(
+    r".*(?:ful|ous|ive|able|ible|less|ical|ional)|unique|new|old|good|great|nice|big|small|different|certain|best|better"
+    r"|own|many|much|several|various|quick|easy|simple|hard|clear|real|sure|ready|simpler|easier|cool|fun|funny|honest",
+    re.IGNORECASE,
+)
+_ACTIVITY: Final = LazyPattern(
+    r"(?:bak|bik|bowl|box|camp|climb|collect|cook|cycl|danc|draw|driv|explor|fish|garden|gam|golf|hik|hunt|jogg|kayak"
+    r"|knitt|listen|learn|meditat|paint|photograph|play|practic|practis|read|rid|runn|sail|sew|shopp|sing|skat|ski"
+    r"|snorkel|snowboard|spend|surf|swim|swimm|teach|travell?|try|train|visit|volunteer|walk|watch|writ|work|craft"
+    r"|brew|mak|do|us|wear|drink|eat|journal|sketch|org[ae]ni[sz]|discover|experiment|attend|host|wander|fenc|row|div"
+    r"|canoe|crochet|quilt|weld|woodwork|crosswording|stargaz|birdwatch|thrift|backpack|sightsee|stay|go)ing",
+    re.IGNORECASE,
+)
+"""Activities that people like in general; `seeing you smile` is not one."""
+_PAIRS: Final = LazyPattern(
+    r"(?:rock and roll|mac and cheese|fish and chips|peanut butter and jelly|arts and crafts|dungeons and dragons"
+    r"|salt and pepper|black and white|drum and bass|rhythm and blues|bed and breakfasts?|gin and tonics?)\b",
+    re.IGNORECASE,
+)
+"""Names with an `and` inside."""
+
+
+@dataclass(frozen=True, slots=True)
+class Phrase:
+    """A noun phrase, and the text behind it."""
+
+    text: str
+    rest: str
+
+
+def noun_phrase(text: str) -> Phrase | None:
+    """The words at the beginning of a text up to one that cannot belong to them; None if the words do not end."""
+    words: list[str] = []
+    position = end = 0
+    while found := _TOKEN.compiled.match(text, position):
+        word = found[0].rstrip(".'\u2019-/")
+        if not word or word.casefold() in _CLOSED or word.casefold() in _SPOILERS:
+            break
+        words.append(word)
+        end = position + len(word)
+        if len(words) > _MOST_WORDS:
+            return None
+        if text[end : end + 1] != " ":
+            break
+        position = end + 1
+    rest = text[end:]
+    following = rest.split(maxsplit=1)[0].casefold() if rest.strip() else ""
+    return Phrase(" ".join(words), rest) if words and following not in _SPOILERS else None
+
+
+def liked_in(text: str) -> tuple[list[str], str]:
+    """What a text begins with that somebody likes, dislikes or prefers, and the text behind; lists item by item.
+
+    A list is taken apart only if each of its items is a noun phrase by itself: `jazz, hiking and board games`. Where
+    it is not one, only its first item counts.
+    """
+    if pair := _PAIRS.match(text):
+        return [pair[0]], text[pair.end() :]
+    first = _with_place(text)
+    if first is None or not is_liking(first.text):
+        return [], text
+    items, separators, rest = [first.text], list[str](), first.rest
+    while not _HAS_PLACE.search(items[-1]) and (found := _SEPARATOR.match(rest)):
+        following = noun_phrase(rest[found.end() :])
+        if following is None or not is_liking(following.text):
+            break
+        items, rest = [*items, following.text], following.rest
+        separators.append(found[0])
+        if "and" in found[0]:
+            break
+    is_list = all("and" not in mark for mark in separators[:-1]) and all("and" in mark for mark in separators[-1:])
+    goes_on = (found := _SEPARATOR.match(rest)) is not None and noun_phrase(rest[found.end() :]) is not None
+    if not is_list or goes_on:
+        return items[:1], first.rest
+    one, other = (items[0], items[1]) if len(items) == 2 else ("", "")
+    if one and " " not in one and " " in other and not one.endswith(("s", "ing")) and not other[0].isupper():
+        return [f"{one} and {other}"], rest  # `sweet and savoury snacks`
+    return items, rest
+
+
+_SEPARATOR: Final = LazyPattern(r",? and |, ")
+_HAS_PLACE: Final = LazyPattern(r" (?:in|on|of|about|with|from|for|at|to|by|over|instead of|rather than) ")
+_PLACED_IN: Final = LazyPattern(r"^ (?:in|on|of|about|with|from|for|at|to) (?:the )?")
+
+
+def _with_place(text: str) -> Phrase | None:
+    """A noun phrase with what is said of it behind a preposition: `books about birds`."""
+    first = noun_phrase(text)
+    if first is None or not (found := _PLACED_IN.match(first.rest)):
+        return first
+    second = noun_phrase(first.rest[found.end() :])
+    if second is None or not is_liking(second.text) or len(first.text.split()) + len(second.text.split()) > _MOST_WORDS:
+        return first
+    return Phrase(first.text + found[0] + second.text, second.rest)
+
+
+def is_liking(text: str) -> bool:
+    """Whether a phrase names a thing or an activity that can be liked in general, and not a choice of the moment."""
+    words = text.split()
+    folded = [word.casefold() for word in words]
+    if words[0] in ("the", "The"):
+        return len(words) > 1 and all(word[0].isupper() for word in words[1:])
+    if folded[0].endswith("ing") and not _ACTIVITY.fullmatch(folded[0]) and (len(words) > 1 or folded[0] in _VAGUE):
+        return False
+    last = folded[-1]
+    if last in _CHOICES or _ADJECTIVE.fullmatch(last) or any(word in _CHOICES for word in folded[:1]):
+        return False
+    if _PRONOUNS.intersection(folded) or _POINTING.intersection(folded[:1]) or not words[0][0].isalpha():
+        return False
+    return not any(word in _NOT_IN_THINGS or word.endswith(("n't", "n\u2019t")) for word in folded)
+
+
+_VAGUE: Final = frozenset("being having seeing knowing getting doing going hearing feeling thinking saying".split())
+
+
+def preferred_in(text: str) -> tuple[list[str], str]:
+    """What a text begins with that somebody prefers, with what they prefer it to."""
+    first = _with_place(text)
+    if first is None or not is_liking(first.text):
+        return [], text
+    if found := _TO_WHAT.match(first.rest):
+        second = noun_phrase(first.rest[found.end() :])
+        if second is not None and is_liking(second.text):
+            return [first.text + found[0] + second.text], second.rest
+    return [first.text], first.rest
+
+
+_TO_WHAT: Final = LazyPattern(r"^ (?:over|to|rather than|instead of) ")
+
+_DURABLE: Final = frozenset(
+    (
+        "car truck van suv motorcycle motorbike scooter bike bicycle e-bike ebike boat kayak canoe paddleboard surfboard "
+        "skateboard snowboard skis caravan campervan rv trailer phone smartphone iphone ipad tablet laptop macbook "
+        "computer pc desktop monitor keyboard printer scanner router tv television projector console playstation xbox "
+        "switch camera lens tripod drone telescope binoculars microphone headphones earbuds speaker soundbar turntable "
+        "smartwatch watch tracker fitbit kindle e-reader guitar ukulele violin viola cello piano drums saxophone trumpet "
+        "flute clarinet harmonica banjo mandolin synthesizer accordion amp amplifier mixer blender fryer cooker oven "
+        "microwave toaster fridge refrigerator freezer dishwasher washer dryer vacuum thermostat smoker grill barbecue "
+        "bbq kettle grinder espresso-maker machine couch sofa mattress desk armchair bookshelf dresser wardrobe lamp "
+        "treadmill dumbbells kettlebell barbell elliptical racket racquet tent backpack sneakers boots bracelet necklace "
+        "earrings typewriter aquarium greenhouse trampoline hammock house apartment condo flat cabin cottage farm helmet"
+    ).split()
+)
+"""Things that people keep for years; what is eaten, given away or used up is not a possession."""
+_TELLING: Final = frozenset(
+    (
+        "car truck van suv motorcycle motorbike scooter bike bicycle e-bike ebike boat kayak canoe paddleboard surfboard "
+        "caravan campervan rv drone telescope smartwatch fitbit kindle ipad macbook playstation xbox guitar ukulele violin "
+        "viola cello piano saxophone trumpet flute clarinet banjo mandolin accordion smoker treadmill aquarium greenhouse "
+        "trampoline typewriter snowboard skateboard projector turntable"
+    ).split()
+)
+"""Those that say something about their owner without any further word; everybody has a phone."""
+_BRANDS: Final = frozenset(
+    (
+        "samsung apple iphone ipad macbook google pixel sony canon nikon fujifilm leica gopro dji bose sennheiser logitech "
+        "dell lenovo thinkpad hp asus acer kindle fitbit garmin roland yamaha fender gibson taylor ibanez steinway kawai "
+        "korg casio toyota honda ford tesla volvo bmw audi mercedes volkswagen mazda subaru nissan hyundai kia jeep "
+        "chevrolet chevy lexus porsche renault peugeot fiat skoda harley vespa trek specialized giant brompton cannondale "
+        "kitchenaid dyson roomba instant keurig nespresso breville traeger weber peloton nintendo playstation xbox ikea "
+        "casper manfrotto herman fossil seiko rolex patagonia osprey"
+    ).split()
+)
+_NOT_OWNED: Final = frozenset(
+    (
+        "old previous former ex last dream next future rental rented borrowed stolen lost company work school office local "
+        "favorite favourite first potential ideal current-gen friend parents neighbor neighbour hotel whole entire own "
+        "other second-choice fake virtual broken late"
+    ).split()
+)
+_PRAISE: Final = LazyPattern(
+    r"^(?:(?:brand[- ]new|new|really|very|super|nice|great|beautiful|lovely|cute|amazing|gorgeous|stunning|cool|fancy|"
+    r"little|good|awesome|fantastic|trusty|beloved|pair of|set of|set|current|own|sturdy|decent|used|second-hand)\b ?)++"
+)
+
+
+def owned_in(text: str) -> tuple[list[str], str]:
+    """The lasting thing that a text begins with, without praise: `road bike`, of `great new road bike for winter`."""
+    start = found.end() if (found := _PRAISE.match(text)) else 0
+    phrase = noun_phrase(text[start:])
+    if phrase is None or "\u2019" in phrase.text or "'" in phrase.text or phrase.rest[:1] in ("'", "\u2019", "/", "-"):
+        return [], text
+    words = phrase.text.split()
+    folded = [word.casefold() for word in words]
+    is_model = folded[0] in _BRANDS and words[0][0].isupper() and (len(words) > 1 or folded[0] in _DURABLE)
+    is_kind = folded[-1] in _DURABLE and (len(words) > 1 or folded[-1] in _TELLING)
+    if not (is_model or is_kind) or _NOT_OWNED.intersection(folded) or _PRONOUNS.intersection(folded):
+        return [], text
+    if is_model and not is_kind and any(word[0].islower() for word in words):
+        return [], text  # `Samsung store`
+    if any(_ADJECTIVE.fullmatch(word) for word in folded[:-1]) and not is_model:
+        return [], text
+    return [phrase.text], phrase.rest
+
+
+_TOOL_KINDS: Final = frozenset("app apps software website extension platform planner spreadsheet".split())
+
+
+def tool_in(text: str) -> tuple[list[str], str]:
+    """The named tool that a text begins with: `Notion`, `the Notes app`."""
+    start = 4 if text.startswith("the ") else 0
+    phrase = noun_phrase(text[start:])
+    if phrase is None or phrase.rest[:1] in ("'", "\u2019"):
+        return [], text
+    words = phrase.text.split()
+    small = [word for word in words if not (word[0].isupper() or word[0].isdigit())]
+    if not words[0][0].isupper() or words[0].casefold() in _NOT_TOOLS or any(w not in _TOOL_KINDS for w in small):
+        return [], text
+    if start and not small:
+        return [], text
+    return [phrase.text], phrase.rest
+
+
+_NOT_TOOLS: Final = frozenset("wi-fi wifi english google-fu i internet option plan version ai".split())
+
+
 # Finds retractions in a clause: denials, and phrases that say that something is over.
 #
 # A denial is turned into the plain statement that it denies ("I don't live in Rome anymore" into "I live in Rome"), so
@@ -125,23 +477,23 @@ _BASE: Final = {
 _REGULAR: Final = ("live", "work", "use", "like", "love", "prefer", "speak", "drive", "run", "hate", "depend")
 _THIRD: Final = {**{verb: f"{verb}s" for verb in _REGULAR}, "have": "has"}
 _STOPPED: Final = r"(?:(?:have |has |['\u2019](?:ve|s) )?(?:just |recently |now )?(?:stopped|quit|gave up|given up))"
-_DENIALS: Final[tuple[tuple[re.Pattern[str], str], ...]] = (
-    (re.compile(rf"^{AM}{NOW} {_NOT}(?P<rest>.+)$"), "I'm"),
-    (re.compile(rf"^(?:I|i|We|we)(?: {_STOPPED}|['\u2019]ve stopped) being (?P<rest>.+)$"), "I'm"),
-    (re.compile(r"^(?:[Pp]lease )?(?:[Ff]orget|[Ii]gnore|[Dd]isregard) that (?P<rest>(?:I|my)\b.+)$"), ""),
-    (re.compile(r"^(?:I|i|We|we)(?: really)? (?:don['\u2019]t|do not|no longer) (?P<rest>.+)$"), "I"),
+_DENIALS: Final[tuple[tuple[LazyPattern, str], ...]] = (
+    (LazyPattern(rf"^{AM}{NOW} {_NOT}(?P<rest>.+)$"), "I'm"),
+    (LazyPattern(rf"^(?:I|i|We|we)(?: {_STOPPED}|['\u2019]ve stopped) being (?P<rest>.+)$"), "I'm"),
+    (LazyPattern(r"^(?:[Pp]lease )?(?:[Ff]orget|[Ii]gnore|[Dd]isregard) that (?P<rest>(?:I|my)\b.+)$"), ""),
+    (LazyPattern(r"^(?:I|i|We|we)(?: really)? (?:don['\u2019]t|do not|no longer) (?P<rest>.+)$"), "I"),
 )
-_STOPS_DOING: Final = re.compile(
+_STOPS_DOING: Final = LazyPattern(
     rf"^(?P<subject>(?:I|i|We|we)|{NAME}) {_STOPPED} (?P<verb>{'|'.join(_BASE)}) (?P<rest>.+)$"
 )
-_OTHER_IS_NOT: Final = re.compile(rf"^(?P<subject>[\w'\u2019 .-]{{1,60}}?) (?:isn['\u2019]t |is {_NOT})(?P<rest>.+)$")
-_OTHER_DOES_NOT: Final = re.compile(
+_OTHER_IS_NOT: Final = LazyPattern(rf"^(?P<subject>[\w'\u2019 .-]{{1,60}}?) (?:isn['\u2019]t |is {_NOT})(?P<rest>.+)$")
+_OTHER_DOES_NOT: Final = LazyPattern(
     rf"^(?P<subject>[\w'\u2019 .-]{{1,60}}?) (?:doesn['\u2019]t|does not) (?P<verb>{'|'.join(_THIRD)}) (?P<rest>.+)$"
 )
-_OTHER_NO_LONGER: Final = re.compile(
+_OTHER_NO_LONGER: Final = LazyPattern(
     rf"^(?P<subject>[\w'\u2019 .-]{{1,60}}?) no longer (?P<verb>{'|'.join(_THIRD.values())}) (?P<rest>.+)$"
 )
-_FIRM: Final = re.compile(
+_FIRM: Final = LazyPattern(
     r"\b(?:any ?more|any longer|no longer|stopped|quit|gave up|given up|after all|turns out)\b", re.IGNORECASE
 )
 """Words that imply that something was true before; a bare `not` may only mean today."""
@@ -183,8 +535,8 @@ def denial_in(clause: str) -> Denial | None:
     return None
 
 
-def _form(predicates: str, pattern: str, *, tail: str = TAIL) -> tuple[tuple[str, ...], re.Pattern[str]]:
-    return tuple(predicates.split()), re.compile(f"^{pattern}{tail}")
+def _form(predicates: str, pattern: str, *, tail: str = TAIL) -> tuple[tuple[str, ...], LazyPattern]:
+    return tuple(predicates.split()), LazyPattern(f"^{pattern}{tail}")
 
 
 _DID: Final = rf"(?:{WE}|{HAVE}){NOW}"
@@ -219,10 +571,10 @@ _FORMS: Final = (
     ),
     _form(f"{_TASTE} drives", rf"{_DID} switched from (?P<object>{THING}) to {THING}"),
 )
-_THEY_LEFT: Final = re.compile(
+_THEY_LEFT: Final = LazyPattern(
     rf"^(?P<subject>{NAME}) (?:has )?(?:just |recently )?(?:left|quit|resigned from) (?P<object>{NAME}){TAIL}"
 )
-_EATS: Final = re.compile(
+_EATS: Final = LazyPattern(
     rf"^{WE}(?: (?:now|actually|do|can))? eat "
     rf"(?P<object>meat|beef|chicken|pork|fish|seafood|dairy|cheese|eggs|gluten|bread){TAIL}"
 )

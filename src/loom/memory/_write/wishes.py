@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Final
 
+from loom.memory._write.phrases import LazyPattern
 from loom.text.fence import one_line
 
 # Finds standing instructions by rules: what the assistant shall do always, never, or from now on.
@@ -30,7 +31,7 @@ _POLITE: Final = r"(?:(?:please|so|and|but|also|ok|okay|remember(?: to| that|:)?
 _TELLS: Final = r"(?:(?:you (?:should|must|need to|have to)|i(?:['\u2019]d| would)? (?:want|like|need) you to) )?"
 _FROM_NOW: Final = r"(?:from now on|going forward|from here on|in (?:the )?future)"
 _DONT: Final = r"(?:do not|don['\u2019]t)"
-_INSTRUCTION: Final = re.compile(
+_INSTRUCTION: Final = LazyPattern(
     rf"^{_POLITE}(?:"
     rf"(?:{_FROM_NOW},? {_POLITE})?{_TELLS}(?:always|never) (?:ever )?(?:{_VERBS})\b"
     rf"|{_FROM_NOW},? {_POLITE}{_TELLS}(?:{_DONT} )?(?:{_VERBS})\b"
@@ -41,10 +42,10 @@ _INSTRUCTION: Final = re.compile(
     r")",
     re.IGNORECASE,
 )
-_JOINED: Final = re.compile(
+_JOINED: Final = LazyPattern(
     rf" ?(?:;|,(?: and| but)?| and| but) (?=(?:please )?(?:always|never|{_DONT} ever|stop)\b)", re.IGNORECASE
 )
-_LIMITED: Final = re.compile(
+_LIMITED: Final = LazyPattern(
     r"\?|[\"\u201c\u201d\u00ab\u00bb]|\b(?:say never|if|unless|today|tonight|tomorrow|for now|this time|once|"
     r"here|the following|below|above|next|this (?:one|text|email|message|function|file|question)|said|says"
     r"|told|wrote)\b|\b(?:that|this|it)\W*$",
@@ -56,10 +57,10 @@ _LIMITED: Final = re.compile(
 _THANKS: Final = r"(?:many thanks|thanks|thank you|thx|cheers)(?: (?:a lot|so much|very much|again|in advance))?"
 _WELL: Final = r"(?:ok|okay|great|perfect|good|nice|cool|alright|all right|sure|yes|yeah|sorry|got it|i see)"
 _COURTESY: Final = rf"(?:(?:hi|hello|hey)(?: (?:there|again|assistant|bot))?|{_THANKS}|{_WELL}|please|by the way|btw)"
-_IN_FRONT: Final = re.compile(rf"^(?:{_COURTESY}[,!.]? )++(?=\S)", re.IGNORECASE)
-_BEHIND: Final = re.compile(rf",? {_THANKS}$|, please$", re.IGNORECASE)
-_ONLY_COURTESY: Final = re.compile(rf"{_COURTESY}(?:,? {_COURTESY})*+", re.IGNORECASE)
-_PICTURES: Final = re.compile("[\u2600-\u27bf\U0001f000-\U0001faff\ufe0f\u200d]+")
+_IN_FRONT: Final = LazyPattern(rf"^(?:{_COURTESY}[,!.]? )++(?=\S)", re.IGNORECASE)
+_BEHIND: Final = LazyPattern(rf",? {_THANKS}$|, please$", re.IGNORECASE)
+_ONLY_COURTESY: Final = LazyPattern(rf"{_COURTESY}(?:,? {_COURTESY})*+", re.IGNORECASE)
+_PICTURES: Final = LazyPattern("[\u2600-\u27bf\U0001f000-\U0001faff\ufe0f\u200d]+")
 _ENDS: Final = " \t.!,;:()"
 
 
@@ -98,8 +99,8 @@ _MOST_WORDS: Final = 25
 _LINE: Final = r"^[ \t]*+"
 
 
-def _any(*forms: str) -> re.Pattern[str]:
-    return re.compile("|".join(forms), re.IGNORECASE | re.MULTILINE)
+def _any(*forms: str) -> LazyPattern:
+    return LazyPattern("|".join(forms), re.IGNORECASE | re.MULTILINE)
 
 
 _MAIL: Final = _any(
@@ -138,7 +139,7 @@ _RECORDED: Final = _any(
     r"\bfile \"[^\"\n]{1,200}\", line \d",
     rf"{_LINE}at [\w.$<>]{{1,200}}\(|{_LINE}<[\w .-]{{1,40}}>[ \t]",
 )
-_LABELLED: Final = re.compile(
+_LABELLED: Final = LazyPattern(
     r"^[ \t]*+(?!(?:i|my|note|update|ps|fyi|btw|edit|question|also|remember|reminder|correction|one|two|three|another|"
     r"important|quick|small|ok|okay|hi|hello|well|sure|yes|no|about|for)\b)"
     r"[\w.@'-]{1,30}(?: [\w.@'()-]{1,30}){0,2}:[ \t]+\S",
@@ -192,20 +193,20 @@ _QUOTED: Final = _any(
 )
 _PASTED: Final = (_MAIL, _LETTER, _RECORDED, _LABELLED, _MARKUP, _POINTING, _FOOTER, _QUOTED)
 
-_OWN_SENTENCE: Final = re.compile(
+_OWN_SENTENCE: Final = LazyPattern(
     r"^(?:(?:hi|hello|hey|so|and|but|also|well|anyway|ok|okay|actually|oh|btw|by the way)[,!]? )?"
     r"(?:i|i['\u2019]\w+|my|we|we['\u2019]\w+|our|please|thanks|thank you|hi|hello|hey|always|never|from now on)\b"
     r"|^.*\?$",
     re.IGNORECASE,
 )
-_FOREIGN: Final = re.compile(
+_FOREIGN: Final = LazyPattern(
     r"[\"\u201c\u201d\u201e\u00ab\u00bb<>{}\[\]|\\=~^*_`@#$\u2022\u00b7\u2013\u2014\u2026()/]|\w\.\w|:(?!\d\d\b)"
     r"|\d(?:[ -]?\d){5}| [-+] |(?<!\w)'"
     r"|\b(?:we|us|ours?|wir|uns|unser\w*|nous|notre|nos|nuestr[oa]s?|nostr[oaie]|noss[oa]s?|ons|onze)\b",
     re.IGNORECASE,
 )
 """What a plain instruction does not contain: quotes, addresses, account numbers, markup, and a `we`."""
-_ALSO_SAYS: Final = re.compile(
+_ALSO_SAYS: Final = LazyPattern(
     r"^(?:(?:bitte|por favor|per favore|s['\u2019]il (?:te|vous) pla[i\u00ee]t|alsjeblieft),? )?"
     r"(?:[\w'\u2019-]++,? ){0,4}(?:immer|nie|niemals|ab (?:jetzt|sofort)|von nun an|k\u00fcnftig|toujours|jamais"
     r"|d\u00e9sormais|dor\u00e9navant|\u00e0 partir de maintenant|siempre|nunca|a partir de ahora"
@@ -214,7 +215,7 @@ _ALSO_SAYS: Final = re.compile(
     re.IGNORECASE,
 )
 """A short instruction in another language: a word for always, never or from now on near its beginning."""
-_SENTENCE_END: Final = re.compile(r"(?<=[.!?])\s+")
+_SENTENCE_END: Final = LazyPattern(r"(?<=[.!?])\s+")
 
 
 def wishes_in(text: str) -> tuple[str, ...]:
