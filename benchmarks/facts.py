@@ -110,13 +110,13 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
 
 
 async def facts_in(turns: Iterable[Turn]) -> list[Found]:
-    """The facts that the rules find, retractions left out."""
+    """The facts that the rules find to be true; what they find to be over is left out."""
     rules = RuleExtractor()
     found: list[Found] = []
     for turn in turns:
         source = Provenance("user")
         episode = Episode(id=turn.id, text=turn.text, at=AT, recorded_at=AT, provenance=source, speaker=turn.speaker)
         claims = (await rules.extract([episode])).claims
-        kept = {(c.subject, c.predicate, c.object): Found(turn, c) for c in claims if not c.retracts}
+        kept = {(c.subject, c.predicate, c.object): Found(turn, c) for c in claims if c.valid_from and not c.retracts}
         found += kept.values()
     return found

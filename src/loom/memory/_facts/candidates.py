@@ -18,7 +18,7 @@ from loom.core.record import Episode, Fact, Provenance
 from loom.errors import NotFound
 from loom.memory._facts.entities import USER, normalise, predicate_key
 from loom.memory._write.phrases import LANGUAGE, LazyPattern
-from loom.memory._write.wishes import INSTRUCTION, looks_pasted, wishes_in
+from loom.memory._write.wishes import INSTRUCTION, acts_unasked, looks_pasted, wishes_in
 from loom.protocols.extractor import Claim
 from loom.text.fence import one_line
 from loom.text.words import query_terms
@@ -225,7 +225,8 @@ def candidate_text(claim: Claim) -> str | None:
     """The text of a claim as a candidate; None if there is nothing to confirm, such as a claim that only ends one."""
     text = one_line(_text_of(claim))
     is_over = claim.retracts or (claim.valid_from is None and claim.valid_until is not None)
-    return None if is_over or len(text) > MAX_INSTRUCTION or topic_of(text) is None else text
+    is_wrong = is_over or acts_unasked(text) or len(text) > MAX_INSTRUCTION
+    return None if is_wrong or topic_of(text) is None else text
 
 
 def candidate_claim(candidate: Fact, episode: Episode) -> Claim:

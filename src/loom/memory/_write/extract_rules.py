@@ -37,6 +37,7 @@ from loom.memory._write.phrases import (
     PERSON,
     PET,
     PLACE,
+    PRONOUNS,
     RELATION,
     SELF,
     TAIL,
@@ -74,7 +75,9 @@ _MODEL: Final = rf"(?P<object>(?:(?:19|20)\d\d )?{THING})"
 _COUNTRY: Final = rf"(?:the )?{PLACE}"
 _FIRM: Final = rf"(?:the )?{NAME}"
 _HOME: Final = rf"{OPEN}(?! for (?:an?|one|two|three|\d|work next|the (?:week|summer|winter|month))\b)"
-_MUCH: Final = r"(?: (?:really|also|still|absolutely|just|do|personally|truly|generally|definitely|always|particularly))*+"
+_MUCH: Final = (
+    r"(?: (?:really|also|still|absolutely|just|do|personally|truly|generally|definitely|always|particularly|actually|now|currently|mostly|mainly)\b)*+"
+)
 _COUNT: Final = r"(?:one|two|three|four|five|six|seven|\d)"
 _KIDS: Final = (
     r"(?:(?:young|little|teenage|adult|grown|older|younger|small|beautiful) )?"
@@ -112,7 +115,9 @@ _SPORT: Final = (
     r"|squash|chess|baseball|softball|poker|padel|pickleball|bridge|netball))"
 )
 _WEEKDAY: Final = r"(?:Mon|Tues|Wednes|Thurs|Fri|Satur|Sun)day"
-_CLOCK: Final = r"(?:at|around|by) (?:about |around )?\d{1,2}(?::\d\d)?(?:-\d{1,2}(?::\d\d)?)? ?(?:am|pm|AM|PM|a\.m|p\.m)\b\.?"
+_CLOCK: Final = (
+    r"(?:at|around|by) (?:about |around )?\d{1,2}(?::\d\d)?(?:-\d{1,2}(?::\d\d)?)? ?(?:am|pm|AM|PM|a\.m|p\.m)\b\.?"
+)
 _EVERY: Final = (
     rf"(?:every (?:single |other )?(?:day|morning|evening|night|week|weekend|month|weekday|{_WEEKDAY})(?: (?:morning|evening|"
     rf"afternoon|night))?|on (?:weekdays|weekends|{_WEEKDAY}s)(?:(?:,| and|, and) {_WEEKDAY}s)*|(?:once|twice|{_COUNT} times|"
@@ -164,7 +169,11 @@ RULES: Final = (
     ),
     rule("lives_in", rf"{WE} used to live in (?P<object>{PLACE})", ends=True, tail=OPEN),
     rule("lives_in", rf"{WE} no longer live in (?P<object>{PLACE})", ends=True),
-    rule("lives_with", rf"{SELF}{NOW} live with (?:my |our )?(?P<object>(?:elderly )?(?:parents?|mother|mom|mum|father|dad|sister|brother|husband|wife|partner|girlfriend|boyfriend|grandparents?|roommates?|flatmates?|family|son|daughter)(?: and (?:\w+ )?\w+)?)", tail=OPEN),
+    rule(
+        "lives_with",
+        rf"{SELF}{NOW} live with (?:my |our )?(?P<object>(?:elderly )?(?:parents?|mother|mom|mum|father|dad|sister|brother|husband|wife|partner|girlfriend|boyfriend|grandparents?|roommates?|flatmates?|family|son|daughter)(?: and (?:\w+ )?\w+)?)",
+        tail=OPEN,
+    ),
     rule("from", rf"{AM}(?: originally)? from (?P<object>{_COUNTRY})", tail=OPEN),
     rule("from", rf"{AM} an? {JOB} from (?P<object>{PLACE})"),
     rule("grew_up_in", rf"{SELF} (?:grew up|was raised) in (?P<object>{_COUNTRY})", tail=OPEN),
@@ -174,7 +183,9 @@ RULES: Final = (
     rule("works_at", rf"(?:{SELF}|{HAVE}){NOW} joined (?P<object>{NAME})"),
     rule("works_at", rf"{SELF} (?:no longer|used to) work (?:at|for) (?P<object>{NAME})", ends=True),
     rule("works_at", rf"{SELF}{NOW} (?:left|quit) my job at (?P<object>{NAME})", ends=True),
-    rule("works_as", rf"(?:{SELF}{NOW} work|{AM}{NOW} working|{HAVE} been working) as an? (?P<object>{JOB})", tail=OPEN),
+    rule(
+        "works_as", rf"(?:{SELF}{NOW} work|{AM}{NOW} working|{HAVE} been working) as an? (?P<object>{JOB})", tail=OPEN
+    ),
     rule("works_as", rf"(?:{SELF}{NOW} work|{AM}{NOW} working) (?:at|for) {_FIRM} as an? (?P<object>{JOB})", tail=OPEN),
     rule("works_as", rf"{AM}{NOW} an? (?:\d\d-year-old )?(?P<object>{JOB})", tail=OPEN),
     rule("works_as", rf"{SELF} used to (?:be|work as) an? (?P<object>{JOB})", ends=True),
@@ -209,49 +220,110 @@ RULES: Final = (
     ),
     rule("intolerant_to", rf"{AM}{NOW} (?P<object>lactose|gluten|fructose|histamine)[- ]intolerant", tail=OPEN),
     rule("allergic_to", rf"{HAVE} an? (?:(?:severe|bad|mild|serious) )?(?P<object>{THING}) allergy", tail=OPEN),
-    rule("has_condition", rf"(?:{HAVE}|{SELF}{NOW} have|{SELF} suffer from|{AM} living with) (?P<object>{_ILLNESS})", tail=OPEN),
-    rule("has_condition", rf"(?:{SELF} was|{HAVE} been|{SELF} got) (?:recently |just |also )?diagnosed with (?P<object>{_ILLNESS})", tail=OPEN),
+    rule(
+        "has_condition",
+        rf"(?:{HAVE}|{SELF}{NOW} have|{SELF} suffer from|{AM} living with) (?P<object>{_ILLNESS})",
+        tail=OPEN,
+    ),
+    rule(
+        "has_condition",
+        rf"(?:{SELF} was|{HAVE} been|{SELF} got) (?:recently |just |also )?diagnosed with (?P<object>{_ILLNESS})",
+        tail=OPEN,
+    ),
     rule("speaks", rf"{SELF}{NOW} speak {LANGUAGES}", many=True, tail=OPEN),
     rule("speaks", rf"{AM}{NOW} (?:fluent in|bilingual in) {LANGUAGES}", many=True, tail=OPEN),
-    rule("learning", rf"(?:{AM}{NOW}|{HAVE} been) learning (?:to (?:speak|play) )?(?P<object>{LANGUAGE}|{_INSTRUMENT})", tail=OPEN),
+    rule(
+        "learning",
+        rf"(?:{AM}{NOW}|{HAVE} been) learning (?:to (?:speak|play) )?(?P<object>{LANGUAGE}|{_INSTRUMENT})",
+        tail=OPEN,
+    ),
     rule("learning", rf"{SELF}{NOW} learn (?P<object>{LANGUAGE})", tail=OPEN),
     rule("plays", rf"(?:{SELF}{_MUCH} play|{HAVE} been playing) (?P<object>{_INSTRUMENT}|{_SPORT})", tail=OPEN),
     rule("likes", rf"{SELF} (?:no longer|used to) (?:like|love|enjoy) (?!to\b){LIST}", ends=True, many=True),
     rule("prefers", rf"(?:I|i)(?:['\u2019]d| would) rather have (?P<object>{THING} than {THING})"),
-    rule("favourite_", rf"[Mm]y favou?rite (?P<kind>\w+(?: \w+)?) is (?:now )?(?P<object>{THING})", tail=OPEN),
+    rule(
+        "favourite_",
+        rf"[Mm]y favou?rite (?!thing|part|one|way|time|bit|memory|moment)(?P<kind>\w+(?: \w+)?) is (?:now )?(?P<object>{THING})",
+        tail=OPEN,
+    ),
     rule("relation", rf"[Mm]y {RELATION}(?:['\u2019]s name is| is (?:called|named)) (?P<object>{NAME})", tail=OPEN),
     rule("relation", rf"{SELF}{NOW} have an? {RELATION} (?:called|named) (?P<object>{NAME})", tail=OPEN),
+    rule(
+        "relation",
+        rf"{HAVE} an? (?:close |good |best |older |younger |little |big |twin )?{RELATION},? (?:called |named )?(?P<object>{PERSON}),",
+        tail="",
+    ),
+    rule("partner", rf"{HAVE} been dating (?P<object>{PERSON})", tail=OPEN),
     rule("married_to", rf"{AM}{NOW} married to (?P<object>{NAME})", tail=OPEN),
-    rule("marital_status", rf"{AM}{NOW} (?P<object>married|engaged|divorced|widowed)", tail=r"(?=$|[,;.]| (?:and|but|with)\b)"),
+    rule(
+        "marital_status",
+        rf"{AM}{NOW} (?P<object>married|engaged|divorced|widowed)",
+        tail=r"(?=$|[,;.]| (?:and|but|with)\b)",
+    ),
     rule("has_children", rf"(?:{HAVE}|{WE}{NOW} have) (?P<object>{_COUNT} {_KIDS})", tail=OPEN),
-    rule("has_siblings", rf"(?:{HAVE}|{SELF}{NOW} have) (?P<object>{_COUNT} (?:\w+ )?(?:brothers|sisters|siblings))", tail=OPEN),
+    rule(
+        "has_siblings",
+        rf"(?:{HAVE}|{SELF}{NOW} have) (?P<object>{_COUNT} (?:\w+ )?(?:brothers|sisters|siblings))",
+        tail=OPEN,
+    ),
     rule(
         "has_pet",
         rf"(?:{HAVE}|{WE}{NOW} (?:have|adopted|got)) an? (?:\w+ )?(?P<kind>{PET}) (?:called|named) (?P<object>{NAME})",
         tail=OPEN,
     ),
     rule("has_pet", rf"[Mm]y (?P<kind>{PET})(?:['\u2019]s name is| is (?:called|named)) (?P<object>{NAME})", tail=OPEN),
-    rule("has_pet", rf"(?:{HAVE}|{SELF}{NOW} (?:have|adopted|got)) an? (?P<object>(?:rescue )?{PET})", tail=OPEN),
-    rule("has_pet", rf"(?:{HAVE}|{WE}{NOW} have) (?P<object>{_COUNT} (?:rescue )?(?:dogs|cats|rabbits|horses|parrots))", tail=r"(?=$|\.| and\b| who\b| that\b)"),
+    rule("has_pet", rf"(?:{HAVE}|{SELF}{NOW} (?:have|adopted|got)) an? (?P<object>(?:rescue )?{PET})(?! (?:called|named)|, [A-Z])", tail=OPEN),
+    rule(
+        "has_pet",
+        rf"(?:{HAVE}|{WE}{NOW} have) (?P<object>{_COUNT} (?:rescue )?(?:dogs|cats|rabbits|horses|parrots))",
+        tail=r"(?=$|\.| and\b| who\b| that\b)",
+    ),
     rule(
         "has_pet",
         rf"{HAVE} (?:two|three|\d) {PET}s(?:,| called| named) (?P<object>{PERSON}(?:(?:, | and |, and ){PERSON})+)",
         many=True,
     ),
     rule("owns", rf"{SELF}{NOW} own an? {_MODEL}", tail=OPEN),
+    rule(
+        "owns",
+        rf"(?:{WE}|{HAVE}){NOW} bought (?:an?|our first|my first) (?:new )?(?P<object>(?:\w+ )?(?:house|home|apartment|condo|flat|cabin|cottage|farm))",
+        tail=OPEN,
+    ),
     rule("drives", rf"{SELF}{NOW} drive an? {_MODEL}", tail=OPEN),
-    rule("attended", rf"{SELF}{NOW} graduated from (?P<object>{_FIRM})", tail=OPEN),
-    rule("attended", rf"{SELF} graduated (?:with|in) [\w'\u2019 ]{{1,60}}? from (?P<object>{_FIRM})", tail=OPEN),
-    rule("attended", rf"{SELF} (?:attended|went to|studied at) (?P<object>{_FIRM}) (?:for (?:college|university|school|my)|from \d)", tail=""),
-    rule("degree", rf"{SELF}{NOW} graduated (?:from {_FIRM} )?with (?:an? |my )(?P<object>{_DEGREE} in {_SUBJECT_OF_STUDY})", tail=OPEN),
-    rule("degree", rf"(?:{HAVE}|{SELF} hold|{SELF} earned|{SELF}{NOW} completed) (?:an? |my )(?P<object>{_DEGREE} in {_SUBJECT_OF_STUDY})", tail=OPEN),
+    rule("attended", rf"{SELF}{NOW} graduated from (?P<object>(?:the )?{PLACE})", tail=OPEN),
+    rule(
+        "attended", rf"{SELF} graduated (?:with|in) [\w'\u2019 ]{{1,60}}? from (?P<object>(?:the )?{PLACE})", tail=OPEN
+    ),
+    rule(
+        "attended",
+        rf"{SELF} (?:attended|went to|studied at) (?P<object>{_FIRM}) (?:for (?:college|university|school|my)|from \d)",
+        tail="",
+    ),
+    rule(
+        "degree",
+        rf"{SELF}{NOW} graduated (?:from {_FIRM} )?with (?:an? |my )(?P<object>{_DEGREE} in {_SUBJECT_OF_STUDY})",
+        tail=OPEN,
+    ),
+    rule(
+        "degree",
+        rf"(?:{HAVE}|{SELF} hold|{SELF} earned|{SELF}{NOW} completed) (?:an? |my )(?P<object>{_DEGREE} in {_SUBJECT_OF_STUDY})",
+        tail=OPEN,
+    ),
     rule("studied", rf"{SELF} (?:studied|majored in|minored in) (?P<object>{_SUBJECT_OF_STUDY})", tail=OPEN),
     rule("studies", rf"(?:{AM}{NOW} (?:studying|majoring in)|{SELF} study) (?P<object>{_SUBJECT_OF_STUDY})", tail=OPEN),
-    rule("studies_at", rf"{AM}{NOW} (?:an? (?:\w+[- ]){{0,3}}student|studying(?: {_SUBJECT_OF_STUDY})?) at (?P<object>{_FIRM})", tail=OPEN),
+    rule(
+        "studies_at",
+        rf"{AM}{NOW} (?:an? (?:\w+[- ]){{0,3}}student|studying(?: {_SUBJECT_OF_STUDY})?) at (?P<object>{_FIRM})",
+        tail=OPEN,
+    ),
     rule("volunteers_at", rf"{SELF}{_MUCH}(?: regularly)? volunteer (?:at|with|for) {_HELPED}", tail=OPEN),
     rule("member_of", rf"{AM}{NOW} (?:an? )?(?:active )?member of (?P<object>{_FIRM})", tail=OPEN),
     rule("subscribes_to", rf"(?:{AM}{NOW} subscribed|{SELF}{NOW} subscribe) to (?P<object>{_FIRM})", tail=OPEN),
-    rule("habit", rf"{SELF} (?:usually|typically|normally|generally|always|often) (?P<object>{_ROUTINE} {_DO}{_SOMETIME})", tail=_THEN),
+    rule(
+        "habit",
+        rf"{SELF} (?:usually|typically|normally|generally|always|often) (?P<object>{_ROUTINE} {_DO}{_SOMETIME})",
+        tail=_THEN,
+    ),
     rule("habit", rf"{SELF} (?P<object>{_ROUTINE} {_DO}{_EVERY})", tail=_THEN),
     rule("habit", rf"{HAVE} been (?P<object>{_ROUTINELY} {_DO}{_EVERY})", tail=_THEN),
     rule(
@@ -266,13 +338,28 @@ RULES: Final = (
         rf"{_EVENT}(?: (?:to|with|at|in) {_COUNTRY})?,? (?P<soon>{SOON}))",
         tail=OPEN_END,
     ),
-    rule("plans", rf"[Mm]y (?P<what>(?:[\w'\u2019-]+ ){{0,2}}?{_EVENT})(?: to {_COUNTRY})? is (?P<soon>{SOON})", tail=OPEN_END),
+    rule(
+        "plans",
+        rf"[Mm]y (?P<what>(?:[\w'\u2019-]+ ){{0,2}}?{_EVENT})(?: to {_COUNTRY})? is (?P<soon>{SOON})",
+        tail=OPEN_END,
+    ),
 )
 LEADS: Final = (
     lead("likes", rf"{SELF}{_MUCH} (?:like|love|enjoy|adore)", liked_in),
     lead("likes", rf"{AM}{NOW} an? (?:(?:big|huge|massive|avid|lifelong|real|long-time) )?fan of", liked_in),
     lead("likes", rf"{AM}{NOW}(?: (?:really|very|super|pretty|quite|big))? into", liked_in),
-    lead("likes", rf"{HAVE} (?:(?:always|recently|lately) )?(?:been (?:really |pretty |super |getting )?into|loved)", liked_in),
+    lead(
+        "likes",
+        rf"{HAVE} (?:(?:always|recently|lately) )?(?:been (?:really |pretty |super |getting )?into|loved)",
+        liked_in,
+    ),
+    lead("likes", rf"{HAVE} always been an? (?:(?:big|huge) )?fan of", liked_in),
+    lead(
+        "interested_in",
+        rf"{HAVE} always been (?:really |very |deeply )?(?:interested in|fascinated (?:by|with)|passionate about)",
+        liked_in,
+    ),
+    lead("interested_in", rf"{AM}{NOW} (?:really |very |deeply )?(?:passionate about|obsessed with)", liked_in),
     lead(
         "dislikes",
         rf"{SELF}{_MUCH} (?:dislike|hate|can['\u2019]?t stand|(?:don['\u2019]?t|do not)(?: really)? like)",
@@ -299,15 +386,38 @@ LEADS: Final = (
 # What people mention of themselves while they speak of something else: true wherever it stands in a sentence.
 
 _MINE: Final = r"\b(?:[Mm]y|[Oo]ur)"
-_NEAR: Final = r"(?:(?:close|old|good|dear|older|younger|little|big|twin|late|eldest|oldest|youngest|college|work|best|ex) )*"
+_NEAR: Final = r"(?:(?:close|old|good|dear|older|younger|little|big|twin|late|eldest|oldest|youngest|college|work) )*"
 _NAMED: Final = (
     r"(?P<object>(?!(?:Mon|Tues|Wednes|Thurs|Fri|Satur|Sun)day|January|February|March|April|June|July|August|September|October"
     r"|November|December|Christmas|Easter|Thanksgiving|Halloween|Happy|God|Thanks|The\b|And\b|But\b|So\b|What|How|Can\b"
     r"|Could|Do\b|Is\b|It\b|We\b|You\b|Hey|Hi\b|Oh\b)[A-Z\u00c0-\u00de][a-z\u00df-\u00ff]+(?: [A-Z\u00c0-\u00de][a-z\u00df-\u00ff]+)?)"
 )
+_UNNAMED: Final = r"(?!['\u2019]s name| is (?:called|named)|, [A-Z])"
 MENTIONS: Final = (
     mention("relation", rf"{_MINE} {_NEAR}{RELATION}(?:,? | named | called ){_NAMED}", tail=OPEN),
     mention("has_pet", rf"{_MINE} (?:[a-z]+ )?(?P<kind>{PET})(?:,? | named | called ){_NAMED}", tail=OPEN),
+    mention(
+        "has_pet",
+        rf"\b[Mm]y (?P<object>dog|cat|puppy|kitten|parrot|rabbit|hamster|horse|dogs|cats){_UNNAMED}",
+        tail=OPEN,
+    ),
+    mention(
+        "family",
+        r"\b[Mm]y (?:older |younger |little |big |twin )?(?P<object>wife|husband|fianc[\u00e9e]e?|girlfriend|boyfriend|kids|children|son|"
+        r"daughter|sister|sisters|brothers|grandkids|grandchildren|grandson|granddaughter)" + _UNNAMED,
+        tail=OPEN,
+    ),
+    mention(
+        "family",
+        r"(?:with|for|and|to|of|from|visit|see|call|by|get) my (?:older |younger |little |big )?(?P<object>brother)"
+        + _UNNAMED,
+        tail=OPEN,
+    ),
+    mention(
+        "likes",
+        r"\bI['\u2019]m an? (?:big|huge|massive|total) (?P<object>(?:[A-Z][\w'\u2019-]* ){0,2}[A-Z][\w'\u2019-]*) fan",
+        tail=OPEN,
+    ),
     mention(
         "lives_in",
         rf"\b[Mm]y (?:new |current |little |small )?(?:\w+ )?(?:apartment|flat|house|home|condo) in (?P<object>{_COUNTRY})",
@@ -315,21 +425,28 @@ MENTIONS: Final = (
     ),
     mention("from", rf"\b[Mm]y hometown(?: of|,| is) (?P<object>{_COUNTRY})", tail=OPEN),
     mention("works_as", rf"\b[Mm]y (?:new |current )?(?:job|role|position|work) as an? (?P<object>{JOB})", tail=OPEN),
-    mention("works_at", rf"\b[Mm]y (?:new |current )?(?:job|role|position|internship) at (?P<object>{_FIRM})", tail=OPEN),
+    mention(
+        "works_at", rf"\b[Mm]y (?:new |current )?(?:job|role|position|internship) at (?P<object>{_FIRM})", tail=OPEN
+    ),
     mention("has_condition", rf"\b[Mm]y (?P<object>{_ILLNESS})", tail=OPEN),
     mention("has_children", rf"{_MINE} (?P<object>{_COUNT} {_KIDS})", tail=OPEN),
     mention("has_children", rf"{_MINE} (?P<object>\d{{1,2}}[- ]year[- ]old (?:son|daughter|twins))", tail=OPEN),
-    mention("degree", rf"\b[Mm]y (?P<object>{_DEGREE} in {_SUBJECT_OF_STUDY})", tail=OPEN),
+    mention(
+        "degree",
+        rf"\b[Mm]y (?:undergraduate |graduate |college )?(?P<object>{_DEGREE} in {_SUBJECT_OF_STUDY})",
+        tail=OPEN,
+    ),
     mention(
         "works_as",
         rf"(?:^|, |\. )[Aa]s an? (?:\d\d[- ]year[- ]old )?(?P<object>{JOB})(?= [^,]{{1,80}},|,)[^,]{{0,80}}, (?:I|i|my|we)\b",
         tail="",
     ),
 )
+_FOR_LIFE: Final = frozenset({"relation", "family", "has_children", "from", "degree"})
 _MY: Final = LazyPattern(r"\b[Mm]y ")
 _TOLD: Final = LazyPattern(r"(?<!I )\b(?:told|wrote|writes|asked me|texted)\b")
 _GIVEN_AWAY: Final = LazyPattern(
-    r"\b(?:sold|sell|selling|lost|lose|return(?:ed|ing)?|stolen|stole|trad(?:e|ed|ing)|gave|give|giving|donat\w+|replac\w+|rid of"
+    r"\b(?:quit|left|leave|leaving|resign\w*|fired|sold|sell|selling|lost|lose|return(?:ed|ing)?|stolen|stole|trad(?:e|ed|ing)|gave|give|giving|donat\w+|replac\w+|rid of"
     r"|exchang\w+|scrap\w*|total(?:l?ed)|borrow\w*|rent\w*)\b[^.,;]*$",
     re.IGNORECASE,
 )
@@ -359,6 +476,7 @@ _GOES_ON: Final = LazyPattern(
     rf"|, (?=working (?:at|for|as) |living in |based in |an? {JOB}\b)"
 )
 """Where a second statement about the same person begins, whose `I` or `I'm` is omitted."""
+_BEING: Final = LazyPattern(rf"^{AM} ")
 _OWN: Final = LazyPattern(rf"^{WE}(?:['\u2019]\w+)? ")
 
 
@@ -368,7 +486,10 @@ def unfolded(clause: str) -> list[str]:
         return [clause]
     parts: list[str] = []
     head, start = "", 0
+    is_being = _BEING.match(clause) is not None
     for found in _GOES_ON.finditer(clause):
+        if not (is_being or found["does"]):
+            continue  # "I met Ann, a nurse" says nothing of the speaker
         parts.append(head + clause[start : found.start()])
         head, start = ("I " if found["does"] else "I'm "), found.end()
     return [*parts, head + clause[start:]]
@@ -502,12 +623,14 @@ def _matches(subject: str, rest: str, rules: tuple[Rule, ...]) -> Iterator[RuleM
 _SLOWER: Final = 10
 """The cost of the rules, relative to splitting a text into words."""
 _LONGEST: Final = 300
-"""Maximum characters of a sentence that is read: a longer one is not a plain statement."""
+"""Maximum characters of a sentence that is read; of a longer one, the whole clauses at its beginning."""
 _SPEAKS_FOR_ITSELF: Final = frozenset({"user", "import"})
 _ROLES: Final = frozenset({"assistant", "ai", "bot", "model", "system", "tool", "agent", "developer", "function"})
 _WHEN_FIRST: Final = LazyPattern(rf"^(?P<when>{PAST}) (?P<rest>(?:I|i)(?:['\u2019]\w+)? .*)$")
 _WHEN_APART: Final = LazyPattern(rf"^(?P<when>{PAST}), (?=[Ii]\b)")
-_OF_LATE: Final = LazyPattern(r"^(?i:since\b|yesterday|today|(?:last|this) (?:week|month)|\w+ (?:day|week|month)s? ago)")
+_OF_LATE: Final = LazyPattern(
+    r"^(?i:since\b|yesterday|today|(?:last|this) (?:week|month)|\w+ (?:day|week|month)s? ago)"
+)
 """A recent time: what began then is still true at the time of the message. A full date only tells of the past."""
 
 _REPORTED: Final = LazyPattern(
@@ -528,10 +651,14 @@ _ASKS: Final = LazyPattern(
     r"shall|have you|has|what|what['\u2019]s|whats|how|which|where|when|who|why|any|got any|know any|know of|may i|am i)\b",
     re.IGNORECASE,
 )
+_WONDERS: Final = LazyPattern(
+    r"\b(?:not sure|unsure|wonder\w*|don['\u2019]?t know|curious|if|whether|right|correct|isn['\u2019]t it)\b",
+    re.IGNORECASE,
+)
 _GIVES_A_REASON: Final = LazyPattern(r"(?:since|because|as|given(?: that)?|considering(?: that)?) (?:I|i)\b")
 _ROLE_PLAY: Final = LazyPattern(
     r"\b(?:you are (?:an?|now|my|the|going to be)\b|act as\b|act like\b|acting as\b|pretend|role-?play|language model|"
-    r"in character\b|as the character|your name is|you will be\b|persona\b|you play\b|let['\u2019]?s play\b|dungeon|npc\b|"
+    r"in character\b|as the character|your name is|you will be\b|persona\b|let['\u2019]?s play\b|dungeon|npc\b|"
     r"fanfic|screenplay|monologue|chapter \d|cover letter|write an? |script\b|essay\b|prompt\b|fellow (?:ai|language|bot))",
     re.IGNORECASE,
 )
@@ -565,7 +692,7 @@ _STARTS: Final = (
 )
 _CLAUSE: Final = LazyPattern(
     rf"(?<!\s)\s*(?:[;:\u2014\u2013]|,(?: and| but| so)?| and| but| so)\s+(?={_STARTS})"
-    r"|\s[-\u2013\u2014]\s|(?<!,)\s(?=(?:which|because|since|although|though|while|when|whenever|where|except) )"
+    r"|\s[-\u2013\u2014]\s|(?<!,)\s(?=(?:which|because|although|though|while|when|whenever|where|except|since (?:I|i|my|we|it|they|he|she)) )"
     r"|\s(?=(?:can|could|would) you |what (?:should|would|are|is|do) |any (?:tips|ideas|suggestions|recommendations|advice)\b"
     r"|do you |how (?:do|can|should) i\b|how (?:do|can|should) I\b)|, (?=(?:since|because|as|given) (?:I|i)\b)"
 )
@@ -578,6 +705,7 @@ _OPENING: Final = LazyPattern(
     r"considering(?: that)?|seeing as|even though|although|though|while)(?= (?:I|i|my)\b))[,!]? )+",
     re.IGNORECASE,
 )
+_ENDS: Final = LazyPattern(TAIL)
 _BEHIND: Final = LazyPattern(rf"^,? (?P<when>{PAST})\b")
 _PICTURES: Final = LazyPattern("[\u2600-\u27bf\U0001f000-\U0001faff\ufe0f\u200d]+")
 _NOT_A_NAME: Final = LazyPattern(
@@ -624,9 +752,9 @@ def _stated(episode: Episode) -> Iterator[Claim]:
     reader = _Reader(episode, subject, of_others=tells_of_others(episode.text))
     still: dict[tuple[str, str], Claim] = {}
     for sentence in sentences(episode.text):
-        if len(sentence) > _LONGEST or sentence.startswith(">"):
+        if sentence.startswith(">"):
             continue
-        for instruction in instructions_in(sentence):
+        for instruction in instructions_in(sentence) if len(sentence) <= _LONGEST and not is_played else ():
             yield _claim(episode, subject, INSTRUCTION, instruction)
         for claim, is_of_late in () if is_played else reader.read(sentence):
             yield claim
@@ -651,10 +779,12 @@ def _clauses(plain: str) -> Iterator[str]:
     """The clauses of a sentence that state something: those in front of a question and of a doubt."""
     if _TEXT_WORK.search(plain) or _REPORTED.search(plain):
         return
-    parts = [part for part in _CLAUSE.split(_WHEN_APART.sub(r"\g<when> ", plain)) if part.strip()]
+    is_long = len(plain) > _LONGEST
+    parts = [part for part in _CLAUSE.split(_WHEN_APART.sub(r"\g<when> ", plain[:_LONGEST])) if part.strip()]
+    parts = parts[:-1] if is_long else parts
     if "?" in plain:
-        asked = next((place for place, part in enumerate(parts) if _ASKS.match(part)), None)
-        if asked is None:
+        asked = next((place for place, part in enumerate(parts) if _ASKS.match(part) or _WONDERS.search(part)), None)
+        if asked is None and not is_long:
             return
         parts = [*parts[:asked], *(part.rstrip("? ") for part in parts[asked:] if _GIVES_A_REASON.match(part))]
     for part in parts:
@@ -687,9 +817,11 @@ class _Reader:
         """What a sentence mentions of the speaker, whatever it is about."""
         if _REPORTED.search(sentence) or _TOLD.search(sentence):
             return
+        sentence = sentence[:_LONGEST]
         for known in MENTIONS:
             for found in known.pattern.finditer(sentence):
-                yield from self._made(known, found, self.subject)
+                if known.predicate in _FOR_LIFE or not _GIVEN_AWAY.search(sentence[: found.start()]):
+                    yield from self._made(known, found, self.subject)
         for found in _MY.finditer(sentence):
             if not _GIVEN_AWAY.search(sentence[: found.start()]):
                 things, _ = owned_in(sentence[found.end() :])
@@ -715,8 +847,8 @@ class _Reader:
         stated = {_triple(claim) for claim, _ in found}
         yield from (one for one in self._retracted(clause) if _triple(one[0]) not in stated)
 
-    def _plain(self, clause: str) -> Iterator[tuple[Claim, bool]]:
-        """The claims that a clause states."""
+    def _plain(self, clause: str, *, whole: bool = False) -> Iterator[tuple[Claim, bool]]:
+        """The claims that a clause states; with `whole`, only if it states nothing else."""
         is_denied = _NOT_SO.search(clause) is not None
         if kin := KINSHIP.match(clause):
             yield self._related(relation_of(kin["relation"]), kin["object"])
@@ -726,11 +858,15 @@ class _Reader:
             return
         for known in RULES:
             found = known.pattern.match(clause)
-            if found and (not is_denied or known.predicate in _NEGATIVE):
+            if (
+                found
+                and (not is_denied or known.predicate in _NEGATIVE)
+                and not (whole and _goes_on(clause[found.end() :]))
+            ):
                 yield from self._made(known, found, self.subject)
         for opening in LEADS:
             if (found := opening.pattern.match(clause)) and (not is_denied or opening.predicate in _NEGATIVE):
-                yield from self._led(opening, clause[found.end() :])
+                yield from self._led(opening, clause[found.end() :], whole=whole)
         if self.of_others and not is_denied:
             if relative := relative_in(clause):
                 yield self._related(*relative)
@@ -745,7 +881,7 @@ class _Reader:
             yield from self._ended(left, left.match["subject"])
         if (denial := denial_in(clause)) is None:
             return
-        for claim in (claim for claim, _ in self._plain(denial.clause) if not claim.retracts):
+        for claim in (claim for claim, _ in self._plain(denial.clause, whole=True) if not claim.retracts):
             # A bare `not` with a time may be about that time alone: "I'm not working at Acme today".
             if denial.is_firm or claim.valid_from == self.episode.at:
                 end = self.episode.at if claim.valid_from is None else claim.valid_from
@@ -763,10 +899,12 @@ class _Reader:
         """The claim that something ended then, or was never true."""
         return _claim(self.episode, subject, predicate, object, start=self.episode.at, end=end, retracts=True), False
 
-    def _led(self, opening: Lead, text: str) -> Iterator[tuple[Claim, bool]]:
+    def _led(self, opening: Lead, text: str, *, whole: bool) -> Iterator[tuple[Claim, bool]]:
         """The claims of a rule whose object is a noun phrase."""
         predicate = opening.predicate
         objects, rest = opening.read(text)
+        if whole and _goes_on(rest):
+            return
         when = _BEHIND.match(rest)
         start, _ = _when({"when": when["when"] if when else None}, self.episode.at, ends=False)
         for object in objects:
@@ -790,13 +928,22 @@ class _Reader:
         changed = predicate == "drives" and re.search(r"\b(?:now|recently|just)\b", found[0])
         cardinality: Cardinality = "single" if changed else "inferred"
         is_of_late = end is None and not rule.many and _OF_LATE.match(groups.get("when") or "") is not None
-        text = f"{groups['what']} {groups['soon']}" if groups.get("what") else groups["object"].replace(" than ", " over ")
+        text = (
+            f"{groups['what']} {groups['soon']}" if groups.get("what") else groups["object"].replace(" than ", " over ")
+        )
+        if predicate == "habit" and (PRONOUNS - {"my", "our", "each", "other"}).intersection(text.casefold().split()):
+            return
         objects = objects_of(text, many=rule.many)
         for object in objects if predicate not in _TASTES or all(map(is_liking, objects)) else ():
             made = _claim(self.episode, subject, predicate, object, start=start, end=end, cardinality=cardinality)
             yield made, is_of_late
             if predicate == "dislikes":
                 yield self._retraction(subject, "prefers", object, self.episode.at)
+
+
+def _goes_on(rest: str) -> bool:
+    """Whether a clause says more behind its object than a time and an aside."""
+    return _ENDS.match(rest) is None
 
 
 def _triple(claim: Claim) -> tuple[str, str, str]:

@@ -85,7 +85,7 @@ LANGUAGE: Final = (
 _SOME: Final = r"(?:(?:a bit of|a little|some|basic|fluent) )?"
 LANGUAGES: Final = rf"(?P<object>{_SOME}{LANGUAGE}(?:(?:, | and |, and ){_SOME}{LANGUAGE})*)"
 JOB: Final = (
-    r"(?:[a-zA-Z-]+ ){0,3}?(?:engineer|developer|programmer|teacher|nurse|doctor|lawyer|designer|manager|writer|"
+    r"(?:[a-zA-Z-]+ ){0,3}?(?i:engineer|developer|programmer|teacher|nurse|doctor|lawyer|designer|manager|writer|"
     r"student|architect|accountant|chef|cook|pilot|dentist|scientist|researcher|professor|analyst|consultant|electrician|"
     r"plumber|carpenter|journalist|editor|photographer|musician|artist|actor|actress|translator|librarian|"
     r"pharmacist|therapist|psychologist|veterinarian|vet|farmer|baker|barista|waiter|waitress|driver|"
@@ -130,9 +130,35 @@ _NOT_IN_THINGS: Final = frozenset(
 
 NOT_A_JOB: Final = frozenset(
     {
-        *("funny", "huge", "big", "passionate", "proud", "natural", "born", "amateur", "wannabe", "casual", "keen", "of"),
+        *(
+            "funny",
+            "huge",
+            "big",
+            "passionate",
+            "proud",
+            "natural",
+            "born",
+            "amateur",
+            "wannabe",
+            "casual",
+            "keen",
+            "of",
+        ),
         *("real", "fellow", "fake", "virtual", "fictional", "potential", "first-time", "would-be", "budding", "new"),
-        *("slow", "fast", "quick", "visual", "hands-on", "happy", "busy", "night-time", "poor", "lazy", "hobby", "home"),
+        *(
+            "slow",
+            "fast",
+            "quick",
+            "visual",
+            "hands-on",
+            "happy",
+            "busy",
+            "night-time",
+            "poor",
+            "lazy",
+            "hobby",
+            "home",
+        ),
         *("strong", "solid", "confident", "beginner", "true", "horrible", "fictional", "ai", "self-taught", "keen"),
     }
 )
@@ -200,7 +226,22 @@ _CLOSED: Final = frozenset(
     {
         *("about", "above", "across", "after", "against", "along", "among", "around", "as", "at", "before", "behind"),
         *("below", "beside", "between", "beyond", "by", "despite", "down", "during", "except", "for", "from", "in"),
-        *("inside", "into", "like", "near", "of", "off", "on", "onto", "out", "outside", "over", "past", "per", "since"),
+        *(
+            "inside",
+            "into",
+            "like",
+            "near",
+            "of",
+            "off",
+            "on",
+            "onto",
+            "out",
+            "outside",
+            "over",
+            "past",
+            "per",
+            "since",
+        ),
         *("through", "throughout", "till", "to", "toward", "towards", "under", "until", "up", "upon", "via", "with"),
         *("within", "without", "and", "but", "so", "because", "although", "though", "while", "when", "whenever"),
         *("where", "whereas", "that", "which", "who", "whom", "whose", "what", "how", "why", "whether", "i", "i'm"),
@@ -211,10 +252,38 @@ _CLOSED: Final = frozenset(
         *("lately", "recently", "currently", "too", "also", "again", "still", "already", "soon", "always", "usually"),
         *("often", "sometimes", "never", "just", "really", "very", "even", "only", "online", "anyway", "anymore"),
         *("instead", "together", "regularly", "frequently", "daily", "weekly", "mostly", "especially", "particularly"),
-        *("specifically", "actually", "honestly", "anyways", "any", "plus", "please", "thanks", "every", "each", "last"),
+        *(
+            "specifically",
+            "actually",
+            "honestly",
+            "anyways",
+            "any",
+            "plus",
+            "please",
+            "thanks",
+            "every",
+            "each",
+            "last",
+        ),
         *("next", "both", "all", "most", "more", "nowadays", "nonstop", "originally", "myself", "ago", "once", "twice"),
         *("not", "personally", "lot", "ever", "yet", "first", "alone", "back", "away", "anywhere", "everywhere"),
-        *("using", "including", "based", "called", "named", "made", "got", "went", "going", "trying", "looking"),
+        *("serviced", "fixed", "repaired", "cleaned", "microchipped", "polished", "tuned", "signed", "washed"),
+        *("stolen", "broke", "needs", "makes", "helps", "works", "or", "lol", "tbh", "btw", "thx"),
+        *(
+            "a",
+            "an",
+            "using",
+            "including",
+            "based",
+            "called",
+            "named",
+            "made",
+            "got",
+            "went",
+            "going",
+            "trying",
+            "looking",
+        ),
     }
 )
 """Words that end a noun phrase: a statement may go on behind them, the name of its object does not."""
@@ -227,7 +296,7 @@ OPEN: Final = rf"(?:,? (?P<when>{PAST}))?{OPEN_END}"
 """The same, with a time in front."""
 _TOKEN: Final = LazyPattern(r"[^\W_][\w'\u2019&+#/.-]*")
 _MOST_WORDS: Final = 7
-_PRONOUNS: Final = frozenset(
+PRONOUNS: Final = frozenset(
     {
         *("i", "me", "my", "mine", "myself", "you", "your", "yours", "yourself", "he", "him", "she", "her", "hers"),
         *("it", "its", "itself", "we", "us", "our", "ours", "they", "them", "their", "theirs", "themselves", "himself"),
@@ -238,8 +307,34 @@ _PRONOUNS: Final = frozenset(
 _CHOICES: Final = frozenset(
     {
         *("option", "options", "number", "idea", "ideas", "plan", "plans", "choice", "version", "suggestion", "answer"),
-        *("suggestions", "approach", "concept", "way", "ways", "part", "parts", "sound", "look", "looks", "feel", "vibe"),
-        *("thing", "things", "stuff", "name", "title", "draft", "point", "points", "thought", "feature", "fact", "case"),
+        *(
+            "suggestions",
+            "approach",
+            "concept",
+            "way",
+            "ways",
+            "part",
+            "parts",
+            "sound",
+            "look",
+            "looks",
+            "feel",
+            "vibe",
+        ),
+        *(
+            "thing",
+            "things",
+            "stuff",
+            "name",
+            "title",
+            "draft",
+            "point",
+            "points",
+            "thought",
+            "feature",
+            "fact",
+            "case",
+        ),
         *("design", "layout", "theme", "format", "list", "table", "step", "phase", "section", "example", "response"),
         *("recommendation", "recommendations", "pick", "angle", "mix", "structure", "style", "tone", "proposal", "bit"),
         *("lot", "lots", "kind", "sort", "type", "couple", "few", "bunch", "variety", "touch", "combination", "blend"),
@@ -253,14 +348,19 @@ _ADJECTIVE: Final = LazyPattern(
     re.IGNORECASE,
 )
 _ACTIVITY: Final = LazyPattern(
-    r"(?:bak|bik|bowl|box|camp|climb|collect|cook|cycl|danc|draw|driv|explor|fish|garden|gam|golf|hik|hunt|jogg|kayak"
-    r"|knitt|listen|learn|meditat|paint|photograph|play|practic|practis|read|rid|runn|sail|sew|shopp|sing|skat|ski"
-    r"|snorkel|snowboard|spend|surf|swim|swimm|teach|travell?|try|train|visit|volunteer|walk|watch|writ|work|craft"
-    r"|brew|mak|do|us|wear|drink|eat|journal|sketch|org[ae]ni[sz]|discover|experiment|attend|host|wander|fenc|row|div"
-    r"|canoe|crochet|quilt|weld|woodwork|crosswording|stargaz|birdwatch|thrift|backpack|sightsee|stay|go)ing",
+    r"(?:bak|bik|bowl|box|camp|climb|cook|cycl|danc|draw|driv|fish|garden|gam|golf|hik|hunt|jogg|kayak|knitt|meditat|paint"
+    r"|photograph|read|rid|runn|sail|sew|shopp|sing|skat|ski|snorkel|snowboard|surf|swimm|teach|travell?|train|volunteer"
+    r"|walk|writ|craft|brew|journal|sketch|fenc|row|div|canoe|crochet|quilt|weld|woodwork|stargaz|birdwatch|thrift"
+    r"|backpack|sightsee|curl(?!ing up)|weightlift|acroyoga|bouldering|roller-?skat)ing",
     re.IGNORECASE,
 )
 """Activities that people like in general; `seeing you smile` is not one."""
+_ACTIVITY_WITH: Final = LazyPattern(
+    r"(?:collect|explor|listen|learn|play|practic|practis|spend|try|visit|watch|work|mak|do|wear|drink|eat|org[ae]ni[sz]|us"
+    r"|discover|experiment|attend|host|go)ing",
+    re.IGNORECASE,
+)
+"""Activities that need an object: `playing chess`."""
 _PAIRS: Final = LazyPattern(
     r"(?:rock and roll|mac and cheese|fish and chips|peanut butter and jelly|arts and crafts|dungeons and dragons"
     r"|salt and pepper|black and white|drum and bass|rhythm and blues|bed and breakfasts?|gin and tonics?)\b",
@@ -283,7 +383,7 @@ def noun_phrase(text: str) -> Phrase | None:
     position = end = 0
     while found := _TOKEN.compiled.match(text, position):
         word = found[0].rstrip(".'\u2019-/")
-        if not word or word.casefold() in _CLOSED or word.casefold() in _SPOILERS:
+        if not word or (word.casefold() in _CLOSED and (words or word.casefold() != "using")):
             break
         words.append(word)
         end = position + len(word)
@@ -306,12 +406,12 @@ def liked_in(text: str) -> tuple[list[str], str]:
     if pair := _PAIRS.match(text):
         return [pair[0]], text[pair.end() :]
     first = _with_place(text)
-    if first is None or not is_liking(first.text):
+    if first is None or _NARROWED.match(first.rest):
         return [], text
     items, separators, rest = [first.text], list[str](), first.rest
     while not _HAS_PLACE.search(items[-1]) and (found := _SEPARATOR.match(rest)):
-        following = noun_phrase(rest[found.end() :])
-        if following is None or not is_liking(following.text):
+        following = _with_place(rest[found.end() :])
+        if following is None or _NARROWED.match(following.rest):
             break
         items, rest = [*items, following.text], following.rest
         separators.append(found[0])
@@ -329,44 +429,63 @@ def liked_in(text: str) -> tuple[list[str], str]:
 
 _SEPARATOR: Final = LazyPattern(r",? and |, ")
 _HAS_PLACE: Final = LazyPattern(r" (?:in|on|of|about|with|from|for|at|to|by|over|instead of|rather than) ")
-_PLACED_IN: Final = LazyPattern(r"^ (?:in|on|of|about|with|from|for|at|to) (?:the )?")
+_PLACED_IN: Final = LazyPattern(r"^ (?:in|on|of|about|with|from|for|at) (?:the )?")
+_LISTENING: Final = LazyPattern(r"^(?:listening|going|travell?ing) to ")
+_NARROWED: Final = LazyPattern(r"^ (?:that|who|whom|whose|which|I|you|he|she|we|they|being|is|are|was|were)\b")
+"""Words behind a phrase that make it mean less: `games that test my patience` are not games."""
 
 
 def _with_place(text: str) -> Phrase | None:
     """A noun phrase with what is said of it behind a preposition: `books about birds`."""
+    if heard := _LISTENING.match(text):
+        what = noun_phrase(text[heard.end() :])
+        return Phrase(heard[0] + what.text, what.rest) if what and is_liking(what.text) else None
     first = noun_phrase(text)
-    if first is None or not (found := _PLACED_IN.match(first.rest)):
+    if first is None or not is_liking(first.text):
+        return None
+    if not (found := _PLACED_IN.match(first.rest)):
         return first
     second = noun_phrase(first.rest[found.end() :])
-    if second is None or not is_liking(second.text) or len(first.text.split()) + len(second.text.split()) > _MOST_WORDS:
+    if second is None or not is_liking(second.text, choices=frozenset()) or _NARROWED.match(second.rest):
+        return first
+    if len(first.text.split()) + len(second.text.split()) > _MOST_WORDS:
         return first
     return Phrase(first.text + found[0] + second.text, second.rest)
 
 
-def is_liking(text: str) -> bool:
+def is_liking(text: str, *, choices: frozenset[str] = _CHOICES) -> bool:
     """Whether a phrase names a thing or an activity that can be liked in general, and not a choice of the moment."""
     words = text.split()
     folded = [word.casefold() for word in words]
     if words[0] in ("the", "The"):
         return len(words) > 1 and all(word[0].isupper() for word in words[1:])
-    if folded[0].endswith("ing") and not _ACTIVITY.fullmatch(folded[0]) and (len(words) > 1 or folded[0] in _VAGUE):
+    if folded[0].endswith("ing") and not (
+        folded[0] in _NOUNS_IN_ING
+        or _ACTIVITY.fullmatch(folded[0])
+        or (len(words) > 1 and _ACTIVITY_WITH.fullmatch(folded[0]))
+    ):
         return False
     last = folded[-1]
-    if last in _CHOICES or _ADJECTIVE.fullmatch(last) or any(word in _CHOICES for word in folded[:1]):
+    if last in choices or _ADJECTIVE.fullmatch(last) or any(word in choices for word in folded[:1]):
         return False
-    if _PRONOUNS.intersection(folded) or _POINTING.intersection(folded[:1]) or not words[0][0].isalpha():
+    if PRONOUNS.intersection(folded) or _POINTING.intersection(folded[:1]) or not words[0][0].isalpha():
         return False
     return not any(word in _NOT_IN_THINGS or word.endswith(("n't", "n\u2019t")) for word in folded)
 
 
-_VAGUE: Final = frozenset("being having seeing knowing getting doing going hearing feeling thinking saying".split())
+_NOUNS_IN_ING: Final = frozenset(
+    "morning evening spring string wedding building clothing ring king ceiling pudding stuffing seating lighting".split()
+)
 
 
 def preferred_in(text: str) -> tuple[list[str], str]:
-    """What a text begins with that somebody prefers, with what they prefer it to."""
-    first = _with_place(text)
-    if first is None or not is_liking(first.text):
+    """What a text begins with that somebody prefers, with what they prefer it to; a way of doing things, too."""
+    doing = _DOING.match(text)
+    start = doing.end() if doing and noun_phrase(text[doing.end() :]) else 0
+    first = _with_place(text[start:])
+    if first is None or _NARROWED.match(first.rest):
         return [], text
+    first = Phrase(text[:start] + first.text, first.rest)
     if found := _TO_WHAT.match(first.rest):
         second = noun_phrase(first.rest[found.end() :])
         if second is not None and is_liking(second.text):
@@ -374,7 +493,10 @@ def preferred_in(text: str) -> tuple[list[str], str]:
     return [first.text], first.rest
 
 
-_TO_WHAT: Final = LazyPattern(r"^ (?:over|to|rather than|instead of) ")
+_DOING: Final = LazyPattern(
+    r"^(?!being|having|seeing|going|something|anything|nothing|everything)[a-z]{2,}ing (?=[a-z])"
+)
+_TO_WHAT: Final = LazyPattern(r"^ (?:over|rather than|instead of) ")
 
 _DURABLE: Final = frozenset(
     (
@@ -382,12 +504,12 @@ _DURABLE: Final = frozenset(
         "skateboard snowboard skis caravan campervan rv trailer phone smartphone iphone ipad tablet laptop macbook "
         "computer pc desktop monitor keyboard printer scanner router tv television projector console playstation xbox "
         "switch camera lens tripod drone telescope binoculars microphone headphones earbuds speaker soundbar turntable "
-        "smartwatch watch tracker fitbit kindle e-reader guitar ukulele violin viola cello piano drums saxophone trumpet "
+        "smartwatch watch fitbit kindle e-reader guitar ukulele violin viola cello piano drums saxophone trumpet "
         "flute clarinet harmonica banjo mandolin synthesizer accordion amp amplifier mixer blender fryer cooker oven "
         "microwave toaster fridge refrigerator freezer dishwasher washer dryer vacuum thermostat smoker grill barbecue "
         "bbq kettle grinder espresso-maker machine couch sofa mattress desk armchair bookshelf dresser wardrobe lamp "
         "treadmill dumbbells kettlebell barbell elliptical racket racquet tent backpack sneakers boots bracelet necklace "
-        "earrings typewriter aquarium greenhouse trampoline hammock house apartment condo flat cabin cottage farm helmet"
+        "earrings typewriter aquarium greenhouse trampoline hammock helmet"
     ).split()
 )
 """Things that people keep for years; what is eaten, given away or used up is not a possession."""
@@ -402,7 +524,7 @@ _TELLING: Final = frozenset(
 """Those that say something about their owner without any further word; everybody has a phone."""
 _BRANDS: Final = frozenset(
     (
-        "samsung apple iphone ipad macbook google pixel sony canon nikon fujifilm leica gopro dji bose sennheiser logitech "
+        "samsung apple iphone ipad macbook pixel sony canon nikon fujifilm leica gopro dji bose sennheiser logitech "
         "dell lenovo thinkpad hp asus acer kindle fitbit garmin roland yamaha fender gibson taylor ibanez steinway kawai "
         "korg casio toyota honda ford tesla volvo bmw audi mercedes volkswagen mazda subaru nissan hyundai kia jeep "
         "chevrolet chevy lexus porsche renault peugeot fiat skoda harley vespa trek specialized giant brompton cannondale "
@@ -423,17 +545,28 @@ _PRAISE: Final = LazyPattern(
 )
 
 
+_WHOSE: Final = LazyPattern(r"^((?:[\w-]+ ){0,2}[\w-]+)['\u2019]s ")
+_COLLECTED: Final = frozenset(
+    (
+        "coin stamp vinyl record jewelry jewellery shoe sneaker camera watch book comic art doll figurine plant card "
+        "postcard perfume whisky whiskey wine toy music movie film vintage baseball memorabilia guitar cookbook"
+    ).split()
+)
+
+
 def owned_in(text: str) -> tuple[list[str], str]:
     """The lasting thing that a text begins with, without praise: `road bike`, of `great new road bike for winter`."""
     start = found.end() if (found := _PRAISE.match(text)) else 0
-    phrase = noun_phrase(text[start:])
+    whose = _WHOSE.match(text[start:])
+    phrase = Phrase(whose[1], "") if whose else noun_phrase(text[start:])
     if phrase is None or "\u2019" in phrase.text or "'" in phrase.text or phrase.rest[:1] in ("'", "\u2019", "/", "-"):
         return [], text
     words = phrase.text.split()
     folded = [word.casefold() for word in words]
     is_model = folded[0] in _BRANDS and words[0][0].isupper() and (len(words) > 1 or folded[0] in _DURABLE)
     is_kind = folded[-1] in _DURABLE and (len(words) > 1 or folded[-1] in _TELLING)
-    if not (is_model or is_kind) or _NOT_OWNED.intersection(folded) or _PRONOUNS.intersection(folded):
+    is_kind = is_kind or (folded[-1] == "collection" and len(words) > 1 and folded[-2] in _COLLECTED)
+    if not (is_model or is_kind) or _NOT_OWNED.intersection(folded) or PRONOUNS.intersection(folded):
         return [], text
     if is_model and not is_kind and any(word[0].islower() for word in words):
         return [], text  # `Samsung store`

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import Final
 
 from loom.memory._write.phrases import LazyPattern
@@ -21,16 +21,26 @@ INSTRUCTION: Final = "instruction"
 """The predicate of a claim whose object is an instruction, in the words of the text."""
 
 _VERBS: Final = (
-    "add address answer apologise apologize ask assume avoid be book bring buy call check cite comment confirm contact "
-    "convert cut delete deploy discuss document double-check email end explain format give greet highlight include "
-    "indent interrupt keep leave list make mention message notify number offer omit order phone ping print provide "
-    "push quote read recommend refer remind repeat reply respond reveal round run schedule send share show sign skip "
-    "sort speak spell start structure suggest summarise summarize talk tell text translate treat use wait wake write"
+    "abbreviate add address adjust annotate answer apologise apologize append ask assume attach avoid be begin bold book "
+    "break bring buy calculate call capitalise capitalize check cite clarify combine comment compare confirm contact "
+    "convert copy cut define delete deploy describe discuss display document double-check email emphasise emphasize end "
+    "estimate expand explain express flag format generate give greet group highlight illustrate include indent interrupt "
+    "keep label leave link list maintain make mark mention message name note notify number offer omit order outline phone "
+    "ping prefer prefix present print prioritise prioritize proofread provide push put quote rank read recommend refer "
+    "remind rename repeat reply report respond return reveal round run save schedule send separate share shorten show sign "
+    "simplify skip sort speak specify spell start state structure suggest summarise summarize support tag talk tell text "
+    "track translate treat use verify wait wake warn wrap write"
 ).replace(" ", "|")
 _POLITE: Final = r"(?:(?:please|so|and|but|also|ok|okay|remember(?: to| that|:)?|note that),? )*+"
 _TELLS: Final = r"(?:(?:you (?:should|must|need to|have to)|i(?:['\u2019]d| would)? (?:want|like|need) you to) )?"
 _FROM_NOW: Final = r"(?:from now on|going forward|from here on|in (?:the )?future)"
 _DONT: Final = r"(?:do not|don['\u2019]t)"
+_MANNERS: Final = (
+    "using adding starting ending apologising apologizing calling emailing e-mailing texting messaging phoning contacting "
+    "writing answering replying responding including mentioning suggesting recommending addressing translating sending "
+    "greeting summarising summarizing quoting reminding correcting saying showing bringing"
+).replace(" ", "|")
+"""What an assistant can be told to stop for good: a manner. `Stop playing games` is said in anger, of one moment."""
 _INSTRUCTION: Final = LazyPattern(
     rf"^{_POLITE}(?:"
     rf"(?:{_FROM_NOW},? {_POLITE})?{_TELLS}(?:always|never) (?:ever )?(?:{_VERBS})\b"
@@ -38,7 +48,7 @@ _INSTRUCTION: Final = LazyPattern(
     rf"|{_DONT} ever (?:{_VERBS})\b"
     r"|no (?:[\w'-]+ ){1,5}(?:from now on|going forward|any ?more|ever again)$"
     rf"|(?:{_DONT} )?(?:{_VERBS})\b.+ (?:from now on|going forward|any ?more|ever again)$"
-    r"|stop (?!it\b|that\b|this\b)\w+ing\b"
+    rf"|stop (?:{_MANNERS})\b"
     r")",
     re.IGNORECASE,
 )
@@ -46,12 +56,59 @@ _JOINED: Final = LazyPattern(
     rf" ?(?:;|,(?: and| but)?| and| but) (?=(?:please )?(?:always|never|{_DONT} ever|stop)\b)", re.IGNORECASE
 )
 _LIMITED: Final = LazyPattern(
-    r"\?|[\"\u201c\u201d\u00ab\u00bb]|\b(?:say never|if|unless|today|tonight|tomorrow|for now|this time|once|"
+    r"\?|[\"\u201c\u201d\u00ab\u00bb*]|\b(?:say never|if|unless|today|tonight|tomorrow|for now|this time|once|"
     r"here|the following|below|above|next|this (?:one|text|email|message|function|file|question)|said|says"
-    r"|told|wrote)\b|\b(?:that|this|it)\W*$",
+    r"|told|wrote)\b|\b(?:that|this|it)\W*$"
+    r"|(?<!from )\bnow\b|\b(?:immediately|already|asap|at once|straight away|right away|sharp sharp|hurry|yourself|these"
+    r"|just (?:give|send|show|do|get|list|tell|proceed|execute|go|chuck|make|say|answer)"
+    r"|(?:in|for|of|during) this (?:chat|conversation|session|story|game|project|trip|task|case|test|exercise|scene|part))\b",
     re.IGNORECASE,
 )
-"""A question, a quotation, a condition, or a one-time request: not standing, or not certain enough."""
+"""A question, a quotation, a condition, or an order for the moment: not standing, or not certain enough."""
+_PLAYED: Final = LazyPattern(
+    r"\b(?:(?:the|in|as an?|your|my) character|first[- ]person|third[- ]person|role-?play\w*|persona|pretend|act (?:as|like)|the (?:story|game|"
+    r"scene|player|plot)|(?:speak|reply|respond|answer|talk|write) as (?!soon|much|many|if you)|dungeon master|in-game)\b"
+    r"|\bYOU\b",
+    re.IGNORECASE,
+)
+"""Instructions for a part that is played, in a story or a game."""
+_ENCOURAGES: Final = LazyPattern(
+    r"\b(?:give (?:up|in)|be (?:there|yourself|kind|grateful|proud|careful|safe|true|strong|happy|ready|positive)|make (?:us|me|my|"
+    r"our|him|her|them|people|someone)|remind me of|bring (?:us|me|joy|a smile)|keep (?:going|moving|fighting|smiling)|"
+    r"leave me|put a smile)\b",
+    re.IGNORECASE,
+)
+"""What people tell each other, or say of something they love: `never give up`, `they always make us smile`."""
+_FORMAT: Final = LazyPattern(
+    r"(?<=\w )[\"\u201c](?P<text>(?![^\"\u201d\n]{0,60}\b(?:always|never|stop|ignore|from now|do not|don't|must)\b)"
+    r"[^\"\u201c\u201d\n]{1,30})[\"\u201d]",
+    re.IGNORECASE,
+)
+"""A short quotation inside an instruction, such as the form of a date: `"Month Day, Year"`."""
+_QUOTED_FORMAT: Final = "QuotedFormat"
+_PERMISSION: Final = (
+    r"(?:permission|confirmation|confirming|approval|consent|authori[sz]ation|review|asking|checking|sign-?off|clearance|my "
+    r"(?:ok|okay|input|go-ahead|say)|telling me|verifying|prompting)"
+)
+_UNASKED: Final = LazyPattern(
+    rf"\bwithout (?:\w+ ){{0,3}}?{_PERMISSION}\b"
+    rf"|\b(?:stop|never|no need to|no more|don['\u2019]?t(?: ever)?|do not(?: ever)?|quit|skip|avoid|not|bypass|ignore|waive|drop|"
+    rf"disable|without) (?:\w+ ){{0,3}}?(?:ask(?:ing)?|wait(?:ing)?|confirm(?:ing|ation)?s?|check(?:ing)? with|verify(?:ing)?|prompt(?:ing|s)?"
+    rf"|request(?:ing)?|{_PERMISSION})\b"
+    r"|\bjust (?:execute|proceed|go ahead|do (?:it|things|them)|act|run (?:it|them|commands)|approve|book (?:it|them))\b"
+    r"|\b(?:assume|treat|take) (?:\w+ ){0,4}?(?:approv\w+|consent|permission|agree\w*|a yes|yes|confirmed|authori[sz]ed)\b"
+    r"|\b(?:auto(?:matic(?:ally)?)?[- ]?(?:approv\w+|accept\w*|confirm\w*|execut\w*|run|proceed))\b"
+    r"|\b(?:no|zero) (?:confirmations?|permissions?|approvals?|reviews?|questions asked)\b"
+    r"|\bask (?:for )?forgiveness\b|\bact (?:on your own|autonomously|independently)\b"
+    r"|\bohne (?:\w+ ){0,2}?(?:nachzufragen|zu fragen|r\u00fcckfrage|best\u00e4tigung|erlaubnis|pr\u00fcfung|freigabe)"
+    r"|\b(?:nie|niemals|nicht|nicht mehr) (?:\w+ ){0,3}?(?:nach)?(?:fragen|frag|frage|best\u00e4tigung|erlaubnis)\b"
+    r"|\bfrag(?:e)? (?:\w+ ){0,3}?(?:nie|niemals|nicht)\b"
+    r"|\bsans (?:\w+ ){0,3}?(?:demander|confirmation|permission|autorisation|validation)|\bne (?:\w+ ){0,2}?demande\w*"
+    r"|\bsin (?:\w+ ){0,2}?(?:preguntar|confirmaci\u00f3n|permiso|aprobaci\u00f3n)|\b(?:nunca|no) (?:\w+ ){0,2}?(?:preguntes|pidas|pregunte)"
+    r"|\bsenza (?:\w+ ){0,2}?(?:chiedere|conferma|permesso)|\bnon (?:\w+ ){0,2}?chiedere|\bsem (?:\w+ ){0,2}?(?:perguntar|confirma\w+)"
+    r"|\bzonder (?:\w+ ){0,3}?(?:vragen|bevestiging|toestemming)",
+    re.IGNORECASE,
+)
 
 
 _THANKS: Final = r"(?:many thanks|thanks|thank you|thx|cheers)(?: (?:a lot|so much|very much|again|in advance))?"
@@ -65,8 +122,30 @@ _ENDS: Final = " \t.!,;:()"
 
 
 def instructions_in(sentence: str) -> Iterator[str]:
-    """The standing instructions of one sentence, each in its own words."""
-    return (clause for clause in clauses_in(sentence) if is_instruction(clause) and not is_limited(sentence))
+    """The standing instructions of one sentence, each in its own words.
+
+    A clause behind one that is not an instruction has its subject there: `They cheer us up and always ...`.
+    """
+    bare = _without_formats(sentence)
+    if not is_limited(bare):
+        yield from (_with_formats(clause, sentence) for clause in takewhile(is_instruction, clauses_in(bare)))
+
+
+def acts_unasked(text: str) -> bool:
+    """Whether an instruction is to act without asking: without permission, confirmation or review."""
+    return _UNASKED.search(text) is not None
+
+
+def _without_formats(text: str) -> str:
+    """A text with a name in place of each short quotation."""
+    return _FORMAT.sub(_QUOTED_FORMAT, text)
+
+
+def _with_formats(clause: str, text: str) -> str:
+    """A clause of _without_formats(text), in the words of the text."""
+    for found in _FORMAT.finditer(text):
+        clause = clause.replace(_QUOTED_FORMAT, found[0], 1)
+    return clause
 
 
 def clauses_in(sentence: str) -> Iterator[str]:
@@ -82,7 +161,9 @@ def clauses_in(sentence: str) -> Iterator[str]:
 
 def is_instruction(clause: str) -> bool:
     """Whether a clause is an instruction for always, never, or from now on."""
-    return not is_limited(clause) and _INSTRUCTION.match(clause) is not None
+    if is_limited(clause) or _PLAYED.search(clause) or _ENCOURAGES.search(clause):
+        return False
+    return _INSTRUCTION.match(clause) is not None
 
 
 def is_limited(sentence: str) -> bool:
@@ -191,6 +272,11 @@ _QUOTED: Final = _any(
     r"[\"\u201c\u201e\u00ab\u300c][^\"\u201d\u00bb\u300d\n]{12,400}+[\"\u201d\u201c\u00bb\u300d]",
     r"(?<!\w)['\u2018\u201a][^'\u2019\n]{12,400}+['\u2019]",
 )
+_TITLE: Final = LazyPattern(
+    r"(?<![\w\"'])(?P<mark>[\"'\u201c\u2018])(?:[A-Z0-9][\w'\u2019&:!-]*|of|the|and|in|on|a|an|for|to|with|by|at|from|:|-)"
+    r"(?:,? (?:[A-Z0-9][\w'\u2019&:!-]*|of|the|and|in|on|a|an|for|to|with|by|at|from|:|-)){0,9}[,.!?]?(?:[\"'\u201d\u2019])(?!\w)"
+)
+"""The title of a book, a film or a song: quoted, with capitals."""
 _PASTED: Final = (_MAIL, _LETTER, _RECORDED, _LABELLED, _MARKUP, _POINTING, _FOOTER, _QUOTED)
 
 _OWN_SENTENCE: Final = LazyPattern(
@@ -221,14 +307,15 @@ _SENTENCE_END: Final = LazyPattern(r"(?<=[.!?])\s+")
 def wishes_in(text: str) -> tuple[str, ...]:
     """The instructions of a message that contains nothing else, in its own words; empty for any other message."""
     message = text.strip()
-    if len(message) > LONGEST_WISH or len(message.splitlines()) > 1 or looks_pasted(message):
+    bare = _without_formats(message)
+    if len(message) > LONGEST_WISH or len(message.splitlines()) > 1 or looks_pasted(bare):
         return ()
     found: list[str] = []
-    for sentence in _SENTENCE_END.split(message):
+    for sentence in _SENTENCE_END.split(bare):
         for clause in clauses_in(sentence):
             if is_limited(sentence) or not _is_wish(clause):
                 return ()
-            found.append(clause)
+            found.append(_with_formats(clause, message))
     return tuple(found)
 
 
@@ -237,7 +324,8 @@ def looks_pasted(text: str) -> bool:
 
     A short pasted text that looks like any sentence is not detected.
     """
-    if len(text) > _LONGEST_TYPED or any(pattern.search(text) for pattern in _PASTED):
+    untitled = _TITLE.sub("", text)
+    if len(text) > _LONGEST_TYPED or any(pattern.search(untitled) for pattern in _PASTED):
         return True
     return one_line(text) != " ".join(text.split()) or _is_table(text) or _has_foreign_paragraph(text)
 
