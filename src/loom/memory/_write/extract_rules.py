@@ -107,7 +107,7 @@ _FIELD: Final = (
     r"(?: (?:industry|sector|field|business))?"
 )
 _INSTRUMENT: Final = (
-    r"(?:(?:the |acoustic |electric |classical |bass )*(?:guitar|piano|violin|viola|cello|ukulele|flute|clarinet|saxophone|"
+    r"(?:(?:acoustic |electric |classical |bass )*(?:guitar|piano|violin|viola|cello|ukulele|flute|clarinet|saxophone|"
     r"trumpet|trombone|drums|banjo|harp|accordion|harmonica|mandolin|keyboard|organ|oboe))"
 )
 _SPORT: Final = (
@@ -152,6 +152,8 @@ _HELPED: Final = (
     rf"hospital|homeless shelter|school|church|museum|hospice|charity shop|nursing home)|{NAME})"
 )
 RULES: Final = (
+    rule("lives_in", rf"(?P<object>{PLACE}) has been (?:my|our) home"),
+    rule("works_at", rf"(?P<object>{NAME}) (?:hired me|offered me the job)"),
     rule(
         "name",
         rf"(?:[Mm]y name(?:['\u2019]s| is)|(?:You|you) can call me|(?:Please |please )?[Cc]all me) (?P<object>{NAME})",
@@ -234,11 +236,11 @@ RULES: Final = (
     rule("speaks", rf"{AM}{NOW} (?:fluent in|bilingual in) {LANGUAGES}", many=True, tail=OPEN),
     rule(
         "learning",
-        rf"(?:{AM}{NOW}|{HAVE} been) learning (?:to (?:speak|play) )?(?P<object>{LANGUAGE}|{_INSTRUMENT})",
+        rf"(?:{AM}{NOW}|{HAVE} been) learning (?:to (?:speak|play) )?(?:the )?(?P<object>{LANGUAGE}|{_INSTRUMENT})",
         tail=OPEN,
     ),
     rule("learning", rf"{SELF}{NOW} learn (?P<object>{LANGUAGE})", tail=OPEN),
-    rule("plays", rf"(?:{SELF}{_MUCH} play|{HAVE} been playing) (?P<object>{_INSTRUMENT}|{_SPORT})", tail=OPEN),
+    rule("plays", rf"(?:{SELF}{_MUCH} play|{HAVE} been playing) (?:the )?(?P<object>{_INSTRUMENT}|{_SPORT})", tail=OPEN),
     rule("likes", rf"{SELF} (?:no longer|used to) (?:like|love|enjoy) (?!to\b){LIST}", ends=True, many=True),
     rule("prefers", rf"(?:I|i)(?:['\u2019]d| would) rather have (?P<object>{THING} than {THING})"),
     rule(
@@ -394,8 +396,8 @@ _NAMED: Final = (
 )
 _UNNAMED: Final = r"(?!['\u2019]s name| is (?:called|named)|, [A-Z])"
 MENTIONS: Final = (
-    mention("relation", rf"{_MINE} {_NEAR}{RELATION}(?:,? | named | called ){_NAMED}", tail=OPEN),
-    mention("has_pet", rf"{_MINE} (?:[a-z]+ )?(?P<kind>{PET})(?:,? | named | called ){_NAMED}", tail=OPEN),
+    mention("relation", rf"{_MINE} {_NEAR}{RELATION}(?:,? | named | called ){_NAMED}", tail=r"(?!\w)"),
+    mention("has_pet", rf"{_MINE} (?:[a-z]+ )?(?P<kind>{PET})(?:,? | named | called ){_NAMED}", tail=r"(?!\w)"),
     mention(
         "has_pet",
         rf"\b[Mm]y (?P<object>dog|cat|puppy|kitten|parrot|rabbit|hamster|horse|dogs|cats){_UNNAMED}",
@@ -635,8 +637,8 @@ _OF_LATE: Final = LazyPattern(
 
 _REPORTED: Final = LazyPattern(
     r"\b(?:wish|imagine|imagining|suppose|supposing|pretend|hypothetically|said|says|saying|tells|thinks|believes|claims|"
-    r"claimed|dreamed|dreamt|dream|story|novel|character|role-?play|quote|e\.g|lyrics|joke|joking|kidding|as though|"
-    r"as if|let['\u2019]s say)\b|[\"\u201c\u00ab][^\"\u201d\u00bb]*\b(?:I|my|My|me)\b|(?<!\w)'(?:[^']*\b)?(?:I|my|My)\b[^']*'(?!\w)",
+    r"claimed|dreamed|dreamt|role-?play|quote|e\.g|lyrics|joke|joking|kidding|as though|as if|let['\u2019]s say|"
+    r"(?:in|for|of) (?:my|the|an?|our|this|that|his|her) (?:\w+ )?(?:story|novel|film|movie|game|dream|script|play)|character)\b|[\"\u201c\u00ab][^\"\u201d\u00bb]*\b(?:I|my|My|me)\b|(?<!\w)'(?:[^']*\b)?(?:I|my|My)\b[^']*'(?!\w)",
     re.IGNORECASE,
 )
 """Nothing in such a sentence is stated: it is reported, made up, quoted or a joke."""
@@ -652,7 +654,7 @@ _ASKS: Final = LazyPattern(
     re.IGNORECASE,
 )
 _WONDERS: Final = LazyPattern(
-    r"\b(?:not sure|unsure|wonder\w*|don['\u2019]?t know|curious|if|whether|right|correct|isn['\u2019]t it)\b",
+    r"\b(?:not sure|unsure|wonder\w*|don['\u2019]?t know|curious|if|whether)\b",
     re.IGNORECASE,
 )
 _GIVES_A_REASON: Final = LazyPattern(r"(?:since|because|as|given(?: that)?|considering(?: that)?) (?:I|i)\b")
@@ -680,19 +682,19 @@ _CHANGED: Final = LazyPattern(
 )
 """Words that imply that something else was true before."""
 _TEXT_WORK: Final = LazyPattern(
-    r"^\W*(?:please |can you |could you )*(?:translate|rewrite|proofread|correct|paraphrase|summari[sz]e|edit|write|"
+    r"^\W*(?:please |can you |could you )*(?:translate|rewrite|proofread|correct|paraphrase|summari[sz]e|edit|write(?! down)|"
     r"draft|complete|continue|rephrase|improve|act as|respond as|answer as|you are|here is|here's|this is)\b",
     re.IGNORECASE,
 )
 _SENTENCE: Final = LazyPattern(r"(?<=[.!?])(?<!\b[A-Z]\.)(?<!\bDr\.)(?<!\bMr\.)(?<!\bSt\.)(?<!\bMrs\.)\s+|\n+")
 _STARTS: Final = (
-    r"(?:now )?(?:I|i|my|My|we|We|it|they|he|she|this|that|these|those|there|you|can|could|would|will|do|does|is|are|what|how|"
+    r"(?:now )?(?:I|i|im|Im|ive|not|my|My|we|We|it|they|he|she|this|that|these|those|there|you|can|could|would|will|do|does|is|are|what|how|"
     r"which|where|who|any|please|should|have you|especially|particularly|like|such as|though|although|even|then|maybe|"
     r"hopefully|right|thanks|just)(?:['\u2019]\w+)?\b"
 )
 _CLAUSE: Final = LazyPattern(
     rf"(?<!\s)\s*(?:[;:\u2014\u2013]|,(?: and| but| so)?| and| but| so)\s+(?={_STARTS})"
-    r"|\s[-\u2013\u2014]\s|(?<!,)\s(?=(?:which|because|although|though|while|when|whenever|where|except|since (?:I|i|my|we|it|they|he|she)) )"
+    r"|\s[-\u2013\u2014]\s|(?<!,)\s(?=(?:which|because|although|though|while|when|whenever|where|except) |since (?:I|i|my|we|it|they|he|she)\b)"
     r"|\s(?=(?:can|could|would) you |what (?:should|would|are|is|do) |any (?:tips|ideas|suggestions|recommendations|advice)\b"
     r"|do you |how (?:do|can|should) i\b|how (?:do|can|should) I\b)|, (?=(?:since|because|as|given) (?:I|i)\b)"
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Final
 
 from loom.text.time_words import PAST
@@ -430,7 +431,7 @@ def liked_in(text: str) -> tuple[list[str], str]:
 _SEPARATOR: Final = LazyPattern(r",? and |, ")
 _HAS_PLACE: Final = LazyPattern(r" (?:in|on|of|about|with|from|for|at|to|by|over|instead of|rather than) ")
 _PLACED_IN: Final = LazyPattern(r"^ (?:in|on|of|about|with|from|for|at) (?:the )?")
-_LISTENING: Final = LazyPattern(r"^(?:listening|going|travell?ing) to ")
+_LISTENING: Final = LazyPattern(r"^(?:(?:listening|going|travell?ing) to|learning about) ")
 _NARROWED: Final = LazyPattern(r"^ (?:that|who|whom|whose|which|I|you|he|she|we|they|being|is|are|was|were)\b")
 """Words behind a phrase that make it mean less: `games that test my patience` are not games."""
 
@@ -563,6 +564,11 @@ def owned_in(text: str) -> tuple[list[str], str]:
         return [], text
     words = phrase.text.split()
     folded = [word.casefold() for word in words]
+    named = list(takewhile(lambda word: not word[0].islower(), words))
+    if folded[0] in _BRANDS and 1 < len(named) < len(words) and folded[len(named)].endswith(("s", "ed")):
+        if folded[-1] not in _DURABLE:  # `my Nissan Leaf needs oil`
+            words, folded = named, folded[: len(named)]
+            phrase = Phrase(" ".join(named), "")
     is_model = folded[0] in _BRANDS and words[0][0].isupper() and (len(words) > 1 or folded[0] in _DURABLE)
     is_kind = folded[-1] in _DURABLE and (len(words) > 1 or folded[-1] in _TELLING)
     is_kind = is_kind or (folded[-1] == "collection" and len(words) > 1 and folded[-2] in _COLLECTED)

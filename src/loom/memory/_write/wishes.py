@@ -68,7 +68,7 @@ _LIMITED: Final = LazyPattern(
 _PLAYED: Final = LazyPattern(
     r"\b(?:(?:the|in|as an?|your|my) character|first[- ]person|third[- ]person|role-?play\w*|persona|pretend|act (?:as|like)|the (?:story|game|"
     r"scene|player|plot)|(?:speak|reply|respond|answer|talk|write) as (?!soon|much|many|if you)|dungeon master|in-game)\b"
-    r"|\bYOU\b",
+    r"|(?-i:\bYOU\b)",
     re.IGNORECASE,
 )
 """Instructions for a part that is played, in a story or a game."""
