@@ -70,14 +70,11 @@ def used(module: ModuleType, tree: ast.AST) -> Iterator[tuple[re.Pattern[Any], s
     if not any(isinstance(value, re.Pattern | LazyPattern) for value in vars(module).values()):
         return
     nodes = list(ast.walk(tree))
-    called = {node.value for node in nodes if isinstance(node, ast.Attribute)}
+    called = {node.value for node in nodes if isinstance(node, ast.Attribute) and node.attr != "compiled"}
     for node in nodes:
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.attr in METHODS:
             if (pattern := _pattern(vars(module).get(node.value.id))) is not None:
                 yield pattern, node.attr
-        elif isinstance(node, ast.Attribute) and node.attr == "compiled" and isinstance(node.value, ast.Name):
-            if (pattern := _pattern(vars(module).get(node.value.id))) is not None:
-                yield pattern, ""
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node not in called:
             if (pattern := _pattern(vars(module).get(node.id))) is not None:
                 yield pattern, ""

@@ -36,8 +36,8 @@ from loom.memory._facts.instructions import (
 )
 from loom.memory._recall.prefer import role_of
 from loom.memory._shared import every_fact, later_than, latest_of, retry_stale
-from loom.memory._write.extract_rules import RuleExtractor, sentences
-from loom.memory._write.wishes import INSTRUCTION
+from loom.memory._write.extract_rules import RuleExtractor
+from loom.memory._write.wishes import INSTRUCTION, sentences
 from loom.protocols.extractor import Claim, Extractor
 from loom.protocols.memory_store import Store
 from loom.text.fence import one_line

@@ -23,13 +23,34 @@ from loom.memory._facts.entities import USER, normalise
 from loom.memory._write.phrases import (
     AM,
     ASIDE,
+    COUNT,
+    COUNTRY,
+    DAY,
+    DEGREE,
     DIET,
+    DO,
+    EVENT,
+    EVERY,
+    FIELD,
+    FIRM,
+    FOOD,
     HAVE,
+    HELPED,
+    HOME,
+    ILLNESS,
+    INSTRUMENT,
     JOB,
+    KIDS,
     LANGUAGE,
     LANGUAGES,
+    LEADS,
     LIST,
+    MINE,
+    MODEL,
+    MUCH,
     NAME,
+    NAMED,
+    NEAR,
     NOT_A_JOB,
     NOW,
     OPEN,
@@ -39,245 +60,156 @@ from loom.memory._write.phrases import (
     PLACE,
     PRONOUNS,
     RELATION,
+    ROUTINE,
+    ROUTINELY,
     SELF,
+    SOMETIME,
+    SPORT,
+    STUDY_SUBJECT,
     TAIL,
+    THEN,
     THING,
+    UNNAMED,
     WE,
-    Ending,
     LazyPattern,
     Lead,
     Rule,
-    denial_in,
-    employer_left,
-    endings_in,
     is_liking,
-    lead,
-    liked_in,
     mention,
     objects_of,
     owned_in,
-    preferred_in,
+    passing,
     relation_of,
     rule,
-    tool_in,
 )
-from loom.memory._write.wishes import INSTRUCTION, instructions_in, looks_pasted
+from loom.memory._write.wishes import (
+    INSTRUCTION,
+    LONGEST_SENTENCE,
+    Ending,
+    denial_in,
+    employer_left,
+    endings_in,
+    instructions_in,
+    is_reported,
+    is_role_play,
+    is_text_work,
+    looks_pasted,
+    sentences,
+    stated_clauses,
+)
 from loom.protocols.extractor import Claim, Extraction
 from loom.text.time_words import PAST, SOON, interval_of
 
 # Rules for plain statements that people make about themselves, each over one clause.
 
-_FOOD: Final = (
-    r"(?:(?:red |white |raw |processed )?(?:meat|pork|beef|lamb|chicken|poultry|fish|seafood|shellfish|dairy|milk|"
-    r"cheese|eggs|gluten|wheat|bread|sugar|nuts|peanuts|soy|mushrooms|onions|garlic|carbs))"
-)
-_MODEL: Final = rf"(?P<object>(?:(?:19|20)\d\d )?{THING})"
-_COUNTRY: Final = rf"(?:the )?{PLACE}"
-_FIRM: Final = rf"(?:the )?{NAME}"
-_HOME: Final = rf"{OPEN}(?! for (?:an?|one|two|three|\d|work next|the (?:week|summer|winter|month))\b)"
-_MUCH: Final = (
-    r"(?: (?:really|also|still|absolutely|just|do|personally|truly|generally|definitely|always|particularly|actually|now|currently|mostly|mainly)\b)*+"
-)
-_COUNT: Final = r"(?:one|two|three|four|five|six|seven|\d)"
-_KIDS: Final = (
-    r"(?:(?:young|little|teenage|adult|grown|older|younger|small|beautiful) )?"
-    r"(?:kids|children|sons|daughters|boys|girls|grandchildren|grandkids|twins)"
-)
-_SUBJECT_OF_STUDY: Final = (
-    r"(?:[A-Z][\w&-]*(?: (?:and |of )?[A-Z][\w&-]*){0,3}|(?:computer|data|political|environmental|veterinary) science|"
-    r"biology|chemistry|physics|law|medicine|nursing|economics|history|psychology|(?:\w+ )?engineering|marketing|finance|"
-    r"accounting|philosophy|art history|linguistics|mathematics|maths?|business(?: administration)?|architecture|"
-    r"(?:graphic )?design|journalism|education|sociology|anthropology|literature|social work|pharmacy|music|fine arts?)"
-)
-_DEGREE: Final = (
-    r"(?:(?:[Bb]achelor|[Mm]aster|[Aa]ssociate)(?:['\u2019]?s)?(?: degree| of \w+)?|degree|doctorate|diploma|BA|BS|BSc|MA|MS"
-    r"|MSc|MBA|PhD|Ph\.D\.?)"
-)
-_ILLNESS: Final = (
-    r"(?:(?:chronic|severe|mild|seasonal|acute|type [12]|high|low|rheumatoid|ulcerative) )?(?:diabetes|asthma|arthritis|"
-    r"adhd|ADHD|celiac disease|coeliac disease|ibs|IBS|migraines?|sinusitis|eczema|blood pressure|hypertension|sleep apn(?:o)?ea"
-    r"|gerd|GERD|acid reflux|endometriosis|hypothyroidism|an[a]?emia|dyslexia|tinnitus|pcos|PCOS|epilepsy|psoriasis"
-    r"|scoliosis|gout|fibromyalgia|crohn's disease|Crohn's disease|colitis|back pain|hay fever|rosacea|osteoporosis"
-    r"|plantar fasciitis|vertigo|lupus|multiple sclerosis|autism)"
-)
-_FIELD: Final = (
-    r"(?:the )?(?:finance|marketing|tech|IT|healthcare|education|hospitality|retail|construction|real estate|insurance|"
-    r"banking|advertising|publishing|logistics|manufacturing|sales|HR|human resources|customer service|cybersecurity|"
-    r"software|fashion|film|media|law|consulting|agriculture|biotech|accounting|engineering|social work)"
-    r"(?: (?:industry|sector|field|business))?"
-)
-_INSTRUMENT: Final = (
-    r"(?:(?:acoustic |electric |classical |bass )*(?:guitar|piano|violin|viola|cello|ukulele|flute|clarinet|saxophone|"
-    r"trumpet|trombone|drums|banjo|harp|accordion|harmonica|mandolin|keyboard|organ|oboe))"
-)
-_SPORT: Final = (
-    r"(?:(?:indoor |beach |table |co-ed )?(?:tennis|soccer|football|basketball|volleyball|badminton|golf|cricket|rugby|hockey"
-    r"|squash|chess|baseball|softball|poker|padel|pickleball|bridge|netball))"
-)
-_WEEKDAY: Final = r"(?:Mon|Tues|Wednes|Thurs|Fri|Satur|Sun)day"
-_CLOCK: Final = (
-    r"(?:at|around|by) (?:about |around )?\d{1,2}(?::\d\d)?(?:-\d{1,2}(?::\d\d)?)? ?(?:am|pm|AM|PM|a\.m|p\.m)\b\.?"
-)
-_EVERY: Final = (
-    rf"(?:every (?:single |other )?(?:day|morning|evening|night|week|weekend|month|weekday|{_WEEKDAY})(?: (?:morning|evening|"
-    rf"afternoon|night))?|on (?:weekdays|weekends|{_WEEKDAY}s)(?:(?:,| and|, and) {_WEEKDAY}s)*|(?:once|twice|{_COUNT} times|"
-    rf"{_COUNT} days) (?:a|per) (?:day|week|month)|\d{{1,2}} hours (?:a|per) (?:day|week))(?: {_CLOCK})?"
-)
-_SOMETIME: Final = (
-    rf"(?:{_CLOCK}(?: {_EVERY})?|{_EVERY}|in the (?:mornings?|evenings?|afternoons?)|before bed|at night|"
-    r"during my (?:lunch break|(?:daily |morning )?commute)|after (?:work|dinner|school))"
-)
-_ROUTINE: Final = (
-    r"(?:wake up|get up|go|run|jog|swim|cycle|bike|ride|walk|train|work out|work|exercise|meditate|practi[cs]e|play|read|"
-    r"drink|eat|cook|watch|listen to|attend|take|do|study|visit|call|teach|volunteer|commute|drive|have|start|finish|"
-    r"get home|leave|write|journal|stretch|shop|meet|post|sleep|tutor|coach|host|lift)"
-)
-_ROUTINELY: Final = (
-    r"(?:going|running|jogging|swimming|cycling|biking|riding|walking|training|working out|exercising|meditating|"
-    r"practi[cs]ing|playing|attending|taking|doing|volunteering|waking up|getting up|reading|teaching|meeting)"
-)
-_DO: Final = r"(?:[\w'\u2019&+/-]+ ){0,8}?"
-_THEN: Final = r"(?=$|[,;.!]| (?:and|but|so|because|which|when|while|to|with|for|since)\b)"
-_EVENT: Final = (
-    r"(?:trip|vacation|holiday|honeymoon|getaway|wedding|appointment|interview|exam|surgery|flight|marathon|conference|"
-    r"presentation|recital|graduation|reunion|concert|tournament|move|road trip|cruise|deadline|ceremony|race|triathlon)"
-)
-_DAY: Final = (
-    r"(?:(?:January|February|March|April|May|June|July|August|September|October|November|December) \d{1,2}(?:st|nd|rd|th)?"
-    r"|\d{1,2}(?:st|nd|rd|th)?(?: of)? (?:January|February|March|April|May|June|July|August|September|October|November"
-    r"|December))(?:,? (?:19|20)\d\d)?"
-)
-_HELPED: Final = (
-    rf"(?:the |a |an |our |my )?(?P<object>(?:(?:local|nearby|community) )?(?:animal shelter|food bank|soup kitchen|library|"
-    rf"hospital|homeless shelter|school|church|museum|hospice|charity shop|nursing home)|{NAME})"
-)
 RULES: Final = (
     rule("lives_in", rf"(?P<object>{PLACE}) has been (?:my|our) home"),
     rule("works_at", rf"(?P<object>{NAME}) (?:hired me|offered me the job)"),
-    rule(
+    passing(
         "name",
         rf"(?:[Mm]y name(?:['\u2019]s| is)|(?:You|you) can call me|(?:Please |please )?[Cc]all me) (?P<object>{NAME})",
-        tail=OPEN,
     ),
     rule("name", rf"{AM} (?P<object>[A-Z][a-z\u00e0-\u00ff]+)", tail="$"),
-    rule("lives_in", rf"{WE}{NOW} live(?: here)? in (?P<object>{_COUNTRY})", tail=_HOME),
-    rule("lives_in", rf"{AM}{NOW} (?:living|based) in (?P<object>{_COUNTRY})", tail=_HOME),
-    rule("lives_in", rf"{HAVE} been living in (?P<object>{_COUNTRY})", tail=OPEN),
-    rule("lives_in", rf"{HAVE} lived in (?P<object>{_COUNTRY})", tail=rf"(?: for (?!an?\b)| since |{TAIL})"),
+    rule("lives_in", rf"{WE}{NOW} live(?: here)? in (?P<object>{COUNTRY})", tail=HOME),
+    rule("lives_in", rf"{AM}{NOW} (?:living|based) in (?P<object>{COUNTRY})", tail=HOME),
+    passing("lives_in", rf"{HAVE} been living in (?P<object>{COUNTRY})"),
+    rule("lives_in", rf"{HAVE} lived in (?P<object>{COUNTRY})", tail=rf"(?: for (?!an?\b)| since |{TAIL})"),
     rule(
         "lives_in",
-        rf"(?:{WE}{NOW}|{HAVE}{NOW}) (?:moved|relocated)(?: back)? (?:from {NAME} )?to (?P<object>{_COUNTRY})",
-        tail=_HOME,
+        rf"(?:{WE}{NOW}|{HAVE}{NOW}) (?:moved|relocated)(?: back)? (?:from {NAME} )?to (?P<object>{COUNTRY})",
+        tail=HOME,
     ),
-    rule("lives_in", rf"{WE} used to live in (?P<object>{PLACE})", ends=True, tail=OPEN),
+    passing("lives_in", rf"{WE} used to live in (?P<object>{PLACE})", ends=True),
     rule("lives_in", rf"{WE} no longer live in (?P<object>{PLACE})", ends=True),
-    rule(
+    passing(
         "lives_with",
         rf"{SELF}{NOW} live with (?:my |our )?(?P<object>(?:elderly )?(?:parents?|mother|mom|mum|father|dad|sister|brother|husband|wife|partner|girlfriend|boyfriend|grandparents?|roommates?|flatmates?|family|son|daughter)(?: and (?:\w+ )?\w+)?)",
-        tail=OPEN,
     ),
-    rule("from", rf"{AM}(?: originally)? from (?P<object>{_COUNTRY})", tail=OPEN),
+    passing("from", rf"{AM}(?: originally)? from (?P<object>{COUNTRY})"),
     rule("from", rf"{AM} an? {JOB} from (?P<object>{PLACE})"),
-    rule("grew_up_in", rf"{SELF} (?:grew up|was raised) in (?P<object>{_COUNTRY})", tail=OPEN),
-    rule("works_at", rf"{SELF}{NOW} work (?:at|for) (?P<object>{_FIRM})(?: as an? {JOB})?", tail=OPEN),
-    rule("works_at", rf"(?:{AM}{NOW}|{HAVE} been) working (?:at|for) (?P<object>{_FIRM})(?: as an? {JOB})?", tail=OPEN),
-    rule("works_at", rf"(?:{SELF}|{HAVE}){NOW} started (?:working )?(?:at|for) (?P<object>{NAME})", tail=OPEN),
+    passing("grew_up_in", rf"{SELF} (?:grew up|was raised) in (?P<object>{COUNTRY})"),
+    passing("works_at", rf"{SELF}{NOW} work (?:at|for) (?P<object>{FIRM})(?: as an? {JOB})?"),
+    passing("works_at", rf"(?:{AM}{NOW}|{HAVE} been) working (?:at|for) (?P<object>{FIRM})(?: as an? {JOB})?"),
+    passing("works_at", rf"(?:{SELF}|{HAVE}){NOW} started (?:working )?(?:at|for) (?P<object>{NAME})"),
     rule("works_at", rf"(?:{SELF}|{HAVE}){NOW} joined (?P<object>{NAME})"),
     rule("works_at", rf"{SELF} (?:no longer|used to) work (?:at|for) (?P<object>{NAME})", ends=True),
     rule("works_at", rf"{SELF}{NOW} (?:left|quit) my job at (?P<object>{NAME})", ends=True),
     rule(
         "works_as", rf"(?:{SELF}{NOW} work|{AM}{NOW} working|{HAVE} been working) as an? (?P<object>{JOB})", tail=OPEN
     ),
-    rule("works_as", rf"(?:{SELF}{NOW} work|{AM}{NOW} working) (?:at|for) {_FIRM} as an? (?P<object>{JOB})", tail=OPEN),
-    rule("works_as", rf"{AM}{NOW} an? (?:\d\d-year-old )?(?P<object>{JOB})", tail=OPEN),
+    passing("works_as", rf"(?:{SELF}{NOW} work|{AM}{NOW} working) (?:at|for) {FIRM} as an? (?P<object>{JOB})"),
+    passing("works_as", rf"{AM}{NOW} an? (?:\d\d-year-old )?(?P<object>{JOB})"),
     rule("works_as", rf"{SELF} used to (?:be|work as) an? (?P<object>{JOB})", ends=True),
-    rule("works_at", rf"{AM}{NOW} (?:working as )?an? {JOB} at (?P<object>{_FIRM})", tail=OPEN),
-    rule("works_at", rf"{SELF}{NOW} work as an? {JOB} (?:at|for) (?P<object>{_FIRM})", tail=OPEN),
-    rule("works_in", rf"{SELF}{NOW} work in (?P<object>{_FIELD})", tail=OPEN),
+    passing("works_at", rf"{AM}{NOW} (?:working as )?an? {JOB} at (?P<object>{FIRM})"),
+    passing("works_at", rf"{SELF}{NOW} work as an? {JOB} (?:at|for) (?P<object>{FIRM})"),
+    passing("works_in", rf"{SELF}{NOW} work in (?P<object>{FIELD})"),
     rule("age", rf"{AM}{NOW} (?:an? )?(?P<object>\d{{1,3}})[- ]years?[- ]old\b", tail=""),
     rule("age", rf"{AM} (?P<object>\d{{2}})", tail=r"(?=$|,| and I\b| but\b)"),
-    rule("age", rf"{SELF}{NOW} turned (?P<object>\d{{1,3}})", tail=OPEN),
+    passing("age", rf"{SELF}{NOW} turned (?P<object>\d{{1,3}})"),
     rule("birthday", r"[Mm]y birthday(?:['\u2019]s| is)(?: on)? (?P<object>(?=\D*\d)[\w ,-]+)", tail="$"),
-    rule("birthday", rf"[Mm]y birthday(?:['\u2019]s| is)(?: on)?(?: the)? (?P<object>{_DAY})", tail=OPEN),
+    passing("birthday", rf"[Mm]y birthday(?:['\u2019]s| is)(?: on)?(?: the)? (?P<object>{DAY})"),
     rule("birthday", r"(?:I|i) was born on (?P<object>(?=\D*\d)[\w ,-]+)", tail="$"),
-    rule("born_in", rf"{SELF} was born(?: and raised)? in (?P<object>{_COUNTRY})", tail=OPEN),
-    rule("pronouns", r"[Mm]y pronouns are (?P<object>[a-z]+(?:/[a-z]+){1,2})", tail=OPEN),
+    passing("born_in", rf"{SELF} was born(?: and raised)? in (?P<object>{COUNTRY})"),
+    passing("pronouns", r"[Mm]y pronouns are (?P<object>[a-z]+(?:/[a-z]+){1,2})"),
     rule("pronouns", rf"{SELF}{NOW} (?:use|go by) (?P<object>[a-z]+/[a-z]+(?:/[a-z]+)?)(?: pronouns)?"),
-    rule("time_zone", r"[Mm]y time ?zone is (?P<object>[A-Z][\w+:/-]*(?: [A-Z]\w+)?)", tail=OPEN),
-    rule("time_zone", rf"{AM} in the (?P<object>[A-Z]\w+) time ?zone", tail=OPEN),
-    rule(
-        "native_language",
-        rf"[Mm]y (?:native language|mother tongue|first language) is (?P<object>{LANGUAGE})",
-        tail=OPEN,
-    ),
-    rule("diet", rf"{AM}{NOW} (?:an? )?(?:strict |lifelong )?{DIET}", tail=OPEN),
+    passing("time_zone", r"[Mm]y time ?zone is (?P<object>[A-Z][\w+:/-]*(?: [A-Z]\w+)?)"),
+    passing("time_zone", rf"{AM} in the (?P<object>[A-Z]\w+) time ?zone"),
+    passing("native_language", rf"[Mm]y (?:native language|mother tongue|first language) is (?P<object>{LANGUAGE})"),
+    passing("diet", rf"{AM}{NOW} (?:an? )?(?:strict |lifelong )?{DIET}"),
     rule("diet", rf"{HAVE}{NOW} been (?:an? )?{DIET}", tail=r" (?:since|for (?:years|\w+ years)|all my life)\b"),
     rule("diet", rf"{SELF}{NOW} (?:eat|went|go|keep) {DIET}"),
     rule("diet", rf"{AM} no longer (?:an? )?{DIET}", ends=True),
     rule("diet", rf"{SELF} used to be (?:an? )?{DIET}", ends=True),
-    rule(
-        "does_not_eat",
-        rf"{SELF} (?:don['\u2019]?t|do not|can['\u2019]?t|cannot|never) eat (?P<object>{_FOOD})",
-        tail=OPEN,
-    ),
-    rule("intolerant_to", rf"{AM}{NOW} (?P<object>lactose|gluten|fructose|histamine)[- ]intolerant", tail=OPEN),
-    rule("allergic_to", rf"{HAVE} an? (?:(?:severe|bad|mild|serious) )?(?P<object>{THING}) allergy", tail=OPEN),
-    rule(
+    passing("does_not_eat", rf"{SELF} (?:don['\u2019]?t|do not|can['\u2019]?t|cannot|never) eat (?P<object>{FOOD})"),
+    passing("intolerant_to", rf"{AM}{NOW} (?P<object>lactose|gluten|fructose|histamine)[- ]intolerant"),
+    passing("allergic_to", rf"{HAVE} an? (?:(?:severe|bad|mild|serious) )?(?P<object>{THING}) allergy"),
+    passing("has_condition", rf"(?:{HAVE}|{SELF}{NOW} have|{SELF} suffer from|{AM} living with) (?P<object>{ILLNESS})"),
+    passing(
         "has_condition",
-        rf"(?:{HAVE}|{SELF}{NOW} have|{SELF} suffer from|{AM} living with) (?P<object>{_ILLNESS})",
-        tail=OPEN,
+        rf"(?:{SELF} was|{HAVE} been|{SELF} got) (?:recently |just |also )?diagnosed with (?P<object>{ILLNESS})",
     ),
-    rule(
-        "has_condition",
-        rf"(?:{SELF} was|{HAVE} been|{SELF} got) (?:recently |just |also )?diagnosed with (?P<object>{_ILLNESS})",
-        tail=OPEN,
-    ),
-    rule("speaks", rf"{SELF}{NOW} speak {LANGUAGES}", many=True, tail=OPEN),
-    rule("speaks", rf"{AM}{NOW} (?:fluent in|bilingual in) {LANGUAGES}", many=True, tail=OPEN),
-    rule(
+    passing("speaks", rf"{SELF}{NOW} speak {LANGUAGES}", many=True),
+    passing("speaks", rf"{AM}{NOW} (?:fluent in|bilingual in) {LANGUAGES}", many=True),
+    passing(
         "learning",
-        rf"(?:{AM}{NOW}|{HAVE} been) learning (?:to (?:speak|play) )?(?:the )?(?P<object>{LANGUAGE}|{_INSTRUMENT})",
-        tail=OPEN,
+        rf"(?:{AM}{NOW}|{HAVE} been) learning (?:to (?:speak|play) )?(?:the )?(?P<object>{LANGUAGE}|{INSTRUMENT})",
     ),
-    rule("learning", rf"{SELF}{NOW} learn (?P<object>{LANGUAGE})", tail=OPEN),
-    rule("plays", rf"(?:{SELF}{_MUCH} play|{HAVE} been playing) (?:the )?(?P<object>{_INSTRUMENT}|{_SPORT})", tail=OPEN),
+    passing("learning", rf"{SELF}{NOW} learn (?P<object>{LANGUAGE})"),
+    passing("plays", rf"(?:{SELF}{MUCH} play|{HAVE} been playing) (?:the )?(?P<object>{INSTRUMENT}|{SPORT})"),
     rule("likes", rf"{SELF} (?:no longer|used to) (?:like|love|enjoy) (?!to\b){LIST}", ends=True, many=True),
     rule("prefers", rf"(?:I|i)(?:['\u2019]d| would) rather have (?P<object>{THING} than {THING})"),
-    rule(
+    passing(
         "favourite_",
         rf"[Mm]y favou?rite (?!thing|part|one|way|time|bit|memory|moment)(?P<kind>\w+(?: \w+)?) is (?:now )?(?P<object>{THING})",
-        tail=OPEN,
     ),
-    rule("relation", rf"[Mm]y {RELATION}(?:['\u2019]s name is| is (?:called|named)) (?P<object>{NAME})", tail=OPEN),
-    rule("relation", rf"{SELF}{NOW} have an? {RELATION} (?:called|named) (?P<object>{NAME})", tail=OPEN),
+    passing("relation", rf"[Mm]y {RELATION}(?:['\u2019]s name is| is (?:called|named)) (?P<object>{NAME})"),
+    passing("relation", rf"{SELF}{NOW} have an? {RELATION} (?:called|named) (?P<object>{NAME})"),
     rule(
         "relation",
         rf"{HAVE} an? (?:close |good |best |older |younger |little |big |twin )?{RELATION},? (?:called |named )?(?P<object>{PERSON}),",
         tail="",
     ),
-    rule("partner", rf"{HAVE} been dating (?P<object>{PERSON})", tail=OPEN),
-    rule("married_to", rf"{AM}{NOW} married to (?P<object>{NAME})", tail=OPEN),
+    passing("partner", rf"{HAVE} been dating (?P<object>{PERSON})"),
+    passing("married_to", rf"{AM}{NOW} married to (?P<object>{NAME})"),
     rule(
         "marital_status",
         rf"{AM}{NOW} (?P<object>married|engaged|divorced|widowed)",
         tail=r"(?=$|[,;.]| (?:and|but|with)\b)",
     ),
-    rule("has_children", rf"(?:{HAVE}|{WE}{NOW} have) (?P<object>{_COUNT} {_KIDS})", tail=OPEN),
-    rule(
-        "has_siblings",
-        rf"(?:{HAVE}|{SELF}{NOW} have) (?P<object>{_COUNT} (?:\w+ )?(?:brothers|sisters|siblings))",
-        tail=OPEN,
-    ),
-    rule(
+    passing("has_children", rf"(?:{HAVE}|{WE}{NOW} have) (?P<object>{COUNT} {KIDS})"),
+    passing("has_siblings", rf"(?:{HAVE}|{SELF}{NOW} have) (?P<object>{COUNT} (?:\w+ )?(?:brothers|sisters|siblings))"),
+    passing(
         "has_pet",
         rf"(?:{HAVE}|{WE}{NOW} (?:have|adopted|got)) an? (?:\w+ )?(?P<kind>{PET}) (?:called|named) (?P<object>{NAME})",
-        tail=OPEN,
     ),
-    rule("has_pet", rf"[Mm]y (?P<kind>{PET})(?:['\u2019]s name is| is (?:called|named)) (?P<object>{NAME})", tail=OPEN),
-    rule("has_pet", rf"(?:{HAVE}|{SELF}{NOW} (?:have|adopted|got)) an? (?P<object>(?:rescue )?{PET})(?! (?:called|named)|, [A-Z])", tail=OPEN),
+    passing("has_pet", rf"[Mm]y (?P<kind>{PET})(?:['\u2019]s name is| is (?:called|named)) (?P<object>{NAME})"),
+    passing(
+        "has_pet",
+        rf"(?:{HAVE}|{SELF}{NOW} (?:have|adopted|got)) an? (?P<object>(?:rescue )?{PET})(?! (?:called|named)|, [A-Z])",
+    ),
     rule(
         "has_pet",
-        rf"(?:{HAVE}|{WE}{NOW} have) (?P<object>{_COUNT} (?:rescue )?(?:dogs|cats|rabbits|horses|parrots))",
+        rf"(?:{HAVE}|{WE}{NOW} have) (?P<object>{COUNT} (?:rescue )?(?:dogs|cats|rabbits|horses|parrots))",
         tail=r"(?=$|\.| and\b| who\b| that\b)",
     ),
     rule(
@@ -285,49 +217,45 @@ RULES: Final = (
         rf"{HAVE} (?:two|three|\d) {PET}s(?:,| called| named) (?P<object>{PERSON}(?:(?:, | and |, and ){PERSON})+)",
         many=True,
     ),
-    rule("owns", rf"{SELF}{NOW} own an? {_MODEL}", tail=OPEN),
-    rule(
+    passing("owns", rf"{SELF}{NOW} own an? {MODEL}"),
+    passing(
         "owns",
         rf"(?:{WE}|{HAVE}){NOW} bought (?:an?|our first|my first) (?:new )?(?P<object>(?:\w+ )?(?:house|home|apartment|condo|flat|cabin|cottage|farm))",
-        tail=OPEN,
     ),
-    rule("drives", rf"{SELF}{NOW} drive an? {_MODEL}", tail=OPEN),
-    rule("attended", rf"{SELF}{NOW} graduated from (?P<object>(?:the )?{PLACE})", tail=OPEN),
+    passing("drives", rf"{SELF}{NOW} drive an? {MODEL}"),
+    passing("attended", rf"{SELF}{NOW} graduated from (?P<object>(?:the )?{PLACE})"),
     rule(
         "attended", rf"{SELF} graduated (?:with|in) [\w'\u2019 ]{{1,60}}? from (?P<object>(?:the )?{PLACE})", tail=OPEN
     ),
     rule(
         "attended",
-        rf"{SELF} (?:attended|went to|studied at) (?P<object>{_FIRM}) (?:for (?:college|university|school|my)|from \d)",
+        rf"{SELF} (?:attended|went to|studied at) (?P<object>{FIRM}) (?:for (?:college|university|school|my)|from \d)",
         tail="",
     ),
-    rule(
+    passing(
         "degree",
-        rf"{SELF}{NOW} graduated (?:from {_FIRM} )?with (?:an? |my )(?P<object>{_DEGREE} in {_SUBJECT_OF_STUDY})",
-        tail=OPEN,
+        rf"{SELF}{NOW} graduated (?:from {FIRM} )?with (?:an? |my )(?P<object>{DEGREE} in {STUDY_SUBJECT})",
     ),
-    rule(
+    passing(
         "degree",
-        rf"(?:{HAVE}|{SELF} hold|{SELF} earned|{SELF}{NOW} completed) (?:an? |my )(?P<object>{_DEGREE} in {_SUBJECT_OF_STUDY})",
-        tail=OPEN,
+        rf"(?:{HAVE}|{SELF} hold|{SELF} earned|{SELF}{NOW} completed) (?:an? |my )(?P<object>{DEGREE} in {STUDY_SUBJECT})",
     ),
-    rule("studied", rf"{SELF} (?:studied|majored in|minored in) (?P<object>{_SUBJECT_OF_STUDY})", tail=OPEN),
-    rule("studies", rf"(?:{AM}{NOW} (?:studying|majoring in)|{SELF} study) (?P<object>{_SUBJECT_OF_STUDY})", tail=OPEN),
-    rule(
+    passing("studied", rf"{SELF} (?:studied|majored in|minored in) (?P<object>{STUDY_SUBJECT})"),
+    passing("studies", rf"(?:{AM}{NOW} (?:studying|majoring in)|{SELF} study) (?P<object>{STUDY_SUBJECT})"),
+    passing(
         "studies_at",
-        rf"{AM}{NOW} (?:an? (?:\w+[- ]){{0,3}}student|studying(?: {_SUBJECT_OF_STUDY})?) at (?P<object>{_FIRM})",
-        tail=OPEN,
+        rf"{AM}{NOW} (?:an? (?:\w+[- ]){{0,3}}student|studying(?: {STUDY_SUBJECT})?) at (?P<object>{FIRM})",
     ),
-    rule("volunteers_at", rf"{SELF}{_MUCH}(?: regularly)? volunteer (?:at|with|for) {_HELPED}", tail=OPEN),
-    rule("member_of", rf"{AM}{NOW} (?:an? )?(?:active )?member of (?P<object>{_FIRM})", tail=OPEN),
-    rule("subscribes_to", rf"(?:{AM}{NOW} subscribed|{SELF}{NOW} subscribe) to (?P<object>{_FIRM})", tail=OPEN),
+    passing("volunteers_at", rf"{SELF}{MUCH}(?: regularly)? volunteer (?:at|with|for) {HELPED}"),
+    passing("member_of", rf"{AM}{NOW} (?:an? )?(?:active )?member of (?P<object>{FIRM})"),
+    passing("subscribes_to", rf"(?:{AM}{NOW} subscribed|{SELF}{NOW} subscribe) to (?P<object>{FIRM})"),
     rule(
         "habit",
-        rf"{SELF} (?:usually|typically|normally|generally|always|often) (?P<object>{_ROUTINE} {_DO}{_SOMETIME})",
-        tail=_THEN,
+        rf"{SELF} (?:usually|typically|normally|generally|always|often) (?P<object>{ROUTINE} {DO}{SOMETIME})",
+        tail=THEN,
     ),
-    rule("habit", rf"{SELF} (?P<object>{_ROUTINE} {_DO}{_EVERY})", tail=_THEN),
-    rule("habit", rf"{HAVE} been (?P<object>{_ROUTINELY} {_DO}{_EVERY})", tail=_THEN),
+    rule("habit", rf"{SELF} (?P<object>{ROUTINE} {DO}{EVERY})", tail=THEN),
+    rule("habit", rf"{HAVE} been (?P<object>{ROUTINELY} {DO}{EVERY})", tail=THEN),
     rule(
         "plans",
         rf"{AM} (?P<object>(?:flying to|going to|travell?ing to|visiting|moving to|getting married|meeting|"
@@ -337,107 +265,48 @@ RULES: Final = (
     rule(
         "plans",
         rf"(?:{AM}{NOW} (?:planning|taking|going on|preparing for)|{HAVE}) (?:an? |my |our )(?P<object>(?:[\w'\u2019-]+ ){{0,3}}?"
-        rf"{_EVENT}(?: (?:to|with|at|in) {_COUNTRY})?,? (?P<soon>{SOON}))",
+        rf"{EVENT}(?: (?:to|with|at|in) {COUNTRY})?,? (?P<soon>{SOON}))",
         tail=OPEN_END,
     ),
     rule(
         "plans",
-        rf"[Mm]y (?P<what>(?:[\w'\u2019-]+ ){{0,2}}?{_EVENT})(?: to {_COUNTRY})? is (?P<soon>{SOON})",
+        rf"[Mm]y (?P<what>(?:[\w'\u2019-]+ ){{0,2}}?{EVENT})(?: to {COUNTRY})? is (?P<soon>{SOON})",
         tail=OPEN_END,
     ),
 )
-LEADS: Final = (
-    lead("likes", rf"{SELF}{_MUCH} (?:like|love|enjoy|adore)", liked_in),
-    lead("likes", rf"{AM}{NOW} an? (?:(?:big|huge|massive|avid|lifelong|real|long-time) )?fan of", liked_in),
-    lead("likes", rf"{AM}{NOW}(?: (?:really|very|super|pretty|quite|big))? into", liked_in),
-    lead(
-        "likes",
-        rf"{HAVE} (?:(?:always|recently|lately) )?(?:been (?:really |pretty |super |getting )?into|loved)",
-        liked_in,
-    ),
-    lead("likes", rf"{HAVE} always been an? (?:(?:big|huge) )?fan of", liked_in),
-    lead(
-        "interested_in",
-        rf"{HAVE} always been (?:really |very |deeply )?(?:interested in|fascinated (?:by|with)|passionate about)",
-        liked_in,
-    ),
-    lead("interested_in", rf"{AM}{NOW} (?:really |very |deeply )?(?:passionate about|obsessed with)", liked_in),
-    lead(
-        "dislikes",
-        rf"{SELF}{_MUCH} (?:dislike|hate|can['\u2019]?t stand|(?:don['\u2019]?t|do not)(?: really)? like)",
-        liked_in,
-    ),
-    lead("prefers", rf"{SELF}{_MUCH} prefer", preferred_in),
-    lead("allergic_to", rf"{AM}{NOW} (?:(?:severely|very|highly|deathly|mildly) )?allergic to", liked_in),
-    lead("collects", rf"(?:{SELF}{NOW} collect|{AM}{NOW} collecting)", liked_in),
-    lead("owns", rf"(?:{SELF}{NOW} have|{HAVE}{NOW}) (?:an?|my own)", owned_in),
-    lead(
-        "owns",
-        rf"(?:{WE}|{HAVE}){NOW}(?: finally)? (?:bought|got|purchased|picked up|invested in|upgraded to)(?: myself)? (?:an?|my)",
-        owned_in,
-    ),
-    lead(
-        "uses",
-        rf"(?:{SELF}{NOW}(?: (?:usually|mostly|mainly|always|often|normally))? use|{AM}{NOW} using|"
-        rf"{HAVE}{NOW} been using|(?:{SELF}|{HAVE}){NOW} switched to)",
-        tool_in,
-    ),
-)
-"""Rules whose object is a noun phrase of any kind."""
-
 # What people mention of themselves while they speak of something else: true wherever it stands in a sentence.
 
-_MINE: Final = r"\b(?:[Mm]y|[Oo]ur)"
-_NEAR: Final = r"(?:(?:close|old|good|dear|older|younger|little|big|twin|late|eldest|oldest|youngest|college|work) )*"
-_NAMED: Final = (
-    r"(?P<object>(?!(?:Mon|Tues|Wednes|Thurs|Fri|Satur|Sun)day|January|February|March|April|June|July|August|September|October"
-    r"|November|December|Christmas|Easter|Thanksgiving|Halloween|Happy|God|Thanks|The\b|And\b|But\b|So\b|What|How|Can\b"
-    r"|Could|Do\b|Is\b|It\b|We\b|You\b|Hey|Hi\b|Oh\b)[A-Z\u00c0-\u00de][a-z\u00df-\u00ff]+(?: [A-Z\u00c0-\u00de][a-z\u00df-\u00ff]+)?)"
-)
-_UNNAMED: Final = r"(?!['\u2019]s name| is (?:called|named)|, [A-Z])"
 MENTIONS: Final = (
-    mention("relation", rf"{_MINE} {_NEAR}{RELATION}(?:,? | named | called ){_NAMED}", tail=r"(?!\w)"),
-    mention("has_pet", rf"{_MINE} (?:[a-z]+ )?(?P<kind>{PET})(?:,? | named | called ){_NAMED}", tail=r"(?!\w)"),
-    mention(
-        "has_pet",
-        rf"\b[Mm]y (?P<object>dog|cat|puppy|kitten|parrot|rabbit|hamster|horse|dogs|cats){_UNNAMED}",
-        tail=OPEN,
-    ),
+    mention("relation", rf"{MINE} {NEAR}{RELATION}(?:,? | named | called ){NAMED}", tail=r"(?!\w)"),
+    mention("has_pet", rf"{MINE} (?:[a-z]+ )?(?P<kind>{PET})(?:,? | named | called ){NAMED}", tail=r"(?!\w)"),
+    mention("has_pet", rf"\b[Mm]y (?P<object>dog|cat|puppy|kitten|parrot|rabbit|hamster|horse|dogs|cats){UNNAMED}"),
     mention(
         "family",
         r"\b[Mm]y (?:older |younger |little |big |twin )?(?P<object>wife|husband|fianc[\u00e9e]e?|girlfriend|boyfriend|kids|children|son|"
-        r"daughter|sister|sisters|brothers|grandkids|grandchildren|grandson|granddaughter)" + _UNNAMED,
-        tail=OPEN,
+        r"daughter|sister|sisters|brothers|grandkids|grandchildren|grandson|granddaughter)" + UNNAMED,
     ),
     mention(
         "family",
         r"(?:with|for|and|to|of|from|visit|see|call|by|get) my (?:older |younger |little |big )?(?P<object>brother)"
-        + _UNNAMED,
-        tail=OPEN,
+        + UNNAMED,
     ),
     mention(
         "likes",
         r"\bI['\u2019]m an? (?:big|huge|massive|total) (?P<object>(?:[A-Z][\w'\u2019-]* ){0,2}[A-Z][\w'\u2019-]*) fan",
-        tail=OPEN,
     ),
     mention(
         "lives_in",
-        rf"\b[Mm]y (?:new |current |little |small )?(?:\w+ )?(?:apartment|flat|house|home|condo) in (?P<object>{_COUNTRY})",
-        tail=OPEN,
+        rf"\b[Mm]y (?:new |current |little |small )?(?:\w+ )?(?:apartment|flat|house|home|condo) in (?P<object>{COUNTRY})",
     ),
-    mention("from", rf"\b[Mm]y hometown(?: of|,| is) (?P<object>{_COUNTRY})", tail=OPEN),
-    mention("works_as", rf"\b[Mm]y (?:new |current )?(?:job|role|position|work) as an? (?P<object>{JOB})", tail=OPEN),
+    mention("from", rf"\b[Mm]y hometown(?: of|,| is) (?P<object>{COUNTRY})"),
+    mention("works_as", rf"\b[Mm]y (?:new |current )?(?:job|role|position|work) as an? (?P<object>{JOB})"),
     mention(
-        "works_at", rf"\b[Mm]y (?:new |current )?(?:job|role|position|internship) at (?P<object>{_FIRM})", tail=OPEN
+        "works_at", rf"\b[Mm]y (?:new |current )?(?:job|role|position|internship) at (?P<object>{FIRM})", tail=OPEN
     ),
-    mention("has_condition", rf"\b[Mm]y (?P<object>{_ILLNESS})", tail=OPEN),
-    mention("has_children", rf"{_MINE} (?P<object>{_COUNT} {_KIDS})", tail=OPEN),
-    mention("has_children", rf"{_MINE} (?P<object>\d{{1,2}}[- ]year[- ]old (?:son|daughter|twins))", tail=OPEN),
-    mention(
-        "degree",
-        rf"\b[Mm]y (?:undergraduate |graduate |college )?(?P<object>{_DEGREE} in {_SUBJECT_OF_STUDY})",
-        tail=OPEN,
-    ),
+    mention("has_condition", rf"\b[Mm]y (?P<object>{ILLNESS})"),
+    mention("has_children", rf"{MINE} (?P<object>{COUNT} {KIDS})"),
+    mention("has_children", rf"{MINE} (?P<object>\d{{1,2}}[- ]year[- ]old (?:son|daughter|twins))"),
+    mention("degree", rf"\b[Mm]y (?:undergraduate |graduate |college )?(?P<object>{DEGREE} in {STUDY_SUBJECT})"),
     mention(
         "works_as",
         rf"(?:^|, |\. )[Aa]s an? (?:\d\d[- ]year[- ]old )?(?P<object>{JOB})(?= [^,]{{1,80}},|,)[^,]{{0,80}}, (?:I|i|my|we)\b",
@@ -624,47 +493,14 @@ def _matches(subject: str, rest: str, rules: tuple[Rule, ...]) -> Iterator[RuleM
 
 _SLOWER: Final = 10
 """The cost of the rules, relative to splitting a text into words."""
-_LONGEST: Final = 300
-"""Maximum characters of a sentence that is read; of a longer one, the whole clauses at its beginning."""
 _SPEAKS_FOR_ITSELF: Final = frozenset({"user", "import"})
 _ROLES: Final = frozenset({"assistant", "ai", "bot", "model", "system", "tool", "agent", "developer", "function"})
 _WHEN_FIRST: Final = LazyPattern(rf"^(?P<when>{PAST}) (?P<rest>(?:I|i)(?:['\u2019]\w+)? .*)$")
-_WHEN_APART: Final = LazyPattern(rf"^(?P<when>{PAST}), (?=[Ii]\b)")
 _OF_LATE: Final = LazyPattern(
     r"^(?i:since\b|yesterday|today|(?:last|this) (?:week|month)|\w+ (?:day|week|month)s? ago)"
 )
 """A recent time: what began then is still true at the time of the message. A full date only tells of the past."""
 
-_REPORTED: Final = LazyPattern(
-    r"\b(?:wish|imagine|imagining|suppose|supposing|pretend|hypothetically|said|says|saying|tells|thinks|believes|claims|"
-    r"claimed|dreamed|dreamt|role-?play|quote|e\.g|lyrics|joke|joking|kidding|as though|as if|let['\u2019]s say|"
-    r"(?:in|for|of) (?:my|the|an?|our|this|that|his|her) (?:\w+ )?(?:story|novel|film|movie|game|dream|script|play)|character)\b|[\"\u201c\u00ab][^\"\u201d\u00bb]*\b(?:I|my|My|me)\b|(?<!\w)'(?:[^']*\b)?(?:I|my|My)\b[^']*'(?!\w)",
-    re.IGNORECASE,
-)
-"""Nothing in such a sentence is stated: it is reported, made up, quoted or a joke."""
-_DOUBTED: Final = LazyPattern(
-    r"[\"\u201c\u201d\u00ab\u00bb]|(?<!\w)'[^']+'(?!\w)|\b(?:if|unless|told|(?<!second )thought|asked|heard|for example|"
-    r"for instance|whether|once|why|how)\b",
-    re.IGNORECASE,
-)
-"""A clause that does not state what it says, and neither do the clauses behind it."""
-_ASKS: Final = LazyPattern(
-    r"(?:(?:so|and|but|then|also),? )?(?:please |maybe |do you know )?(?:can|could|would|will|do|does|did|is|are|was|were|should|"
-    r"shall|have you|has|what|what['\u2019]s|whats|how|which|where|when|who|why|any|got any|know any|know of|may i|am i)\b",
-    re.IGNORECASE,
-)
-_WONDERS: Final = LazyPattern(
-    r"\b(?:not sure|unsure|wonder\w*|don['\u2019]?t know|curious|if|whether)\b",
-    re.IGNORECASE,
-)
-_GIVES_A_REASON: Final = LazyPattern(r"(?:since|because|as|given(?: that)?|considering(?: that)?) (?:I|i)\b")
-_ROLE_PLAY: Final = LazyPattern(
-    r"\b(?:you are (?:an?|now|my|the|going to be)\b|act as\b|act like\b|acting as\b|pretend|role-?play|language model|"
-    r"in character\b|as the character|your name is|you will be\b|persona\b|let['\u2019]?s play\b|dungeon|npc\b|"
-    r"fanfic|screenplay|monologue|chapter \d|cover letter|write an? |script\b|essay\b|prompt\b|fellow (?:ai|language|bot))",
-    re.IGNORECASE,
-)
-"""A message in which the `I` may be a part that the user plays, or a text that is to be written."""
 _NOT_SURE: Final = LazyPattern(
     r"\b(?:could|should|might|may be|maybe|perhaps|possibly|probably|hardly|barely|almost|nearly|allegedly|reportedly|"
     r"hope|hoping|want|wanted|consider|considering|thinking|someday|one day|guess|sometimes|temporarily)\b"
@@ -681,35 +517,9 @@ _CHANGED: Final = LazyPattern(
     re.IGNORECASE,
 )
 """Words that imply that something else was true before."""
-_TEXT_WORK: Final = LazyPattern(
-    r"^\W*(?:please |can you |could you )*(?:translate|rewrite|proofread|correct|paraphrase|summari[sz]e|edit|write(?! down)|"
-    r"draft|complete|continue|rephrase|improve|act as|respond as|answer as|you are|here is|here's|this is)\b",
-    re.IGNORECASE,
-)
-_SENTENCE: Final = LazyPattern(r"(?<=[.!?])(?<!\b[A-Z]\.)(?<!\bDr\.)(?<!\bMr\.)(?<!\bSt\.)(?<!\bMrs\.)\s+|\n+")
-_STARTS: Final = (
-    r"(?:now )?(?:I|i|im|Im|ive|not|my|My|we|We|it|they|he|she|this|that|these|those|there|you|can|could|would|will|do|does|is|are|what|how|"
-    r"which|where|who|any|please|should|have you|especially|particularly|like|such as|though|although|even|then|maybe|"
-    r"hopefully|right|thanks|just)(?:['\u2019]\w+)?\b"
-)
-_CLAUSE: Final = LazyPattern(
-    rf"(?<!\s)\s*(?:[;:\u2014\u2013]|,(?: and| but| so)?| and| but| so)\s+(?={_STARTS})"
-    r"|\s[-\u2013\u2014]\s|(?<!,)\s(?=(?:which|because|although|though|while|when|whenever|where|except) |since (?:I|i|my|we|it|they|he|she)\b)"
-    r"|\s(?=(?:can|could|would) you |what (?:should|would|are|is|do) |any (?:tips|ideas|suggestions|recommendations|advice)\b"
-    r"|do you |how (?:do|can|should) i\b|how (?:do|can|should) I\b)|, (?=(?:since|because|as|given) (?:I|i)\b)"
-)
-_OPENING: Final = LazyPattern(
-    r"^(?:(?:hi|hello|hey|well|so|and|but|oh|ok|okay|yes|yeah|actually|also|btw|by the way|fyi|just so you know|"
-    r"as of (?:today|now)|now|these days|nowadays|(?:it )?turns out(?: that)?|on second thoughts?|correction:?|sorry|"
-    r"(?:the|my) (?:doctor|tests?|results?) (?:confirmed|showed|found)(?: that)?|"
-    r"remember that|please remember that|please note that|note that|for context|for reference|anyway|lol|honestly|"
-    r"speaking of which|yep|yup|nah|nope|haha|wow|thanks|thank you|mate|dude|(?:since|because|as|given(?: that)?|"
-    r"considering(?: that)?|seeing as|even though|although|though|while)(?= (?:I|i|my)\b))[,!]? )+",
-    re.IGNORECASE,
-)
+_VAGUE: Final = PRONOUNS - {"my", "our", "each", "other"}
 _ENDS: Final = LazyPattern(TAIL)
 _BEHIND: Final = LazyPattern(rf"^,? (?P<when>{PAST})\b")
-_PICTURES: Final = LazyPattern("[\u2600-\u27bf\U0001f000-\U0001faff\ufe0f\u200d]+")
 _NOT_A_NAME: Final = LazyPattern(
     r"^(?:.*(?:ish|ese|ian|ean|ican|ist)|French|German|Greek|Dutch|Czech|Swiss|Thai|Turk|Pole|Dane|Jew|Muslim|Hindu|"
     r"Sorry|Busy|Back|Ok|Okay|Fine|Good|Done|Ready|Sure|Home|Here|Late|Sick|Happy|Tired|Single|Married|Vegan)",
@@ -748,15 +558,15 @@ def _stated(episode: Episode) -> Iterator[Claim]:
     if episode.provenance.origin not in _SPEAKS_FOR_ITSELF or speaker in _ROLES:
         return
     subject = USER if speaker == USER else (episode.speaker or USER)
-    if "```" in episode.text or _TEXT_WORK.search(episode.text):
+    if "```" in episode.text or is_text_work(episode.text):
         return
-    is_played = _ROLE_PLAY.search(episode.text) is not None
+    is_played = is_role_play(episode.text)
     reader = _Reader(episode, subject, of_others=tells_of_others(episode.text))
     still: dict[tuple[str, str], Claim] = {}
     for sentence in sentences(episode.text):
         if sentence.startswith(">"):
             continue
-        for instruction in instructions_in(sentence) if len(sentence) <= _LONGEST and not is_played else ():
+        for instruction in instructions_in(sentence) if len(sentence) <= LONGEST_SENTENCE and not is_played else ():
             yield _claim(episode, subject, INSTRUCTION, instruction)
         for claim, is_of_late in () if is_played else reader.read(sentence):
             yield claim
@@ -772,29 +582,6 @@ def _start(claim: Claim) -> datetime:
     return claim.valid_from
 
 
-def sentences(text: str) -> Iterator[str]:
-    """The sentences of a text."""
-    return (plain for sentence in _SENTENCE.split(text) if (plain := sentence.strip()))
-
-
-def _clauses(plain: str) -> Iterator[str]:
-    """The clauses of a sentence that state something: those in front of a question and of a doubt."""
-    if _TEXT_WORK.search(plain) or _REPORTED.search(plain):
-        return
-    is_long = len(plain) > _LONGEST
-    parts = [part for part in _CLAUSE.split(_WHEN_APART.sub(r"\g<when> ", plain[:_LONGEST])) if part.strip()]
-    parts = parts[:-1] if is_long else parts
-    if "?" in plain:
-        asked = next((place for place, part in enumerate(parts) if _ASKS.match(part) or _WONDERS.search(part)), None)
-        if asked is None and not is_long:
-            return
-        parts = [*parts[:asked], *(part.rstrip("? ") for part in parts[asked:] if _GIVES_A_REASON.match(part))]
-    for part in parts:
-        if _DOUBTED.search(part):
-            return
-        yield _OPENING.sub("", _PICTURES.sub("", part).strip(" \t.!?,;:()")).strip()
-
-
 @dataclass(frozen=True, slots=True)
 class _Reader:
     """Reads the sentences of an episode. Each claim comes with a flag: it began recently and is still true."""
@@ -808,7 +595,7 @@ class _Reader:
         is_change = _CHANGED.search(sentence) is not None
         left_job = False
         yield from self._mentioned(sentence)
-        for clause in (part for whole in _clauses(sentence) for part in self._parts(whole)):
+        for clause in (part for whole in stated_clauses(sentence) for part in self._parts(whole)):
             found = list(self._clause(clause))
             if not found and left_job and (at_work := AT_WORK.pattern.match(clause)):
                 found = list(self._made(AT_WORK, at_work, self.subject))
@@ -817,9 +604,9 @@ class _Reader:
 
     def _mentioned(self, sentence: str) -> Iterator[tuple[Claim, bool]]:
         """What a sentence mentions of the speaker, whatever it is about."""
-        if _REPORTED.search(sentence) or _TOLD.search(sentence):
+        if is_reported(sentence) or _TOLD.search(sentence):
             return
-        sentence = sentence[:_LONGEST]
+        sentence = sentence[:LONGEST_SENTENCE]
         for known in MENTIONS:
             for found in known.pattern.finditer(sentence):
                 if known.predicate in _FOR_LIFE or not _GIVEN_AWAY.search(sentence[: found.start()]):
@@ -922,9 +709,7 @@ class _Reader:
             predicate = relation_of(groups["relation"])
         elif predicate == "favourite_":
             predicate += groups["kind"].casefold().replace(" ", "_")
-        elif predicate == "name" and _NOT_A_NAME.fullmatch(groups["object"]):
-            return
-        elif predicate == "works_as" and NOT_A_JOB.intersection(groups["object"].casefold().split()):
+        elif not _is_meant(predicate, groups.get("object") or ""):
             return
         start, end = _when(groups, self.episode.at, ends=rule.ends)
         changed = predicate == "drives" and re.search(r"\b(?:now|recently|just)\b", found[0])
@@ -933,14 +718,22 @@ class _Reader:
         text = (
             f"{groups['what']} {groups['soon']}" if groups.get("what") else groups["object"].replace(" than ", " over ")
         )
-        if predicate == "habit" and (PRONOUNS - {"my", "our", "each", "other"}).intersection(text.casefold().split()):
-            return
         objects = objects_of(text, many=rule.many)
         for object in objects if predicate not in _TASTES or all(map(is_liking, objects)) else ():
             made = _claim(self.episode, subject, predicate, object, start=start, end=end, cardinality=cardinality)
             yield made, is_of_late
             if predicate == "dislikes":
                 yield self._retraction(subject, "prefers", object, self.episode.at)
+
+
+def _is_meant(predicate: str, object: str) -> bool:
+    """Whether an object is a name, a job or a habit, if that is what its rule is about."""
+    words = object.casefold().split()
+    if predicate == "name":
+        return _NOT_A_NAME.fullmatch(object) is None
+    if predicate == "works_as":
+        return NOT_A_JOB.isdisjoint(words)
+    return predicate != "habit" or _VAGUE.isdisjoint(words)
 
 
 def _goes_on(rest: str) -> bool:

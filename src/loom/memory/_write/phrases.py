@@ -1,4 +1,4 @@
-"""Phrases that the extraction rules are made of, noun phrases, and retractions."""
+"""Phrases that the extraction rules are made of, and noun phrases."""
 
 from __future__ import annotations
 
@@ -195,11 +195,6 @@ def rule(predicate: str, pattern: str, *, tail: str = TAIL, ends: bool = False, 
     return Rule(predicate, LazyPattern(f"^{pattern}{tail}"), ends=ends, many=many)
 
 
-def mention(predicate: str, pattern: str, *, tail: str) -> Rule:
-    """A rule for a pattern anywhere in a sentence."""
-    return Rule(predicate, LazyPattern(f"{pattern}{tail}"))
-
-
 def relation_of(word: str) -> str:
     """The predicate of a relation."""
     return _KIN.get(word, word.replace(" ", "_"))
@@ -295,6 +290,18 @@ OPEN_END: Final = rf"(?=$|[,;:!?)]|\. |\.$|['\u2019]s\b| [-\u2013\u2014] | (?i:{
 """Behind an object: the end of the clause, or a word with which something else begins."""
 OPEN: Final = rf"(?:,? (?P<when>{PAST}))?{OPEN_END}"
 """The same, with a time in front."""
+
+
+def passing(predicate: str, pattern: str, *, ends: bool = False, many: bool = False) -> Rule:
+    """A rule for clauses that begin with this pattern, whatever they say behind it."""
+    return rule(predicate, pattern, tail=OPEN, ends=ends, many=many)
+
+
+def mention(predicate: str, pattern: str, *, tail: str = OPEN) -> Rule:
+    """A rule for a pattern anywhere in a sentence."""
+    return Rule(predicate, LazyPattern(f"{pattern}{tail}"))
+
+
 _TOKEN: Final = LazyPattern(r"[^\W_][\w'\u2019&+#/.-]*")
 _MOST_WORDS: Final = 7
 PRONOUNS: Final = frozenset(
@@ -565,10 +572,10 @@ def owned_in(text: str) -> tuple[list[str], str]:
     words = phrase.text.split()
     folded = [word.casefold() for word in words]
     named = list(takewhile(lambda word: not word[0].islower(), words))
-    if folded[0] in _BRANDS and 1 < len(named) < len(words) and folded[len(named)].endswith(("s", "ed")):
-        if folded[-1] not in _DURABLE:  # `my Nissan Leaf needs oil`
-            words, folded = named, folded[: len(named)]
-            phrase = Phrase(" ".join(named), "")
+    is_cut = folded[0] in _BRANDS and folded[-1] not in _DURABLE and 1 < len(named) < len(words)
+    if is_cut and folded[len(named)].endswith(("s", "ed")):  # `my Nissan Leaf needs oil`
+        words, folded = named, folded[: len(named)]
+        phrase = Phrase(" ".join(named), "")
     is_model = folded[0] in _BRANDS and words[0][0].isupper() and (len(words) > 1 or folded[0] in _DURABLE)
     is_kind = folded[-1] in _DURABLE and (len(words) > 1 or folded[-1] in _TELLING)
     is_kind = is_kind or (folded[-1] == "collection" and len(words) > 1 and folded[-2] in _COLLECTED)
@@ -602,142 +609,133 @@ def tool_in(text: str) -> tuple[list[str], str]:
 _NOT_TOOLS: Final = frozenset("wi-fi wifi english google-fu i internet option plan version ai".split())
 
 
-# Finds retractions in a clause: denials, and phrases that say that something is over.
-#
-# A denial is turned into the plain statement that it denies ("I don't live in Rome anymore" into "I live in Rome"), so
-# everything that the rules can learn can also be retracted.
+# Vocabulary of the rules about the speaker: places, jobs, illnesses, habits, events.
 
-_NOT: Final = r"(?:not|no longer) (?!(?:only|just|yet|even|sure|really|necessarily|always|exactly|so|very|that)\b)"
-_BASE: Final = {
-    **{f"{verb}ing": verb for verb in ("work", "speak", "enjoy", "learn")},
-    **{f"{verb[:-1]}ing": verb for verb in ("live", "drive", "use", "like", "love", "hate")},
-    "preferring": "prefer",
-}
-_REGULAR: Final = ("live", "work", "use", "like", "love", "prefer", "speak", "drive", "run", "hate", "depend")
-_THIRD: Final = {**{verb: f"{verb}s" for verb in _REGULAR}, "have": "has"}
-_STOPPED: Final = r"(?:(?:have |has |['\u2019](?:ve|s) )?(?:just |recently |now )?(?:stopped|quit|gave up|given up))"
-_DENIALS: Final[tuple[tuple[LazyPattern, str], ...]] = (
-    (LazyPattern(rf"^{AM}{NOW} {_NOT}(?P<rest>.+)$"), "I'm"),
-    (LazyPattern(rf"^(?:I|i|We|we)(?: {_STOPPED}|['\u2019]ve stopped) being (?P<rest>.+)$"), "I'm"),
-    (LazyPattern(r"^(?:[Pp]lease )?(?:[Ff]orget|[Ii]gnore|[Dd]isregard) that (?P<rest>(?:I|my)\b.+)$"), ""),
-    (LazyPattern(r"^(?:I|i|We|we)(?: really)? (?:don['\u2019]t|do not|no longer) (?P<rest>.+)$"), "I"),
+FOOD: Final = (
+    r"(?:(?:red |white |raw |processed )?(?:meat|pork|beef|lamb|chicken|poultry|fish|seafood|shellfish|dairy|milk|"
+    r"cheese|eggs|gluten|wheat|bread|sugar|nuts|peanuts|soy|mushrooms|onions|garlic|carbs))"
 )
-_STOPS_DOING: Final = LazyPattern(
-    rf"^(?P<subject>(?:I|i|We|we)|{NAME}) {_STOPPED} (?P<verb>{'|'.join(_BASE)}) (?P<rest>.+)$"
+MODEL: Final = rf"(?P<object>(?:(?:19|20)\d\d )?{THING})"
+COUNTRY: Final = rf"(?:the )?{PLACE}"
+FIRM: Final = rf"(?:the )?{NAME}"
+HOME: Final = rf"{OPEN}(?! for (?:an?|one|two|three|\d|work next|the (?:week|summer|winter|month))\b)"
+MUCH: Final = r"(?: (?:really|also|still|absolutely|just|do|personally|truly|generally|definitely|always|particularly|actually|now|currently|mostly|mainly)\b)*+"
+COUNT: Final = r"(?:one|two|three|four|five|six|seven|\d)"
+KIDS: Final = (
+    r"(?:(?:young|little|teenage|adult|grown|older|younger|small|beautiful) )?"
+    r"(?:kids|children|sons|daughters|boys|girls|grandchildren|grandkids|twins)"
 )
-_OTHER_IS_NOT: Final = LazyPattern(rf"^(?P<subject>[\w'\u2019 .-]{{1,60}}?) (?:isn['\u2019]t |is {_NOT})(?P<rest>.+)$")
-_OTHER_DOES_NOT: Final = LazyPattern(
-    rf"^(?P<subject>[\w'\u2019 .-]{{1,60}}?) (?:doesn['\u2019]t|does not) (?P<verb>{'|'.join(_THIRD)}) (?P<rest>.+)$"
+STUDY_SUBJECT: Final = (
+    r"(?:[A-Z][\w&-]*(?: (?:and |of )?[A-Z][\w&-]*){0,3}|(?:computer|data|political|environmental|veterinary) science|"
+    r"biology|chemistry|physics|law|medicine|nursing|economics|history|psychology|(?:\w+ )?engineering|marketing|finance|"
+    r"accounting|philosophy|art history|linguistics|mathematics|maths?|business(?: administration)?|architecture|"
+    r"(?:graphic )?design|journalism|education|sociology|anthropology|literature|social work|pharmacy|music|fine arts?)"
 )
-_OTHER_NO_LONGER: Final = LazyPattern(
-    rf"^(?P<subject>[\w'\u2019 .-]{{1,60}}?) no longer (?P<verb>{'|'.join(_THIRD.values())}) (?P<rest>.+)$"
+DEGREE: Final = (
+    r"(?:(?:[Bb]achelor|[Mm]aster|[Aa]ssociate)(?:['\u2019]?s)?(?: degree| of \w+)?|degree|doctorate|diploma|BA|BS|BSc|MA|MS"
+    r"|MSc|MBA|PhD|Ph\.D\.?)"
 )
-_FIRM: Final = LazyPattern(
-    r"\b(?:any ?more|any longer|no longer|stopped|quit|gave up|given up|after all|turns out)\b", re.IGNORECASE
+ILLNESS: Final = (
+    r"(?:(?:chronic|severe|mild|seasonal|acute|type [12]|high|low|rheumatoid|ulcerative) )?(?:diabetes|asthma|arthritis|"
+    r"adhd|ADHD|celiac disease|coeliac disease|ibs|IBS|migraines?|sinusitis|eczema|blood pressure|hypertension|sleep apn(?:o)?ea"
+    r"|gerd|GERD|acid reflux|endometriosis|hypothyroidism|an[a]?emia|dyslexia|tinnitus|pcos|PCOS|epilepsy|psoriasis"
+    r"|scoliosis|gout|fibromyalgia|crohn's disease|Crohn's disease|colitis|back pain|hay fever|rosacea|osteoporosis"
+    r"|plantar fasciitis|vertigo|lupus|multiple sclerosis|autism)"
 )
-"""Words that imply that something was true before; a bare `not` may only mean today."""
-
-
-@dataclass(frozen=True, slots=True)
-class Denial:
-    """The plain statement that a clause denies. `is_firm` if the clause also says that it was true before."""
-
-    clause: str
-    is_firm: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """What a clause says is over: this object under each of these predicates, or all objects if it is empty."""
-
-    predicates: tuple[str, ...]
-    object: str
-    match: re.Match[str]
-
-
-def denial_in(clause: str) -> Denial | None:
-    """The plain statement that a clause denies, or None."""
-    is_firm = _FIRM.search(clause) is not None
-    for pattern, head in _DENIALS:
-        if found := pattern.match(clause):
-            return Denial(f"{head} {found['rest']}".strip(), is_firm)
-    if found := _STOPS_DOING.match(clause):
-        verb = _BASE[found["verb"]]
-        is_own = found["subject"].casefold() in {"i", "we"}
-        return Denial(f"{found['subject']} {verb if is_own else _THIRD.get(verb, verb)} {found['rest']}", is_firm)
-    if found := _OTHER_IS_NOT.match(clause):
-        return Denial(f"{found['subject']} is {found['rest']}", is_firm)
-    if found := _OTHER_DOES_NOT.match(clause):
-        return Denial(f"{found['subject']} {_THIRD[found['verb']]} {found['rest']}", is_firm)
-    if found := _OTHER_NO_LONGER.match(clause):
-        return Denial(f"{found['subject']} {found['verb']} {found['rest']}", is_firm)
-    return None
-
-
-def _form(predicates: str, pattern: str, *, tail: str = TAIL) -> tuple[tuple[str, ...], LazyPattern]:
-    return tuple(predicates.split()), LazyPattern(f"^{pattern}{tail}")
-
-
-_DID: Final = rf"(?:{WE}|{HAVE}){NOW}"
-_TASTE: Final = "likes prefers uses"
-_FORMS: Final = (
-    _form(
-        "works_at", rf"{_DID} (?:left|quit|resigned from) (?:my (?:job|position|role) (?:at|with) )?(?P<object>{NAME})"
+FIELD: Final = (
+    r"(?:the )?(?:finance|marketing|tech|IT|healthcare|education|hospitality|retail|construction|real estate|insurance|"
+    r"banking|advertising|publishing|logistics|manufacturing|sales|HR|human resources|customer service|cybersecurity|"
+    r"software|fashion|film|media|law|consulting|agriculture|biotech|accounting|engineering|social work)"
+    r"(?: (?:industry|sector|field|business))?"
+)
+INSTRUMENT: Final = (
+    r"(?:(?:acoustic |electric |classical |bass )*(?:guitar|piano|violin|viola|cello|ukulele|flute|clarinet|saxophone|"
+    r"trumpet|trombone|drums|banjo|harp|accordion|harmonica|mandolin|keyboard|organ|oboe))"
+)
+SPORT: Final = (
+    r"(?:(?:indoor |beach |table |co-ed )?(?:tennis|soccer|football|basketball|volleyball|badminton|golf|cricket|rugby|hockey"
+    r"|squash|chess|baseball|softball|poker|padel|pickleball|bridge|netball))"
+)
+WEEKDAY: Final = r"(?:Mon|Tues|Wednes|Thurs|Fri|Satur|Sun)day"
+CLOCK: Final = (
+    r"(?:at|around|by) (?:about |around )?\d{1,2}(?::\d\d)?(?:-\d{1,2}(?::\d\d)?)? ?(?:am|pm|AM|PM|a\.m|p\.m)\b\.?"
+)
+EVERY: Final = (
+    rf"(?:every (?:single |other )?(?:day|morning|evening|night|week|weekend|month|weekday|{WEEKDAY})(?: (?:morning|evening|"
+    rf"afternoon|night))?|on (?:weekdays|weekends|{WEEKDAY}s)(?:(?:,| and|, and) {WEEKDAY}s)*|(?:once|twice|{COUNT} times|"
+    rf"{COUNT} days) (?:a|per) (?:day|week|month)|\d{{1,2}} hours (?:a|per) (?:day|week))(?: {CLOCK})?"
+)
+SOMETIME: Final = (
+    rf"(?:{CLOCK}(?: {EVERY})?|{EVERY}|in the (?:mornings?|evenings?|afternoons?)|before bed|at night|"
+    r"during my (?:lunch break|(?:daily |morning )?commute)|after (?:work|dinner|school))"
+)
+ROUTINE: Final = (
+    r"(?:wake up|get up|go|run|jog|swim|cycle|bike|ride|walk|train|work out|work|exercise|meditate|practi[cs]e|play|read|"
+    r"drink|eat|cook|watch|listen to|attend|take|do|study|visit|call|teach|volunteer|commute|drive|have|start|finish|"
+    r"get home|leave|write|journal|stretch|shop|meet|post|sleep|tutor|coach|host|lift)"
+)
+ROUTINELY: Final = (
+    r"(?:going|running|jogging|swimming|cycling|biking|riding|walking|training|working out|exercising|meditating|"
+    r"practi[cs]ing|playing|attending|taking|doing|volunteering|waking up|getting up|reading|teaching|meeting)"
+)
+DO: Final = r"(?:[\w'\u2019&+/-]+ ){0,8}?"
+THEN: Final = r"(?=$|[,;.!]| (?:and|but|so|because|which|when|while|to|with|for|since)\b)"
+EVENT: Final = (
+    r"(?:trip|vacation|holiday|honeymoon|getaway|wedding|appointment|interview|exam|surgery|flight|marathon|conference|"
+    r"presentation|recital|graduation|reunion|concert|tournament|move|road trip|cruise|deadline|ceremony|race|triathlon)"
+)
+DAY: Final = (
+    r"(?:(?:January|February|March|April|May|June|July|August|September|October|November|December) \d{1,2}(?:st|nd|rd|th)?"
+    r"|\d{1,2}(?:st|nd|rd|th)?(?: of)? (?:January|February|March|April|May|June|July|August|September|October|November"
+    r"|December))(?:,? (?:19|20)\d\d)?"
+)
+HELPED: Final = (
+    rf"(?:the |a |an |our |my )?(?P<object>(?:(?:local|nearby|community) )?(?:animal shelter|food bank|soup kitchen|library|"
+    rf"hospital|homeless shelter|school|church|museum|hospice|charity shop|nursing home)|{NAME})"
+)
+MINE: Final = r"\b(?:[Mm]y|[Oo]ur)"
+NEAR: Final = r"(?:(?:close|old|good|dear|older|younger|little|big|twin|late|eldest|oldest|youngest|college|work) )*"
+NAMED: Final = (
+    r"(?P<object>(?!(?:Mon|Tues|Wednes|Thurs|Fri|Satur|Sun)day|January|February|March|April|June|July|August|September|October"
+    r"|November|December|Christmas|Easter|Thanksgiving|Halloween|Happy|God|Thanks|The\b|And\b|But\b|So\b|What|How|Can\b"
+    r"|Could|Do\b|Is\b|It\b|We\b|You\b|Hey|Hi\b|Oh\b)[A-Z\u00c0-\u00de][a-z\u00df-\u00ff]+(?: [A-Z\u00c0-\u00de][a-z\u00df-\u00ff]+)?)"
+)
+UNNAMED: Final = r"(?!['\u2019]s name| is (?:called|named)|, [A-Z])"
+LEADS: Final = (
+    lead("likes", rf"{SELF}{MUCH} (?:like|love|enjoy|adore)", liked_in),
+    lead("likes", rf"{AM}{NOW} an? (?:(?:big|huge|massive|avid|lifelong|real|long-time) )?fan of", liked_in),
+    lead("likes", rf"{AM}{NOW}(?: (?:really|very|super|pretty|quite|big))? into", liked_in),
+    lead(
+        "likes",
+        rf"{HAVE} (?:(?:always|recently|lately) )?(?:been (?:really |pretty |super |getting )?into|loved)",
+        liked_in,
     ),
-    _form("works_at", rf"{SELF} (?:was|got|have been) (?:fired|laid off|let go)(?: (?:from|by) (?P<object>{NAME}))?"),
-    _form("works_at", rf"{_DID} (?:left|quit|lost) my job"),
-    _form("works_at", rf"{AM}{NOW} (?:unemployed|between jobs|out of work|jobless)"),
-    _form("works_at works_as", rf"(?:{AM}|{_DID}){NOW} retired"),
-    _form("lives_in", rf"{_DID} moved (?:away from|out of) (?P<object>{PLACE})"),
-    _form("lives_in", rf"{_DID} left (?P<object>{PLACE}) for good"),
-    _form(
-        "drives owns",
-        rf"{_DID} (?:sold|gave away|got rid of|traded in|scrapped|totall?ed) (?:my|our) (?P<object>{THING})",
+    lead("likes", rf"{HAVE} always been an? (?:(?:big|huge) )?fan of", liked_in),
+    lead(
+        "interested_in",
+        rf"{HAVE} always been (?:really |very |deeply )?(?:interested in|fascinated (?:by|with)|passionate about)",
+        liked_in,
     ),
-    _form("has_pet", rf"(?:[Mm]y|[Oo]ur) {PET},? (?P<object>{PERSON}),? (?:died|passed away|is dead)"),
-    _form(
-        "married_to partner girlfriend boyfriend engaged_to",
-        rf"(?:{WE}|{PERSON} and I)(?: got| are|['\u2019]re)?(?: now)? "
-        rf"(?:divorced|broke up|broken up|split up|separated)(?: with (?P<object>{PERSON}))?",
+    lead("interested_in", rf"{AM}{NOW} (?:really |very |deeply )?(?:passionate about|obsessed with)", liked_in),
+    lead(
+        "dislikes",
+        rf"{SELF}{MUCH} (?:dislike|hate|can['\u2019]?t stand|(?:don['\u2019]?t|do not)(?: really)? like)",
+        liked_in,
     ),
-    _form("married_to", rf"{AM}{NOW} (?:divorced|widowed)(?: from (?P<object>{PERSON}))?"),
-    _form(_TASTE, rf"{AM}{NOW} (?:done|through|finished) with (?P<object>{THING})"),
-    _form(_TASTE, rf"{_DID} (?:gone|went) off (?P<object>{THING})"),
-    _form(
-        _TASTE,
-        rf"{_DID} (?:quit|gave up|given up|stopped)"
-        rf"(?: on)?(?: (?:drinking|eating|using|wearing|playing|watching|reading|buying))? (?P<object>{THING})",
+    lead("prefers", rf"{SELF}{MUCH} prefer", preferred_in),
+    lead("allergic_to", rf"{AM}{NOW} (?:(?:severely|very|highly|deathly|mildly) )?allergic to", liked_in),
+    lead("collects", rf"(?:{SELF}{NOW} collect|{AM}{NOW} collecting)", liked_in),
+    lead("owns", rf"(?:{SELF}{NOW} have|{HAVE}{NOW}) (?:an?|my own)", owned_in),
+    lead(
+        "owns",
+        rf"(?:{WE}|{HAVE}){NOW}(?: finally)? (?:bought|got|purchased|picked up|invested in|upgraded to)(?: myself)? (?:an?|my)",
+        owned_in,
     ),
-    _form(f"{_TASTE} drives", rf"{_DID} switched from (?P<object>{THING}) to {THING}"),
+    lead(
+        "uses",
+        rf"(?:{SELF}{NOW}(?: (?:usually|mostly|mainly|always|often|normally))? use|{AM}{NOW} using|"
+        rf"{HAVE}{NOW} been using|(?:{SELF}|{HAVE}){NOW} switched to)",
+        tool_in,
+    ),
 )
-_THEY_LEFT: Final = LazyPattern(
-    rf"^(?P<subject>{NAME}) (?:has )?(?:just |recently )?(?:left|quit|resigned from) (?P<object>{NAME}){TAIL}"
-)
-_EATS: Final = LazyPattern(
-    rf"^{WE}(?: (?:now|actually|do|can))? eat "
-    rf"(?P<object>meat|beef|chicken|pork|fish|seafood|dairy|cheese|eggs|gluten|bread){TAIL}"
-)
-_MEAT: Final = ("vegan", "vegetarian", "pescatarian")
-_RULED_OUT: Final = {
-    **dict.fromkeys(("meat", "beef", "chicken", "pork"), _MEAT),
-    **dict.fromkeys(("fish", "seafood"), ("vegan", "vegetarian")),
-    **dict.fromkeys(("dairy", "cheese", "eggs"), ("vegan",)),
-    **dict.fromkeys(("gluten", "bread"), ("gluten-free", "gluten free")),
-}
-"""The diets that exclude a food."""
-
-
-def endings_in(clause: str) -> Iterator[Ending]:
-    """What is over for the speaker, according to a clause."""
-    for predicates, pattern in _FORMS:
-        if found := pattern.match(clause):
-            yield Ending(predicates, found.groupdict().get("object") or "", found)
-    if found := _EATS.match(clause):
-        yield from (Ending(("diet",), diet, found) for diet in _RULED_OUT[found["object"]])
-        yield Ending(("does_not_eat",), found["object"], found)
-
-
-def employer_left(clause: str) -> Ending | None:
-    """The employer that another person left; the group `subject` of the match is the person."""
-    found = _THEY_LEFT.match(clause)
-    return Ending(("works_at",), found["object"], found) if found else None
+"""Rules whose object is a noun phrase of any kind."""
