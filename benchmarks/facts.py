@@ -120,3 +120,93 @@ async def facts_in(turns: Iterable[Turn]) -> list[Found]:
         kept = {(c.subject, c.predicate, c.object): Found(turn, c) for c in claims if c.valid_from and not c.retracts}
         found += kept.values()
     return found
+
+
+def print_yield(turns: Sequence[Turn], found: Sequence[Found]) -> None:
+    """Facts, instructions and turns with facts of each half of each set."""
+    print(
+        f"{'set':12} {'half':5} {'turns':>6} {'facts':>6} {'instructions':>12} {'turns with facts':>17} {'per 1,000':>9}"
+    )
+    for name, half in sorted({(turn.set, turn.half) for turn in turns}):
+        count = sum((turn.set, turn.half) == (name, half) for turn in turns)
+        own = [one for one in found if (one.turn.set, one.turn.half) == (name, half)]
+        orders = sum(one.claim.predicate == INSTRUCTION for one in own)
+        saying = len({one.turn.id for one in own})
+        rate = 1000 * saying / count
+        print(f"{name:12} {half:5} {count:6,} {len(own) - orders:6,} {orders:12,} {saying:17,} {rate:9.1f}")
+    answers = {turn.id for turn in turns if turn.answers}
+    given = len({one.turn.id for one in found} & answers)
+    print(
+        f"\nturns that hold an answer (LongMemEval): {given} of {len(answers)} give a fact ({given / len(answers):.1%})"
+    )
+    print(
+        "predicates:", ", ".join(f"{name} {n}" for name, n in Counter(f.claim.predicate for f in found).most_common())
+    )
+
+
+def print_instructions(turns: Sequence[Turn], found: Sequence[Found]) -> None:
+    """The instructions of RealMem, which holds orders of the moment and hardly a standing one."""
+    claimed = [one.claim.object for one in found if one.turn.set == "realmem" and one.claim.predicate == INSTRUCTION]
+    standing = [text for turn in turns if turn.set == "realmem" for text in wishes_in(turn.text)]
+    print(f"\ninstructions in all of RealMem: {len(claimed)} found, {len(standing)} would stand", *claimed, *standing)
+
+
+def read_judged() -> list[dict[str, str]]:
+    """The judged facts."""
+    with JUDGED.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file, delimiter="\t"))
+
+
+def print_precision(found: Sequence[Found]) -> None:
+    """The precision of the judged facts that the rules still find, in both halves, and how many they no longer find."""
+    keys = {one.key for one in found}
+    rows = read_judged()
+    print()
+    for half in ("even", "odd"):
+        own = [row for row in rows if row["half"] == half]
+        still = [row for row in own if (row["set"], row["turn"], row["predicate"], row["object"]) in keys]
+        right = sum(row["verdict"] == "right" for row in still)
+        first = sum(row["verdict"] == "right" for row in own)
+        print(
+            f"judged, {half} half: {right} of {len(still)} right ({right / max(len(still), 1):.1%}); "
+            f"when drawn {first} of {len(own)} ({first / max(len(own), 1):.1%})"
+        )
+        for name in sorted({row["set"] for row in still}):
+            mine = [row["verdict"] == "right" for row in still if row["set"] == name]
+            print(f"  {name:12} {sum(mine)} of {len(mine)}")
+
+
+def drawn(found: Sequence[Found], half: str, count: int, seed: int) -> list[Found]:
+    """Facts of one half, drawn at random; the order of the data decides nothing."""
+    own = sorted((one for one in found if one.turn.half == half), key=lambda one: one.key)
+    return random.Random(seed).sample(own, min(count, len(own)))
+
+
+def print_drawn(found: Sequence[Found], count: int, seed: int) -> None:
+    """Facts to be judged, from each half: the row of the list, the fact, and its turn."""
+    for half in ("even", "odd"):
+        for one in drawn(found, half, count, seed):
+            print("\t".join((one.turn.set, half, *one.key[1:])))
+            print(f"    {one.claim.subject} {one.claim.predicate}: {one.claim.object}")
+            print(f"    {' '.join(one.turn.text.split())}")
+
+
+def main() -> None:
+    """Print yield, instructions and precision, or facts to be judged."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--data", type=Path, default=DATA, help="the folder with the data sets")
+    parser.add_argument("--draw", type=int, default=0, metavar="N", help="print N facts of each half, for judging")
+    parser.add_argument("--seed", type=int, default=SEED)
+    given = parser.parse_args()
+    turns = list(turns_of(given.data))
+    found = anyio.run(facts_in, turns)
+    if given.draw:
+        print_drawn(found, given.draw, given.seed)
+        return
+    print_yield(turns, found)
+    print_instructions(turns, found)
+    print_precision(found)
+
+
+if __name__ == "__main__":
+    main()

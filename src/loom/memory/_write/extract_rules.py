@@ -123,7 +123,9 @@ RULES: Final = (
     rule("lives_in", rf"{WE} no longer live in (?P<object>{PLACE})", ends=True),
     passing(
         "lives_with",
-        rf"{SELF}{NOW} live with (?:my |our )?(?P<object>(?:elderly )?(?:parents?|mother|mom|mum|father|dad|sister|brother|husband|wife|partner|girlfriend|boyfriend|grandparents?|roommates?|flatmates?|family|son|daughter)(?: and (?:\w+ )?\w+)?)",
+        rf"{SELF}{NOW} live with (?:my |our )?(?P<object>(?:elderly )?(?:parents?|mother|mom|mum|father|dad|sister|"
+        rf"brother|husband|wife|partner|girlfriend|boyfriend|grandparents?|roommates?|flatmates?|family|son|"
+        rf"daughter)(?: and (?:\w+ )?\w+)?)",
     ),
     passing("from", rf"{AM}(?: originally)? from (?P<object>{COUNTRY})"),
     rule("from", rf"{AM} an? {JOB} from (?P<object>{PLACE})"),
@@ -180,13 +182,15 @@ RULES: Final = (
     rule("prefers", rf"(?:I|i)(?:['\u2019]d| would) rather have (?P<object>{THING} than {THING})"),
     passing(
         "favourite_",
-        rf"[Mm]y favou?rite (?!thing|part|one|way|time|bit|memory|moment)(?P<kind>\w+(?: \w+)?) is (?:now )?(?P<object>{THING})",
+        rf"[Mm]y favou?rite (?!thing|part|one|way|time|bit|memory|"
+        rf"moment)(?P<kind>\w+(?: \w+)?) is (?:now )?(?P<object>{THING})",
     ),
     passing("relation", rf"[Mm]y {RELATION}(?:['\u2019]s name is| is (?:called|named)) (?P<object>{NAME})"),
     passing("relation", rf"{SELF}{NOW} have an? {RELATION} (?:called|named) (?P<object>{NAME})"),
     rule(
         "relation",
-        rf"{HAVE} an? (?:close |good |best |older |younger |little |big |twin )?{RELATION},? (?:called |named )?(?P<object>{PERSON}),",
+        rf"{HAVE} an? (?:close |good |best |older |younger |little |big |twin )?{RELATION},? (?:called |"
+        rf"named )?(?P<object>{PERSON}),",
         tail="",
     ),
     passing("partner", rf"{HAVE} been dating (?P<object>{PERSON})"),
@@ -220,7 +224,8 @@ RULES: Final = (
     passing("owns", rf"{SELF}{NOW} own an? {MODEL}"),
     passing(
         "owns",
-        rf"(?:{WE}|{HAVE}){NOW} bought (?:an?|our first|my first) (?:new )?(?P<object>(?:\w+ )?(?:house|home|apartment|condo|flat|cabin|cottage|farm))",
+        rf"(?:{WE}|{HAVE}){NOW} bought (?:an?|our first|my first) (?:new )?(?P<object>(?:\w+ )?(?:house|home|"
+        rf"apartment|condo|flat|cabin|cottage|farm))",
     ),
     passing("drives", rf"{SELF}{NOW} drive an? {MODEL}"),
     passing("attended", rf"{SELF}{NOW} graduated from (?P<object>(?:the )?{PLACE})"),
@@ -238,7 +243,8 @@ RULES: Final = (
     ),
     passing(
         "degree",
-        rf"(?:{HAVE}|{SELF} hold|{SELF} earned|{SELF}{NOW} completed) (?:an? |my )(?P<object>{DEGREE} in {STUDY_SUBJECT})",
+        rf"(?:{HAVE}|{SELF} hold|{SELF} earned|{SELF}{NOW} completed) (?:an? |"
+        rf"my )(?P<object>{DEGREE} in {STUDY_SUBJECT})",
     ),
     passing("studied", rf"{SELF} (?:studied|majored in|minored in) (?P<object>{STUDY_SUBJECT})"),
     passing("studies", rf"(?:{AM}{NOW} (?:studying|majoring in)|{SELF} study) (?P<object>{STUDY_SUBJECT})"),
@@ -264,7 +270,8 @@ RULES: Final = (
     ),
     rule(
         "plans",
-        rf"(?:{AM}{NOW} (?:planning|taking|going on|preparing for)|{HAVE}) (?:an? |my |our )(?P<object>(?:[\w'\u2019-]+ ){{0,3}}?"
+        rf"(?:{AM}{NOW} (?:planning|taking|going on|preparing for)|{HAVE}) (?:an? |my |"
+        rf"our )(?P<object>(?:[\w'\u2019-]+ ){{0,3}}?"
         rf"{EVENT}(?: (?:to|with|at|in) {COUNTRY})?,? (?P<soon>{SOON}))",
         tail=OPEN_END,
     ),
@@ -282,7 +289,8 @@ MENTIONS: Final = (
     mention("has_pet", rf"\b[Mm]y (?P<object>dog|cat|puppy|kitten|parrot|rabbit|hamster|horse|dogs|cats){UNNAMED}"),
     mention(
         "family",
-        r"\b[Mm]y (?:older |younger |little |big |twin )?(?P<object>wife|husband|fianc[\u00e9e]e?|girlfriend|boyfriend|kids|children|son|"
+        r"\b[Mm]y (?:older |younger |little |big |twin )?(?P<object>wife|husband|fianc[\u00e9e]e?|girlfriend|"
+        r"boyfriend|kids|children|son|"
         r"daughter|sister|sisters|brothers|grandkids|grandchildren|grandson|granddaughter)" + UNNAMED,
     ),
     mention(
@@ -296,7 +304,8 @@ MENTIONS: Final = (
     ),
     mention(
         "lives_in",
-        rf"\b[Mm]y (?:new |current |little |small )?(?:\w+ )?(?:apartment|flat|house|home|condo) in (?P<object>{COUNTRY})",
+        rf"\b[Mm]y (?:new |current |little |small )?(?:\w+ )?(?:apartment|flat|house|home|"
+        rf"condo) in (?P<object>{COUNTRY})",
     ),
     mention("from", rf"\b[Mm]y hometown(?: of|,| is) (?P<object>{COUNTRY})"),
     mention("works_as", rf"\b[Mm]y (?:new |current )?(?:job|role|position|work) as an? (?P<object>{JOB})"),
@@ -309,7 +318,8 @@ MENTIONS: Final = (
     mention("degree", rf"\b[Mm]y (?:undergraduate |graduate |college )?(?P<object>{DEGREE} in {STUDY_SUBJECT})"),
     mention(
         "works_as",
-        rf"(?:^|, |\. )[Aa]s an? (?:\d\d[- ]year[- ]old )?(?P<object>{JOB})(?= [^,]{{1,80}},|,)[^,]{{0,80}}, (?:I|i|my|we)\b",
+        rf"(?:^|, |\. )[Aa]s an? (?:\d\d[- ]year[- ]old )?(?P<object>{JOB})(?= [^,]{{1,80}},|,)[^,]{{0,80}}, (?:I|i|"
+        rf"my|we)\b",
         tail="",
     ),
 )
@@ -317,7 +327,8 @@ _FOR_LIFE: Final = frozenset({"relation", "family", "has_children", "from", "deg
 _MY: Final = LazyPattern(r"\b[Mm]y ")
 _TOLD: Final = LazyPattern(r"(?<!I )\b(?:told|wrote|writes|asked me|texted)\b")
 _GIVEN_AWAY: Final = LazyPattern(
-    r"\b(?:quit|left|leave|leaving|resign\w*|fired|sold|sell|selling|lost|lose|return(?:ed|ing)?|stolen|stole|trad(?:e|ed|ing)|gave|give|giving|donat\w+|replac\w+|rid of"
+    r"\b(?:quit|left|leave|leaving|resign\w*|fired|sold|sell|selling|lost|lose|return(?:ed|ing)?|stolen|stole|"
+    r"trad(?:e|ed|ing)|gave|give|giving|donat\w+|replac\w+|rid of"
     r"|exchang\w+|scrap\w*|total(?:l?ed)|borrow\w*|rent\w*)\b[^.,;]*$",
     re.IGNORECASE,
 )
@@ -372,7 +383,8 @@ LONGEST: Final = 300
 """Maximum characters of a message whose statements about others are used: a longer one may be any text."""
 _NOT_A_SUBJECT: Final = (
     r"(?:I|He|She|It|We|You|They|This|That|These|Those|There|Here|Someone|Somebody|Something|Everyone|Everybody|"
-    r"Everything|Nobody|Nothing|None|Anyone|Anybody|Most|Many|Some|Any|All|Each|Every|Both|Few|No|Not|Neither|Either|One|"
+    r"Everything|Nobody|Nothing|None|Anyone|Anybody|Most|Many|Some|Any|All|Each|Every|Both|Few|No|Not|Neither|Either|"
+    r"One|"
     r"Who|Whoever|What|Whatever|When|Where|Which|Why|How|If|While|Because|Since|And|But|Or|So|Yes|Ok|Okay|Hi|Hello|"
     r"Hey|Dear|My|Our|Your|His|Her|Their|Its|The|An?|People|Maybe|Perhaps|Then|Now|Today|Yesterday|Tomorrow|According|"
     r"In|At|On|For|From|With|Also|Please|Only|Even|Never|Always|Imagine|Suppose|Let|Say|God|Bet|User|Assistant)\b"
@@ -434,7 +446,8 @@ _NEXT_CLAUSE: Final = LazyPattern(
 )
 """Where a second statement begins: about the same subject, whose name is omitted, or about another."""
 _MADE_UP: Final = LazyPattern(
-    r"\b(?:story|novel|character|hero|heroine|protagonist|plot|fiction\w*|fanfic\w*|film|movie|episode|chapter|scene|poem|"
+    r"\b(?:story|novel|character|hero|heroine|protagonist|plot|fiction\w*|fanfic\w*|film|movie|episode|chapter|scene|"
+    r"poem|"
     r"write|writing|imagine|suppose|assume|pretend|scenario|riddle|puzzle|exercise|homework|quiz|maths?|example|"
     r"hypothetical\w*|role-?play|game|dnd|campaign|translate|article|headline|quote|sentence|grammar|test data)\b",
     re.IGNORECASE,

@@ -70,7 +70,8 @@ RELATION: Final = (
     r"son|daughter|cousin|aunt|uncle|friend|best friend|boss|manager|colleague|niece|nephew|roommate|flatmate|"
     r"neighbou?r|landlord|landlady|dentist|doctor|therapist|lawyer|accountant|coach|mentor|grandmother|grandfather|"
     r"(?:sister|brother|mother|father|son|daughter)-in-law|step(?:mother|father|sister|brother|son|daughter)|coworker|"
-    r"co-worker|grandma|grandpa|grandson|granddaughter|housemate|trainer|tutor|babysitter|classmate|teammate|fianc[e]e?)"
+    r"co-worker|grandma|grandpa|grandson|granddaughter|housemate|trainer|tutor|babysitter|classmate|teammate|"
+    r"fianc[e]e?)"
 )
 PET: Final = (
     r"(?:dog|cat|puppy|kitten|parrot|rabbit|hamster|horse|tortoise|turtle|goldfish|bird|snake|ferret|pony|pup|kitty|"
@@ -87,11 +88,13 @@ _SOME: Final = r"(?:(?:a bit of|a little|some|basic|fluent) )?"
 LANGUAGES: Final = rf"(?P<object>{_SOME}{LANGUAGE}(?:(?:, | and |, and ){_SOME}{LANGUAGE})*)"
 JOB: Final = (
     r"(?:[a-zA-Z-]+ ){0,3}?(?i:engineer|developer|programmer|teacher|nurse|doctor|lawyer|designer|manager|writer|"
-    r"student|architect|accountant|chef|cook|pilot|dentist|scientist|researcher|professor|analyst|consultant|electrician|"
+    r"student|architect|accountant|chef|cook|pilot|dentist|scientist|researcher|professor|analyst|consultant|"
+    r"electrician|"
     r"plumber|carpenter|journalist|editor|photographer|musician|artist|actor|actress|translator|librarian|"
     r"pharmacist|therapist|psychologist|veterinarian|vet|farmer|baker|barista|waiter|waitress|driver|"
     r"firefighter|paramedic|surgeon|physicist|chemist|biologist|economist|mechanic|technician|administrator|"
-    r"recruiter|director|founder|ceo|cto|specialist|marketer|coordinator|strategist|instructor|trainer|contractor|builder|"
+    r"recruiter|director|founder|ceo|cto|specialist|marketer|coordinator|strategist|instructor|trainer|contractor|"
+    r"builder|"
     r"freelancer|entrepreneur|producer|realtor|bartender|hairdresser|welder|tutor|principal|counsell?or|social worker|"
     r"caregiver|midwife|physiotherapist|radiographer|bricklayer|roofer|optician|bookkeeper|paralegal|receptionist|"
     r"firefighter|police officer|flight attendant|professional|business owner|shop owner|lecturer|surveyor|colourist|"
@@ -108,6 +111,11 @@ ASIDE: Final = (
     r"for (?:a few|many|several|some|two|three|four|five|six|ten|\d{1,2}) (?:years|months)))*"
 )
 TAIL: Final = rf"(?:,? (?P<when>{PAST}))?{ASIDE}$"
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
 
 _EMPTY: Final = frozenset(
     {"lot", "bit", "home", "work", "town", "place", "everything", "nothing", "something", "anything"}
@@ -351,20 +359,24 @@ _CHOICES: Final = frozenset(
 )
 """Heads of what is chosen or praised at the moment: `I like option 2`, `I love the idea`."""
 _ADJECTIVE: Final = LazyPattern(
-    r".*(?:ful|ous|ive|able|ible|less|ical|ional)|unique|new|old|good|great|nice|big|small|different|certain|best|better"
+    r".*(?:ful|ous|ive|able|ible|less|ical|ional)|unique|new|old|good|great|nice|big|small|different|certain|best|"
+    r"better"
     r"|own|many|much|several|various|quick|easy|simple|hard|clear|real|sure|ready|simpler|easier|cool|fun|funny|honest",
     re.IGNORECASE,
 )
 _ACTIVITY: Final = LazyPattern(
-    r"(?:bak|bik|bowl|box|camp|climb|cook|cycl|danc|draw|driv|fish|garden|gam|golf|hik|hunt|jogg|kayak|knitt|meditat|paint"
-    r"|photograph|read|rid|runn|sail|sew|shopp|sing|skat|ski|snorkel|snowboard|surf|swimm|teach|travell?|train|volunteer"
+    r"(?:bak|bik|bowl|box|camp|climb|cook|cycl|danc|draw|driv|fish|garden|gam|golf|hik|hunt|jogg|kayak|knitt|meditat|"
+    r"paint"
+    r"|photograph|read|rid|runn|sail|sew|shopp|sing|skat|ski|snorkel|snowboard|surf|swimm|teach|travell?|train|"
+    r"volunteer"
     r"|walk|writ|craft|brew|journal|sketch|fenc|row|div|canoe|crochet|quilt|weld|woodwork|stargaz|birdwatch|thrift"
     r"|backpack|sightsee|curl(?!ing up)|weightlift|acroyoga|bouldering|roller-?skat)ing",
     re.IGNORECASE,
 )
 """Activities that people like in general; `seeing you smile` is not one."""
 _ACTIVITY_WITH: Final = LazyPattern(
-    r"(?:collect|explor|listen|learn|play|practic|practis|spend|try|visit|watch|work|mak|do|wear|drink|eat|org[ae]ni[sz]|us"
+    r"(?:collect|explor|listen|learn|play|practic|practis|spend|try|visit|watch|work|mak|do|wear|drink|eat|"
+    r"org[ae]ni[sz]|us"
     r"|discover|experiment|attend|host|go)ing",
     re.IGNORECASE,
 )
@@ -481,8 +493,8 @@ def is_liking(text: str, *, choices: frozenset[str] = _CHOICES) -> bool:
     return not any(word in _NOT_IN_THINGS or word.endswith(("n't", "n\u2019t")) for word in folded)
 
 
-_NOUNS_IN_ING: Final = frozenset(
-    "morning evening spring string wedding building clothing ring king ceiling pudding stuffing seating lighting".split()
+_NOUNS_IN_ING: Final = _words(
+    "morning evening spring string wedding building clothing ring king ceiling pudding stuffing seating lighting"
 )
 
 
@@ -506,59 +518,59 @@ _DOING: Final = LazyPattern(
 )
 _TO_WHAT: Final = LazyPattern(r"^ (?:over|rather than|instead of) ")
 
-_DURABLE: Final = frozenset(
-    (
-        "car truck van suv motorcycle motorbike scooter bike bicycle e-bike ebike boat kayak canoe paddleboard surfboard "
-        "skateboard snowboard skis caravan campervan rv trailer phone smartphone iphone ipad tablet laptop macbook "
-        "computer pc desktop monitor keyboard printer scanner router tv television projector console playstation xbox "
-        "switch camera lens tripod drone telescope binoculars microphone headphones earbuds speaker soundbar turntable "
-        "smartwatch watch fitbit kindle e-reader guitar ukulele violin viola cello piano drums saxophone trumpet "
-        "flute clarinet harmonica banjo mandolin synthesizer accordion amp amplifier mixer blender fryer cooker oven "
-        "microwave toaster fridge refrigerator freezer dishwasher washer dryer vacuum thermostat smoker grill barbecue "
-        "bbq kettle grinder espresso-maker machine couch sofa mattress desk armchair bookshelf dresser wardrobe lamp "
-        "treadmill dumbbells kettlebell barbell elliptical racket racquet tent backpack sneakers boots bracelet necklace "
-        "earrings typewriter aquarium greenhouse trampoline hammock helmet"
-    ).split()
+_DURABLE: Final = _words(
+    "car truck van suv motorcycle motorbike scooter bike bicycle e-bike ebike boat kayak canoe paddleboard "
+    "surfboard "
+    "skateboard snowboard skis caravan campervan rv trailer phone smartphone iphone ipad tablet laptop macbook "
+    "computer pc desktop monitor keyboard printer scanner router tv television projector console playstation xbox "
+    "switch camera lens tripod drone telescope binoculars microphone headphones earbuds speaker soundbar turntable "
+    "smartwatch watch fitbit kindle e-reader guitar ukulele violin viola cello piano drums saxophone trumpet "
+    "flute clarinet harmonica banjo mandolin synthesizer accordion amp amplifier mixer blender fryer cooker oven "
+    "microwave toaster fridge refrigerator freezer dishwasher washer dryer vacuum thermostat smoker grill barbecue "
+    "bbq kettle grinder espresso-maker machine couch sofa mattress desk armchair bookshelf dresser wardrobe lamp "
+    "treadmill dumbbells kettlebell barbell elliptical racket racquet tent backpack sneakers boots bracelet "
+    "necklace "
+    "earrings typewriter aquarium greenhouse trampoline hammock helmet"
 )
 """Things that people keep for years; what is eaten, given away or used up is not a possession."""
-_TELLING: Final = frozenset(
-    (
-        "car truck van suv motorcycle motorbike scooter bike bicycle e-bike ebike boat kayak canoe paddleboard surfboard "
-        "caravan campervan rv drone telescope smartwatch fitbit kindle ipad macbook playstation xbox guitar ukulele violin "
-        "viola cello piano saxophone trumpet flute clarinet banjo mandolin accordion smoker treadmill aquarium greenhouse "
-        "trampoline typewriter snowboard skateboard projector turntable"
-    ).split()
+_TELLING: Final = _words(
+    "car truck van suv motorcycle motorbike scooter bike bicycle e-bike ebike boat kayak canoe paddleboard "
+    "surfboard "
+    "caravan campervan rv drone telescope smartwatch fitbit kindle ipad macbook playstation xbox guitar ukulele "
+    "violin "
+    "viola cello piano saxophone trumpet flute clarinet banjo mandolin accordion smoker treadmill aquarium "
+    "greenhouse "
+    "trampoline typewriter snowboard skateboard projector turntable"
 )
 """Those that say something about their owner without any further word; everybody has a phone."""
-_BRANDS: Final = frozenset(
-    (
-        "samsung apple iphone ipad macbook pixel sony canon nikon fujifilm leica gopro dji bose sennheiser logitech "
-        "dell lenovo thinkpad hp asus acer kindle fitbit garmin roland yamaha fender gibson taylor ibanez steinway kawai "
-        "korg casio toyota honda ford tesla volvo bmw audi mercedes volkswagen mazda subaru nissan hyundai kia jeep "
-        "chevrolet chevy lexus porsche renault peugeot fiat skoda harley vespa trek specialized giant brompton cannondale "
-        "kitchenaid dyson roomba instant keurig nespresso breville traeger weber peloton nintendo playstation xbox ikea "
-        "casper manfrotto herman fossil seiko rolex patagonia osprey"
-    ).split()
+_BRANDS: Final = _words(
+    "samsung apple iphone ipad macbook pixel sony canon nikon fujifilm leica gopro dji bose sennheiser logitech "
+    "dell lenovo thinkpad hp asus acer kindle fitbit garmin roland yamaha fender gibson taylor ibanez steinway "
+    "kawai "
+    "korg casio toyota honda ford tesla volvo bmw audi mercedes volkswagen mazda subaru nissan hyundai kia jeep "
+    "chevrolet chevy lexus porsche renault peugeot fiat skoda harley vespa trek specialized giant brompton "
+    "cannondale "
+    "kitchenaid dyson roomba instant keurig nespresso breville traeger weber peloton nintendo playstation xbox "
+    "ikea "
+    "casper manfrotto herman fossil seiko rolex patagonia osprey"
 )
-_NOT_OWNED: Final = frozenset(
-    (
-        "old previous former ex last dream next future rental rented borrowed stolen lost company work school office local "
-        "favorite favourite first potential ideal current-gen friend parents neighbor neighbour hotel whole entire own "
-        "other second-choice fake virtual broken late"
-    ).split()
+_NOT_OWNED: Final = _words(
+    "old previous former ex last dream next future rental rented borrowed stolen lost company work school office "
+    "local "
+    "favorite favourite first potential ideal current-gen friend parents neighbor neighbour hotel whole entire own "
+    "other second-choice fake virtual broken late"
 )
 _PRAISE: Final = LazyPattern(
     r"^(?:(?:brand[- ]new|new|really|very|super|nice|great|beautiful|lovely|cute|amazing|gorgeous|stunning|cool|fancy|"
-    r"little|good|awesome|fantastic|trusty|beloved|pair of|set of|set|current|own|sturdy|decent|used|second-hand)\b ?)++"
+    r"little|good|awesome|fantastic|trusty|beloved|pair of|set of|set|current|own|sturdy|decent|used|"
+    r"second-hand)\b ?)++"
 )
 
 
 _WHOSE: Final = LazyPattern(r"^((?:[\w-]+ ){0,2}[\w-]+)['\u2019]s ")
-_COLLECTED: Final = frozenset(
-    (
-        "coin stamp vinyl record jewelry jewellery shoe sneaker camera watch book comic art doll figurine plant card "
-        "postcard perfume whisky whiskey wine toy music movie film vintage baseball memorabilia guitar cookbook"
-    ).split()
+_COLLECTED: Final = _words(
+    "coin stamp vinyl record jewelry jewellery shoe sneaker camera watch book comic art doll figurine plant card "
+    "postcard perfume whisky whiskey wine toy music movie film vintage baseball memorabilia guitar cookbook"
 )
 
 
@@ -588,7 +600,7 @@ def owned_in(text: str) -> tuple[list[str], str]:
     return [phrase.text], phrase.rest
 
 
-_TOOL_KINDS: Final = frozenset("app apps software website extension platform planner spreadsheet".split())
+_TOOL_KINDS: Final = _words("app apps software website extension platform planner spreadsheet")
 
 
 def tool_in(text: str) -> tuple[list[str], str]:
@@ -606,7 +618,7 @@ def tool_in(text: str) -> tuple[list[str], str]:
     return [phrase.text], phrase.rest
 
 
-_NOT_TOOLS: Final = frozenset("wi-fi wifi english google-fu i internet option plan version ai".split())
+_NOT_TOOLS: Final = _words("wi-fi wifi english google-fu i internet option plan version ai")
 
 
 # Vocabulary of the rules about the speaker: places, jobs, illnesses, habits, events.
@@ -619,7 +631,10 @@ MODEL: Final = rf"(?P<object>(?:(?:19|20)\d\d )?{THING})"
 COUNTRY: Final = rf"(?:the )?{PLACE}"
 FIRM: Final = rf"(?:the )?{NAME}"
 HOME: Final = rf"{OPEN}(?! for (?:an?|one|two|three|\d|work next|the (?:week|summer|winter|month))\b)"
-MUCH: Final = r"(?: (?:really|also|still|absolutely|just|do|personally|truly|generally|definitely|always|particularly|actually|now|currently|mostly|mainly)\b)*+"
+MUCH: Final = (
+    r"(?: (?:really|also|still|absolutely|just|do|personally|truly|generally|definitely|always|particularly|actually|"
+    r"now|currently|mostly|mainly)\b)*+"
+)
 COUNT: Final = r"(?:one|two|three|four|five|six|seven|\d)"
 KIDS: Final = (
     r"(?:(?:young|little|teenage|adult|grown|older|younger|small|beautiful) )?"
@@ -627,17 +642,21 @@ KIDS: Final = (
 )
 STUDY_SUBJECT: Final = (
     r"(?:[A-Z][\w&-]*(?: (?:and |of )?[A-Z][\w&-]*){0,3}|(?:computer|data|political|environmental|veterinary) science|"
-    r"biology|chemistry|physics|law|medicine|nursing|economics|history|psychology|(?:\w+ )?engineering|marketing|finance|"
+    r"biology|chemistry|physics|law|medicine|nursing|economics|history|psychology|(?:\w+ )?engineering|marketing|"
+    r"finance|"
     r"accounting|philosophy|art history|linguistics|mathematics|maths?|business(?: administration)?|architecture|"
     r"(?:graphic )?design|journalism|education|sociology|anthropology|literature|social work|pharmacy|music|fine arts?)"
 )
 DEGREE: Final = (
-    r"(?:(?:[Bb]achelor|[Mm]aster|[Aa]ssociate)(?:['\u2019]?s)?(?: degree| of \w+)?|degree|doctorate|diploma|BA|BS|BSc|MA|MS"
+    r"(?:(?:[Bb]achelor|[Mm]aster|[Aa]ssociate)(?:['\u2019]?s)?(?: degree| of \w+)?|degree|doctorate|diploma|BA|BS|"
+    r"BSc|MA|MS"
     r"|MSc|MBA|PhD|Ph\.D\.?)"
 )
 ILLNESS: Final = (
-    r"(?:(?:chronic|severe|mild|seasonal|acute|type [12]|high|low|rheumatoid|ulcerative) )?(?:diabetes|asthma|arthritis|"
-    r"adhd|ADHD|celiac disease|coeliac disease|ibs|IBS|migraines?|sinusitis|eczema|blood pressure|hypertension|sleep apn(?:o)?ea"
+    r"(?:(?:chronic|severe|mild|seasonal|acute|type [12]|high|low|rheumatoid|ulcerative) )?(?:diabetes|asthma|"
+    r"arthritis|"
+    r"adhd|ADHD|celiac disease|coeliac disease|ibs|IBS|migraines?|sinusitis|eczema|blood pressure|hypertension|"
+    r"sleep apn(?:o)?ea"
     r"|gerd|GERD|acid reflux|endometriosis|hypothyroidism|an[a]?emia|dyslexia|tinnitus|pcos|PCOS|epilepsy|psoriasis"
     r"|scoliosis|gout|fibromyalgia|crohn's disease|Crohn's disease|colitis|back pain|hay fever|rosacea|osteoporosis"
     r"|plantar fasciitis|vertigo|lupus|multiple sclerosis|autism)"
@@ -653,7 +672,8 @@ INSTRUMENT: Final = (
     r"trumpet|trombone|drums|banjo|harp|accordion|harmonica|mandolin|keyboard|organ|oboe))"
 )
 SPORT: Final = (
-    r"(?:(?:indoor |beach |table |co-ed )?(?:tennis|soccer|football|basketball|volleyball|badminton|golf|cricket|rugby|hockey"
+    r"(?:(?:indoor |beach |table |co-ed )?(?:tennis|soccer|football|basketball|volleyball|badminton|golf|cricket|"
+    r"rugby|hockey"
     r"|squash|chess|baseball|softball|poker|padel|pickleball|bridge|netball))"
 )
 WEEKDAY: Final = r"(?:Mon|Tues|Wednes|Thurs|Fri|Satur|Sun)day"
@@ -661,8 +681,10 @@ CLOCK: Final = (
     r"(?:at|around|by) (?:about |around )?\d{1,2}(?::\d\d)?(?:-\d{1,2}(?::\d\d)?)? ?(?:am|pm|AM|PM|a\.m|p\.m)\b\.?"
 )
 EVERY: Final = (
-    rf"(?:every (?:single |other )?(?:day|morning|evening|night|week|weekend|month|weekday|{WEEKDAY})(?: (?:morning|evening|"
-    rf"afternoon|night))?|on (?:weekdays|weekends|{WEEKDAY}s)(?:(?:,| and|, and) {WEEKDAY}s)*|(?:once|twice|{COUNT} times|"
+    rf"(?:every (?:single |other )?(?:day|morning|evening|night|week|weekend|month|weekday|{WEEKDAY})(?: (?:morning|"
+    rf"evening|"
+    rf"afternoon|night))?|on (?:weekdays|weekends|{WEEKDAY}s)(?:(?:,| and|, and) {WEEKDAY}s)*|(?:once|twice|"
+    rf"{COUNT} times|"
     rf"{COUNT} days) (?:a|per) (?:day|week|month)|\d{{1,2}} hours (?:a|per) (?:day|week))(?: {CLOCK})?"
 )
 SOMETIME: Final = (
@@ -670,7 +692,8 @@ SOMETIME: Final = (
     r"during my (?:lunch break|(?:daily |morning )?commute)|after (?:work|dinner|school))"
 )
 ROUTINE: Final = (
-    r"(?:wake up|get up|go|run|jog|swim|cycle|bike|ride|walk|train|work out|work|exercise|meditate|practi[cs]e|play|read|"
+    r"(?:wake up|get up|go|run|jog|swim|cycle|bike|ride|walk|train|work out|work|exercise|meditate|practi[cs]e|play|"
+    r"read|"
     r"drink|eat|cook|watch|listen to|attend|take|do|study|visit|call|teach|volunteer|commute|drive|have|start|finish|"
     r"get home|leave|write|journal|stretch|shop|meet|post|sleep|tutor|coach|host|lift)"
 )
@@ -682,23 +705,28 @@ DO: Final = r"(?:[\w'\u2019&+/-]+ ){0,8}?"
 THEN: Final = r"(?=$|[,;.!]| (?:and|but|so|because|which|when|while|to|with|for|since)\b)"
 EVENT: Final = (
     r"(?:trip|vacation|holiday|honeymoon|getaway|wedding|appointment|interview|exam|surgery|flight|marathon|conference|"
-    r"presentation|recital|graduation|reunion|concert|tournament|move|road trip|cruise|deadline|ceremony|race|triathlon)"
+    r"presentation|recital|graduation|reunion|concert|tournament|move|road trip|cruise|deadline|ceremony|race|"
+    r"triathlon)"
 )
 DAY: Final = (
-    r"(?:(?:January|February|March|April|May|June|July|August|September|October|November|December) \d{1,2}(?:st|nd|rd|th)?"
+    r"(?:(?:January|February|March|April|May|June|July|August|September|October|November|December) \d{1,2}(?:st|nd|"
+    r"rd|th)?"
     r"|\d{1,2}(?:st|nd|rd|th)?(?: of)? (?:January|February|March|April|May|June|July|August|September|October|November"
     r"|December))(?:,? (?:19|20)\d\d)?"
 )
 HELPED: Final = (
-    rf"(?:the |a |an |our |my )?(?P<object>(?:(?:local|nearby|community) )?(?:animal shelter|food bank|soup kitchen|library|"
+    rf"(?:the |a |an |our |my )?(?P<object>(?:(?:local|nearby|community) )?(?:animal shelter|food bank|soup kitchen|"
+    rf"library|"
     rf"hospital|homeless shelter|school|church|museum|hospice|charity shop|nursing home)|{NAME})"
 )
 MINE: Final = r"\b(?:[Mm]y|[Oo]ur)"
 NEAR: Final = r"(?:(?:close|old|good|dear|older|younger|little|big|twin|late|eldest|oldest|youngest|college|work) )*"
 NAMED: Final = (
-    r"(?P<object>(?!(?:Mon|Tues|Wednes|Thurs|Fri|Satur|Sun)day|January|February|March|April|June|July|August|September|October"
+    r"(?P<object>(?!(?:Mon|Tues|Wednes|Thurs|Fri|Satur|Sun)day|January|February|March|April|June|July|August|"
+    r"September|October"
     r"|November|December|Christmas|Easter|Thanksgiving|Halloween|Happy|God|Thanks|The\b|And\b|But\b|So\b|What|How|Can\b"
-    r"|Could|Do\b|Is\b|It\b|We\b|You\b|Hey|Hi\b|Oh\b)[A-Z\u00c0-\u00de][a-z\u00df-\u00ff]+(?: [A-Z\u00c0-\u00de][a-z\u00df-\u00ff]+)?)"
+    r"|Could|Do\b|Is\b|It\b|We\b|You\b|Hey|Hi\b|"
+    r"Oh\b)[A-Z\u00c0-\u00de][a-z\u00df-\u00ff]+(?: [A-Z\u00c0-\u00de][a-z\u00df-\u00ff]+)?)"
 )
 UNNAMED: Final = r"(?!['\u2019]s name| is (?:called|named)|, [A-Z])"
 LEADS: Final = (
@@ -728,7 +756,8 @@ LEADS: Final = (
     lead("owns", rf"(?:{SELF}{NOW} have|{HAVE}{NOW}) (?:an?|my own)", owned_in),
     lead(
         "owns",
-        rf"(?:{WE}|{HAVE}){NOW}(?: finally)? (?:bought|got|purchased|picked up|invested in|upgraded to)(?: myself)? (?:an?|my)",
+        rf"(?:{WE}|{HAVE}){NOW}(?: finally)? (?:bought|got|purchased|picked up|invested in|"
+        rf"upgraded to)(?: myself)? (?:an?|my)",
         owned_in,
     ),
     lead(

@@ -23,14 +23,20 @@ INSTRUCTION: Final = "instruction"
 """The predicate of a claim whose object is an instruction, in the words of the text."""
 
 _VERBS: Final = (
-    "abbreviate add address adjust annotate answer apologise apologize append ask assume attach avoid be begin bold book "
+    "abbreviate add address adjust annotate answer apologise apologize append ask assume attach avoid be begin bold "
+    "book "
     "break bring buy calculate call capitalise capitalize check cite clarify combine comment compare confirm contact "
-    "convert copy cut define delete deploy describe discuss display document double-check email emphasise emphasize end "
-    "estimate expand explain express flag format generate give greet group highlight illustrate include indent interrupt "
-    "keep label leave link list maintain make mark mention message name note notify number offer omit order outline phone "
+    "convert copy cut define delete deploy describe discuss display document double-check email emphasise emphasize "
+    "end "
+    "estimate expand explain express flag format generate give greet group highlight illustrate include indent "
+    "interrupt "
+    "keep label leave link list maintain make mark mention message name note notify number offer omit order outline "
+    "phone "
     "ping prefer prefix present print prioritise prioritize proofread provide push put quote rank read recommend refer "
-    "remind rename repeat reply report respond return reveal round run save schedule send separate share shorten show sign "
-    "simplify skip sort speak specify spell start state structure suggest summarise summarize support tag talk tell text "
+    "remind rename repeat reply report respond return reveal round run save schedule send separate share shorten "
+    "show sign "
+    "simplify skip sort speak specify spell start state structure suggest summarise summarize support tag talk tell "
+    "text "
     "track translate treat use verify wait wake warn wrap write"
 ).replace(" ", "|")
 _POLITE: Final = r"(?:(?:please|so|and|but|also|ok|okay|remember(?: to| that|:)?|note that),? )*+"
@@ -38,7 +44,8 @@ _TELLS: Final = r"(?:(?:you (?:should|must|need to|have to)|i(?:['\u2019]d| woul
 _FROM_NOW: Final = r"(?:from now on|going forward|from here on|in (?:the )?future)"
 _DONT: Final = r"(?:do not|don['\u2019]t)"
 _MANNERS: Final = (
-    "using adding starting ending apologising apologizing calling emailing e-mailing texting messaging phoning contacting "
+    "using adding starting ending apologising apologizing calling emailing e-mailing texting messaging phoning "
+    "contacting "
     "writing answering replying responding including mentioning suggesting recommending addressing translating sending "
     "greeting summarising summarizing quoting reminding correcting saying showing bringing"
 ).replace(" ", "|")
@@ -61,21 +68,26 @@ _LIMITED: Final = LazyPattern(
     r"\?|[\"\u201c\u201d\u00ab\u00bb*]|\b(?:say never|if|unless|today|tonight|tomorrow|for now|this time|once|"
     r"here|the following|below|above|next|this (?:one|text|email|message|function|file|question)|said|says"
     r"|told|wrote)\b|\b(?:that|this|it)\W*$"
-    r"|(?<!from )\bnow\b|\b(?:immediately|already|asap|at once|straight away|right away|sharp sharp|hurry|yourself|these"
+    r"|(?<!from )\bnow\b|\b(?:immediately|already|asap|at once|straight away|right away|sharp sharp|hurry|yourself|"
+    r"these"
     r"|just (?:give|send|show|do|get|list|tell|proceed|execute|go|chuck|make|say|answer)"
-    r"|(?:in|for|of|during) this (?:chat|conversation|session|story|game|project|trip|task|case|test|exercise|scene|part))\b",
+    r"|(?:in|for|of|during) this (?:chat|conversation|session|story|game|project|trip|task|case|test|exercise|scene|"
+    r"part))\b",
     re.IGNORECASE,
 )
 """A question, a quotation, a condition, or an order for the moment: not standing, or not certain enough."""
 _PLAYED: Final = LazyPattern(
-    r"\b(?:(?:the|in|as an?|your|my) character|first[- ]person|third[- ]person|role-?play\w*|persona|pretend|act (?:as|like)|the (?:story|game|"
-    r"scene|player|plot)|(?:speak|reply|respond|answer|talk|write) as (?!soon|much|many|if you)|dungeon master|in-game)\b"
+    r"\b(?:(?:the|in|as an?|your|my) character|first[- ]person|third[- ]person|role-?play\w*|persona|pretend|"
+    r"act (?:as|like)|the (?:story|game|"
+    r"scene|player|plot)|(?:speak|reply|respond|answer|talk|write) as (?!soon|much|many|if you)|dungeon master|"
+    r"in-game)\b"
     r"|(?-i:\bYOU\b)",
     re.IGNORECASE,
 )
 """Instructions for a part that is played, in a story or a game."""
 _ENCOURAGES: Final = LazyPattern(
-    r"\b(?:give (?:up|in)|be (?:there|yourself|kind|grateful|proud|careful|safe|true|strong|happy|ready|positive)|make (?:us|me|my|"
+    r"\b(?:give (?:up|in)|be (?:there|yourself|kind|grateful|proud|careful|safe|true|strong|happy|ready|positive)|"
+    r"make (?:us|me|my|"
     r"our|him|her|them|people|someone)|remind me of|bring (?:us|me|joy|a smile)|keep (?:going|moving|fighting|smiling)|"
     r"leave me|put a smile)\b",
     re.IGNORECASE,
@@ -89,16 +101,21 @@ _FORMAT: Final = LazyPattern(
 """A short quotation inside an instruction, such as the form of a date: `"Month Day, Year"`."""
 _QUOTED_FORMAT: Final = "QuotedFormat"
 _PERMISSION: Final = (
-    r"(?:permission|confirmation|confirming|approval|consent|authori[sz]ation|review|asking|checking|sign-?off|clearance|my "
+    r"(?:permission|confirmation|confirming|approval|consent|authori[sz]ation|review|asking|checking|sign-?off|"
+    r"clearance|my "
     r"(?:ok|okay|input|go-ahead|say)|telling me|verifying|prompting)"
 )
 _UNASKED: Final = LazyPattern(
     rf"\bwithout (?:\w+ ){{0,3}}?{_PERMISSION}\b"
-    rf"|\b(?:stop|never|no need to|no more|don['\u2019]?t(?: ever)?|do not(?: ever)?|quit|skip|avoid|not|bypass|ignore|waive|drop|"
-    rf"disable|without) (?:\w+ ){{0,3}}?(?:ask(?:ing)?|wait(?:ing)?|confirm(?:ing|ation)?s?|check(?:ing)? with|verify(?:ing)?|prompt(?:ing|s)?"
+    rf"|\b(?:stop|never|no need to|no more|don['\u2019]?t(?: ever)?|do not(?: ever)?|quit|skip|avoid|not|bypass|"
+    rf"ignore|waive|drop|"
+    rf"disable|without) (?:\w+ ){{0,3}}?(?:ask(?:ing)?|wait(?:ing)?|confirm(?:ing|ation)?s?|check(?:ing)? with|"
+    rf"verify(?:ing)?|prompt(?:ing|s)?"
     rf"|request(?:ing)?|{_PERMISSION})\b"
-    r"|\bjust (?:execute|proceed|go ahead|do (?:it|things|them)|act|run (?:it|them|commands)|approve|book (?:it|them))\b"
-    r"|\b(?:assume|treat|take) (?:\w+ ){0,4}?(?:approv\w+|consent|permission|agree\w*|a yes|yes|confirmed|authori[sz]ed)\b"
+    r"|\bjust (?:execute|proceed|go ahead|do (?:it|things|them)|act|run (?:it|them|commands)|approve|book (?:it|"
+    r"them))\b"
+    r"|\b(?:assume|treat|take) (?:\w+ ){0,4}?(?:approv\w+|consent|permission|agree\w*|a yes|yes|confirmed|"
+    r"authori[sz]ed)\b"
     r"|\b(?:auto(?:matic(?:ally)?)?[- ]?(?:approv\w+|accept\w*|confirm\w*|execut\w*|run|proceed))\b"
     r"|\b(?:no|zero) (?:confirmations?|permissions?|approvals?|reviews?|questions asked)\b"
     r"|\bask (?:for )?forgiveness\b|\bact (?:on your own|autonomously|independently)\b"
@@ -106,8 +123,10 @@ _UNASKED: Final = LazyPattern(
     r"|\b(?:nie|niemals|nicht|nicht mehr) (?:\w+ ){0,3}?(?:nach)?(?:fragen|frag|frage|best\u00e4tigung|erlaubnis)\b"
     r"|\bfrag(?:e)? (?:\w+ ){0,3}?(?:nie|niemals|nicht)\b"
     r"|\bsans (?:\w+ ){0,3}?(?:demander|confirmation|permission|autorisation|validation)|\bne (?:\w+ ){0,2}?demande\w*"
-    r"|\bsin (?:\w+ ){0,2}?(?:preguntar|confirmaci\u00f3n|permiso|aprobaci\u00f3n)|\b(?:nunca|no) (?:\w+ ){0,2}?(?:preguntes|pidas|pregunte)"
-    r"|\bsenza (?:\w+ ){0,2}?(?:chiedere|conferma|permesso)|\bnon (?:\w+ ){0,2}?chiedere|\bsem (?:\w+ ){0,2}?(?:perguntar|confirma\w+)"
+    r"|\bsin (?:\w+ ){0,2}?(?:preguntar|confirmaci\u00f3n|permiso|aprobaci\u00f3n)|\b(?:nunca|"
+    r"no) (?:\w+ ){0,2}?(?:preguntes|pidas|pregunte)"
+    r"|\bsenza (?:\w+ ){0,2}?(?:chiedere|conferma|permesso)|\bnon (?:\w+ ){0,2}?chiedere|"
+    r"\bsem (?:\w+ ){0,2}?(?:perguntar|confirma\w+)"
     r"|\bzonder (?:\w+ ){0,3}?(?:vragen|bevestiging|toestemming)",
     re.IGNORECASE,
 )
@@ -275,8 +294,10 @@ _QUOTED: Final = _any(
     r"(?<!\w)['\u2018\u201a][^'\u2019\n]{12,400}+['\u2019]",
 )
 _TITLE: Final = LazyPattern(
-    r"(?<![\w\"'])(?P<mark>[\"'\u201c\u2018])(?:[A-Z0-9][\w'\u2019&:!-]*|of|the|and|in|on|a|an|for|to|with|by|at|from|:|-)"
-    r"(?:,? (?:[A-Z0-9][\w'\u2019&:!-]*|of|the|and|in|on|a|an|for|to|with|by|at|from|:|-)){0,9}[,.!?]?(?:[\"'\u201d\u2019])(?!\w)"
+    r"(?<![\w\"'])(?P<mark>[\"'\u201c\u2018])(?:[A-Z0-9][\w'\u2019&:!-]*|of|the|and|in|on|a|an|for|to|with|by|at|"
+    r"from|:|-)"
+    r"(?:,? (?:[A-Z0-9][\w'\u2019&:!-]*|of|the|and|in|on|a|an|for|to|with|by|at|from|:|"
+    r"-)){0,9}[,.!?]?(?:[\"'\u201d\u2019])(?!\w)"
 )
 """The title of a book, a film or a song: quoted, with capitals."""
 _PASTED: Final = (_MAIL, _LETTER, _RECORDED, _LABELLED, _MARKUP, _POINTING, _FOOTER, _QUOTED)
@@ -360,21 +381,26 @@ def _sentences(paragraphs: list[str]) -> Iterator[str]:
 _WHEN_APART: Final = LazyPattern(rf"^(?P<when>{PAST}), (?=[Ii]\b)")
 
 _REPORTED: Final = LazyPattern(
-    r"\b(?:wish|imagine|imagining|suppose|supposing|pretend|hypothetically|said|says|saying|tells|thinks|believes|claims|"
+    r"\b(?:wish|imagine|imagining|suppose|supposing|pretend|hypothetically|said|says|saying|tells|thinks|believes|"
+    r"claims|"
     r"claimed|dreamed|dreamt|role-?play|quote|e\.g|lyrics|joke|joking|kidding|as though|as if|let['\u2019]s say|"
-    r"(?:in|for|of) (?:my|the|an?|our|this|that|his|her) (?:\w+ )?(?:story|novel|film|movie|game|dream|script|play)|character)\b|[\"\u201c\u00ab][^\"\u201d\u00bb]*\b(?:I|my|My|me)\b|(?<!\w)'(?:[^']*\b)?(?:I|my|My)\b[^']*'(?!\w)",
+    r"(?:in|for|of) (?:my|the|an?|our|this|that|his|her) (?:\w+ )?(?:story|novel|film|movie|game|dream|script|play)|"
+    r"character)\b|[\"\u201c\u00ab][^\"\u201d\u00bb]*\b(?:I|my|My|me)\b|(?<!\w)'(?:[^']*\b)?(?:I|my|My)\b[^']*'(?!\w)",
     re.IGNORECASE,
 )
 """Nothing in such a sentence is stated: it is reported, made up, quoted or a joke."""
 _DOUBTED: Final = LazyPattern(
-    r"[\"\u201c\u201d\u00ab\u00bb]|(?<!\w)'[^']+'(?!\w)|\b(?:if|unless|told|(?<!second )thought|asked|heard|for example|"
+    r"[\"\u201c\u201d\u00ab\u00bb]|(?<!\w)'[^']+'(?!\w)|\b(?:if|unless|told|(?<!second )thought|asked|heard|"
+    r"for example|"
     r"for instance|whether|once|why|how)\b",
     re.IGNORECASE,
 )
 """A clause that does not state what it says, and neither do the clauses behind it."""
 _ASKS: Final = LazyPattern(
-    r"(?:(?:so|and|but|then|also),? )?(?:please |maybe |do you know )?(?:can|could|would|will|do|does|did|is|are|was|were|should|"
-    r"shall|have you|has|what|what['\u2019]s|whats|how|which|where|when|who|why|any|got any|know any|know of|may i|am i)\b",
+    r"(?:(?:so|and|but|then|also),? )?(?:please |maybe |do you know )?(?:can|could|would|will|do|does|did|is|are|was|"
+    r"were|should|"
+    r"shall|have you|has|what|what['\u2019]s|whats|how|which|where|when|who|why|any|got any|know any|know of|may i|"
+    r"am i)\b",
     re.IGNORECASE,
 )
 _WONDERS: Final = LazyPattern(
@@ -385,26 +411,31 @@ _GIVES_A_REASON: Final = LazyPattern(r"(?:since|because|as|given(?: that)?|consi
 _ROLE_PLAY: Final = LazyPattern(
     r"\b(?:you are (?:an?|now|my|the|going to be)\b|act as\b|act like\b|acting as\b|pretend|role-?play|language model|"
     r"in character\b|as the character|your name is|you will be\b|persona\b|let['\u2019]?s play\b|dungeon|npc\b|"
-    r"fanfic|screenplay|monologue|chapter \d|cover letter|write an? |script\b|essay\b|prompt\b|fellow (?:ai|language|bot))",
+    r"fanfic|screenplay|monologue|chapter \d|cover letter|write an? |script\b|essay\b|prompt\b|fellow (?:ai|language|"
+    r"bot))",
     re.IGNORECASE,
 )
 """A message in which the `I` may be a part that the user plays, or a text that is to be written."""
 
 _TEXT_WORK: Final = LazyPattern(
-    r"^\W*(?:please |can you |could you )*(?:translate|rewrite|proofread|correct|paraphrase|summari[sz]e|edit|write(?! down)|"
+    r"^\W*(?:please |can you |could you )*(?:translate|rewrite|proofread|correct|paraphrase|summari[sz]e|edit|"
+    r"write(?! down)|"
     r"draft|complete|continue|rephrase|improve|act as|respond as|answer as|you are|here is|here's|this is)\b",
     re.IGNORECASE,
 )
 _SENTENCE: Final = LazyPattern(r"(?<=[.!?])(?<!\b[A-Z]\.)(?<!\bDr\.)(?<!\bMr\.)(?<!\bSt\.)(?<!\bMrs\.)\s+|\n+")
 _STARTS: Final = (
-    r"(?:now )?(?:I|i|im|Im|ive|not|my|My|we|We|it|they|he|she|this|that|these|those|there|you|can|could|would|will|do|does|is|are|what|how|"
+    r"(?:now )?(?:I|i|im|Im|ive|not|my|My|we|We|it|they|he|she|this|that|these|those|there|you|can|could|would|will|"
+    r"do|does|is|are|what|how|"
     r"which|where|who|any|please|should|have you|especially|particularly|like|such as|though|although|even|then|maybe|"
     r"hopefully|right|thanks|just)(?:['\u2019]\w+)?\b"
 )
 _CLAUSE: Final = LazyPattern(
     rf"(?<!\s)\s*(?:[;:\u2014\u2013]|,(?: and| but| so)?| and| but| so)\s+(?={_STARTS})"
-    r"|\s[-\u2013\u2014]\s|(?<!,)\s(?=(?:which|because|although|though|while|when|whenever|where|except) |since (?:I|i|my|we|it|they|he|she)\b)"
-    r"|\s(?=(?:can|could|would) you |what (?:should|would|are|is|do) |any (?:tips|ideas|suggestions|recommendations|advice)\b"
+    r"|\s[-\u2013\u2014]\s|(?<!,)\s(?=(?:which|because|although|though|while|when|whenever|where|except) |since (?:I|"
+    r"i|my|we|it|they|he|she)\b)"
+    r"|\s(?=(?:can|could|would) you |what (?:should|would|are|is|do) |any (?:tips|ideas|suggestions|recommendations|"
+    r"advice)\b"
     r"|do you |how (?:do|can|should) i\b|how (?:do|can|should) I\b)|, (?=(?:since|because|as|given) (?:I|i)\b)"
 )
 _OPENING: Final = LazyPattern(
