@@ -124,9 +124,8 @@ async def facts_in(turns: Iterable[Turn]) -> list[Found]:
 
 def print_yield(turns: Sequence[Turn], found: Sequence[Found]) -> None:
     """Facts, instructions and turns with facts of each half of each set."""
-    print(
-        f"{'set':12} {'half':5} {'turns':>6} {'facts':>6} {'instructions':>12} {'turns with facts':>17} {'per 1,000':>9}"
-    )
+    heads = ("turns", "facts", "instructions", "turns with facts", "per 1,000")
+    print(f"{'set':12} {'half':5} {heads[0]:>6} {heads[1]:>6} {heads[2]:>12} {heads[3]:>17} {heads[4]:>9}")
     for name, half in sorted({(turn.set, turn.half) for turn in turns}):
         count = sum((turn.set, turn.half) == (name, half) for turn in turns)
         own = [one for one in found if (one.turn.set, one.turn.half) == (name, half)]

@@ -319,13 +319,14 @@ MENTIONS: Final = (
     mention(
         "works_as",
         rf"(?:^|, |\. )[Aa]s an? (?:\d\d[- ]year[- ]old )?(?P<object>{JOB})(?= [^,]{{1,80}},|,)[^,]{{0,80}}, (?:I|i|"
-        rf"my|we)\b",
+        rf"my|we)\b(?! (?:feel|argue|agree|disagree|would)\b)",
         tail="",
     ),
 )
 _FOR_LIFE: Final = frozenset({"relation", "family", "has_children", "from", "degree"})
 _MY: Final = LazyPattern(r"\b[Mm]y ")
 _TOLD: Final = LazyPattern(r"(?<!I )\b(?:told|wrote|writes|asked me|texted)\b")
+_SWAPPED: Final = LazyPattern(r"\b(?:upgrad|swap|switch|chang)\w* $", re.IGNORECASE)
 _GIVEN_AWAY: Final = LazyPattern(
     r"\b(?:quit|left|leave|leaving|resign\w*|fired|sold|sell|selling|lost|lose|return(?:ed|ing)?|stolen|stole|"
     r"trad(?:e|ed|ing)|gave|give|giving|donat\w+|replac\w+|rid of"
@@ -626,7 +627,8 @@ class _Reader:
                     yield from self._made(known, found, self.subject)
         for found in _MY.finditer(sentence):
             if not _GIVEN_AWAY.search(sentence[: found.start()]):
-                things, _ = owned_in(sentence[found.end() :])
+                things, rest = owned_in(sentence[found.end() :])
+                things = [] if _SWAPPED.search(sentence[: found.start()]) and rest.startswith(" to ") else things
                 yield from ((_claim(self.episode, self.subject, "owns", thing), False) for thing in things)
 
     def _parts(self, clause: str) -> list[str]:

@@ -438,20 +438,28 @@ def liked_in(text: str) -> tuple[list[str], str]:
         if "and" in found[0]:
             break
     is_list = all("and" not in mark for mark in separators[:-1]) and all("and" in mark for mark in separators[-1:])
-    goes_on = (found := _SEPARATOR.match(rest)) is not None and noun_phrase(rest[found.end() :]) is not None
-    if not is_list or goes_on:
-        return items[:1], first.rest
-    one, other = (items[0], items[1]) if len(items) == 2 else ("", "")
-    if one and " " not in one and " " in other and not one.endswith(("s", "ing")) and not other[0].isupper():
-        return [f"{one} and {other}"], rest  # `sweet and savoury snacks`
-    return items, rest
+    after = noun_phrase(rest[found.end() :]) if (found := _SEPARATOR.match(rest)) else None
+    is_list = is_list and (after is None or after.text.startswith("the "))
+    if len(items) == 2 and _share_a_word(*items):
+        return ([f"{items[0]} and {items[1]}"], rest) if is_list else ([], text)
+    return (items, rest) if is_list else (items[:1], first.rest)
+
+
+def _share_a_word(one: str, other: str) -> bool:
+    """Whether two items have a word in common that is said once: `sweet and savoury snacks`, `making jam and bread`."""
+    if _ACTIVITY_WITH.fullmatch(one.partition(" ")[0]):
+        return not other.partition(" ")[0].endswith("ing")
+    return " " not in one and " " in other and not one.endswith(("s", "ing")) and not other[0].isupper()
 
 
 _SEPARATOR: Final = LazyPattern(r",? and |, ")
 _HAS_PLACE: Final = LazyPattern(r" (?:in|on|of|about|with|from|for|at|to|by|over|instead of|rather than) ")
 _PLACED_IN: Final = LazyPattern(r"^ (?:in|on|of|about|with|from|for|at) (?:the )?")
 _LISTENING: Final = LazyPattern(r"^(?:(?:listening|going|travell?ing) to|learning about) ")
-_NARROWED: Final = LazyPattern(r"^ (?:that|who|whom|whose|which|I|you|he|she|we|they|being|is|are|was|were)\b")
+_NARROWED: Final = LazyPattern(
+    r"^ (?:that|who|whom|whose|which|I|you|he|she|we|they|being|is|are|was|were|my|our|your|his|her|their|it|him|them|"
+    r"us|(?:like|such as) (?:this|that|these|those|it|yours?))\b"
+)
 """Words behind a phrase that make it mean less: `games that test my patience` are not games."""
 
 
@@ -562,7 +570,7 @@ _NOT_OWNED: Final = _words(
 )
 _PRAISE: Final = LazyPattern(
     r"^(?:(?:brand[- ]new|new|really|very|super|nice|great|beautiful|lovely|cute|amazing|gorgeous|stunning|cool|fancy|"
-    r"little|good|awesome|fantastic|trusty|beloved|pair of|set of|set|current|own|sturdy|decent|used|"
+    r"little|existing|good|awesome|fantastic|trusty|beloved|pair of|set of|set|current|own|sturdy|decent|used|"
     r"second-hand)\b ?)++"
 )
 
