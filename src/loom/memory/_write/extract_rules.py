@@ -1,10 +1,8 @@
 """Extracting facts by rules from plain sentences.
 
-A sentence is read only if it is a plain statement: not a question, a supposition, reported speech, a quotation, or text
-to be translated or rewritten. A clause then has to match a rule from its first word. A message that looks pasted states
-nothing: its `I` may be any person. Denials retract what was known (loom.memory.extract.retractions); statements about
-others are in loom.memory.extract.others. Instructions are found in any message (loom.memory.extract.instructions);
-whether they are accepted is decided where claims become facts.
+A clause that states something (loom.memory._write.wishes) has to match a rule from its first word; what people mention
+of themselves (`my sister Anna`) counts wherever it is. A message that looks pasted states nothing: its `I` may be any
+person. Instructions are found in any message; whether they are accepted is decided where claims become facts.
 """
 
 from __future__ import annotations
@@ -29,13 +27,16 @@ from loom.memory._write.phrases import (
     DEGREE,
     DIET,
     DO,
+    DOCTOR,
     EVENT,
     EVERY,
+    FAVOURED,
     FIELD,
     FIRM,
     FOOD,
     HAVE,
     HELPED,
+    HOBBY,
     HOME,
     ILLNESS,
     INSTRUMENT,
@@ -71,6 +72,7 @@ from loom.memory._write.phrases import (
     THING,
     UNNAMED,
     WE,
+    WORK,
     LazyPattern,
     Lead,
     Rule,
@@ -90,12 +92,16 @@ from loom.memory._write.wishes import (
     employer_left,
     endings_in,
     instructions_in,
+    is_change,
+    is_denied,
     is_reported,
     is_role_play,
     is_text_work,
+    is_unsure,
     looks_pasted,
     sentences,
     stated_clauses,
+    tells_of_others,
 )
 from loom.protocols.extractor import Claim, Extraction
 from loom.text.time_words import PAST, SOON, interval_of
@@ -130,20 +136,15 @@ RULES: Final = (
     passing("from", rf"{AM}(?: originally)? from (?P<object>{COUNTRY})"),
     rule("from", rf"{AM} an? {JOB} from (?P<object>{PLACE})"),
     passing("grew_up_in", rf"{SELF} (?:grew up|was raised) in (?P<object>{COUNTRY})"),
-    passing("works_at", rf"{SELF}{NOW} work (?:at|for) (?P<object>{FIRM})(?: as an? {JOB})?"),
-    passing("works_at", rf"(?:{AM}{NOW}|{HAVE} been) working (?:at|for) (?P<object>{FIRM})(?: as an? {JOB})?"),
+    passing("works_at", rf"{WORK} (?:at|for) (?P<object>{FIRM})(?: as an? {JOB})?"),
     passing("works_at", rf"(?:{SELF}|{HAVE}){NOW} started (?:working )?(?:at|for) (?P<object>{NAME})"),
     rule("works_at", rf"(?:{SELF}|{HAVE}){NOW} joined (?P<object>{NAME})"),
     rule("works_at", rf"{SELF} (?:no longer|used to) work (?:at|for) (?P<object>{NAME})", ends=True),
     rule("works_at", rf"{SELF}{NOW} (?:left|quit) my job at (?P<object>{NAME})", ends=True),
-    rule(
-        "works_as", rf"(?:{SELF}{NOW} work|{AM}{NOW} working|{HAVE} been working) as an? (?P<object>{JOB})", tail=OPEN
-    ),
-    passing("works_as", rf"(?:{SELF}{NOW} work|{AM}{NOW} working) (?:at|for) {FIRM} as an? (?P<object>{JOB})"),
+    passing("works_at", rf"(?:{AM}{NOW}|{WORK} as) an? {JOB} (?:at|for) (?P<object>{FIRM})"),
+    passing("works_as", rf"{WORK}(?: (?:at|for) {FIRM})? as an? (?P<object>{JOB})"),
     passing("works_as", rf"{AM}{NOW} an? (?:\d\d-year-old )?(?P<object>{JOB})"),
     rule("works_as", rf"{SELF} used to (?:be|work as) an? (?P<object>{JOB})", ends=True),
-    passing("works_at", rf"{AM}{NOW} (?:working as )?an? {JOB} at (?P<object>{FIRM})"),
-    passing("works_at", rf"{SELF}{NOW} work as an? {JOB} (?:at|for) (?P<object>{FIRM})"),
     passing("works_in", rf"{SELF}{NOW} work in (?P<object>{FIELD})"),
     rule("age", rf"{AM}{NOW} (?:an? )?(?P<object>\d{{1,3}})[- ]years?[- ]old\b", tail=""),
     rule("age", rf"{AM} (?P<object>\d{{2}})", tail=r"(?=$|,| and I\b| but\b)"),
@@ -185,6 +186,10 @@ RULES: Final = (
         rf"[Mm]y favou?rite (?!thing|part|one|way|time|bit|memory|"
         rf"moment)(?P<kind>\w+(?: \w+)?) is (?:now )?(?P<object>{THING})",
     ),
+    passing(
+        "favourite_",
+        rf"(?P<object>{NAME}) is (?:definitely |still )?my (?:all-time |absolute )?favou?rite (?P<kind>{FAVOURED})",
+    ),
     passing("relation", rf"[Mm]y {RELATION}(?:['\u2019]s name is| is (?:called|named)) (?P<object>{NAME})"),
     passing("relation", rf"{SELF}{NOW} have an? {RELATION} (?:called|named) (?P<object>{NAME})"),
     rule(
@@ -193,6 +198,7 @@ RULES: Final = (
         rf"named )?(?P<object>{PERSON}),",
         tail="",
     ),
+    rule("relation", rf"{HAVE} an? {NEAR}{RELATION} (?P<object>{PERSON})", tail=r"(?= (?:from|who|in|that)\b)"),
     passing("partner", rf"{HAVE} been dating (?P<object>{PERSON})"),
     passing("married_to", rf"{AM}{NOW} married to (?P<object>{NAME})"),
     rule(
@@ -200,6 +206,7 @@ RULES: Final = (
         rf"{AM}{NOW} (?P<object>married|engaged|divorced|widowed)",
         tail=r"(?=$|[,;.]| (?:and|but|with)\b)",
     ),
+    rule("marital_status", rf"{HAVE} been (?:happily )?(?P<object>married|engaged)", tail=r" (?:for|since)\b"),
     passing("has_children", rf"(?:{HAVE}|{WE}{NOW} have) (?P<object>{COUNT} {KIDS})"),
     passing("has_siblings", rf"(?:{HAVE}|{SELF}{NOW} have) (?P<object>{COUNT} (?:\w+ )?(?:brothers|sisters|siblings))"),
     passing(
@@ -227,15 +234,18 @@ RULES: Final = (
         rf"(?:{WE}|{HAVE}){NOW} bought (?:an?|our first|my first) (?:new )?(?P<object>(?:\w+ )?(?:house|home|"
         rf"apartment|condo|flat|cabin|cottage|farm))",
     ),
+    passing(
+        "owns",
+        rf"[Mm]y (?:car|bike|phone|laptop|camera|guitar|truck) is an? (?P<object>(?:(?:19|20)\d\d )?{NAME})",
+    ),
+    passing(
+        "owns",
+        rf"(?:{HAVE}|{SELF}{NOW} (?:have|own)) (?P<object>{COUNT} (?:\w+ )?(?:bikes|cars|guitars|cameras|boats))",
+    ),
     passing("drives", rf"{SELF}{NOW} drive an? {MODEL}"),
     passing("attended", rf"{SELF}{NOW} graduated from (?P<object>(?:the )?{PLACE})"),
     rule(
         "attended", rf"{SELF} graduated (?:with|in) [\w'\u2019 ]{{1,60}}? from (?P<object>(?:the )?{PLACE})", tail=OPEN
-    ),
-    rule(
-        "attended",
-        rf"{SELF} (?:attended|went to|studied at) (?P<object>{FIRM}) (?:for (?:college|university|school|my)|from \d)",
-        tail="",
     ),
     passing(
         "degree",
@@ -249,12 +259,28 @@ RULES: Final = (
     passing("studied", rf"{SELF} (?:studied|majored in|minored in) (?P<object>{STUDY_SUBJECT})"),
     passing("studies", rf"(?:{AM}{NOW} (?:studying|majoring in)|{SELF} study) (?P<object>{STUDY_SUBJECT})"),
     passing(
+        "studies",
+        rf"{AM}{NOW} (?:pursuing|doing|working on|completing) (?:an?|my) (?P<object>{DEGREE} in {STUDY_SUBJECT})",
+    ),
+    passing(
+        "hobby",
+        rf"{HAVE} been (?P<object>{HOBBY}) for (?:about |over |around |almost )?(?:\w+ ){{1,2}}(?:years|months)",
+    ),
+    passing(
+        "hobby",
+        rf"{SELF} (?:started|took up) (?P<object>{HOBBY}) (?:about |around )?(?:\w+ ){{1,2}}(?:years|months) ago",
+    ),
+    passing("plays", rf"{SELF} (?:started|began) playing (?:the )?(?P<object>{INSTRUMENT})"),
+    passing(
+        "commute",
+        r"[Mm]y (?:daily )?commute is (?:about |around )?(?P<object>\d{1,3} (?:minutes|miles|km|hours?)(?: each way)?)",
+    ),
+    passing(
         "studies_at",
         rf"{AM}{NOW} (?:an? (?:\w+[- ]){{0,3}}student|studying(?: {STUDY_SUBJECT})?) at (?P<object>{FIRM})",
     ),
     passing("volunteers_at", rf"{SELF}{MUCH}(?: regularly)? volunteer (?:at|with|for) {HELPED}"),
     passing("member_of", rf"{AM}{NOW} (?:an? )?(?:active )?member of (?P<object>{FIRM})"),
-    passing("subscribes_to", rf"(?:{AM}{NOW} subscribed|{SELF}{NOW} subscribe) to (?P<object>{FIRM})"),
     rule(
         "habit",
         rf"{SELF} (?:usually|typically|normally|generally|always|often) (?P<object>{ROUTINE} {DO}{SOMETIME})",
@@ -285,7 +311,12 @@ RULES: Final = (
 
 MENTIONS: Final = (
     mention("relation", rf"{MINE} {NEAR}{RELATION}(?:,? | named | called ){NAMED}", tail=r"(?!\w)"),
-    mention("has_pet", rf"{MINE} (?:[a-z]+ )?(?P<kind>{PET})(?:,? | named | called ){NAMED}", tail=r"(?!\w)"),
+    mention("relation", rf"{MINE} (?:[\w-]+ ){{0,2}}{DOCTOR},? (?P<object>Dr\.? [A-Z]\w+)", tail=""),
+    mention(
+        "has_pet",
+        rf"{MINE} (?:[a-z]+ )?(?P<kind>{PET})(?:,? | named | called ){NAMED}",
+        tail=r"(?!\w|,? (?:died|passed|is dead|was put))",
+    ),
     mention("has_pet", rf"\b[Mm]y (?P<object>dog|cat|puppy|kitten|parrot|rabbit|hamster|horse|dogs|cats){UNNAMED}"),
     mention(
         "family",
@@ -380,8 +411,6 @@ def unfolded(clause: str) -> list[str]:
 
 # Rules for plain statements about other people and things: "Alice lives in Tokyo", "Project X uses Python 3.11".
 
-LONGEST: Final = 300
-"""Maximum characters of a message whose statements about others are used: a longer one may be any text."""
 _NOT_A_SUBJECT: Final = (
     r"(?:I|He|She|It|We|You|They|This|That|These|Those|There|Here|Someone|Somebody|Something|Everyone|Everybody|"
     r"Everything|Nobody|Nothing|None|Anyone|Anybody|Most|Many|Some|Any|All|Each|Every|Both|Few|No|Not|Neither|Either|"
@@ -446,13 +475,6 @@ _NEXT_CLAUSE: Final = LazyPattern(
     rf"|{_WORD} (?:lives in|works (?:at|for|as)|is (?:based|an?|my) |uses ))"
 )
 """Where a second statement begins: about the same subject, whose name is omitted, or about another."""
-_MADE_UP: Final = LazyPattern(
-    r"\b(?:story|novel|character|hero|heroine|protagonist|plot|fiction\w*|fanfic\w*|film|movie|episode|chapter|scene|"
-    r"poem|"
-    r"write|writing|imagine|suppose|assume|pretend|scenario|riddle|puzzle|exercise|homework|quiz|maths?|example|"
-    r"hypothetical\w*|role-?play|game|dnd|campaign|translate|article|headline|quote|sentence|grammar|test data)\b",
-    re.IGNORECASE,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -462,11 +484,6 @@ class RuleMatch:
     subject: str
     rule: Rule
     match: re.Match[str]
-
-
-def tells_of_others(text: str) -> bool:
-    """Whether a message may state facts about others: short, one paragraph, and without signs of fiction."""
-    return len(text) <= LONGEST and "\n" not in text.strip() and not _MADE_UP.search(text)
 
 
 def matches_in(clause: str) -> Iterator[RuleMatch]:
@@ -515,22 +532,9 @@ _OF_LATE: Final = LazyPattern(
 )
 """A recent time: what began then is still true at the time of the message. A full date only tells of the past."""
 
-_NOT_SURE: Final = LazyPattern(
-    r"\b(?:could|should|might|may be|maybe|perhaps|possibly|probably|hardly|barely|almost|nearly|allegedly|reportedly|"
-    r"hope|hoping|want|wanted|consider|considering|thinking|someday|one day|guess|sometimes|temporarily)\b"
-    r"|\bwould\b(?! rather have)|\baccording to\b",
-    re.IGNORECASE,
-)
-_NOT_SO: Final = LazyPattern(r"\b(?:never|not|n't)\b|n['\u2019]t\b", re.IGNORECASE)
 _TASTES: Final = frozenset({"likes", "dislikes"})
 _NEGATIVE: Final = frozenset({"dislikes", "does_not_eat"})
 """Predicates whose statements contain a `not`."""
-_CHANGED: Final = LazyPattern(
-    r"\b(?:now|actually|instead|these days|nowadays|lately|from now on|any ?more|no longer|changed my mind|switched|"
-    r"on second thoughts?|correction|turns out|recently|just)\b",
-    re.IGNORECASE,
-)
-"""Words that imply that something else was true before."""
 _VAGUE: Final = PRONOUNS - {"my", "our", "each", "other"}
 _ENDS: Final = LazyPattern(TAIL)
 _BEHIND: Final = LazyPattern(rf"^,? (?P<when>{PAST})\b")
@@ -606,7 +610,7 @@ class _Reader:
 
     def read(self, sentence: str) -> Iterator[tuple[Claim, bool]]:
         """The claims of a sentence."""
-        is_change = _CHANGED.search(sentence) is not None
+        changes = is_change(sentence)
         left_job = False
         yield from self._mentioned(sentence)
         for clause in (part for whole in stated_clauses(sentence) for part in self._parts(whole)):
@@ -614,7 +618,7 @@ class _Reader:
             if not found and left_job and (at_work := AT_WORK.pattern.match(clause)):
                 found = list(self._made(AT_WORK, at_work, self.subject))
             left_job |= any(claim.predicate == "works_at" and claim.retracts for claim, _ in found)
-            yield from ((replace(claim, changes=is_change and not claim.retracts), late) for claim, late in found)
+            yield from ((replace(claim, changes=changes and not claim.retracts), late) for claim, late in found)
 
     def _mentioned(self, sentence: str) -> Iterator[tuple[Claim, bool]]:
         """What a sentence mentions of the speaker, whatever it is about."""
@@ -641,7 +645,7 @@ class _Reader:
         return unfolded(clause)
 
     def _clause(self, clause: str) -> Iterator[tuple[Claim, bool]]:
-        if _NOT_SURE.search(clause):
+        if is_unsure(clause):
             return
         if company := COMPANY.match(clause):
             yield self._related(relation_of(company["relation"]), company["object"])
@@ -653,25 +657,25 @@ class _Reader:
 
     def _plain(self, clause: str, *, whole: bool = False) -> Iterator[tuple[Claim, bool]]:
         """The claims that a clause states; with `whole`, only if it states nothing else."""
-        is_denied = _NOT_SO.search(clause) is not None
+        is_negative = is_denied(clause)
         if kin := KINSHIP.match(clause):
             yield self._related(relation_of(kin["relation"]), kin["object"])
             for other in matches_about(kin["object"], kin["rest"]):
-                if not is_denied or other.rule.predicate in _NEGATIVE:
+                if not is_negative or other.rule.predicate in _NEGATIVE:
                     yield from self._made(other.rule, other.match, other.subject)
             return
         for known in RULES:
             found = known.pattern.match(clause)
             if (
                 found
-                and (not is_denied or known.predicate in _NEGATIVE)
+                and (not is_negative or known.predicate in _NEGATIVE)
                 and not (whole and _goes_on(clause[found.end() :]))
             ):
                 yield from self._made(known, found, self.subject)
         for opening in LEADS:
-            if (found := opening.pattern.match(clause)) and (not is_denied or opening.predicate in _NEGATIVE):
+            if (found := opening.pattern.match(clause)) and (not is_negative or opening.predicate in _NEGATIVE):
                 yield from self._led(opening, clause[found.end() :], whole=whole)
-        if self.of_others and not is_denied:
+        if self.of_others and not is_negative:
             if relative := relative_in(clause):
                 yield self._related(*relative)
             for other in matches_in(clause):

@@ -99,7 +99,9 @@ JOB: Final = (
     r"caregiver|midwife|physiotherapist|radiographer|bricklayer|roofer|optician|bookkeeper|paralegal|receptionist|"
     r"firefighter|police officer|flight attendant|professional|business owner|shop owner|lecturer|surveyor|colourist|"
     r"colorist|sculptor|novelist|blogger|zookeeper|beekeeper|geologist|statistician|actuary|auditor|cashier|postman|"
-    r"gardener|landscaper|joiner|tiler|decorator|seamstress|tailor|butcher|fisherman|sailor|soldier|pastor|priest|imam)"
+    r"gardener|landscaper|joiner|tiler|decorator|seamstress|tailor|butcher|fisherman|sailor|soldier|pastor|priest|"
+    r"imam|businessman|businesswoman|tradie|handyman|banker|trader|civil servant|salesman|"
+    r"saleswoman)"
 )
 DIET: Final = r"(?P<object>vegan|vegetarian|pescatarian|gluten[- ]free|kosher|halal)"
 _KIN: Final = {"mom": "mother", "mum": "mother", "dad": "father", "wife": "married_to", "husband": "married_to"}
@@ -636,6 +638,7 @@ FOOD: Final = (
     r"cheese|eggs|gluten|wheat|bread|sugar|nuts|peanuts|soy|mushrooms|onions|garlic|carbs))"
 )
 MODEL: Final = rf"(?P<object>(?:(?:19|20)\d\d )?{THING})"
+WORK: Final = rf"(?:{SELF}{NOW} work|{AM}{NOW} working|{HAVE} been working)"
 COUNTRY: Final = rf"(?:the )?{PLACE}"
 FIRM: Final = rf"(?:the )?{NAME}"
 HOME: Final = rf"{OPEN}(?! for (?:an?|one|two|three|\d|work next|the (?:week|summer|winter|month))\b)"
@@ -737,6 +740,22 @@ NAMED: Final = (
     r"Oh\b)[A-Z\u00c0-\u00de][a-z\u00df-\u00ff]+(?: [A-Z\u00c0-\u00de][a-z\u00df-\u00ff]+)?)"
 )
 UNNAMED: Final = r"(?!['\u2019]s name| is (?:called|named)|, [A-Z])"
+HOBBY: Final = (
+    r"(?:painting|running|surfing|swimming|cycling|climbing|hiking|dancing|knitting|gardening|photography|pottery|yoga|"
+    r"woodworking|fishing|sailing|skiing|boxing|kickboxing|archery|fencing|crocheting|quilting|bouldering|baking|"
+    r"lifting "
+    r"weights|doing yoga|doing pottery|practi[cs]ing yoga|playing (?:chess|tennis|guitar|piano|violin))"
+)
+FAVOURED: Final = (
+    r"(?:colou?r|food|dish|band|singer|author|book|novel|film|movie|show|series|season|sport|team|player|restaurant|"
+    r"city|"
+    r"country|drink|dessert|cuisine|artist|genre|song|album|game|animal|flower|holiday|cafe|coffee shop|park|museum|"
+    r"composer|director|poet|podcast|beach|recipe|snack|fruit|brand)"
+)
+DOCTOR: Final = (
+    r"(?P<relation>doctor|physician|dentist|dermatologist|therapist|specialist|surgeon|cardiologist|neurologist|"
+    r"gyn(?:a)?ecologist|p(?:a)?ediatrician|vet|psychiatrist|oncologist|optometrist|orthodontist)"
+)
 LEADS: Final = (
     lead("likes", rf"{SELF}{MUCH} (?:like|love|enjoy|adore)", liked_in),
     lead("likes", rf"{AM}{NOW} an? (?:(?:big|huge|massive|avid|lifelong|real|long-time) )?fan of", liked_in),

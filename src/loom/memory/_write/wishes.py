@@ -490,6 +490,50 @@ def stated_clauses(plain: str) -> Iterator[str]:
         yield _OPENING.sub("", _PICTURES.sub("", part).strip(" \t.!?,;:()")).strip()
 
 
+_NOT_SURE: Final = LazyPattern(
+    r"\b(?:could|should|might|may be|maybe|perhaps|possibly|probably|hardly|barely|almost|nearly|allegedly|reportedly|"
+    r"hope|hoping|want|wanted|consider|considering|thinking|someday|one day|guess|sometimes|temporarily)\b"
+    r"|\bwould\b(?! rather have)|\baccording to\b",
+    re.IGNORECASE,
+)
+_NOT_SO: Final = LazyPattern(r"\b(?:never|not|n't)\b|n['\u2019]t\b", re.IGNORECASE)
+_CHANGED: Final = LazyPattern(
+    r"\b(?:now|actually|instead|these days|nowadays|lately|from now on|any ?more|no longer|changed my mind|switched|"
+    r"on second thoughts?|correction|turns out|recently|just)\b",
+    re.IGNORECASE,
+)
+"""Words that imply that something else was true before."""
+_MADE_UP: Final = LazyPattern(
+    r"\b(?:story|novel|character|hero|heroine|protagonist|plot|fiction\w*|fanfic\w*|film|movie|episode|chapter|scene|"
+    r"poem|"
+    r"write|writing|imagine|suppose|assume|pretend|scenario|riddle|puzzle|exercise|homework|quiz|maths?|example|"
+    r"hypothetical\w*|role-?play|game|dnd|campaign|translate|article|headline|quote|sentence|grammar|test data)\b",
+    re.IGNORECASE,
+)
+_LONGEST_OF_OTHERS: Final = 300
+"""Maximum characters of a message whose statements about others are used: a longer one may be any text."""
+
+
+def is_unsure(clause: str) -> bool:
+    """Whether a clause says what may be, or shall be, and not what is."""
+    return _NOT_SURE.search(clause) is not None
+
+
+def is_denied(clause: str) -> bool:
+    """Whether a clause contains a `not`."""
+    return _NOT_SO.search(clause) is not None
+
+
+def is_change(sentence: str) -> bool:
+    """Whether a sentence implies that something else was true before."""
+    return _CHANGED.search(sentence) is not None
+
+
+def tells_of_others(text: str) -> bool:
+    """Whether a message may state facts about others: short, one paragraph, and without signs of fiction."""
+    return len(text) <= _LONGEST_OF_OTHERS and "\n" not in text.strip() and not _MADE_UP.search(text)
+
+
 # Finds retractions in a clause: denials, and phrases that say that something is over.
 #
 # A denial is turned into the plain statement that it denies ("I don't live in Rome anymore" into "I live in Rome"), so
