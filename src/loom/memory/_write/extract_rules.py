@@ -21,6 +21,7 @@ from loom.memory._facts.entities import USER, normalise
 from loom.memory._write.phrases import (
     AM,
     ASIDE,
+    CALLED,
     COUNT,
     COUNTRY,
     DAY,
@@ -310,11 +311,11 @@ RULES: Final = (
 # What people mention of themselves while they speak of something else: true wherever it stands in a sentence.
 
 MENTIONS: Final = (
-    mention("relation", rf"{MINE} {NEAR}{RELATION}(?:,? | named | called ){NAMED}", tail=r"(?!\w)"),
+    mention("relation", rf"{MINE} {NEAR}{RELATION}{CALLED}{NAMED}", tail=r"(?!\w)"),
     mention("relation", rf"{MINE} (?:[\w-]+ ){{0,2}}{DOCTOR},? (?P<object>Dr\.? [A-Z]\w+)", tail=""),
     mention(
         "has_pet",
-        rf"{MINE} (?:[a-z]+ )?(?P<kind>{PET})(?:,? | named | called ){NAMED}",
+        rf"{MINE} (?:[a-z]+ )?(?P<kind>{PET}){CALLED}{NAMED}",
         tail=r"(?!\w|,? (?:died|passed|is dead|was put))",
     ),
     mention("has_pet", rf"\b[Mm]y (?P<object>dog|cat|puppy|kitten|parrot|rabbit|hamster|horse|dogs|cats){UNNAMED}"),
@@ -390,13 +391,16 @@ _GOES_ON: Final = LazyPattern(
     rf"|, (?=working (?:at|for|as) |living in |based in |an? {JOB}\b)"
 )
 """Where a second statement about the same person begins, whose `I` or `I'm` is omitted."""
+_INTENDS: Final = LazyPattern(
+    r"^(?:I|i|We|we)(?:['\u2019]ll|['\u2019]d| will| would| could| can| should| plan| want| think| need)\b"
+)
 _BEING: Final = LazyPattern(rf"^{AM} ")
 _OWN: Final = LazyPattern(rf"^{WE}(?:['\u2019]\w+)? ")
 
 
 def unfolded(clause: str) -> list[str]:
     """A clause about the speaker, split into one clause per statement."""
-    if not _OWN.match(clause):
+    if not _OWN.match(clause) or _INTENDS.match(clause):
         return [clause]
     parts: list[str] = []
     head, start = "", 0
@@ -411,6 +415,8 @@ def unfolded(clause: str) -> list[str]:
 
 # Rules for plain statements about other people and things: "Alice lives in Tokyo", "Project X uses Python 3.11".
 
+Stated = tuple[str, Rule, re.Match[str]]
+"""A subject, and the rule that matched what is stated of it."""
 _NOT_A_SUBJECT: Final = (
     r"(?:I|He|She|It|We|You|They|This|That|These|Those|There|Here|Someone|Somebody|Something|Everyone|Everybody|"
     r"Everything|Nobody|Nothing|None|Anyone|Anybody|Most|Many|Some|Any|All|Each|Every|Both|Few|No|Not|Neither|Either|"
@@ -477,16 +483,7 @@ _NEXT_CLAUSE: Final = LazyPattern(
 """Where a second statement begins: about the same subject, whose name is omitted, or about another."""
 
 
-@dataclass(frozen=True, slots=True)
-class RuleMatch:
-    """A statement about `subject` that a rule matched."""
-
-    subject: str
-    rule: Rule
-    match: re.Match[str]
-
-
-def matches_in(clause: str) -> Iterator[RuleMatch]:
+def matches_in(clause: str) -> Iterator[Stated]:
     """The statements of a clause about the person or thing that it names first."""
     found = _SUBJECT.match(clause)
     if found is None:
@@ -495,7 +492,7 @@ def matches_in(clause: str) -> Iterator[RuleMatch]:
     yield from _matches(found["who"] or found["system"], found["rest"], (*rules, _PLACED))
 
 
-def matches_about(person: str, rest: str) -> Iterator[RuleMatch]:
+def matches_about(person: str, rest: str) -> Iterator[Stated]:
     """The statements about a person in the rest of a clause."""
     return _matches(person, rest, (*_OF_PEOPLE, _PLACED))
 
@@ -518,8 +515,8 @@ def subject_in(clause: str) -> str | None:
     return clause[: found.end("who" if found["who"] else "system")] if found else None
 
 
-def _matches(subject: str, rest: str, rules: tuple[Rule, ...]) -> Iterator[RuleMatch]:
-    return (RuleMatch(subject, rule, found) for rule in rules if (found := rule.pattern.match(rest)))
+def _matches(subject: str, rest: str, rules: tuple[Rule, ...]) -> Iterator[Stated]:
+    return ((subject, rule, found) for rule in rules if (found := rule.pattern.match(rest)))
 
 
 _SLOWER: Final = 10
@@ -660,9 +657,9 @@ class _Reader:
         is_negative = is_denied(clause)
         if kin := KINSHIP.match(clause):
             yield self._related(relation_of(kin["relation"]), kin["object"])
-            for other in matches_about(kin["object"], kin["rest"]):
-                if not is_negative or other.rule.predicate in _NEGATIVE:
-                    yield from self._made(other.rule, other.match, other.subject)
+            for subject, other, match in matches_about(kin["object"], kin["rest"]):
+                if not is_negative or other.predicate in _NEGATIVE:
+                    yield from self._made(other, match, subject)
             return
         for known in RULES:
             found = known.pattern.match(clause)
@@ -678,8 +675,8 @@ class _Reader:
         if self.of_others and not is_negative:
             if relative := relative_in(clause):
                 yield self._related(*relative)
-            for other in matches_in(clause):
-                yield from self._made(other.rule, other.match, other.subject)
+            for subject, other, match in matches_in(clause):
+                yield from self._made(other, match, subject)
 
     def _retracted(self, clause: str) -> Iterator[tuple[Claim, bool]]:
         """The claims that a clause retracts."""

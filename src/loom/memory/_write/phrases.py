@@ -460,7 +460,7 @@ _PLACED_IN: Final = LazyPattern(r"^ (?:in|on|of|about|with|from|for|at) (?:the )
 _LISTENING: Final = LazyPattern(r"^(?:(?:listening|going|travell?ing) to|learning about) ")
 _NARROWED: Final = LazyPattern(
     r"^ (?:that|who|whom|whose|which|I|you|he|she|we|they|being|is|are|was|were|my|our|your|his|her|their|it|him|them|"
-    r"us|(?:like|such as) (?:this|that|these|those|it|yours?))\b"
+    r"us|(?:like|such as) (?:this|that|these|those|it|yours?)|(?:with|of|about|in) an?)\b"
 )
 """Words behind a phrase that make it mean less: `games that test my patience` are not games."""
 
@@ -739,6 +739,7 @@ NAMED: Final = (
     r"|Could|Do\b|Is\b|It\b|We\b|You\b|Hey|Hi\b|"
     r"Oh\b)[A-Z\u00c0-\u00de][a-z\u00df-\u00ff]+(?: [A-Z\u00c0-\u00de][a-z\u00df-\u00ff]+)?)"
 )
+CALLED: Final = r"(?: | named | called |, (?=[A-Z]\w+(?: [A-Z]\w+)?(?:,(?! and I\b)|[.?!]|$|['\u2019]s| who| is)))"
 UNNAMED: Final = r"(?!['\u2019]s name| is (?:called|named)|, [A-Z])"
 HOBBY: Final = (
     r"(?:painting|running|surfing|swimming|cycling|climbing|hiking|dancing|knitting|gardening|photography|pottery|yoga|"
