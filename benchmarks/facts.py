@@ -33,9 +33,16 @@ from loom.protocols.extractor import Claim
 
 DATA = Path("../shared/data")
 JUDGED = Path(__file__).with_name("facts_judged.tsv")
-COLUMNS = ("set", "half", "turn", "predicate", "object", "verdict", "reason")
+COLUMNS = ("draws", "set", "half", "turn", "predicate", "object", "verdict", "reason")
+DRAWS = {
+    "a": "odd half, seed 11, rules written without it",
+    "b": "odd half, seed 12, after what the first draw showed was changed",
+    "c": "even half, seed 11",
+    "d": "all, seed 21, the rules of today",
+}
+"""Each was drawn and judged one by one; what a later draw shares with an earlier one was judged then."""
 AT = datetime(2026, 1, 14, 12, tzinfo=UTC)
-SEED = 11
+SEED = 21
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,50 +164,52 @@ def read_judged() -> list[dict[str, str]]:
 
 
 def print_precision(found: Sequence[Found]) -> None:
-    """The precision of the judged facts that the rules still find, in both halves, and how many they no longer find."""
-    keys = {one.key for one in found}
+    """The precision of each draw, and that of all judged facts that the rules still find."""
     rows = read_judged()
     print()
-    for half in ("even", "odd"):
-        own = [row for row in rows if row["half"] == half]
-        still = [row for row in own if (row["set"], row["turn"], row["predicate"], row["object"]) in keys]
-        right = sum(row["verdict"] == "right" for row in still)
-        first = sum(row["verdict"] == "right" for row in own)
-        print(
-            f"judged, {half} half: {right} of {len(still)} right ({right / max(len(still), 1):.1%}); "
-            f"when drawn {first} of {len(own)} ({first / max(len(own), 1):.1%})"
-        )
-        for name in sorted({row["set"] for row in still}):
-            mine = [row["verdict"] == "right" for row in still if row["set"] == name]
-            print(f"  {name:12} {sum(mine)} of {len(mine)}")
+    for name, what in DRAWS.items():
+        own = [row for row in rows if name in row["draws"]]
+        print(f"draw {name}, {what}: {_share(own)}")
+    keys = {one.key for one in found}
+    still = [row for row in rows if (row["set"], row["turn"], row["predicate"], row["object"]) in keys]
+    print(f"judged facts that are found today: {_share(still)} of {len(found)}")
+    for name, half in sorted({(row["set"], row["half"]) for row in still}):
+        own = [row for row in still if (row["set"], row["half"]) == (name, half)]
+        print(f"  {name:12} {half:5} {_share(own)}")
+
+
+def _share(rows: Sequence[dict[str, str]]) -> str:
+    right = sum(row["verdict"] == "right" for row in rows)
+    return f"{right} of {len(rows)} right ({right / max(len(rows), 1):.1%})"
 
 
 def drawn(found: Sequence[Found], half: str, count: int, seed: int) -> list[Found]:
-    """Facts of one half, drawn at random; the order of the data decides nothing."""
-    own = sorted((one for one in found if one.turn.half == half), key=lambda one: one.key)
+    """Facts of one half or of all, drawn at random; the order of the data decides nothing."""
+    own = sorted((one for one in found if half in ("all", one.turn.half)), key=lambda one: one.key)
     return random.Random(seed).sample(own, min(count, len(own)))
 
 
-def print_drawn(found: Sequence[Found], count: int, seed: int) -> None:
-    """Facts to be judged, from each half: the row of the list, the fact, and its turn."""
-    for half in ("even", "odd"):
-        for one in drawn(found, half, count, seed):
-            print("\t".join((one.turn.set, half, *one.key[1:])))
-            print(f"    {one.claim.subject} {one.claim.predicate}: {one.claim.object}")
-            print(f"    {' '.join(one.turn.text.split())}")
+def print_drawn(found: Sequence[Found], half: str, count: int, seed: int) -> None:
+    """Facts to be judged: the row of the list, the verdict if there is one, the fact, and its turn."""
+    known = {(row["set"], row["turn"], row["predicate"], row["object"]): row["verdict"] for row in read_judged()}
+    for one in drawn(found, half, count, seed):
+        print("\t".join((one.turn.set, one.turn.half, *one.key[1:], known.get(one.key, "not judged"))))
+        print(f"    {one.claim.subject} {one.claim.predicate}: {one.claim.object}")
+        print(f"    {' '.join(one.turn.text.split())}")
 
 
 def main() -> None:
     """Print yield, instructions and precision, or facts to be judged."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--data", type=Path, default=DATA, help="the folder with the data sets")
-    parser.add_argument("--draw", type=int, default=0, metavar="N", help="print N facts of each half, for judging")
+    parser.add_argument("--draw", type=int, default=0, metavar="N", help="print N facts, for judging")
+    parser.add_argument("--half", choices=("even", "odd", "all"), default="all", help="of which conversations")
     parser.add_argument("--seed", type=int, default=SEED)
     given = parser.parse_args()
     turns = list(turns_of(given.data))
     found = anyio.run(facts_in, turns)
     if given.draw:
-        print_drawn(found, given.draw, given.seed)
+        print_drawn(found, given.half, given.draw, given.seed)
         return
     print_yield(turns, found)
     print_instructions(turns, found)

@@ -139,39 +139,10 @@ _NOT_IN_THINGS: Final = frozenset(
 )
 
 
-NOT_A_JOB: Final = frozenset(
-    {
-        *(
-            "funny",
-            "huge",
-            "big",
-            "passionate",
-            "proud",
-            "natural",
-            "born",
-            "amateur",
-            "wannabe",
-            "casual",
-            "keen",
-            "of",
-        ),
-        *("real", "fellow", "fake", "virtual", "fictional", "potential", "first-time", "would-be", "budding", "new"),
-        *(
-            "slow",
-            "fast",
-            "quick",
-            "visual",
-            "hands-on",
-            "happy",
-            "busy",
-            "night-time",
-            "poor",
-            "lazy",
-            "hobby",
-            "home",
-        ),
-        *("strong", "solid", "confident", "beginner", "true", "horrible", "fictional", "ai", "self-taught", "keen"),
-    }
+NOT_A_JOB: Final = _words(
+    "funny huge big passionate proud natural born amateur wannabe casual keen of real fellow fake virtual "
+    "fictional potential first-time would-be budding new slow fast quick visual hands-on happy busy night-time "
+    "poor lazy hobby home strong solid confident beginner true horrible ai self-taught"
 )
 """Words with which `I'm a ... cook` does not name a job."""
 
@@ -228,69 +199,20 @@ def _is_thing(text: str) -> bool:
 
 # Noun phrases: which words behind a verb are its object, and where the object ends.
 
-_CLOSED: Final = frozenset(
-    {
-        *("about", "above", "across", "after", "against", "along", "among", "around", "as", "at", "before", "behind"),
-        *("below", "beside", "between", "beyond", "by", "despite", "down", "during", "except", "for", "from", "in"),
-        *(
-            "inside",
-            "into",
-            "like",
-            "near",
-            "of",
-            "off",
-            "on",
-            "onto",
-            "out",
-            "outside",
-            "over",
-            "past",
-            "per",
-            "since",
-        ),
-        *("through", "throughout", "till", "to", "toward", "towards", "under", "until", "up", "upon", "via", "with"),
-        *("within", "without", "and", "but", "so", "because", "although", "though", "while", "when", "whenever"),
-        *("where", "whereas", "that", "which", "who", "whom", "whose", "what", "how", "why", "whether", "i", "i'm"),
-        *("i've", "i'd", "i'll", "im", "ive", "you", "your", "he", "she", "it", "it's", "they", "they're", "we", "me"),
-        *("him", "her", "them", "us", "my", "our", "their", "its", "this", "these", "those", "there", "here", "is"),
-        *("are", "was", "were", "am", "be", "been", "being", "has", "have", "had", "do", "does", "did", "can", "could"),
-        *("will", "would", "should", "may", "might", "must", "need", "now", "then", "today", "tomorrow", "yesterday"),
-        *("lately", "recently", "currently", "too", "also", "again", "still", "already", "soon", "always", "usually"),
-        *("often", "sometimes", "never", "just", "really", "very", "even", "only", "online", "anyway", "anymore"),
-        *("instead", "together", "regularly", "frequently", "daily", "weekly", "mostly", "especially", "particularly"),
-        *(
-            "specifically",
-            "actually",
-            "honestly",
-            "anyways",
-            "any",
-            "plus",
-            "please",
-            "thanks",
-            "every",
-            "each",
-            "last",
-        ),
-        *("next", "both", "all", "most", "more", "nowadays", "nonstop", "originally", "myself", "ago", "once", "twice"),
-        *("not", "personally", "lot", "ever", "yet", "first", "alone", "back", "away", "anywhere", "everywhere"),
-        *("serviced", "fixed", "repaired", "cleaned", "microchipped", "polished", "tuned", "signed", "washed"),
-        *("stolen", "broke", "needs", "makes", "helps", "works", "or", "lol", "tbh", "btw", "thx"),
-        *(
-            "a",
-            "an",
-            "using",
-            "including",
-            "based",
-            "called",
-            "named",
-            "made",
-            "got",
-            "went",
-            "going",
-            "trying",
-            "looking",
-        ),
-    }
+_CLOSED: Final = _words(
+    "about above across after against along among around as at before behind below beside between beyond by "
+    "despite down during except for from in inside into like near of off on onto out outside over past per since "
+    "through throughout till to toward towards under until up upon via with within without and but so because "
+    "although though while when whenever where whereas that which who whom whose what how why whether i i'm i've "
+    "i'd i'll im ive you your he she it it's they they're we me him her them us my our their its this these those "
+    "there here is are was were am be been being has have had do does did can could will would should may might "
+    "must need now then today tomorrow yesterday lately recently currently too also again still already soon "
+    "always usually often sometimes never just really very even only online anyway anymore instead together "
+    "regularly frequently daily weekly mostly especially particularly specifically actually honestly anyways any "
+    "plus please thanks every each last next both all most more nowadays nonstop originally myself ago once twice "
+    "not personally lot ever yet first alone back away anywhere everywhere serviced fixed repaired cleaned "
+    "microchipped polished tuned signed washed stolen broke needs makes helps works or lol tbh btw thx a an using "
+    "including based called named made got went going trying looking"
 )
 """Words that end a noun phrase: a statement may go on behind them, the name of its object does not."""
 _SPOILERS: Final = frozenset({"or", "if", "unless", "than", "nor", "either"})
@@ -314,50 +236,18 @@ def mention(predicate: str, pattern: str, *, tail: str = OPEN) -> Rule:
 
 _TOKEN: Final = LazyPattern(r"[^\W_][\w'\u2019&+#/.-]*")
 _MOST_WORDS: Final = 7
-PRONOUNS: Final = frozenset(
-    {
-        *("i", "me", "my", "mine", "myself", "you", "your", "yours", "yourself", "he", "him", "she", "her", "hers"),
-        *("it", "its", "itself", "we", "us", "our", "ours", "they", "them", "their", "theirs", "themselves", "himself"),
-        *("this", "that", "these", "those", "one", "ones", "something", "anything", "everything", "nothing", "someone"),
-        *("each", "another", "other", "others", "same", "such", "both", "some", "any", "all", "no", "not", "herself"),
-    }
+PRONOUNS: Final = _words(
+    "i me my mine myself you your yours yourself he him she her hers it its itself we us our ours they them their "
+    "theirs themselves himself this that these those one ones something anything everything nothing someone each "
+    "another other others same such both some any all no not herself"
 )
-_CHOICES: Final = frozenset(
-    {
-        *("option", "options", "number", "idea", "ideas", "plan", "plans", "choice", "version", "suggestion", "answer"),
-        *(
-            "suggestions",
-            "approach",
-            "concept",
-            "way",
-            "ways",
-            "part",
-            "parts",
-            "sound",
-            "look",
-            "looks",
-            "feel",
-            "vibe",
-        ),
-        *(
-            "thing",
-            "things",
-            "stuff",
-            "name",
-            "title",
-            "draft",
-            "point",
-            "points",
-            "thought",
-            "feature",
-            "fact",
-            "case",
-        ),
-        *("design", "layout", "theme", "format", "list", "table", "step", "phase", "section", "example", "response"),
-        *("recommendation", "recommendations", "pick", "angle", "mix", "structure", "style", "tone", "proposal", "bit"),
-        *("lot", "lots", "kind", "sort", "type", "couple", "few", "bunch", "variety", "touch", "combination", "blend"),
-        *("challenge", "process", "progress", "energy", "result", "results", "reply", "question", "questions", "text"),
-    }
+_CHOICES: Final = _words(
+    "option options number idea ideas plan plans choice version suggestion answer suggestions approach concept "
+    "way ways part parts sound look looks feel vibe thing things stuff name title draft point points thought "
+    "feature fact case design layout theme format list table step phase section example response recommendation "
+    "recommendations pick angle mix structure style tone proposal bit lot lots kind sort type couple few bunch "
+    "variety touch combination blend challenge process progress energy result results reply question questions "
+    "text time moment moments opportunity"
 )
 """Heads of what is chosen or praised at the moment: `I like option 2`, `I love the idea`."""
 _ADJECTIVE: Final = LazyPattern(
@@ -372,7 +262,7 @@ _ACTIVITY: Final = LazyPattern(
     r"|photograph|read|rid|runn|sail|sew|shopp|sing|skat|ski|snorkel|snowboard|surf|swimm|teach|travell?|train|"
     r"volunteer"
     r"|walk|writ|craft|brew|journal|sketch|fenc|row|div|canoe|crochet|quilt|weld|woodwork|stargaz|birdwatch|thrift"
-    r"|backpack|sightsee|curl(?!ing up)|weightlift|acroyoga|bouldering|roller-?skat)ing",
+    r"|backpack|sightsee|weightlift|acroyoga|bouldering|roller-?skat)ing",
     re.IGNORECASE,
 )
 """Activities that people like in general; `seeing you smile` is not one."""
@@ -457,7 +347,9 @@ def _share_a_word(one: str, other: str) -> bool:
 _SEPARATOR: Final = LazyPattern(r",? and |, ")
 _HAS_PLACE: Final = LazyPattern(r" (?:in|on|of|about|with|from|for|at|to|by|over|instead of|rather than) ")
 _PLACED_IN: Final = LazyPattern(r"^ (?:in|on|of|about|with|from|for|at) (?:the )?")
-_LISTENING: Final = LazyPattern(r"^(?:(?:listening|going|travell?ing) to|learning about) ")
+_LISTENING: Final = LazyPattern(
+    r"^(?:(?:listening|going|travell?ing) to|learning about|spending (?:quality )?time (?:in|with)) (?:the )?"
+)
 _NARROWED: Final = LazyPattern(
     r"^ (?:that|who|whom|whose|which|I|you|he|she|we|they|being|is|are|was|were|my|our|your|his|her|their|it|him|them|"
     r"us|(?:like|such as) (?:this|that|these|those|it|yours?)|(?:with|of|about|in) an?)\b"
