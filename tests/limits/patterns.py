@@ -73,11 +73,11 @@ def used(module: ModuleType, tree: ast.AST) -> Iterator[tuple[re.Pattern[Any], s
     called = {node.value for node in nodes if isinstance(node, ast.Attribute) and node.attr != "compiled"}
     for node in nodes:
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.attr in METHODS:
-            if (pattern := _pattern(vars(module).get(node.value.id))) is not None:
-                yield pattern, node.attr
+            pattern = _pattern(vars(module).get(node.value.id))
+            yield from () if pattern is None else ((pattern, node.attr),)
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node not in called:
-            if (pattern := _pattern(vars(module).get(node.id))) is not None:
-                yield pattern, ""
+            pattern = _pattern(vars(module).get(node.id))
+            yield from () if pattern is None else ((pattern, ""),)
 
 
 def compiled_in_functions(module: ModuleType, tree: ast.AST) -> Iterator[tuple[str, str, re.Pattern[Any] | None]]:

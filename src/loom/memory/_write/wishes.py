@@ -101,35 +101,39 @@ _FORMAT: Final = LazyPattern(
 """A short quotation inside an instruction, such as the form of a date: `"Month Day, Year"`."""
 _QUOTED_FORMAT: Final = "QuotedFormat"
 _PERMISSION: Final = (
-    r"(?:permission|confirmation|confirming|approval|consent|authori[sz]ation|review|asking|checking|sign-?off|"
-    r"clearance|my "
-    r"(?:ok|okay|input|go-ahead|say)|telling me|verifying|prompting)"
+    r"(?:permissions?|confirmations?|confirming|approvals?|consent|authori[sz]ations?|reviews?|asking|checking|checks|"
+    r"sign-?offs?|clearance|my (?:ok|okay|input|go-ahead|say)|telling me|verifying|prompting|prompts)"
 )
+_FILLERS: Final = (
+    r"(?:(?:to|ever|for|me|again|my|your|any|the|an?|further|more|need|even|bother|bothering|all|seek|require|get|await|"
+    r"with|on|keep|these|such|user) ){0,4}?"
+)
+_DOING: Final = r"(?:(?:(?!to\b|be\b|hesitat|mind|fear|forget|refus|omit|skip|stop|avoid|fail)[\w-]+) ){1,3}"
 _UNASKED: Final = LazyPattern(
-    rf"\bwithout (?:\w+ ){{0,3}}?{_PERMISSION}\b"
-    rf"|\b(?:stop|never|no need to|no more|don['\u2019]?t(?: ever)?|do not(?: ever)?|quit|skip|avoid|not|bypass|"
-    rf"ignore|waive|drop|"
-    rf"disable|without) (?:\w+ ){{0,3}}?(?:ask(?:ing)?|wait(?:ing)?|confirm(?:ing|ation)?s?|check(?:ing)? with|"
-    rf"verify(?:ing)?|prompt(?:ing|s)?"
-    rf"|request(?:ing)?|{_PERMISSION})\b"
-    r"|\bjust (?:execute|proceed|go ahead|do (?:it|things|them)|act|run (?:it|them|commands)|approve|book (?:it|"
-    r"them))\b"
-    r"|\b(?:assume|treat|take) (?:\w+ ){0,4}?(?:approv\w+|consent|permission|agree\w*|a yes|yes|confirmed|"
-    r"authori[sz]ed)\b"
-    r"|\b(?:auto(?:matic(?:ally)?)?[- ]?(?:approv\w+|accept\w*|confirm\w*|execut\w*|run|proceed))\b"
+    # without asking, but not: never book without asking
+    rf"(?:\b(?P<never>never|don['\u2019]?t|do not)(?: ever)? {_DOING})?\bwithout (?:\w+ ){{0,3}}?{_PERMISSION}\b"
+    # never ask, stop waiting for approval, skip the review
+    rf"|\b(?:no need to|no more|never|don['\u2019]?t|do not|(?<!not )(?<!n['\u2019]t )(?<!ever )(?:stop|quit|skip|"
+    rf"avoid|bypass|ignore|waive|drop|disable)) {_FILLERS}(?:ask|wait|waiting|confirm|check (?:with|back)|verify|"
+    rf"prompt|{_PERMISSION})\b"
+    # just execute, assume that I approve, auto-approve
+    r"|\bjust (?:execute|proceed|go ahead|do (?:it|things|them)|act|run (?:it|them|commands)|approve|book it)\b"
+    r"|\b(?:assume|treat|take) (?:\w+ ){0,4}?(?:approv\w+|consent|permission|agree\w*|yes|confirmed|authori[sz]ed)\b"
+    r"|\bauto(?:matic(?:ally)?)?[- ]?(?:approv\w+|accept\w*|confirm\w*|execut\w*|run|proceed)\b"
     r"|\b(?:no|zero) (?:confirmations?|permissions?|approvals?|reviews?|questions asked)\b"
     r"|\bask (?:for )?forgiveness\b|\bact (?:on your own|autonomously|independently)\b"
+    # the same in the other languages in which wishes are learnt
     r"|\bohne (?:\w+ ){0,2}?(?:nachzufragen|zu fragen|r\u00fcckfrage|best\u00e4tigung|erlaubnis|pr\u00fcfung|freigabe)"
-    r"|\b(?:nie|niemals|nicht|nicht mehr) (?:\w+ ){0,3}?(?:nach)?(?:fragen|frag|frage|best\u00e4tigung|erlaubnis)\b"
-    r"|\bfrag(?:e)? (?:\w+ ){0,3}?(?:nie|niemals|nicht)\b"
-    r"|\bsans (?:\w+ ){0,3}?(?:demander|confirmation|permission|autorisation|validation)|\bne (?:\w+ ){0,2}?demande\w*"
-    r"|\bsin (?:\w+ ){0,2}?(?:preguntar|confirmaci\u00f3n|permiso|aprobaci\u00f3n)|\b(?:nunca|"
-    r"no) (?:\w+ ){0,2}?(?:preguntes|pidas|pregunte)"
-    r"|\bsenza (?:\w+ ){0,2}?(?:chiedere|conferma|permesso)|\bnon (?:\w+ ){0,2}?chiedere|"
-    r"\bsem (?:\w+ ){0,2}?(?:perguntar|confirma\w+)"
-    r"|\bzonder (?:\w+ ){0,3}?(?:vragen|bevestiging|toestemming)",
+    r"|\b(?:nie|niemals|nicht) (?:\w+ ){0,3}?(?:nach)?(?:fragen|frag|frage|best\u00e4tigung|erlaubnis)\b"
+    r"|\bfrage? (?:\w+ ){0,3}?(?:nie|niemals|nicht)\b|\bne (?:\w+ ){0,2}?demande"
+    r"|\bsans (?:\w+ ){0,3}?(?:demander|confirmation|permission|autorisation|validation)"
+    r"|\bsin (?:\w+ ){0,2}?(?:preguntar|confirmaci\u00f3n|permiso|aprobaci\u00f3n)"
+    r"|\b(?:nunca|no) (?:\w+ ){0,2}?(?:preguntes?|pidas)"
+    r"|\bsenza (?:\w+ ){0,2}?(?:chiedere|conferma|permesso)|\bnon (?:\w+ ){0,2}?chiedere"
+    r"|\bsem (?:\w+ ){0,2}?(?:perguntar|confirma\w+)|\bzonder (?:\w+ ){0,3}?(?:vragen|bevestiging|toestemming)",
     re.IGNORECASE,
 )
+"""Orders to act without asking; the group `never` takes the first kind back."""
 
 
 _THANKS: Final = r"(?:many thanks|thanks|thank you|thx|cheers)(?: (?:a lot|so much|very much|again|in advance))?"
@@ -154,7 +158,7 @@ def instructions_in(sentence: str) -> Iterator[str]:
 
 def acts_unasked(text: str) -> bool:
     """Whether an instruction is to act without asking: without permission, confirmation or review."""
-    return _UNASKED.search(text) is not None
+    return any(found["never"] is None for found in _UNASKED.finditer(text))
 
 
 def _without_formats(text: str) -> str:
