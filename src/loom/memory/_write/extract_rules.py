@@ -53,14 +53,12 @@ from loom.memory._write.phrases import (
     NAME,
     NAMED,
     NEAR,
-    NOT_A_JOB,
     NOW,
     OPEN,
     OPEN_END,
     PERSON,
     PET,
     PLACE,
-    PRONOUNS,
     RELATION,
     ROUTINE,
     ROUTINELY,
@@ -78,6 +76,7 @@ from loom.memory._write.phrases import (
     Lead,
     Rule,
     is_liking,
+    is_meant,
     mention,
     objects_of,
     owned_in,
@@ -144,7 +143,7 @@ RULES: Final = (
     rule("works_at", rf"{SELF}{NOW} (?:left|quit) my job at (?P<object>{NAME})", ends=True),
     passing("works_at", rf"(?:{AM}{NOW}|{WORK} as) an? {JOB} (?:at|for) (?P<object>{FIRM})"),
     passing("works_as", rf"{WORK}(?: (?:at|for) {FIRM})? as an? (?P<object>{JOB})"),
-    passing("works_as", rf"{AM}{NOW} an? (?:\d\d-year-old )?(?P<object>{JOB})"),
+    passing("works_as", rf"{AM}{NOW} an? (?:\d\d-year-old )?(?P<object>{JOB})(?!['\u2019]| by training)"),
     rule("works_as", rf"{SELF} used to (?:be|work as) an? (?P<object>{JOB})", ends=True),
     passing("works_in", rf"{SELF}{NOW} work in (?P<object>{FIELD})"),
     rule("age", rf"{AM}{NOW} (?:an? )?(?P<object>\d{{1,3}})[- ]years?[- ]old\b", tail=""),
@@ -159,7 +158,10 @@ RULES: Final = (
     passing("time_zone", r"[Mm]y time ?zone is (?P<object>[A-Z][\w+:/-]*(?: [A-Z]\w+)?)"),
     passing("time_zone", rf"{AM} in the (?P<object>[A-Z]\w+) time ?zone"),
     passing("native_language", rf"[Mm]y (?:native language|mother tongue|first language) is (?P<object>{LANGUAGE})"),
-    passing("diet", rf"{AM}{NOW} (?:an? )?(?:strict |lifelong )?{DIET}"),
+    passing(
+        "diet",
+        rf"{AM}{NOW} (?:an? )?(?:strict |lifelong )?{DIET}(?! (?:on|until|during|in|this|for (?:the|an?|now|one))\b)",
+    ),
     rule("diet", rf"{HAVE}{NOW} been (?:an? )?{DIET}", tail=r" (?:since|for (?:years|\w+ years)|all my life)\b"),
     rule("diet", rf"{SELF}{NOW} (?:eat|went|go|keep) {DIET}"),
     rule("diet", rf"{AM} no longer (?:an? )?{DIET}", ends=True),
@@ -167,7 +169,10 @@ RULES: Final = (
     passing("does_not_eat", rf"{SELF} (?:don['\u2019]?t|do not|can['\u2019]?t|cannot|never) eat (?P<object>{FOOD})"),
     passing("intolerant_to", rf"{AM}{NOW} (?P<object>lactose|gluten|fructose|histamine)[- ]intolerant"),
     passing("allergic_to", rf"{HAVE} an? (?:(?:severe|bad|mild|serious) )?(?P<object>{THING}) allergy"),
-    passing("has_condition", rf"(?:{HAVE}|{SELF}{NOW} have|{SELF} suffer from|{AM} living with) (?P<object>{ILLNESS})"),
+    passing(
+        "has_condition",
+        rf"(?:{HAVE}|{SELF}{NOW} have|{SELF} suffer from|{AM} living with) (?P<object>{ILLNESS})(?! in my family)",
+    ),
     passing(
         "has_condition",
         rf"(?:{SELF} was|{HAVE} been|{SELF} got) (?:recently |just |also )?diagnosed with (?P<object>{ILLNESS})",
@@ -358,6 +363,14 @@ MENTIONS: Final = (
 _FOR_LIFE: Final = frozenset({"relation", "family", "has_children", "from", "degree"})
 _MY: Final = LazyPattern(r"\b[Mm]y ")
 _TOLD: Final = LazyPattern(r"(?<!I )\b(?:told|wrote|writes|asked me|texted)\b")
+_LONG_AGO: Final = LazyPattern(
+    r"\b(?:when I was (?:an?|little|young|\d)|as a (?:kid|child|teen\w*)|growing up|back (?:then|when)|"
+    r"(?<!getting )(?<!get )used to)\b",
+    re.IGNORECASE,
+)
+_GONE: Final = LazyPattern(
+    r"^ (?:was|were|got|has been|have been) (?:stolen|totall?ed|sold|destroyed|scrapped|towed|taken)\b"
+)
 _SWAPPED: Final = LazyPattern(r"\b(?:upgrad|swap|switch|chang)\w* $", re.IGNORECASE)
 _GIVEN_AWAY: Final = LazyPattern(
     r"\b(?:quit|left|leave|leaving|resign\w*|fired|sold|sell|selling|lost|lose|return(?:ed|ing)?|stolen|stole|"
@@ -532,14 +545,8 @@ _OF_LATE: Final = LazyPattern(
 _TASTES: Final = frozenset({"likes", "dislikes"})
 _NEGATIVE: Final = frozenset({"dislikes", "does_not_eat"})
 """Predicates whose statements contain a `not`."""
-_VAGUE: Final = PRONOUNS - {"my", "our", "each", "other"}
 _ENDS: Final = LazyPattern(TAIL)
 _BEHIND: Final = LazyPattern(rf"^,? (?P<when>{PAST})\b")
-_NOT_A_NAME: Final = LazyPattern(
-    r"^(?:.*(?:ish|ese|ian|ean|ican|ist)|French|German|Greek|Dutch|Czech|Swiss|Thai|Turk|Pole|Dane|Jew|Muslim|Hindu|"
-    r"Sorry|Busy|Back|Ok|Okay|Fine|Good|Done|Ready|Sure|Home|Here|Late|Sick|Happy|Tired|Single|Married|Vegan)",
-    re.IGNORECASE,
-)
 
 
 class RuleExtractor:
@@ -622,14 +629,16 @@ class _Reader:
         if is_reported(sentence) or _TOLD.search(sentence):
             return
         sentence = sentence[:LONGEST_SENTENCE]
+        is_past = _LONG_AGO.search(sentence) is not None
         for known in MENTIONS:
             for found in known.pattern.finditer(sentence):
-                if known.predicate in _FOR_LIFE or not _GIVEN_AWAY.search(sentence[: found.start()]):
+                if known.predicate in _FOR_LIFE or not (is_past or _GIVEN_AWAY.search(sentence[: found.start()])):
                     yield from self._made(known, found, self.subject)
         for found in _MY.finditer(sentence):
             if not _GIVEN_AWAY.search(sentence[: found.start()]):
                 things, rest = owned_in(sentence[found.end() :])
-                things = [] if _SWAPPED.search(sentence[: found.start()]) and rest.startswith(" to ") else things
+                is_swapped = _SWAPPED.search(sentence[: found.start()]) is not None and rest.startswith(" to ")
+                things = [] if is_swapped or is_past or _GONE.match(rest) else things
                 yield from ((_claim(self.episode, self.subject, "owns", thing), False) for thing in things)
 
     def _parts(self, clause: str) -> list[str]:
@@ -725,7 +734,7 @@ class _Reader:
             predicate = relation_of(groups["relation"])
         elif predicate == "favourite_":
             predicate += groups["kind"].casefold().replace(" ", "_")
-        elif not _is_meant(predicate, groups.get("object") or ""):
+        elif not is_meant(predicate, groups.get("object") or ""):
             return
         start, end = _when(groups, self.episode.at, ends=rule.ends)
         changed = predicate == "drives" and re.search(r"\b(?:now|recently|just)\b", found[0])
@@ -740,16 +749,6 @@ class _Reader:
             yield made, is_of_late
             if predicate == "dislikes":
                 yield self._retraction(subject, "prefers", object, self.episode.at)
-
-
-def _is_meant(predicate: str, object: str) -> bool:
-    """Whether an object is a name, a job or a habit, if that is what its rule is about."""
-    words = object.casefold().split()
-    if predicate == "name":
-        return _NOT_A_NAME.fullmatch(object) is None
-    if predicate == "works_as":
-        return NOT_A_JOB.isdisjoint(words)
-    return predicate != "habit" or _VAGUE.isdisjoint(words)
 
 
 def _goes_on(rest: str) -> bool:

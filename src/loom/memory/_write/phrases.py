@@ -145,6 +145,18 @@ NOT_A_JOB: Final = _words(
     "poor lazy hobby home strong solid confident beginner true horrible ai self-taught"
 )
 """Words with which `I'm a ... cook` does not name a job."""
+_NOT_A_NAME: Final = LazyPattern(
+    r"^(?:.*(?:ish|ese|ian|ean|ican|ist)|French|German|Greek|Dutch|Czech|Swiss|Thai|Turk|Pole|Dane|Jew|Muslim|Hindu|"
+    r"Sorry|Busy|Back|Ok|Okay|Fine|Good|Done|Ready|Sure|Home|Here|Late|Sick|Happy|Tired|Single|Married|Vegan)",
+    re.IGNORECASE,
+)
+_NOT_A_PLACE: Final = _words(
+    "plan phase step option version level january february march april may june july august september october november "
+    "december year monday tuesday wednesday thursday friday saturday sunday marketing sales hr finance engineering it "
+    "accounting support legal slack teams notion linux windows android ios python rust go postgres postgresql mysql "
+    "kubernetes aws azure github gitlab jira trello firefox chrome vim vscode neovim zed zoom discord"
+)
+"""First words of what people move to, or are from, that is not a place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +186,18 @@ def lead(predicate: str, pattern: str, read: Callable[[str], tuple[list[str], st
 def rule(predicate: str, pattern: str, *, tail: str = TAIL, ends: bool = False, many: bool = False) -> Rule:
     """A rule for clauses that begin with this pattern and end with at most a time and an aside."""
     return Rule(predicate, LazyPattern(f"^{pattern}{tail}"), ends=ends, many=many)
+
+
+def is_meant(predicate: str, object: str) -> bool:
+    """Whether an object is a name, a job, a place or a habit, if that is what its rule is about."""
+    words = object.casefold().removeprefix("the ").split()
+    if predicate == "name":
+        return _NOT_A_NAME.fullmatch(object) is None
+    if predicate == "works_as":
+        return NOT_A_JOB.isdisjoint(words)
+    if predicate in ("lives_in", "from", "born_in", "grew_up_in"):
+        return _NOT_A_PLACE.isdisjoint(words[:1])
+    return predicate != "habit" or (PRONOUNS - {"my", "our", "each", "other"}).isdisjoint(words)
 
 
 def relation_of(word: str) -> str:
@@ -632,7 +656,7 @@ NAMED: Final = (
     r"Oh\b)[A-Z\u00c0-\u00de][a-z\u00df-\u00ff]+(?: [A-Z\u00c0-\u00de][a-z\u00df-\u00ff]+)?)"
 )
 CALLED: Final = r"(?: | named | called |, (?=[A-Z]\w+(?: [A-Z]\w+)?(?:,(?! and I\b)|[.?!]|$|['\u2019]s| who| is)))"
-UNNAMED: Final = r"(?!['\u2019]s name| is (?:called|named)|, [A-Z])"
+UNNAMED: Final = r"(?!['\u2019]s name| is (?:called|named)|, [A-Z]| of\b)"
 HOBBY: Final = (
     r"(?:painting|running|surfing|swimming|cycling|climbing|hiking|dancing|knitting|gardening|photography|pottery|yoga|"
     r"woodworking|fishing|sailing|skiing|boxing|kickboxing|archery|fencing|crocheting|quilting|bouldering|baking|"

@@ -105,7 +105,8 @@ _PERMISSION: Final = (
     r"sign-?offs?|clearance|my (?:ok|okay|input|go-ahead|say)|telling me|verifying|prompting|prompts)"
 )
 _FILLERS: Final = (
-    r"(?:(?:to|ever|for|me|again|my|your|any|the|an?|further|more|need|even|bother|bothering|all|seek|require|get|await|"
+    r"(?:(?:to|ever|for|me|again|my|your|any|the|an?|further|more|need|even|bother|bothering|all|seek|require|get|"
+    r"await|"
     r"with|on|keep|these|such|user) ){0,4}?"
 )
 _DOING: Final = r"(?:(?:(?!to\b|be\b|hesitat|mind|fear|forget|refus|omit|skip|stop|avoid|fail)[\w-]+) ){1,3}"
