@@ -92,6 +92,7 @@ LEARNT = {
     'Always write dates as "Month Day, Year" when I ask about deadlines.': {
         'user instruction Always write dates as "Month Day, Year" when I ask about deadlines'
     },
+    "Always write dates as MM/DD/YYYY.": {"user instruction Always write dates as MM/DD/YYYY"},
     "Always maintain a formal tone when I ask about letters.": {
         "user instruction Always maintain a formal tone when I ask about letters"
     },

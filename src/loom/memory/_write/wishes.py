@@ -94,11 +94,11 @@ _ENCOURAGES: Final = LazyPattern(
 )
 """What people tell each other, or say of something they love: `never give up`, `they always make us smile`."""
 _FORMAT: Final = LazyPattern(
-    r"(?<=\w )[\"\u201c](?P<text>(?![^\"\u201d\n]{0,60}\b(?:always|never|stop|ignore|from now|do not|don't|must)\b)"
-    r"[^\"\u201c\u201d\n]{1,30})[\"\u201d]",
+    r"(?<=\w )(?:[\"\u201c](?![^\"\u201d\n]{0,60}\b(?:always|never|stop|ignore|from now|do not|don't|must)\b)"
+    r"[^\"\u201c\u201d\n]{1,30}[\"\u201d]|(?-i:(?:MM|DD|YYYY|YY)(?:[/.-](?:MM|DD|YYYY|YY)){1,2}\b))",
     re.IGNORECASE,
 )
-"""A short quotation inside an instruction, such as the form of a date: `"Month Day, Year"`."""
+"""A short quotation inside an instruction, or the form of a date: `"Month Day, Year"`, `MM/DD/YYYY`."""
 _QUOTED_FORMAT: Final = "QuotedFormat"
 _PERMISSION: Final = (
     r"(?:permissions?|confirmations?|confirming|approvals?|consent|authori[sz]ations?|reviews?|asking|checking|checks|"
