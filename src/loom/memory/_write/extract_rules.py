@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from itertools import islice
 from typing import Final
 
-from loom.core.checks import RULES_FIND, RULES_READ
+from loom.core.checks import ON_LOOP, RULES_FIND, RULES_READ
 from loom.core.record import Cardinality, Episode, Fact
 from loom.core.threads import off_loop
 from loom.memory._facts.entities import USER, normalise
@@ -102,6 +102,7 @@ from loom.memory._write.wishes import (
     sentences,
     stated_clauses,
     tells_of_others,
+    unfolded,
 )
 from loom.protocols.extractor import Claim, Extraction
 from loom.text.time_words import PAST, SOON, interval_of
@@ -390,42 +391,6 @@ COMPANY: Final = LazyPattern(
 )
 """A companion at the end of a clause: `with my sister Anna`."""
 
-_ADJECTIVES: Final = (
-    rf"(?:(?:not|no longer|still|also|severely) )?(?:allergic to |(?:vegan|vegetarian|pescatarian)\b|\w+[- ]intolerant|"
-    rf"married to |based in |living in |working (?:at|for|as) |an? {JOB}\b|\d{{1,3}} years old|from [A-Z])"
-)
-_VERBS: Final = (
-    r"(?:(?:also|now|still|really) )?(?:live in |work (?:at|for|as) |speak [A-Z]|prefer |drive an? |own an? |"
-    rf"have an? (?:{PET}|{RELATION.replace('?P<relation>', '?:')})\b|moved to |was born in |use [A-Z]|"
-    r"don['\u2019]t |no longer )"
-)
-_GOES_ON: Final = LazyPattern(
-    rf"(?:,? and|,? but)(?: also)? (?:(?={_ADJECTIVES})|(?=(?P<does>{_VERBS})))"
-    rf"|, (?=working (?:at|for|as) |living in |based in |an? {JOB}\b)"
-)
-"""Where a second statement about the same person begins, whose `I` or `I'm` is omitted."""
-_INTENDS: Final = LazyPattern(
-    r"^(?:I|i|We|we)(?:['\u2019]ll|['\u2019]d| will| would| could| can| should| plan| want| think| need)\b"
-)
-_BEING: Final = LazyPattern(rf"^{AM} ")
-_OWN: Final = LazyPattern(rf"^{WE}(?:['\u2019]\w+)? ")
-
-
-def unfolded(clause: str) -> list[str]:
-    """A clause about the speaker, split into one clause per statement."""
-    if not _OWN.match(clause) or _INTENDS.match(clause):
-        return [clause]
-    parts: list[str] = []
-    head, start = "", 0
-    is_being = _BEING.match(clause) is not None
-    for found in _GOES_ON.finditer(clause):
-        if not (is_being or found["does"]):
-            continue  # "I met Ann, a nurse" says nothing of the speaker
-        parts.append(head + clause[start : found.start()])
-        head, start = ("I " if found["does"] else "I'm "), found.end()
-    return [*parts, head + clause[start:]]
-
-
 # Rules for plain statements about other people and things: "Alice lives in Tokyo", "Project X uses Python 3.11".
 
 Stated = tuple[str, Rule, re.Match[str]]
@@ -532,7 +497,7 @@ def _matches(subject: str, rest: str, rules: tuple[Rule, ...]) -> Iterator[State
     return ((subject, rule, found) for rule in rules if (found := rule.pattern.match(rest)))
 
 
-_SLOWER: Final = 10
+_SLOWER: Final = 20
 """The cost of the rules, relative to splitting a text into words."""
 _SPEAKS_FOR_ITSELF: Final = frozenset({"user", "import"})
 _ROLES: Final = frozenset({"assistant", "ai", "bot", "model", "system", "tool", "agent", "developer", "function"})
@@ -558,13 +523,21 @@ class RuleExtractor:
         """The claims of these episodes, in order."""
         short = [episode for episode in episodes if len(episode.text) <= RULES_READ]
         chars = _SLOWER * sum(len(episode.text) for episode in short)
-        claims = await off_loop(chars, lambda: [c for episode in short for c in islice(_claims(episode), RULES_FIND)])
+        is_warm = not short or all(pattern.is_compiled for pattern in LazyPattern.all)
+        claims = await off_loop(chars if is_warm else ON_LOOP + 1, lambda: _read(short))
         skipped = tuple(
             f"episode {episode.id} has {len(episode.text):,} characters; rules read messages of at most {RULES_READ:,}"
             for episode in episodes
             if len(episode.text) > RULES_READ
         )
         return Extraction(claims=tuple(dict.fromkeys(claims)), skipped=skipped)
+
+
+def _read(episodes: Sequence[Episode]) -> list[Claim]:
+    """The claims of episodes; the first call compiles all patterns, for a third of a second, so it is off the loop."""
+    for pattern in LazyPattern.all if episodes else ():
+        _ = pattern.compiled
+    return [claim for episode in episodes for claim in islice(_claims(episode), RULES_FIND)]
 
 
 def _claims(episode: Episode) -> Sequence[Claim]:

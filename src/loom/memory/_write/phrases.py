@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import Final
+from typing import ClassVar, Final
 
 from loom.text.time_words import PAST
 
@@ -15,10 +15,17 @@ class LazyPattern:
     """A regular expression that is compiled when it is first used: most processes never extract a fact."""
 
     __slots__ = ("_compiled", "flags", "source")
+    all: ClassVar[list[LazyPattern]] = []
 
     def __init__(self, source: str, flags: int = 0) -> None:
         self.source, self.flags = source, flags
         self._compiled: re.Pattern[str] | None = None
+        self.all.append(self)
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether it was used before."""
+        return self._compiled is not None
 
     @property
     def compiled(self) -> re.Pattern[str]:
@@ -241,8 +248,8 @@ _CLOSED: Final = _words(
 """Words that end a noun phrase: a statement may go on behind them, the name of its object does not."""
 _SPOILERS: Final = frozenset({"or", "if", "unless", "than", "nor", "either"})
 """Words behind an object that take it back or make it one of several."""
-CLOSED: Final = "|".join(sorted(_CLOSED))
-OPEN_END: Final = rf"(?=$|[,;:!?)]|\. |\.$|['\u2019]s\b| [-\u2013\u2014] | (?i:{CLOSED})\b)"
+CLOSED: Final = "|".join(sorted({*_CLOSED, "I"}))
+OPEN_END: Final = rf"(?=$|[,;:!?)]|\. |\.$|['\u2019]s\b| [-\u2013\u2014] | (?:{CLOSED})\b)"
 """Behind an object: the end of the clause, or a word with which something else begins."""
 OPEN: Final = rf"(?:,? (?P<when>{PAST}))?{OPEN_END}"
 """The same, with a time in front."""

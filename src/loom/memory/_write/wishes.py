@@ -13,7 +13,22 @@ from dataclasses import dataclass
 from itertools import pairwise, takewhile
 from typing import Final
 
-from loom.memory._write.phrases import AM, HAVE, NAME, NOW, PERSON, PET, PLACE, SELF, TAIL, THING, WE, LazyPattern
+from loom.memory._write.phrases import (
+    AM,
+    HAVE,
+    JOB,
+    NAME,
+    NOW,
+    PERSON,
+    PET,
+    PLACE,
+    RELATION,
+    SELF,
+    TAIL,
+    THING,
+    WE,
+    LazyPattern,
+)
 from loom.text.fence import one_line
 from loom.text.time_words import PAST
 
@@ -537,6 +552,42 @@ def is_change(sentence: str) -> bool:
 def tells_of_others(text: str) -> bool:
     """Whether a message may state facts about others: short, one paragraph, and without signs of fiction."""
     return len(text) <= _LONGEST_OF_OTHERS and "\n" not in text.strip() and not _MADE_UP.search(text)
+
+
+_ADJECTIVES: Final = (
+    rf"(?:(?:not|no longer|still|also|severely) )?(?:allergic to |(?:vegan|vegetarian|pescatarian)\b|\w+[- ]intolerant|"
+    rf"married to |based in |living in |working (?:at|for|as) |an? {JOB}\b|\d{{1,3}} years old|from [A-Z])"
+)
+_VERBS: Final = (
+    r"(?:(?:also|now|still|really) )?(?:live in |work (?:at|for|as) |speak [A-Z]|prefer |drive an? |own an? |"
+    rf"have an? (?:{PET}|{RELATION.replace('?P<relation>', '?:')})\b|moved to |was born in |use [A-Z]|"
+    r"don['\u2019]t |no longer )"
+)
+_GOES_ON: Final = LazyPattern(
+    rf"(?:,? and|,? but)(?: also)? (?:(?={_ADJECTIVES})|(?=(?P<does>{_VERBS})))"
+    rf"|, (?=working (?:at|for|as) |living in |based in |an? {JOB}\b)"
+)
+"""Where a second statement about the same person begins, whose `I` or `I'm` is omitted."""
+_INTENDS: Final = LazyPattern(
+    r"^(?:I|i|We|we)(?:['\u2019]ll|['\u2019]d| will| would| could| can| should| plan| want| think| need)\b"
+)
+_BEING: Final = LazyPattern(rf"^{AM} ")
+_OWN: Final = LazyPattern(rf"^{WE}(?:['\u2019]\w+)? ")
+
+
+def unfolded(clause: str) -> list[str]:
+    """A clause about the speaker, split into one clause per statement."""
+    if not _OWN.match(clause) or _INTENDS.match(clause):
+        return [clause]
+    parts: list[str] = []
+    head, start = "", 0
+    is_being = _BEING.match(clause) is not None
+    for found in _GOES_ON.finditer(clause):
+        if not (is_being or found["does"]):
+            continue  # "I met Ann, a nurse" says nothing of the speaker
+        parts.append(head + clause[start : found.start()])
+        head, start = ("I " if found["does"] else "I'm "), found.end()
+    return [*parts, head + clause[start:]]
 
 
 # Finds retractions in a clause: denials, and phrases that say that something is over.
