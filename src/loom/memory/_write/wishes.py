@@ -558,13 +558,13 @@ _ADJECTIVES: Final = (
     rf"(?:(?:not|no longer|still|also|severely) )?(?:allergic to |(?:vegan|vegetarian|pescatarian)\b|\w+[- ]intolerant|"
     rf"married to |based in |living in |working (?:at|for|as) |an? {JOB}\b|\d{{1,3}} years old|from [A-Z])"
 )
-_VERBS: Final = (
+_STATES: Final = (
     r"(?:(?:also|now|still|really) )?(?:live in |work (?:at|for|as) |speak [A-Z]|prefer |drive an? |own an? |"
     rf"have an? (?:{PET}|{RELATION.replace('?P<relation>', '?:')})\b|moved to |was born in |use [A-Z]|"
     r"don['\u2019]t |no longer )"
 )
 _GOES_ON: Final = LazyPattern(
-    rf"(?:,? and|,? but)(?: also)? (?:(?={_ADJECTIVES})|(?=(?P<does>{_VERBS})))"
+    rf"(?:,? and|,? but)(?: also)? (?:(?={_ADJECTIVES})|(?=(?P<does>{_STATES})))"
     rf"|, (?=working (?:at|for|as) |living in |based in |an? {JOB}\b)"
 )
 """Where a second statement about the same person begins, whose `I` or `I'm` is omitted."""
