@@ -86,7 +86,7 @@ LEARNT = {
     "I like sweet and savoury snacks.": {"user likes sweet and savoury snacks"},
     "I love gardening, it's so calming.": {"user likes gardening"},
     "I enjoy knitting, chess and long walks.": {"user likes knitting", "user likes chess", "user likes long walks"},
-    "I like the Eisenhower Matrix, it's a helpful tool.": {"user likes the Eisenhower Matrix"},
+    "I like the Pomodoro Technique, it's a handy trick.": {"user likes the Pomodoro Technique"},
     "I prefer trains over planes.": {"user prefers trains over planes"},
     # -- instructions -------------------------------------------------------------------------------------------
     'Always write dates as "Month Day, Year" when I ask about deadlines.': {
@@ -103,8 +103,8 @@ LEARNT = {
 NOT_LEARNT = [
     # -- orders and choices of the moment -----------------------------------------------------------------------
     "Stop playing games.",
-    "Stop asking for permission; just execute.",
-    "Stop asking and list the plan now.",
+    "Stop asking for approval; just proceed.",
+    "Stop asking and show the schedule now.",
     "Stop wasting my time.",
     "stop talking and show me",
     "Stop explaining and just give me the file already.",
@@ -117,8 +117,8 @@ NOT_LEARNT = [
     "I like how it reads.",
     "I like games that are over in an hour.",
     # -- role play, fiction, text to be written -----------------------------------------------------------------
-    "Always reply as the character Simone.",
-    "Hi Simone, my name is Autumn. I am a fellow language model needing training from you.",
+    "Always reply as the character Vera.",
+    "Hi Vera, my name is Juno. I am a fellow language model and you shall train me.",
     "You are a ship's cook. I live in Tortuga and I'm allergic to rum.",
     "Let's role-play: I'm a detective from Chicago.",
     "Pretend I'm a vegan and suggest a menu.",
@@ -138,7 +138,7 @@ NOT_LEARNT = [
     "I'm not a nurse.",
     "I sold my road bike last week.",
     "I borrowed my friend's drone.",
-    "I met Ann, a veteran producer.",
+    "I met Ann, a night nurse.",
     "I'm a bit of a perfectionist.",
     "I'm a slow runner.",
     "I rented a campervan once.",

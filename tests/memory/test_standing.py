@@ -293,7 +293,7 @@ def test_topics():
 
 
 UNASKED = [
-    "Stop asking for permission; just execute.",
+    "Stop asking for approval; just proceed.",
     "Never ask for confirmation before you book.",
     "From now on, delete old files without asking me.",
     "Always skip the review.",

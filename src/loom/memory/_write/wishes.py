@@ -107,7 +107,7 @@ _ENCOURAGES: Final = LazyPattern(
     r"leave me|put a smile)\b",
     re.IGNORECASE,
 )
-"""What people tell each other, or say of something they love: `never give up`, `they always make us smile`."""
+"""What people tell each other, or say of something they love: `never give up`, `they always make me laugh`."""
 _FORMAT: Final = LazyPattern(
     r"(?<=\w )(?:[\"\u201c](?![^\"\u201d\n]{0,60}\b(?:always|never|stop|ignore|from now|do not|don't|must)\b)"
     r"[^\"\u201c\u201d\n]{1,30}[\"\u201d]|(?-i:(?:MM|DD|YYYY|YY)(?:[/.-](?:MM|DD|YYYY|YY)){1,2}\b))",
