@@ -35,7 +35,7 @@ DATA = Path("../shared/data")
 JUDGED = Path(__file__).with_name("facts_judged.tsv")
 COLUMNS = ("draws", "set", "half", "turn", "predicate", "object", "verdict", "reason")
 DRAWS = {
-    "a": "odd half, seed 11, rules written without it",
+    "a": "odd half, seed 11, before its facts were seen",
     "b": "odd half, seed 12, after what the first draw showed was changed",
     "c": "even half, seed 11",
     "d": "all, seed 21, the rules of today",
