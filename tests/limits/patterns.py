@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 import loom
+from loom.memory._write.phrases import LazyPattern
 
 METHODS = frozenset({"search", "match", "fullmatch", "split", "sub", "subn", "findall", "finditer"})
 
@@ -30,13 +31,18 @@ def every_module() -> list[ModuleType]:
     return [importlib.import_module(name) for name in ["loom", *sorted(names)]]
 
 
+def _pattern(value: object) -> re.Pattern[Any] | None:
+    """The pattern that a value is, compiled or not yet."""
+    return value.compiled if isinstance(value, LazyPattern) else value if isinstance(value, re.Pattern) else None
+
+
 def held(module: ModuleType) -> Iterator[tuple[str, re.Pattern[Any]]]:
     """The patterns that a module holds, in whatever they stand."""
     seen = set[int]()
 
     def walk(name: str, value: object) -> Iterator[tuple[str, re.Pattern[Any]]]:
-        if isinstance(value, re.Pattern):
-            yield name, value
+        if (pattern := _pattern(value)) is not None:
+            yield name, pattern
             return
         if id(value) in seen or isinstance(value, str | bytes | int | float | ModuleType):
             return
@@ -61,18 +67,17 @@ def held(module: ModuleType) -> Iterator[tuple[str, re.Pattern[Any]]]:
 
 def used(module: ModuleType, tree: ast.AST) -> Iterator[tuple[re.Pattern[Any], str]]:
     """The methods that a module calls on the patterns it knows by name; an empty one where it hands a pattern on."""
-    if not any(isinstance(value, re.Pattern) for value in vars(module).values()):
+    if not any(isinstance(value, re.Pattern | LazyPattern) for value in vars(module).values()):
         return
     nodes = list(ast.walk(tree))
-    called = {node.value for node in nodes if isinstance(node, ast.Attribute)}
+    called = {node.value for node in nodes if isinstance(node, ast.Attribute) and node.attr != "compiled"}
     for node in nodes:
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.attr in METHODS:
-            if isinstance(pattern := vars(module).get(node.value.id), re.Pattern):
-                yield pattern, node.attr
+            pattern = _pattern(vars(module).get(node.value.id))
+            yield from () if pattern is None else ((pattern, node.attr),)
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node not in called:
-            pattern = vars(module).get(node.id)
-            if isinstance(pattern, re.Pattern):
-                yield pattern, ""
+            pattern = _pattern(vars(module).get(node.id))
+            yield from () if pattern is None else ((pattern, ""),)
 
 
 def compiled_in_functions(module: ModuleType, tree: ast.AST) -> Iterator[tuple[str, str, re.Pattern[Any] | None]]:

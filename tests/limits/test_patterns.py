@@ -46,9 +46,7 @@ MADE: dict[str, Callable[[], list[re.Pattern[Any]]]] = {
     "loom.memory._recall.rank._name": _made_of_names,
     "loom.context.skills.__init__": _made_of_skills,
     "loom.context.skills._phrase": _made_of_skills,
-    "loom.memory._write.phrases.rule": list,  # called while the module is made; what it gives is held by the module
-    "loom.memory._write.wishes._any": list,  # the same
-    "loom.memory._write.phrases._form": list,  # the same
+    "loom.memory._write.phrases.compiled": list,  # patterns that are compiled at first use; modules hold them
 }
 """Functions that make a pattern of their arguments, and patterns that they made."""
 

@@ -38,7 +38,10 @@ LEARN = [
         ("user works_as nurse", "user works_at Charité", "user lives_in Berlin"),
     ),
     Learn("I live in Paris with my wife Claire.", ("user lives_in Paris", "user married_to Claire")),
-    Learn("I live in Lyon with my husband Marc and our two kids.", ("user lives_in Lyon", "user married_to Marc")),
+    Learn(
+        "I live in Lyon with my husband Marc and our two kids.",
+        ("user lives_in Lyon", "user married_to Marc", "user has_children two kids"),
+    ),
     Learn("Project X uses Python 3.11.", ("Project X uses Python 3.11",)),
     Learn("Our backend uses PostgreSQL 16.", ("backend uses PostgreSQL 16",)),
     Learn("Alice lives in Tokyo.", ("Alice lives_in Tokyo",)),

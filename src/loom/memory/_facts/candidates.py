@@ -18,8 +18,8 @@ from loom.core.record import Claim, Episode, Fact, Provenance
 from loom.errors import NotFound
 from loom.memory._facts.entities import USER, normalise, predicate_key
 from loom.memory._shared import UNCONFIRMED, is_candidate
-from loom.memory._write.phrases import LANGUAGE
-from loom.memory._write.wishes import INSTRUCTION, looks_pasted, wishes_in
+from loom.memory._write.phrases import LANGUAGE, LazyPattern
+from loom.memory._write.wishes import INSTRUCTION, acts_unasked, looks_pasted, wishes_in
 from loom.text.fence import one_line
 from loom.text.words import query_terms
 
@@ -33,7 +33,7 @@ from loom.text.words import query_terms
 PREFIX: Final = "instruction_"
 """Prefix of the predicates of instructions; the topic follows."""
 
-_LEAD: Final = re.compile(
+_LEAD: Final = LazyPattern(
     r"(?:(?P<no>never|do not|don['\u2019]t|stop|no longer|no more|avoid|not|refrain from"
     r"|(?:you )?(?:must not|mustn['\u2019]t|should not|shouldn['\u2019]t))"
     r"|please|always|ever|kindly|just|so|and|but|also|from now on|going forward|from here on|in (?:the )?future"
@@ -41,7 +41,7 @@ _LEAD: Final = re.compile(
     r"|you (?:should|must|need to|have to|can|may)|i(?:['\u2019]d| would)? (?:want|like|need) you to)\b[,:]?\s*",
     re.IGNORECASE,
 )
-_TRAIL: Final = re.compile(
+_TRAIL: Final = LazyPattern(
     r"[,\s](?:please|any ?more|again|ever|at all|from now on|going forward|in (?:the )?future)$", re.IGNORECASE
 )
 _LONGEST_TRAIL: Final = len(" in the future")
@@ -51,7 +51,7 @@ _MAKES: Final = rf"(?:be|keep {_SAID}|make {_SAID}|give me|give|write|use|{_SAYS
 _SHORT: Final = r"(?:short|brief|concise|terse|succinct|to the point)"
 _LONG: Final = r"(?:long|detailed|thorough|verbose|in-depth|lengthy)"
 _VALUED: Final = tuple(
-    (name, re.compile(pattern, re.IGNORECASE))
+    (name, LazyPattern(pattern, re.IGNORECASE))
     for name, pattern in (
         ("language", rf"(?:{_SAYS}\b(?: \w+){{0,3}} in|use|speak) (?P<value>{LANGUAGE})"),
         ("length", rf"{_MAKES}(?: \w+)? (?:(?P<short>{_SHORT})|(?P<long>{_LONG}))(?: {_SAID})?"),
@@ -61,9 +61,9 @@ _VALUED: Final = tuple(
         ("name", r"(?:call|address) me (?:as )?(?-i:(?P<value>[A-Z][\w'-]*(?: [A-Z][\w'-]*)*))"),
     )
 )
-_BOUND: Final = re.compile(r"^(?=.+\Z)(?P<what>.+ (?:before|after|until|later than|earlier than)) \d.*", re.IGNORECASE)
+_BOUND: Final = LazyPattern(r"^(?=.+\Z)(?P<what>.+ (?:before|after|until|later than|earlier than)) \d.*", re.IGNORECASE)
 """An instruction with a time or number as bound: another bound replaces it."""
-_CHOICE: Final = re.compile(r"^(?=.+\Z)(?P<this>.+?) (?:over|to|rather than|instead of) (?P<that>.+)", re.IGNORECASE)
+_CHOICE: Final = LazyPattern(r"^(?=.+\Z)(?P<this>.+?) (?:over|to|rather than|instead of) (?P<that>.+)", re.IGNORECASE)
 _ALTERNATIVES: Final = tuple(
     frozenset(query_terms(group))
     for group in (
@@ -113,10 +113,10 @@ def topic_of(text: str) -> Topic | None:
     """The topic of an instruction; None if it has no words."""
     action, is_forbidden = " ".join(text.split()).strip(" .!,;:"), False
     start, end = 0, len(action)
-    while lead := _LEAD.match(action, start):
+    while lead := _LEAD.compiled.match(action, start):
         is_forbidden ^= lead["no"] is not None
         start = lead.end()
-    while trail := _TRAIL.search(action, max(start, end - _LONGEST_TRAIL), end):
+    while trail := _TRAIL.compiled.search(action, max(start, end - _LONGEST_TRAIL), end):
         end = trail.start()
         while end > start and action[end - 1] in " ,":
             end -= 1
@@ -218,7 +218,8 @@ def candidate_text(claim: Claim) -> str | None:
     """The text of a claim as a candidate; None if there is nothing to confirm, such as a claim that only ends one."""
     text = one_line(_text_of(claim))
     is_over = claim.retracts or (claim.valid_from is None and claim.valid_until is not None)
-    return None if is_over or len(text) > MAX_INSTRUCTION or topic_of(text) is None else text
+    is_wrong = is_over or acts_unasked(text) or len(text) > MAX_INSTRUCTION
+    return None if is_wrong or topic_of(text) is None else text
 
 
 def candidate_claim(candidate: Fact, episode: Episode) -> Claim:

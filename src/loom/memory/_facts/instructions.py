@@ -28,6 +28,7 @@ from loom.memory._facts.candidates import (
 from loom.memory._facts.entities import USER, Aliases, normalise, predicate_key
 from loom.memory._facts.facts import Segment, Statement, moment, statements_of, timeline
 from loom.memory._shared import UNCONFIRMED, is_candidate, later_than, latest_of
+from loom.memory._write.wishes import acts_unasked
 from loom.text.fence import fenced, in_brackets, one_line, plain_text
 from loom.text.tokens import EstimateCounter
 
@@ -92,10 +93,21 @@ def provenance_of(episodes: Iterable[Episode]) -> Provenance:
     return replace(made, origin=_OWN) if is_own else made
 
 
+def is_refused(claim: Claim, provenance: Provenance) -> bool:
+    """Whether a standing claim is to act without asking, and the caller does not vouch for its source.
+
+    Who can put such a sentence into a conversation can make an agent pay, send or delete; so trust has to be given.
+    """
+    is_over = claim.retracts or (claim.valid_from is None and claim.valid_until is not None)
+    return not (provenance.trusted or is_over) and is_standing(claim) and acts_unasked(claim.object)
+
+
 def under_topic(claim: Claim, provenance: Provenance) -> Claim | None:
-    """The claim with its topic as predicate, so that it competes with others; None for an instruction by others."""
+    """The claim with its topic as predicate, so that it competes with others; None if it may not be a standing one."""
     if predicate_key(claim.predicate) == UNCONFIRMED:
         raise UsageError(f"the predicate {UNCONFIRMED!r} is reserved for unconfirmed instructions; use another one")
+    if is_refused(claim, provenance):
+        return None
     if is_instruction_claim(claim):
         topic = topic_of(claim.object)
         if provenance.origin != _OWN or normalise(claim.subject) != USER or topic is None:

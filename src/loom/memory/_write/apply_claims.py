@@ -19,6 +19,7 @@ from loom.memory._facts.facts import FOREVER, Segment, assert_claim, moment, res
 from loom.memory._facts.instructions import (
     StandingItem,
     end_conflicts,
+    is_refused,
     is_standing,
     provenance_of,
     standing_items,
@@ -26,8 +27,8 @@ from loom.memory._facts.instructions import (
 )
 from loom.memory._recall.prefer import role_of
 from loom.memory._shared import UNCONFIRMED, every_fact, is_candidate, later_than, latest_of, retry_stale
-from loom.memory._write.extract_rules import RuleExtractor, sentences
-from loom.memory._write.wishes import INSTRUCTION
+from loom.memory._write.extract_rules import RuleExtractor
+from loom.memory._write.wishes import INSTRUCTION, sentences
 from loom.protocols.extractor import Extractor
 from loom.protocols.memory_store import Store
 from loom.text.fence import one_line
@@ -155,6 +156,8 @@ class LearnResult:
     before: tuple[StandingItem, ...] = ()
     after: tuple[StandingItem, ...] = ()
     unconfirmed: tuple[Fact, ...] = ()
+    refused: tuple[str, ...] = ()
+    """Instructions to act without asking, from a source that is not trusted; they are not written."""
     importance: Mapping[str, float] = field(default_factory=dict[str, float], hash=False)
     """Importance of the episodes that a claim rates, by id."""
 
@@ -173,10 +176,12 @@ class LearnResult:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Notes on retired instructions, and why."""
+        """Notes on retired and on refused instructions, and why."""
         newer = ", ".join(repr(item.text) for item in _only(self.after, self.before))
         because = f"{newer} was said later" if newer else "the user said that it is over"
-        return tuple(f"{item.text!r} no longer stands: {because}" for item in self.retired)
+        over = tuple(f"{item.text!r} no longer stands: {because}" for item in self.retired)
+        refused = "not a standing instruction: {!r} says to act without asking, which needs trusted=True"
+        return (*over, *(refused.format(text) for text in self.refused))
 
 
 class Learner:
@@ -240,12 +245,14 @@ class Learner:
     ) -> LearnResult:
         """The facts that claims change, given the origin of each, and the episodes they were all extracted from."""
         wanted = [(placed, origin) for claim, origin in claims if (placed := under_topic(claim, origin)) is not None]
+        refused = tuple(claim.object for claim, origin in claims if is_refused(claim, origin))
         if not wanted:
-            return LearnResult()
+            return LearnResult(refused=refused)
         known = await self._known(scope, [claim for claim, _ in wanted])
         now = later_than(latest_of([*known.values(), *episodes]), self._clock.now())
         size = _FACT * (len(known) + len(wanted)) * len(wanted)
-        return await off_loop(size, partial(self._decide, wanted, known, now))
+        result = await off_loop(size, partial(self._decide, wanted, known, now))
+        return replace(result, refused=refused) if refused else result
 
     def _decide(self, wanted: Sequence[tuple[Claim, Provenance]], known: dict[str, Fact], now: datetime) -> LearnResult:
         """Assert claims one after the other; `known` grows with each, so that a later claim sees the earlier ones."""

@@ -1,10 +1,8 @@
 """Extracting facts by rules from plain sentences.
 
-A sentence is read only if it is a plain statement: not a question, a supposition, reported speech, a quotation, or text
-to be translated or rewritten. A clause then has to match a rule from its first word. A message that looks pasted states
-nothing: its `I` may be any person. Denials retract what was known (loom.memory.extract.retractions); statements about
-others are in loom.memory.extract.others. Instructions are found in any message (loom.memory.extract.instructions);
-whether they are accepted is decided where claims become facts.
+A clause that states something (loom.memory._write.wishes) has to match a rule from its first word; what people mention
+of themselves (`my sister Anna`) counts wherever it is. A message that looks pasted states nothing: its `I` may be any
+person. Instructions are found in any message; whether they are accepted is decided where claims become facts.
 """
 
 from __future__ import annotations
@@ -16,178 +14,391 @@ from datetime import datetime, timedelta
 from itertools import islice
 from typing import Final
 
-from loom.core.checks import RULES_FIND, RULES_READ
+from loom.core.checks import ON_LOOP, RULES_FIND, RULES_READ
 from loom.core.record import Cardinality, Claim, Episode, Fact
 from loom.core.threads import off_loop
 from loom.memory._facts.entities import USER, normalise
 from loom.memory._write.phrases import (
     AM,
     ASIDE,
+    CALLED,
+    COUNT,
+    COUNTRY,
+    DAY,
+    DEGREE,
     DIET,
+    DO,
+    DOCTOR,
+    EVENT,
+    EVERY,
+    FAVOURED,
+    FIELD,
+    FIRM,
+    FOOD,
     HAVE,
+    HELPED,
+    HOBBY,
+    HOME,
+    ILLNESS,
+    INSTRUMENT,
     JOB,
+    KIDS,
     LANGUAGE,
     LANGUAGES,
+    LEADS,
     LIST,
+    MINE,
+    MODEL,
+    MUCH,
     NAME,
+    NAMED,
+    NEAR,
     NOW,
+    OPEN,
+    OPEN_END,
     PERSON,
     PET,
     PLACE,
     RELATION,
+    ROUTINE,
+    ROUTINELY,
     SELF,
+    SOMETIME,
+    SPORT,
+    STUDY_SUBJECT,
+    TAIL,
+    THEN,
     THING,
+    UNNAMED,
     WE,
-    Ending,
+    WORK,
+    LazyPattern,
+    Lead,
     Rule,
-    denial_in,
-    employer_left,
-    endings_in,
+    is_liking,
+    is_meant,
+    mention,
     objects_of,
+    owned_in,
+    passing,
     relation_of,
     rule,
 )
-from loom.memory._write.wishes import INSTRUCTION, instructions_in, looks_pasted
+from loom.memory._write.wishes import (
+    INSTRUCTION,
+    LONGEST_SENTENCE,
+    Ending,
+    denial_in,
+    employer_left,
+    endings_in,
+    instructions_in,
+    is_change,
+    is_denied,
+    is_reported,
+    is_role_play,
+    is_text_work,
+    is_unsure,
+    looks_pasted,
+    sentences,
+    stated_clauses,
+    tells_of_others,
+    unfolded,
+)
 from loom.protocols.extractor import Extraction
 from loom.text.time_words import PAST, SOON, interval_of
 
 # Rules for plain statements that people make about themselves, each over one clause.
 
-_FOOD: Final = (
-    r"(?:(?:red |white |raw |processed )?(?:meat|pork|beef|lamb|chicken|poultry|fish|seafood|shellfish|dairy|milk|"
-    r"cheese|eggs|gluten|wheat|bread|sugar|nuts|peanuts|soy|mushrooms|onions|garlic|carbs))"
-)
-_MODEL: Final = rf"(?P<object>(?:(?:19|20)\d\d )?{THING})"
 RULES: Final = (
-    rule(
+    rule("lives_in", rf"(?P<object>{PLACE}) has been (?:my|our) home"),
+    rule("works_at", rf"(?P<object>{NAME}) (?:hired me|offered me the job)"),
+    passing(
         "name",
         rf"(?:[Mm]y name(?:['\u2019]s| is)|(?:You|you) can call me|(?:Please |please )?[Cc]all me) (?P<object>{NAME})",
     ),
     rule("name", rf"{AM} (?P<object>[A-Z][a-z\u00e0-\u00ff]+)", tail="$"),
-    rule("lives_in", rf"{WE}{NOW} live in (?P<object>{PLACE})"),
-    rule("lives_in", rf"{AM}{NOW} (?:living|based) in (?P<object>{PLACE})"),
-    rule("lives_in", rf"{HAVE} (?:been living|lived) in (?P<object>{PLACE})"),
+    rule("lives_in", rf"{WE}{NOW} live(?: here)? in (?P<object>{COUNTRY})", tail=HOME),
+    rule("lives_in", rf"{AM}{NOW} (?:living|based) in (?P<object>{COUNTRY})", tail=HOME),
+    passing("lives_in", rf"{HAVE} been living in (?P<object>{COUNTRY})"),
+    rule("lives_in", rf"{HAVE} lived in (?P<object>{COUNTRY})", tail=rf"(?: for (?!an?\b)| since |{TAIL})"),
     rule(
-        "lives_in", rf"(?:{WE}{NOW}|{HAVE}{NOW}) (?:moved|relocated)(?: back)? (?:from {NAME} )?to (?P<object>{PLACE})"
+        "lives_in",
+        rf"(?:{WE}{NOW}|{HAVE}{NOW}) (?:moved|relocated)(?: back)? (?:from {NAME} )?to (?P<object>{COUNTRY})",
+        tail=HOME,
     ),
-    rule("lives_in", rf"{WE} used to live in (?P<object>{PLACE})", ends=True),
+    passing("lives_in", rf"{WE} used to live in (?P<object>{PLACE})", ends=True),
     rule("lives_in", rf"{WE} no longer live in (?P<object>{PLACE})", ends=True),
-    rule("from", rf"{AM}(?: originally)? from (?P<object>{PLACE})"),
+    passing(
+        "lives_with",
+        rf"{SELF}{NOW} live with (?:my |our )?(?P<object>(?:elderly )?(?:parents?|mother|mom|mum|father|dad|sister|"
+        rf"brother|husband|wife|partner|girlfriend|boyfriend|grandparents?|roommates?|flatmates?|family|son|"
+        rf"daughter)(?: and (?:\w+ )?\w+)?)",
+    ),
+    passing("from", rf"{AM}(?: originally)? from (?P<object>{COUNTRY})"),
     rule("from", rf"{AM} an? {JOB} from (?P<object>{PLACE})"),
-    rule("grew_up_in", rf"{SELF} grew up in (?P<object>{PLACE})"),
-    rule("works_at", rf"{SELF}{NOW} work (?:at|for) (?P<object>{NAME})(?: as an? {JOB})?"),
-    rule("works_at", rf"(?:{AM}{NOW}|{HAVE} been) working (?:at|for) (?P<object>{NAME})(?: as an? {JOB})?"),
-    rule("works_at", rf"(?:{SELF}|{HAVE}){NOW} (?:joined|started (?:working )?(?:at|for)) (?P<object>{NAME})"),
+    passing("grew_up_in", rf"{SELF} (?:grew up|was raised) in (?P<object>{COUNTRY})"),
+    passing("works_at", rf"{WORK} (?:at|for) (?P<object>{FIRM})(?: as an? {JOB})?"),
+    passing("works_at", rf"(?:{SELF}|{HAVE}){NOW} started (?:working )?(?:at|for) (?P<object>{NAME})"),
+    rule("works_at", rf"(?:{SELF}|{HAVE}){NOW} joined (?P<object>{NAME})"),
     rule("works_at", rf"{SELF} (?:no longer|used to) work (?:at|for) (?P<object>{NAME})", ends=True),
     rule("works_at", rf"{SELF}{NOW} (?:left|quit) my job at (?P<object>{NAME})", ends=True),
-    rule("works_as", rf"{SELF}{NOW} work as an? (?P<object>{JOB})(?: (?:at|for|in) {NAME})?"),
-    rule("works_as", rf"(?:{SELF}{NOW} work|{AM}{NOW} working) (?:at|for) {NAME} as an? (?P<object>{JOB})"),
-    rule("works_as", rf"{AM}{NOW} (?:working as )?an? (?P<object>{JOB})(?: (?:at|for|in|from) {NAME})?"),
+    passing("works_at", rf"(?:{AM}{NOW}|{WORK} as) an? {JOB} (?:at|for) (?P<object>{FIRM})"),
+    passing("works_as", rf"{WORK}(?: (?:at|for) {FIRM})? as an? (?P<object>{JOB})"),
+    passing("works_as", rf"{AM}{NOW} an? (?:\d\d-year-old )?(?P<object>{JOB})(?!['\u2019]| by training)"),
     rule("works_as", rf"{SELF} used to (?:be|work as) an? (?P<object>{JOB})", ends=True),
-    rule("works_at", rf"{AM}{NOW} (?:working as )?an? {JOB} at (?P<object>{NAME})"),
-    rule("works_at", rf"{SELF}{NOW} work as an? {JOB} (?:at|for) (?P<object>{NAME})"),
-    rule("age", rf"{AM}{NOW} (?P<object>\d{{1,3}})(?: years old)", tail=f"{ASIDE}$"),
-    rule("age", rf"{AM} (?P<object>\d{{2}})", tail="$"),
-    rule("age", rf"{SELF}{NOW} turned (?P<object>\d{{1,3}})"),
+    passing("works_in", rf"{SELF}{NOW} work in (?P<object>{FIELD})"),
+    rule("age", rf"{AM}{NOW} (?:an? )?(?P<object>\d{{1,3}})[- ]years?[- ]old\b", tail=""),
+    rule("age", rf"{AM} (?P<object>\d{{2}})", tail=r"(?=$|,| and I\b| but\b)"),
+    passing("age", rf"{SELF}{NOW} turned (?P<object>\d{{1,3}})"),
     rule("birthday", r"[Mm]y birthday(?:['\u2019]s| is)(?: on)? (?P<object>(?=\D*\d)[\w ,-]+)", tail="$"),
+    passing("birthday", rf"[Mm]y birthday(?:['\u2019]s| is)(?: on)?(?: the)? (?P<object>{DAY})"),
     rule("birthday", r"(?:I|i) was born on (?P<object>(?=\D*\d)[\w ,-]+)", tail="$"),
-    rule("born_in", rf"{SELF} was born in (?P<object>{PLACE})"),
-    rule("pronouns", r"[Mm]y pronouns are (?P<object>[a-z]+(?:/[a-z]+){1,2})"),
+    passing("born_in", rf"{SELF} was born(?: and raised)? in (?P<object>{COUNTRY})"),
+    passing("pronouns", r"[Mm]y pronouns are (?P<object>[a-z]+(?:/[a-z]+){1,2})"),
     rule("pronouns", rf"{SELF}{NOW} (?:use|go by) (?P<object>[a-z]+/[a-z]+(?:/[a-z]+)?)(?: pronouns)?"),
-    rule("time_zone", r"[Mm]y time ?zone is (?P<object>[A-Z][\w+:/-]*(?: [A-Z]\w+)?)"),
-    rule("time_zone", rf"{AM} in the (?P<object>[A-Z]\w+) time ?zone"),
-    rule("native_language", rf"[Mm]y (?:native language|mother tongue|first language) is (?P<object>{LANGUAGE})"),
-    rule("diet", rf"{AM}{NOW} (?:an? )?{DIET}"),
+    passing("time_zone", r"[Mm]y time ?zone is (?P<object>[A-Z][\w+:/-]*(?: [A-Z]\w+)?)"),
+    passing("time_zone", rf"{AM} in the (?P<object>[A-Z]\w+) time ?zone"),
+    passing("native_language", rf"[Mm]y (?:native language|mother tongue|first language) is (?P<object>{LANGUAGE})"),
+    passing(
+        "diet",
+        rf"{AM}{NOW} (?:an? )?(?:strict |lifelong )?{DIET}(?! (?:on|until|during|in|this|for (?:the|an?|now|one))\b)",
+    ),
+    rule("diet", rf"{HAVE}{NOW} been (?:an? )?{DIET}", tail=r" (?:since|for (?:years|\w+ years)|all my life)\b"),
     rule("diet", rf"{SELF}{NOW} (?:eat|went|go|keep) {DIET}"),
     rule("diet", rf"{AM} no longer (?:an? )?{DIET}", ends=True),
     rule("diet", rf"{SELF} used to be (?:an? )?{DIET}", ends=True),
-    rule("does_not_eat", rf"{SELF} (?:don['\u2019]t|do not|can['\u2019]t|cannot|never) eat (?P<object>{_FOOD})"),
-    rule("intolerant_to", rf"{AM}{NOW} (?P<object>lactose|gluten|fructose|histamine)[- ]intolerant"),
-    rule("allergic_to", rf"{AM}{NOW} (?:severely |very )?allergic to {LIST}", many=True),
-    rule("allergic_to", rf"{HAVE} an? (?:(?:severe|bad|mild|serious) )?(?P<object>{THING}) allergy"),
-    rule("speaks", rf"{SELF}{NOW} speak {LANGUAGES}", many=True),
-    rule("learning", rf"(?:{AM}{NOW} learning|{SELF}{NOW} learn) (?P<object>{LANGUAGE})"),
-    rule("likes", rf"{SELF}{NOW} (?:like|love|enjoy|adore) (?!to\b){LIST}", many=True),
+    passing("does_not_eat", rf"{SELF} (?:don['\u2019]?t|do not|can['\u2019]?t|cannot|never) eat (?P<object>{FOOD})"),
+    passing("intolerant_to", rf"{AM}{NOW} (?P<object>lactose|gluten|fructose|histamine)[- ]intolerant"),
+    passing("allergic_to", rf"{HAVE} an? (?:(?:severe|bad|mild|serious) )?(?P<object>{THING}) allergy"),
+    passing(
+        "has_condition",
+        rf"(?:{HAVE}|{SELF}{NOW} have|{SELF} suffer from|{AM} living with) (?P<object>{ILLNESS})(?! in my family)",
+    ),
+    passing(
+        "has_condition",
+        rf"(?:{SELF} was|{HAVE} been|{SELF} got) (?:recently |just |also )?diagnosed with (?P<object>{ILLNESS})",
+    ),
+    passing("speaks", rf"{SELF}{NOW} speak {LANGUAGES}", many=True),
+    passing("speaks", rf"{AM}{NOW} (?:fluent in|bilingual in) {LANGUAGES}", many=True),
+    passing(
+        "learning",
+        rf"(?:{AM}{NOW}|{HAVE} been) learning (?:to (?:speak|play) )?(?:the )?(?P<object>{LANGUAGE}|{INSTRUMENT})",
+    ),
+    passing("learning", rf"{SELF}{NOW} learn (?P<object>{LANGUAGE})"),
+    passing("plays", rf"(?:{SELF}{MUCH} play|{HAVE} been playing) (?:the )?(?P<object>{INSTRUMENT}|{SPORT})"),
     rule("likes", rf"{SELF} (?:no longer|used to) (?:like|love|enjoy) (?!to\b){LIST}", ends=True, many=True),
-    rule(
-        "dislikes",
-        rf"{SELF}{NOW} (?:dislike|hate|can['\u2019]t stand|(?:don['\u2019]t|do not) like) (?!to\b){LIST}",
-        many=True,
-    ),
-    rule("prefers", rf"{SELF}{NOW} prefer (?!to\b)(?P<object>{THING}(?: (?:over|to) {THING})?)"),
     rule("prefers", rf"(?:I|i)(?:['\u2019]d| would) rather have (?P<object>{THING} than {THING})"),
-    rule("favourite_", rf"[Mm]y favou?rite (?P<kind>\w+(?: \w+)?) is (?:now )?(?P<object>{THING})"),
-    rule("relation", rf"[Mm]y {RELATION}(?:['\u2019]s name is| is (?:called|named)) (?P<object>{NAME})"),
-    rule("relation", rf"{SELF}{NOW} have an? {RELATION} (?:called|named) (?P<object>{NAME})"),
-    rule("married_to", rf"{AM}{NOW} married to (?P<object>{NAME})"),
-    rule(
-        "has_pet", rf"(?:{HAVE}|{WE}{NOW} (?:have|adopted|got)) an? (?P<kind>{PET}) (?:called|named) (?P<object>{NAME})"
+    passing(
+        "favourite_",
+        rf"[Mm]y favou?rite (?!thing|part|one|way|time|bit|memory|"
+        rf"moment)(?P<kind>\w+(?: \w+)?) is (?:now )?(?P<object>{THING})",
     ),
-    rule("has_pet", rf"[Mm]y (?P<kind>{PET})(?:['\u2019]s name is| is (?:called|named)) (?P<object>{NAME})"),
-    rule("has_pet", rf"(?:{HAVE}|{SELF}{NOW} (?:have|adopted|got)) an? (?P<object>{PET})"),
+    passing(
+        "favourite_",
+        rf"(?P<object>{NAME}) is (?:definitely |still )?my (?:all-time |absolute )?favou?rite (?P<kind>{FAVOURED})",
+    ),
+    passing("relation", rf"[Mm]y {RELATION}(?:['\u2019]s name is| is (?:called|named)) (?P<object>{NAME})"),
+    passing("relation", rf"{SELF}{NOW} have an? {RELATION} (?:called|named) (?P<object>{NAME})"),
+    rule(
+        "relation",
+        rf"{HAVE} an? (?:close |good |best |older |younger |little |big |twin )?{RELATION},? (?:called |"
+        rf"named )?(?P<object>{PERSON}),",
+        tail="",
+    ),
+    rule("relation", rf"{HAVE} an? {NEAR}{RELATION} (?P<object>{PERSON})", tail=r"(?= (?:from|who|in|that)\b)"),
+    passing("partner", rf"{HAVE} been dating (?P<object>{PERSON})"),
+    passing("married_to", rf"{AM}{NOW} married to (?P<object>{NAME})"),
+    rule(
+        "marital_status",
+        rf"{AM}{NOW} (?P<object>married|engaged|divorced|widowed)",
+        tail=r"(?=$|[,;.]| (?:and|but|with)\b)",
+    ),
+    rule("marital_status", rf"{HAVE} been (?:happily )?(?P<object>married|engaged)", tail=r" (?:for|since)\b"),
+    passing("has_children", rf"(?:{HAVE}|{WE}{NOW} have) (?P<object>{COUNT} {KIDS})"),
+    passing("has_siblings", rf"(?:{HAVE}|{SELF}{NOW} have) (?P<object>{COUNT} (?:\w+ )?(?:brothers|sisters|siblings))"),
+    passing(
+        "has_pet",
+        rf"(?:{HAVE}|{WE}{NOW} (?:have|adopted|got)) an? (?:\w+ )?(?P<kind>{PET}) (?:called|named) (?P<object>{NAME})",
+    ),
+    passing("has_pet", rf"[Mm]y (?P<kind>{PET})(?:['\u2019]s name is| is (?:called|named)) (?P<object>{NAME})"),
+    passing(
+        "has_pet",
+        rf"(?:{HAVE}|{SELF}{NOW} (?:have|adopted|got)) an? (?P<object>(?:rescue )?{PET})(?! (?:called|named)|, [A-Z])",
+    ),
+    rule(
+        "has_pet",
+        rf"(?:{HAVE}|{WE}{NOW} have) (?P<object>{COUNT} (?:rescue )?(?:dogs|cats|rabbits|horses|parrots))",
+        tail=r"(?=$|\.| and\b| who\b| that\b)",
+    ),
     rule(
         "has_pet",
         rf"{HAVE} (?:two|three|\d) {PET}s(?:,| called| named) (?P<object>{PERSON}(?:(?:, | and |, and ){PERSON})+)",
         many=True,
     ),
-    rule("owns", rf"{SELF}{NOW} (?:own|bought) an? {_MODEL}"),
-    rule("drives", rf"{SELF}{NOW} drive an? {_MODEL}"),
-    rule("uses", rf"(?:{SELF}{NOW} use|{AM}{NOW} using|(?:{SELF}|{HAVE}){NOW} switched to) (?P<object>{NAME})"),
+    passing("owns", rf"{SELF}{NOW} own an? {MODEL}"),
+    passing(
+        "owns",
+        rf"(?:{WE}|{HAVE}){NOW} bought (?:an?|our first|my first) (?:new )?(?P<object>(?:\w+ )?(?:house|home|"
+        rf"apartment|condo|flat|cabin|cottage|farm))",
+    ),
+    passing(
+        "owns",
+        rf"[Mm]y (?:car|bike|phone|laptop|camera|guitar|truck) is an? (?P<object>(?:(?:19|20)\d\d )?{NAME})",
+    ),
+    passing(
+        "owns",
+        rf"(?:{HAVE}|{SELF}{NOW} (?:have|own)) (?P<object>{COUNT} (?:\w+ )?(?:bikes|cars|guitars|cameras|boats))",
+    ),
+    passing("drives", rf"{SELF}{NOW} drive an? {MODEL}"),
+    passing("attended", rf"{SELF}{NOW} graduated from (?P<object>(?:the )?{PLACE})"),
+    rule(
+        "attended", rf"{SELF} graduated (?:with|in) [\w'\u2019 ]{{1,60}}? from (?P<object>(?:the )?{PLACE})", tail=OPEN
+    ),
+    passing(
+        "degree",
+        rf"{SELF}{NOW} graduated (?:from {FIRM} )?with (?:an? |my )(?P<object>{DEGREE} in {STUDY_SUBJECT})",
+    ),
+    passing(
+        "degree",
+        rf"(?:{HAVE}|{SELF} hold|{SELF} earned|{SELF}{NOW} completed) (?:an? |"
+        rf"my )(?P<object>{DEGREE} in {STUDY_SUBJECT})",
+    ),
+    passing("studied", rf"{SELF} (?:studied|majored in|minored in) (?P<object>{STUDY_SUBJECT})"),
+    passing("studies", rf"(?:{AM}{NOW} (?:studying|majoring in)|{SELF} study) (?P<object>{STUDY_SUBJECT})"),
+    passing(
+        "studies",
+        rf"{AM}{NOW} (?:pursuing|doing|working on|completing) (?:an?|my) (?P<object>{DEGREE} in {STUDY_SUBJECT})",
+    ),
+    passing(
+        "hobby",
+        rf"{HAVE} been (?P<object>{HOBBY}) for (?:about |over |around |almost )?(?:\w+ ){{1,2}}(?:years|months)",
+    ),
+    passing(
+        "hobby",
+        rf"{SELF} (?:started|took up) (?P<object>{HOBBY}) (?:about |around )?(?:\w+ ){{1,2}}(?:years|months) ago",
+    ),
+    passing("plays", rf"{SELF} (?:started|began) playing (?:the )?(?P<object>{INSTRUMENT})"),
+    passing(
+        "commute",
+        r"[Mm]y (?:daily )?commute is (?:about |around )?(?P<object>\d{1,3} (?:minutes|miles|km|hours?)(?: each way)?)",
+    ),
+    passing(
+        "studies_at",
+        rf"{AM}{NOW} (?:an? (?:\w+[- ]){{0,3}}student|studying(?: {STUDY_SUBJECT})?) at (?P<object>{FIRM})",
+    ),
+    passing("volunteers_at", rf"{SELF}{MUCH}(?: regularly)? volunteer (?:at|with|for) {HELPED}"),
+    passing("member_of", rf"{AM}{NOW} (?:an? )?(?:active )?member of (?P<object>{FIRM})"),
+    rule(
+        "habit",
+        rf"{SELF} (?:usually|typically|normally|generally|always|often) (?P<object>{ROUTINE} {DO}{SOMETIME})",
+        tail=THEN,
+    ),
+    rule("habit", rf"{SELF} (?P<object>{ROUTINE} {DO}{EVERY})", tail=THEN),
+    rule("habit", rf"{HAVE} been (?P<object>{ROUTINELY} {DO}{EVERY})", tail=THEN),
     rule(
         "plans",
         rf"{AM} (?P<object>(?:flying to|going to|travell?ing to|visiting|moving to|getting married|meeting|"
         rf"starting at)(?: {NAME})? (?P<soon>{SOON}))",
-        tail="$",
+        tail=OPEN_END,
     ),
+    rule(
+        "plans",
+        rf"(?:{AM}{NOW} (?:planning|taking|going on|preparing for)|{HAVE}) (?:an? |my |"
+        rf"our )(?P<object>(?:[\w'\u2019-]+ ){{0,3}}?"
+        rf"{EVENT}(?: (?:to|with|at|in) {COUNTRY})?,? (?P<soon>{SOON}))",
+        tail=OPEN_END,
+    ),
+    rule(
+        "plans",
+        rf"[Mm]y (?P<what>(?:[\w'\u2019-]+ ){{0,2}}?{EVENT})(?: to {COUNTRY})? is (?P<soon>{SOON})",
+        tail=OPEN_END,
+    ),
+)
+# What people mention of themselves while they speak of something else: true wherever it stands in a sentence.
+
+MENTIONS: Final = (
+    mention("relation", rf"{MINE} {NEAR}{RELATION}{CALLED}{NAMED}", tail=r"(?!\w)"),
+    mention("relation", rf"{MINE} (?:[\w-]+ ){{0,2}}{DOCTOR},? (?P<object>Dr\.? [A-Z]\w+)", tail=""),
+    mention(
+        "has_pet",
+        rf"{MINE} (?:[a-z]+ )?(?P<kind>{PET}){CALLED}{NAMED}",
+        tail=r"(?!\w|,? (?:died|passed|is dead|was put))",
+    ),
+    mention("has_pet", rf"\b[Mm]y (?P<object>dog|cat|puppy|kitten|parrot|rabbit|hamster|horse|dogs|cats){UNNAMED}"),
+    mention(
+        "family",
+        r"\b[Mm]y (?:older |younger |little |big |twin )?(?P<object>wife|husband|fianc[\u00e9e]e?|girlfriend|"
+        r"boyfriend|kids|children|son|"
+        r"daughter|sister|sisters|brothers|grandkids|grandchildren|grandson|granddaughter)" + UNNAMED,
+    ),
+    mention(
+        "family",
+        r"(?:with|for|and|to|of|from|visit|see|call|by|get) my (?:older |younger |little |big )?(?P<object>brother)"
+        + UNNAMED,
+    ),
+    mention(
+        "likes",
+        r"\bI['\u2019]m an? (?:big|huge|massive|total) (?P<object>(?:[A-Z][\w'\u2019-]* ){0,2}[A-Z][\w'\u2019-]*) fan",
+    ),
+    mention(
+        "lives_in",
+        rf"\b[Mm]y (?:new |current |little |small )?(?:\w+ )?(?:apartment|flat|house|home|"
+        rf"condo) in (?P<object>{COUNTRY})",
+    ),
+    mention("from", rf"\b[Mm]y hometown(?: of|,| is) (?P<object>{COUNTRY})"),
+    mention("works_as", rf"\b[Mm]y (?:new |current )?(?:job|role|position|work) as an? (?P<object>{JOB})"),
+    mention(
+        "works_at", rf"\b[Mm]y (?:new |current )?(?:job|role|position|internship) at (?P<object>{FIRM})", tail=OPEN
+    ),
+    mention("has_condition", rf"\b[Mm]y (?P<object>{ILLNESS})"),
+    mention("has_children", rf"{MINE} (?P<object>{COUNT} {KIDS})"),
+    mention("has_children", rf"{MINE} (?P<object>\d{{1,2}}[- ]year[- ]old (?:son|daughter|twins))"),
+    mention("degree", rf"\b[Mm]y (?:undergraduate |graduate |college )?(?P<object>{DEGREE} in {STUDY_SUBJECT})"),
+    mention(
+        "works_as",
+        rf"(?:^|, |\. )[Aa]s an? (?:\d\d[- ]year[- ]old )?(?P<object>{JOB})(?= [^,]{{1,80}},|,)[^,]{{0,80}}, (?:I|i|"
+        rf"my|we)\b(?! (?:feel|argue|agree|disagree|would)\b)",
+        tail="",
+    ),
+)
+_FOR_LIFE: Final = frozenset({"relation", "family", "has_children", "from", "degree"})
+_MY: Final = LazyPattern(r"\b[Mm]y ")
+_TOLD: Final = LazyPattern(r"(?<!I )\b(?:told|wrote|writes|asked me|texted)\b")
+_LONG_AGO: Final = LazyPattern(
+    r"\b(?:when I was (?:an?|little|young|\d)|as a (?:kid|child|teen\w*)|growing up|back (?:then|when)|"
+    r"(?<!getting )(?<!get )used to)\b",
+    re.IGNORECASE,
+)
+_GONE: Final = LazyPattern(
+    r"^ (?:was|were|got|has been|have been) (?:stolen|totall?ed|sold|destroyed|scrapped|towed|taken)\b"
+)
+_SWAPPED: Final = LazyPattern(r"\b(?:upgrad|swap|switch|chang)\w* $", re.IGNORECASE)
+_GIVEN_AWAY: Final = LazyPattern(
+    r"\b(?:quit|left|leave|leaving|resign\w*|fired|sold|sell|selling|lost|lose|return(?:ed|ing)?|stolen|stole|"
+    r"trad(?:e|ed|ing)|gave|give|giving|donat\w+|replac\w+|rid of"
+    r"|exchang\w+|scrap\w*|total(?:l?ed)|borrow\w*|rent\w*)\b[^.,;]*$",
+    re.IGNORECASE,
 )
 AT_WORK: Final = rule("works_at", rf"{AM}{NOW} (?:at|with) (?P<object>{NAME})")
 """`I'm at Acme`: an employer only after the speaker said which job they left; otherwise just a place."""
 
-KINSHIP: Final = re.compile(
+KINSHIP: Final = LazyPattern(
     rf"^[Mm]y (?:(?:older|younger|big|little|twin) )?{RELATION},? (?P<object>{PERSON}),? (?P<rest>[a-z].*)$"
 )
-COMPANY: Final = re.compile(
+COMPANY: Final = LazyPattern(
     rf"^(?P<rest>[^,;]{{1,200}}?),? with my {RELATION},? (?P<object>{PERSON})"
     r"(?:,? and (?:our|my|two|three)\b[\w ]{1,60})?$"
 )
 """A companion at the end of a clause: `with my sister Anna`."""
 
-_ADJECTIVES: Final = (
-    rf"(?:(?:not|no longer|still|also|severely) )?(?:allergic to |(?:vegan|vegetarian|pescatarian)\b|\w+[- ]intolerant|"
-    rf"married to |based in |living in |working (?:at|for|as) |an? {JOB}\b|\d{{1,3}} years old|from [A-Z])"
-)
-_VERBS: Final = (
-    r"(?:(?:also|now|still|really) )?(?:live in |work (?:at|for|as) |speak [A-Z]|prefer |drive an? |own an? |"
-    rf"have an? (?:{PET}|{RELATION.replace('?P<relation>', '?:')})\b|moved to |was born in |use [A-Z]|"
-    r"don['\u2019]t |no longer )"
-)
-_GOES_ON: Final = re.compile(
-    rf"(?:,? and|,? but)(?: also)? (?:(?={_ADJECTIVES})|(?=(?P<does>{_VERBS})))"
-    rf"|, (?=working (?:at|for|as) |living in |based in |an? {JOB}\b)"
-)
-"""Where a second statement about the same person begins, whose `I` or `I'm` is omitted."""
-_OWN: Final = re.compile(rf"^{WE}(?:['\u2019]\w+)? ")
-
-
-def unfolded(clause: str) -> list[str]:
-    """A clause about the speaker, split into one clause per statement."""
-    if not _OWN.match(clause):
-        return [clause]
-    parts: list[str] = []
-    head, start = "", 0
-    for found in _GOES_ON.finditer(clause):
-        parts.append(head + clause[start : found.start()])
-        head, start = ("I " if found["does"] else "I'm "), found.end()
-    return [*parts, head + clause[start:]]
-
-
 # Rules for plain statements about other people and things: "Alice lives in Tokyo", "Project X uses Python 3.11".
 
-LONGEST: Final = 300
-"""Maximum characters of a message whose statements about others are used: a longer one may be any text."""
+Stated = tuple[str, Rule, re.Match[str]]
+"""A subject, and the rule that matched what is stated of it."""
 _NOT_A_SUBJECT: Final = (
     r"(?:I|He|She|It|We|You|They|This|That|These|Those|There|Here|Someone|Somebody|Something|Everyone|Everybody|"
-    r"Everything|Nobody|Nothing|None|Anyone|Anybody|Most|Many|Some|Any|All|Each|Every|Both|Few|No|Not|Neither|Either|One|"
+    r"Everything|Nobody|Nothing|None|Anyone|Anybody|Most|Many|Some|Any|All|Each|Every|Both|Few|No|Not|Neither|Either|"
+    r"One|"
     r"Who|Whoever|What|Whatever|When|Where|Which|Why|How|If|While|Because|Since|And|But|Or|So|Yes|Ok|Okay|Hi|Hello|"
     r"Hey|Dear|My|Our|Your|His|Her|Their|Its|The|An?|People|Maybe|Perhaps|Then|Now|Today|Yesterday|Tomorrow|According|"
     r"In|At|On|For|From|With|Also|Please|Only|Even|Never|Always|Imagine|Suppose|Let|Say|God|Bet|User|Assistant)\b"
@@ -202,7 +413,7 @@ _SYSTEM: Final = (
     r"service|api|database|cluster|pipeline|repo|repository|codebase|stack|laptop|team|company|bot|game|library|"
     r"client|machine|website)\b)"
 )
-_SUBJECT: Final = re.compile(
+_SUBJECT: Final = LazyPattern(
     rf"^(?:(?P<who>{_WHO})|{_SYSTEM})(?: (?:now|currently|still|also|recently|just|actually))? (?P<rest>[a-z].*)$"
 )
 _TOOL: Final = rf"(?P<object>{NAME}|[\w.+#-]*[\d+#][\w.+#-]*)"
@@ -239,38 +450,18 @@ _OF_PEOPLE: Final = (
     rule("has_pet", rf"has an? {PET} (?:called|named) (?P<object>{PERSON})"),
     rule("drives", rf"drives an? (?P<object>{THING})"),
 )
-_IS_MINE: Final = re.compile(
+_IS_MINE: Final = LazyPattern(
     rf"^(?P<object>{_WHO}) is (?:my|our) (?:(?:older|younger|elder|new|twin|big|little) )?{RELATION}{ASIDE}$"
 )
-_NEXT_CLAUSE: Final = re.compile(
+_NEXT_CLAUSE: Final = LazyPattern(
     r"(?:,? and|,? but)(?: also)? (?=(?:lives in|works (?:at|for|as)|speaks [A-Z]|is (?:an?|allergic|vegan|vegetarian|"
     r"based|married|\d)|uses |runs |was born in|likes |loves |hates |prefers |drives an? |has an? )"
     rf"|{_WORD} (?:lives in|works (?:at|for|as)|is (?:based|an?|my) |uses ))"
 )
 """Where a second statement begins: about the same subject, whose name is omitted, or about another."""
-_MADE_UP: Final = re.compile(
-    r"\b(?:story|novel|character|hero|heroine|protagonist|plot|fiction\w*|fanfic\w*|film|movie|episode|chapter|scene|poem|"
-    r"write|writing|imagine|suppose|assume|pretend|scenario|riddle|puzzle|exercise|homework|quiz|maths?|example|"
-    r"hypothetical\w*|role-?play|game|dnd|campaign|translate|article|headline|quote|sentence|grammar|test data)\b",
-    re.IGNORECASE,
-)
 
 
-@dataclass(frozen=True, slots=True)
-class RuleMatch:
-    """A statement about `subject` that a rule matched."""
-
-    subject: str
-    rule: Rule
-    match: re.Match[str]
-
-
-def tells_of_others(text: str) -> bool:
-    """Whether a message may state facts about others: short, one paragraph, and without signs of fiction."""
-    return len(text) <= LONGEST and "\n" not in text.strip() and not _MADE_UP.search(text)
-
-
-def matches_in(clause: str) -> Iterator[RuleMatch]:
+def matches_in(clause: str) -> Iterator[Stated]:
     """The statements of a clause about the person or thing that it names first."""
     found = _SUBJECT.match(clause)
     if found is None:
@@ -279,7 +470,7 @@ def matches_in(clause: str) -> Iterator[RuleMatch]:
     yield from _matches(found["who"] or found["system"], found["rest"], (*rules, _PLACED))
 
 
-def matches_about(person: str, rest: str) -> Iterator[RuleMatch]:
+def matches_about(person: str, rest: str) -> Iterator[Stated]:
     """The statements about a person in the rest of a clause."""
     return _matches(person, rest, (*_OF_PEOPLE, _PLACED))
 
@@ -302,66 +493,25 @@ def subject_in(clause: str) -> str | None:
     return clause[: found.end("who" if found["who"] else "system")] if found else None
 
 
-def _matches(subject: str, rest: str, rules: tuple[Rule, ...]) -> Iterator[RuleMatch]:
-    return (RuleMatch(subject, rule, found) for rule in rules if (found := rule.pattern.match(rest)))
+def _matches(subject: str, rest: str, rules: tuple[Rule, ...]) -> Iterator[Stated]:
+    return ((subject, rule, found) for rule in rules if (found := rule.pattern.match(rest)))
 
 
-_SLOWER: Final = 10
+_SLOWER: Final = 20
 """The cost of the rules, relative to splitting a text into words."""
-_LONGEST: Final = 300
-"""Maximum characters of a sentence that is read: a longer one is not a plain statement."""
 _SPEAKS_FOR_ITSELF: Final = frozenset({"user", "import"})
 _ROLES: Final = frozenset({"assistant", "ai", "bot", "model", "system", "tool", "agent", "developer", "function"})
-_WHEN_FIRST: Final = re.compile(rf"^(?P<when>{PAST}) (?P<rest>(?:I|i)(?:['\u2019]\w+)? .*)$")
-_WHEN_APART: Final = re.compile(rf"^(?P<when>{PAST}), (?=[Ii]\b)")
-_OF_LATE: Final = re.compile(r"^(?i:since\b|yesterday|today|(?:last|this) (?:week|month)|\w+ (?:day|week|month)s? ago)")
+_WHEN_FIRST: Final = LazyPattern(rf"^(?P<when>{PAST}) (?P<rest>(?:I|i)(?:['\u2019]\w+)? .*)$")
+_OF_LATE: Final = LazyPattern(
+    r"^(?i:since\b|yesterday|today|(?:last|this) (?:week|month)|\w+ (?:day|week|month)s? ago)"
+)
 """A recent time: what began then is still true at the time of the message. A full date only tells of the past."""
 
-_NOT_A_STATEMENT: Final = re.compile(
-    r"\?|[\"\u201c\u201d\u00ab\u00bb]|(?<!\w)'[^']+'(?!\w)|\b(?:if|wish|imagine|imagining|suppose|supposing|pretend|unless|"
-    r"hypothetically|said|says|saying|told|tells|thinks|(?<!second )thought|believes|claims|claimed|asked|heard|"
-    r"dreamed|dreamt|dream|story|novel|character|role-?play|quote|for example|for instance|e\.g|lyrics|joke|joking|"
-    r"kidding|as though|as if|let's say|whether)\b",
-    re.IGNORECASE,
-)
-_NOT_SURE: Final = re.compile(
-    r"\b(?:could|should|might|may be|maybe|perhaps|possibly|probably|hardly|barely|almost|nearly|allegedly|reportedly|"
-    r"hope|hoping|want|wanted|consider|considering|thinking|someday|one day|guess|sometimes|temporarily)\b"
-    r"|\bwould\b(?! rather have)|\baccording to\b",
-    re.IGNORECASE,
-)
-_NOT_SO: Final = re.compile(r"\b(?:never|not|n't)\b|n['\u2019]t\b", re.IGNORECASE)
+_TASTES: Final = frozenset({"likes", "dislikes"})
 _NEGATIVE: Final = frozenset({"dislikes", "does_not_eat"})
 """Predicates whose statements contain a `not`."""
-_CHANGED: Final = re.compile(
-    r"\b(?:now|actually|instead|these days|nowadays|lately|from now on|any ?more|no longer|changed my mind|switched|"
-    r"on second thoughts?|correction|turns out|recently|just)\b",
-    re.IGNORECASE,
-)
-"""Words that imply that something else was true before."""
-_TEXT_WORK: Final = re.compile(
-    r"^\W*(?:please |can you |could you )*(?:translate|rewrite|proofread|correct|paraphrase|summari[sz]e|edit|write|"
-    r"draft|complete|continue|rephrase|improve|act as|respond as|answer as|you are|here is|here's|this is)\b",
-    re.IGNORECASE,
-)
-_SENTENCE: Final = re.compile(r"(?<=[.!?])(?<!\b[A-Z]\.)(?<!\bDr\.)(?<!\bMr\.)(?<!\bSt\.)(?<!\bMrs\.)\s+|\n+")
-_CLAUSE: Final = re.compile(
-    r"(?<!\s)\s*(?:[;:\u2014\u2013]|,(?: and| but| so)?| and| but| so)\s+"
-    r"(?=(?:now )?(?:I|i|my|My|we|We)(?:['\u2019]\w+)?\s)"
-)
-_OPENING: Final = re.compile(
-    r"^(?:(?:hi|hello|hey|well|so|and|but|oh|ok|okay|yes|yeah|actually|also|btw|by the way|fyi|just so you know|"
-    r"as of (?:today|now)|now|these days|nowadays|(?:it )?turns out(?: that)?|on second thoughts?|correction:?|sorry|"
-    r"(?:the|my) (?:doctor|tests?|results?) (?:confirmed|showed|found)(?: that)?|"
-    r"remember that|please remember that|please note that|note that)[,!]? )+",
-    re.IGNORECASE,
-)
-_PICTURES: Final = re.compile("[\u2600-\u27bf\U0001f000-\U0001faff\ufe0f\u200d]+")
-_NOT_A_NAME: Final = re.compile(
-    r"^(?:.*(?:ish|ese|ian|ean|ican|ist)|French|German|Greek|Dutch|Czech|Swiss|Thai|Turk|Pole|Dane|Jew|Muslim|Hindu|"
-    r"Sorry|Busy|Back|Ok|Okay|Fine|Good|Done|Ready|Sure|Home|Here|Late|Sick|Happy|Tired|Single|Married|Vegan)",
-    re.IGNORECASE,
-)
+_ENDS: Final = LazyPattern(TAIL)
+_BEHIND: Final = LazyPattern(rf"^,? (?P<when>{PAST})\b")
 
 
 class RuleExtractor:
@@ -373,13 +523,21 @@ class RuleExtractor:
         """The claims of these episodes, in order."""
         short = [episode for episode in episodes if len(episode.text) <= RULES_READ]
         chars = _SLOWER * sum(len(episode.text) for episode in short)
-        claims = await off_loop(chars, lambda: [c for episode in short for c in islice(_claims(episode), RULES_FIND)])
+        is_warm = not short or all(pattern.is_compiled for pattern in LazyPattern.all)
+        claims = await off_loop(chars if is_warm else ON_LOOP + 1, lambda: _read(short))
         skipped = tuple(
             f"episode {episode.id} has {len(episode.text):,} characters; rules read messages of at most {RULES_READ:,}"
             for episode in episodes
             if len(episode.text) > RULES_READ
         )
         return Extraction(claims=tuple(dict.fromkeys(claims)), skipped=skipped)
+
+
+def _read(episodes: Sequence[Episode]) -> list[Claim]:
+    """The claims of episodes; the first call compiles all patterns, for a third of a second, so it is off the loop."""
+    for pattern in LazyPattern.all if episodes else ():
+        _ = pattern.compiled
+    return [claim for episode in episodes for claim in islice(_claims(episode), RULES_FIND)]
 
 
 def _claims(episode: Episode) -> Sequence[Claim]:
@@ -395,16 +553,17 @@ def _stated(episode: Episode) -> Iterator[Claim]:
     if episode.provenance.origin not in _SPEAKS_FOR_ITSELF or speaker in _ROLES:
         return
     subject = USER if speaker == USER else (episode.speaker or USER)
-    if "```" in episode.text or _TEXT_WORK.search(episode.text):
+    if "```" in episode.text or is_text_work(episode.text):
         return
+    is_played = is_role_play(episode.text)
     reader = _Reader(episode, subject, of_others=tells_of_others(episode.text))
     still: dict[tuple[str, str], Claim] = {}
     for sentence in sentences(episode.text):
-        if len(sentence) > _LONGEST or sentence.startswith(">"):
+        if sentence.startswith(">"):
             continue
-        for instruction in instructions_in(sentence):
+        for instruction in instructions_in(sentence) if len(sentence) <= LONGEST_SENTENCE and not is_played else ():
             yield _claim(episode, subject, INSTRUCTION, instruction)
-        for claim, is_of_late in reader.read(sentence):
+        for claim, is_of_late in () if is_played else reader.read(sentence):
             yield claim
             if is_of_late:
                 slot = (claim.subject, claim.predicate)
@@ -418,18 +577,6 @@ def _start(claim: Claim) -> datetime:
     return claim.valid_from
 
 
-def sentences(text: str) -> Iterator[str]:
-    """The sentences of a text."""
-    return (plain for sentence in _SENTENCE.split(text) if (plain := sentence.strip()))
-
-
-def _clauses(plain: str) -> Iterator[str]:
-    """The clauses of a sentence, if it is a plain statement."""
-    if not _TEXT_WORK.search(plain) and not _NOT_A_STATEMENT.search(plain):
-        for clause in _CLAUSE.split(_WHEN_APART.sub(r"\g<when> ", plain)):
-            yield _OPENING.sub("", _PICTURES.sub("", clause).strip(" \t.!,;:()")).strip()
-
-
 @dataclass(frozen=True, slots=True)
 class _Reader:
     """Reads the sentences of an episode. Each claim comes with a flag: it began recently and is still true."""
@@ -440,14 +587,32 @@ class _Reader:
 
     def read(self, sentence: str) -> Iterator[tuple[Claim, bool]]:
         """The claims of a sentence."""
-        is_change = _CHANGED.search(sentence) is not None
+        changes = is_change(sentence)
         left_job = False
-        for clause in (part for whole in _clauses(sentence) for part in self._parts(whole)):
+        yield from self._mentioned(sentence)
+        for clause in (part for whole in stated_clauses(sentence) for part in self._parts(whole)):
             found = list(self._clause(clause))
             if not found and left_job and (at_work := AT_WORK.pattern.match(clause)):
                 found = list(self._made(AT_WORK, at_work, self.subject))
             left_job |= any(claim.predicate == "works_at" and claim.retracts for claim, _ in found)
-            yield from ((replace(claim, changes=is_change and not claim.retracts), late) for claim, late in found)
+            yield from ((replace(claim, changes=changes and not claim.retracts), late) for claim, late in found)
+
+    def _mentioned(self, sentence: str) -> Iterator[tuple[Claim, bool]]:
+        """What a sentence mentions of the speaker, whatever it is about."""
+        if is_reported(sentence) or _TOLD.search(sentence):
+            return
+        sentence = sentence[:LONGEST_SENTENCE]
+        is_past = _LONG_AGO.search(sentence) is not None
+        for known in MENTIONS:
+            for found in known.pattern.finditer(sentence):
+                if known.predicate in _FOR_LIFE or not (is_past or _GIVEN_AWAY.search(sentence[: found.start()])):
+                    yield from self._made(known, found, self.subject)
+        for found in _MY.finditer(sentence):
+            if not _GIVEN_AWAY.search(sentence[: found.start()]):
+                things, rest = owned_in(sentence[found.end() :])
+                is_swapped = _SWAPPED.search(sentence[: found.start()]) is not None and rest.startswith(" to ")
+                things = [] if is_swapped or is_past or _GONE.match(rest) else things
+                yield from ((_claim(self.episode, self.subject, "owns", thing), False) for thing in things)
 
     def _parts(self, clause: str) -> list[str]:
         if when := _WHEN_FIRST.match(clause):
@@ -459,7 +624,7 @@ class _Reader:
         return unfolded(clause)
 
     def _clause(self, clause: str) -> Iterator[tuple[Claim, bool]]:
-        if _NOT_SURE.search(clause):
+        if is_unsure(clause):
             return
         if company := COMPANY.match(clause):
             yield self._related(relation_of(company["relation"]), company["object"])
@@ -469,24 +634,31 @@ class _Reader:
         stated = {_triple(claim) for claim, _ in found}
         yield from (one for one in self._retracted(clause) if _triple(one[0]) not in stated)
 
-    def _plain(self, clause: str) -> Iterator[tuple[Claim, bool]]:
-        """The claims that a clause states."""
-        is_denied = _NOT_SO.search(clause) is not None
+    def _plain(self, clause: str, *, whole: bool = False) -> Iterator[tuple[Claim, bool]]:
+        """The claims that a clause states; with `whole`, only if it states nothing else."""
+        is_negative = is_denied(clause)
         if kin := KINSHIP.match(clause):
             yield self._related(relation_of(kin["relation"]), kin["object"])
-            for other in matches_about(kin["object"], kin["rest"]):
-                if not is_denied or other.rule.predicate in _NEGATIVE:
-                    yield from self._made(other.rule, other.match, other.subject)
+            for subject, other, match in matches_about(kin["object"], kin["rest"]):
+                if not is_negative or other.predicate in _NEGATIVE:
+                    yield from self._made(other, match, subject)
             return
         for known in RULES:
             found = known.pattern.match(clause)
-            if found and (not is_denied or known.predicate in _NEGATIVE):
+            if (
+                found
+                and (not is_negative or known.predicate in _NEGATIVE)
+                and not (whole and _goes_on(clause[found.end() :]))
+            ):
                 yield from self._made(known, found, self.subject)
-        if self.of_others and not is_denied:
+        for opening in LEADS:
+            if (found := opening.pattern.match(clause)) and (not is_negative or opening.predicate in _NEGATIVE):
+                yield from self._led(opening, clause[found.end() :], whole=whole)
+        if self.of_others and not is_negative:
             if relative := relative_in(clause):
                 yield self._related(*relative)
-            for other in matches_in(clause):
-                yield from self._made(other.rule, other.match, other.subject)
+            for subject, other, match in matches_in(clause):
+                yield from self._made(other, match, subject)
 
     def _retracted(self, clause: str) -> Iterator[tuple[Claim, bool]]:
         """The claims that a clause retracts."""
@@ -496,7 +668,7 @@ class _Reader:
             yield from self._ended(left, left.match["subject"])
         if (denial := denial_in(clause)) is None:
             return
-        for claim in (claim for claim, _ in self._plain(denial.clause) if not claim.retracts):
+        for claim in (claim for claim, _ in self._plain(denial.clause, whole=True) if not claim.retracts):
             # A bare `not` with a time may be about that time alone: "I'm not working at Acme today".
             if denial.is_firm or claim.valid_from == self.episode.at:
                 end = self.episode.at if claim.valid_from is None else claim.valid_from
@@ -514,6 +686,19 @@ class _Reader:
         """The claim that something ended then, or was never true."""
         return _claim(self.episode, subject, predicate, object, start=self.episode.at, end=end, retracts=True), False
 
+    def _led(self, opening: Lead, text: str, *, whole: bool) -> Iterator[tuple[Claim, bool]]:
+        """The claims of a rule whose object is a noun phrase."""
+        predicate = opening.predicate
+        objects, rest = opening.read(text)
+        if whole and _goes_on(rest):
+            return
+        when = _BEHIND.match(rest)
+        start, _ = _when({"when": when["when"] if when else None}, self.episode.at, ends=False)
+        for object in objects:
+            yield _claim(self.episode, self.subject, predicate, object, start=start), False
+            if predicate == "dislikes":
+                yield self._retraction(self.subject, "prefers", object, self.episode.at)
+
     def _made(self, rule: Rule, found: re.Match[str], subject: str) -> Iterator[tuple[Claim, bool]]:
         """The claims of a rule that matched."""
         groups = found.groupdict()
@@ -522,17 +707,26 @@ class _Reader:
             predicate = relation_of(groups["relation"])
         elif predicate == "favourite_":
             predicate += groups["kind"].casefold().replace(" ", "_")
-        elif predicate == "name" and _NOT_A_NAME.fullmatch(groups["object"]):
+        elif not is_meant(predicate, groups.get("object") or ""):
             return
         start, end = _when(groups, self.episode.at, ends=rule.ends)
         changed = predicate == "drives" and re.search(r"\b(?:now|recently|just)\b", found[0])
         cardinality: Cardinality = "single" if changed else "inferred"
         is_of_late = end is None and not rule.many and _OF_LATE.match(groups.get("when") or "") is not None
-        for object in objects_of(groups["object"].replace(" than ", " over "), many=rule.many):
+        text = (
+            f"{groups['what']} {groups['soon']}" if groups.get("what") else groups["object"].replace(" than ", " over ")
+        )
+        objects = objects_of(text, many=rule.many)
+        for object in objects if predicate not in _TASTES or all(map(is_liking, objects)) else ():
             made = _claim(self.episode, subject, predicate, object, start=start, end=end, cardinality=cardinality)
             yield made, is_of_late
             if predicate == "dislikes":
                 yield self._retraction(subject, "prefers", object, self.episode.at)
+
+
+def _goes_on(rest: str) -> bool:
+    """Whether a clause says more behind its object than a time and an aside."""
+    return _ENDS.match(rest) is None
 
 
 def _triple(claim: Claim) -> tuple[str, str, str]:

@@ -1,4 +1,4 @@
-"""Wishes: which messages are the user's own standing instructions, and which look pasted.
+"""Own words: which messages are standing instructions or look pasted, which clauses state something or take it back.
 
 A rule cannot know who wrote a sentence: the user, or the supplier whose mail the user pasted. So a standing instruction
 is only accepted from a message that contains nothing else, and facts are not extracted from a message that looks
@@ -9,10 +9,28 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from itertools import pairwise
+from dataclasses import dataclass
+from itertools import pairwise, takewhile
 from typing import Final
 
+from loom.memory._write.phrases import (
+    AM,
+    HAVE,
+    JOB,
+    NAME,
+    NOW,
+    PERSON,
+    PET,
+    PLACE,
+    RELATION,
+    SELF,
+    TAIL,
+    THING,
+    WE,
+    LazyPattern,
+)
 from loom.text.fence import one_line
+from loom.text.time_words import PAST
 
 # Finds standing instructions by rules: what the assistant shall do always, never, or from now on.
 
@@ -20,52 +38,155 @@ INSTRUCTION: Final = "instruction"
 """The predicate of a claim whose object is an instruction, in the words of the text."""
 
 _VERBS: Final = (
-    "add address answer apologise apologize ask assume avoid be book bring buy call check cite comment confirm contact "
-    "convert cut delete deploy discuss document double-check email end explain format give greet highlight include "
-    "indent interrupt keep leave list make mention message notify number offer omit order phone ping print provide "
-    "push quote read recommend refer remind repeat reply respond reveal round run schedule send share show sign skip "
-    "sort speak spell start structure suggest summarise summarize talk tell text translate treat use wait wake write"
+    "abbreviate add address adjust annotate answer apologise apologize append ask assume attach avoid be begin bold "
+    "book "
+    "break bring buy calculate call capitalise capitalize check cite clarify combine comment compare confirm contact "
+    "convert copy cut define delete deploy describe discuss display document double-check email emphasise emphasize "
+    "end "
+    "estimate expand explain express flag format generate give greet group highlight illustrate include indent "
+    "interrupt "
+    "keep label leave link list maintain make mark mention message name note notify number offer omit order outline "
+    "phone "
+    "ping prefer prefix present print prioritise prioritize proofread provide push put quote rank read recommend refer "
+    "remind rename repeat reply report respond return reveal round run save schedule send separate share shorten "
+    "show sign "
+    "simplify skip sort speak specify spell start state structure suggest summarise summarize support tag talk tell "
+    "text "
+    "track translate treat use verify wait wake warn wrap write"
 ).replace(" ", "|")
 _POLITE: Final = r"(?:(?:please|so|and|but|also|ok|okay|remember(?: to| that|:)?|note that),? )*+"
 _TELLS: Final = r"(?:(?:you (?:should|must|need to|have to)|i(?:['\u2019]d| would)? (?:want|like|need) you to) )?"
 _FROM_NOW: Final = r"(?:from now on|going forward|from here on|in (?:the )?future)"
 _DONT: Final = r"(?:do not|don['\u2019]t)"
-_INSTRUCTION: Final = re.compile(
+_MANNERS: Final = (
+    "using adding starting ending apologising apologizing calling emailing e-mailing texting messaging phoning "
+    "contacting "
+    "writing answering replying responding including mentioning suggesting recommending addressing translating sending "
+    "greeting summarising summarizing quoting reminding correcting saying showing bringing"
+).replace(" ", "|")
+"""What an assistant can be told to stop for good: a manner. `Stop playing games` is said in anger, of one moment."""
+_INSTRUCTION: Final = LazyPattern(
     rf"^{_POLITE}(?:"
     rf"(?:{_FROM_NOW},? {_POLITE})?{_TELLS}(?:always|never) (?:ever )?(?:{_VERBS})\b"
     rf"|{_FROM_NOW},? {_POLITE}{_TELLS}(?:{_DONT} )?(?:{_VERBS})\b"
     rf"|{_DONT} ever (?:{_VERBS})\b"
     r"|no (?:[\w'-]+ ){1,5}(?:from now on|going forward|any ?more|ever again)$"
     rf"|(?:{_DONT} )?(?:{_VERBS})\b.+ (?:from now on|going forward|any ?more|ever again)$"
-    r"|stop (?!it\b|that\b|this\b)\w+ing\b"
+    rf"|stop (?:{_MANNERS})\b"
     r")",
     re.IGNORECASE,
 )
-_JOINED: Final = re.compile(
+_JOINED: Final = LazyPattern(
     rf" ?(?:;|,(?: and| but)?| and| but) (?=(?:please )?(?:always|never|{_DONT} ever|stop)\b)", re.IGNORECASE
 )
-_LIMITED: Final = re.compile(
-    r"\?|[\"\u201c\u201d\u00ab\u00bb]|\b(?:say never|if|unless|today|tonight|tomorrow|for now|this time|once|"
+_LIMITED: Final = LazyPattern(
+    r"\?|[\"\u201c\u201d\u00ab\u00bb*]|\b(?:say never|if|unless|today|tonight|tomorrow|for now|this time|once|"
     r"here|the following|below|above|next|this (?:one|text|email|message|function|file|question)|said|says"
-    r"|told|wrote)\b|\b(?:that|this|it)\W*$",
+    r"|told|wrote)\b|\b(?:that|this|it)\W*$"
+    r"|(?<!from )\bnow\b|\b(?:immediately|already|asap|at once|straight away|right away|sharp sharp|hurry|yourself|"
+    r"these"
+    r"|just (?:give|send|show|do|get|list|tell|proceed|execute|go|chuck|make|say|answer)"
+    r"|(?:in|for|of|during) this (?:chat|conversation|session|story|game|project|trip|task|case|test|exercise|scene|"
+    r"part))\b",
     re.IGNORECASE,
 )
-"""A question, a quotation, a condition, or a one-time request: not standing, or not certain enough."""
+"""A question, a quotation, a condition, or an order for the moment: not standing, or not certain enough."""
+_PLAYED: Final = LazyPattern(
+    r"\b(?:(?:the|in|as an?|your|my) character|first[- ]person|third[- ]person|role-?play\w*|persona|pretend|"
+    r"act (?:as|like)|the (?:story|game|"
+    r"scene|player|plot)|(?:speak|reply|respond|answer|talk|write) as (?!soon|much|many|if you)|dungeon master|"
+    r"in-game)\b"
+    r"|(?-i:\bYOU\b)",
+    re.IGNORECASE,
+)
+"""Instructions for a part that is played, in a story or a game."""
+_ENCOURAGES: Final = LazyPattern(
+    r"\b(?:give (?:up|in)|be (?:there|yourself|kind|grateful|proud|careful|safe|true|strong|happy|ready|positive)|"
+    r"make (?:us|me|my|"
+    r"our|him|her|them|people|someone)|remind me of|bring (?:us|me|joy|a smile)|keep (?:going|moving|fighting|smiling)|"
+    r"leave me|put a smile)\b",
+    re.IGNORECASE,
+)
+"""What people tell each other, or say of something they love: `never give up`, `they always make me laugh`."""
+_FORMAT: Final = LazyPattern(
+    r"(?<=\w )(?:[\"\u201c](?![^\"\u201d\n]{0,60}\b(?:always|never|stop|ignore|from now|do not|don't|must)\b)"
+    r"[^\"\u201c\u201d\n]{1,30}[\"\u201d]|(?-i:(?:MM|DD|YYYY|YY)(?:[/.-](?:MM|DD|YYYY|YY)){1,2}\b))",
+    re.IGNORECASE,
+)
+"""A short quotation inside an instruction, or the form of a date: `"Month Day, Year"`, `MM/DD/YYYY`."""
+_QUOTED_FORMAT: Final = "QuotedFormat"
+_PERMISSION: Final = (
+    r"(?:permissions?|confirmations?|confirming|approvals?|consent|authori[sz]ations?|reviews?|asking|checking|checks|"
+    r"sign-?offs?|clearance|my (?:ok|okay|input|go-ahead|say)|telling me|verifying|prompting|prompts)"
+)
+_FILLERS: Final = (
+    r"(?:(?:to|ever|for|me|again|my|your|any|the|an?|further|more|need|even|bother|bothering|all|seek|require|get|"
+    r"await|"
+    r"with|on|keep|these|such|user) ){0,4}?"
+)
+_DOING: Final = r"(?:(?:(?!to\b|be\b|hesitat|mind|fear|forget|refus|omit|skip|stop|avoid|fail)[\w-]+) ){1,3}"
+_UNASKED: Final = LazyPattern(
+    # without asking, but not: never book without asking
+    rf"(?:\b(?P<never>never|don['\u2019]?t|do not)(?: ever)? {_DOING})?\bwithout (?:\w+ ){{0,3}}?{_PERMISSION}\b"
+    # never ask, stop waiting for approval, skip the review
+    rf"|\b(?:no need to|no more|never|don['\u2019]?t|do not|(?<!not )(?<!n['\u2019]t )(?<!ever )(?:stop|quit|skip|"
+    rf"avoid|bypass|ignore|waive|drop|disable)) {_FILLERS}(?:ask|wait|waiting|confirm|check (?:with|back)|verify|"
+    rf"prompt|{_PERMISSION})\b"
+    # just execute, assume that I approve, auto-approve
+    r"|\bjust (?:execute|proceed|go ahead|do (?:it|things|them)|act|run (?:it|them|commands)|approve|book it)\b"
+    r"|\b(?:assume|treat|take) (?:\w+ ){0,4}?(?:approv\w+|consent|permission|agree\w*|yes|confirmed|authori[sz]ed)\b"
+    r"|\bauto(?:matic(?:ally)?)?[- ]?(?:approv\w+|accept\w*|confirm\w*|execut\w*|run|proceed)\b"
+    r"|\b(?:no|zero) (?:confirmations?|permissions?|approvals?|reviews?|questions asked)\b"
+    r"|\bask (?:for )?forgiveness\b|\bact (?:on your own|autonomously|independently)\b"
+    # the same in the other languages in which wishes are learnt
+    r"|\bohne (?:\w+ ){0,2}?(?:nachzufragen|zu fragen|r\u00fcckfrage|best\u00e4tigung|erlaubnis|pr\u00fcfung|freigabe)"
+    r"|\b(?:nie|niemals|nicht) (?:\w+ ){0,3}?(?:nach)?(?:fragen|frag|frage|best\u00e4tigung|erlaubnis)\b"
+    r"|\bfrage? (?:\w+ ){0,3}?(?:nie|niemals|nicht)\b|\bne (?:\w+ ){0,2}?demande"
+    r"|\bsans (?:\w+ ){0,3}?(?:demander|confirmation|permission|autorisation|validation)"
+    r"|\bsin (?:\w+ ){0,2}?(?:preguntar|confirmaci\u00f3n|permiso|aprobaci\u00f3n)"
+    r"|\b(?:nunca|no) (?:\w+ ){0,2}?(?:preguntes?|pidas)"
+    r"|\bsenza (?:\w+ ){0,2}?(?:chiedere|conferma|permesso)|\bnon (?:\w+ ){0,2}?chiedere"
+    r"|\bsem (?:\w+ ){0,2}?(?:perguntar|confirma\w+)|\bzonder (?:\w+ ){0,3}?(?:vragen|bevestiging|toestemming)",
+    re.IGNORECASE,
+)
+"""Orders to act without asking; the group `never` takes the first kind back."""
 
 
 _THANKS: Final = r"(?:many thanks|thanks|thank you|thx|cheers)(?: (?:a lot|so much|very much|again|in advance))?"
 _WELL: Final = r"(?:ok|okay|great|perfect|good|nice|cool|alright|all right|sure|yes|yeah|sorry|got it|i see)"
 _COURTESY: Final = rf"(?:(?:hi|hello|hey)(?: (?:there|again|assistant|bot))?|{_THANKS}|{_WELL}|please|by the way|btw)"
-_IN_FRONT: Final = re.compile(rf"^(?:{_COURTESY}[,!.]? )++(?=\S)", re.IGNORECASE)
-_BEHIND: Final = re.compile(rf",? {_THANKS}$|, please$", re.IGNORECASE)
-_ONLY_COURTESY: Final = re.compile(rf"{_COURTESY}(?:,? {_COURTESY})*+", re.IGNORECASE)
-_PICTURES: Final = re.compile("[\u2600-\u27bf\U0001f000-\U0001faff\ufe0f\u200d]+")
+_IN_FRONT: Final = LazyPattern(rf"^(?:{_COURTESY}[,!.]? )++(?=\S)", re.IGNORECASE)
+_BEHIND: Final = LazyPattern(rf",? {_THANKS}$|, please$", re.IGNORECASE)
+_ONLY_COURTESY: Final = LazyPattern(rf"{_COURTESY}(?:,? {_COURTESY})*+", re.IGNORECASE)
+_PICTURES: Final = LazyPattern("[\u2600-\u27bf\U0001f000-\U0001faff\ufe0f\u200d]+")
 _ENDS: Final = " \t.!,;:()"
 
 
 def instructions_in(sentence: str) -> Iterator[str]:
-    """The standing instructions of one sentence, each in its own words."""
-    return (clause for clause in clauses_in(sentence) if is_instruction(clause) and not is_limited(sentence))
+    """The standing instructions of one sentence, each in its own words.
+
+    A clause behind one that is not an instruction has its subject there: `They cheer us up and always ...`.
+    """
+    bare = _without_formats(sentence)
+    if not is_limited(bare):
+        yield from (_with_formats(clause, sentence) for clause in takewhile(is_instruction, clauses_in(bare)))
+
+
+def acts_unasked(text: str) -> bool:
+    """Whether an instruction is to act without asking: without permission, confirmation or review."""
+    return any(found["never"] is None for found in _UNASKED.finditer(text))
+
+
+def _without_formats(text: str) -> str:
+    """A text with a name in place of each short quotation."""
+    return _FORMAT.sub(_QUOTED_FORMAT, text)
+
+
+def _with_formats(clause: str, text: str) -> str:
+    """A clause of _without_formats(text), in the words of the text."""
+    for found in _FORMAT.finditer(text):
+        clause = clause.replace(_QUOTED_FORMAT, found[0], 1)
+    return clause
 
 
 def clauses_in(sentence: str) -> Iterator[str]:
@@ -81,7 +202,9 @@ def clauses_in(sentence: str) -> Iterator[str]:
 
 def is_instruction(clause: str) -> bool:
     """Whether a clause is an instruction for always, never, or from now on."""
-    return not is_limited(clause) and _INSTRUCTION.match(clause) is not None
+    if is_limited(clause) or _PLAYED.search(clause) or _ENCOURAGES.search(clause):
+        return False
+    return _INSTRUCTION.match(clause) is not None
 
 
 def is_limited(sentence: str) -> bool:
@@ -98,8 +221,8 @@ _MOST_WORDS: Final = 25
 _LINE: Final = r"^[ \t]*+"
 
 
-def _any(*forms: str) -> re.Pattern[str]:
-    return re.compile("|".join(forms), re.IGNORECASE | re.MULTILINE)
+def _any(*forms: str) -> LazyPattern:
+    return LazyPattern("|".join(forms), re.IGNORECASE | re.MULTILINE)
 
 
 _MAIL: Final = _any(
@@ -138,7 +261,7 @@ _RECORDED: Final = _any(
     r"\bfile \"[^\"\n]{1,200}\", line \d",
     rf"{_LINE}at [\w.$<>]{{1,200}}\(|{_LINE}<[\w .-]{{1,40}}>[ \t]",
 )
-_LABELLED: Final = re.compile(
+_LABELLED: Final = LazyPattern(
     r"^[ \t]*+(?!(?:i|my|note|update|ps|fyi|btw|edit|question|also|remember|reminder|correction|one|two|three|another|"
     r"important|quick|small|ok|okay|hi|hello|well|sure|yes|no|about|for)\b)"
     r"[\w.@'-]{1,30}(?: [\w.@'()-]{1,30}){0,2}:[ \t]+\S",
@@ -190,22 +313,29 @@ _QUOTED: Final = _any(
     r"[\"\u201c\u201e\u00ab\u300c][^\"\u201d\u00bb\u300d\n]{12,400}+[\"\u201d\u201c\u00bb\u300d]",
     r"(?<!\w)['\u2018\u201a][^'\u2019\n]{12,400}+['\u2019]",
 )
+_TITLE: Final = LazyPattern(
+    r"(?<![\w\"'])(?P<mark>[\"'\u201c\u2018])(?:[A-Z0-9][\w'\u2019&:!-]*|of|the|and|in|on|a|an|for|to|with|by|at|"
+    r"from|:|-)"
+    r"(?:,? (?:[A-Z0-9][\w'\u2019&:!-]*|of|the|and|in|on|a|an|for|to|with|by|at|from|:|"
+    r"-)){0,9}[,.!?]?(?:[\"'\u201d\u2019])(?!\w)"
+)
+"""The title of a book, a film or a song: quoted, with capitals."""
 _PASTED: Final = (_MAIL, _LETTER, _RECORDED, _LABELLED, _MARKUP, _POINTING, _FOOTER, _QUOTED)
 
-_OWN_SENTENCE: Final = re.compile(
+_OWN_SENTENCE: Final = LazyPattern(
     r"^(?:(?:hi|hello|hey|so|and|but|also|well|anyway|ok|okay|actually|oh|btw|by the way)[,!]? )?"
     r"(?:i|i['\u2019]\w+|my|we|we['\u2019]\w+|our|please|thanks|thank you|hi|hello|hey|always|never|from now on)\b"
     r"|^.*\?$",
     re.IGNORECASE,
 )
-_FOREIGN: Final = re.compile(
+_FOREIGN: Final = LazyPattern(
     r"[\"\u201c\u201d\u201e\u00ab\u00bb<>{}\[\]|\\=~^*_`@#$\u2022\u00b7\u2013\u2014\u2026()/]|\w\.\w|:(?!\d\d\b)"
     r"|\d(?:[ -]?\d){5}| [-+] |(?<!\w)'"
     r"|\b(?:we|us|ours?|wir|uns|unser\w*|nous|notre|nos|nuestr[oa]s?|nostr[oaie]|noss[oa]s?|ons|onze)\b",
     re.IGNORECASE,
 )
 """What a plain instruction does not contain: quotes, addresses, account numbers, markup, and a `we`."""
-_ALSO_SAYS: Final = re.compile(
+_ALSO_SAYS: Final = LazyPattern(
     r"^(?:(?:bitte|por favor|per favore|s['\u2019]il (?:te|vous) pla[i\u00ee]t|alsjeblieft),? )?"
     r"(?:[\w'\u2019-]++,? ){0,4}(?:immer|nie|niemals|ab (?:jetzt|sofort)|von nun an|k\u00fcnftig|toujours|jamais"
     r"|d\u00e9sormais|dor\u00e9navant|\u00e0 partir de maintenant|siempre|nunca|a partir de ahora"
@@ -214,20 +344,21 @@ _ALSO_SAYS: Final = re.compile(
     re.IGNORECASE,
 )
 """A short instruction in another language: a word for always, never or from now on near its beginning."""
-_SENTENCE_END: Final = re.compile(r"(?<=[.!?])\s+")
+_SENTENCE_END: Final = LazyPattern(r"(?<=[.!?])\s+")
 
 
 def wishes_in(text: str) -> tuple[str, ...]:
     """The instructions of a message that contains nothing else, in its own words; empty for any other message."""
     message = text.strip()
-    if len(message) > LONGEST_WISH or len(message.splitlines()) > 1 or looks_pasted(message):
+    bare = _without_formats(message)
+    if len(message) > LONGEST_WISH or len(message.splitlines()) > 1 or looks_pasted(bare):
         return ()
     found: list[str] = []
-    for sentence in _SENTENCE_END.split(message):
+    for sentence in _SENTENCE_END.split(bare):
         for clause in clauses_in(sentence):
             if is_limited(sentence) or not _is_wish(clause):
                 return ()
-            found.append(clause)
+            found.append(_with_formats(clause, message))
     return tuple(found)
 
 
@@ -236,7 +367,8 @@ def looks_pasted(text: str) -> bool:
 
     A short pasted text that looks like any sentence is not detected.
     """
-    if len(text) > _LONGEST_TYPED or any(pattern.search(text) for pattern in _PASTED):
+    untitled = _TITLE.sub("", text)
+    if len(text) > _LONGEST_TYPED or any(pattern.search(untitled) for pattern in _PASTED):
         return True
     return one_line(text) != " ".join(text.split()) or _is_table(text) or _has_foreign_paragraph(text)
 
@@ -262,3 +394,338 @@ def _has_foreign_paragraph(text: str) -> bool:
 def _sentences(paragraphs: list[str]) -> Iterator[str]:
     lines = (line.strip() for paragraph in paragraphs for line in paragraph.splitlines())
     return (sentence for line in lines for sentence in _SENTENCE_END.split(line))
+
+
+# Statements: which clauses of a sentence the user states.
+
+_WHEN_APART: Final = LazyPattern(rf"^(?P<when>{PAST}), (?=[Ii]\b)")
+
+_REPORTED: Final = LazyPattern(
+    r"\b(?:wish|imagine|imagining|suppose|supposing|pretend|hypothetically|said|says|saying|tells|thinks|believes|"
+    r"claims|"
+    r"claimed|dreamed|dreamt|role-?play|quote|e\.g|lyrics|joke|joking|kidding|as though|as if|let['\u2019]s say|"
+    r"(?:in|for|of) (?:my|the|an?|our|this|that|his|her) (?:\w+ )?(?:story|novel|film|movie|game|dream|script|play)|"
+    r"character)\b|[\"\u201c\u00ab][^\"\u201d\u00bb]*\b(?:I|my|My|me)\b|(?<!\w)'(?:[^']*\b)?(?:I|my|My)\b[^']*'(?!\w)",
+    re.IGNORECASE,
+)
+"""Nothing in such a sentence is stated: it is reported, made up, quoted or a joke."""
+_DOUBTED: Final = LazyPattern(
+    r"[\"\u201c\u201d\u00ab\u00bb]|(?<!\w)'[^']+'(?!\w)|\b(?:if|unless|told|(?<!second )thought|asked|heard|"
+    r"for example|"
+    r"for instance|whether|once|why|how)\b",
+    re.IGNORECASE,
+)
+"""A clause that does not state what it says, and neither do the clauses behind it."""
+_ASKS: Final = LazyPattern(
+    r"(?:(?:so|and|but|then|also),? )?(?:please |maybe |do you know )?(?:can|could|would|will|do|does|did|is|are|was|"
+    r"were|should|"
+    r"shall|have you|has|what|what['\u2019]s|whats|how|which|where|when|who|why|any|got any|know any|know of|may i|"
+    r"am i)\b",
+    re.IGNORECASE,
+)
+_WONDERS: Final = LazyPattern(
+    r"\b(?:not sure|unsure|wonder\w*|don['\u2019]?t know|curious|if|whether)\b",
+    re.IGNORECASE,
+)
+_GIVES_A_REASON: Final = LazyPattern(r"(?:since|because|as|given(?: that)?|considering(?: that)?) (?:I|i)\b")
+_ROLE_PLAY: Final = LazyPattern(
+    r"\b(?:you are (?:an?|now|my|the|going to be)\b|act as\b|act like\b|acting as\b|pretend|role-?play|language model|"
+    r"in character\b|as the character|your name is|you will be\b|persona\b|let['\u2019]?s play\b|dungeon|npc\b|"
+    r"fanfic|screenplay|monologue|chapter \d|cover letter|write an? |script\b|essay\b|prompt\b|fellow (?:ai|language|"
+    r"bot))",
+    re.IGNORECASE,
+)
+"""A message in which the `I` may be a part that the user plays, or a text that is to be written."""
+
+_TEXT_WORK: Final = LazyPattern(
+    r"^\W*(?:please |can you |could you )*(?:translate|rewrite|proofread|correct|paraphrase|summari[sz]e|edit|"
+    r"write(?! down)|"
+    r"draft|complete|continue|rephrase|improve|act as|respond as|answer as|you are|here is|here's|this is)\b",
+    re.IGNORECASE,
+)
+_SENTENCE: Final = LazyPattern(r"(?<=[.!?])(?<!\b[A-Z]\.)(?<!\bDr\.)(?<!\bMr\.)(?<!\bSt\.)(?<!\bMrs\.)\s+|\n+")
+_STARTS: Final = (
+    r"(?:now )?(?:I|i|im|Im|ive|not|my|My|we|We|it|they|he|she|this|that|these|those|there|you|can|could|would|will|"
+    r"do|does|is|are|what|how|"
+    r"which|where|who|any|please|should|have you|especially|particularly|like|such as|though|although|even|then|maybe|"
+    r"hopefully|right|thanks|just)(?:['\u2019]\w+)?\b"
+)
+_CLAUSE: Final = LazyPattern(
+    rf"(?<!\s)\s*(?:[;:\u2014\u2013]|,(?: and| but| so)?| and| but| so)\s+(?={_STARTS})"
+    r"|\s[-\u2013\u2014]\s|(?<!,)\s(?=(?:which|because|although|though|while|when|whenever|where|except) |since (?:I|"
+    r"i|my|we|it|they|he|she)\b)"
+    r"|\s(?=(?:can|could|would) you |what (?:should|would|are|is|do) |any (?:tips|ideas|suggestions|recommendations|"
+    r"advice)\b"
+    r"|do you |how (?:do|can|should) i\b|how (?:do|can|should) I\b)|, (?=(?:since|because|as|given) (?:I|i)\b)"
+)
+_OPENING: Final = LazyPattern(
+    r"^(?:(?:hi|hello|hey|well|so|and|but|oh|ok|okay|yes|yeah|actually|also|btw|by the way|fyi|just so you know|"
+    r"as of (?:today|now)|now|these days|nowadays|(?:it )?turns out(?: that)?|on second thoughts?|correction:?|sorry|"
+    r"(?:the|my) (?:doctor|tests?|results?) (?:confirmed|showed|found)(?: that)?|"
+    r"remember that|please remember that|please note that|note that|for context|for reference|anyway|lol|honestly|"
+    r"speaking of which|yep|yup|nah|nope|haha|wow|thanks|thank you|mate|dude|(?:since|because|as|given(?: that)?|"
+    r"considering(?: that)?|seeing as|even though|although|though|while)(?= (?:I|i|my)\b))[,!]? )+",
+    re.IGNORECASE,
+)
+LONGEST_SENTENCE: Final = 300
+"""Maximum characters of a sentence that is read; of a longer one, the whole clauses at its beginning."""
+
+
+def is_text_work(text: str) -> bool:
+    """Whether a message gives a text to be translated, corrected or written."""
+    return _TEXT_WORK.search(text) is not None
+
+
+def is_role_play(text: str) -> bool:
+    """Whether the `I` of a message may be a part that the user plays, or that of a text to be written."""
+    return _ROLE_PLAY.search(text) is not None
+
+
+def is_reported(sentence: str) -> bool:
+    """Whether a sentence reports, quotes or makes up what it says."""
+    return _REPORTED.search(sentence) is not None
+
+
+def sentences(text: str) -> Iterator[str]:
+    """The sentences of a text."""
+    return (plain for sentence in _SENTENCE.split(text) if (plain := sentence.strip()))
+
+
+def stated_clauses(plain: str) -> Iterator[str]:
+    """The clauses of a sentence that state something: those in front of a question and of a doubt."""
+    if _TEXT_WORK.search(plain) or _REPORTED.search(plain):
+        return
+    is_long = len(plain) > LONGEST_SENTENCE
+    parts = [part for part in _CLAUSE.split(_WHEN_APART.sub(r"\g<when> ", plain[:LONGEST_SENTENCE])) if part.strip()]
+    parts = parts[:-1] if is_long else parts
+    if "?" in plain:
+        asked = next((place for place, part in enumerate(parts) if _ASKS.match(part) or _WONDERS.search(part)), None)
+        if asked is None and not is_long:
+            return
+        asked = len(parts) if asked is None else asked
+        parts = [*parts[:asked], *(part.rstrip("? ") for part in parts[asked:] if _GIVES_A_REASON.match(part))]
+    for part in parts:
+        if _DOUBTED.search(part):
+            return
+        yield _OPENING.sub("", _PICTURES.sub("", part).strip(" \t.!?,;:()")).strip()
+
+
+_NOT_SURE: Final = LazyPattern(
+    r"\b(?:could|should|might|may be|maybe|perhaps|possibly|probably|hardly|barely|almost|nearly|allegedly|reportedly|"
+    r"hope|hoping|want|wanted|consider|considering|thinking|someday|one day|guess|sometimes|temporarily)\b"
+    r"|\bwould\b(?! rather have)|\baccording to\b",
+    re.IGNORECASE,
+)
+_NOT_SO: Final = LazyPattern(r"\b(?:never|not|n't)\b|n['\u2019]t\b", re.IGNORECASE)
+_CHANGED: Final = LazyPattern(
+    r"\b(?:now|actually|instead|these days|nowadays|lately|from now on|any ?more|no longer|changed my mind|switched|"
+    r"on second thoughts?|correction|turns out|recently|just)\b",
+    re.IGNORECASE,
+)
+"""Words that imply that something else was true before."""
+_MADE_UP: Final = LazyPattern(
+    r"\b(?:story|novel|character|hero|heroine|protagonist|plot|fiction\w*|fanfic\w*|film|movie|episode|chapter|scene|"
+    r"poem|"
+    r"write|writing|imagine|suppose|assume|pretend|scenario|riddle|puzzle|exercise|homework|quiz|maths?|example|"
+    r"hypothetical\w*|role-?play|game|dnd|campaign|translate|article|headline|quote|sentence|grammar|test data)\b",
+    re.IGNORECASE,
+)
+_LONGEST_OF_OTHERS: Final = 300
+"""Maximum characters of a message whose statements about others are used: a longer one may be any text."""
+
+
+def is_unsure(clause: str) -> bool:
+    """Whether a clause says what may be, or shall be, and not what is."""
+    return _NOT_SURE.search(clause) is not None
+
+
+def is_denied(clause: str) -> bool:
+    """Whether a clause contains a `not`."""
+    return _NOT_SO.search(clause) is not None
+
+
+def is_change(sentence: str) -> bool:
+    """Whether a sentence implies that something else was true before."""
+    return _CHANGED.search(sentence) is not None
+
+
+def tells_of_others(text: str) -> bool:
+    """Whether a message may state facts about others: short, one paragraph, and without signs of fiction."""
+    return len(text) <= _LONGEST_OF_OTHERS and "\n" not in text.strip() and not _MADE_UP.search(text)
+
+
+_ADJECTIVES: Final = (
+    rf"(?:(?:not|no longer|still|also|severely) )?(?:allergic to |(?:vegan|vegetarian|pescatarian)\b|\w+[- ]intolerant|"
+    rf"married to |based in |living in |working (?:at|for|as) |an? {JOB}\b|\d{{1,3}} years old|from [A-Z])"
+)
+_STATES: Final = (
+    r"(?:(?:also|now|still|really) )?(?:live in |work (?:at|for|as) |speak [A-Z]|prefer |drive an? |own an? |"
+    rf"have an? (?:{PET}|{RELATION.replace('?P<relation>', '?:')})\b|moved to |was born in |use [A-Z]|"
+    r"don['\u2019]t |no longer )"
+)
+_GOES_ON: Final = LazyPattern(
+    rf"(?:,? and|,? but)(?: also)? (?:(?={_ADJECTIVES})|(?=(?P<does>{_STATES})))"
+    rf"|, (?=working (?:at|for|as) |living in |based in |an? {JOB}\b)"
+)
+"""Where a second statement about the same person begins, whose `I` or `I'm` is omitted."""
+_INTENDS: Final = LazyPattern(
+    r"^(?:I|i|We|we)(?:['\u2019]ll|['\u2019]d| will| would| could| can| should| plan| want| think| need)\b"
+)
+_BEING: Final = LazyPattern(rf"^{AM} ")
+_OWN: Final = LazyPattern(rf"^{WE}(?:['\u2019]\w+)? ")
+
+
+def unfolded(clause: str) -> list[str]:
+    """A clause about the speaker, split into one clause per statement."""
+    if not _OWN.match(clause) or _INTENDS.match(clause):
+        return [clause]
+    parts: list[str] = []
+    head, start = "", 0
+    is_being = _BEING.match(clause) is not None
+    for found in _GOES_ON.finditer(clause):
+        if not (is_being or found["does"]):
+            continue  # "I met Ann, a nurse" says nothing of the speaker
+        parts.append(head + clause[start : found.start()])
+        head, start = ("I " if found["does"] else "I'm "), found.end()
+    return [*parts, head + clause[start:]]
+
+
+# Finds retractions in a clause: denials, and phrases that say that something is over.
+#
+# A denial is turned into the plain statement that it denies ("I don't live in Rome anymore" into "I live in Rome"), so
+# everything that the rules can learn can also be retracted.
+
+_NOT: Final = r"(?:not|no longer) (?!(?:only|just|yet|even|sure|really|necessarily|always|exactly|so|very|that)\b)"
+_BASE: Final = {
+    **{f"{verb}ing": verb for verb in ("work", "speak", "enjoy", "learn")},
+    **{f"{verb[:-1]}ing": verb for verb in ("live", "drive", "use", "like", "love", "hate")},
+    "preferring": "prefer",
+}
+_REGULAR: Final = ("live", "work", "use", "like", "love", "prefer", "speak", "drive", "run", "hate", "depend")
+_THIRD: Final = {**{verb: f"{verb}s" for verb in _REGULAR}, "have": "has"}
+_STOPPED: Final = r"(?:(?:have |has |['\u2019](?:ve|s) )?(?:just |recently |now )?(?:stopped|quit|gave up|given up))"
+_DENIALS: Final[tuple[tuple[LazyPattern, str], ...]] = (
+    (LazyPattern(rf"^{AM}{NOW} {_NOT}(?P<rest>.+)$"), "I'm"),
+    (LazyPattern(rf"^(?:I|i|We|we)(?: {_STOPPED}|['\u2019]ve stopped) being (?P<rest>.+)$"), "I'm"),
+    (LazyPattern(r"^(?:[Pp]lease )?(?:[Ff]orget|[Ii]gnore|[Dd]isregard) that (?P<rest>(?:I|my)\b.+)$"), ""),
+    (LazyPattern(r"^(?:I|i|We|we)(?: really)? (?:don['\u2019]t|do not|no longer) (?P<rest>.+)$"), "I"),
+)
+_STOPS_DOING: Final = LazyPattern(
+    rf"^(?P<subject>(?:I|i|We|we)|{NAME}) {_STOPPED} (?P<verb>{'|'.join(_BASE)}) (?P<rest>.+)$"
+)
+_OTHER_IS_NOT: Final = LazyPattern(rf"^(?P<subject>[\w'\u2019 .-]{{1,60}}?) (?:isn['\u2019]t |is {_NOT})(?P<rest>.+)$")
+_OTHER_DOES_NOT: Final = LazyPattern(
+    rf"^(?P<subject>[\w'\u2019 .-]{{1,60}}?) (?:doesn['\u2019]t|does not) (?P<verb>{'|'.join(_THIRD)}) (?P<rest>.+)$"
+)
+_OTHER_NO_LONGER: Final = LazyPattern(
+    rf"^(?P<subject>[\w'\u2019 .-]{{1,60}}?) no longer (?P<verb>{'|'.join(_THIRD.values())}) (?P<rest>.+)$"
+)
+_FIRM: Final = LazyPattern(
+    r"\b(?:any ?more|any longer|no longer|stopped|quit|gave up|given up|after all|turns out)\b", re.IGNORECASE
+)
+"""Words that imply that something was true before; a bare `not` may only mean today."""
+
+
+@dataclass(frozen=True, slots=True)
+class Denial:
+    """The plain statement that a clause denies. `is_firm` if the clause also says that it was true before."""
+
+    clause: str
+    is_firm: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """What a clause says is over: this object under each of these predicates, or all objects if it is empty."""
+
+    predicates: tuple[str, ...]
+    object: str
+    match: re.Match[str]
+
+
+def denial_in(clause: str) -> Denial | None:
+    """The plain statement that a clause denies, or None."""
+    is_firm = _FIRM.search(clause) is not None
+    for pattern, head in _DENIALS:
+        if found := pattern.match(clause):
+            return Denial(f"{head} {found['rest']}".strip(), is_firm)
+    if found := _STOPS_DOING.match(clause):
+        verb = _BASE[found["verb"]]
+        is_own = found["subject"].casefold() in {"i", "we"}
+        return Denial(f"{found['subject']} {verb if is_own else _THIRD.get(verb, verb)} {found['rest']}", is_firm)
+    if found := _OTHER_IS_NOT.match(clause):
+        return Denial(f"{found['subject']} is {found['rest']}", is_firm)
+    if found := _OTHER_DOES_NOT.match(clause):
+        return Denial(f"{found['subject']} {_THIRD[found['verb']]} {found['rest']}", is_firm)
+    if found := _OTHER_NO_LONGER.match(clause):
+        return Denial(f"{found['subject']} {found['verb']} {found['rest']}", is_firm)
+    return None
+
+
+def _form(predicates: str, pattern: str, *, tail: str = TAIL) -> tuple[tuple[str, ...], LazyPattern]:
+    return tuple(predicates.split()), LazyPattern(f"^{pattern}{tail}")
+
+
+_DID: Final = rf"(?:{WE}|{HAVE}){NOW}"
+_TASTE: Final = "likes prefers uses"
+_FORMS: Final = (
+    _form(
+        "works_at", rf"{_DID} (?:left|quit|resigned from) (?:my (?:job|position|role) (?:at|with) )?(?P<object>{NAME})"
+    ),
+    _form("works_at", rf"{SELF} (?:was|got|have been) (?:fired|laid off|let go)(?: (?:from|by) (?P<object>{NAME}))?"),
+    _form("works_at", rf"{_DID} (?:left|quit|lost) my job"),
+    _form("works_at", rf"{AM}{NOW} (?:unemployed|between jobs|out of work|jobless)"),
+    _form("works_at works_as", rf"(?:{AM}|{_DID}){NOW} retired"),
+    _form("lives_in", rf"{_DID} moved (?:away from|out of) (?P<object>{PLACE})"),
+    _form("lives_in", rf"{_DID} left (?P<object>{PLACE}) for good"),
+    _form(
+        "drives owns",
+        rf"{_DID} (?:sold|gave away|got rid of|traded in|scrapped|totall?ed) (?:my|our) (?P<object>{THING})",
+    ),
+    _form("has_pet", rf"(?:[Mm]y|[Oo]ur) {PET},? (?P<object>{PERSON}),? (?:died|passed away|is dead)"),
+    _form(
+        "married_to partner girlfriend boyfriend engaged_to",
+        rf"(?:{WE}|{PERSON} and I)(?: got| are|['\u2019]re)?(?: now)? "
+        rf"(?:divorced|broke up|broken up|split up|separated)(?: with (?P<object>{PERSON}))?",
+    ),
+    _form("married_to", rf"{AM}{NOW} (?:divorced|widowed)(?: from (?P<object>{PERSON}))?"),
+    _form(_TASTE, rf"{AM}{NOW} (?:done|through|finished) with (?P<object>{THING})"),
+    _form(_TASTE, rf"{_DID} (?:gone|went) off (?P<object>{THING})"),
+    _form(
+        _TASTE,
+        rf"{_DID} (?:quit|gave up|given up|stopped)"
+        rf"(?: on)?(?: (?:drinking|eating|using|wearing|playing|watching|reading|buying))? (?P<object>{THING})",
+    ),
+    _form(f"{_TASTE} drives", rf"{_DID} switched from (?P<object>{THING}) to {THING}"),
+)
+_THEY_LEFT: Final = LazyPattern(
+    rf"^(?P<subject>{NAME}) (?:has )?(?:just |recently )?(?:left|quit|resigned from) (?P<object>{NAME}){TAIL}"
+)
+_EATS: Final = LazyPattern(
+    rf"^{WE}(?: (?:now|actually|do|can))? eat "
+    rf"(?P<object>meat|beef|chicken|pork|fish|seafood|dairy|cheese|eggs|gluten|bread){TAIL}"
+)
+_MEAT: Final = ("vegan", "vegetarian", "pescatarian")
+_RULED_OUT: Final = {
+    **dict.fromkeys(("meat", "beef", "chicken", "pork"), _MEAT),
+    **dict.fromkeys(("fish", "seafood"), ("vegan", "vegetarian")),
+    **dict.fromkeys(("dairy", "cheese", "eggs"), ("vegan",)),
+    **dict.fromkeys(("gluten", "bread"), ("gluten-free", "gluten free")),
+}
+"""The diets that exclude a food."""
+
+
+def endings_in(clause: str) -> Iterator[Ending]:
+    """What is over for the speaker, according to a clause."""
+    for predicates, pattern in _FORMS:
+        if found := pattern.match(clause):
+            yield Ending(predicates, found.groupdict().get("object") or "", found)
+    if found := _EATS.match(clause):
+        yield from (Ending(("diet",), diet, found) for diet in _RULED_OUT[found["object"]])
+        yield Ending(("does_not_eat",), found["object"], found)
+
+
+def employer_left(clause: str) -> Ending | None:
+    """The employer that another person left; the group `subject` of the match is the person."""
+    found = _THEY_LEFT.match(clause)
+    return Ending(("works_at",), found["object"], found) if found else None
