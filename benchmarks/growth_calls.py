@@ -28,7 +28,7 @@ from loom.core.message import TextPart, ToolCallPart
 from loom.core.record import Episode, Provenance
 from loom.knowledge.graph import GraphKnowledgeBase
 from loom.knowledge.in_memory import InMemoryKnowledgeBase
-from loom.memory._facts.candidates import contradict, topic_of
+from loom.memory._facts.instructions import contradict, topic_of
 from loom.memory._recall.rank import questions_in
 from loom.memory._write.extract_llm import LlmExtractor, read_items
 from loom.protocols.knowledge_base import Document

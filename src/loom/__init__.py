@@ -54,8 +54,7 @@ _TABLE = """
     loom.knowledge.loaders: Loaded load_file load_folder
     loom.knowledge.vector: VectorKnowledgeBase
     loom.memory._editing: RecordKind
-    loom.memory._facts.candidates: Unconfirmed
-    loom.memory._facts.instructions: Instructed Profile Standing StandingItem
+    loom.memory._facts.instructions: Instructed Profile Standing StandingItem Unconfirmed
     loom.memory._upkeep.explain: EventKind Explained Timeline TimelineEvent
     loom.memory._write.extract_llm: LlmExtractor
     loom.memory._write.ingest: Utterance

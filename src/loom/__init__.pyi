@@ -174,11 +174,11 @@ from loom.knowledge.loaders import load_file as load_file
 from loom.knowledge.loaders import load_folder as load_folder
 from loom.knowledge.vector import VectorKnowledgeBase as VectorKnowledgeBase
 from loom.memory._editing import RecordKind as RecordKind
-from loom.memory._facts.candidates import Unconfirmed as Unconfirmed
 from loom.memory._facts.instructions import Instructed as Instructed
 from loom.memory._facts.instructions import Profile as Profile
 from loom.memory._facts.instructions import Standing as Standing
 from loom.memory._facts.instructions import StandingItem as StandingItem
+from loom.memory._facts.instructions import Unconfirmed as Unconfirmed
 from loom.memory._upkeep.explain import EventKind as EventKind
 from loom.memory._upkeep.explain import Explained as Explained
 from loom.memory._upkeep.explain import Timeline as Timeline

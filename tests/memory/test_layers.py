@@ -7,7 +7,7 @@ import pytest
 
 from loom.core.record import Episode, Layer, Provenance
 from loom.errors import UsageError
-from loom.memory._upkeep.layers import deserves_promotion, is_critical, sort_layer
+from loom.memory._upkeep.metabolism import deserves_promotion, is_critical, sort_layer
 from loom.memory.config import MemoryConfig, MemoryLayerConfig, MemoryStrategyType
 
 NOW = datetime(2026, 11, 15, tzinfo=UTC)

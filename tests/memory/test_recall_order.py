@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loom.core.record import Episode, Provenance
-from loom.memory._recall.prefer import FAR, FIRST, TOP, newest_first, role_of
-from loom.memory._recall.rank import Ranked
+from loom.memory._recall.rank import FAR, FIRST, TOP, Ranked, newest_first, role_of
 from loom.memory._shared import POSITION
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)

@@ -8,7 +8,7 @@ from loom.core.message import Message
 from loom.core.record import Claim
 from loom.engine import open_memory
 from loom.errors import UsageError
-from loom.memory._facts.candidates import compete
+from loom.memory._facts.instructions import compete
 from loom.protocols.extractor import Extraction
 from loom.testing import FakeClock
 from tests.memory.test_extract_rules import NEGATIVE

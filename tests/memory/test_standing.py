@@ -8,7 +8,7 @@ from loom.core.message import Message, TextPart
 from loom.core.record import Claim
 from loom.engine import open_memory
 from loom.errors import UsageError
-from loom.memory._facts.candidates import compete, contradict, topic_of
+from loom.memory._facts.instructions import compete, contradict, topic_of
 from loom.memory.config import MemoryConfig
 from loom.protocols.extractor import Extraction
 from loom.testing import FakeClock

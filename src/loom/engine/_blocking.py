@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from loom.core.scope import Scope
     from loom.memory._editing import RecordKind
     from loom.memory._facts.instructions import Instructed, Profile, Standing
-    from loom.memory._recall.prefer import Prefer
+    from loom.memory._recall.rank import Prefer
     from loom.memory._upkeep.explain import EventKind, Explained, Timeline
     from loom.memory._write.ingest import MemoryInput
     from loom.memory._write.learn_in_background import Facts

@@ -14,8 +14,7 @@ from loom.core.threads import Locks
 from loom.memory._recall.recall import Recall
 from loom.memory._shared import Adopt, EmbedderBinding, UserTimes
 from loom.memory._upkeep.forget import Forgetting
-from loom.memory._upkeep.layers import Accesses
-from loom.memory._upkeep.metabolism import Metabolism
+from loom.memory._upkeep.metabolism import Accesses, Metabolism
 from loom.memory._upkeep.summaries import ContextCompressor
 from loom.memory._write.apply_claims import Learner
 from loom.memory._write.extract_llm import LlmExtractor

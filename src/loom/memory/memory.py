@@ -31,10 +31,18 @@ from loom.core.record import (
 from loom.core.scope import Scope
 from loom.errors import LoomError, NotFound, StoreConflict, UsageError
 from loom.memory._editing import MemoryEdits
-from loom.memory._facts.candidates import candidate_claim, require_candidate
 from loom.memory._facts.entities import USER, normalise, predicate_key
-from loom.memory._facts.instructions import Instructed, Profile, Standing, fit_budget, grouped, instruction_ids
-from loom.memory._recall.prefer import Prefer
+from loom.memory._facts.instructions import (
+    Instructed,
+    Profile,
+    Standing,
+    candidate_claim,
+    fit_budget,
+    grouped,
+    instruction_ids,
+    require_candidate,
+)
+from loom.memory._recall.rank import Prefer
 from loom.memory._shared import FILE, counts, every, every_fact, is_candidate, later_than, latest_of, retry_stale
 from loom.memory._upkeep.explain import EventKind, Explained, Timeline, explain, read_timeline
 from loom.memory._upkeep.forget import SESSIONS_LEFT

@@ -1,4 +1,4 @@
-"""Standing instructions and the profile: what is shown in every turn.
+"""Standing instructions, candidates that wait for confirmation, and the profile: what is shown in every turn.
 
 They are facts with predicates of their own, and only the user's own words count: a tool, a document or another speaker
 can neither add nor retire one.
@@ -6,31 +6,293 @@ can neither add nor retire one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import groupby
 from typing import Final
 
-from loom.core.clock import TICK
+from loom.core.checks import MAX_INSTRUCTION
+from loom.core.clock import TICK, RecordIds
 from loom.core.record import Claim, Episode, Fact, Provenance, WorkingBlock
-from loom.errors import UsageError
-from loom.memory._facts.candidates import (
-    PREFERENCES,
-    PREFIX,
-    Unconfirmed,
-    compete,
-    contradict,
-    is_instruction_claim,
-    topic_of,
-    unconfirmed_items,
-)
+from loom.errors import NotFound, UsageError
 from loom.memory._facts.entities import USER, Aliases, normalise, predicate_key
 from loom.memory._facts.facts import Segment, Statement, moment, statements_of, timeline
 from loom.memory._shared import UNCONFIRMED, is_candidate, later_than, latest_of
-from loom.memory._write.wishes import acts_unasked
+from loom.memory._write.phrases import LANGUAGE, LazyPattern
+from loom.memory._write.wishes import INSTRUCTION, acts_unasked, looks_pasted, wishes_in
 from loom.text.fence import fenced, in_brackets, one_line, plain_text
 from loom.text.tokens import EstimateCounter
+from loom.text.words import query_terms
+
+# Candidate instructions that wait for confirmation, and the topics of instructions.
+#
+# A candidate is a fact with the predicate `unconfirmed`. standing() lists it; no prompt, profile or recall shows it. It
+# is forgotten with the episodes it was found in.
+
+# Topics of instructions, and which instructions contradict each other: pure rules over their words.
+#
+# Two instructions on one topic compete, and the later one wins. A topic with one value at a time (the language of
+# answers, their length) is its own name, so any two values compete; a prohibition has the value in its name too,
+# because forbidding one language says nothing about another. For every other instruction all words except `always` and
+# `never` are the topic, so only its own negation competes with it.
+
+PREFIX: Final = "instruction_"
+"""Prefix of the predicates of instructions; the topic follows."""
+
+_LEAD: Final = LazyPattern(
+    r"(?:(?P<no>never|do not|don['\u2019]t|stop|no longer|no more|avoid|not|refrain from"
+    r"|(?:you )?(?:must not|mustn['\u2019]t|should not|shouldn['\u2019]t))"
+    r"|please|always|ever|kindly|just|so|and|but|also|from now on|going forward|from here on|in (?:the )?future"
+    r"|remember(?: to| that)?|note that|make sure (?:to|that you|you)|be sure to"
+    r"|you (?:should|must|need to|have to|can|may)|i(?:['\u2019]d| would)? (?:want|like|need) you to)\b[,:]?\s*",
+    re.IGNORECASE,
+)
+_TRAIL: Final = LazyPattern(
+    r"[,\s](?:please|any ?more|again|ever|at all|from now on|going forward|in (?:the )?future)$", re.IGNORECASE
+)
+_LONGEST_TRAIL: Final = len(" in the future")
+_SAYS: Final = r"(?:answer|reply|respond|speak|talk|write|communicate)(?:ing)?"
+_SAID: Final = r"(?:it|them|(?:your |the |all )*(?:answers|replies|responses|messages|explanations))"
+_MAKES: Final = rf"(?:be|keep {_SAID}|make {_SAID}|give me|give|write|use|{_SAYS})"
+_SHORT: Final = r"(?:short|brief|concise|terse|succinct|to the point)"
+_LONG: Final = r"(?:long|detailed|thorough|verbose|in-depth|lengthy)"
+_VALUED: Final = tuple(
+    (name, LazyPattern(pattern, re.IGNORECASE))
+    for name, pattern in (
+        ("language", rf"(?:{_SAYS}\b(?: \w+){{0,3}} in|use|speak) (?P<value>{LANGUAGE})"),
+        ("length", rf"{_MAKES}(?: \w+)? (?:(?P<short>{_SHORT})|(?P<long>{_LONG}))(?: {_SAID})?"),
+        ("units", r"use (?:the )?(?P<value>metric|imperial)(?: \w+)?"),
+        ("temperature", r"(?:use|give \w+ in|show \w+ in|convert \w+ to) (?:degrees )?(?P<value>celsius|fahrenheit)"),
+        ("tone", r"(?:be (?:more )?|use an? )(?P<value>formal|informal|casual)(?: (?:tone|language|style))?"),
+        ("name", r"(?:call|address) me (?:as )?(?-i:(?P<value>[A-Z][\w'-]*(?: [A-Z][\w'-]*)*))"),
+    )
+)
+_BOUND: Final = LazyPattern(r"^(?=.+\Z)(?P<what>.+ (?:before|after|until|later than|earlier than)) \d.*", re.IGNORECASE)
+"""An instruction with a time or number as bound: another bound replaces it."""
+_CHOICE: Final = LazyPattern(r"^(?=.+\Z)(?P<this>.+?) (?:over|to|rather than|instead of) (?P<that>.+)", re.IGNORECASE)
+_ALTERNATIVES: Final = tuple(
+    frozenset(query_terms(group))
+    for group in (
+        "dark light",
+        "tea coffee espresso cappuccino latte matcha cocoa decaf",
+        "beer wine cider",
+        "red white rose",
+        "window aisle middle",
+        "email emails mail phone call calls text texts sms chat slack video letter",
+        "metric imperial",
+        "celsius fahrenheit",
+        "tabs spaces",
+        "vim neovim emacs nano vscode code pycharm intellij sublime zed",
+        "chrome firefox safari edge brave",
+        "mac macos windows linux",
+        "android iphone ios",
+        "morning mornings afternoon afternoons evening evenings night nights",
+        "train trains plane planes flying car driving bus buses bike cycling",
+        "short long brief detailed concise verbose",
+        "formal informal casual",
+        "summer winter spring autumn fall",
+        "hot cold iced warm",
+        "sweet savoury savory salty",
+        "cat cats dog dogs",
+        "paper digital ebook ebooks",
+        "card cash",
+    )
+)
+"""Groups of which people prefer one. Words that can both be preferred are not listed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """The topic of an instruction. `value` is set if the topic takes one value at a time."""
+
+    name: str
+    value: str | None
+    is_forbidden: bool
+
+    @property
+    def predicate(self) -> str:
+        """The predicate under which the instruction competes with others."""
+        return f"{PREFIX}{self.name}" + (f"_not_{self.value}" if self.value and self.is_forbidden else "")
+
+
+def topic_of(text: str) -> Topic | None:
+    """The topic of an instruction; None if it has no words."""
+    action, is_forbidden = " ".join(text.split()).strip(" .!,;:"), False
+    start, end = 0, len(action)
+    while lead := _LEAD.compiled.match(action, start):
+        is_forbidden ^= lead["no"] is not None
+        start = lead.end()
+    while trail := _TRAIL.compiled.search(action, max(start, end - _LONGEST_TRAIL), end):
+        end = trail.start()
+        while end > start and action[end - 1] in " ,":
+            end -= 1
+    action = action[start:end]
+    for name, pattern in _VALUED:
+        if found := pattern.fullmatch(action):
+            groups = {key: value for key, value in found.groupdict().items() if value}
+            ((key, value),) = groups.items()
+            return Topic(name, value.casefold() if key == "value" else key, is_forbidden)
+    bound = _BOUND.fullmatch(action)
+    words = (*query_terms(bound["what"]), bound["what"].split()[-1].lower()) if bound else query_terms(action)
+    return Topic("_".join(words), None, is_forbidden) if words else None
+
+
+def contradict(one: str, other: str) -> bool:
+    """Whether two instructions with different predicates conflict: one forbids what the other demands."""
+    first, second = topic_of(one), topic_of(other)
+    return (
+        first is not None
+        and second is not None
+        and first.value is not None
+        and (first.name, first.value) == (second.name, second.value)
+        and first.is_forbidden != second.is_forbidden
+    )
+
+
+def compete(one: str, other: str, *, changed: bool = False) -> bool:
+    """Whether two preferences, or two things in use, exclude each other, so that the later one replaces the other.
+
+    They do if they are alternatives, or two versions of one thing. If the text says that something changed, being of
+    one kind is enough: dark mode and sepia mode.
+    """
+    (first, beside), (second, besides) = _choice(one), _choice(other)
+    if first == second:
+        return False
+    if first == besides or beside == second:
+        return True
+    only, only_other = set(first) - set(second), set(second) - set(first)
+    if not only or not only_other:
+        return False
+    if any(only <= group and only_other <= group for group in _ALTERNATIVES):
+        return True
+    is_version = all(word.isdigit() for word in only | only_other)
+    is_kind = changed and first[-1:] == second[-1:] and max(len(only), len(only_other)) <= 2
+    return is_kind or (is_version and first[:1] == second[:1])
+
+
+def _choice(text: str) -> tuple[tuple[str, ...], tuple[str, ...] | None]:
+    """The terms of what is preferred, and of what it is preferred to."""
+    found = _CHOICE.fullmatch(text)
+    return (query_terms(found["this"]), query_terms(found["that"])) if found else (query_terms(text), None)
+
+
+PREFERENCES: Final = frozenset({"diet", "does_not_eat", "allergic_to", "intolerant_to", "prefers", "pronouns"})
+"""Predicates of facts about the user that are shown in every turn."""
+MOST: Final = 5
+"""Candidates per batch of episodes: a pasted page may contain hundreds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unconfirmed:
+    """An instruction that waits for the user: `Memory.confirm(id)` accepts it, `Memory.reject(id)` drops it."""
+
+    id: str
+    text: str
+    sources: tuple[str, ...]
+    """The episodes it was found in."""
+    since: datetime
+
+
+def unconfirmed_items(facts: Iterable[Fact]) -> tuple[Unconfirmed, ...]:
+    """The candidates among some facts, the newest first."""
+    found = sorted((fact for fact in facts if is_candidate(fact)), key=lambda f: (f.recorded_at, f.id), reverse=True)
+    return tuple(Unconfirmed(id=f.id, text=f.object, sources=f.sources, since=f.recorded_at) for f in found)
+
+
+def is_instruction_claim(claim: Claim | Fact) -> bool:
+    """Whether a claim is an instruction to the assistant."""
+    predicate = predicate_key(claim.predicate)
+    return predicate == INSTRUCTION or predicate.startswith(PREFIX)
+
+
+def in_user_words(claim: Claim, episodes: Sequence[Episode]) -> Claim | None:
+    """A standing claim in the words of the messages it comes from; None if the user has to confirm it first.
+
+    An instruction is accepted if one of the messages consists of instructions only and contains this one; its text is
+    then that of the message, not the extractor's. A preference is accepted unless a message looks pasted.
+    """
+    if not is_instruction_claim(claim):
+        return None if any(looks_pasted(episode.text) for episode in episodes) else claim
+    if len(claim.object) > MAX_INSTRUCTION or (topic := topic_of(claim.object)) is None:
+        return None
+    own = (text for episode in episodes for text in wishes_in(episode.text) if topic_of(text) == topic)
+    text = next(own, None)
+    return None if text is None else replace(claim, object=text)
+
+
+def candidate_text(claim: Claim) -> str | None:
+    """The text of a claim as a candidate; None if there is nothing to confirm, such as a claim that only ends one."""
+    text = one_line(_text_of(claim))
+    is_over = claim.retracts or (claim.valid_from is None and claim.valid_until is not None)
+    is_wrong = is_over or acts_unasked(text) or len(text) > MAX_INSTRUCTION
+    return None if is_wrong or topic_of(text) is None else text
+
+
+def candidate_claim(candidate: Fact, episode: Episode) -> Claim:
+    """The claim that a candidate becomes when an episode confirms it."""
+    label, mark, value = candidate.object.partition(": ")
+    predicate = label.replace(" ", "_")
+    is_preference = bool(mark) and predicate in PREFERENCES
+    return Claim(
+        subject=USER,
+        predicate=predicate if is_preference else INSTRUCTION,
+        object=value if is_preference else candidate.object,
+        sources=(episode.id, *candidate.sources),
+        valid_from=episode.at,
+    )
+
+
+def candidate_facts(
+    found: Sequence[tuple[str, Claim]], known: Sequence[Fact], learnt: Sequence[Fact], *, now: datetime, ids: RecordIds
+) -> Iterator[Fact]:
+    """The candidates to write for the claims found, at most MOST of them.
+
+    A candidate that waits already gets another source. Instructions that are standing already, or come from a message
+    that was given as an instruction, need no confirmation. `learnt` are the facts that are written with them.
+    """
+    waiting = {normalise(fact.object): fact for fact in known if is_candidate(fact)}
+    stated = [fact for fact in (*known, *learnt) if fact.superseded_at is None and not is_candidate(fact)]
+    standing = {normalise(_text_of(fact)) for fact in stated}
+    given = {source for fact in known if fact.predicate.startswith(PREFIX) for source in fact.sources}
+    written: dict[str, Fact] = {}
+    for text, claim in found:
+        key = normalise(text)
+        if key in standing or not given.isdisjoint(claim.sources) or (key not in written and len(written) == MOST):
+            continue
+        old = written.get(key) or waiting.get(key)
+        sources = tuple(dict.fromkeys((*(old.sources if old else ()), *claim.sources)))
+        written[key] = replace(old, sources=sources) if old else _new(text, sources, now, ids)
+    yield from (fact for key, fact in written.items() if fact != waiting.get(key))
+
+
+def require_candidate(fact: object, id: str, user_id: str) -> Fact:
+    """The record as a candidate; raises NotFound if it is not one."""
+    if not is_candidate(fact):
+        raise NotFound(f"user {user_id!r} has no unconfirmed instruction {id!r}; standing() lists them")
+    return fact
+
+
+def _text_of(claim: Claim | Fact) -> str:
+    """The text of an instruction, or of a preference with its predicate in front."""
+    label = "" if is_instruction_claim(claim) else f"{predicate_key(claim.predicate).replace('_', ' ')}: "
+    return label + claim.object
+
+
+def _new(text: str, sources: tuple[str, ...], now: datetime, ids: RecordIds) -> Fact:
+    return Fact(
+        id=ids.next_id(),
+        subject=USER,
+        predicate=UNCONFIRMED,
+        object=text,
+        recorded_at=now,
+        provenance=Provenance("derived"),
+        valid_from=now,
+        cardinality="multi",
+        sources=sources,
+    )
+
 
 _OWN: Final = "user"
 """The origin of the user's own words."""

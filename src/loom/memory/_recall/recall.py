@@ -18,17 +18,20 @@ from loom.core.record import Episode, Excerpt, Fact, Hit, Layer, Record
 from loom.core.scope import Scope
 from loom.core.threads import off_loop
 from loom.errors import LoomError, ProviderError, UsageError
-from loom.memory._recall.prefer import TOP, Prefer, newest_first, role_of
 from loom.memory._recall.rank import (
+    TOP,
     WEIGHTS,
     Candidate,
+    Prefer,
     QuestionHints,
     Ranked,
     Talk,
     asks,
     looks_up,
     named_speakers,
+    newest_first,
     rank,
+    role_of,
     shared_head,
     shared_pairs,
     shared_share,

@@ -13,19 +13,23 @@ from loom.core.filter import Eq, In
 from loom.core.record import Claim, Episode, Fact, Provenance
 from loom.core.scope import Scope
 from loom.core.threads import off_loop
-from loom.memory._facts.candidates import PREFIX, candidate_facts, candidate_text, compete, in_user_words
 from loom.memory._facts.entities import USER, Aliases, normalise, predicate_key
 from loom.memory._facts.facts import FOREVER, Segment, assert_claim, moment, resettle, slot_of, statements_of, timeline
 from loom.memory._facts.instructions import (
+    PREFIX,
     StandingItem,
+    candidate_facts,
+    candidate_text,
+    compete,
     end_conflicts,
+    in_user_words,
     is_refused,
     is_standing,
     provenance_of,
     standing_items,
     under_topic,
 )
-from loom.memory._recall.prefer import role_of
+from loom.memory._recall.rank import role_of
 from loom.memory._shared import UNCONFIRMED, every_fact, is_candidate, later_than, latest_of, retry_stale
 from loom.memory._write.extract_rules import RuleExtractor
 from loom.memory._write.wishes import INSTRUCTION, sentences

@@ -30,8 +30,8 @@ from loom.core.record import Episode, Fact, Origin, Record, Scalar, with_attribu
 from loom.core.scope import Scope
 from loom.core.threads import Locks, off_loop
 from loom.errors import UsageError
-from loom.memory._facts.candidates import topic_of
 from loom.memory._facts.entities import USER, normalise
+from loom.memory._facts.instructions import topic_of
 from loom.memory._recall.rank import REACH, questions_in
 from loom.memory._shared import POSITION, every, recorded_after
 from loom.memory.results import Skip

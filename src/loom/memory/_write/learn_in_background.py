@@ -24,7 +24,7 @@ from loom.core.scope import Scope
 from loom.core.threads import Locks
 from loom.errors import BadResponse, LoomError, ProviderUnavailable, RateLimited, StoreConflict
 from loom.memory._shared import retry_stale
-from loom.memory._upkeep.layers import with_importance
+from loom.memory._upkeep.metabolism import with_importance
 from loom.memory._upkeep.summaries import SUMMARY, ContextCompressor, SessionEpisodes, job_episodes, texts_of
 from loom.memory._write.apply_claims import Learner, LearnResult
 from loom.memory._write.extract_llm import worth_reading

@@ -12,8 +12,7 @@ from loom.core.record import Episode, Fact, Layer, Record
 from loom.core.scope import Scope
 from loom.errors import EmbedderMismatch, NotFound, StaleWrite, UsageError
 from loom.memory._shared import TRIES, EmbedderBinding, notes_of, retry_stale
-from loom.memory._upkeep.layers import REVIVE, revive_key, successor, with_importance
-from loom.memory._upkeep.metabolism import Metabolism
+from loom.memory._upkeep.metabolism import REVIVE, Metabolism, revive_key, successor, with_importance
 from loom.memory._write.ingest import ContextKeys, with_positions
 from loom.memory._write.learn_in_background import Learning
 from loom.memory.results import OTHER_TEXT, REPEATED, Remembered, Skip

@@ -14,7 +14,7 @@ from anyio import to_thread
 from loom.core.clock import Clock, SystemClock
 from loom.errors import BadResponse, MissingExtra, ProviderError, ProviderUnavailable, RateLimited, UsageError
 from loom.providers._failures import retry_after
-from loom.providers.embedding._checks import EmbedsBatches, checked_texts, checked_vectors, cut_bytes
+from loom.providers.embedding.local import EmbedsBatches, checked_texts, checked_vectors, cut_bytes
 
 if TYPE_CHECKING:
     from loom.protocols.embedder import Purpose, Vector
