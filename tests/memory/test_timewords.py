@@ -50,6 +50,8 @@ def test_a_named_time_is_an_interval_to_prefer(question, start, end):
 @pytest.mark.parametrize(
     ("question", "start", "end"),
     [
+        "The battery of my phone has been weak lately.",
+        "Which lens did I buy most recently?",
         ("before June", None, "2023-06-01"),
         ("what had I read before 3 May 2022?", None, "2022-05-03"),
         ("after May 3rd", "2023-05-04", None),

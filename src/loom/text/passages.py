@@ -10,6 +10,7 @@ from math import log
 from typing import NamedTuple
 
 from loom.errors import UsageError
+from loom.text.words import folded
 
 SIZE = 800
 """Default maximum characters of a chunk."""
@@ -97,6 +98,10 @@ WHOLE = 600
 """Characters up to which a text is shown whole: a passage of it would save little, and lose what is around."""
 
 
+READ = 120_000
+"""Characters of a text among which a passage is looked for: what is behind them is found by search, not shown."""
+
+
 def best_passage(text: str, wanted: Iterable[str]) -> Span | None:
     """The passage of a long text that has most of the wanted stems; None for a text short enough to be shown whole.
 
@@ -104,7 +109,7 @@ def best_passage(text: str, wanted: Iterable[str]) -> Span | None:
     """
     if len(text) <= WHOLE:
         return None
-    spans = chunks(text, size=PASSAGE, overlap=0)
+    spans = chunks(text[:READ], size=PASSAGE, overlap=0)
     found = [stems_in(text[span.start : span.end], tuple(wanted)) for span in spans]
     often = {stem: sum(stem in stems for stems in found) for stem in set[str]().union(*found)}
     weights = [sum(log(1 + len(spans) / often[stem]) for stem in stems) for stems in found]
@@ -114,20 +119,18 @@ def best_passage(text: str, wanted: Iterable[str]) -> Span | None:
 def stems_in(text: str, wanted: tuple[str, ...]) -> set[str]:
     """Those of the wanted stems that a word of the text begins with: cheaper than stemming the text.
 
-    In scripts without spaces a stem may stand anywhere.
+    In scripts without spaces a stem may be anywhere.
     """
-    beginnings = _beginnings(wanted)
-    return {beginnings[found] for found in _any_of(tuple(beginnings)).findall(text.casefold())} if beginnings else set()
+    if not wanted:
+        return set()
+    found = set(_any_of(wanted).findall(folded(text)))
+    return {stem for stem in wanted if stem in found or (stem.endswith("i") and f"{stem[:-1]}y" in found)}
 
 
 @lru_cache(maxsize=64)
-def _beginnings(wanted: tuple[str, ...]) -> dict[str, str]:
-    """The stems by what a word with that stem begins with: Porter's rules make `happi` of `happy`."""
-    return {stem[:-1] if len(stem) > 3 and stem.endswith("i") else stem: stem for stem in wanted}
-
-
-@lru_cache(maxsize=64)
-def _any_of(beginnings: tuple[str, ...]) -> re.Pattern[str]:
-    # The longest first: of `work` and `workshop` the alternative that comes first would match.
-    words = sorted(beginnings, key=len, reverse=True)
-    return re.compile("|".join(rf"\b{re.escape(word)}" if word.isascii() else re.escape(word) for word in words))
+def _any_of(wanted: tuple[str, ...]) -> re.Pattern[str]:
+    # The longest first: of `work` and `workshop` the alternative that comes first would match. Porter's rules make
+    # `happi` of `happy`.
+    words = sorted(wanted, key=len, reverse=True)
+    forms = (f"{re.escape(word[:-1])}[iy]" if word.endswith("i") else re.escape(word) for word in words)
+    return re.compile("|".join(rf"\b{form}" if form.isascii() else form for form in forms))

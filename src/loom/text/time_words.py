@@ -252,7 +252,8 @@ _FORMS: tuple[tuple[re.Pattern[str], _Read], ...] = tuple(
         (rf"(?:in |last )?(?P<which>last|this|the|in) (?P<season>{'|'.join(_SEASONS)})(?: (?:of )?{_YEAR})?", _season),
         (rf"{_LEAD} (?P<lead_end>){_MONTH}", _calendar),
         (rf"{_LEAD} (?P<lead_end>){_YEAR}", _year),
-        (r"recently|lately|the other day", _recently),
+        # "Lately" tells of a habit, and "most recently" asks for the last of several: neither names a time.
+        (r"(?<!most )recently|the other day", _recently),
     )
 )
 

@@ -48,7 +48,7 @@ def tokens(text: str) -> list[str]:
             words = [_joined(word) if "'" in word else word for word in words]
         return [word[:MAX_TERM] for word in words] if max(map(len, words), default=0) > MAX_TERM else words
     found: list[str] = []
-    for word in _WORD.findall(_folded(text)):
+    for word in _WORD.findall(folded(text)):
         if _IS_UNSPACED.match(word):
             found.extend([word] if len(word) == 1 else [word[i : i + 2] for i in range(len(word) - 1)])
         else:
@@ -68,7 +68,10 @@ def query_terms(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(stem(word) for word in kept))
 
 
-def _folded(text: str) -> str:
+def folded(text: str) -> str:
+    """The text with case and accents folded, as the words of an index are."""
+    if text.isascii():
+        return text.lower()
     # Hangul is left composed: taken apart, one syllable would become three letters.
     spread = normalised("NFKD", text.casefold())
     return normalised("NFC", "".join([c for c in spread if not _is_accent(c)]))

@@ -59,7 +59,8 @@ WEIGHTS: Mapping[Talk, Mapping[str, float]] = {
     },
     # Fitted together on half of BEAM and half of LongMemEval; the other halves choose the signals.
     "lookup": {
-        "bm25": 0.65,  # own words lead: the turns around are pages of an assistant
+        "bm25": 0.5,  # own words lead: the turns around are pages of an assistant
+        "covers": 1.5,  # the share of the question's words in the best passage: finds a line in a log of 100 KB
         "bm25.around": 0.2,
         "session": 0.2,
         "dense": 0.65,
@@ -80,7 +81,7 @@ WEIGHTS: Mapping[Talk, Mapping[str, float]] = {
         **_STATEMENTS,
     },
 }
-"""What one standard deviation of a signal adds; for `speaker`, `user`, `asks`, `time`, `recency`, what a 1 adds."""
+"""What one standard deviation of a signal adds; for `covers` and what needs no search, what a 1 adds."""
 REACH = 2
 """How many turns on either side count as around."""
 _AROUND = tuple(distance for distance in range(-REACH, REACH + 1) if distance)
@@ -270,18 +271,13 @@ def shared_share(question: Sequence[str], text: Sequence[str]) -> float:
     return len({*question} & {*text}) / max(1, len({*question, *text}))
 
 
-def trust_in_words(question: tuple[str, ...], texts: Iterable[str]) -> float:
-    """The weight of the words of a question, given as terms: low if no text contains more than a few of them.
+def trust_in_words(words: int, found: Iterable[int]) -> float:
+    """The weight of the words of a question, given how many it has and how many of them each likely text contains.
 
     A question in other words than its answer still matches some words somewhere by chance. Then vectors have to lead.
     """
-    trust = 0.0 if question else 1.0
-    for text in texts:
-        if trust >= 1.0:
-            break
-        shared = len(stems_in(text, question))
-        trust = max(trust, min(1.0, max(shared / (_ENOUGH_SHARE * len(question)), shared / _ENOUGH_WORDS)))
-    return trust
+    most = max(found, default=0)
+    return min(1.0, max(most / (_ENOUGH_SHARE * words), most / _ENOUGH_WORDS)) if words else 1.0
 
 
 def _places(words: Sequence[str]) -> dict[str, int]:
@@ -397,6 +393,7 @@ def _priors(candidates: Sequence[Candidate], hints: QuestionHints) -> dict[str, 
     priors = {
         "asks": np.array([c.asks for c in candidates], np.float64),
         "user": np.array([c.role == "user" for c in candidates], np.float64),
+        "covers": np.array([c.signals.get("covers", 0.0) for c in candidates]),
     }
     if len(hints.speakers) == 1:  # if two are named, either may be the speaker
         priors["speaker"] = np.array([c.speaker in hints.speakers for c in candidates], np.float64)

@@ -46,7 +46,7 @@ from loom.memory.results import Recalled
 from loom.protocols.knowledge_base import KnowledgeBase
 from loom.protocols.memory_store import KeepsVectors, MemoryStore, Query
 from loom.protocols.reranker import Reranker
-from loom.text.passages import best_passage, stems_in
+from loom.text.passages import READ, best_passage, stems_in
 from loom.text.time_words import time_hint
 from loom.text.tokens import EstimateCounter
 from loom.text.words import query_terms, terms
@@ -227,7 +227,8 @@ class Recall:
         pack_hits = partial(self._pack, ranked, records, passages, stems=stems, limit=limit, budget=budget)
         hits, used, unfit = await off_loop(_packing_cost(ranked, records, limit), pack_hits)
         searched = None if hits and confidence >= UNLIKELY else await self._store.count(scope)
-        notes = (*cut, *notes, *failed, *unfit, *_found_nothing(scope, searched, confidence, min_confidence))
+        notes = (*cut, *notes, *failed, *unfit, *_by_meaning_alone(found, hits))
+        notes += _found_nothing(scope, searched, hits, left_out=min_confidence is not None and not ranked)
         return Recalled(hits=hits, scope=scope, searched=searched, tokens=used, confidence=confidence, notes=notes)
 
     async def _candidates(self, scope: Scope, question: str, query: Query) -> tuple[_Candidates, QuestionHints, _Notes]:
@@ -243,9 +244,13 @@ class Recall:
             found = await off_loop(size, partial(_as_statement, found, terms(question)))
         else:
             likeliest = nlargest(_LIKELIEST, found.values(), key=lambda pair: pair[1].get("bm25", 0.0))
-            texts = [record.text[:RANKED] for record, _ in likeliest]
-            compare = partial(trust_in_words, query_terms(question), texts)
-            trust = await off_loop(sum(map(len, texts)), compare)
+            texts = {record.id: record.text[:READ] for record, _ in likeliest}
+            compare = partial(_covered, query_terms(question), texts)
+            covered = await off_loop(sum(map(len, texts.values())) // 8, compare)
+            trust = trust_in_words(len(query_terms(question)), covered.values())
+            for id, count in covered.items():
+                record, signals = found[id]
+                found[id] = (record, {**signals, "covers": count / len(query_terms(question))})
         named = named_speakers(question, speakers)
         is_lookup = looks_up(question) or _is_statement(question)
         when = time_hint(question, now)
@@ -376,9 +381,11 @@ def _hit(ranked: Ranked, record: Record, stems: tuple[str, ...]) -> Hit:
 
 # How sure it is that the memory holds anything like the question.
 
-_LIKE, _SHARE, _NEAR = -7.0, 5.5, 12.0
+_LIKE, _SHARE, _NEAR = -6.7, 6.15, 9.45
 """A logistic curve over the share of the question's words and the cosine, fitted on questions about this memory and
 about another one (`benchmarks/recall.py` prints what each threshold keeps and loses)."""
+_LIKE_WORDS = -3.0
+"""Where the curve begins if there are no vectors: half of the words is as likely as not."""
 UNLIKELY = 0.1
 """Below this confidence a note says that nothing like the question is stored."""
 _SURE_OF = 5
@@ -389,21 +396,28 @@ def _confidence(stems: tuple[str, ...], ranked: Sequence[Ranked], found: _Candid
     """How likely it is that the memory holds something about the question, from 0 to 1."""
     if not ranked:
         return 0.0
-    texts = [found[r.id][0].text[:RANKED] for r in ranked[:_SURE_OF] if r.id in found]
-    parts = [text if (span := best_passage(text, stems)) is None else text[span.start : span.end] for text in texts]
-    share = max((len(stems_in(part, stems)) for part in parts), default=0) / max(1, len(stems))
-    near = max((signals.get("dense", 0.0) for _, signals in found.values()), default=0.0)
-    return 1 / (1 + exp(-(_LIKE + _SHARE * share + _NEAR * near)))
+    texts = {r.id: found[r.id][0].text[:READ] for r in ranked[:_SURE_OF] if r.id in found}
+    share = max(_covered(stems, texts).values(), default=0) / max(1, len(stems))
+    near = [signals["dense"] for _, signals in found.values() if "dense" in signals]
+    likely = _LIKE + _SHARE * share + _NEAR * max(near) if near else _LIKE_WORDS + _SHARE * share
+    return 1 / (1 + exp(-likely))
 
 
-def _found_nothing(scope: Scope, searched: int | None, confidence: float, least: float | None) -> _Notes:
+def _by_meaning_alone(found: _Candidates, hits: Sequence[Hit]) -> _Notes:
+    """A note if no record shares a word with the question, as in another language: then vectors alone decide."""
+    by_words = any(signal.startswith("bm25") for _, signals in found.values() for signal in signals)
+    return ("no record has a word of the question: found by meaning alone",) if hits and found and not by_words else ()
+
+
+def _found_nothing(scope: Scope, searched: int | None, hits: Sequence[Hit], *, left_out: bool) -> _Notes:
+    """A note if nothing like the question was found, with how many records of which scope were searched."""
     if searched is None:
         return ()
     whose = f"user {scope.user_id!r}" + (f" in session {scope.session_id!r}" if scope.session_id else "")
     if not searched:
         return (f"nothing is stored for {whose}",)
-    left_out = f"; hits below min_confidence={least} were left out" if least is not None and confidence < least else ""
-    return (f"nothing like this is among the {searched:,} records of {whose}{left_out}",)
+    rest = "; the nearest are returned" if hits else "; min_confidence left out the nearest" if left_out else ""
+    return (f"nothing like this is among the {searched:,} records of {whose}{rest}",)
 
 
 def _check(question: str, limit: int, prefer: Prefer, min_score: float | None, min_confidence: float | None) -> None:
@@ -473,6 +487,17 @@ def _in_front(latest: Sequence[Episode], ranked: Sequence[Ranked]) -> list[Ranke
 def _is_statement(question: str) -> bool:
     """Whether the text is one whole sentence that is not a question: it may change an earlier, similar statement."""
     return question.rstrip(_CLOSING).endswith((".", "!")) and not _GOES_ON.search(question.strip())
+
+
+def _covered(stems: tuple[str, ...], texts: Mapping[str, str]) -> dict[str, int]:
+    """How many words of a question each text has, by id; of a long text, its best passage."""
+    return {id: len(stems_in(_shown(text, stems), stems)) for id, text in texts.items()}
+
+
+def _shown(text: str, stems: tuple[str, ...]) -> str:
+    """The part of a text that would be shown."""
+    span = best_passage(text, stems)
+    return text if span is None else text[span.start : span.end]
 
 
 def _as_statement(found: _Candidates, statement: list[str]) -> _Candidates:

@@ -1,0 +1,87 @@
+"""Long records: the part that matches is found, returned and packed."""
+
+import pytest
+
+from loom.engine import open_memory
+from loom.text.passages import PASSAGE, WHOLE, best_passage, chunks, stems_in
+from loom.text.tokens import estimate_tokens
+from loom.text.words import query_terms
+
+pytestmark = pytest.mark.anyio
+
+NEEDLE = "The combination of the safe is 31-07-19."
+LOG = "".join(f"Job {n:05} ended after {n % 7} retries, disk at {n % 90} percent. " for n in range(2_000))
+
+
+@pytest.fixture(params=["inmemory", "sqlite"])
+def where(request, tmp_path):
+    return "inmemory" if request.param == "inmemory" else f"sqlite:{tmp_path}/m.db"
+
+
+@pytest.mark.parametrize("place", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("budget", [None, 400])
+async def test_a_needle_in_a_long_record_is_found_wherever_it_is(where, place, budget):
+    assert len(LOG) > 100_000
+    cut = LOG.rfind(". ", 0, int(place * len(LOG)) + 2) + 2 if place else 0
+    async with open_memory(where, with_facts=False) as memory:
+        await memory.remember(f"{LOG[:cut]}{NEEDLE} {LOG[cut:]}", user_id="u")
+        for note in ("We painted the kitchen.", "The bus was late.", "Paul likes tennis."):
+            await memory.remember(note, user_id="u")
+        found = await memory.recall("What is the combination of the safe?", user_id="u", budget=budget)
+    hit = found.hits[0]
+    assert NEEDLE in hit.passage.text
+    assert hit.item.text[hit.passage.start : hit.passage.end] == hit.passage.text
+    assert NEEDLE in found.text
+    assert found.tokens <= (budget or 2_000)
+    assert len(hit.text) < 2 * PASSAGE
+
+
+async def test_what_does_not_fit_is_said(where):
+    async with open_memory(where, with_facts=False) as memory:
+        await memory.remember(
+            f"{NEEDLE} " + "It is written on a card in the third drawer of the desk. " * 8, user_id="u"
+        )
+        await memory.remember("The safe is old.", user_id="u")
+        found = await memory.recall("What is the combination of the safe?", user_id="u", budget=20)
+    assert [hit.item.text for hit in found] == ["The safe is old."]
+    assert found.notes == ("1 of the best hits did not fit into 20 tokens",)
+
+
+async def test_a_short_record_is_returned_whole(where):
+    async with open_memory(where, with_facts=False) as memory:
+        await memory.remember(NEEDLE, user_id="u")
+        (hit,) = await memory.recall("safe", user_id="u")
+    assert hit.passage is None
+    assert hit.text == NEEDLE
+
+
+async def test_a_session_shows_the_part_of_a_long_answer_that_matches(where):
+    answer = "Many things matter for a garden. " * 40 + "Water the basil twice a day. " + "Soil matters too. " * 40
+    async with open_memory(where, with_facts=False) as memory:
+        turns = [{"role": "user", "content": "How do I care for my herbs?"}, {"role": "assistant", "content": answer}]
+        await memory.remember(turns, user_id="u", session_id="s")
+        found = await memory.recall("how often to water basil", user_id="u", budget=300)
+    assert "Water the basil twice a day." in found.text
+    assert found.tokens == int(sum(estimate_tokens(hit.text) for hit in found)) <= 300
+
+
+def test_a_passage_is_the_one_with_the_rarest_of_the_words_asked_for():
+    text = "The garden is large. " * 40 + "In the garden grows one basil. " + "The garden is green. " * 40
+    span = best_passage(text, query_terms("Is there basil in the garden?"))
+    assert "basil" in text[span.start : span.end]
+    assert best_passage("x" * WHOLE, ("x",)) is None
+    assert best_passage("word " * 200, ()) == chunks("word " * 200, size=PASSAGE, overlap=0)[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "question", "expected"),
+    [
+        ("She was happy about the studies.", "happiness study", {"happi", "studi"}),
+        ("category", "cat", {"cat"}),
+        ("educate", "cat", set()),
+        ("\u6211\u53bb\u5317\u4eac\u65c5\u6e38\u4e86", "\u5317\u4eac", {"\u5317\u4eac"}),
+        ("anything", "", set()),
+    ],
+)
+def test_stems_are_found_at_the_beginning_of_words(text, question, expected):
+    assert stems_in(text, query_terms(question)) == expected
