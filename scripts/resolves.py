@@ -54,7 +54,7 @@ def resolve(uv: str, python: str, platform: str) -> tuple[list[str], str]:
 def resolve_all(uv: str) -> dict[str, dict[str, tuple[list[str], str]]]:
     """For every system and Python, what resolve() says."""
     pairs = list(product(SYSTEMS, PYTHONS))
-    with ThreadPoolExecutor(4) as threads:
+    with ThreadPoolExecutor(15) as threads:  # they wait for the index
         found = [threads.submit(resolve, uv, python, SYSTEMS[system]) for system, python in pairs]
     table: dict[str, dict[str, tuple[list[str], str]]] = {system: {} for system in SYSTEMS}
     for (system, python), result in zip(pairs, found, strict=True):
