@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from itertools import product
@@ -51,10 +52,10 @@ def resolve(uv: str, python: str, platform: str) -> tuple[list[str], str]:
     return (done.stdout.split("\n")[:-1], "") if done.returncode == 0 else ([], done.stderr.strip())
 
 
-def resolve_all(uv: str) -> dict[str, dict[str, tuple[list[str], str]]]:
+def resolve_all(uv: str, pythons: Sequence[str] = PYTHONS) -> dict[str, dict[str, tuple[list[str], str]]]:
     """For every system and Python, what resolve() says."""
-    pairs = list(product(SYSTEMS, PYTHONS))
-    with ThreadPoolExecutor(4) as threads:
+    pairs = list(product(SYSTEMS, pythons))
+    with ThreadPoolExecutor(15) as threads:  # they wait for the index
         found = [threads.submit(resolve, uv, python, SYSTEMS[system]) for system, python in pairs]
     table: dict[str, dict[str, tuple[list[str], str]]] = {system: {} for system in SYSTEMS}
     for (system, python), result in zip(pairs, found, strict=True):

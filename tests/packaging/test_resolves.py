@@ -27,10 +27,11 @@ def test_the_table_is_of_the_dependencies_that_are_asked_for_now():
 
 
 def test_it_resolves_from_wheels_today():
+    # The newest Python is the one that packages lack wheels for; the workflow asks for all of them.
     uv = find_uv()
     if uv is None:
         pytest.skip(f"uv is not installed; the table of {HELD['date']} is checked")
-    table = resolve_all(uv)
+    table = resolve_all(uv, PYTHONS[-1:])
     problems = [problem for row in table.values() for _, problem in row.values() if problem]
     if any(map(NO_INDEX.search, problems)):
         pytest.skip(f"no package index can be reached; the table of {HELD['date']} is checked")
