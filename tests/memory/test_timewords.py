@@ -50,8 +50,6 @@ def test_a_named_time_is_an_interval_to_prefer(question, start, end):
 @pytest.mark.parametrize(
     ("question", "start", "end"),
     [
-        "The battery of my phone has been weak lately.",
-        "Which lens did I buy most recently?",
         ("before June", None, "2023-06-01"),
         ("what had I read before 3 May 2022?", None, "2022-05-03"),
         ("after May 3rd", "2023-05-04", None),
@@ -69,7 +67,16 @@ def test_a_limit_is_strict(question, start, end):
 
 @pytest.mark.parametrize(
     "question",
-    ["", "May I ask what he said?", "the march to the sea", "room 2021", "a second chance", "1984"],
+    [
+        "",
+        "May I ask what he said?",
+        "the march to the sea",
+        "room 2021",
+        "a second chance",
+        "1984",
+        "my phone has been slow lately",
+        "which lens did I buy most recently?",
+    ],
 )
 def test_words_that_only_look_like_a_time_say_nothing(question):
     assert time_hint(question, NOW) is None
