@@ -48,6 +48,15 @@ SETS = {
     "letta newest": letta_newest,
     "forty": forty,
 }
+BEFORE = {
+    "locomo": ("76.7 / 83.5 / 87.7", "74.5 / 82.8 / 87.6"),
+    "beam": ("22.7 / 31.6 / 47.4", "21.9 / 28.6 / 40.7"),
+    "longmemeval": ("53.5 / 68.8 / 80.8", "52.9 / 70.9 / 79.6"),
+    "longmemeval 48": ("", "68.1 / 83.2 / 90.4"),
+    "realmem": ("62.3 / 77.7 / 86.4", "58.1 / 74.1 / 84.0"),
+}
+"""R@5 / R@10 / R@20 with one set of weights for all talk and with wordllama, on the part fitted on and on the other:
+measured by this script before each kind of talk had weights of its own."""
 BUDGETS = (100, 150, 200, 250, 300, 400, 500, 700, 1000, 1500, 2000, 3000, 4000, 6000, 8000, 12000, 16000, 24000)
 """Tokens for which the evidence within a budget is looked at."""
 FOREIGN = 40
@@ -187,6 +196,8 @@ def main() -> None:
             if "--json" in words:
                 continue
             print_set(name, report[name])
+            if before := BEFORE.get(name):
+                print(f"Loom before, R@5 / R@10 / R@20: fitted on {before[0] or 'none'}, held out {before[1]}\n")
             if isinstance(way := todo.get("Loom"), Loom) and name in ("locomo", "beam", "longmemeval", "realmem"):
                 tokens_needed(way, corpora)
                 if name in ("locomo", "beam"):

@@ -3,7 +3,7 @@
 import pytest
 
 from loom.engine import open_memory
-from loom.text.passages import PASSAGE, WHOLE, best_passage, chunks, stems_in
+from loom.text.passages import PASSAGE, WHOLE, best_passage, chunks, most_together, stems_in
 from loom.text.tokens import estimate_tokens
 from loom.text.words import query_terms
 
@@ -85,3 +85,12 @@ def test_a_passage_is_the_one_with_the_rarest_of_the_words_asked_for():
 )
 def test_stems_are_found_at_the_beginning_of_words(text, question, expected):
     assert stems_in(text, query_terms(question)) == expected
+
+
+def test_words_count_together_only_within_a_passage():
+    near, far = "The safe has a combination. ", "x " * PASSAGE
+    wanted = query_terms("combination of the safe")
+    assert most_together(f"safe {far} combination {far}", wanted) == 1
+    assert most_together(f"safe {far}{near}{far}", wanted) == 2
+    assert most_together("the safe", wanted) == 1
+    assert most_together(far, wanted) == 0

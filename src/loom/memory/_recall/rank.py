@@ -72,10 +72,9 @@ WEIGHTS: Mapping[Talk, Mapping[str, float]] = {
     },
     # Fitted on two persons of RealMem.
     "message": {
-        "bm25.around": 0.8,  # a message continues an exchange as a whole
-        "session": 0.2,
-        "dense": 0.4,
-        "asks": -0.5,
+        "bm25.around": 0.6,  # a message continues an exchange as a whole
+        "session": 0.15,
+        "dense": 0.8,
         "time": 1.5,
         "recency": 2.1,
         **_STATEMENTS,

@@ -46,7 +46,7 @@ from loom.memory.results import Recalled
 from loom.protocols.knowledge_base import KnowledgeBase
 from loom.protocols.memory_store import KeepsVectors, MemoryStore, Query
 from loom.protocols.reranker import Reranker
-from loom.text.passages import READ, best_passage, stems_in
+from loom.text.passages import READ, best_passage, most_together
 from loom.text.time_words import time_hint
 from loom.text.tokens import EstimateCounter
 from loom.text.words import query_terms, terms
@@ -243,14 +243,14 @@ class Recall:
             size = _compared(record for record, _ in found.values())
             found = await off_loop(size, partial(_as_statement, found, terms(question)))
         else:
+            stems = query_terms(question)
             likeliest = nlargest(_LIKELIEST, found.values(), key=lambda pair: pair[1].get("bm25", 0.0))
-            texts = {record.id: record.text[:READ] for record, _ in likeliest}
-            compare = partial(_covered, query_terms(question), texts)
-            covered = await off_loop(sum(map(len, texts.values())) // 8, compare)
-            trust = trust_in_words(len(query_terms(question)), covered.values())
+            size = sum(min(READ, len(record.text)) for record, _ in likeliest) // 8
+            covered = await off_loop(size, lambda: {r.id: most_together(r.text, stems) for r, _ in likeliest})
+            trust = trust_in_words(len(stems), covered.values())
             for id, count in covered.items():
                 record, signals = found[id]
-                found[id] = (record, {**signals, "covers": count / len(query_terms(question))})
+                found[id] = (record, {**signals, "covers": count / len(stems)})
         named = named_speakers(question, speakers)
         is_lookup = looks_up(question) or _is_statement(question)
         when = time_hint(question, now)
@@ -396,8 +396,9 @@ def _confidence(stems: tuple[str, ...], ranked: Sequence[Ranked], found: _Candid
     """How likely it is that the memory holds something about the question, from 0 to 1."""
     if not ranked:
         return 0.0
-    texts = {r.id: found[r.id][0].text[:READ] for r in ranked[:_SURE_OF] if r.id in found}
-    share = max(_covered(stems, texts).values(), default=0) / max(1, len(stems))
+    first = [found[r.id] for r in ranked[:_SURE_OF] if r.id in found]
+    shares = (signals.get("covers") or most_together(record.text, stems) / len(stems) for record, signals in first)
+    share = max(shares, default=0.0)
     near = [signals["dense"] for _, signals in found.values() if "dense" in signals]
     likely = _LIKE + _SHARE * share + _NEAR * max(near) if near else _LIKE_WORDS + _SHARE * share
     return 1 / (1 + exp(-likely))
@@ -487,17 +488,6 @@ def _in_front(latest: Sequence[Episode], ranked: Sequence[Ranked]) -> list[Ranke
 def _is_statement(question: str) -> bool:
     """Whether the text is one whole sentence that is not a question: it may change an earlier, similar statement."""
     return question.rstrip(_CLOSING).endswith((".", "!")) and not _GOES_ON.search(question.strip())
-
-
-def _covered(stems: tuple[str, ...], texts: Mapping[str, str]) -> dict[str, int]:
-    """How many words of a question each text has, by id; of a long text, its best passage."""
-    return {id: len(stems_in(_shown(text, stems), stems)) for id, text in texts.items()}
-
-
-def _shown(text: str, stems: tuple[str, ...]) -> str:
-    """The part of a text that would be shown."""
-    span = best_passage(text, stems)
-    return text if span is None else text[span.start : span.end]
 
 
 def _as_statement(found: _Candidates, statement: list[str]) -> _Candidates:
