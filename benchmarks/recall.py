@@ -1,6 +1,6 @@
 """How well recall finds the evidence: BM25, embedders, a plain hybrid and Loom side by side, no LLM anywhere.
 
-    python benchmarks/recall.py [folder] [--set NAME] [--method NAME] [--json]
+    python benchmarks/recall.py [folder] [--set NAME] [--method NAME,NAME] [--json]
 
 The folder holds the data sets (see `recall_data.py`); each that is missing is left out. The methods are in
 `recall_methods.py`.
@@ -182,7 +182,7 @@ def main() -> None:
     folder = folders[0] if folders else Path(__file__).parents[2] / "shared" / "data"
     report: dict[str, Any] = {}
     with ExitStack() as stack:
-        todo = {name: way for name, way in methods(stack).items() if one in (None, name)}
+        todo = {name: way for name, way in methods(stack).items() if one is None or name in one.split(",")}
         for name, load in SETS.items():
             if only not in (None, name):
                 continue

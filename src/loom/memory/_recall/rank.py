@@ -47,12 +47,12 @@ WEIGHTS: Mapping[Talk, Mapping[str, float]] = {
         "bm25": 0.2,  # the turn's own words; low, because `bm25.around` contains them too
         "bm25.around": 0.8,  # the turn with two turns on either side: 1.0
         "bm25.asked": 0.3,  # the question in the turn before: 1.6, most where the question names the wrong person
-        "session": 0.3,  # how much of the session matches
-        "dense": 0.7,  # with `dense.around` 1.3, more where the question uses other words than the answer
+        "session": 0.2,  # how much of the session matches
+        "dense": 0.6,  # with `dense.around` 1.3, more where the question uses other words than the answer
         "dense.around": 0.4,  # 0.3
         "speaker": 1.4,  # the turn is by the one person the question names: 1.5, most where several turns are needed
         "length": 0.5,  # BM25 penalises length, but long turns say more: 0.6
-        "asks": -0.5,  # a turn that ends with a question is rarely the answer: 0.4
+        "asks": -0.8,  # a turn that ends with a question is rarely the answer: 0.4
         "time": 3.0,  # near the time that the question names: 1.1, or 6 on the questions that name one
         "recency": 2.5,  # recent, if a message names no person or time
         **_STATEMENTS,
