@@ -458,6 +458,11 @@ FAR = 5.0
 """How much lower than the earlier turn the later one may score: with a larger gap it hardly answers the question."""
 _STEP = 1e-6
 _DIGIT = re.compile(r"\d")
+_OPENS_QUESTION = re.compile(
+    r"\W*(?:what|where|when|who|which|why|how|is|are|was|do|does|did|can|could|will|would|should|have|has|any)\b",
+    re.IGNORECASE,
+)
+"""The beginning of a plain question; "I cut the time to 25 minutes, what should I eat?" tells something."""
 _SEVERAL = re.compile(
     r"\b(?:all|average|before|between|both|combined|compare|different|earliest|first|list|order|overview|progress(?:ed)?"
     r"|sum|summar(?:y|i[sz]e)|total)\b",
@@ -497,14 +502,15 @@ def _people(question: str, ranked: Sequence[Ranked], records: Mapping[str, Recor
 
 def _messages(question: str, ranked: Sequence[Ranked], records: Mapping[str, Record]) -> list[Ranked]:
     bits: dict[str, int] = {}
-    wanted = _words(question, bits)
-    stems = tuple(bits)
+    stems = query_terms(question)
     messages = [e for e in _originals(ranked, records) if _is_message(e) and role_of(e) == "user"]
     turns = sorted(_turn(e, _told(e.text[:RANKED], stems, bits)) for e in messages)
+    _, *others = question.split()
+    names = query_terms(" ".join(word for word in others if word != word.lower() or _DIGIT.search(word)))
 
     def repeats(older: _RankedTurn, newer: _RankedTurn) -> bool:
         covers = newer.words.bit_count() >= max(1.0, COVERS * older.words.bit_count())
-        return covers and not _is_of_another(older, newer, wanted, bits)
+        return covers and stems_in(older.text, names) <= stems_in(newer.text, names)
 
     return _moved(ranked, turns, turns, repeats)
 
@@ -553,9 +559,9 @@ def _bits(stems: Iterable[str], bits: dict[str, int]) -> int:
 
 
 def _told(text: str, stems: tuple[str, ...], bits: dict[str, int]) -> int:
-    """The words of the question in the one sentence of a message that has most of them; questions tell nothing."""
+    """The words of the question in the sentence of a message that has most of them; plain questions tell nothing."""
     told = (text[span.start : span.end] for span in sentences(text))
-    found = [stems_in(sentence, stems) for sentence in told if not asks(sentence)]
+    found = [stems_in(sentence, stems) for sentence in told if not (asks(sentence) and _OPENS_QUESTION.match(sentence))]
     return _bits(max(found, key=len, default=()), bits)
 
 
