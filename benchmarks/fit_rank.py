@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +25,7 @@ from rich.progress import Progress
 
 from loom.memory._recall import rank as ranking
 from loom.memory._recall import recall
-from loom.memory._recall.rank import WEIGHTS, Candidate, QuestionHints, Talk, looks_up
+from loom.memory._recall.rank import WEIGHTS, Candidate, QuestionHints, Ranked, Talk, looks_up
 
 SETS: Mapping[Talk, Sequence[Callable[[Path], Iterator[Corpus]]]] = {
     "people": [locomo],
@@ -59,12 +59,16 @@ class Example:
 
 
 @contextmanager
-def ranked_candidates() -> Iterator[list[tuple[Sequence[Candidate], QuestionHints]]]:
+def ranked_candidates() -> Generator[list[tuple[Sequence[Candidate], QuestionHints]]]:
     """What rank() was given, while the block lasts."""
     given: list[tuple[Sequence[Candidate], QuestionHints]] = []
     shipped = recall.rank
 
-    def rank(candidates, hints=None, weights=WEIGHTS):  # type: ignore[no-untyped-def]
+    def rank(
+        candidates: Sequence[Candidate],
+        hints: QuestionHints | None = None,
+        weights: Mapping[Talk, Mapping[str, float]] = WEIGHTS,
+    ) -> list[Ranked]:
         given.append((candidates, hints or QuestionHints()))
         return shipped(candidates, hints, weights)
 

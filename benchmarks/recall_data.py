@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 CATEGORIES = {1: "multi-hop", 2: "temporal", 3: "open-domain", 4: "single-hop", 5: "adversarial"}
 DEV = 5
@@ -152,8 +152,8 @@ def _beam_turns(messages: list[dict[str, Any]]) -> Iterator[Turn]:
 
 
 def _beam_question(item: dict[str, Any], ability: str, now: datetime, until: int) -> Question:
-    ids = item.get("source_chat_ids") or []
-    parts = ids if isinstance(ids, dict) else {"": ids}
+    ids: Any = item.get("source_chat_ids") or []
+    parts = cast("dict[str, list[int]]", ids if isinstance(ids, dict) else {"": ids})
     evidence = frozenset(str(id) for part in parts.values() for id in part)
     stale = frozenset(map(str, parts.get("original_info", ()))) - frozenset(map(str, parts.get("updated_info", ())))
     return Question(item["question"], evidence, ability, now, until, stale)
@@ -206,14 +206,14 @@ def _rounds(session: str, messages: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def _longmemeval_question(item: dict[str, Any], until: int) -> Question:
-    evidence = frozenset(
+    evidence: frozenset[str] = frozenset(
         name
         for session, messages in zip(item["haystack_session_ids"], item["haystack_sessions"], strict=True)
         for name, message in zip(_rounds(session, messages), messages, strict=True)
         if message.get("has_answer")
     )
     if item["question_id"].endswith("_abs"):
-        evidence = frozenset()
+        evidence = frozenset[str]()
     now = _longmemeval_date(item["question_date"])
     dates = dict(zip(item["haystack_session_ids"], item["haystack_dates"], strict=True))
     newest = max(item["haystack_session_ids"], key=lambda session: dates[session])

@@ -97,7 +97,8 @@ def plain_sum(corpus: Corpus, *, name: str = DEFAULT) -> Iterator[list[int]]:
     for question, vector in zip(corpus.questions, asked, strict=True):
         lexical = index.scores(query_terms(question.text), question.until)
         near = vectors[: question.until] @ vector
-        yield best(sum((s - s.mean()) / max(float(s.std()), 1e-9) for s in (lexical, near)))
+        words, meaning = ((s - s.mean()) / max(float(s.std()), 1e-9) for s in (lexical, near))
+        yield best(words + meaning)
 
 
 def reciprocal_ranks(corpus: Corpus) -> Iterator[list[int]]:

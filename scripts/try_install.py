@@ -52,7 +52,7 @@ def try_memory(place: str) -> None:
     with open_memory_sync(place) as memory:
         memory.remember("My sister keeps a sailing boat in Yokohama.", user_id="alice")
         memory.remember("Моя сестра живёт в Казани. 我妹妹住在成都。", user_id="alice")
-        found = memory.recall("where is the yacht?", user_id="alice")
+        found = memory.recall("where is the sailing yacht?", user_id="alice")
         assert not found.notes, found.notes
         assert "Yokohama" in found.hits[0].item.text
         assert "Казани" in memory.recall("сестра живёт", user_id="alice").hits[0].item.text

@@ -35,7 +35,7 @@ _TABLE = """
     loom.core.log: TurnStart
     loom.core.message: DocumentPart ImagePart Message NativePart Part Role TextPart ThinkingPart ToolCallPart
     loom.core.message: ToolResultPart ToolSpec Usage
-    loom.core.record: Claim Episode Erasure Fact Hit Layer Origin Passage Provenance Receipt Record Scalar
+    loom.core.record: Claim Episode Erasure Excerpt Fact Hit Layer Origin Passage Provenance Receipt Record Scalar
     loom.core.record: StoreReceipt WorkingBlock
     loom.core.scope: RunContext Scope
     loom.core.window: Block BlockOrigin Notice Past RequestBlocks Run SectionName Stability View Window WindowPart

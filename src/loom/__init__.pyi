@@ -98,6 +98,7 @@ from loom.core.message import Usage as Usage
 from loom.core.record import Claim as Claim
 from loom.core.record import Episode as Episode
 from loom.core.record import Erasure as Erasure
+from loom.core.record import Excerpt as Excerpt
 from loom.core.record import Fact as Fact
 from loom.core.record import Hit as Hit
 from loom.core.record import Layer as Layer

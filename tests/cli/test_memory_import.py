@@ -91,7 +91,7 @@ sys.addaudithook(tell)
 main()
 """
 """`loom`, which says when it is about to open a pipe."""
-STOPPED = "loom: stopped; 1 records of me are kept; run it again to continue, nothing is added twice\n"
+STOPPED = "loom: stopped; 2 records of me are kept; run it again to continue, nothing is added twice\n"
 
 
 @pytest.fixture

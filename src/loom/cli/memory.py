@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from queue import Empty, Queue
 from threading import Thread
+from time import sleep
 from typing import TYPE_CHECKING, Annotated, Any
 
 import anyio
@@ -48,7 +49,7 @@ STDIN = Path("-")
 _PIECE = 256 * 1024
 _HELD = 8
 """Pieces of a pipe that may wait; then the writer of the pipe waits as well."""
-_LISTENING = 0.1
+_LISTENING = 0.02
 """Seconds between checks for Ctrl-C: one that arrives just before a wait begins does not end that wait."""
 
 
@@ -186,9 +187,9 @@ def _read(path: Path, pieces: Queue[bytes | OSError]) -> None:
 def _next(pieces: Queue[bytes | OSError]) -> bytes | OSError:
     while True:
         try:
-            return pieces.get(timeout=_LISTENING)
+            return pieces.get_nowait()
         except Empty:
-            continue
+            sleep(_LISTENING)  # not get(timeout=...): Ctrl-C in it can end in "release unlocked lock"
 
 
 app = typer.Typer(help="Remember, recall and forget.", no_args_is_help=True)
