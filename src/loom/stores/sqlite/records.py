@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from loom.core.filter import Eq, Filter
+from loom.core.filter import And, Eq, Filter
 from loom.core.record import Layer, Record, WorkingBlock
 from loom.core.scope import Scope
 from loom.protocols.memory_store import DeadLetter, Job, Lease
@@ -17,7 +17,7 @@ from loom.stores._record_table import Keys, check_version, lease_lost, new_jobs,
 from loom.stores._search import OWN
 from loom.stores._sql import to_micros
 from loom.stores.base import UNREADABLE, DamagedData, LeaseRequest, described, reading
-from loom.stores.sqlite.connection import Database, one, rows
+from loom.stores.sqlite.connection import Database, Row, one, rows
 from loom.stores.sqlite.rows import (
     SELECTED,
     WRITTEN,
@@ -40,6 +40,7 @@ from loom.stores.sqlite.search import IndexChange, drop_vector
 _INSERT = f"INSERT INTO records (row, user, {', '.join(WRITTEN)}) VALUES (?, ?{', ?' * len(WRITTEN)})"
 _SESSION_ROWS = "SELECT row FROM records WHERE user = ? AND session_id = ? LIMIT ?"
 _OTHER_ROWS = "SELECT row FROM records WHERE user = ? AND layer IS NULL LIMIT ?"
+_LAYER_ROWS = "SELECT row FROM records WHERE user = ? AND layer = ? AND archived_at IS NULL LIMIT ?"
 _FEW = 1000
 _EPISODES = Eq("kind", "episode")
 _UPDATE = f"UPDATE records SET {', '.join(f'{name} = ?' for name in WRITTEN)} WHERE row = ?"
@@ -172,16 +173,25 @@ def select(
 
 
 def _listed(db: Database, user: int, scope: Scope, where: Filter | None) -> tuple[str, tuple[Any, ...]]:
-    """What seen() says, for a list of all. SQLite would look for a session among everything that the user has.
+    """What seen() says, for a list of all: the few rows that can fit are named, or else all that the user has.
 
-    So the few rows of a session are named. Many are not: they would be sorted again for every page of a list.
+    Left alone, SQLite walks the index by id, which is everything that the user has, to find the rows of a session, the
+    facts, or the living records of a layer. Many rows are not named: they would be sorted again for every page.
     """
-    if scope.session_id is None:
-        return seen(user, scope)
-    found = rows(db, _SESSION_ROWS, user, scope.session_id, _FEW)
-    if where != _EPISODES:
-        found += rows(db, _OTHER_ROWS, user, _FEW)
-    if len(found) >= _FEW:
+    found: list[Row] | None = None
+    if scope.session_id is not None:
+        found = rows(db, _SESSION_ROWS, user, scope.session_id, _FEW)
+        if where != _EPISODES:
+            found += rows(db, _OTHER_ROWS, user, _FEW)
+    else:
+        parts = where.filters if isinstance(where, And) else (where,)
+        equal = {part.field: part.value for part in parts if isinstance(part, Eq)}
+        layer = equal.get("layer")
+        if equal.get("kind") in ("fact", "block"):
+            found = rows(db, _OTHER_ROWS, user, _FEW)
+        elif type(layer) is int and "archived_at" in equal and equal["archived_at"] is None:
+            found = rows(db, _LAYER_ROWS, user, layer, _FEW)
+    if found is None or len(found) >= _FEW:
         return seen(user, scope)
     return "r.row IN (SELECT value FROM json_each(?))", (json.dumps([row for (row,) in found]),)
 
