@@ -45,6 +45,15 @@ async def test_below_the_threshold_nothing_is_returned_and_a_note_says_so(memory
     assert (await memory.recall(OWN[0], user_id="u", min_confidence=0.5)).hits
 
 
+async def test_session_episodes_do_not_come_back_below_the_threshold(memory):
+    talk = [{"role": "user", "content": "We sailed to Lofoten."}, {"role": "assistant", "content": "How was it?"}]
+    await memory.remember(talk, user_id="u", session_id="s")
+    await memory.end_session(user_id="u", session_id="s")
+    found = await memory.recall(FOREIGN[0], user_id="u", min_confidence=0.9)
+    assert not found.hits
+    assert not found.problems
+
+
 async def test_an_empty_scope_says_so(memory):
     assert (await memory.recall("anything", user_id="v")).notes == ("nothing is stored for user 'v'",)
     found = await memory.recall("anything", user_id="u", session_id="s")

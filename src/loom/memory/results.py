@@ -59,6 +59,8 @@ class Recalled:
     searched: int | None = None
     tokens: int = 0
     confidence: float = 0.0
+    problems: tuple[str, ...] = ()
+    """The notes that tell of a part of the search that failed, or of a question that was cut."""
     notes: tuple[str, ...] = ()
 
     def __iter__(self) -> Iterator[Hit]:

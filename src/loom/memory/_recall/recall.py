@@ -214,22 +214,31 @@ class Recall:
             ranked = [r for r in ranked if r.score >= min_score]
         stems = query_terms(question)
         confidence = _confidence(stems, ranked, found)
-        if min_confidence is not None and confidence < min_confidence:
-            ranked = []
-        episode_query = replace(query, where=fits, limit=max(1, limit))
-        ranked, episodes = await self._with_episodes(scope, question, episode_query, ranked, hints=hints)
-        records |= episodes
         passages: Sequence[Hit] = ()
-        if layers is None and scope.session_id is None:
-            passages, unread = await self._passages(question, limit, where)
-            failed += unread
-            passages = [hit for hit in passages if min_score is None or hit.score >= min_score]
+        if is_left_out := min_confidence is not None and confidence < min_confidence:
+            ranked = []
+        else:
+            episode_query = replace(query, where=fits, limit=max(1, limit))
+            ranked, episodes = await self._with_episodes(scope, question, episode_query, ranked, hints=hints)
+            records |= episodes
+            if layers is None and scope.session_id is None:
+                passages, unread = await self._passages(question, limit, where)
+                failed += unread
+                passages = [hit for hit in passages if min_score is None or hit.score >= min_score]
         pack_hits = partial(self._pack, ranked, records, passages, stems=stems, limit=limit, budget=budget)
         hits, used, unfit = await off_loop(_packing_cost(ranked, records, limit), pack_hits)
         searched = None if hits and confidence >= UNLIKELY else await self._store.count(scope)
-        notes = (*cut, *notes, *failed, *unfit, *_by_meaning_alone(found, hits))
-        notes += _found_nothing(scope, searched, hits, left_out=min_confidence is not None and not ranked)
-        return Recalled(hits=hits, scope=scope, searched=searched, tokens=used, confidence=confidence, notes=notes)
+        problems = (*cut, *notes, *failed)
+        absent = (*_by_meaning_alone(found, hits), *_found_nothing(scope, searched, hits, left_out=is_left_out))
+        return Recalled(
+            hits=hits,
+            scope=scope,
+            searched=searched,
+            tokens=used,
+            confidence=confidence,
+            problems=problems,
+            notes=(*problems, *unfit, *absent),
+        )
 
     async def _candidates(self, scope: Scope, question: str, query: Query) -> tuple[_Candidates, QuestionHints, _Notes]:
         """The candidates by words and vectors with the raw score of each signal, and the hints in the question."""
