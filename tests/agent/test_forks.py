@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import signal
 import warnings
+from contextlib import suppress
 from threading import Thread
 
 import anyio
@@ -12,7 +13,7 @@ import pytest
 
 from loom import Agent, open_memory, open_memory_sync
 from loom.core.clock import SHARED
-from loom.errors import UsageError
+from loom.errors import StoreUnavailable, UsageError
 from loom.stores.sqlite import file
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
@@ -146,7 +147,12 @@ def test_a_file_that_another_thread_is_opening_at_the_fork_holds_nobody_up_in_th
     holder.execute("PRAGMA journal_mode=WAL")
     holder.execute("BEGIN IMMEDIATE")
     memory = open_memory_sync(busy)
-    thread = Thread(target=kept, args=(memory,))
+
+    def wait_for_the_file():
+        with suppress(StoreUnavailable):  # it gives up after a while, and the child may take longer than that
+            kept(memory)
+
+    thread = Thread(target=wait_for_the_file)
     thread.start()
     while not file._LOCK.locked():
         thread.join(0.01)

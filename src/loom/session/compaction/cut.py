@@ -172,10 +172,13 @@ def cut(
     bridges = tail.take_bridges() if retain.firm else frozenset[str]()
     tail.release_records()  # before the room is counted: the new record folds earlier ones in
     left = target - sum(size for n, size in enumerate(tail.sizes) if tail.stays[n])
-    glimpses = tail.glimpses(left // 2, counter) if retain.firm else {}
-    left -= sum(message_tokens(message, counter) for message in glimpses.values())
+    glimpses: dict[str, Message] = {}
     if retain.firm:
-        left += tail.release_unanswered(glimpses)
+        glimpses = tail.glimpses(left // 2, counter)
+        if free := tail.release_unanswered(glimpses):  # there may be room now for a glimpse of what is gone
+            left += free
+            glimpses = tail.glimpses(left // 2, counter)
+        left -= sum(message_tokens(message, counter) for message in glimpses.values())
     return Cut(tuple(shown), units, tuple(tail.stays), edited, left, bridges, glimpses)
 
 
