@@ -117,6 +117,8 @@ def _episode_of(row: tuple[Any, ...]) -> Episode:
         id, _, text, origin, trusted, recorded_at, sources, at, layer, session_id, speaker, importance, accesses,
         accessed_at, archived_at, attributes,
     ) = row[:_EPISODE_COLUMNS]  # fmt: skip
+    if type(id) is not str:  # hits are sorted by id
+        raise TypeError(f"the id is {id!r}")
     episode = object.__new__(Episode)
     _set_id(episode, id)
     _set_text(episode, text)

@@ -528,7 +528,8 @@ def _best(rows_of: _Rows, found: Numbers, scores: Scores, limit: int) -> list[_R
         best_rows += [(-score, row[0], row) for score, row in pairs if row is not None]
         if len(best_rows) >= limit:
             break
-    best_rows.sort()  # no two have one id: rows are never compared
+    with reading("the id of a record"):  # a damaged one may not be text
+        best_rows.sort()  # no two have one id: rows are never compared
     return [row for _, _, row in best_rows[:limit]]
 
 
