@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import anyio
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from benchmarks.injection import FIELDS, HARMLESS, Obedient, Prompts, faults, field_faults, heard, pastes
@@ -157,6 +157,7 @@ _STRINGS = st.lists(_PIECES | st.characters(), min_size=1, max_size=15).map("".j
 @pytest.mark.parametrize("field", list(FIELDS))
 @settings(max_examples=40, deadline=None)
 @given(text=_STRINGS)
+@example(text="<memory\U0003134bmemory")  # a character that no font may have
 def test_the_law_of_every_field(field, text):
     """Whatever a field holds, the prompt around it is that of a harmless one."""
     try:

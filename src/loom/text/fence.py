@@ -68,14 +68,16 @@ def _is_tag(text: str, start: int, name: str) -> bool:
     at = _passed(text, start, blanks=True)
     while at < len(text) and text[at] in _SLASHES:
         at = _passed(text, at + 1, blanks=True)
-    read = 0
+    read = end = 0
     while read < len(name):
         letters = _folded(text[at]) if at < len(text) else ""
         if not letters or not name.startswith(letters, read):
             return False
         read += len(letters)
-        at = _passed(text, at + 1, blanks=False)
-    return at >= len(text) or not (text[at].isalnum() or text[at] == "_")
+        end = at + 1
+        at = _passed(text, end, blanks=False)
+    # Whether a character shows depends on the font: the name ends before one that may not, and behind it.
+    return not all(place < len(text) and (text[place].isalnum() or text[place] == "_") for place in (end, at))
 
 
 def _passed(text: str, at: int, *, blanks: bool) -> int:
