@@ -16,6 +16,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
@@ -72,6 +73,17 @@ class Module:
                 inner = {f"{base}.{alias.name}" for alias in node.names} & known.keys()
                 found |= inner or ({base} & known.keys())
         return found - {self.name}
+
+    def executes(self, known: Mapping[str, Module]) -> set[str]:
+        """The modules of the package that have to be loaded before this one: `from a import b` loads `a` as well."""
+        found: set[str] = set()
+        for node in self.tree.body:
+            if isinstance(node, ast.Import):
+                found |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                base = self._base(node)
+                found |= {base, *(f"{base}.{alias.name}" for alias in node.names)}
+        return (found & known.keys()) - {self.name}
 
     def _base(self, node: ast.ImportFrom) -> str:
         if not node.level:
@@ -138,6 +150,21 @@ def hidden_imports(modules: Mapping[str, Module], doors: Sequence[str]) -> list[
     ]
 
 
+def import_cycles(modules: Mapping[str, Module]) -> list[str]:
+    """Each circle of modules that load each other, by one way around it."""
+    left = {name: module.executes(modules) for name, module in modules.items()}
+    found: list[str] = []
+    while True:
+        try:
+            TopologicalSorter(left).prepare()
+        except CycleError as error:
+            circle: list[str] = error.args[1]
+            found.append(" > ".join(reversed(circle)))
+            left[circle[1]].discard(circle[0])
+        else:
+            return found
+
+
 def _imports_by_name(module: Module) -> bool:
     names = {node.id for node in ast.walk(module.tree) if isinstance(node, ast.Name)}
     names |= {node.attr for node in ast.walk(module.tree) if isinstance(node, ast.Attribute)}
@@ -151,6 +178,7 @@ def measure(modules: Mapping[str, Module], doors: Sequence[str]) -> dict[str, li
         "class names defined twice": classes_defined_twice(modules),
         "crumbs": crumbs(modules),
         "hidden imports": hidden_imports(modules, doors),
+        "import cycles": import_cycles(modules),
     }
 
 

@@ -40,7 +40,7 @@ def house(tmp_path):
 
 
 def allow(root, limit, **limits):
-    names = ("modules", "class names defined twice", "crumbs", "hidden imports")
+    names = ("modules", "class names defined twice", "crumbs", "hidden imports", "import cycles")
     (root / "scripts").mkdir(exist_ok=True)
     settings = {"limits": {**dict.fromkeys(names, limit), **limits}, "doors": []}
     (root / "scripts/house.json").write_text(json.dumps(settings), encoding="utf-8")
@@ -62,10 +62,20 @@ def test_what_is_counted(house):
     assert measure(read_package(house / "src"), doors=("loom.stores.other",))["hidden imports"] == []
 
 
+def test_a_module_that_imports_its_own_package_in_a_circle_is_found(house):
+    (house / "src/loom/stores/__init__.py").write_text('"""Stores."""\nfrom loom.stores.main import Found\n')
+    assert measure(read_package(house / "src"), doors=())["import cycles"] == [], "the module does not import it back"
+    (house / "src/loom/stores/main.py").write_text('"""Main."""\nfrom loom.stores import other\nclass Found: ...\n')
+    found = measure(read_package(house / "src"), doors=())["import cycles"]
+    assert len(found) == 1
+    assert set(found[0].split(" > ")) == {"loom.stores", "loom.stores.main"}
+
+
 def test_update_lowers_the_limits_and_writes_the_layout(house, capsys):
     assert main([], root=house) == 1, "the layout is old"
     assert main(["--update"], root=house) == 0
-    assert limits_of(house) == {"modules": 8, "class names defined twice": 1, "crumbs": 2, "hidden imports": 1}
+    found = {"modules": 8, "class names defined twice": 1, "crumbs": 2, "hidden imports": 1, "import cycles": 0}
+    assert limits_of(house) == found
     guide = (house / "CONTRIBUTING.md").read_text()
     assert "| `stores/` | Stores of records | `main`, `other` |" in guide
     assert "`cli` >\n`stores`, `memory` >\n`core`." in guide
@@ -75,7 +85,9 @@ def test_update_lowers_the_limits_and_writes_the_layout(house, capsys):
     assert "siblings --> core" in house_page
     capsys.readouterr()
     assert main([], root=house) == 0
-    assert capsys.readouterr().out == "8 modules, 1 class names defined twice, 2 crumbs, 1 hidden imports\n"
+    assert capsys.readouterr().out == (
+        "8 modules, 1 class names defined twice, 2 crumbs, 1 hidden imports, 0 import cycles\n"
+    )
 
 
 def test_a_figure_that_rises_fails_and_is_never_written(house, capsys):
