@@ -22,7 +22,7 @@ from loom.core.scope import current_run
 from loom.core.threads import Portal, renew_lock_after_fork
 from loom.engine.agent_parts import agent_checkpoints, agent_config, agent_memory
 from loom.engine.open import open_model
-from loom.errors import LoomError, NotFound, UsageError
+from loom.errors import NotFound, UsageError
 from loom.memory._write.learn_in_background import Facts
 from loom.memory.memory import Memory
 from loom.memory.results import Recalled, Remembered
@@ -228,10 +228,11 @@ class Agent:
         """
         async with self._sessions.acquire(user_id, session_id) as session:
             async with self._answering():
-                async with aclosing(aiter(session.send(text, **options))) as events:
+                pending = session.send(text, **options)
+                async with aclosing(aiter(pending)) as events:
                     async for event in events:
                         yield event
-                _, learned = await self._learn(session)
+                _, learned = self._learned(session, pending.reply.remembered)
             for event in learned:
                 yield event
 
@@ -400,28 +401,25 @@ class Agent:
     async def _finish(self, session: Session, pending: PendingReply) -> Result:
         async with self._answering():
             reply = await pending
-            notes, learned = await self._learn(session)
+            notes, learned = self._learned(session, reply.remembered)
         return result_of(session, reply, notes=(*self.notes, *notes), learned=learned)
 
-    async def _learn(self, session: Session) -> tuple[tuple[str, ...], tuple[Event, ...]]:
-        """Extract facts from this turn with rules, so that the next turn knows them; no model is asked.
-
-        Returns notes and events, also of what a model learnt in the background since the last turn.
-        """
+    def _learned(self, session: Session, remembered: Remembered | None) -> tuple[tuple[str, ...], tuple[Event, ...]]:
+        """Notes and events of what memory made of this turn, and of its jobs in the background since the last one."""
         if self.memory is None:
             return (), ()
         user_id = session.scope.user_id
-        try:
-            done = await self.memory.metabolize(user_id=user_id, learn=False)
-        except LoomError as error:  # the answer is there, and what was not learnt waits
-            return (f"nothing was learnt from this turn: {error}",), ()
-        notes = (*done.notes, *(f"background memory job failed: {reason}" for reason in done.failed))
-        events: list[Event] = []
-        if facts := done.counts.get("facts", 0):
+        notes, events = tuple[str, ...](), list[Event]()
+        if remembered is not None and remembered.facts:
+            facts = len(remembered.facts)
             events.append(session.announce(MemoryLearned, turns=1, facts=facts, usage=Usage(), by="rules"))
-        if moved := done.counts.get("promoted", 0):
-            archived = done.counts.get("archived", 0)
-            events.append(session.announce(MemoryPromoted, count=moved, archived=archived))
+        promoted, archived = (remembered.promoted, remembered.archived) if remembered else (0, 0)
+        done = self.memory.upkeep(user_id=user_id)
+        if done is not None:
+            notes = (*done.notes, *(f"background memory job failed: {reason}" for reason in done.failed))
+            promoted, archived = promoted + done.counts.get("promoted", 0), archived + done.counts.get("archived", 0)
+        if promoted:
+            events.append(session.announce(MemoryPromoted, count=promoted, archived=archived))
         learned = self.memory.learned(user_id=user_id)
         if learned is None:
             return notes, tuple(events)

@@ -13,6 +13,7 @@ from loom.core.scope import Scope
 from loom.core.threads import Locks
 from loom.memory._recall.recall import Recall
 from loom.memory._shared import Adopt, EmbedderBinding, UserTimes
+from loom.memory._upkeep.background import Upkeep
 from loom.memory._upkeep.forget import Forgetting
 from loom.memory._upkeep.metabolism import Accesses, Metabolism
 from loom.memory._upkeep.summaries import ContextCompressor
@@ -84,6 +85,7 @@ class MemoryParts:
         self._forgetting = Forgetting(store, self._neighbours, self._clock)
         self._block_locks = Locks()  # so that only writers in other processes can cause a conflict
         self._learnings: list[Learning] = []  # of this memory and of all its views
+        self._upkeeps: list[Upkeep] = []  # likewise
         self._owns_store = True
         self._assemble()
 
@@ -102,7 +104,10 @@ class MemoryParts:
         self._metabolism = Metabolism(
             store, self.config, clock=clock, ids=self._ids, learner=self._learner, embed=self._embed, locks=locks
         )
-        self._accesses = Accesses(store, self.config, clock=clock, make_job=self._metabolism.job)
+        self._upkeep = Upkeep(self._metabolism, self.config)
+        self._upkeeps.append(self._upkeep)
+        hurry = self._upkeep.hurry
+        self._accesses = Accesses(store, self.config, clock=clock, make_job=self._metabolism.job, on_jobs=hurry)
         self._learning: Learning | None = None
         if self.facts_mode == "model":
             reader = None
@@ -126,6 +131,9 @@ class MemoryParts:
             self._binding,
             neighbours=self._neighbours,
             metabolism=self._metabolism,
+            learner=self._learner,
+            locks=locks,
+            on_jobs=hurry,
             learning=self._learning,
             finds_facts=self.facts_mode is not None,
         )
@@ -163,11 +171,12 @@ class MemoryParts:
 
         A view leaves the store open: it belongs to the memory that the view was made from.
         """
-        own = [self._learning] if self._learning else []
+        own = [self._upkeep, *([self._learning] if self._learning else [])]
         try:
-            for learning in self._learnings.copy() if self._owns_store else own:
-                await learning.aclose()
+            for part in [*self._upkeeps, *self._learnings] if self._owns_store else own:
+                await part.aclose()
         finally:
+            self._upkeeps[:] = [upkeep for upkeep in self._upkeeps if upkeep not in own]
             self._learnings[:] = [learning for learning in self._learnings if learning not in own]
             if self._owns_store:
                 await self.store.aclose()

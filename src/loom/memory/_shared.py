@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import TypeAlias, TypeGuard, TypeVar
 
 from loom.core.clock import TICK, Clock, last_id_at
-from loom.core.filter import And, Eq, Filter
+from loom.core.filter import And, Eq, Filter, In
 from loom.core.record import Episode, Fact, Record
 from loom.core.scope import Scope
 from loom.errors import EmbedderMismatch, LoomError, StaleWrite
@@ -33,10 +33,22 @@ def is_candidate(record: object) -> TypeGuard[Fact]:
 async def every(store: MemoryStore, scope: Scope, where: Filter | None = None) -> AsyncGenerator[Record]:
     """All records that match, ordered by id."""
     after: str | None = None
-    while page := await store.list(scope, where=where, after=after, limit=PAGE):
+    while True:
+        page = await store.list(scope, where=where, after=after, limit=PAGE)
         for record in page:
             yield record
+        if len(page) < PAGE:
+            return
         after = page[-1].id
+
+
+async def get_all(store: MemoryStore, scope: Scope, ids: Sequence[str]) -> dict[str, Record]:
+    """The records of these ids that exist."""
+    found: dict[str, Record] = {}
+    for start in range(0, len(ids), PAGE):
+        named = In("id", tuple(ids[start : start + PAGE]))
+        found |= {record.id: record for record in await store.list(scope, where=named, limit=PAGE)}
+    return found
 
 
 async def every_fact(store: MemoryStore, scope: Scope, *filters: Filter) -> list[Fact]:

@@ -135,6 +135,7 @@ class Memory(MemoryEdits):
         attributes: Mapping[str, Scalar] | None = None,
         key: str | None = None,
         since: str | None = None,
+        learn: bool = False,
     ) -> Remembered:
         """Store one text, several, or a whole conversation.
 
@@ -152,6 +153,7 @@ class Memory(MemoryEdits):
             key: an idempotency key: content sent again under it is stored once.
             since: the value of epoch() before this content was derived from memory. Raises StaleWrite, and stores
                 nothing, if something of the user was forgotten since.
+            learn: extract facts from it with rules now, so that the next call knows them; otherwise a job does.
         """
         scope = self._scope(user_id, session_id)
         now = await self._times.now(scope)
@@ -174,7 +176,8 @@ class Memory(MemoryEdits):
             if not skip
         ]
         skipped = [skip for _, skip in cleaned if skip]
-        return await self._keeper.write(scope, episodes, skipped=skipped, keyed=key is not None, since=since)
+        keyed = key is not None
+        return await self._keeper.write(scope, episodes, skipped=skipped, keyed=keyed, since=since, learn=learn)
 
     async def instruct(
         self, text: str, *, user_id: str, session_id: str | None = None, trusted: bool = False
@@ -305,6 +308,8 @@ class Memory(MemoryEdits):
             raise UsageError("forget() takes ids or before=, not both; call it twice")
         for learning in self._learnings:
             learning.interrupt(scope.for_user())
+        for upkeep in self._upkeeps:
+            upkeep.forget(scope.for_user())
         try:
             async with self._locks.of(scope.for_user()):
                 receipt = await self._forget(scope, ids, before)
@@ -359,6 +364,15 @@ class Memory(MemoryEdits):
             waiting = await waiting_jobs(self.store, scope, self._clock.now())
             unread = waiting[LEARN] + waiting[""]
         return done.with_learned(learned, waiting=unread)
+
+    def upkeep(self, *, user_id: str) -> Metabolized | None:
+        """Run a user's jobs soon, in the background; returns what they did since the last call.
+
+        They run after some turns, or when nobody speaks for `MemoryConfig.learn_seconds`, or with aclose().
+        """
+        user = self._scope(user_id)
+        self._upkeep.schedule(user)
+        return self._upkeep.report(user)
 
     @asynccontextmanager
     async def worker(self, *, every: float = 1.0) -> AsyncGenerator[None]:
@@ -416,11 +430,18 @@ class Memory(MemoryEdits):
         check_fact(subject, predicate)
         wanted = predicate_key(predicate) if predicate else None
         found = await every_fact(self.store, self._scope(user_id), *([Eq("predicate", wanted)] if wanted else []))
-        now = later_than(latest_of(found), self._clock.now())
         about = [f for f in found if subject is None or normalise(f.subject) == normalise(subject)]
-        about = [f for f in about if not is_candidate(f)]
-        self._times.observe(self._scope(user_id), found)
-        return tuple(f for f in about if history or f.is_current(at or now, known_at or now))
+        if history:
+            return tuple(f for f in about if not is_candidate(f))
+        return self._current(user_id, about, at, known_at)
+
+    def _current(
+        self, user_id: str, facts: Sequence[Fact], at: datetime | None = None, known_at: datetime | None = None
+    ) -> tuple[Fact, ...]:
+        """Those of stored facts that are true at a time, now if none is given."""
+        now = later_than(latest_of(facts), self._clock.now())
+        self._times.observe(self._scope(user_id), facts)
+        return tuple(f for f in facts if not is_candidate(f) and f.is_current(at or now, known_at or now))
 
     async def assert_fact(
         self,
@@ -503,9 +524,13 @@ class Memory(MemoryEdits):
 
     async def profile(self, *, user_id: str) -> Profile:
         """Standing instructions, facts and pinned blocks of a user; `str()` of it is fenced text for a prompt."""
+        facts = await every_fact(self.store, self._scope(user_id))
+        standing = fit_budget(
+            [fact for fact in facts if fact.subject == USER], self.config.standing_tokens, now=self._clock.now()
+        )
         return Profile(
-            standing=replace(await self.standing(user_id=user_id), unconfirmed=()),
-            facts=grouped(await self.facts(user_id=user_id)),
+            standing=replace(standing, unconfirmed=()),
+            facts=grouped(self._current(user_id, facts)),
             blocks=await self.blocks(user_id=user_id),
         )
 

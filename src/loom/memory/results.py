@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 
 from loom.core.message import Usage
-from loom.core.record import Hit, Record
+from loom.core.record import Fact, Hit, Record
 from loom.core.scope import Scope
 from loom.errors import LoomError
 from loom.telemetry import Bill
@@ -41,6 +42,12 @@ class Remembered:
     """The result of a write: the records `kept`, which are durable and can be recalled at once, and those `skipped`."""
 
     kept: tuple[Record, ...]
+    facts: tuple[Fact, ...] = ()
+    """With `learn=True`, the facts that were learnt from it, and those that they retired."""
+    promoted: int = 0
+    """With `learn=True`, how many records moved up a layer with it."""
+    archived: int = 0
+    """With `learn=True`, how many records left the layers, to make room for it."""
     skipped: tuple[Skip, ...] = ()
     notes: tuple[str, ...] = ()
     usage: Usage = field(default_factory=Usage)
@@ -98,6 +105,15 @@ class Metabolized:
     """Why jobs failed; they are retried, or moved to the dead letters."""
     bill: Bill = field(default_factory=Bill)
     """The cost of learning by a model."""
+
+    def __add__(self, later: Metabolized) -> Metabolized:
+        return Metabolized(
+            jobs=self.jobs + later.jobs,
+            counts=Counter(self.counts) + Counter(later.counts),
+            notes=(*self.notes, *later.notes)[-_NOTES:],
+            failed=(*self.failed, *later.failed)[-_NOTES:],
+            bill=self.bill + later.bill,
+        )
 
     def with_learned(self, found: Sequence[Learned], *, waiting: int = 0) -> Metabolized:
         """The same, with the reports of a model added; `waiting` turns have no model to read them."""

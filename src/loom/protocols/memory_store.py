@@ -80,7 +80,7 @@ class MemoryStore(Protocol):
     async def list(
         self, scope: Scope, *, where: Filter | None = None, after: str | None = None, limit: int = 100
     ) -> tuple[Record, ...]:
-        """Records in the order of their ids, from behind `after`."""
+        """Records in the order of their ids, from behind `after`; a page shorter than `limit` is the last."""
         ...
 
     async def count(self, scope: Scope, *, where: Filter | None = None) -> int:

@@ -112,6 +112,7 @@ class SessionMemory:
                     session_id=self._scope.session_id,
                     key=key,
                     since=epoch,
+                    learn=True,
                 )
                 return replace(done, notes=(*done.notes, *notes))
             except StaleWrite:

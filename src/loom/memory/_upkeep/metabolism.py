@@ -24,7 +24,7 @@ from loom.core.record import Claim, Episode, Fact, Hit, Layer, Provenance, Recor
 from loom.core.scope import Scope
 from loom.core.threads import Locks, off_loop
 from loom.errors import LoomError, StaleWrite, StoreConflict
-from loom.memory._shared import TRIES, every, retry_stale
+from loom.memory._shared import TRIES, every, get_all, retry_stale
 from loom.memory._upkeep.summaries import (
     EPISODE,
     SUMMARY,
@@ -150,17 +150,30 @@ def statement_id(id: str) -> str:
 
 async def successor(store: Store, user: Scope, record: Episode) -> Episode:
     """The statement that replaced a record when it moved into L2, or else the record itself."""
-    if record.sources:
-        return record
-    made = await store.get(user, statement_id(record.id))
-    return made if isinstance(made, Episode) else record
+    return (await successors(store, user, [record]))[0]
+
+
+async def successors(store: Store, user: Scope, records: Sequence[Episode]) -> list[Episode]:
+    """The successor of each record; they are read with one call."""
+    made = await get_all(store, user, [statement_id(record.id) for record in records if not record.sources])
+    found = [made.get(statement_id(record.id)) for record in records]
+    return [new if isinstance(new, Episode) else old for old, new in zip(records, found, strict=True)]
 
 
 class Accesses:
     """Counts the records that were recalled."""
 
-    def __init__(self, store: Store, config: MemoryConfig, *, clock: Clock, make_job: Callable[..., Job]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        config: MemoryConfig,
+        *,
+        clock: Clock,
+        make_job: Callable[..., Job],
+        on_jobs: Callable[[Scope], None],
+    ) -> None:
         self._store, self._config, self._clock, self._make_job = store, config, clock, make_job
+        self._on_jobs = on_jobs
 
     async def count(self, scope: Scope, hits: Iterable[Hit]) -> None:
         """Count one access of each record that was found, and of the statement made from it.
@@ -174,20 +187,20 @@ class Accesses:
         user, now = scope.for_user(), self._clock.now()
         made = [statement_id(e.id) for e in found.values() if _may_have_successor(e)]
         await self._store.touch(user, *dict.fromkeys([*found, *made]), at=now)
+        counted = [replace(e, accesses=e.accesses + 1, accessed_at=now) for e in found.values()]
+        returning = [e for e in counted if _may_have_successor(e) and revived(e, self._config, now=now) is not None]
+        others = [e for e in counted if e not in returning]
         jobs: dict[str, Job] = {}
-        for record in found.values():
-            counted = replace(record, accesses=record.accesses + 1, accessed_at=now)
-            job = await self._due(user, counted)
+        for record in (*others, *await successors(self._store, user, returning)):
+            job = self._due(user, record, now)
             if job is not None:
                 jobs.setdefault(job.key, job)
         if jobs:
             await self._store.write(user, jobs=list(jobs.values()))
+            self._on_jobs(user)
 
-    async def _due(self, user: Scope, record: Episode) -> Job | None:
+    def _due(self, user: Scope, record: Episode, now: datetime) -> Job | None:
         """The job that this access makes due, if any: a check of its layer, or its return from the archive."""
-        now = self._clock.now()
-        if _may_have_successor(record) and revived(record, self._config, now=now) is not None:
-            record = await successor(self._store, user, record)
         if record.archived_at is not None:
             comes_back = revived(record, self._config, now=now) is not None
             return self._make_job(user, REVIVE, key=revive_key(record.id), records=[record.id]) if comes_back else None
@@ -219,11 +232,10 @@ async def with_importance(
     Unless `may_fall`, importance only rises.
     """
     found: dict[str, Episode] = {}
-    for id, value in importance.items():
-        record = await store.get(user, id)
-        if not isinstance(record, Episode):
-            continue
-        for episode in (record, await successor(store, user, record)):
+    named = [record for record in (await get_all(store, user, [*importance])).values() if isinstance(record, Episode)]
+    for record, made in zip(named, await successors(store, user, named), strict=True):
+        value = importance[record.id]
+        for episode in (record, made):
             if episode.importance < value or (may_fall and episode.importance != value):
                 found[episode.id] = replace(episode, importance=value)
     return list(found.values())
@@ -238,7 +250,7 @@ _LAYER_JOBS = tuple(dict.fromkeys(LAYER_JOBS.values()))
 
 
 @dataclass(slots=True)
-class _Effects:
+class Effects:
     """The changes of one job, applied together or not at all."""
 
     put: list[Record] = field(default_factory=list[Record])
@@ -251,7 +263,7 @@ class _Effects:
     notes: tuple[str, ...] = ()
 
 
-_Verb: TypeAlias = Callable[[Job, Sequence[Claim], set[str]], Awaitable[_Effects]]
+_Verb: TypeAlias = Callable[[Job, Sequence[Claim], set[str]], Awaitable[Effects]]
 
 
 class Metabolism:
@@ -346,7 +358,7 @@ class Metabolism:
             await self.run()
             await sleep(pause)
 
-    async def _do(self, lease: Lease, moved: set[str]) -> _Effects:
+    async def _do(self, lease: Lease, moved: set[str]) -> Effects:
         verb = self._verbs.get(lease.job.kind)
         if verb is None:
             raise LoomError(f"job kind {lease.job.kind!r} is not known; a newer Loom may have queued it")
@@ -374,7 +386,7 @@ class Metabolism:
         epoch: str,
         *,
         moved: set[str],
-    ) -> _Effects | None:
+    ) -> Effects | None:
         """Run a job; None, and nothing is written, if an episode that was read has been forgotten or changed since.
 
         Any claim may contain words of any episode that was read, so what is left has to be read again.
@@ -385,7 +397,7 @@ class Metabolism:
         await self._store.finish(lease, put=effects.put, jobs=effects.jobs, since=epoch)
         return effects
 
-    async def _finish(self, scope: Scope, effects: _Effects) -> tuple[str, ...]:
+    async def _finish(self, scope: Scope, effects: Effects) -> tuple[str, ...]:
         """Settle facts and embed records after a job was written; returns notes on what failed."""
         notes: tuple[str, ...] = ()
         try:
@@ -420,7 +432,7 @@ class Metabolism:
         user, session = scope.for_user(), scope.session_id
         assert session is not None
 
-        async def attempt(epoch: str) -> _Effects:
+        async def attempt(epoch: str) -> Effects:
             effects = await self._write_episode(user, session)
             if effects.put:
                 await self._store.write(user, put=effects.put, jobs=effects.jobs, since=epoch)
@@ -431,9 +443,14 @@ class Metabolism:
             await self._finish(user, effects)
             return await self.episodes.stored(user, session)
 
+    async def join(self, scope: Scope, new: Sequence[Episode]) -> Effects:
+        """What new episodes change in L1 as they join it: they may move up at once, and others make room for them."""
+        plan = await self._plan(scope, Layer.L1, set(), new)
+        return self._moved(Effects(put=[*await self._in_l2(plan.promote)]), scope, Layer.L1, plan)
+
     # -- the verbs ----------------------------------------------------------------------------------------
 
-    async def _digest(self, job: Job, claims: Sequence[Claim], moved: set[str]) -> _Effects:
+    async def _digest(self, job: Job, claims: Sequence[Claim], moved: set[str]) -> Effects:
         """L1 to L2: learn facts from new episodes, shorten those worth keeping, archive the overflow.
 
         Facts come before layers: a claim may raise the importance of an episode, which then moves up in the same job.
@@ -441,17 +458,17 @@ class Metabolism:
         result = await self._learner.learn(job.scope, await job_episodes(self._store, job), claims)
         important = await with_importance(self._store, job.scope, result.importance)
         plan = await self._plan(job.scope, Layer.L1, moved, important)
-        effects = _Effects(
+        effects = Effects(
             put=[*result.facts, *result.unconfirmed, *important, *await self._in_l2(plan.promote)],
             counts=Counter(facts=len(result.facts)),
             notes=(*result.notes, *result.instruction_notes),
         )
         return self._moved(effects, job.scope, Layer.L1, plan)
 
-    async def _assimilate(self, job: Job, _: Sequence[Claim], moved: set[str]) -> _Effects:
+    async def _assimilate(self, job: Job, _: Sequence[Claim], moved: set[str]) -> Effects:
         """L2 to L3: recalled records become episodes; archived ones are covered by the episode of their session."""
         plan = await self._plan(job.scope, Layer.L2, moved)
-        effects = _Effects(put=[replace(e, layer=Layer.L3) for e in plan.promote])
+        effects = Effects(put=[replace(e, layer=Layer.L3) for e in plan.promote])
         leaving = sorted(plan.archive, key=lambda e: (e.session_id or "", e.id))
         for session, group in groupby(leaving, key=lambda e: e.session_id):
             episodes = list(group)
@@ -464,10 +481,10 @@ class Metabolism:
             effects.counts["summaries"] += 1
         return self._moved(effects, job.scope, Layer.L2, plan)
 
-    async def _sediment(self, job: Job, _: Sequence[Claim], moved: set[str]) -> _Effects:
+    async def _sediment(self, job: Job, _: Sequence[Claim], moved: set[str]) -> Effects:
         """L3 to L4: records that keep being recalled stay for good; L4 itself is held to its capacity."""
         plan = await self._plan(job.scope, Layer.L3, moved)
-        effects = _Effects(
+        effects = Effects(
             put=[replace(e, layer=Layer.L4) for e in plan.promote], unembedded=[e for e in plan.promote if e.sources]
         )
         # What is promoted here is not stored yet, so it counts against the capacity of L4 from the next pass on.
@@ -476,13 +493,13 @@ class Metabolism:
         effects.counts["archived"] += len(last.archive)
         return self._moved(effects, job.scope, Layer.L3, plan)
 
-    async def _revive(self, job: Job, _: Sequence[Claim], moved: set[str]) -> _Effects:
+    async def _revive(self, job: Job, _: Sequence[Claim], moved: set[str]) -> Effects:
         """Archived records that were recalled often enough come back: where they were, or one layer up."""
-        effects, now = _Effects(), self._clock.now()
-        for id in job.payload.get("records", ()):
-            found = await self._store.get(job.scope, id)
-            record = await successor(self._store, job.scope, found) if isinstance(found, Episode) else None
-            if record is None or record.archived_at is None or record.id in moved:
+        effects, now = Effects(), self._clock.now()
+        named = await get_all(self._store, job.scope, [str(id) for id in job.payload.get("records", ())])
+        found = [record for record in named.values() if isinstance(record, Episode)]
+        for record in await successors(self._store, job.scope, found):
+            if record.archived_at is None or record.id in moved:
                 continue
             back = revived(record, self._config, now=now)
             if back is None:
@@ -496,20 +513,20 @@ class Metabolism:
                 effects.jobs.append(self.job(job.scope, LAYER_JOBS[back.layer]))
         return effects
 
-    async def _episode(self, job: Job, _: Sequence[Claim], __: set[str]) -> _Effects:
+    async def _episode(self, job: Job, _: Sequence[Claim], __: set[str]) -> Effects:
         """Write the episode of a session that has ended into L3; if it went on meanwhile, queue the job again."""
         session = str(job.payload["session"])
         turns = await self.episodes.turns(job.scope, session)
         if turns and (idle_at := self.episodes.idle_at(turns)) > self._clock.now():
-            return _Effects(jobs=[session_job(EPISODE, job.scope, session, idle_at)])
+            return Effects(jobs=[session_job(EPISODE, job.scope, session, idle_at)])
         effects = await self._write_episode(job.scope, session)
         if self._config.enable_auto_migration:  # also if end_session() wrote it before: L3 may have grown then
             effects.jobs.append(self.job(job.scope, LAYER_JOBS[Layer.L3]))
         return effects
 
-    async def _write_episode(self, user: Scope, session: str) -> _Effects:
+    async def _write_episode(self, user: Scope, session: str) -> Effects:
         """The effects that write the episode of a session; none if it is up to date."""
-        effects = _Effects()
+        effects = Effects()
         built, is_complete = await self.episodes.build(user, session, await self.episodes.turns(user, session))
         if built is None:
             return effects
@@ -520,7 +537,7 @@ class Metabolism:
             effects.counts["retold"] += 1
         return effects
 
-    async def _has_episode(self, user: Scope, session: str, effects: _Effects) -> bool:
+    async def _has_episode(self, user: Scope, session: str, effects: Effects) -> bool:
         """Whether a session has an episode that covers what leaves L2; it is written now if there is none yet.
 
         Turns since then queued a job that rewrites it, so a long session is not read again for each of them.
@@ -540,12 +557,12 @@ class Metabolism:
         where = And(Eq("kind", "episode"), Eq("layer", int(layer)), Eq("archived_at", None))
         found = [record async for record in every(self._store, scope, where) if isinstance(record, Episode)]
         newer = {episode.id: episode for episode in changed}
-        found = [newer.get(episode.id, episode) for episode in found]
+        found = [*(newer.pop(episode.id, episode) for episode in found), *newer.values()]
         chars = self._compressor.chars_read([episode.text for episode in found])
         sort = partial(sort_layer, found, layer, self._config, now=self._clock.now(), moved=moved)
         return await off_loop(chars, sort)
 
-    def _moved(self, effects: _Effects, scope: Scope, layer: Layer, plan: LayerPlan) -> _Effects:
+    def _moved(self, effects: Effects, scope: Scope, layer: Layer, plan: LayerPlan) -> Effects:
         """The effects with what a plan archives, its counts, and the job for the next layer if that grew."""
         effects.put += [self._archived(e) for e in plan.archive]
         effects.counts["promoted"] += len(plan.promote)

@@ -18,6 +18,7 @@ from loom.core.record import Episode, Layer, Provenance, Record
 from loom.core.scope import Scope
 from loom.core.threads import off_loop
 from loom.errors import BadResponse, UsageError
+from loom.memory._shared import get_all
 from loom.memory._write.extract_llm import states_something
 from loom.memory._write.ingest import session_turns
 from loom.memory.config import MemoryConfig
@@ -245,8 +246,9 @@ async def waiting_jobs(store: KeepsJobs, user: Scope, now: datetime) -> Counter[
 
 async def job_episodes(store: MemoryStore, job: Job) -> list[Episode]:
     """The episodes that a job names and that still exist."""
-    found = [await store.get(job.scope, id) for id in job.payload.get("episodes", ())]
-    return [episode for episode in found if isinstance(episode, Episode)]
+    ids = [str(id) for id in job.payload.get("episodes", ())]
+    found = await get_all(store, job.scope, ids)
+    return [episode for id in ids if isinstance(episode := found.get(id), Episode)]
 
 
 def texts_of(episodes: Iterable[Episode]) -> list[tuple[str, str]]:

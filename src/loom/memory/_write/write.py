@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby
 from typing import TypeAlias
 
 from loom.core.filter import And, Eq, Or
-from loom.core.record import Episode, Fact, Layer, Record
+from loom.core.record import Claim, Episode, Fact, Layer
 from loom.core.scope import Scope
-from loom.errors import EmbedderMismatch, NotFound, StaleWrite, UsageError
-from loom.memory._shared import TRIES, EmbedderBinding, notes_of, retry_stale
-from loom.memory._upkeep.metabolism import REVIVE, Metabolism, revive_key, successor, with_importance
-from loom.memory._write.ingest import ContextKeys, with_positions
+from loom.core.threads import Locks
+from loom.errors import EmbedderMismatch, LoomError, NotFound, StaleWrite, UsageError
+from loom.memory._shared import TRIES, EmbedderBinding, get_all, notes_of, retry_stale
+from loom.memory._upkeep.metabolism import REVIVE, Effects, Metabolism, revive_key, successor, with_importance
+from loom.memory._write.apply_claims import Learner, LearnResult
+from loom.memory._write.ingest import ContextKeys, Keys, with_positions
 from loom.memory._write.learn_in_background import Learning
-from loom.memory.results import OTHER_TEXT, REPEATED, Remembered, Skip
+from loom.memory.results import OTHER_TEXT, REPEATED, Remembered, Skip, reason_of
 from loom.protocols.embedder import Embedder, Vector
 from loom.protocols.memory_store import Job, KeepsVectors, MemoryStore, Reembeds, Store
 
+_Place: TypeAlias = Callable[[Sequence[Episode]], Awaitable[Effects]]
+"""Returns everything to write with new episodes, themselves included, from a read after the epoch."""
 ProgressCallback: TypeAlias = Callable[[int, int], None]
 """Called with how many are done, and the total."""
 
@@ -36,11 +41,15 @@ class EpisodeWriter:
         *,
         neighbours: ContextKeys,
         metabolism: Metabolism,
+        learner: Learner,
+        locks: Locks,
+        on_jobs: Callable[[Scope], None],
         learning: Learning | None = None,
         finds_facts: bool = True,
     ) -> None:
         self._store, self._binding, self._neighbours = store, binding, neighbours
-        self._metabolism, self._learning, self._finds_facts = metabolism, learning, finds_facts
+        self._metabolism, self._learner, self._locks, self._on_jobs = metabolism, learner, locks, on_jobs
+        self._learning, self._finds_facts = learning, finds_facts
         self._reported = set[str]()  # notes of the store that a caller has seen
 
     async def write(
@@ -52,49 +61,110 @@ class EpisodeWriter:
         skipped: Sequence[Skip] = (),
         keyed: bool = False,
         since: str | None = None,
+        learn: bool = False,
     ) -> Remembered:
         """Write episodes, facts and their jobs; with `keyed`, episodes whose id exists are left as they are.
 
-        `since` is the epoch read before anything that the facts were derived from; StaleWrite if it changed.
+        `since` is the epoch read before anything that the facts were derived from; StaleWrite if it changed. With
+        `learn`, facts are extracted from the episodes now, not by a job.
         """
-        user = scope.for_user()
-        stored = [await self._store.get(user, e.id) for e in episodes] if keyed else [None] * len(episodes)
-        pairs = list(zip(episodes, stored, strict=True))
+        stored = await get_all(self._store, scope.for_user(), [e.id for e in episodes]) if keyed else {}
+        pairs = [(e, stored.get(e.id)) for e in episodes]
         new = [e for e, old in pairs if old is None]
-        notes: tuple[str, ...] = ()
+        done = Remembered(kept=())
         if new:
-            new = await self._write_all(scope, new, facts, since)
+            done = await (self._learn(scope, new, since) if learn else self._write(scope, new, facts, since))
+            new = [record for record in done.kept if isinstance(record, Episode)]
             if self._learning and not facts:
                 self._learning.wake(scope, new)
             # A store may know its notes only after its first use. Each is reported once.
             from_store = [note for note in notes_of(self._store) if note not in self._reported]
             self._reported.update(from_store)
-            notes = (*from_store, *await self.embed(scope, new))
+            done = replace(done, notes=(*done.notes, *from_store, *await self.embed(scope, new)))
         written = {e.id: e for e in new}
-        kept: list[Record] = [old or written[e.id] for e, old in pairs]
+        kept = [old or written[e.id] for e, old in pairs]
         repeated = [
             Skip(e.text[:80], REPEATED if old.text == e.text else OTHER_TEXT) for e, old in pairs if old is not None
         ]
-        return Remembered(kept=tuple(kept), skipped=(*skipped, *repeated), notes=notes)
+        return replace(done, kept=tuple(kept), skipped=(*skipped, *repeated))
 
-    def jobs(self, scope: Scope, new: Sequence[Episode], facts: Sequence[Fact] = ()) -> list[Job]:
-        """The jobs for new episodes: digest them, learn from them, and write the episode of their session."""
+    async def _write(
+        self, scope: Scope, new: Sequence[Episode], facts: Sequence[Fact], since: str | None
+    ) -> Remembered:
+        """Write episodes and facts; jobs find their place."""
+        jobs = self.jobs(scope, new, facts)
+
+        async def place(turns: Sequence[Episode]) -> Effects:
+            return Effects(put=[*turns, *facts], jobs=jobs)
+
+        return Remembered(kept=tuple(await self._write_all(scope, new, place, since)))
+
+    async def _learn(self, scope: Scope, new: Sequence[Episode], since: str | None) -> Remembered:
+        """Write episodes with the facts in them and with their place in L1, in one transaction.
+
+        If the facts cannot be extracted, a job tries again.
+        """
+        claims: Sequence[Claim] = ()
+        jobs, notes = self.jobs(scope, new, is_read=True), list[str]()
+        try:
+            claims = await self._learner.read(new) if self._finds_facts else ()
+        except Exception as error:  # noqa: BLE001 - extractors are third-party code; the turn must be kept
+            jobs = self.jobs(scope, new)
+            notes.append(f"nothing was learnt from this yet, a job tries again: {reason_of(error)}")
+        learned, effects = LearnResult(), Effects()
+
+        async def place(turns: Sequence[Episode]) -> Effects:
+            nonlocal learned, effects
+            learned = await self._learner.learn(scope, turns, claims) if claims else LearnResult()
+            rated = [replace(e, importance=max(e.importance, learned.importance.get(e.id, 0.0))) for e in turns]
+            effects = await self._metabolism.join(scope.for_user(), rated)
+            put = [*rated, *learned.facts, *learned.unconfirmed, *effects.put]
+            return Effects(put=put, jobs=[*jobs, *effects.jobs])
+
+        async with self._locks.of(scope.for_user()):
+            write = partial(self._write_all, scope, new, place)
+            kept = await (write(since) if since is not None else retry_stale(self._store, scope, write))
+            try:
+                await self._learner.settle(scope, learned.facts)
+            except LoomError as error:  # the next claim about the same subject repairs it
+                notes.append(f"facts were not compared with what others wrote meanwhile: {error}")
+        if effects.jobs:
+            self._on_jobs(scope.for_user())
+        return Remembered(
+            kept=tuple(kept),
+            facts=learned.facts,
+            promoted=effects.counts["promoted"],
+            archived=effects.counts["archived"],
+            notes=(*learned.notes, *learned.instruction_notes, *notes),
+        )
+
+    def jobs(
+        self, scope: Scope, new: Sequence[Episode], facts: Sequence[Fact] = (), *, is_read: bool = False
+    ) -> list[Job]:
+        """The jobs for new episodes: digest them, learn from them, and write the episode of their session.
+
+        There is nothing to digest if that was done as they were written (`is_read`).
+        """
         ids = [e.id for e in new]
         # The worker extracts facts from the episodes that the job names, with its own extractor.
         read = ids if self._finds_facts else ()
-        jobs = [self._metabolism.job(scope, "digest", key=f"digest:{ids[0]}", episodes=read)]
+        jobs = [] if is_read else [self._metabolism.job(scope, "digest", key=f"digest:{ids[0]}", episodes=read)]
         # An episode written with facts is an instruction; a model would find nothing more in it.
         jobs += self._learning.jobs(scope, new) if self._learning and not facts else []
         return jobs + ([self._metabolism.episodes.job(scope)] if scope.session_id is not None else [])
 
-    async def _write_all(
-        self, scope: Scope, new: Sequence[Episode], facts: Sequence[Fact], since: str | None
-    ) -> list[Episode]:
-        """Write everything in one transaction; returns the episodes with their positions in the session."""
-        jobs = self.jobs(scope, new, facts)
+    async def _write_all(self, scope: Scope, new: Sequence[Episode], place: _Place, since: str | None) -> list[Episode]:
+        """Write new episodes as `place` says, in one transaction; returns them as they were written."""
+
+        async def write(turns: Sequence[Episode], keys: Keys, epoch: str | None) -> list[Episode]:
+            effects = await place(turns)
+            put = {record.id: record for record in effects.put}  # an episode that moves up at once is there twice
+            user = scope.for_user()
+            await self._store.write(user, put=[*put.values()], keys=keys, jobs=effects.jobs, since=epoch)
+            return [record for turn in turns if isinstance(record := put[turn.id], Episode)]
+
         if scope.session_id is None:
-            await self._store.write(scope.for_user(), put=[*new, *facts], jobs=jobs, since=since)
-            return list(new)
+            return await write(new, {}, since)
         async with self._neighbours.appending(scope):
             # A turn's keys quote the turns before it. If one of those is forgotten meanwhile, the epoch changes and the
             # keys are made again. The last try writes without quotes and without an epoch, so it cannot be stale: a
@@ -103,12 +173,11 @@ class EpisodeWriter:
                 end = await self._neighbours.end(scope, epoch=since)
                 if since not in {None, end.epoch}:
                     raise StaleWrite(scope.user_id)
-                turns = with_positions(end, new)
                 is_last = number == TRIES - 1 and since is None
+                turns = with_positions(end, new)
                 keys = self._neighbours.keys(replace(end, turns=()) if is_last else end, turns)
                 try:
-                    epoch = None if is_last else end.epoch
-                    await self._store.write(scope.for_user(), put=[*turns, *facts], keys=keys, jobs=jobs, since=epoch)
+                    turns = await write(turns, keys, None if is_last else end.epoch)
                 except StaleWrite:
                     self._neighbours.drop(scope)
                     if since is not None:
