@@ -18,7 +18,7 @@ import numpy as np
 
 from loom.core.clock import Clock
 from loom.core.filter import Filter
-from loom.core.record import Episode, Hit, Layer, Receipt, Record, changed, scored
+from loom.core.record import Episode, Hit, Layer, Passage, Receipt, Record, changed, scored
 from loom.core.scope import Scope
 from loom.errors import StoreError
 from loom.protocols.embedder import Vector
@@ -189,23 +189,35 @@ class TouchBuffer:
 
     def shown_in(self, scope: Scope, hits: Iterable[Hit]) -> tuple[Hit, ...]:
         """The hits of a user with the accesses that wait."""
+        touches = self._of(scope)
+        return tuple([_touched_hit(hit, touches) if hit.item.id in touches else hit for hit in hits])
+
+    def shown_on(self, scope: Scope, records: Iterable[Record]) -> list[Record]:
+        """The records of a user with the accesses that wait."""
+        touches = self._of(scope)
+        return [_touched(record, touches) for record in records]
+
+    def _of(self, scope: Scope) -> Mapping[str, Sequence[tuple[Scope, datetime]]]:
         touches: defaultdict[str, list[tuple[Scope, datetime]]] = defaultdict(list)
         with self._lock:
             for seen_by, ids, at in self._waiting:
                 for id in ids if base.owner(seen_by) == base.owner(scope) else ():
                     touches[id].append((seen_by, at))
-        return tuple([_touched(hit, touches[hit.item.id]) if hit.item.id in touches else hit for hit in hits])
+        return touches
 
 
-def _touched(hit: Hit, touches: Iterable[tuple[Scope, datetime]]) -> Hit:
-    episode = hit.item
-    if not isinstance(episode, Episode):
-        return hit
-    times = [at for scope, at in touches if scope.session_id in (None, episode.session_id)]
+def _touched_hit(hit: Hit, touches: Mapping[str, Sequence[tuple[Scope, datetime]]]) -> Hit:
+    return hit if isinstance(hit.item, Passage) else scored(_touched(hit.item, touches), dict(hit.why))
+
+
+def _touched(record: Record, touches: Mapping[str, Sequence[tuple[Scope, datetime]]]) -> Record:
+    if record.id not in touches or not isinstance(record, Episode):
+        return record
+    times = [at for scope, at in touches[record.id] if scope.session_id in (None, record.session_id)]
     if not times:
-        return hit
-    last = max(times) if episode.accessed_at is None else max(*times, episode.accessed_at)
-    return scored(changed(episode, accesses=episode.accesses + len(times), accessed_at=last), dict(hit.why))
+        return record
+    last = max(times) if record.accessed_at is None else max(*times, record.accessed_at)
+    return changed(record, accesses=record.accesses + len(times), accessed_at=last)
 
 
 _T = TypeVar("_T")
@@ -242,7 +254,8 @@ class SqliteStore(BaseMemoryStore):
         await self._file.opened()
 
     async def _get(self, scope: Scope, id: str) -> Record | None:
-        return await self._shown(scope, lambda db, user: records.get(db, user, scope, id), None)
+        found = await self._read(scope, lambda db, user: records.get(db, user, scope, id), None)
+        return None if found is None else self._touches.shown_on(scope, [found])[0]
 
     async def _search(self, scope: Scope, query: Query) -> Iterable[Hit]:
         now, bound = self._clock.now(), None if query.vector is None else self._bound_here
@@ -278,13 +291,17 @@ class SqliteStore(BaseMemoryStore):
         return self._touches.shown_in(scope, await self._view(find))
 
     async def _list(self, scope: Scope, where: Filter | None, after: str | None, limit: int) -> Iterable[Record]:
-        return await self._shown(
+        if self._touches.asked_for_by(where):
+            await self._commit(self._touches.write)
+        found = await self._read(
             scope, lambda db, user: records.select(db, user, scope, where=where, after=after, limit=limit), []
         )
+        return self._touches.shown_on(scope, found)
 
     async def _count(self, scope: Scope, where: Filter | None) -> int:
-        ask = self._shown if self._touches.asked_for_by(where) else self._read
-        return await ask(scope, lambda db, user: records.count(db, user, scope, where), 0)
+        if self._touches.asked_for_by(where):
+            await self._commit(self._touches.write)
+        return await self._read(scope, lambda db, user: records.count(db, user, scope, where), 0)
 
     async def _found_by(self, scope: Scope, ids: Sequence[str]) -> Mapping[str, SearchKeys]:
         return await self._read(scope, lambda db, user: search_keys(db, user, scope, ids), {})
@@ -404,12 +421,6 @@ class SqliteStore(BaseMemoryStore):
 
     async def _read(self, scope: Scope, action: Callable[[Database, int], _T], nothing: _T) -> _T:
         return await self._view(_of_user(scope, action, nothing))
-
-    async def _shown(self, scope: Scope, action: Callable[[Database, int], _T], nothing: _T) -> _T:
-        """A view of one user's rows with all accesses that were counted."""
-        if self._touches:
-            await self._commit(self._touches.write)
-        return await self._read(scope, action, nothing)
 
     async def _commit(self, action: Callable[[Database], _T]) -> _T:
         """What a change returns, after it is durable; waiting access counts are written first."""
