@@ -1,0 +1,80 @@
+"""What a turn of an agent does in its store is the same at any age of the user and of the conversation."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loom import Agent, open_memory
+from loom.stores.sqlite import records
+from loom.stores.sqlite.file import SqliteFile
+from loom.testing import ScriptedModel
+
+pytestmark = pytest.mark.anyio
+USER = "ann"
+TURNS = ("The boat was late today.", "A grey pier, and rain.", "My train left at noon.", "We ate soup in town.")
+"""Of different things: nothing is recalled often enough to move."""
+
+
+@pytest.fixture
+def done(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Counts the views, the commits and the rows that are listed; everything else is as it is."""
+    counted = Counter[str]()
+
+    def counting(name: str, call: Any) -> Any:
+        def counts(*given: Any) -> Any:
+            counted[name] += 1
+            return call(*given)
+
+        return counts
+
+    monkeypatch.setattr(SqliteFile, "view", counting("views", SqliteFile.view))
+    monkeypatch.setattr(SqliteFile, "commit", counting("commits", SqliteFile.commit))
+    monkeypatch.setattr(records, "from_row", counting("rows", records.from_row))
+    return counted
+
+
+async def _user(url: str, turns: int, *, settled: bool = True) -> None:
+    async with open_memory(url, facts="rules") as memory:
+        for start in range(0, turns, 20):
+            said = [f"Note {n}: the boat number {n} left the pier." for n in range(start, min(start + 20, turns))]
+            await memory.remember(said, user_id=USER, session_id=f"old{start}")
+        if settled:
+            while (await memory.metabolize(user_id=USER)).jobs > 10:
+                pass
+
+
+async def _last(url: str, done: Counter[str], turns: Sequence[str] = TURNS) -> Counter[str]:
+    """What the last turn of a conversation does."""
+    async with Agent(model=ScriptedModel(lambda _: "I see."), memory=url, facts="rules") as agent:
+        for text in turns:
+            done.clear()
+            await agent.run(text, user_id=USER, session_id="now")
+        return Counter(done)
+
+
+async def test_a_turn_reads_and_commits_the_same_however_much_is_remembered(
+    tmp_path: Path, done: Counter[str]
+) -> None:
+    found = list[Counter[str]]()
+    for size in (60, 2_000):
+        url = f"sqlite:{tmp_path / f'{size}.db'}"
+        await _user(url, size)
+        found.append(await _last(url, done))
+    small, large = found
+    assert small == large
+    assert large["views"] <= 9
+    assert large["commits"] <= 4
+
+
+async def test_the_first_turn_after_an_import_leaves_the_backlog_alone(tmp_path: Path, done: Counter[str]) -> None:
+    url = f"sqlite:{tmp_path / 'imported.db'}"
+    await _user(url, 400, settled=False)
+    first = await _last(url, done, TURNS[:1])
+    assert first["commits"] <= 6
+    async with open_memory(url) as memory:
+        assert (await memory.stats(user_id=USER))["jobs"] > 0
