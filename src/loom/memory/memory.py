@@ -12,7 +12,7 @@ from anyio import create_task_group
 
 from loom.core.checks import as_utc, check_share
 from loom.core.clock import Clock
-from loom.core.filter import Eq, Where, as_filter
+from loom.core.filter import Eq, In, Where, as_filter
 from loom.core.message import Usage
 from loom.core.record import (
     Claim,
@@ -512,7 +512,7 @@ class Memory(MemoryEdits):
     async def blocks(self, *, user_id: str) -> tuple[WorkingBlock, ...]:
         """The pinned texts of a user."""
         found = every(self.store, self._scope(user_id), Eq("kind", "block"))
-        return tuple([r async for r in found if isinstance(r, WorkingBlock) and not r.name.startswith(FILE)])
+        return _shown_blocks([record async for record in found])
 
     async def standing(self, *, user_id: str) -> Standing:
         """The standing preferences and instructions, newest first, within `MemoryConfig.standing_tokens`.
@@ -524,14 +524,16 @@ class Memory(MemoryEdits):
 
     async def profile(self, *, user_id: str) -> Profile:
         """Standing instructions, facts and pinned blocks of a user; `str()` of it is fenced text for a prompt."""
-        facts = await every_fact(self.store, self._scope(user_id))
+        found = every(self.store, self._scope(user_id), In("kind", ("fact", "block")))
+        records = [record async for record in found]
+        facts = [record for record in records if isinstance(record, Fact)]
         standing = fit_budget(
             [fact for fact in facts if fact.subject == USER], self.config.standing_tokens, now=self._clock.now()
         )
         return Profile(
             standing=replace(standing, unconfirmed=()),
             facts=grouped(self._current(user_id, facts)),
-            blocks=await self.blocks(user_id=user_id),
+            blocks=_shown_blocks(records),
         )
 
     async def timeline(
@@ -607,6 +609,10 @@ class Memory(MemoryEdits):
     ) -> Episode:
         id, source = self._ids.next_id(), Provenance("user", trusted=trusted)
         return Episode(id=id, text=text, at=now, recorded_at=now, provenance=source, session_id=session_id)
+
+
+def _shown_blocks(records: Iterable[Record]) -> tuple[WorkingBlock, ...]:
+    return tuple(r for r in records if isinstance(r, WorkingBlock) and not r.name.startswith(FILE))
 
 
 def _conflict(name: str, version: int, current: WorkingBlock | None) -> StoreConflict:

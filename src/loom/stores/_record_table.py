@@ -15,7 +15,7 @@ from heapq import nsmallest
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from loom.core.codec import record_from_dict, record_to_dict
-from loom.core.filter import Filter, In
+from loom.core.filter import And, Eq, Filter, In
 from loom.core.record import Episode, Fact, Hit, Layer, Record, WorkingBlock, changed, rank_key, scored
 from loom.core.scope import Scope
 from loom.errors import NotFound, StoreConflict, UsageError
@@ -294,6 +294,26 @@ class RecordChange:
     deleted: frozenset[str] = frozenset()
 
 
+def _place(record: Record) -> int | None:
+    """The layer of a living record, 0 for facts and blocks, None for what is archived."""
+    if not isinstance(record, Episode):
+        return 0
+    return None if record.archived_at is not None else int(record.layer)
+
+
+def listed_place(where: Filter | None) -> int | None:
+    """Where the records that a filter lists are: a layer, if it asks for living ones, or 0 for facts and blocks."""
+    parts = where.filters if isinstance(where, And) else (where,)
+    equal = {part.field: part.value for part in parts if isinstance(part, Eq)}
+    kinds = [part.values for part in parts if isinstance(part, In) and part.field == "kind"]
+    if equal.get("kind") in {"fact", "block"} or any({*values} <= {"fact", "block"} for values in kinds):
+        return 0
+    layer = equal.get("layer")
+    return (
+        layer if type(layer) is int and layer > 0 and "archived_at" in equal and equal["archived_at"] is None else None
+    )
+
+
 @dataclass(slots=True)
 class UserRecords:
     """The records of one user. Callers never share objects with it: records are copied on the way in and out.
@@ -307,6 +327,8 @@ class UserRecords:
     numbering: Numbering = field(init=False, default_factory=Numbering)
     vectors: VectorTable = field(init=False)
     indexes: dict[str, WordIndex] = field(init=False, default_factory=dict[str, WordIndex])
+    places: dict[int, dict[str, None]] = field(init=False, default_factory=dict[int, dict[str, None]])
+    """Ids of the living records of each layer, and of facts and blocks (0): what is listed without being searched."""
     life: int = field(init=False, default=0)
     """Tells the user from the one who had this name before they were forgotten."""
     removed: int = field(init=False, default=0)
@@ -314,6 +336,8 @@ class UserRecords:
 
     def __post_init__(self) -> None:
         self.vectors = VectorTable(self.numbering)
+        for record in self.records.values():
+            self._move(None, record)
 
     def plan(
         self, scope: Scope, *, put: Sequence[Record] = (), delete: Iterable[str] = (), keys: Keys | None = None
@@ -350,11 +374,21 @@ class UserRecords:
     def _set(self, record: Record) -> None:
         old = self.records.get(record.id)
         self.records[record.id] = record
+        self._move(old, record)
         if old is None or old.text != record.text:
             # The vector of another text would find the record for words it no longer says.
             self.vectors.discard(record.id)
             self.removed += old is not None
             self._index(OWN).set(self.numbering.give(record.id), terms(record.text))
+
+    def _move(self, old: Record | None, new: Record | None) -> None:
+        """Note that a record moved, was added or was removed."""
+        left, joined = (None if record is None else _place(record) for record in (old, new))
+        if left != joined:
+            if old is not None and left is not None:
+                del self.places[left][old.id]
+            if new is not None and joined is not None:
+                self.places.setdefault(joined, {})[new.id] = None
 
     def _set_keys(self, id: str, texts: Mapping[str, str]) -> None:
         kept = self.keys.setdefault(id, {})
@@ -368,7 +402,7 @@ class UserRecords:
         return self.indexes.setdefault(kind, WordIndex())
 
     def _remove(self, id: str) -> None:
-        del self.records[id]
+        self._move(self.records.pop(id), None)
         self.removed += 1
         self.keys.pop(id, None)
         self.vectors.discard(id)
@@ -389,10 +423,15 @@ class UserRecords:
         return sorted(found, key=lambda record: record.id)
 
     def _named(self, where: Filter | None) -> Iterable[Record]:
-        """The records among which those that fit are: a few where the filter names their ids."""
-        if not isinstance(where, In) or where.field != "id":
+        """The records among which those that fit are: a few where the filter names their ids, or where they are."""
+        ids: Iterable[str]
+        if isinstance(where, In) and where.field == "id":
+            ids = dict.fromkeys(str(id) for id in where.values)
+        elif (place := listed_place(where)) is not None:
+            ids = self.places.get(place, ())
+        else:
             return self.records.values()
-        return [record for id in dict.fromkeys(where.values) if (record := self.records.get(str(id))) is not None]
+        return [record for id in ids if (record := self.records.get(id)) is not None]
 
     def count(self, scope: Scope, where: Filter | None) -> int:
         """How many records the scope sees and the filter fits."""
@@ -507,7 +546,9 @@ class UserRecords:
         rest = [r for r in live if before is None or r.recorded_at >= before]
         excess = rest[: max(0, len(rest) - keep)] if keep is not None else []
         for record in (*old, *excess):
-            self.records[record.id] = replace(record, archived_at=now)
+            archived = replace(record, archived_at=now)
+            self._move(record, archived)
+            self.records[record.id] = archived
         return tuple(record.id for record in sorted((*old, *excess), key=_eviction_order))
 
 

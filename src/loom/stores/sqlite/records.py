@@ -8,12 +8,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from loom.core.filter import And, Eq, Filter
+from loom.core.filter import Eq, Filter
 from loom.core.record import Layer, Record, WorkingBlock
 from loom.core.scope import Scope
 from loom.protocols.memory_store import DeadLetter, Job, Lease
 from loom.stores import _sql
-from loom.stores._record_table import Keys, check_version, lease_lost, new_jobs, no_record
+from loom.stores._record_table import Keys, check_version, lease_lost, listed_place, new_jobs, no_record
 from loom.stores._search import OWN
 from loom.stores._sql import to_micros
 from loom.stores.base import UNREADABLE, DamagedData, LeaseRequest, described, reading
@@ -183,14 +183,8 @@ def _listed(db: Database, user: int, scope: Scope, where: Filter | None) -> tupl
         found = rows(db, _SESSION_ROWS, user, scope.session_id, _FEW)
         if where != _EPISODES:
             found += rows(db, _OTHER_ROWS, user, _FEW)
-    else:
-        parts = where.filters if isinstance(where, And) else (where,)
-        equal = {part.field: part.value for part in parts if isinstance(part, Eq)}
-        layer = equal.get("layer")
-        if equal.get("kind") in ("fact", "block"):
-            found = rows(db, _OTHER_ROWS, user, _FEW)
-        elif type(layer) is int and "archived_at" in equal and equal["archived_at"] is None:
-            found = rows(db, _LAYER_ROWS, user, layer, _FEW)
+    elif (place := listed_place(where)) is not None:
+        found = rows(db, _LAYER_ROWS, user, place, _FEW) if place else rows(db, _OTHER_ROWS, user, _FEW)
     if found is None or len(found) >= _FEW:
         return seen(user, scope)
     return "r.row IN (SELECT value FROM json_each(?))", (json.dumps([row for (row,) in found]),)
