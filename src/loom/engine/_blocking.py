@@ -93,6 +93,7 @@ class SyncMemory(Blocking[Memory]):
         attributes: Mapping[str, Scalar] | None = None,
         key: str | None = None,
         since: str | None = None,
+        learn: bool = False,
     ) -> Remembered:
         """Store one text, several, or a whole conversation."""
         return self._call(
@@ -108,6 +109,7 @@ class SyncMemory(Blocking[Memory]):
                 attributes=attributes,
                 key=key,
                 since=since,
+                learn=learn,
             )
         )
 
@@ -178,6 +180,10 @@ class SyncMemory(Blocking[Memory]):
     def metabolize(self, *, user_id: str | None = None, learn: bool = True) -> Metabolized:
         """Run the pending jobs: of one user, after checking all of their layers, or of all users."""
         return self._call(lambda: self._of.metabolize(user_id=user_id, learn=learn))
+
+    def upkeep(self, *, user_id: str) -> Metabolized | None:
+        """Run a user's jobs soon, in the background; returns what they did since the last call."""
+        return self._of.upkeep(user_id=user_id)
 
     def worker(self, *, every: float = 1.0) -> AbstractContextManager[None]:
         """Run pending jobs in the background while the block lasts; `every` is in seconds."""
