@@ -22,7 +22,7 @@ from loom.core.scope import current_run
 from loom.core.threads import Portal, renew_lock_after_fork
 from loom.engine.agent_parts import agent_checkpoints, agent_config, agent_memory
 from loom.engine.open import open_model
-from loom.errors import NotFound, UsageError
+from loom.errors import LoomError, NotFound, UsageError
 from loom.memory._write.learn_in_background import Facts
 from loom.memory.memory import Memory
 from loom.memory.results import Recalled, Remembered
@@ -232,7 +232,7 @@ class Agent:
                 async with aclosing(aiter(pending)) as events:
                     async for event in events:
                         yield event
-                _, learned = self._learned(session, pending.reply.remembered)
+                _, learned = await self._learned(session, pending.reply.remembered)
             for event in learned:
                 yield event
 
@@ -401,10 +401,12 @@ class Agent:
     async def _finish(self, session: Session, pending: PendingReply) -> Result:
         async with self._answering():
             reply = await pending
-            notes, learned = self._learned(session, reply.remembered)
+            notes, learned = await self._learned(session, reply.remembered)
         return result_of(session, reply, notes=(*self.notes, *notes), learned=learned)
 
-    def _learned(self, session: Session, remembered: Remembered | None) -> tuple[tuple[str, ...], tuple[Event, ...]]:
+    async def _learned(
+        self, session: Session, remembered: Remembered | None
+    ) -> tuple[tuple[str, ...], tuple[Event, ...]]:
         """Notes and events of what memory made of this turn, and of its jobs in the background since the last one."""
         if self.memory is None:
             return (), ()
@@ -414,7 +416,10 @@ class Agent:
             facts = len(remembered.facts)
             events.append(session.announce(MemoryLearned, turns=1, facts=facts, usage=Usage(), by="rules"))
         promoted, archived = (remembered.promoted, remembered.archived) if remembered else (0, 0)
-        done = self.memory.upkeep(user_id=user_id)
+        try:
+            done = await self.memory.upkeep(user_id=user_id)
+        except LoomError as error:  # the answer is there, and what was not done waits
+            done, notes = None, (f"memory jobs were not run: {error}",)
         if done is not None:
             notes = (*done.notes, *(f"background memory job failed: {reason}" for reason in done.failed))
             promoted, archived = promoted + done.counts.get("promoted", 0), archived + done.counts.get("archived", 0)

@@ -182,8 +182,8 @@ class SyncMemory(Blocking[Memory]):
         return self._call(lambda: self._of.metabolize(user_id=user_id, learn=learn))
 
     def upkeep(self, *, user_id: str) -> Metabolized | None:
-        """Run a user's jobs soon, in the background; returns what they did since the last call."""
-        return self._of.upkeep(user_id=user_id)
+        """Run the jobs that a turn queued, and have all jobs of the user run soon, in the background."""
+        return self._call(lambda: self._of.upkeep(user_id=user_id))
 
     def worker(self, *, every: float = 1.0) -> AbstractContextManager[None]:
         """Run pending jobs in the background while the block lasts; `every` is in seconds."""

@@ -274,6 +274,7 @@ class Memory(MemoryEdits):
             min_confidence: return no hits if it is less likely than this that any is about the question, from 0 to 1.
         """
         scope = self._scope(user_id, session_id)
+        await self._upkeep.settled(scope.for_user())
         now = await self._times.now(scope)
         found = await self._recall.find(
             scope,
@@ -365,12 +366,14 @@ class Memory(MemoryEdits):
             unread = waiting[LEARN] + waiting[""]
         return done.with_learned(learned, waiting=unread)
 
-    def upkeep(self, *, user_id: str) -> Metabolized | None:
-        """Run a user's jobs soon, in the background; returns what they did since the last call.
+    async def upkeep(self, *, user_id: str) -> Metabolized | None:
+        """Run the jobs that a turn queued, and have all jobs of the user run soon, in the background.
 
-        They run after some turns, or when nobody speaks for `MemoryConfig.learn_seconds`, or with aclose().
+        Returns what jobs did since the last call. In the background they run after some turns, or when nobody speaks
+        for `MemoryConfig.learn_seconds`, or with aclose().
         """
         user = self._scope(user_id)
+        await self._upkeep.catch_up(user)
         self._upkeep.schedule(user)
         return self._upkeep.report(user)
 
@@ -575,6 +578,7 @@ class Memory(MemoryEdits):
         A session that has not ended yet counts as no job.
         """
         scope = self._scope(user_id)
+        await self._upkeep.settled(scope)
         with suppress(LoomError):  # the counts do not depend on the embedder
             await self._binding.adopt_stored()
         waiting = await waiting_jobs(self.store, scope, self._clock.now())

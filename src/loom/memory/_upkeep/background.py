@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, OrderedDict
+from collections.abc import Iterable
 from logging import getLogger
 
 from loom.core.scope import Scope
-from loom.memory._upkeep.metabolism import Metabolism
+from loom.memory._upkeep.metabolism import MOVES, Metabolism
 from loom.memory.config import MemoryConfig
 from loom.memory.results import Metabolized
 
@@ -23,35 +24,52 @@ _log = getLogger(__name__)
 
 
 class Upkeep:
-    """Runs the jobs of users who spoke in this process, behind their answers."""
+    """Runs the jobs of users who spoke in this process: those of a turn with it, the others behind the answers."""
 
     def __init__(self, metabolism: Metabolism, config: MemoryConfig) -> None:
         self._metabolism, self._config = metabolism, config
         self._waiting = Counter[Scope]()
-        self._hurried = set[Scope]()
+        self._hurried: dict[Scope, frozenset[str]] = {}
         self._reports: OrderedDict[Scope, Metabolized] = OrderedDict()
-        self._timer: asyncio.TimerHandle | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._tasks: dict[Scope, asyncio.Task[None]] = {}
+        self._sweep: asyncio.TimerHandle | None = None
+        self._calls = 0
         self._closed = False
 
     def schedule(self, user: Scope) -> None:
-        """Run the jobs of a user soon: at once, after TURNS turns, or when nobody speaks for a while."""
+        """Run the jobs of a user soon: after TURNS turns, or when nobody speaks for a while."""
+        self._calls += 1
         self._waiting[user] += 1
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:  # not asyncio: aclose() or a worker runs them
             return
-        if self._timer is not None:
-            self._timer.cancel()
-        is_due = user in self._hurried or self._waiting[user] >= TURNS
-        self._hurried.discard(user)
-        delay = 0.0 if is_due else self._config.learn_seconds
-        self._timer = loop.call_later(delay, self._start, loop)
+        if self._waiting[user] >= TURNS:
+            self._start(user, loop)
+        if self._sweep is not None:
+            self._sweep.cancel()
+        self._sweep = loop.call_later(self._config.learn_seconds, self._start_all, loop)
 
-    def hurry(self, user: Scope) -> None:
-        """Jobs of a user were queued that something waits for: the next schedule() starts them at once."""
+    def hurry(self, user: Scope, moved: Iterable[str] = ()) -> None:
+        """Note that a turn queued jobs, which catch_up() runs; records that `moved` with it do not move again then."""
         if len(self._hurried) < _USERS:
-            self._hurried.add(user)
+            self._hurried[user] = self._hurried.get(user, frozenset()).union(moved)
+
+    async def catch_up(self, user: Scope) -> None:
+        """Run the jobs that a turn queued; not those that were there before."""
+        moved = self._hurried.pop(user, None)
+        if moved is not None:
+            self._add(user, await self._metabolism.run(user, limit=SHARE, kinds=MOVES, moved=moved))
+
+    async def settled(self, user: Scope) -> None:
+        """Wait for jobs of a user that are running, so that what is read next does not depend on how fast they are.
+
+        A backlog is interrupted for it.
+        """
+        task = self._tasks.get(user)
+        if task is not None and not task.done() and task.get_loop() is asyncio.get_running_loop():
+            self._calls += 1
+            await asyncio.wait([task])
 
     def report(self, user: Scope) -> Metabolized | None:
         """What the jobs of a user did since the last call."""
@@ -61,32 +79,36 @@ class Upkeep:
         """Drop what is held of a user: notes in a report may quote what is to be forgotten."""
         self._reports.pop(user, None)
         del self._waiting[user]
-        self._hurried.discard(user)
+        self._hurried.pop(user, None)
 
     async def aclose(self) -> None:
         """Run the jobs that wait in this process, a share of each user's. May be called twice."""
         if self._closed:
             return
         self._closed = True
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._task is not None and self._task.get_loop() is asyncio.get_running_loop():
-            await asyncio.wait([self._task])
+        if self._sweep is not None:
+            self._sweep.cancel()
+        for user in [*self._tasks]:
+            await self.settled(user)
         for user in [*self._waiting][:LAST_USERS]:
             await self._run(user)
 
-    def _start(self, loop: asyncio.AbstractEventLoop) -> None:
-        if self._task is None or self._task.done() or self._task.get_loop() is not loop:
-            self._task = loop.create_task(self._work())
+    def _start_all(self, loop: asyncio.AbstractEventLoop) -> None:
+        for user in [*self._waiting]:
+            self._start(user, loop)
 
-    async def _work(self) -> None:
-        """Run the jobs of all who wait; a backlog only as long as nobody speaks."""
+    def _start(self, user: Scope, loop: asyncio.AbstractEventLoop) -> None:
+        running = self._tasks.get(user)
+        if running is None or running.get_loop() is not loop:
+            task = self._tasks[user] = loop.create_task(self._tend(user))
+            task.add_done_callback(lambda done: self._tasks.pop(user) if self._tasks.get(user) is done else None)
+
+    async def _tend(self, user: Scope) -> None:
+        """Run a share of a user's jobs, and the rest of a backlog as long as nobody speaks."""
+        calls = self._calls
         try:
-            for user in [*self._waiting]:
-                spoken = self._waiting.total()
-                has_more = True
-                while has_more and self._waiting.total() <= spoken and not self._closed:
-                    has_more = await self._run(user)
+            while await self._run(user) and self._calls == calls and not self._closed:
+                pass
         except Exception:  # noqa: BLE001 - no caller awaits this task; the jobs stay queued for the next turn
             _log.exception("memory jobs could not be run")
 
@@ -95,8 +117,11 @@ class Upkeep:
         del self._waiting[user]
         await self._metabolism.queue_layer_jobs(user)
         done = await self._metabolism.run(user, limit=SHARE)
+        self._add(user, done)
+        return done.jobs + len(done.failed) >= SHARE
+
+    def _add(self, user: Scope, done: Metabolized) -> None:
         earlier = self._reports.pop(user, None)
         self._reports[user] = done if earlier is None else earlier + done
         while len(self._reports) > _USERS:
             self._reports.popitem(last=False)
-        return done.jobs + len(done.failed) >= SHARE

@@ -247,6 +247,8 @@ MAX_ATTEMPTS = 5
 """With pauses of 2, 4, 8 and 16 seconds between them, a job outlives half a minute of trouble."""
 _NEXT = {Layer.L2: "assimilate", Layer.L3: "sediment"}
 _LAYER_JOBS = tuple(dict.fromkeys(LAYER_JOBS.values()))
+MOVES = (REVIVE, *_NEXT.values())
+"""The kinds of jobs that an access or a move queues."""
 
 
 @dataclass(slots=True)
@@ -328,18 +330,30 @@ class Metabolism:
         """Queue a check of every layer of a user: records expire even when nothing is written."""
         await self._store.write(scope.for_user(), jobs=[self.job(scope, kind) for kind in _LAYER_JOBS])
 
-    async def run(self, scope: Scope | None = None, *, limit: int = 1000) -> Metabolized:
-        """Run the due jobs and the jobs they queue, of one user or of all: one pass."""
-        moved: dict[Scope, set[str]] = {}
+    async def run(
+        self,
+        scope: Scope | None = None,
+        *,
+        limit: int = 1000,
+        kinds: Sequence[str] | None = None,
+        moved: Iterable[str] = (),
+    ) -> Metabolized:
+        """Run the due jobs and the jobs they queue, of one user or of all: one pass.
+
+        Records of the user that have `moved` already stay where they are.
+        """
+        done_before: dict[Scope, set[str]] = {scope: set(moved)} if scope is not None else {}
         done, counts, notes, failed = 0, Counter[str](), list[str](), list[str]()
         while done + len(failed) < limit:
             now = self._clock.now()
             # One job at a time: each reads what the one before it wrote, and a lease must not run out in a queue.
-            leases = await self._store.lease(now=now, until=now + LEASE, limit=1, scope=scope, kinds=[*self._verbs])
+            leases = await self._store.lease(
+                now=now, until=now + LEASE, limit=1, scope=scope, kinds=kinds or [*self._verbs]
+            )
             if not leases:
                 break
             try:
-                effects = await self._do(leases[0], moved.setdefault(leases[0].job.scope, set()))
+                effects = await self._do(leases[0], done_before.setdefault(leases[0].job.scope, set()))
                 counts += effects.counts
                 notes += effects.notes
                 done += 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
@@ -43,7 +43,7 @@ class EpisodeWriter:
         metabolism: Metabolism,
         learner: Learner,
         locks: Locks,
-        on_jobs: Callable[[Scope], None],
+        on_jobs: Callable[[Scope, Iterable[str]], None],
         learning: Learning | None = None,
         finds_facts: bool = True,
     ) -> None:
@@ -129,7 +129,7 @@ class EpisodeWriter:
             except LoomError as error:  # the next claim about the same subject repairs it
                 notes.append(f"facts were not compared with what others wrote meanwhile: {error}")
         if effects.jobs:
-            self._on_jobs(scope.for_user())
+            self._on_jobs(scope.for_user(), effects.moved)
         return Remembered(
             kept=tuple(kept),
             facts=learned.facts,
