@@ -99,6 +99,7 @@ from loom.memory._write.wishes import (
     is_text_work,
     is_unsure,
     looks_pasted,
+    releases_in,
     sentences,
     stated_clauses,
     tells_of_others,
@@ -566,6 +567,8 @@ def _stated(episode: Episode) -> Iterator[Claim]:
     if "```" in episode.text or is_text_work(episode.text):
         return
     is_played = is_role_play(episode.text)
+    for instruction in releases_in(episode.text) if not is_played else ():
+        yield _claim(episode, subject, INSTRUCTION, instruction, start=episode.at, end=episode.at, retracts=True)
     reader = _Reader(episode, subject, of_others=tells_of_others(episode.text))
     still: dict[tuple[str, str], Claim] = {}
     for sentence in sentences(episode.text):

@@ -40,20 +40,15 @@ INSTRUCTION: Final = "instruction"
 
 _VERBS: Final = (
     "abbreviate add address adjust annotate answer apologise apologize append ask assume attach avoid be begin bold "
-    "book "
-    "break bring buy calculate call capitalise capitalize check cite clarify combine comment compare confirm contact "
-    "convert copy cut define delete deploy describe discuss display document double-check email emphasise emphasize "
-    "end "
-    "estimate expand explain express flag format generate give greet group highlight illustrate include indent "
-    "interrupt "
-    "keep label leave link list maintain make mark mention message name note notify number offer omit order outline "
-    "phone "
-    "ping prefer prefix present print prioritise prioritize proofread provide push put quote rank read recommend refer "
-    "remind rename repeat reply report respond return reveal round run save schedule send separate share shorten "
-    "show sign "
-    "simplify skip sort speak specify spell start state structure suggest summarise summarize support tag talk tell "
-    "text "
-    "track translate treat use verify wait wake warn wrap write"
+    "book break bring buy calculate call capitalise capitalize check cite clarify combine comment compare confirm "
+    "contact convert copy cut define delete deploy describe discuss display document double-check email emphasise "
+    "emphasize end estimate expand explain express flag format generate give greet group highlight illustrate "
+    "include indent interrupt keep label leave link list maintain make mark mention message name note notify number "
+    "offer omit order outline phone ping prefer prefix present print prioritise prioritize proofread provide push "
+    "put quote rank read recommend refer remind rename repeat reply report respond return reveal round run save "
+    "schedule send separate share shorten show sign simplify skip sort speak specify spell start state structure "
+    "suggest summarise summarize support tag talk tell text track translate treat use verify wait wake warn wrap "
+    "write"
 ).replace(" ", "|")
 _POLITE: Final = r"(?:(?:please|so|and|but|also|ok|okay|remember(?: to| that|:)?|note that),? )*+"
 _TELLS: Final = r"(?:(?:you (?:should|must|need to|have to)|i(?:['\u2019]d| would)? (?:want|like|need) you to) )?"
@@ -61,9 +56,8 @@ _FROM_NOW: Final = r"(?:from now on|going forward|from here on|in (?:the )?futur
 _DONT: Final = r"(?:do not|don['\u2019]t)"
 _MANNERS: Final = (
     "using adding starting ending apologising apologizing calling emailing e-mailing texting messaging phoning "
-    "contacting "
-    "writing answering replying responding including mentioning suggesting recommending addressing translating sending "
-    "greeting summarising summarizing quoting reminding correcting saying showing bringing"
+    "contacting writing answering replying responding including mentioning suggesting recommending addressing "
+    "translating sending greeting summarising summarizing quoting reminding correcting saying showing bringing"
 ).replace(" ", "|")
 """What an assistant can be told to stop for good: a manner. `Stop playing games` is said in anger, of one moment."""
 _INSTRUCTION: Final = LazyPattern(
@@ -71,7 +65,7 @@ _INSTRUCTION: Final = LazyPattern(
     rf"(?:{_FROM_NOW},? {_POLITE})?{_TELLS}(?:always|never) (?:ever )?(?:{_VERBS})\b"
     rf"|{_FROM_NOW},? {_POLITE}{_TELLS}(?:{_DONT} )?(?:{_VERBS})\b"
     rf"|{_DONT} ever (?:{_VERBS})\b"
-    r"|no (?:[\w'-]+ ){1,5}(?:from now on|going forward|any ?more|ever again)$"
+    r"|no (?!need\b)(?:[\w'-]+ ){1,5}(?:from now on|going forward|any ?more|ever again)$"
     rf"|(?:{_DONT} )?(?:{_VERBS})\b.+ (?:from now on|going forward|any ?more|ever again)$"
     rf"|stop (?:{_MANNERS})\b"
     r")",
@@ -354,7 +348,10 @@ _SENTENCE_END: Final = LazyPattern(r"(?<=[.!?])\s+")
 
 
 def wishes_in(text: str) -> tuple[str, ...]:
-    """The instructions of a message that contains nothing else, in its own words; empty for any other message."""
+    """The instructions of a message that contains nothing else, in its own words; empty for any other message.
+
+    It may take others back.
+    """
     message = text.strip()
     bare = _without_formats(message)
     if len(message) > LONGEST_WISH or len(message.splitlines()) > 1 or looks_pasted(bare):
@@ -362,10 +359,51 @@ def wishes_in(text: str) -> tuple[str, ...]:
     found: list[str] = []
     for sentence in _SENTENCE_END.split(bare):
         for clause in clauses_in(sentence):
+            if _released(clause) is not None:
+                continue
             if is_limited(sentence) or not _is_wish(clause):
                 return ()
             found.append(_with_formats(clause, message))
     return tuple(found)
+
+
+_OVER: Final = r"(?: (?:any ?more|any longer|again|now))*"
+_RELEASES: Final = tuple(
+    (LazyPattern(pattern, re.IGNORECASE), form)
+    for pattern, form in (
+        (r"no more (?P<what>[\w' -]+)", "use {}"),
+        (rf"(?:there(?:['\u2019]s| is) )?no need for (?P<what>.+?){_OVER}", "use {}"),
+        (rf"you (?:don['\u2019]t|do not|no longer) (?:need|have) to (?P<what>.+?){_OVER}", "{}"),
+        (rf"(?:(?:there(?:['\u2019]s| is) )?no need to|you (?:can|may) stop) (?P<what>.+?){_OVER}", "{}"),
+        (r"(?:you (?:can|may)|feel free to) (?P<what>(?!stop\b).+?) (?:again|now)", "never {}"),
+        (r"(?:it(?:['\u2019]s| is) )?(?:ok|okay|fine|all ?right) to (?P<what>.+?) (?:again|now)", "never {}"),
+    )
+)
+"""What takes an instruction back, and the instruction that is over: a demand, or with `never` a prohibition."""
+
+
+def releases_in(text: str) -> tuple[str, ...]:
+    """The instructions that a message takes back, if it contains nothing else but these and instructions.
+
+    One that lets the assistant act without asking takes nothing back: that needs more than a sentence.
+    """
+    message = text.strip()
+    if len(message) > LONGEST_WISH or "\n" in message or "?" in message:
+        return ()
+    clauses = [(sentence, clause) for sentence in _SENTENCE_END.split(message) for clause in clauses_in(sentence)]
+    found = [_released(clause) for _, clause in clauses]
+    if not any(found) or looks_pasted(message) or acts_unasked(message):
+        return ()
+    others = [pair for pair, released in zip(clauses, found, strict=True) if released is None]
+    is_only = not any(is_limited(sentence) or not _is_wish(clause) for sentence, clause in others)
+    return tuple(released for released in found if released) if is_only else ()
+
+
+def _released(clause: str) -> str | None:
+    if len(clause.split()) > _MOST_WORDS or is_instruction(clause):
+        return None
+    matches = ((pattern.fullmatch(clause), form) for pattern, form in _RELEASES)
+    return next((form.format(found["what"]) for found, form in matches if found), None)
 
 
 def looks_pasted(text: str) -> bool:
