@@ -529,6 +529,10 @@ AFTER_REVIEW_TAKE_BACK = [
 ]
 AFTER_REVIEW_LEARN = [
     Learn(
+        "Project Kestrel uses Rust and PostgreSQL.", ("Project Kestrel uses Rust", "Project Kestrel uses PostgreSQL")
+    ),
+    Learn("We live in Basel and our son Tim is 4 years old.", ("user lives_in Basel", "user son Tim", "Tim age 4")),
+    Learn(
         "I'm a nurse, lactose intolerant and married to Jo.",
         ("user works_as nurse", "user intolerant_to lactose", "user married_to Jo"),
     ),

@@ -390,7 +390,7 @@ AT_WORK: Final = rule("works_at", rf"{AM}{NOW} (?:at|with) (?P<object>{NAME})")
 """`I'm at Acme`: an employer only after the speaker said which job they left; otherwise just a place."""
 
 KINSHIP: Final = LazyPattern(
-    rf"^[Mm]y (?:(?:older|younger|big|little|twin) )?{RELATION},? (?P<object>{PERSON}),? (?P<rest>[a-z].*)$"
+    rf"^(?:[Mm]y|[Oo]ur) (?:(?:older|younger|big|little|twin) )?{RELATION},? (?P<object>{PERSON}),? (?P<rest>[a-z].*)$"
 )
 COMPANY: Final = LazyPattern(
     rf"^(?P<rest>[^,;]{{1,200}}?),? with my {RELATION},? (?P<object>{PERSON})"
@@ -423,9 +423,15 @@ _SYSTEM: Final = (
 _SUBJECT: Final = LazyPattern(
     rf"^(?:(?P<who>{_WHO})|{_SYSTEM})(?: (?:now|currently|still|also|recently|just|actually))? (?P<rest>[a-z].*)$"
 )
-_TOOL: Final = rf"(?P<object>{NAME}|[\w.+#-]*[\d+#][\w.+#-]*)"
+_ONE_TOOL: Final = rf"(?:{NAME}|[\w.+#-]*[\d+#][\w.+#-]*)"
+_TOOL: Final = rf"(?P<object>{_ONE_TOOL})"
+_TOOLS: Final = rf"(?P<object>{_ONE_TOOL}(?:(?:, | and |, and ){_ONE_TOOL})*)"
 _OF_SYSTEMS: Final = (
-    rule("uses", rf"(?:(?:now )?uses|is (?:now )?using|(?:has )?(?:switched|migrated)(?: from {NAME})? to) {_TOOL}"),
+    rule(
+        "uses",
+        rf"(?:(?:now )?uses|is (?:now )?using|(?:has )?(?:switched|migrated)(?: from {NAME})? to) {_TOOLS}",
+        many=True,
+    ),
     rule("runs_on", rf"(?:now )?runs on {_TOOL}"),
     rule("runs", rf"(?:now )?runs {_TOOL}"),
     rule("written_in", rf"is (?:now )?written in {_TOOL}"),

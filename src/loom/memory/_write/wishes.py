@@ -489,9 +489,9 @@ _TEXT_WORK: Final = LazyPattern(
 )
 _SENTENCE: Final = LazyPattern(r"(?<=[.!?])(?<!\b[A-Z]\.)(?<!\bDr\.)(?<!\bMr\.)(?<!\bSt\.)(?<!\bMrs\.)\s+|\n+")
 _STARTS: Final = (
-    r"(?:now )?(?:I|i|im|Im|ive|not|my|My|we|We|it|they|he|she|this|that|these|those|there|you|can|could|would|will|"
-    r"do|does|is|are|what|how|"
-    r"which|where|who|any|please|should|have you|especially|particularly|like|such as|though|although|even|then|maybe|"
+    r"(?:now )?(?:I|i|im|Im|ive|not|my|My|our|we|We|it|they|he|she|this|that|these|those|there|you|can|could|would|"
+    r"will|do|does|is|are|what|how|which|where|who|any|please|should|have you|especially|particularly|like|such as|"
+    r"though|although|even|then|maybe|"
     r"hopefully|right|thanks|just)(?:['\u2019]\w+)?\b"
 )
 _CLAUSE: Final = LazyPattern(
