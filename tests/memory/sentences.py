@@ -440,6 +440,10 @@ REVIEW_TAKE_BACK = [
 ]
 REVIEW_LEARN = [
     Learn(
+        "Project Kestrel uses Rust and PostgreSQL.", ("Project Kestrel uses Rust", "Project Kestrel uses PostgreSQL")
+    ),
+    Learn("We live in Basel and our son Tim is 4 years old.", ("user lives_in Basel", "user son Tim", "Tim age 4")),
+    Learn(
         "I'm a vegetarian, allergic to kiwi and living in Turku.",
         ("user diet vegetarian", "user allergic_to kiwi", "user lives_in Turku"),
     ),
@@ -528,10 +532,6 @@ AFTER_REVIEW_TAKE_BACK = [
     TakeBack(("My boss is called Ines.",), "Ines is no longer my boss.", ("user boss Ines",)),
 ]
 AFTER_REVIEW_LEARN = [
-    Learn(
-        "Project Kestrel uses Rust and PostgreSQL.", ("Project Kestrel uses Rust", "Project Kestrel uses PostgreSQL")
-    ),
-    Learn("We live in Basel and our son Tim is 4 years old.", ("user lives_in Basel", "user son Tim", "Tim age 4")),
     Learn(
         "I'm a nurse, lactose intolerant and married to Jo.",
         ("user works_as nurse", "user intolerant_to lactose", "user married_to Jo"),
