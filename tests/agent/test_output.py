@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import date
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
 import pytest
 from pydantic import BaseModel, Field, field_validator
@@ -126,6 +126,29 @@ async def test_an_answer_that_does_not_fit_is_asked_for_once_more_with_the_reaso
 async def test_an_answer_in_words_that_is_the_json_is_taken(text: str) -> None:
     async with Agent(model=ScriptedModel([text])) as agent:
         assert (await agent.run("Weather?", output_type=Weather)).output.city == "Oslo"
+
+
+@pytest.mark.parametrize(
+    ("form", "text", "output"),
+    [
+        (str, "It is sunny.", "It is sunny."),
+        (str, '"It is sunny."', "It is sunny."),
+        (str, "42", "42"),
+        (str, '{"value": "sunny"}', "sunny"),
+        (date, "2026-01-31", date(2026, 1, 31)),
+        (Literal["sun", "rain"], "rain", "rain"),
+    ],
+)
+async def test_a_type_that_is_written_as_text_takes_an_answer_in_words(form: Any, text: str, output: Any) -> None:
+    agent = Agent("...", model=ScriptedModel([text]), memory=None)
+    assert (await agent.run("How is it?", output_type=form)).output == output
+
+
+@pytest.mark.parametrize(("form", "text"), [(str, " "), (Literal["sun", "rain"], "snow"), (str, "[1, 2")])
+async def test_words_that_do_not_fit_are_asked_for_again(form: Any, text: str) -> None:
+    model = ScriptedModel([text, '"rain"'])
+    result = await Agent("...", model=model, memory=None).run("How is it?", output_type=form)
+    assert (result.output, len(model.requests)) == (("[1, 2", 1) if text == "[1, 2" else ("rain", 2))
 
 
 async def test_after_the_last_try_it_is_an_error_that_says_what_was_wrong() -> None:

@@ -1,6 +1,7 @@
 """Skills: reading SKILL.md files, listing them in the prefix, showing one when it is used."""
 
 import os
+import re
 
 import pytest
 
@@ -9,6 +10,7 @@ from loom import (
     Message,
     PromptBuilder,
     Skill,
+    SkillMatcher,
     create_active_skill_fragment,
     create_context_fragment,
     create_identity_fragment,
@@ -36,6 +38,19 @@ def write(folder, name, text, file="SKILL.md"):
 def standard(name, **fields):
     lines = {"name": name, "description": f"About {name}.", **fields}
     return "---\n" + "".join(f"{key}: {value}\n" for key, value in lines.items()) + f"---\n\n# {name}\n\nDo it.\n"
+
+
+def test_a_trigger_may_be_a_compiled_pattern():
+    pattern = re.compile("^/deploy (staging|production)$")
+    for given in (pattern, [pattern]):
+        made = skill(triggers=given)
+        assert made == skill(triggers=(pattern.pattern,), trigger_is_regex=True)
+        assert [hit.skill for hit in SkillMatcher([made]).match("/deploy staging")] == [made]
+        assert not SkillMatcher([made]).match("/deploy development")
+    with pytest.raises(UsageError, match="two skills"):
+        skill(triggers=[pattern, "ship it"])
+    with pytest.raises(UsageError, match="lookaround"):
+        skill(triggers=re.compile("(?=x)x"))
 
 
 # -- reading -----------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import pytest
 @pytest.mark.parametrize(
     ("door", "name", "home"),
     [
+        ("loom.memory", "ContextCompressor", "loom.memory._upkeep.summaries"),
         ("loom.memory.vector_store", "InMemoryVectorStore", "loom.stores.inmemory.vectors"),
         ("loom.memory.embedder", "OpenAIEmbedder", "loom.providers.embedding.openai"),
         ("loom.memory.embedder", "HashEmbedder", "loom.providers.embedding.local"),

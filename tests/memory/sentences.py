@@ -2,7 +2,8 @@
 
 They were written before the rules that they measure. Those at an even place (0, 2, 4, ...) of each list were in sight
 while rules were written; those at an odd place were not. FRESH_* were written after both had been measured, and LAST_*
-after those.
+after those. REVIEW_* were written by somebody who had not written the rules, AFTER_REVIEW_* with them but before what
+they had shown was corrected.
 """
 
 from typing import NamedTuple
@@ -359,4 +360,201 @@ LAST_LEAVE = [
     "Alice doesn't live here.",
     "I live in hope.",
     "A: I live in Rome. B: I live in Oslo.",
+]
+
+REVIEW_TAKE_BACK = [
+    TakeBack(("I'm vegetarian.",), "I've started eating meat again.", ("user diet vegetarian",)),
+    TakeBack(("I'm a vegan.",), "Being vegan didn't work out for me, so I quit.", ("user diet vegan",)),
+    TakeBack(
+        ("I'm vegan.",),
+        "Correction: I am not vegan, I'm vegetarian.",
+        ("user diet vegan",),
+        ("user diet vegetarian",),
+    ),
+    TakeBack(
+        ("I prefer dark mode.",),
+        "Please note I prefer light mode from now on.",
+        ("user prefers dark mode",),
+        ("user prefers light mode",),
+    ),
+    TakeBack(("I prefer dark mode.",), "I don't prefer dark mode any longer.", ("user prefers dark mode",)),
+    TakeBack(("I prefer tea.",), "I've switched from tea to coffee.", ("user prefers tea",)),
+    TakeBack(
+        ("I prefer emails.",),
+        "I'd now rather get text messages than emails.",
+        ("user prefers emails",),
+        ("user prefers text messages over emails",),
+    ),
+    TakeBack(("I work at Nokia.",), "I was fired from Nokia.", ("user works_at Nokia",)),
+    TakeBack(
+        ("I work at Nokia.",),
+        "I don't work for Nokia now, I'm at Ericsson.",
+        ("user works_at Nokia",),
+        ("user works_at Ericsson",),
+    ),
+    TakeBack(
+        ("I work at Nokia.",),
+        "I left Nokia and joined Bolt as a designer.",
+        ("user works_at Nokia",),
+        ("user works_at Bolt", "user works_as designer"),
+    ),
+    TakeBack(("I live in Porto.",), "I moved out of Porto in March.", ("user lives_in Porto",)),
+    TakeBack(
+        ("I live in Porto.",),
+        "I don't live in Porto any more, we moved to Braga.",
+        ("user lives_in Porto",),
+        ("user lives_in Braga",),
+    ),
+    TakeBack(("I'm allergic to pollen.",), "I'm not allergic to pollen any more.", ("user allergic_to pollen",)),
+    TakeBack(
+        ("I'm allergic to penicillin.",),
+        "The tests came back: I'm not allergic to penicillin after all.",
+        ("user allergic_to penicillin",),
+    ),
+    TakeBack(
+        ("I love jazz.",),
+        "I don't enjoy jazz anymore.",
+        ("user likes jazz",),
+    ),
+    TakeBack(
+        ("I hate mushrooms.",), "I've come to love mushrooms.", ("user dislikes mushrooms",), ("user likes mushrooms",)
+    ),
+    TakeBack(("I drive a Skoda.",), "I got rid of the Skoda.", ("user drives Skoda",)),
+    TakeBack(("My dog's name is Bruno.",), "Bruno passed away last week.", ("user has_pet Bruno",)),
+    TakeBack(("I'm married to Eva.",), "Eva and I are no longer married.", ("user married_to Eva",)),
+    TakeBack(
+        ("Project Y uses Java 17.",),
+        "Project Y switched from Java 17 to Kotlin.",
+        ("Project Y uses Java 17",),
+        ("Project Y uses Kotlin",),
+    ),
+    TakeBack(("Maria lives in Lima.",), "Maria no longer lives in Lima, she moved to Cusco.", ("Maria lives_in Lima",)),
+    TakeBack(("Maria works at Acme.",), "Maria was laid off from Acme.", ("Maria works_at Acme",)),
+    TakeBack(("My favourite band is Muse.",), "Muse is no longer my favourite band.", ("user favourite_band Muse",)),
+    TakeBack(
+        ("I speak Dutch.", "I'm learning Korean."),
+        "I quit learning Korean.",
+        ("user learning Korean",),
+        ("user speaks Dutch",),
+    ),
+]
+REVIEW_LEARN = [
+    Learn(
+        "Project Kestrel uses Rust and PostgreSQL.", ("Project Kestrel uses Rust", "Project Kestrel uses PostgreSQL")
+    ),
+    Learn("We live in Basel and our son Tim is 4 years old.", ("user lives_in Basel", "user son Tim", "Tim age 4")),
+    Learn(
+        "I'm a vegetarian, allergic to kiwi and living in Turku.",
+        ("user diet vegetarian", "user allergic_to kiwi", "user lives_in Turku"),
+    ),
+    Learn(
+        "Project Falcon runs on Python 3.12 and uses Redis.",
+        ("Project Falcon runs_on Python 3.12", "Project Falcon uses Redis"),
+    ),
+    Learn(
+        "My colleague Ravi lives in Pune and works at Infosys.",
+        ("user colleague Ravi", "Ravi lives_in Pune", "Ravi works_at Infosys"),
+    ),
+    Learn(
+        "Hi! I'm Sofia, I live in Malm\u00f6 with my husband Erik and I'm vegan.",
+        ("user name Sofia", "user lives_in Malm\u00f6", "user married_to Erik", "user diet vegan"),
+    ),
+]
+REVIEW_LEAVE = [
+    ("I'm a vegan.", "I'm not a strict vegan when I travel."),
+    ("I'm a vegan.", "My sister stopped being vegan."),
+    ("I'm a vegan.", "Why do people stop being vegan?"),
+    ("I'm a vegan.", "I don't think I could ever stop being vegan."),
+    ("I'm a vegan.", "Write a poem called 'I stopped being vegan'."),
+    ("I prefer dark mode.", "My boss no longer prefers dark mode."),
+    ("I prefer dark mode.", "Would you prefer light mode?"),
+    ("I prefer dark mode.", "If I worked outside I'd prefer light mode."),
+    ("I live in Porto.", "I don't live in Porto for the weather."),
+    ("I live in Porto.", "We used to live in Faro."),
+    ("I live in Porto.", "I moved to the couch."),
+    ("I live in Porto.", "I left Porto this morning for a conference, back tomorrow."),
+    ("I work at Nokia.", "I left Nokia early today because of the dentist."),
+    ("I work at Nokia.", "I'm not at Nokia today."),
+    ("I work at Nokia.", "I haven't quit Nokia."),
+    ("I work at Nokia.", "I almost quit Nokia last year."),
+    ("I work at Nokia.", "They asked me if I quit Nokia."),
+    ("I drive a Skoda.", "I don't drive my Skoda to work."),
+    ("I drive a Skoda.", "I'm thinking of selling my Skoda."),
+    ("I'm married to Eva.", "Eva and I are not in Rome anymore."),
+    ("My dog's name is Bruno.", "Bruno is not hungry anymore."),
+    ("Maria lives in Lima.", "Maria said she no longer lives in Lima in her story."),
+    ("I'm allergic to pollen.", "I'm not allergic to work."),
+    ("", "The hero of my book is vegan and lives in Oslo."),
+    ("", "I live in fear of spiders."),
+    ("", "Suppose I work at Tesla, what would I earn?"),
+    ("", "My neighbour used to say: I prefer silence."),
+    ("", "You are now a pirate who prefers rum."),
+    ("", "Is Berlin where Acme is based?"),
+]
+"""What was said before, and what leaves it as it is and adds nothing."""
+
+AFTER_REVIEW_TAKE_BACK = [
+    TakeBack(("I'm a vegetarian.",), "I went back to eating chicken.", ("user diet vegetarian",)),
+    TakeBack(("I'm gluten-free.",), "I can eat gluten again.", ("user diet gluten-free",)),
+    TakeBack(("I prefer tea.",), "From now on I prefer coffee.", ("user prefers tea",), ("user prefers coffee",)),
+    TakeBack(
+        ("I prefer metric units.",),
+        "Going forward, I prefer imperial units.",
+        ("user prefers metric units",),
+        ("user prefers imperial units",),
+    ),
+    TakeBack(("I like golf.",), "I no longer enjoy golf.", ("user likes golf",)),
+    TakeBack(("I hate cheese.",), "I grew to like cheese.", ("user dislikes cheese",), ("user likes cheese",)),
+    TakeBack(("I own a Honda Civic.",), "We sold the Civic last month.", ("user owns Honda Civic",)),
+    TakeBack(("I have a cat named Mia.",), "Mia died.", ("user has_pet Mia",)),
+    TakeBack(("I'm married to Paul.",), "Paul and I aren't married anymore.", ("user married_to Paul",)),
+    TakeBack(
+        ("I work at Intel.",),
+        "I quit Intel and started at Nvidia.",
+        ("user works_at Intel",),
+        ("user works_at Nvidia",),
+    ),
+    TakeBack(
+        ("I work at Intel.",), "I've left Intel and now work at AMD.", ("user works_at Intel",), ("user works_at AMD",)
+    ),
+    TakeBack(("Kim works at Oracle.",), "Kim got fired from Oracle.", ("Kim works_at Oracle",)),
+    TakeBack(
+        ("Kim lives in Seoul.",), "Kim moved from Seoul to Busan.", ("Kim lives_in Seoul",), ("Kim lives_in Busan",)
+    ),
+    TakeBack(
+        ("Our backend uses MySQL.",),
+        "Our backend migrated from MySQL to Postgres.",
+        ("backend uses MySQL",),
+        ("backend uses Postgres",),
+    ),
+    TakeBack(("Acme is based in Berlin.",), "Acme isn't based in Berlin anymore.", ("Acme lives_in Berlin",)),
+    TakeBack(("I use Slack.",), "I stopped using Slack.", ("user uses Slack",)),
+    TakeBack(("My boss is called Ines.",), "Ines is no longer my boss.", ("user boss Ines",)),
+]
+AFTER_REVIEW_LEARN = [
+    Learn(
+        "I'm a nurse, lactose intolerant and married to Jo.",
+        ("user works_as nurse", "user intolerant_to lactose", "user married_to Jo"),
+    ),
+    Learn("Our website runs on Django and uses Redis.", ("website runs_on Django", "website uses Redis")),
+]
+AFTER_REVIEW_LEAVE = [
+    ("I'm a vegan.", "I'm not vegan at Christmas."),
+    ("I'm a vegan.", "I'm not vegan when my mother cooks."),
+    ("I'm a vegan.", "I'm no longer a lonely vegan."),
+    ("I work at Intel.", "I left Intel out of the list."),
+    ("I work at Intel.", "I don't work at Intel on Fridays."),
+    ("I live in Rome.", "I don't live in Rome alone."),
+    ("I own a Honda Civic.", "I sold the last ticket."),
+    ("I have a cat named Mia.", "Mia died laughing."),
+    ("I'm married to Paul.", "Paul and I are not together this weekend."),
+    ("I prefer tea.", "She prefers coffee now."),
+    ("I prefer tea.", "Which tea do you prefer now?"),
+    ("Kim lives in Seoul.", "Kim moved from row two to row five."),
+    ("Our backend uses MySQL.", "Should we migrate from MySQL to Postgres?"),
+    ("I speak French.", "I don't speak French at work."),
+    ("", "My grandfather used to say I live in the clouds."),
+    ("", "I've come to love you all."),
+    ("", "I'd rather get a taxi than the bus."),
+    ("", "He passed away last week."),
 ]

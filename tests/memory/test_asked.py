@@ -45,6 +45,13 @@ async def _every(memory):
         "Do you know where I live?",
         "What? Where do I live?",
         "where am i living?",
+        "where do i live",
+        "what's my home",
+        "Which city do I live in",
+        "Tell me where I live.",
+        "Please remind me again what I should eat",
+        "Wo wohne ich?",
+        "O\u00f9 est-ce que j'habite?",
     ],
 )
 async def test_plain_questions_tell_nothing(memory, asked):
@@ -62,6 +69,13 @@ async def test_plain_questions_tell_nothing(memory, asked):
         'What does "matt paint" mean?',
         "I bought paint. Which brush do I need?",
         "Which brush suits the thick oil paint that I bought for the fence?",
+        "What I need is the white paint",
+        "Where I live is the best paint shop",
+        "How we painted the fence",
+        "Tell me when the paint is dry.",
+        "Remind me to buy paint.",
+        "What is the paint: it is lime",
+        "where is the paint of Anna",
     ],
 )
 async def test_questions_that_carry_something_stay(memory, asked):

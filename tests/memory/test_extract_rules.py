@@ -26,6 +26,9 @@ async def found(text: str, **changes) -> set[str]:
 
 
 POSITIVE = {
+    "Remember that I want you to always answer in French.": {
+        "user instruction Remember that I want you to always answer in French"
+    },
     "My name is Alice.": {"user name Alice"},
     "Hi, I'm Bob.": {"user name Bob"},
     "Call me Jo": {"user name Jo"},

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from loom import open_memory
 from loom.config.memory import MemoryConfig, MemoryLayerConfig, MemoryStrategyType
 from loom.core.filter import Eq
 from loom.core.record import Claim, Layer
@@ -75,6 +76,33 @@ async def test_what_is_asked_for_fourteen_days_ends_in_l4_and_is_found_there(clo
     assert known.accesses == 42
     assert GATE in str(await call(memory, "search_l4_memory", query="gate code"))
     assert "Nothing was found" in str(await call(memory, "search_l2_memory", query="gate code"))
+
+
+SMALL_TALK = ["My boat is blue.", "We had soup for lunch.", "The printer is jammed.", "Ann called.", "I read of bees."]
+
+
+@pytest.mark.parametrize("embedder", ["static", "hash"])
+async def test_what_only_fills_the_places_of_an_answer_does_not_move_up(clock, embedder):
+    async with open_memory("inmemory", embedder=embedder, clock=clock) as memory:
+        for text in (GATE, *SMALL_TALK):
+            await memory.remember([text, {"role": "assistant", "content": "ok"}], session_id="s", **USER)
+        for _ in range(12):
+            found = await memory.recall("What is the gate code?", **USER)
+            assert len(found) > 1, "the rest of the memory is returned as well"
+            clock.advance(HOUR)
+            await memory.metabolize(**USER)
+        counted = {e.text: e.accesses for e in await episodes(memory) if e.accesses}
+        assert counted == {GATE: 12}
+        assert (await living(memory))["L4"] == [GATE]
+
+
+async def test_what_is_found_by_its_meaning_alone_counts_where_it_is_the_best(clock):
+    async with open_memory("inmemory", embedder="static", clock=clock) as memory:
+        await memory.remember([*SMALL_TALK, "Our dog is called Biscuit."], **USER)
+        found = await memory.recall("puppy", **USER)
+        best = found.hits[0].item
+        assert (await memory.get(best.id, **USER)).accesses == 1
+        assert sum(e.accesses for e in await episodes(memory)) <= 2
 
 
 async def test_a_pass_moves_a_record_one_layer_and_no_more(clock):

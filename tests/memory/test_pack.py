@@ -40,8 +40,10 @@ def test_a_summary_with_one_untold_source_is_kept():
 
 
 def test_equal_texts_are_packed_once():
-    packed = pack([piece("a", text="I like tea"), piece("b", text="i  like TEA")])
-    assert packed.left_out == (LeftOut("b", "repeats", "a"),)
+    same = ["i  like TEA", "I like tea.", "I like tea!!", "I like tea \u2026"]
+    packed = pack([piece("a", text="I like tea"), *(piece(text, text=text) for text in same)])
+    assert packed.left_out == tuple(LeftOut(text, "repeats", "a") for text in same)
+    assert ids(pack([piece("a", text="I like tea"), piece("b", text="I like tea?")])) == ["a", "b"]
 
 
 def test_what_did_not_fit_tells_nothing():

@@ -228,6 +228,15 @@ async def test_a_time_in_the_question_chooses_the_session(memory, clock):
     assert not any(is_session_episode(hit.item) for hit in nothing.hits[:1])
 
 
+async def test_what_happened_last_week_is_told_by_the_episodes_of_that_week(memory, clock):
+    await three_talks(memory, clock)
+    clock.advance(timedelta(days=5))
+    await memory.remember("The ferry was late.", session_id="next", **USER)
+    await memory.end_session(session_id="next", **USER)
+    found = await memory.recall("What happened last week?", limit=3, **USER)
+    assert [hit.item.session_id for hit in found.hits if is_session_episode(hit.item)] == ["wed", "tue", "mon"]
+
+
 async def test_last_time_is_found_in_the_archive_too(memory, clock):
     await three_talks(memory, clock)
     clock.advance(timedelta(days=30))
@@ -252,6 +261,12 @@ async def test_every_other_question_finds_what_was_said_first(memory, clock):
         ("what did we discuss yesterday", True),
         ("Do you remember what we talked about last week?", True),
         ("What happened last time?", True),
+        ("What happened last week", True),
+        ("What happened on Monday?", True),
+        ("Last time we talked about...", True),
+        ("Yesterday we spoke of\u2026", True),
+        ("What happened to the boat last week?", False),
+        ("What happened?", False),
         ("Remind me what we discussed on 3 November 2026, please", True),
         ("What did we talk about in Berlin?", False),
         ("In our previous conversation about boats you named a colour, which one?", False),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
@@ -186,6 +187,9 @@ async def test_thinking_from_elsewhere_is_not_sent_to_a_model_that_binds_it() ->
         {"session_id": "x", "messages": [], "total_usage": {"input": -5}},
         {"session_id": "x", "messages": [], "total_usage": 5},
         {"session_id": "x", "messages": [], "updated_at": datetime(2026, 1, 1)},  # noqa: DTZ001
+        {"session_id": "x", "messages": [], "updated_at": "yesterday"},
+        {"session_id": "x", "messages": [{"role": "wizard", "content": "hello"}]},
+        {"session_id": "x", "messages": [{"content": "hello"}]},
         {"session_id": "", "messages": []},
     ],
 )
@@ -196,6 +200,32 @@ async def test_a_state_that_cannot_be_is_refused_and_nothing_changes(state: dict
     with pytest.raises(LoomError):
         await first.restore(state)
     assert first.messages == before
+
+
+async def test_a_state_may_be_what_a_file_of_another_program_holds(store: BaseCheckpointStore) -> None:
+    call = {"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    text = json.dumps(
+        {
+            "session_id": "theirs",
+            "messages": [
+                {"role": "user", "content": "my name is Ada"},
+                {"role": "assistant", "content": [{"type": "text", "text": "hello Ada"}]},
+                {"role": "user", "content": "look it up"},
+                {"role": "assistant", "content": None, "tool_calls": [call]},
+                {"role": "tool", "tool_call_id": "c", "content": "found"},
+                {"role": "assistant", "content": "it is there"},
+            ],
+            "turn_count": 2,
+            "created_at": "2026-01-31T08:00:00Z",
+            "updated_at": "2026-01-31T09:00:00+01:00",
+        }
+    )
+    after = session(store, "mine")
+    await after.restore(json.loads(text))
+    assert [m.role for m in after.messages] == ["user", "assistant", "user", "assistant", "user", "assistant"]
+    assert {m.at for m in after.log} == {datetime(2026, 1, 31, 8, tzinfo=UTC)}
+    reply = await after.send("what is my name?")
+    assert (reply.turn, after.messages[0].text) == (3, "my name is Ada")
 
 
 def test_a_state_is_a_value() -> None:

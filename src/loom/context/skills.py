@@ -102,7 +102,7 @@ class Skill:
     content: str
     """The instructions; the model sees them once the skill is used."""
     triggers: tuple[str, ...] = ()
-    """Words or phrases of the user that activate it."""
+    """Words or phrases of the user that activate it; patterns of `re` are regular expressions without being told so."""
     trigger_is_regex: bool = False
     """The triggers are regular expressions; then nothing else that a user says activates it."""
     allowed_tools: tuple[str, ...] | None = None
@@ -113,7 +113,7 @@ class Skill:
     """The file it was read from; the files it names are relative to its folder."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "triggers", _values(self.triggers))
+        self._read_triggers()
         if self.allowed_tools is not None:
             object.__setattr__(self, "allowed_tools", _values(self.allowed_tools))
         if len(self.name) > MAX_NAME or not _NAME.fullmatch(self.name) or self.name != self.name.lower():
@@ -144,6 +144,16 @@ class Skill:
         for tool in self.allowed_tools or ():
             if not _TOOL.fullmatch(tool):
                 raise _BadField("allowed_tools", f"allowed tool {tool!r} is not a name such as Read or Bash(git:*)")
+
+    def _read_triggers(self) -> None:
+        given: Any = self.triggers
+        found = cast("tuple[Any, ...]", (given,) if isinstance(given, str | re.Pattern) else tuple(given))
+        is_compiled = [isinstance(one, re.Pattern) for one in found]
+        if any(is_compiled) and not self.trigger_is_regex:
+            if not all(is_compiled):
+                raise _BadField("trigger", "some triggers are patterns and others are words; make two skills of it")
+            object.__setattr__(self, "trigger_is_regex", True)
+        object.__setattr__(self, "triggers", tuple(getattr(one, "pattern", one) for one in found))
 
 
 def _values(given: Iterable[str]) -> tuple[str, ...]:

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from loom.core.doors import door
 
-_HOMES: dict[str, str] = dict.fromkeys(
-    ("ChromaMemory", "CompositeMemory", "PostgresMemory", "QdrantMemory", "RedisMemory", "SqliteMemory"),
-    "loom.engine.open",
-)
+_HOMES: dict[str, str] = {
+    "ContextCompressor": "loom.memory._upkeep.summaries",
+    **dict.fromkeys(
+        ("ChromaMemory", "CompositeMemory", "PostgresMemory", "QdrantMemory", "RedisMemory", "SqliteMemory"),
+        "loom.engine.open",
+    ),
+}
 
 __getattr__, __dir__ = door(__name__, _HOMES)

@@ -83,7 +83,7 @@ class MemoryEdits(MemoryParts):
 
         Raises:
             NotFound: the user has no episode of this id.
-            UsageError: nothing to change was given, or the record is a fact (use state()) or a block (use set_block()).
+            UsageError: nothing to change was given, or the record is a fact (assert_fact()) or a block (set_block()).
         """
         if text is None and importance is None and attributes is None:
             raise UsageError("update() was given nothing to change; give text=, importance= or attributes=")
@@ -266,5 +266,5 @@ def _require_episode(record: Record | None, id: str, user_id: str) -> Episode:
         return record
     if record is None:
         raise NotFound(f"user {user_id!r} has no record {id!r}; recall() and list() give the ids")
-    instead = "state() asserts another" if isinstance(record, Fact) else "set_block() writes it"
+    instead = "assert_fact() states another" if isinstance(record, Fact) else "set_block() writes it"
     raise UsageError(f"{id!r} is a {record.kind}, and only episodes can be updated; {instead}")

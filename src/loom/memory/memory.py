@@ -292,7 +292,7 @@ class Memory(MemoryEdits):
         )
         # A record from the future shows how far another process's clock is ahead; later writes must come after it.
         self._times.observe(scope, (hit.item for hit in found.hits if not isinstance(hit.item, Passage)))
-        await self._accesses.count(scope, found.hits)
+        await self._accesses.count(scope, query, found.hits)
         return found
 
     async def forget(

@@ -13,7 +13,7 @@ from loom.context.entry import MessageEntry
 from loom.core.checks import MAX_TEXT, as_utc, check_id, check_length
 from loom.core.clock import Clock, RecordIds
 from loom.core.log import Checkpoint, Compaction, LogEntry, LoggedMessage, Replacement, Shown, end_of_turn, shown_of
-from loom.core.message import Message, TextPart, ToolCallPart, ToolResultPart, Usage
+from loom.core.message import Message, TextPart, ToolCallPart, ToolResultPart, Usage, from_mapping
 from loom.core.scope import Scope
 from loom.errors import NotFound, StoreConflict, UsageError
 from loom.protocols.checkpoint_store import CheckpointStore, Forks
@@ -516,7 +516,10 @@ class SessionState:
 
     @classmethod
     def of(cls, given: SessionState | Checkpoint | Mapping[str, Any]) -> SessionState:
-        """A state from itself, from a mapping with its names, or from a checkpoint that has its messages."""
+        """A state from itself, from a mapping with its names, or from a checkpoint that has its messages.
+
+        In a mapping, messages may be as a provider writes them, and times texts in ISO 8601: a file has no others.
+        """
         if isinstance(given, SessionState):
             return given
         if isinstance(given, Checkpoint):
@@ -533,7 +536,12 @@ class SessionState:
         if unknown or missing:
             wrong = f"no field {', '.join(unknown)}" if unknown else f"to name {' and '.join(sorted(missing))}"
             raise UsageError(f"the state of a session has {wrong}; its fields are {', '.join(known)}")
-        return cls(**given)
+        read: dict[str, Any] = dict(given)
+        if isinstance(read["messages"], list | tuple):
+            messages = cast("Sequence[Any]", read["messages"])
+            read["messages"] = [from_mapping(cast("Any", m)) if isinstance(m, Mapping) else m for m in messages]
+        times = {name: _moment(read[name], name) for name in ("created_at", "updated_at") if name in read}
+        return cls(**{**read, **times})
 
     def log(self, ids: RecordIds, clock: Clock) -> list[LoggedMessage]:
         """The messages as the beginning of a log."""
@@ -552,6 +560,16 @@ def which(
     if not isinstance(given, Checkpoint | SessionState | Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UsageError(f"restore() was given {type(given).__name__}; give a checkpoint, its id, or a SessionState")
     return None, SessionState.of(given)
+
+
+def _moment(given: object, name: str) -> Any:
+    """A time of a state; what is not a text is checked by the state."""
+    if not isinstance(given, str):
+        return given
+    try:
+        return datetime.fromisoformat(given)
+    except ValueError as error:
+        raise UsageError(f"{name}={given!r} is not a time in ISO 8601, such as 2026-01-31T08:00:00Z") from error
 
 
 def _usage(given: Usage | Mapping[str, Any]) -> Usage:

@@ -50,7 +50,7 @@ class Output:
             return False
         self._tries += 1
         try:
-            self.value = self._form.read(_answer_in(response, call))
+            self.value = self._form.read(_answer_in(response, call, is_text=self._form.is_text))
         except ValueError as error:
             self.problem = shortened(str(error), MAX_VALUE)
             self._left -= 1
@@ -86,10 +86,21 @@ class Output:
             raise BadOutput(self._form.name, self._tries, self.problem or "")
 
 
-def _answer_in(response: ModelResponse, call: ToolCallPart | None) -> JSON:
+def _answer_in(response: ModelResponse, call: ToolCallPart | None, *, is_text: bool) -> JSON:
+    """The input of the call, or an answer in words: for a type that is written as text, the words are the value."""
     if response.stop == "length":
         raise ValueError(_CUT)
-    return call.input if call else _parsed(response.text)
+    if call:
+        return call.input
+    try:
+        parsed: Any = _parsed(response.text)
+    except ValueError:
+        if not is_text or not response.text.strip():
+            raise
+        parsed = None
+    if not is_text or (isinstance(parsed, Mapping) and _VALUE in parsed):
+        return cast("JSON", parsed)
+    return {_VALUE: parsed if isinstance(parsed, str) else response.text}
 
 
 class _Form:
@@ -108,6 +119,7 @@ class _Form:
                 "dataclass, a TypedDict, or a type that is made of plain ones"
             ) from error
         self._is_wrapped = schema.get("type") != "object"
+        self.is_text = schema.get("type") == "string"
         self.schema: JSON = _wrapped(schema) if self._is_wrapped else schema
 
     def read(self, input: JSON) -> Any:

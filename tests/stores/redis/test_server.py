@@ -34,6 +34,13 @@ def test_an_address_that_is_none_is_refused_at_once():
     assert "secret" not in str(caught.value)
 
 
+@pytest.mark.parametrize("option", ["bogus=1", "l1_ttl=60"])
+async def test_an_option_that_nobody_knows_is_named(option):
+    store = RedisStore(f"redis://me:secret@127.0.0.1:1/0?{option}")
+    error = await failing(store, UsageError, f"'{option.partition('=')[0]}'.*ttl_l1")
+    assert "secret" not in str(error)
+
+
 async def test_a_missing_driver_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "redis.asyncio", None)
     store = RedisStore("redis://127.0.0.1:1")

@@ -21,7 +21,7 @@ from loom.memory._facts.entities import USER, Aliases, normalise, predicate_key
 from loom.memory._facts.facts import Segment, Statement, moment, statements_of, timeline
 from loom.memory._shared import UNCONFIRMED, is_candidate, later_than, latest_of
 from loom.memory._write.phrases import LANGUAGE, LazyPattern
-from loom.memory._write.wishes import INSTRUCTION, acts_unasked, looks_pasted, wishes_in
+from loom.memory._write.wishes import INSTRUCTION, acts_unasked, looks_pasted, releases_in, wishes_in
 from loom.text.fence import fenced, in_brackets, one_line, plain_text
 from loom.text.tokens import EstimateCounter
 from loom.text.words import query_terms
@@ -61,14 +61,16 @@ _LONG: Final = r"(?:long|detailed|thorough|verbose|in-depth|lengthy)"
 _VALUED: Final = tuple(
     (name, LazyPattern(pattern, re.IGNORECASE))
     for name, pattern in (
-        ("language", rf"(?:{_SAYS}\b(?: \w+){{0,3}} in|use|speak) (?P<value>{LANGUAGE})"),
+        ("language", rf"(?:{_SAYS}\b(?: \w+){{0,3}} in|us(?:e|ing)|speak(?:ing)?) (?P<value>{LANGUAGE})(?: {_SAID})?"),
         ("length", rf"{_MAKES}(?: \w+)? (?:(?P<short>{_SHORT})|(?P<long>{_LONG}))(?: {_SAID})?"),
-        ("units", r"use (?:the )?(?P<value>metric|imperial)(?: \w+)?"),
+        ("units", r"us(?:e|ing) (?:the )?(?P<value>metric|imperial)(?: \w+)?"),
         ("temperature", r"(?:use|give \w+ in|show \w+ in|convert \w+ to) (?:degrees )?(?P<value>celsius|fahrenheit)"),
         ("tone", r"(?:be (?:more )?|use an? )(?P<value>formal|informal|casual)(?: (?:tone|language|style))?"),
-        ("name", r"(?:call|address) me (?:as )?(?-i:(?P<value>[A-Z][\w'-]*(?: [A-Z][\w'-]*)*))"),
+        ("name", r"(?:call|address)(?:ing)? me (?:as )?(?-i:(?P<value>[A-Z][\w'-]*(?: [A-Z][\w'-]*)*))"),
     )
 )
+_UNWANTED: Final = LazyPattern(r"no (?P<what>.+)", re.IGNORECASE)
+"""`No bullet points`, which says the same as never to use them."""
 _BOUND: Final = LazyPattern(r"^(?=.+\Z)(?P<what>.+ (?:before|after|until|later than|earlier than)) \d.*", re.IGNORECASE)
 """An instruction with a time or number as bound: another bound replaces it."""
 _CHOICE: Final = LazyPattern(r"^(?=.+\Z)(?P<this>.+?) (?:over|to|rather than|instead of) (?P<that>.+)", re.IGNORECASE)
@@ -129,6 +131,8 @@ def topic_of(text: str) -> Topic | None:
         while end > start and action[end - 1] in " ,":
             end -= 1
     action = action[start:end]
+    if unwanted := _UNWANTED.fullmatch(action):
+        action, is_forbidden = f"use {unwanted['what']}", not is_forbidden
     for name, pattern in _VALUED:
         if found := pattern.fullmatch(action):
             groups = {key: value for key, value in found.groupdict().items() if value}
@@ -211,13 +215,15 @@ def in_user_words(claim: Claim, episodes: Sequence[Episode]) -> Claim | None:
     """A standing claim in the words of the messages it comes from; None if the user has to confirm it first.
 
     An instruction is accepted if one of the messages consists of instructions only and contains this one; its text is
-    then that of the message, not the extractor's. A preference is accepted unless a message looks pasted.
+    then that of the message, not the extractor's. The same holds for taking one back. A preference is accepted unless a
+    message looks pasted.
     """
     if not is_instruction_claim(claim):
         return None if any(looks_pasted(episode.text) for episode in episodes) else claim
     if len(claim.object) > MAX_INSTRUCTION or (topic := topic_of(claim.object)) is None:
         return None
-    own = (text for episode in episodes for text in wishes_in(episode.text) if topic_of(text) == topic)
+    stated = releases_in if claim.retracts else wishes_in
+    own = (text for episode in episodes for text in stated(episode.text) if topic_of(text) == topic)
     text = next(own, None)
     return None if text is None else replace(claim, object=text)
 

@@ -120,7 +120,8 @@ def pack(pieces: Iterable[PackItem], *, budget: int | None = None, limit: int | 
 
 
 def _folded(text: str) -> str:
-    return " ".join(text.split()).casefold()
+    """The words of a text. How it ends does not matter, but for a question: that says something else."""
+    return " ".join(text.split()).casefold().rstrip(" .!\u2026")
 
 
 def _covering(roots: tuple[str, ...], covered: dict[str, str]) -> str | None:

@@ -11,7 +11,7 @@ from loom.core.filter import And, Eq, Filter, In, Range
 from loom.core.record import Episode, Fact, Hit, Record, joined
 from loom.core.scope import Scope
 from loom.memory._facts.entities import USER, normalise
-from loom.memory._recall.rank import Ranked, asks
+from loom.memory._recall.rank import Ranked
 from loom.memory._shared import every, is_candidate
 from loom.memory._upkeep.summaries import ARE_EPISODES, is_session_episode
 from loom.protocols.embedder import Vector
@@ -158,8 +158,23 @@ _OPENS: Final = frozenset(
     """
     what whats where wheres when whens who whos whom whose which why how hows is are am was were do does did can could
     will would should shall may might have has had dont doesnt didnt isnt arent cant
+    wo was wann wer wem wen wie warum wieso welche welcher welches ou quand qui que quel quelle comment pourquoi combien
+    donde cuando quien cual como cuanto dove quando chi che quale come perche onde quem qual waar wanneer wat welke
+    waarom hoe
     """.split()  # noqa: SIM905
 )
+_ASKED: Final = r"(?:what|where|when|who|whom|whose|which|why|how)"
+_VERB: Final = r"(?:is|are|am|was|were|do|does|did|can|could|will|would|should|have|has|had)"
+_WHO: Final = r"(?:i|you|we|he|she|they|it|my|our|your|the|this|that)"
+_UNMARKED: Final = re.compile(
+    rf"(?:(?:and|so|but|ok|okay|hey|hi|please|again|just) )*(?:"
+    rf"{_ASKED}(?:['\u2019]?s|(?: (?!{_WHO}\b)\w+){{0,3}} {_VERB}) {_WHO}\b"
+    rf"|(?:(?:can|could|would) you )?(?:please )?(?:tell|remind) me (?:again )?(?!when\b){_ASKED}\b"
+    rf")[^.!?,:;\n]*[.!]?",
+    re.IGNORECASE,
+)
+"""A question without a question mark, by its word order, or a request to be told: `where do i live`, `Tell me where I
+live.` A reminder (`Tell me when the pasta is done`) is not one."""
 _SENTENCE: Final = re.compile(r"(?<=[.!?])\s+")
 _DETAIL: Final = re.compile(r"[\d\"\u201c\u201d\u00ab\u00bb`]|(?<=\S)\s+(?!I\b)[A-Z\u00c0-\u00de]")
 """A number, a quotation, or a name."""
@@ -178,17 +193,18 @@ def without_questions(question: str, ranked: Sequence[Ranked], records: Mapping[
 
 
 def _tells_nothing(record: Record, known: set[str]) -> bool:
-    text = record.text
-    if not isinstance(record, Episode) or len(text) > _LONGEST or not asks(text):
+    text = record.text.strip()
+    if not isinstance(record, Episode) or len(text) > _LONGEST:
         return False
-    sentences = _SENTENCE.split(text.strip())
-    if not all(sentence.endswith("?") for sentence in sentences):
+    sentences = _SENTENCE.split(text)
+    is_unmarked = _UNMARKED.fullmatch(text) is not None
+    if not is_unmarked and not all(sentence.endswith("?") for sentence in sentences):
         return False
     words = tokens(text)
     if {stem(word) for word in words if word not in STOP_WORDS} <= known:
         return True
-    is_plain = len(sentences) == 1 and len(words) <= _PLAIN and words[0] in _OPENS
-    return is_plain and not _DETAIL.search(text.strip())
+    is_plain = len(sentences) == 1 and len(words) <= _PLAIN and (is_unmarked or words[0] in _OPENS)
+    return is_plain and not _DETAIL.search(text)
 
 
 # Questions about earlier conversations, such as `What did we talk about last time?`, and the episodes that answer.
@@ -223,6 +239,9 @@ _FILLERS: Final = """
 """
 _US: Final = frozenset(["our", "us", "we"])
 _LATEST: Final = frozenset(["last", "latest", "previous", "recent"])
+_PERIODS: Final = frozenset(
+    "friday monday month saturday sunday thursday tuesday wednesday week weekend yesterday".split()  # noqa: SIM905
+)
 _TALK, _ASKS, _NAMES = (frozenset(words.split()) for words in (_TALK_WORDS, _ASK_WORDS, _NAME_WORDS))
 _ALL: Final = _TALK | _US | _ASKS | _NAMES | frozenset((_TIME_WORDS + _FILLERS).split())
 
@@ -239,8 +258,8 @@ def asks_about_last_time(question: str) -> bool:
         return False
     if words <= _NAMES:
         return bool(words & _TALK)
-    asks = bool(words & _ASKS) or question.rstrip().endswith("?")
-    means_it = words & _TALK and words & (_US | _LATEST)
+    asks = bool(words & _ASKS) or question.rstrip().endswith(("?", "...", "\u2026"))
+    means_it = (words & _TALK and words & (_US | _LATEST)) or ("happened" in words and words & _PERIODS)
     return asks and bool(means_it or "recap" in words or {"catch", "up"} <= words or {"last", "time"} <= words)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -38,6 +38,8 @@ from loom.memory._write.apply_claims import Learner
 from loom.memory.config import MemoryConfig, MemoryLayerConfig, MemoryStrategyType
 from loom.memory.results import Metabolized, reason_of
 from loom.protocols.memory_store import Job, Lease, Store, Touches
+from loom.text.passages import stems_in
+from loom.text.words import query_terms
 
 # Layers: access counts, promotion, importance, and what leaves a layer.
 
@@ -133,7 +135,7 @@ def _is_expired(episode: Episode, hours: float | None, now: datetime) -> bool:
     return hours is not None and now - since >= timedelta(hours=hours)
 
 
-# Counts accesses: a recall counts for the record found and for its successor, the statement made from it.
+# Counts accesses: a recall counts for the records about the question, and for the statements made from them.
 #
 # An archived record whose count has become high enough is brought back by a job, one layer at a time.
 
@@ -160,6 +162,27 @@ async def successors(store: Store, user: Scope, records: Sequence[Episode]) -> l
     return [new if isinstance(new, Episode) else old for old, new in zip(records, found, strict=True)]
 
 
+_QUESTION = 2_000
+"""Characters of a question whose words are compared."""
+_ABOUT = ("dense", "time", "speaker")
+_CLEARLY = 1.4
+"""What one of these signals adds to the score of a hit that stands out by it: for `dense`, two standard deviations."""
+
+
+def recalled(question: str, hits: Sequence[Hit]) -> Iterator[Episode]:
+    """The episodes that a question recalled: the best hit, and those that have a word of it or stand out otherwise.
+
+    A small memory fills the places of an answer with all it has; what only fills them must not move up.
+    """
+    stems = query_terms(question[:_QUESTION])
+    for place, hit in enumerate(hits):
+        if not isinstance(hit.item, Episode):
+            continue
+        stands_out = any(hit.why.get(name, 0.0) >= _CLEARLY for name in _ABOUT)
+        if not place or stands_out or stems_in(hit.text, stems):
+            yield hit.item
+
+
 class Accesses:
     """Counts the records that were recalled."""
 
@@ -175,13 +198,13 @@ class Accesses:
         self._store, self._config, self._clock, self._make_job = store, config, clock, make_job
         self._on_jobs = on_jobs
 
-    async def count(self, scope: Scope, hits: Iterable[Hit]) -> None:
-        """Count one access of each record that was found, and of the statement made from it.
+    async def count(self, scope: Scope, question: str, hits: Sequence[Hit]) -> None:
+        """Count one access of each record that a question recalled, and of the statement made from it.
 
         The store ignores ids that do not exist, so the statement is touched without reading it first. It is only read
         for an archived record that was recalled often enough to come back.
         """
-        found = {hit.item.id: hit.item for hit in hits if isinstance(hit.item, Episode)}
+        found = {record.id: record for record in recalled(question, hits)}
         if not found or not isinstance(self._store, Touches):
             return
         user, now = scope.for_user(), self._clock.now()

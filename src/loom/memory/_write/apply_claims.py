@@ -27,6 +27,7 @@ from loom.memory._facts.instructions import (
     is_standing,
     provenance_of,
     standing_items,
+    topic_of,
     under_topic,
 )
 from loom.memory._recall.rank import role_of
@@ -121,7 +122,9 @@ def _holding(claim: Claim, facts: list[Fact], at: datetime, aliases: Aliases) ->
 
 
 def _is_named(claim: Claim, fact: Fact) -> bool:
-    """Whether a claim means the object of a fact."""
+    """Whether a claim means the object of a fact; of an instruction, its topic."""
+    if fact.predicate.startswith(PREFIX):
+        return topic_of(claim.object) == topic_of(fact.object)
     terms, known = set(query_terms(claim.object)), set(query_terms(fact.object))
     return terms == known or (terms < known and predicate_key(claim.predicate) in _NAMED_IN_SHORT)
 

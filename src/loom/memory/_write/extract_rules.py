@@ -89,8 +89,8 @@ from loom.memory._write.wishes import (
     LONGEST_SENTENCE,
     Ending,
     denial_in,
-    employer_left,
     endings_in,
+    endings_of,
     instructions_in,
     is_change,
     is_denied,
@@ -99,6 +99,7 @@ from loom.memory._write.wishes import (
     is_text_work,
     is_unsure,
     looks_pasted,
+    releases_in,
     sentences,
     stated_clauses,
     tells_of_others,
@@ -139,11 +140,13 @@ RULES: Final = (
     passing("grew_up_in", rf"{SELF} (?:grew up|was raised) in (?P<object>{COUNTRY})"),
     passing("works_at", rf"{WORK} (?:at|for) (?P<object>{FIRM})(?: as an? {JOB})?"),
     passing("works_at", rf"(?:{SELF}|{HAVE}){NOW} started (?:working )?(?:at|for) (?P<object>{NAME})"),
-    rule("works_at", rf"(?:{SELF}|{HAVE}){NOW} joined (?P<object>{NAME})"),
+    rule("works_at", rf"(?:{SELF}|{HAVE}){NOW} joined (?P<object>{NAME})(?: as an? {JOB})?"),
     rule("works_at", rf"{SELF} (?:no longer|used to) work (?:at|for) (?P<object>{NAME})", ends=True),
     rule("works_at", rf"{SELF}{NOW} (?:left|quit) my job at (?P<object>{NAME})", ends=True),
     passing("works_at", rf"(?:{AM}{NOW}|{WORK} as) an? {JOB} (?:at|for) (?P<object>{FIRM})"),
-    passing("works_as", rf"{WORK}(?: (?:at|for) {FIRM})? as an? (?P<object>{JOB})"),
+    passing(
+        "works_as", rf"(?:{WORK}(?: (?:at|for) {FIRM})?|(?:{SELF}|{HAVE}){NOW} joined {NAME}) as an? (?P<object>{JOB})"
+    ),
     passing("works_as", rf"{AM}{NOW} an? (?:\d\d-year-old )?(?P<object>{JOB})(?!['\u2019]| by training)"),
     rule("works_as", rf"{SELF} used to (?:be|work as) an? (?P<object>{JOB})", ends=True),
     passing("works_in", rf"{SELF}{NOW} work in (?P<object>{FIELD})"),
@@ -187,7 +190,11 @@ RULES: Final = (
     passing("learning", rf"{SELF}{NOW} learn (?P<object>{LANGUAGE})"),
     passing("plays", rf"(?:{SELF}{MUCH} play|{HAVE} been playing) (?:the )?(?P<object>{INSTRUMENT}|{SPORT})"),
     rule("likes", rf"{SELF} (?:no longer|used to) (?:like|love|enjoy) (?!to\b){LIST}", ends=True, many=True),
-    rule("prefers", rf"(?:I|i)(?:['\u2019]d| would) rather have (?P<object>{THING} than {THING})"),
+    rule(
+        "prefers",
+        rf"(?:I|i)(?:['\u2019]d| would) (?:rather (?:have|use|drink|receive)|now rather (?:have|get|use|drink|receive))"
+        rf" (?P<object>{THING} than {THING})",
+    ),
     passing(
         "favourite_",
         rf"[Mm]y favou?rite (?!thing|part|one|way|time|bit|memory|"
@@ -383,7 +390,7 @@ AT_WORK: Final = rule("works_at", rf"{AM}{NOW} (?:at|with) (?P<object>{NAME})")
 """`I'm at Acme`: an employer only after the speaker said which job they left; otherwise just a place."""
 
 KINSHIP: Final = LazyPattern(
-    rf"^[Mm]y (?:(?:older|younger|big|little|twin) )?{RELATION},? (?P<object>{PERSON}),? (?P<rest>[a-z].*)$"
+    rf"^(?:[Mm]y|[Oo]ur) (?:(?:older|younger|big|little|twin) )?{RELATION},? (?P<object>{PERSON}),? (?P<rest>[a-z].*)$"
 )
 COMPANY: Final = LazyPattern(
     rf"^(?P<rest>[^,;]{{1,200}}?),? with my {RELATION},? (?P<object>{PERSON})"
@@ -416,9 +423,15 @@ _SYSTEM: Final = (
 _SUBJECT: Final = LazyPattern(
     rf"^(?:(?P<who>{_WHO})|{_SYSTEM})(?: (?:now|currently|still|also|recently|just|actually))? (?P<rest>[a-z].*)$"
 )
-_TOOL: Final = rf"(?P<object>{NAME}|[\w.+#-]*[\d+#][\w.+#-]*)"
+_ONE_TOOL: Final = rf"(?:{NAME}|[\w.+#-]*[\d+#][\w.+#-]*)"
+_TOOL: Final = rf"(?P<object>{_ONE_TOOL})"
+_TOOLS: Final = rf"(?P<object>{_ONE_TOOL}(?:(?:, | and |, and ){_ONE_TOOL})*)"
 _OF_SYSTEMS: Final = (
-    rule("uses", rf"(?:(?:now )?uses|is (?:now )?using) {_TOOL}"),
+    rule(
+        "uses",
+        rf"(?:(?:now )?uses|is (?:now )?using|(?:has )?(?:switched|migrated)(?: from {NAME})? to) {_TOOLS}",
+        many=True,
+    ),
     rule("runs_on", rf"(?:now )?runs on {_TOOL}"),
     rule("runs", rf"(?:now )?runs {_TOOL}"),
     rule("written_in", rf"is (?:now )?written in {_TOOL}"),
@@ -428,7 +441,10 @@ _OF_SYSTEMS: Final = (
 )
 _PLACED: Final = rule("lives_in", rf"is (?:now )?(?:based|headquartered|located) in (?P<object>{PLACE})")
 _OF_PEOPLE: Final = (
-    rule("lives_in", rf"(?:now )?(?:lives in|moved to|relocated to|is living in) (?P<object>{PLACE})"),
+    rule(
+        "lives_in",
+        rf"(?:now )?(?:lives in|(?:moved|relocated)(?: from {NAME})? to|is living in) (?P<object>{PLACE})",
+    ),
     rule("works_at", rf"(?:now )?(?:works at|works for|is working (?:at|for)) (?P<object>{NAME})(?: as an? {JOB})?"),
     rule("works_at", rf"(?:is|works as) an? {JOB} (?:at|for) (?P<object>{NAME})"),
     rule("works_as", rf"(?:is|works as) an? (?P<object>{JOB})(?: (?:at|for|in) {NAME})?"),
@@ -512,6 +528,7 @@ _NEGATIVE: Final = frozenset({"dislikes", "does_not_eat"})
 """Predicates whose statements contain a `not`."""
 _ENDS: Final = LazyPattern(TAIL)
 _BEHIND: Final = LazyPattern(rf"^,? (?P<when>{PAST})\b")
+_LIMITS: Final = LazyPattern(r"(?:when|whenever|while|where|except|if|unless|as long as)\b", re.IGNORECASE)
 
 
 class RuleExtractor:
@@ -556,6 +573,8 @@ def _stated(episode: Episode) -> Iterator[Claim]:
     if "```" in episode.text or is_text_work(episode.text):
         return
     is_played = is_role_play(episode.text)
+    for instruction in releases_in(episode.text) if not is_played else ():
+        yield _claim(episode, subject, INSTRUCTION, instruction, start=episode.at, end=episode.at, retracts=True)
     reader = _Reader(episode, subject, of_others=tells_of_others(episode.text))
     still: dict[tuple[str, str], Claim] = {}
     for sentence in sentences(episode.text):
@@ -590,8 +609,13 @@ class _Reader:
         changes = is_change(sentence)
         left_job = False
         yield from self._mentioned(sentence)
-        for clause in (part for whole in stated_clauses(sentence) for part in self._parts(whole)):
-            found = list(self._clause(clause))
+        wholes = list(stated_clauses(sentence))
+        for clause, following in (
+            (part, following)
+            for whole, following in zip(wholes, [*wholes[1:], ""], strict=False)
+            for part in self._parts(whole)
+        ):
+            found = list(self._clause(clause, is_limited=_LIMITS.match(following) is not None))
             if not found and left_job and (at_work := AT_WORK.pattern.match(clause)):
                 found = list(self._made(AT_WORK, at_work, self.subject))
             left_job |= any(claim.predicate == "works_at" and claim.retracts for claim, _ in found)
@@ -623,7 +647,7 @@ class _Reader:
             return split_clauses_about(clause, name)
         return unfolded(clause)
 
-    def _clause(self, clause: str) -> Iterator[tuple[Claim, bool]]:
+    def _clause(self, clause: str, *, is_limited: bool) -> Iterator[tuple[Claim, bool]]:
         if is_unsure(clause):
             return
         if company := COMPANY.match(clause):
@@ -632,7 +656,8 @@ class _Reader:
         found = list(self._plain(clause))
         yield from found
         stated = {_triple(claim) for claim, _ in found}
-        yield from (one for one in self._retracted(clause) if _triple(one[0]) not in stated)
+        over = self._retracted(clause, is_limited=is_limited)
+        yield from (one for one in over if _triple(one[0]) not in stated)
 
     def _plain(self, clause: str, *, whole: bool = False) -> Iterator[tuple[Claim, bool]]:
         """The claims that a clause states; with `whole`, only if it states nothing else."""
@@ -660,13 +685,14 @@ class _Reader:
             for subject, other, match in matches_in(clause):
                 yield from self._made(other, match, subject)
 
-    def _retracted(self, clause: str) -> Iterator[tuple[Claim, bool]]:
-        """The claims that a clause retracts."""
+    def _retracted(self, clause: str, *, is_limited: bool) -> Iterator[tuple[Claim, bool]]:
+        """The claims that a clause retracts; a bare `not` that `is_limited` ("when I travel") retracts nothing."""
         for ending in endings_in(clause):
             yield from self._ended(ending, self.subject)
-        if self.of_others and (left := employer_left(clause)):
-            yield from self._ended(left, left.match["subject"])
-        if (denial := denial_in(clause)) is None:
+        if self.of_others and (named := _SUBJECT.match(clause)):
+            for ending in endings_of(named["rest"]):
+                yield from self._ended(ending, named["who"] or named["system"])
+        if (denial := denial_in(clause)) is None or (is_limited and not denial.is_firm):
             return
         for claim in (claim for claim, _ in self._plain(denial.clause, whole=True) if not claim.retracts):
             # A bare `not` with a time may be about that time alone: "I'm not working at Acme today".

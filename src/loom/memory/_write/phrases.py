@@ -115,8 +115,8 @@ _KIN: Final = {"mom": "mother", "mum": "mother", "dad": "father", "wife": "marri
 
 ASIDE: Final = (
     r"(?:,? (?:now|currently|at the moment|right now|these days|nowadays|too|as well|again|by the way|anymore|any more|"
-    r"any longer|after all|instead|actually|a lot|very much|so much|with (?:my|our|two|three) \w+|"
-    r"for (?:work|my job|school|university)|"
+    r"any longer|after all|instead|actually|from now on|going forward|a lot|very much|so much|"
+    r"with (?:my|our|two|three) \w+|for (?:work|my job|school|university)|"
     r"for (?:a few|many|several|some|two|three|four|five|six|ten|\d{1,2}) (?:years|months)))*"
 )
 TAIL: Final = rf"(?:,? (?P<when>{PAST}))?{ASIDE}$"
@@ -682,6 +682,11 @@ DOCTOR: Final = (
 )
 LEADS: Final = (
     lead("likes", rf"{SELF}{MUCH} (?:like|love|enjoy|adore)", liked_in),
+    lead(
+        "likes",
+        rf"(?:{HAVE} (?:come|grown|learn(?:ed|t))|{SELF} (?:came|grew|learn(?:ed|t))) to (?:like|love|enjoy)",
+        liked_in,
+    ),
     lead("likes", rf"{AM}{NOW} an? (?:(?:big|huge|massive|avid|lifelong|real|long-time) )?fan of", liked_in),
     lead("likes", rf"{AM}{NOW}(?: (?:really|very|super|pretty|quite|big))? into", liked_in),
     lead(

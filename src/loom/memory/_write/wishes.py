@@ -15,6 +15,7 @@ from typing import Final
 
 from loom.memory._write.phrases import (
     AM,
+    DIET,
     HAVE,
     JOB,
     NAME,
@@ -39,20 +40,15 @@ INSTRUCTION: Final = "instruction"
 
 _VERBS: Final = (
     "abbreviate add address adjust annotate answer apologise apologize append ask assume attach avoid be begin bold "
-    "book "
-    "break bring buy calculate call capitalise capitalize check cite clarify combine comment compare confirm contact "
-    "convert copy cut define delete deploy describe discuss display document double-check email emphasise emphasize "
-    "end "
-    "estimate expand explain express flag format generate give greet group highlight illustrate include indent "
-    "interrupt "
-    "keep label leave link list maintain make mark mention message name note notify number offer omit order outline "
-    "phone "
-    "ping prefer prefix present print prioritise prioritize proofread provide push put quote rank read recommend refer "
-    "remind rename repeat reply report respond return reveal round run save schedule send separate share shorten "
-    "show sign "
-    "simplify skip sort speak specify spell start state structure suggest summarise summarize support tag talk tell "
-    "text "
-    "track translate treat use verify wait wake warn wrap write"
+    "book break bring buy calculate call capitalise capitalize check cite clarify combine comment compare confirm "
+    "contact convert copy cut define delete deploy describe discuss display document double-check email emphasise "
+    "emphasize end estimate expand explain express flag format generate give greet group highlight illustrate "
+    "include indent interrupt keep label leave link list maintain make mark mention message name note notify number "
+    "offer omit order outline phone ping prefer prefix present print prioritise prioritize proofread provide push "
+    "put quote rank read recommend refer remind rename repeat reply report respond return reveal round run save "
+    "schedule send separate share shorten show sign simplify skip sort speak specify spell start state structure "
+    "suggest summarise summarize support tag talk tell text track translate treat use verify wait wake warn wrap "
+    "write"
 ).replace(" ", "|")
 _POLITE: Final = r"(?:(?:please|so|and|but|also|ok|okay|remember(?: to| that|:)?|note that),? )*+"
 _TELLS: Final = r"(?:(?:you (?:should|must|need to|have to)|i(?:['\u2019]d| would)? (?:want|like|need) you to) )?"
@@ -60,9 +56,8 @@ _FROM_NOW: Final = r"(?:from now on|going forward|from here on|in (?:the )?futur
 _DONT: Final = r"(?:do not|don['\u2019]t)"
 _MANNERS: Final = (
     "using adding starting ending apologising apologizing calling emailing e-mailing texting messaging phoning "
-    "contacting "
-    "writing answering replying responding including mentioning suggesting recommending addressing translating sending "
-    "greeting summarising summarizing quoting reminding correcting saying showing bringing"
+    "contacting writing answering replying responding including mentioning suggesting recommending addressing "
+    "translating sending greeting summarising summarizing quoting reminding correcting saying showing bringing"
 ).replace(" ", "|")
 """What an assistant can be told to stop for good: a manner. `Stop playing games` is said in anger, of one moment."""
 _INSTRUCTION: Final = LazyPattern(
@@ -70,12 +65,17 @@ _INSTRUCTION: Final = LazyPattern(
     rf"(?:{_FROM_NOW},? {_POLITE})?{_TELLS}(?:always|never) (?:ever )?(?:{_VERBS})\b"
     rf"|{_FROM_NOW},? {_POLITE}{_TELLS}(?:{_DONT} )?(?:{_VERBS})\b"
     rf"|{_DONT} ever (?:{_VERBS})\b"
-    r"|no (?:[\w'-]+ ){1,5}(?:from now on|going forward|any ?more|ever again)$"
+    r"|no (?!need\b)(?:[\w'-]+ ){1,5}(?:from now on|going forward|any ?more|ever again)$"
     rf"|(?:{_DONT} )?(?:{_VERBS})\b.+ (?:from now on|going forward|any ?more|ever again)$"
     rf"|stop (?:{_MANNERS})\b"
     r")",
     re.IGNORECASE,
 )
+_STATES_OWN: Final = LazyPattern(
+    r"^(?:please )?(?:note|remember)(?: that|:)? (?!i(?:['\u2019]d| would)? \w+ you to\b)(?:i|my|we|our)\b",
+    re.IGNORECASE,
+)
+"""A statement about the user, not an instruction: `note I prefer light mode from now on`."""
 _JOINED: Final = LazyPattern(
     rf" ?(?:;|,(?: and| but)?| and| but) (?=(?:please )?(?:always|never|{_DONT} ever|stop)\b)", re.IGNORECASE
 )
@@ -202,7 +202,7 @@ def clauses_in(sentence: str) -> Iterator[str]:
 
 def is_instruction(clause: str) -> bool:
     """Whether a clause is an instruction for always, never, or from now on."""
-    if is_limited(clause) or _PLAYED.search(clause) or _ENCOURAGES.search(clause):
+    if is_limited(clause) or _PLAYED.search(clause) or _ENCOURAGES.search(clause) or _STATES_OWN.match(clause):
         return False
     return _INSTRUCTION.match(clause) is not None
 
@@ -348,7 +348,10 @@ _SENTENCE_END: Final = LazyPattern(r"(?<=[.!?])\s+")
 
 
 def wishes_in(text: str) -> tuple[str, ...]:
-    """The instructions of a message that contains nothing else, in its own words; empty for any other message."""
+    """The instructions of a message that contains nothing else, in its own words; empty for any other message.
+
+    It may take others back.
+    """
     message = text.strip()
     bare = _without_formats(message)
     if len(message) > LONGEST_WISH or len(message.splitlines()) > 1 or looks_pasted(bare):
@@ -356,10 +359,51 @@ def wishes_in(text: str) -> tuple[str, ...]:
     found: list[str] = []
     for sentence in _SENTENCE_END.split(bare):
         for clause in clauses_in(sentence):
+            if _released(clause) is not None:
+                continue
             if is_limited(sentence) or not _is_wish(clause):
                 return ()
             found.append(_with_formats(clause, message))
     return tuple(found)
+
+
+_OVER: Final = r"(?: (?:any ?more|any longer|again|now))*"
+_RELEASES: Final = tuple(
+    (LazyPattern(pattern, re.IGNORECASE), form)
+    for pattern, form in (
+        (r"no more (?P<what>[\w' -]+)", "use {}"),
+        (rf"(?:there(?:['\u2019]s| is) )?no need for (?P<what>.+?){_OVER}", "use {}"),
+        (rf"you (?:don['\u2019]t|do not|no longer) (?:need|have) to (?P<what>.+?){_OVER}", "{}"),
+        (rf"(?:(?:there(?:['\u2019]s| is) )?no need to|you (?:can|may) stop) (?P<what>.+?){_OVER}", "{}"),
+        (r"(?:you (?:can|may)|feel free to) (?P<what>(?!stop\b).+?) (?:again|now)", "never {}"),
+        (r"(?:it(?:['\u2019]s| is) )?(?:ok|okay|fine|all ?right) to (?P<what>.+?) (?:again|now)", "never {}"),
+    )
+)
+"""What takes an instruction back, and the instruction that is over: a demand, or with `never` a prohibition."""
+
+
+def releases_in(text: str) -> tuple[str, ...]:
+    """The instructions that a message takes back, if it contains nothing else but these and instructions.
+
+    One that lets the assistant act without asking takes nothing back: that needs more than a sentence.
+    """
+    message = text.strip()
+    if len(message) > LONGEST_WISH or "\n" in message or "?" in message:
+        return ()
+    clauses = [(sentence, clause) for sentence in _SENTENCE_END.split(message) for clause in clauses_in(sentence)]
+    found = [_released(clause) for _, clause in clauses]
+    if not any(found) or looks_pasted(message) or acts_unasked(message):
+        return ()
+    others = [pair for pair, released in zip(clauses, found, strict=True) if released is None]
+    is_only = not any(is_limited(sentence) or not _is_wish(clause) for sentence, clause in others)
+    return tuple(released for released in found if released) if is_only else ()
+
+
+def _released(clause: str) -> str | None:
+    if len(clause.split()) > _MOST_WORDS or is_instruction(clause):
+        return None
+    matches = ((pattern.fullmatch(clause), form) for pattern, form in _RELEASES)
+    return next((form.format(found["what"]) for found, form in matches if found), None)
 
 
 def looks_pasted(text: str) -> bool:
@@ -401,9 +445,9 @@ def _sentences(paragraphs: list[str]) -> Iterator[str]:
 _WHEN_APART: Final = LazyPattern(rf"^(?P<when>{PAST}), (?=[Ii]\b)")
 
 _REPORTED: Final = LazyPattern(
-    r"\b(?:wish|imagine|imagining|suppose|supposing|pretend|hypothetically|said|says|saying|tells|thinks|believes|"
-    r"claims|"
-    r"claimed|dreamed|dreamt|role-?play|quote|e\.g|lyrics|joke|joking|kidding|as though|as if|let['\u2019]s say|"
+    r"\b(?:wish|imagine|imagining|suppose|supposing|pretend|hypothetically|said|says|saying|used to say|tells|thinks|"
+    r"believes|claims|claimed|dreamed|dreamt|role-?play|quote|e\.g|lyrics|joke|joking|kidding|as though|as if|"
+    r"let['\u2019]s say|"
     r"(?:in|for|of) (?:my|the|an?|our|this|that|his|her) (?:\w+ )?(?:story|novel|film|movie|game|dream|script|play)|"
     r"character)\b|[\"\u201c\u00ab][^\"\u201d\u00bb]*\b(?:I|my|My|me)\b|(?<!\w)'(?:[^']*\b)?(?:I|my|My)\b[^']*'(?!\w)",
     re.IGNORECASE,
@@ -445,9 +489,9 @@ _TEXT_WORK: Final = LazyPattern(
 )
 _SENTENCE: Final = LazyPattern(r"(?<=[.!?])(?<!\b[A-Z]\.)(?<!\bDr\.)(?<!\bMr\.)(?<!\bSt\.)(?<!\bMrs\.)\s+|\n+")
 _STARTS: Final = (
-    r"(?:now )?(?:I|i|im|Im|ive|not|my|My|we|We|it|they|he|she|this|that|these|those|there|you|can|could|would|will|"
-    r"do|does|is|are|what|how|"
-    r"which|where|who|any|please|should|have you|especially|particularly|like|such as|though|although|even|then|maybe|"
+    r"(?:now )?(?:I|i|im|Im|ive|not|my|My|our|we|We|it|they|he|she|this|that|these|those|there|you|can|could|would|"
+    r"will|do|does|is|are|what|how|which|where|who|any|please|should|have you|especially|particularly|like|such as|"
+    r"though|although|even|then|maybe|"
     r"hopefully|right|thanks|just)(?:['\u2019]\w+)?\b"
 )
 _CLAUSE: Final = LazyPattern(
@@ -462,7 +506,8 @@ _OPENING: Final = LazyPattern(
     r"^(?:(?:hi|hello|hey|well|so|and|but|oh|ok|okay|yes|yeah|actually|also|btw|by the way|fyi|just so you know|"
     r"as of (?:today|now)|now|these days|nowadays|(?:it )?turns out(?: that)?|on second thoughts?|correction:?|sorry|"
     r"(?:the|my) (?:doctor|tests?|results?) (?:confirmed|showed|found)(?: that)?|"
-    r"remember that|please remember that|please note that|note that|for context|for reference|anyway|lol|honestly|"
+    r"(?:please )?(?:note|remember)(?: that(?= )|(?= (?:I|i|my)\b))|"
+    r"(?:from now on|going forward)(?=,? (?:I|i|my)\b)|for context|for reference|anyway|lol|honestly|"
     r"speaking of which|yep|yup|nah|nope|haha|wow|thanks|thank you|mate|dude|(?:since|because|as|given(?: that)?|"
     r"considering(?: that)?|seeing as|even though|although|though|while)(?= (?:I|i|my)\b))[,!]? )+",
     re.IGNORECASE,
@@ -513,7 +558,7 @@ def stated_clauses(plain: str) -> Iterator[str]:
 _NOT_SURE: Final = LazyPattern(
     r"\b(?:could|should|might|may be|maybe|perhaps|possibly|probably|hardly|barely|almost|nearly|allegedly|reportedly|"
     r"hope|hoping|want|wanted|consider|considering|thinking|someday|one day|guess|sometimes|temporarily)\b"
-    r"|\bwould\b(?! rather have)|\baccording to\b",
+    r"|\bwould\b(?!(?: now)? rather )|\baccording to\b",
     re.IGNORECASE,
 )
 _NOT_SO: Final = LazyPattern(r"\b(?:never|not|n't)\b|n['\u2019]t\b", re.IGNORECASE)
@@ -560,12 +605,13 @@ _ADJECTIVES: Final = (
 )
 _STATES: Final = (
     r"(?:(?:also|now|still|really) )?(?:live in |work (?:at|for|as) |speak [A-Z]|prefer |drive an? |own an? |"
-    rf"have an? (?:{PET}|{RELATION.replace('?P<relation>', '?:')})\b|moved to |was born in |use [A-Z]|"
+    rf"have an? (?:{PET}|{RELATION.replace('?P<relation>', '?:')})\b|moved to |joined [A-Z]|"
+    r"started (?:working )?(?:at|for) [A-Z]|was born in |use [A-Z]|"
     r"don['\u2019]t |no longer )"
 )
 _GOES_ON: Final = LazyPattern(
     rf"(?:,? and|,? but)(?: also)? (?:(?={_ADJECTIVES})|(?=(?P<does>{_STATES})))"
-    rf"|, (?=working (?:at|for|as) |living in |based in |an? {JOB}\b)"
+    rf"|, (?=working (?:at|for|as) |living in |based in |allergic to |\w+[- ]intolerant\b|married to |an? {JOB}\b)"
 )
 """Where a second statement about the same person begins, whose `I` or `I'm` is omitted."""
 _INTENDS: Final = LazyPattern(
@@ -595,7 +641,10 @@ def unfolded(clause: str) -> list[str]:
 # A denial is turned into the plain statement that it denies ("I don't live in Rome anymore" into "I live in Rome"), so
 # everything that the rules can learn can also be retracted.
 
-_NOT: Final = r"(?:not|no longer) (?!(?:only|just|yet|even|sure|really|necessarily|always|exactly|so|very|that)\b)"
+_NOT: Final = (
+    r"(?:not|no longer) (?!(?:only|just|yet|even|sure|really|necessarily|always|exactly|so|very|that"
+    r"|(?:an? )?(?:strict|complete|full|full-time|total|pure|real|true|proper))\b)"
+)
 _BASE: Final = {
     **{f"{verb}ing": verb for verb in ("work", "speak", "enjoy", "learn")},
     **{f"{verb[:-1]}ing": verb for verb in ("live", "drive", "use", "like", "love", "hate")},
@@ -668,6 +717,7 @@ def _form(predicates: str, pattern: str, *, tail: str = TAIL) -> tuple[tuple[str
 
 _DID: Final = rf"(?:{WE}|{HAVE}){NOW}"
 _TASTE: Final = "likes prefers uses"
+_COUPLE: Final = r"(?:married|together|engaged|a couple)"
 _FORMS: Final = (
     _form(
         "works_at", rf"{_DID} (?:left|quit|resigned from) (?:my (?:job|position|role) (?:at|with) )?(?P<object>{NAME})"
@@ -680,7 +730,7 @@ _FORMS: Final = (
     _form("lives_in", rf"{_DID} left (?P<object>{PLACE}) for good"),
     _form(
         "drives owns",
-        rf"{_DID} (?:sold|gave away|got rid of|traded in|scrapped|totall?ed) (?:my|our) (?P<object>{THING})",
+        rf"{_DID} (?:sold|gave away|got rid of|traded in|scrapped|totall?ed) (?:my|our|the) (?P<object>{THING})",
     ),
     _form("has_pet", rf"(?:[Mm]y|[Oo]ur) {PET},? (?P<object>{PERSON}),? (?:died|passed away|is dead)"),
     _form(
@@ -688,6 +738,13 @@ _FORMS: Final = (
         rf"(?:{WE}|{PERSON} and I)(?: got| are|['\u2019]re)?(?: now)? "
         rf"(?:divorced|broke up|broken up|split up|separated)(?: with (?P<object>{PERSON}))?",
     ),
+    _form("has_pet", rf"(?P<object>{PERSON}) (?:(?:has )?(?:died|passed away)|is dead|is no longer with us)"),
+    _form(
+        "married_to partner girlfriend boyfriend engaged_to",
+        rf"(?:{WE}|{PERSON} and I)(?:(?: are|['\u2019]re) no longer {_COUPLE}"
+        rf"|(?: are not| aren['\u2019]t|['\u2019]re not) {_COUPLE} (?:any ?more|any longer))",
+    ),
+    _form("diet", rf"(?:[Bb]eing|[Gg]oing) (?:an? )?{DIET} (?:didn['\u2019]t|did not) work(?: out)?(?: for me)?"),
     _form("married_to", rf"{AM}{NOW} (?:divorced|widowed)(?: from (?P<object>{PERSON}))?"),
     _form(_TASTE, rf"{AM}{NOW} (?:done|through|finished) with (?P<object>{THING})"),
     _form(_TASTE, rf"{_DID} (?:gone|went) off (?P<object>{THING})"),
@@ -698,11 +755,19 @@ _FORMS: Final = (
     ),
     _form(f"{_TASTE} drives", rf"{_DID} switched from (?P<object>{THING}) to {THING}"),
 )
-_THEY_LEFT: Final = LazyPattern(
-    rf"^(?P<subject>{NAME}) (?:has )?(?:just |recently )?(?:left|quit|resigned from) (?P<object>{NAME}){TAIL}"
+_HAS: Final = r"(?:has )?(?:just |recently )?"
+_OF_OTHERS: Final = (
+    _form("works_at", rf"{_HAS}(?:left|quit|resigned from) (?P<object>{NAME})"),
+    _form("works_at", rf"(?:was|got|has been) (?:fired|laid off|let go)(?: (?:from|by) (?P<object>{NAME}))?"),
+    _form("lives_in", rf"{_HAS}moved (?:(?:away from|out of) (?P<object>{PLACE})|from (?P<left>{PLACE}) to {PLACE})"),
+    _form(
+        "uses runs runs_on written_in built_with hosted_on",
+        rf"{_HAS}(?:switched|migrated|moved) from (?P<object>{NAME}) to {NAME}",
+    ),
 )
 _EATS: Final = LazyPattern(
-    rf"^{WE}(?: (?:now|actually|do|can))? eat "
+    rf"^(?:{WE}(?: (?:now|actually|do|can))? eat"
+    rf"|{_DID} (?:started|began|begun|resumed|went back to|gone back to) (?:eating|to eat)) "
     rf"(?P<object>meat|beef|chicken|pork|fish|seafood|dairy|cheese|eggs|gluten|bread){TAIL}"
 )
 _MEAT: Final = ("vegan", "vegetarian", "pescatarian")
@@ -725,7 +790,9 @@ def endings_in(clause: str) -> Iterator[Ending]:
         yield Ending(("does_not_eat",), found["object"], found)
 
 
-def employer_left(clause: str) -> Ending | None:
-    """The employer that another person left; the group `subject` of the match is the person."""
-    found = _THEY_LEFT.match(clause)
-    return Ending(("works_at",), found["object"], found) if found else None
+def endings_of(rest: str) -> Iterator[Ending]:
+    """What is over for another person or thing, according to the rest of a clause that begins with it."""
+    for predicates, pattern in _OF_OTHERS:
+        if found := pattern.match(rest):
+            groups = found.groupdict()
+            yield Ending(predicates, groups.get("object") or groups.get("left") or "", found)

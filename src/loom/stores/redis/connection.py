@@ -277,8 +277,16 @@ class RedisConnection:
                 socket_connect_timeout=self._timeout,
                 retry=Retry(NoBackoff(), 0),
             )
+            # It connects to nothing, and refuses an option that it does not know.
+            cast("Any", client).connection_pool.make_connection()
         except ValueError as error:
             raise UsageError(f"{self.address!r} is not the address of a Redis server: {error}") from error
+        except TypeError as error:
+            name = str(error).rpartition("argument ")[2]
+            raise UsageError(
+                f"the URL of {self.address!r} has the option {name}, which is not known; those of Loom are durable, "
+                "ttl and ttl_l1 to ttl_l4, and the others are those of the driver"
+            ) from error
         return cast("_Client", client)
 
     async def _check(self, client: _Client) -> None:
