@@ -60,7 +60,7 @@ def load(name: str) -> typer.Typer | Callable[..., None]:
             return store.app if name == "store" else store.doctor
 
 
-class Listed(TyperCommand):
+class LateCommand(TyperCommand):
     """A command as the list shows it. Its module is imported when it is used."""
 
     @cached_property
@@ -87,7 +87,7 @@ class Commands(TyperGroup):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self.commands = {name: Listed(name, help=help) for name, help in COMMANDS.items()}
+        self.commands = {name: LateCommand(name, help=help) for name, help in COMMANDS.items()}
 
     def make_context(self, *args: Any, **options: Any) -> Any:
         """Read the command line."""
