@@ -61,6 +61,16 @@ def test_an_agent_is_imported_without_what_its_first_turn_needs(tmp_path):
     assert len(modules) <= 275
 
 
+def test_a_memory_is_opened_without_sessions_and_the_context_engine(tmp_path):
+    modules = loaded("from loom import open_memory, open_memory_sync", tmp_path)
+    assert packages(modules) <= SHARED
+    assert not {*HEAVY, *READ, "importlib.metadata"} & modules
+    assert not {
+        name for name in modules if name.startswith(("loom.context", "loom.session.", "loom.agent", "loom.traces"))
+    }
+    assert len(modules) <= 225
+
+
 def test_the_list_of_commands_is_shown_without_what_they_need(tmp_path):
     modules = loaded(HELP, tmp_path)
     assert packages(modules) <= SHOWN
@@ -98,3 +108,19 @@ def test_the_list_of_commands_shows_what_each_command_says_of_itself():
     for name, command in listed.items():
         assert command.help == command.command.help.partition("\n\n")[0], name
         assert command.command.name == name
+
+
+def test_a_late_module_is_imported_when_one_of_its_names_is_used(tmp_path):
+    program = """
+import sys
+from loom.core.doors import Late
+csv = Late("csv")
+assert "csv" not in sys.modules
+assert csv.QUOTE_ALL == 1 and "csv" in sys.modules
+assert vars(csv)["QUOTE_ALL"] == 1, "the next use asks nobody"
+try:
+    csv.nothing
+except AttributeError as error:
+    assert "csv" in str(error)
+"""
+    assert "csv" in loaded(program, tmp_path)

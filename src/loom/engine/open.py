@@ -8,9 +8,6 @@ from importlib.util import find_spec
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias
 
-from loom.context.context import Context
-from loom.context.entry import MessageEntry, StringEntry
-from loom.context.render.request import prepare
 from loom.core.clock import Clock
 from loom.core.record import Layer
 from loom.engine.urls import PLACE_OPTIONS, STORES, Opening, Registry, place_in, store_at, written_out
@@ -28,7 +25,7 @@ from loom.protocols.reranker import Reranker
 from loom.providers import models
 from loom.providers.embedding.choose import BUILT_IN, OpensEmbedder, local_embedder, pick_embedder
 from loom.providers.models.offline import OfflineModel
-from loom.session.model_call import OPENER
+from loom.session import OPENER
 from loom.stores import files, inmemory, sqlite
 
 if TYPE_CHECKING:
@@ -320,6 +317,11 @@ def render_request(request: ModelRequest, provider: str, model: str) -> Rendered
     """The body of a request for a provider: the one it brings along, or one made of its neutral fields."""
     if request.rendered is not None and request.rendered.provider == provider:
         return request.rendered
+    # Imported here, because a process that only remembers and recalls does without the context engine.
+    from loom.context.context import Context  # noqa: PLC0415
+    from loom.context.entry import MessageEntry, StringEntry  # noqa: PLC0415
+    from loom.context.render.request import prepare  # noqa: PLC0415
+
     context = Context("request", tools=request.tools)
     for text in request.system:
         context.foundation.add(StringEntry(text, repeat=True))
