@@ -102,7 +102,7 @@ def write_twin(module: Module, cls: type) -> None:
     """Add the blocking form of a class."""
     twin, kind = TWINS[cls.__name__], cls.__name__.lower()
     lines = [
-        f"class {twin}(Blocking[{cls.__name__}]):",
+        f'class {twin}(Blocking["{cls.__name__}"]):',
         f'    """{cls.__name__} for blocking code: the same methods without `await`, streams as iterators."""',
         f'    _kind = "{kind}"',
     ]
@@ -298,8 +298,6 @@ def engine_twins() -> Module:
         "",
         "from loom.engine.open import open_memory",
         "from loom.engine.sync import Blocking",
-        "from loom.memory.memory import Memory",
-        "from loom.session.session import Session",
     ]
     for cls in (Memory, Session):
         write_twin(module, cls)
@@ -309,8 +307,8 @@ def engine_twins() -> Module:
         '    """A blocking memory; open_memory() says what the arguments are."""',
         f"    return SyncMemory(open_memory({_arguments(open_memory)}))",
     ]
-    for name in ("Memory", "Session"):
-        module.imports.pop(name, None)
+    # A memory is opened without sessions: the module of each class is loaded by who has an object of it.
+    module.imports |= {cls.__name__: cls.__module__ for cls in (Memory, Session)}
     return module
 
 

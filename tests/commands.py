@@ -30,7 +30,8 @@ _AT_IMPORT = ("TYPER_USE_RICH",)
 _READ = (
     *("anyio._backends._asyncio", "apsw", "numpy", "pydantic", "rich.progress", "rich.table", "typer", "ruamel.yaml"),
     *("loom.agent.agent", "loom.engine.open", "loom.engine.agent_parts", "loom.providers.embedding.local"),
-    *("loom.cli.app", "loom.session.session", "loom.stores.sqlite", "rich.panel", "typer.rich_utils"),
+    *("loom.cli.app", "loom.session.session", "loom.stores.sqlite.store", "rich.panel", "typer.rich_utils"),
+    *("loom.cli.cache", "loom.cli.chat", "loom.cli.demo", "loom.cli.memory", "loom.cli.session", "loom.cli.store"),
 )
 """Modules that are read before the fork, as far as most commands need them."""
 

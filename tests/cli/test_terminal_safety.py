@@ -41,6 +41,7 @@ WORD = "swordfish"
 
 def leaves(command, path=()):
     """Every command of the app with its path."""
+    command = getattr(command, "command", command)  # the one that the list of commands stands for
     for name, one in getattr(command, "commands", {}).items():
         yield from leaves(one, (*path, name))
     if not hasattr(command, "commands"):

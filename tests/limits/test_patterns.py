@@ -16,6 +16,7 @@ import pytest
 import loom
 from loom.context.skills import Skill, SkillMatcher
 from loom.memory._recall.rank import _name
+from loom.memory._write.phrases import LazyPattern
 from tests.limits.patterns import METHODS, Found, compiled_in_functions, every_module, held, used
 from tests.limits.pumps import UNITS, pumps_of
 
@@ -42,10 +43,15 @@ def _made_of_skills() -> list[re.Pattern[Any]]:
     return [pattern for _, pattern in (*rules._commands, *rules._phrases)]
 
 
+def _made_of_rules() -> list[re.Pattern[Any]]:
+    return [re.compile(one.opening, one.flags) for one in LazyPattern.all if one.opening]
+
+
 MADE: dict[str, Callable[[], list[re.Pattern[Any]]]] = {
     "loom.memory._recall.rank._name": _made_of_names,
     "loom.context.skills.__init__": _made_of_skills,
     "loom.context.skills._phrase": _made_of_skills,
+    "loom.memory._write.phrases._opening": _made_of_rules,
     "loom.memory._write.phrases.compiled": list,  # patterns that are compiled at first use; modules hold them
 }
 """Functions that make a pattern of their arguments, and patterns that they made."""

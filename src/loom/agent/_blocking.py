@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from loom.telemetry import Bill
 
 
-class SyncAgent(Blocking[Agent]):
+class SyncAgent(Blocking["Agent"]):
     """Agent for blocking code: the same methods without `await`, streams as iterators."""
 
     _kind = "agent"

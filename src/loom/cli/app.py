@@ -4,21 +4,90 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from loom import __version__
-from loom.cli import cache, chat, demo, memory, session, store
 from loom.cli.output import echo
 from loom.text.fence import plain_text
+
+COMMANDS = {
+    "chat": "Talk to an agent that remembers. Lines that begin with / are commands: /help lists them.",
+    "demo": (
+        "Show two users, facts that change, recall, compaction, checkpoints, the cache and all costs. Needs no key."
+    ),
+    "doctor": "Report what is installed, or whether a store answers and what it guarantees with its current settings.",
+    "forget": "Erase a person: memory, conversations and jobs, with a receipt that says what is still pending.",
+    "cache": "Check what the prompt cache does with requests, before and after they are sent.",
+    "memory": "Remember, recall and forget.",
+    "session": "Show saved conversations, go back in them, fork and compact them.",
+    "store": "Create a store, verify its indexes, copy it, erase forgotten bytes.",
+}
+"""The commands in the order of the list, each with the first paragraph of its help."""
+
+
+def load(name: str) -> typer.Typer | Callable[..., None]:
+    """A command, whose module is imported now: all of them at once take four times as long as the list of commands."""
+    match name:
+        case "chat":
+            from loom.cli import chat
+
+            return chat.chat
+        case "demo":
+            from loom.cli import demo
+
+            return demo.demo
+        case "cache":
+            from loom.cli import cache
+
+            return cache.app
+        case "session":
+            from loom.cli import session
+
+            return session.app
+        case "memory" | "forget":
+            from loom.cli import memory
+
+            return memory.app if name == "memory" else memory.forget_person
+        case _:
+            from loom.cli import store
+
+            return store.app if name == "store" else store.doctor
+
+
+class LateCommand(TyperCommand):
+    """A command as the list shows it. Its module is imported when it is used."""
+
+    @cached_property
+    def command(self) -> Any:
+        """The command itself."""
+        name = str(self.name)
+        found = load(name)
+        app = typer.Typer(add_completion=False)
+        app.callback()(lambda: None)  # an application with one command alone is that command
+        if isinstance(found, typer.Typer):
+            app.add_typer(found, name=name)
+        else:
+            app.command(name=name)(found)
+        group: Any = typer.main.get_command(app)
+        return group.commands[name]
+
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        """Read the command line of the command itself."""
+        return self.command.make_context(info_name, args, parent=parent, **extra)
 
 
 class Commands(TyperGroup):
     """The commands. An error that quotes the command line quotes it as plain text."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.commands = {name: LateCommand(name, help=help) for name, help in COMMANDS.items()}
 
     def make_context(self, *args: Any, **options: Any) -> Any:
         """Read the command line."""
@@ -50,14 +119,6 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-app.add_typer(cache.app, name="cache")
-app.add_typer(memory.app, name="memory")
-app.add_typer(session.app, name="session")
-app.command(name="chat")(chat.chat)
-app.add_typer(store.app, name="store")
-app.command(name="demo")(demo.demo)
-app.command(name="doctor")(store.doctor)
-app.command(name="forget")(memory.forget_person)
 
 
 def _version(value: bool) -> None:

@@ -11,11 +11,11 @@ import typer
 from rich.text import Text
 
 from loom.cli.output import Stream, console, echo, plain, print_json
-from loom.core.log import Event, to_dict
 from loom.errors import LoomError, NotFound, UsageError
 
 if TYPE_CHECKING:
     from loom.agent.agent import Agent
+    from loom.core.log import Event
     from loom.memory._facts.instructions import Standing
     from loom.memory.memory import Memory
     from loom.session.session import Session
@@ -147,6 +147,8 @@ class Chat:
         await self._commands[name](rest.strip())
 
     async def _send(self, text: str) -> None:
+        from loom.core.log import to_dict
+
         scope = self._session.scope
         if self._known is None:
             self._known = {item for _, item, _ in _instructions(await self._read_standing())}

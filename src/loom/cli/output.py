@@ -18,12 +18,9 @@ from typing import Annotated, Any, cast
 import typer
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.padding import Padding
-from rich.progress import Progress
 from rich.segment import Segment
 from rich.text import Text
 
-from loom.core.codec import record_to_dict
-from loom.core.record import Episode, Fact, WorkingBlock
 from loom.errors import UsageError
 from loom.text.fence import one_line, plain_text
 
@@ -97,6 +94,8 @@ def shortened(text: str) -> str:
 @contextmanager
 def progress_bar(title: str) -> Generator[Callable[[int, int], None]]:
     """Show a progress bar on the error stream; yields the function that takes what is done and the total."""
+    from rich.progress import Progress
+
     out = console(stderr=True)
     with Progress(console=out, transient=True, disable=not out.is_terminal) as bar:
         task = bar.add_task(title, total=None)
@@ -137,6 +136,9 @@ _ESCAPES = _Escapes()
 
 def plain(value: object) -> Any:
     """A value as JSON: dataclasses become objects, with their field names as keys."""
+    from loom.core.codec import record_to_dict
+    from loom.core.record import Episode, Fact, WorkingBlock
+
     if isinstance(value, datetime):
         return value.isoformat()
     if isinstance(value, Episode | Fact | WorkingBlock):

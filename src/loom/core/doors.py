@@ -1,4 +1,8 @@
-"""Doors, whose names live in other modules and load at first use; and ports, which the composition root fills."""
+"""Doors, late modules, and ports.
+
+A door has names that live in other modules and load at first use. A late module is imported at its first use. A port is
+filled by the composition root.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +24,27 @@ def door(module: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], C
         return getattr(import_module(homes[name]), name)
 
     return load, lambda: sorted(homes)
+
+
+class Late:
+    """A large module of others, imported when one of its names is first used: numpy alone takes as long as all of Loom.
+
+    A type checker sees the plain import:
+
+        if TYPE_CHECKING:
+            import numpy as np
+        else:
+            np = Late("numpy")
+    """
+
+    def __init__(self, module: str) -> None:
+        """Name the module; nothing is imported yet."""
+        self._module = module
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(import_module(self._module), name)
+        setattr(self, name, value)  # the next use finds it here
+        return value
 
 
 class Port(Generic[_T]):

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, overload
 
 from loom.engine.open import open_memory
 from loom.engine.sync import Blocking
-from loom.memory.memory import Memory
-from loom.session.session import Session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -33,6 +31,7 @@ if TYPE_CHECKING:
     from loom.memory._write.learn_in_background import Facts
     from loom.memory._write.write import ProgressCallback, Reembedded
     from loom.memory.config import MemoryConfig
+    from loom.memory.memory import Memory
     from loom.memory.results import Learned, Metabolized, Recalled, Remembered
     from loom.protocols.embedder import Embedder
     from loom.protocols.extractor import Extractor
@@ -43,13 +42,13 @@ if TYPE_CHECKING:
     from loom.session.compaction.driver import CompactionPlan
     from loom.session.history import SessionState
     from loom.session.reply import Listener, Reply
-    from loom.session.session import SessionExplanation
+    from loom.session.session import Session, SessionExplanation
     from loom.session.turn import TurnOptions
     from loom.stores.sqlite.connection import Durability
     from loom.telemetry import Bill
 
 
-class SyncMemory(Blocking[Memory]):
+class SyncMemory(Blocking["Memory"]):
     """Memory for blocking code: the same methods without `await`, streams as iterators."""
 
     _kind = "memory"
@@ -428,7 +427,7 @@ class SyncMemory(Blocking[Memory]):
         return self._of.embedder_note
 
 
-class SyncSession(Blocking[Session]):
+class SyncSession(Blocking["Session"]):
     """Session for blocking code: the same methods without `await`, streams as iterators."""
 
     _kind = "session"

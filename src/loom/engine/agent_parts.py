@@ -20,7 +20,7 @@ from loom.protocols.checkpoint_store import CheckpointStore, KeyValues
 from loom.protocols.model import Model, OneAtATime, SaysIfItReads
 from loom.providers.models.offline import OfflineModel
 from loom.session.config import CompactionConfig, SessionConfig
-from loom.stores.sqlite.checkpoints import SqliteCheckpointStore
+from loom.stores import sqlite
 from loom.telemetry import Ledger, metered
 
 
@@ -85,7 +85,7 @@ def agent_checkpoints(
         return open_checkpoints(beside), ()
     # The folder of a vector engine is made at its first use, by the memory or by the sessions.
     in_folder = place.partition(":")[0] in ENGINES
-    return SqliteCheckpointStore(path.removeprefix("//"), small_pages=False, make_folder=in_folder), ()
+    return sqlite.SqliteCheckpointStore(path.removeprefix("//"), small_pages=False, make_folder=in_folder), ()
 
 
 def agent_config(

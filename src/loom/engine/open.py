@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from functools import partial
 from importlib.util import find_spec
 from os import PathLike, fspath
-from typing import Any, ClassVar, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias
 
-from loom.context.context import Context
-from loom.context.entry import MessageEntry, StringEntry
-from loom.context.render.request import prepare
 from loom.core.clock import Clock
 from loom.core.record import Layer
 from loom.engine.urls import PLACE_OPTIONS, STORES, Opening, Registry, place_in, store_at, written_out
@@ -26,19 +22,14 @@ from loom.protocols.extractor import Extractor
 from loom.protocols.memory_store import MemoryStore, Store
 from loom.protocols.model import Model, ModelRequest, Rendered
 from loom.protocols.reranker import Reranker
+from loom.providers import models
 from loom.providers.embedding.choose import BUILT_IN, OpensEmbedder, local_embedder, pick_embedder
-from loom.providers.models.anthropic import AnthropicModel
-from loom.providers.models.gemini import GeminiModel
-from loom.providers.models.litellm import LiteLLMModel
-from loom.providers.models.local import LocalModel
 from loom.providers.models.offline import OfflineModel
-from loom.providers.models.openai import SERVICES, CompatibleModel, OpenAIChatModel, OpenAIModel
-from loom.providers.models.sdk import RENDERER
-from loom.session.model_call import OPENER
-from loom.stores.files import FileCheckpointStore
-from loom.stores.inmemory.checkpoints import MemoryCheckpointStore
-from loom.stores.sqlite.checkpoints import SqliteCheckpointStore
-from loom.stores.sqlite.connection import Durability
+from loom.session import OPENER
+from loom.stores import files, inmemory, sqlite
+
+if TYPE_CHECKING:
+    from loom.stores.sqlite.connection import Durability
 
 EMBEDDERS: Registry[OpensEmbedder] = Registry("loom.embedders", BUILT_IN)
 
@@ -207,7 +198,7 @@ def open_checkpoints(url: str | CheckpointStore | KeyValues = "inmemory") -> Che
     backend, _, path = url.partition(":")
     path = path.removeprefix("//")
     if backend == "inmemory" and not path:
-        return MemoryCheckpointStore()
+        return inmemory.MemoryCheckpointStore()
     opens = _OPENERS.get(backend)
     if opens is None:
         raise UsageError(f"there is no checkpoint store {url!r}; write {_FORMS}")
@@ -216,7 +207,15 @@ def open_checkpoints(url: str | CheckpointStore | KeyValues = "inmemory") -> Che
     return opens(path if backend in {"files", "sqlite"} else url)
 
 
-# The driver of a server may not be installed, so its store is imported when it is first opened.
+# Each store is imported when it is first opened; the driver of a server may not even be installed.
+
+
+def _files(path: str) -> CheckpointStore:
+    return files.FileCheckpointStore(path)
+
+
+def _sqlite(path: str) -> CheckpointStore:
+    return sqlite.SqliteCheckpointStore(path)
 
 
 def _postgres(url: str) -> CheckpointStore:
@@ -232,8 +231,8 @@ def _redis(url: str) -> CheckpointStore:
 
 
 _OPENERS: dict[str, Callable[[str], CheckpointStore]] = {
-    "files": FileCheckpointStore,
-    "sqlite": SqliteCheckpointStore,
+    "files": _files,
+    "sqlite": _sqlite,
     **dict.fromkeys(("postgres", "postgresql"), _postgres),
     **dict.fromkeys(("redis", "rediss", "unix"), _redis),
 }
@@ -286,18 +285,27 @@ def _offline(_: str) -> Model:
     return OfflineModel()
 
 
+def _opens(name: str, **given: Any) -> OpensModel:
+    """Makes a model of the class of this name, which is imported then."""
+
+    def make(id: str, **options: Any) -> Model:
+        return getattr(models, name)(id, **given, **options)
+
+    return make
+
+
 MODELS: Registry[OpensModel] = Registry(
     "loom.models",
     {
         "offline": _offline,
-        "anthropic": AnthropicModel,
-        "openai": OpenAIModel,
-        "openai_chat": OpenAIChatModel,
-        "compatible": CompatibleModel,
-        "gemini": GeminiModel,
-        "litellm": LiteLLMModel,
-        "local": LocalModel,
-        **{name: partial(CompatibleModel, service=name) for name in SERVICES},
+        "anthropic": _opens("AnthropicModel"),
+        "openai": _opens("OpenAIModel"),
+        "openai_chat": _opens("OpenAIChatModel"),
+        "compatible": _opens("CompatibleModel"),
+        "gemini": _opens("GeminiModel"),
+        "litellm": _opens("LiteLLMModel"),
+        "local": _opens("LocalModel"),
+        **{name: _opens("CompatibleModel", service=name) for name in models.SERVICES},
     },
 )
 
@@ -309,6 +317,11 @@ def render_request(request: ModelRequest, provider: str, model: str) -> Rendered
     """The body of a request for a provider: the one it brings along, or one made of its neutral fields."""
     if request.rendered is not None and request.rendered.provider == provider:
         return request.rendered
+    # Imported here, because a process that only remembers and recalls does without the context engine.
+    from loom.context.context import Context  # noqa: PLC0415
+    from loom.context.entry import MessageEntry, StringEntry  # noqa: PLC0415
+    from loom.context.render.request import prepare  # noqa: PLC0415
+
     context = Context("request", tools=request.tools)
     for text in request.system:
         context.foundation.add(StringEntry(text, repeat=True))
@@ -318,7 +331,7 @@ def render_request(request: ModelRequest, provider: str, model: str) -> Rendered
 
 
 # The layers below get what they need from here: models a renderer, sessions a way to open a model by its name.
-RENDERER.fill(render_request)
+models.RENDERER.fill(render_request)
 OPENER.fill(open_model)
 
 

@@ -17,15 +17,13 @@ from loom.core.clock import Clock
 from loom.core.record import Layer
 from loom.errors import MissingExtra, NotFound, UsageError
 from loom.protocols.memory_store import MemoryStore
-from loom.stores.inmemory import InMemoryStore
-from loom.stores.sqlite import SqliteStore
-from loom.stores.sqlite.connection import Durability
-from loom.wrappers.composite import composed
+from loom.stores import inmemory, sqlite
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint, EntryPoints
 
     from loom.stores._vector_entries import VectorIndex
+    from loom.stores.sqlite.connection import Durability
 
 
 # The registry of stores, models and embedders: the built-in ones, and those that installed packages add.
@@ -300,14 +298,14 @@ def indexed_at(primary: object, vectors: str, how: Opening) -> Any:
 def _inmemory(url: str, how: Opening) -> MemoryStore:
     if url.partition(":")[2]:
         raise _unknown(url)
-    return InMemoryStore(clock=how.clock)
+    return inmemory.InMemoryStore(clock=how.clock)
 
 
 def _sqlite(url: str, how: Opening) -> MemoryStore:
     path = url.partition(":")[2]
     if not path:
         raise UsageError("sqlite needs a file; write sqlite:./memory.db")
-    return SqliteStore(path.removeprefix("//"), clock=how.clock, durability=how.durability)
+    return sqlite.SqliteStore(path.removeprefix("//"), clock=how.clock, durability=how.durability)
 
 
 def _postgres(url: str, how: Opening) -> MemoryStore:
@@ -337,7 +335,7 @@ def _indexed(url: str, how: Opening) -> Any:
         return indexed_at(primary, url.partition("?")[0], how)
     folder = folder_of(url)
     file = Path(folder) / TRUTH if folder else MEMORY
-    primary = SqliteStore(file, clock=how.clock, durability=how.durability, make_folder=bool(folder))
+    primary = sqlite.SqliteStore(file, clock=how.clock, durability=how.durability, make_folder=bool(folder))
     return indexed_at(primary, url, how)
 
 
@@ -417,7 +415,11 @@ def _composite(primary: object, vectors: object, layers: Mapping[str, object], h
         named[_LAYERS[name]] = store
         if isinstance(at, str):
             opened[at] = store
-    return composed(named, primary=below) if named else below
+    if not named:
+        return below
+    from loom.wrappers.composite import composed  # noqa: PLC0415 - only who puts stores together needs it
+
+    return composed(named, primary=below)
 
 
 STORES: Registry[OpensStore] = Registry(

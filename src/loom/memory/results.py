@@ -5,14 +5,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from html import escape
+from typing import TYPE_CHECKING
 
+from loom.core.doors import Late
 from loom.core.message import Usage
 from loom.core.record import Fact, Hit, Record
 from loom.core.scope import Scope
 from loom.errors import LoomError
 from loom.telemetry import Bill
 from loom.text.fence import one_line
+
+if TYPE_CHECKING:
+    import html
+else:
+    html = Late("html")
 
 _NOTES = 20
 """Notes that are collected until learned() is called."""
@@ -88,8 +94,8 @@ class Recalled:
 
     def _repr_html_(self) -> str:
         """A table of the hits, for notebooks."""
-        rows = [f"<tr><td>{hit.score:.3f}</td><td>{escape(hit.text)}</td></tr>" for hit in self.hits]
-        notes = "".join(f"<p>{escape(note)}</p>" for note in self.notes)
+        rows = [f"<tr><td>{hit.score:.3f}</td><td>{html.escape(hit.text)}</td></tr>" for hit in self.hits]
+        notes = "".join(f"<p>{html.escape(note)}</p>" for note in self.notes)
         return f"<table><tr><th>score</th><th>text</th></tr>{''.join(rows)}</table>{notes}"
 
 

@@ -14,7 +14,6 @@ from loom.context.cache.plan import CachePlan, plan
 from loom.context.cache.simulate import has_moved, replay
 from loom.context.render.request import Request, Target, neutral, prepare, target_for
 from loom.core.checks import MAX_TEXT
-from loom.core.doors import Port
 from loom.core.log import CacheStatus, Recovery, Text
 from loom.core.message import Usage
 from loom.core.threads import off_loop
@@ -32,6 +31,7 @@ from loom.protocols.model import (
     ToolCallChunk,
 )
 from loom.protocols.token_counter import TokenCounter
+from loom.session import OPENER
 from loom.session.config import SessionConfig
 from loom.session.reply import Emitter
 from loom.telemetry import ChatSpan, MeteredModel, SessionSpans, metered
@@ -288,9 +288,6 @@ def _delay(error: ProviderError, attempt: int) -> float | None:
 
 
 # Models that are given by name: opened for a session, and closed by it.
-
-OPENER: Port[Callable[[str], Model]] = Port("the way to open a model by its name")
-"""Filled by the composition root, which knows the providers."""
 
 
 def named_model(model: Model | str) -> Model:

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-from asyncio import Queue, Task, create_task, gather
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from logging import getLogger
-from typing import Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from warnings import warn
 
 from anyio import CancelScope
 
 from loom.core.clock import Clock
+from loom.core.doors import Late
 from loom.core.log import Error, Event
 from loom.core.message import Usage
 from loom.errors import LoomError, UsageError
 from loom.memory.results import Recalled, Remembered
 
+if TYPE_CHECKING:
+    import asyncio
+else:
+    asyncio = Late("asyncio")
+
 # Session events: numbered, dated, and passed to every listener and to the reader of a turn.
 
 Listener: TypeAlias = Callable[[Event], object]
-Events: TypeAlias = Queue[Event | None]
+Events: TypeAlias = "asyncio.Queue[Event | None]"
 """Events on their way to the reader of a turn; None is the end."""
 
 _E = TypeVar("_E", bound=Event)
@@ -117,7 +122,7 @@ class PendingReply:
     def __init__(self, run: Callable[[Events | None], Coroutine[Any, Any, Reply]]) -> None:
         self._run = run
         self._reply: Reply | None = None
-        self._turn: Task[Reply] | None = None  # not the stream, which is closed as soon as its reader drops it
+        self._turn: asyncio.Task[Reply] | None = None  # not the stream, which is closed as soon as its reader drops it
         self._used = False
         self._began = False
 
@@ -146,7 +151,7 @@ class PendingReply:
         if self._turn is not None:
             self._turn.cancel()
             with CancelScope(shield=True):  # a reader that is cancelled waits until the session is usable again
-                await gather(self._turn, return_exceptions=True)
+                await asyncio.gather(self._turn, return_exceptions=True)
 
     def _begin(self) -> None:
         if self._began:
@@ -161,9 +166,9 @@ class PendingReply:
     async def _read(self) -> AsyncGenerator[Event]:
         """Run the turn beside its reader. It stays in step: it goes on when the reader asks for the next event."""
         self._begin()
-        events: Events = Queue()
+        events: Events = asyncio.Queue()
         # A task group would have to be left by the task that entered it, but an abandoned stream is closed by another.
-        turn = self._turn = create_task(self._run(events))
+        turn = self._turn = asyncio.create_task(self._run(events))
         turn.add_done_callback(lambda _: events.put_nowait(None))
         try:
             while (event := await events.get()) is not None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Literal
 
 MAX_TERM = 64
@@ -31,9 +31,7 @@ STOP_WORDS = frozenset(
 _UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 # The vowel signs of Indic scripts are not letters to a regular expression, but part of a word.
 _LETTERS = rf"(?:[^\W_\u0900-\u0dff{_UNSPACED}]|[\u0900-\u0963\u0966-\u0dff])+"
-_WORD = re.compile(rf"[{_UNSPACED}]+|{_LETTERS}(?:['\u2019]{_LETTERS})*")
 _ASCII_WORD = re.compile(r"[a-z0-9]+(?:'[a-z0-9]+)*")
-_IS_UNSPACED = re.compile(rf"[{_UNSPACED}]")
 _APOSTROPHES = re.compile("['\u2019]")
 _POSSESSIVE = re.compile("['\u2019]s$")
 _MOST_MARKS = 30
@@ -48,12 +46,19 @@ def tokens(text: str) -> list[str]:
             words = [_joined(word) if "'" in word else word for word in words]
         return [word[:MAX_TERM] for word in words] if max(map(len, words), default=0) > MAX_TERM else words
     found: list[str] = []
-    for word in _WORD.findall(folded(text)):
-        if _IS_UNSPACED.match(word):
+    any_word, unspaced = _of_all_scripts()
+    for word in any_word.findall(folded(text)):
+        if unspaced.match(word):
             found.extend([word] if len(word) == 1 else [word[i : i + 2] for i in range(len(word) - 1)])
         else:
             found.append((word if word.isalnum() else _joined(word))[:MAX_TERM])
     return found
+
+
+@cache
+def _of_all_scripts() -> tuple[re.Pattern[str], re.Pattern[str]]:
+    """A word of any script, and the beginning of one without spaces; compiled at the first text that is not ASCII."""
+    return re.compile(rf"[{_UNSPACED}]+|{_LETTERS}(?:['\u2019]{_LETTERS})*"), re.compile(rf"[{_UNSPACED}]")
 
 
 def terms(text: str) -> list[str]:

@@ -21,16 +21,20 @@ from functools import lru_cache
 from itertools import pairwise
 from math import exp, inf, sqrt
 from types import MappingProxyType
-from typing import Literal, NamedTuple, TypeAlias
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from loom.core.checks import RANKED
+from loom.core.doors import Late
 from loom.core.record import Episode, Record
 from loom.text.passages import sentences, stems_in
 from loom.text.time_words import TimeHint
 from loom.text.words import query_terms
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+else:
+    np = Late("numpy")
 
 Talk: TypeAlias = Literal["people", "lookup", "message"]
 """People with names, or a user with an assistant: then a question that looks something up, or any other message."""
@@ -107,7 +111,7 @@ _LOOKUP_SENTENCES = 2
 _BLANKS = 1_000
 """Trailing characters that asks() reads: a text may have a million."""
 _NONE: Mapping[str, float] = MappingProxyType({})
-_Column: TypeAlias = NDArray[np.float64]
+_Column: TypeAlias = "NDArray[np.float64]"
 """A value for each candidate."""
 
 

