@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter, OrderedDict
 from collections.abc import Iterable
 from logging import getLogger
+from typing import TYPE_CHECKING
 
+from loom.core.doors import Late
 from loom.core.scope import Scope
 from loom.memory._upkeep.metabolism import MOVES, Metabolism
 from loom.memory.config import MemoryConfig
 from loom.memory.results import Metabolized
+
+if TYPE_CHECKING:
+    import asyncio
+else:
+    asyncio = Late("asyncio")
 
 TURNS = 16
 """Turns of a user after which their jobs run, even if the user is not idle."""
