@@ -30,7 +30,7 @@ from recall_methods import Loom
 
 from loom import open_memory_sync
 from loom.testing import FakeClock
-from loom.text.passages import best_passage, sentences
+from loom.text.passages import PASSAGE, best_passage, chunks, sentences
 from loom.text.words import query_terms
 from tools.rerank.chats import all_chats
 
@@ -46,6 +46,8 @@ class Packed:
     """Questions with their candidates; each text is held once."""
 
     texts: dict[str, int] = field(default_factory=dict)
+    real: list[int] = field(default_factory=list)
+    queries: list[str] = field(default_factory=list)
     questions: list[dict[str, Any]] = field(default_factory=list)
 
     def number(self, text: str) -> int:
@@ -97,19 +99,14 @@ def pack(packed: Packed, corpora: Iterable[Corpus], name: str, part: str) -> Non
                     way.recalled(corpus, question, limit=1)
                     given = recorder.given[:DEPTH]
                     if given:
-                        packed.questions.append(_entry(packed, corpus, number, question, given, name, part))
+                        packed.questions.append(_entry(packed, corpus, number, given, name=name, part=part))
     print(f"{name}: {len(packed.questions)} questions, {len(packed.texts)} texts", flush=True)  # noqa: T201
 
 
 def _entry(
-    packed: Packed,
-    corpus: Corpus,
-    number: int,
-    question: Question,
-    given: Sequence[tuple[int, float]],
-    name: str,
-    part: str,
+    packed: Packed, corpus: Corpus, number: int, given: Sequence[tuple[int, float]], *, name: str, part: str
 ) -> dict[str, Any]:
+    question = corpus.questions[number]
     places, alone, behind = [n for n, _ in given], list[int](), list[int]()
     level = [corpus.turns[n].session if corpus.level == "session" else corpus.turns[n].id for n in places]
     if part == "train":  # evidence that recall missed is learnt from as well
@@ -146,7 +143,10 @@ def own_chats() -> Iterator[Corpus]:
 
 # Questions that rules make of what people said: real words, although they share them with the answer.
 
-_TIME = r"(?:on [A-Z]\w+ \d+\w*|on \d+/\d+|last \w+|yesterday|today|(?:a|two|three|\w+) (?:day|week|month|year)s? ago|recently|this \w+)"
+_TIME = (
+    r"(?:on [A-Z]\w+ \d+\w*|on \d+/\d+|last \w+|yesterday|today|recently|this \w+|"
+    r"(?:a|two|three|\w+) (?:day|week|month|year)s? ago)"
+)
 _DID = {
     "got": "get", "bought": "buy", "started": "start", "finished": "finish", "attended": "attend", "joined": "join",
     "visited": "visit", "ordered": "order", "planted": "plant", "watched": "watch", "completed": "complete",
@@ -157,7 +157,8 @@ _DID = {
 _OBJECT = r"((?:(?!\b(?:and|but|which|because|so|who|that|while)\b)[\w'\"\-&$%. ]){4,60})"
 _RULES: Sequence[tuple[re.Pattern[str], Sequence[str]]] = (
     (re.compile(rf"\bI(?:'ve| have)? (?:just |recently |finally |also )?({'|'.join(_DID)}) {_OBJECT}"),
-     ("When did I {verb} {rest}?", "Did I {verb} {rest}?", "How long ago did I {verb} {rest}?", "What do you know about {rest}?")),
+     ("When did I {verb} {rest}?", "Did I {verb} {rest}?", "How long ago did I {verb} {rest}?",
+      "What do you know about {rest}?")),
     (re.compile(rf"\bI(?:'ve| have) been (\w+ing) {_OBJECT}"),
      ("How long have I been {verb} {rest}?", "Since when am I {verb} {rest}?", "What have I been {verb}?")),
     (re.compile(rf"\bI(?:'m| am) (\w+ing) {_OBJECT}"),
@@ -176,7 +177,7 @@ def made_questions(corpus: Corpus, most: int, seed: str) -> Corpus:
     draw, found = random.Random(seed), list[Question]()
     now = max(turn.at for turn in corpus.turns) + timedelta(days=1)
     for turn in corpus.turns:
-        if turn.speaker.lower() not in ("user",) or len(turn.text) > 1500:
+        if turn.speaker.lower() != "user" or len(turn.text) > 1500:
             continue
         for start, end in sentences(turn.text):
             sentence = turn.text[start:end]
@@ -196,6 +197,21 @@ def made_questions(corpus: Corpus, most: int, seed: str) -> Corpus:
     kept = [question for text, question in once.items() if counts[text] == 1]
     questions = draw.sample(kept, min(most, len(kept)))
     return replace(corpus, questions=tuple(questions), level="turn")
+
+
+def real_talk(corpora: Iterable[Corpus], packed: Packed) -> None:
+    """Passages of what was really said, and the questions in it: the sentence encoder is imitated on these."""
+    asked = dict[str, None]()
+    for corpus in corpora:
+        for turn in corpus.turns:
+            for start, end in chunks(turn.text[:6000], size=PASSAGE, overlap=0):
+                packed.real.append(packed.number(shown(replace(turn, text=turn.text[start:end]), "")))
+            for start, end in sentences(turn.text[:3000]):
+                sentence = " ".join(turn.text[start:end].split())
+                if sentence.endswith("?") and 5 <= sentence.count(" ") <= 40:
+                    asked[sentence] = None
+    packed.real, packed.queries = list(dict.fromkeys(packed.real)), list(asked)
+    print(f"real: {len(packed.real)} passages, {len(packed.queries)} questions in them", flush=True)  # noqa: T201
 
 
 def fewer_words(draw: random.Random, text: str) -> str:
@@ -240,7 +256,8 @@ def letta_facts(folder: Path, packed: Packed) -> None:
         others = [fact for other in draw.sample(rows, 3) for fact in other["agent_args"]["extra"]["facts"]]
         texts = [packed.number(fact) for fact in (*facts, *others)]
         packed.questions.append({
-            "set": "letta", "part": "train", "corpus": "letta", "number": number, "question": row["input"], "kind": "fact",
+            "set": "letta", "part": "train", "corpus": "letta", "number": number, "question": row["input"],
+            "kind": "fact",
             "turns": list(range(len(texts))), "alone": texts, "behind": texts, "right": [*right, *(0 for _ in others)],
             "base": [0.0] * len(texts),
         })  # fmt: skip
@@ -281,6 +298,7 @@ def main() -> None:
     persons = [made_questions(c, 500, c.name) for c in realmem(given.talk) if not c.held_out]
     pack(packed, persons, "made", "train")
     letta_facts(given.talk, packed)
+    real_talk([fitted, *(corpus for corpus in realmem(given.talk) if not corpus.held_out)], packed)
     _write(given.out / "lists.json.gz", packed)
     if given.measure:
         packed = Packed()
@@ -292,7 +310,8 @@ def main() -> None:
 
 def _write(path: Path, packed: Packed) -> None:
     with gzip.open(path, "wt", encoding="utf-8") as file:
-        json.dump({"texts": list(packed.texts), "questions": packed.questions}, file, ensure_ascii=False)
+        held = {"texts": [*packed.texts], "questions": packed.questions, "real": packed.real, "queries": packed.queries}
+        json.dump(held, file, ensure_ascii=False)
 
 
 if __name__ == "__main__":

@@ -76,7 +76,9 @@ def read_sections(path: Path) -> dict[str, list[str]]:
     return found
 
 
-SLOTS = {k: [v.replace("\\,", ",") for v in values] for k, values in read_lists(HERE / "slots.txt").items()}
+SLOTS = read_lists(HERE / "slots.txt")
+SYNONYMS = read_lists(HERE / "synonyms.txt")
+TOPICS = read_lists(HERE / "topics.txt")
 ANSWERS = read_sections(HERE / "answers.txt")
 LIFE = read_frames(HERE / "life.txt")
 PROJECT = read_frames(HERE / "projects.txt")
@@ -95,6 +97,7 @@ class Filler:
         self.values.pop("when", None)
 
     def fill(self, text: str) -> str:
+        """The template with its slots filled."""
         done = _SLOT.sub(lambda match: self._value(match[1], match[2]), text)
         done = re.sub(r"\b([Aa]) (?=[aeiouAEIOU8]\w)(?!uni|one|use|Eur)", r"\1n ", done)
         done = re.sub(r"\bthe (the|our|your|a) ", r"\1 ", done)
@@ -155,7 +158,25 @@ class Chat:
         return len(self.turns) - 1
 
     def ask(self, text: str, evidence: Sequence[int], kind: str) -> None:
+        """Add a question that these turns answer."""
         self.questions.append({"text": text, "evidence": sorted(set(evidence)), "kind": kind})
+
+
+def reworded(draw: random.Random, text: str) -> str:
+    """The text with some words exchanged for others that mean the same."""
+    for word, others in SYNONYMS.items():
+        if word in text and draw.random() < 0.3:
+            text = re.sub(rf"\b{word}\b", draw.choice(others), text, count=1)
+    return text
+
+
+def longer(draw: random.Random, text: str, section: str, chance: float) -> str:
+    """The text with a sentence or two around it that say nothing of interest."""
+    while draw.random() < chance:
+        more = draw.choice(ANSWERS[section])
+        text = f"{text} {more}" if draw.random() < 0.6 or section != "more" else f"{more} {text}"
+        chance /= 2
+    return text
 
 
 _PROPER = {"I", "I'm", "I've", *MONTHS} | {
@@ -171,6 +192,7 @@ def lowered(text: str) -> str:
 
 def spoken(draw: random.Random, text: str) -> str:
     """The text as somebody might type it: casual words, no capitals or short forms, now and then."""
+    text = longer(draw, reworded(draw, text), "more", 0.6)
     if draw.random() < 0.25:
         text = draw.choice(("So, ", "Okay, ", "Hey, ", "Well, ", "Just so you know, ", "Quick update: ")) + lowered(
             text
@@ -238,20 +260,25 @@ def ask_about(chat: Chat, told: Told, facts: Sequence[Told], share: float = 1.0)
     plain = [(text, "fact") for text in asked if draw.random() < share]
     changed = [(draw.choice(frame.asked_changed), "update")] if told.second is not None and frame.asked_changed else []
     wanted = [(draw.choice(frame.wanted), "preference")] if frame.wanted and draw.random() < share else []
-    for text, kind in (*plain, *changed, *wanted):
+    event = [("@" + frame.event, "event")] if frame.event and draw.random() < 0.35 * share else []
+    for text, kind in (*plain, *changed, *wanted, *event):
         said = chat.turns[told.first]["text"].lower()
         named = (told.filler.values.get(match[1] + match[2]) for match in _SLOT.finditer(text))
         if kind == "fact" and any(value is None or value.lower() not in said for value in named):
             continue  # it asks for something that this wording left out
-        question, turns = told.filler.fill(text), list[int]()
+        question, turns = told.filler.fill(text.lstrip("@")), list[int]()
+        if kind == "event":
+            question = draw.choice(ANSWERS["asked of an event"]).format(e=lowered(question))
         for one in _alike(facts, told, text):
             turns.append(one.first)
-            if one.second is not None and (kind == "update" or frame.topic == "never"):
+            if one.second is not None and (kind in ("update", "event") or frame.topic == "never"):
                 turns.append(one.second)
         if len(turns) < 5:
-            chat.ask(
-                _reworded(draw, question, people=chat.kind == "people") if kind == "fact" else question, turns, kind
-            )
+            question = reworded(draw, question)
+            if chat.kind != "people":
+                matter = lowered(told.filler.fill(frame.event)) if frame.event else "it"
+                question = asked_longer(draw, question, kind, matter)
+            chat.ask(question, turns, kind)
 
 
 def _alike(facts: Sequence[Told], told: Told, text: str) -> list[Told]:
@@ -263,13 +290,18 @@ def _alike(facts: Sequence[Told], told: Told, text: str) -> list[Told]:
 
 
 _OPENINGS = (
-    "Do you remember: ", "Remind me, ", "I forgot: ", "Quick question, ", "Can you tell me ... ", "Back to what I told you: ",
+    "Do you remember: ", "Remind me, ", "I forgot: ", "Quick question, ", "Can you tell me: ",
+    "Back to what I told you: ",
 )  # fmt: skip
 
 
-def _reworded(draw: random.Random, question: str, *, people: bool) -> str:
-    if not people and draw.random() < 0.15:
-        return draw.choice(_OPENINGS) + question[0].lower() + question[1:]
+def asked_longer(draw: random.Random, question: str, kind: str, about: str) -> str:
+    """The question with some words around it, as people write to an assistant."""
+    roll, section = draw.random(), "longer wants" if kind == "preference" else "asked longer"
+    if roll < 0.15 and kind != "preference":
+        return draw.choice(_OPENINGS) + lowered(question)
+    if roll < 0.4:
+        return draw.choice(ANSWERS[section]).format(q=lowered(question), Q=question, e=about)
     return question
 
 
@@ -284,10 +316,15 @@ def ask_about_two(chat: Chat, facts: Sequence[Told], count: int) -> None:
         first, second = (x.filler.fill(x.frame.event) for x in (one, two))
         first, second = first[0].lower() + first[1:], second[0].lower() + second[1:]
         form = draw.choice((
-            "Which happened first, {a} or {b}?", "What came earlier: {a} or {b}?", "How many days lie between {a} and {b}?",
+            "Which happened first, {a} or {b}?", "What came earlier: {a} or {b}?",
+            "How many days lie between {a} and {b}?",
             "How many weeks passed from {a} to {b}?", "Did {a} come before {b}?", "How long after {a} was {b}?",
+            "How many days did I have between {a} and {b}?", "In which order did these happen: {a}, {b}?",
+            "I'm putting together a timeline. Was {b} before or after {a}?",
         ))  # fmt: skip
-        chat.ask(form.format(a=first, b=second), [one.first, two.first], "order")
+        turns = [x.first for told in (one, two) for x in _alike(facts, told, told.frame.event)]
+        if len(turns) < 6:
+            chat.ask(form.format(a=first, b=second), turns, "order")
 
 
 def ask_for_all(chat: Chat, facts: Sequence[Told]) -> None:
@@ -307,29 +344,28 @@ def ask_for_all(chat: Chat, facts: Sequence[Told]) -> None:
             forms = (
                 "What has {x} done for me?", "How did my dealings with {x} develop?", "When did I mention {x}?",
                 "In which matters was {x} involved, in order?", "Can you sum up my contacts with {x} so far?",
+                "Can you give me a summary of how {x} and I have worked together over time, with the key steps?",
             )  # fmt: skip
         elif slot == "part":
             forms = (
                 "Can you summarise how the {x} has developed through our talks?", "What have I told you about the {x}?",
                 "In which order did I bring up the aspects of the {x}?", "How did my work on the {x} go?",
                 "How many times did I come to you with the {x}?",
+                "Can you list the order in which I brought up different sides of the {x} throughout our conversations?",
+                "Can you give me a comprehensive summary of everything around the {x}, with decisions and open points?",
             )  # fmt: skip
         else:
-            value = {"deadline": "dates that I have to keep", "trouble": "problems in my project", "measure": "figures I track",
-                     "person": "people I meet because of this", "tool": "tools that I use", "money": "costs that came up",
-                     "feedback": "reactions to my work", "done": "pieces that I finished", "missed": "days I did not work",
-                     "learn": "courses I signed up for", "travel": "journeys I made or planned", "books": "things to do with reading",
-                     "family": "events in my family", "health": "troubles with my health", "music": "musical things I did",
-                     "home": "changes at home", "garden": "things I did in the garden", "children": "things I told you about my son",
-                     "job": "changes in my working life", "pets": "things about my animal", "cooking": "things I did in the kitchen",
-                     "volunteering": "good deeds", "study": "things I studied"}.get(group, "")  # fmt: skip
+            value = TOPICS.get(group, [""])[0]
             if not value:
                 continue
             forms = (
                 "How many {x} did I mention?", "Can you list the {x} in order?", "Can you list all the {x}?",
                 "Give me an overview of the {x}, please.", "Which {x} did I tell you about?",
             )  # fmt: skip
-        chat.ask(draw.choice(forms).format(x=value), turns, "all")
+        question = draw.choice(forms).format(x=value)
+        if "summar" in question and chat.kind != "people":  # the answers belong to it as well
+            turns += [one.reply for one in members if one.first in turns]
+        chat.ask(question, turns, "all")
 
 
 def _names(chat: Chat, one: Told, group: str) -> bool:
@@ -388,6 +424,7 @@ def project_chat(number: int, draw: random.Random) -> Chat:
 
 
 def tell_project(chat: Chat, draw: random.Random, frame: Frame, lists: dict[str, list[str]]) -> Told:
+    """A message about the project, and its answer."""
     filler = Filler(draw, chat.today, lists)
     if frame.topic == "measure":
         n = draw.choice([key[8:] for key in lists if key.startswith("measure#")])
@@ -407,8 +444,8 @@ def pasted(draw: random.Random, lists: dict[str, list[str]]) -> str:
     parts = draw.sample(lists["part"], min(4, len(lists["part"])))
     if draw.random() < 0.4:
         names = [re.sub(r"\W+", "_", part) for part in parts]
-        return "Here is what I have:\n```python\n" + "\n".join(
-            f"def {name}(items):\n    return [item for item in items if item.{name}]" for name in names) + "\n```"  # fmt: skip
+        code = (f"def {name}(items):\n    return [item for item in items if item.{name}]" for name in names)
+        return "Here is what I have:\n```python\n" + "\n".join(code) + "\n```"
     return "My notes so far:\n" + "\n".join(
         f"- {part}: {draw.choice(('open', 'half done', 'to be checked'))}" for part in parts
     )
@@ -434,7 +471,7 @@ def life_chat(number: int, draw: random.Random) -> Chat:
             chat.say("user", draw.choice(ANSWERS["filler"]))
             chat.say("assistant", answer(draw, _request(draw, frame), length=draw.randint(3, 7)))
         if draw.random() < 0.3:
-            advised.append(recommend(chat, draw, frame))
+            advised.append(recommend(chat, draw))
         late = [one for one in facts if one.second is None and one.frame.changed and one is not told]
         if late and draw.random() < 0.4:
             again = draw.choice(late)
@@ -493,17 +530,22 @@ KINDS = {
 }
 TRAITS = (
     "is open on Mondays", "allows dogs", "is the cheapest of them", "has a view of the river", "is best for beginners",
-    "closes at six", "was founded by two sisters", "needs no registration", "is quiet in the morning", "has step-free access",
-    "takes twenty minutes", "gives a discount to students", "is run by volunteers", "has its own workshop", "works offline",
+    "closes at six", "was founded by two sisters", "needs no registration", "is quiet in the morning",
+    "has step-free access", "takes twenty minutes", "gives a discount to students", "is run by volunteers",
+    "has its own workshop", "works offline",
 )  # fmt: skip
 
 
-def recommend(chat: Chat, draw: random.Random, frame: Frame) -> tuple[int, int, str]:
+def recommend(chat: Chat, draw: random.Random) -> tuple[int, int, str]:
     """The assistant recommends things with names; asked later by a trait or a name."""
     kind = draw.choice(list(KINDS))
     names, traits = draw.sample(KINDS[kind], 4), draw.sample(TRAITS, 4)
-    turn = chat.say("user", draw.choice((f"Can you recommend a {kind} to me?", f"I am looking for a good {kind}, any ideas?",
-                                         f"Which {kind} would suit me?")).replace("a app", "an app"))  # fmt: skip
+    asked = (
+        f"Can you recommend a {kind} to me?",
+        f"I am looking for a good {kind}, any ideas?",
+        f"Which {kind} would suit me?",
+    )
+    turn = chat.say("user", draw.choice(asked).replace("a app", "an app"))
     lines = [
         f"{n + 1}. **{name}**: this {kind} {trait}." for n, (name, trait) in enumerate(zip(names, traits, strict=True))
     ]
@@ -539,7 +581,7 @@ def people_chat(number: int, draw: random.Random) -> Chat:
                 told.filler.later(chat.today)
                 told.second = chat.say(one, told.filler.fill(draw.choice(told.frame.changed)))
             else:
-                facts.append((one, tell_person(chat, draw, frame, one, other, lists)))
+                facts.append((one, tell_person(chat, frame, one, other, lists)))
             chat.say(other, draw.choice(ANSWERS["react"]))
             if draw.random() < 0.6:
                 chat.say(one, draw.choice(ANSWERS["chat"]))
@@ -558,28 +600,43 @@ def people_chat(number: int, draw: random.Random) -> Chat:
     return _thinned(chat, 24)
 
 
-def tell_person(
-    chat: Chat, draw: random.Random, frame: Frame, one: str, other: str, lists: dict[str, list[str]]
-) -> Told:
+def tell_person(chat: Chat, frame: Frame, one: str, other: str, lists: dict[str, list[str]]) -> Told:
     """A fact in one turn; a part of it may follow after a question of the other person."""
+    draw = chat.draw
     filler = Filler(draw, chat.today, lists)
     fact = filler.fill(draw.choice(frame.said))
     if draw.random() < 0.3:
         chat.say(other, draw.choice(("What's new with you?", "And you? Anything exciting?", "How was your week?",
                                      "You look happy, what happened?")))  # fmt: skip
-    first = chat.say(
-        one, fact + draw.choice(("", "", " I still can't believe it.", " It feels good.", " What do you think?"))
-    )
+    end = draw.choice(("", "", " I still can't believe it.", " It feels good.", " What do you think?"))
+    first = chat.say(one, longer(draw, reworded(draw, fact), "more people", 0.6) + end)
     return Told(frame, filler, first, first)
 
 
 _PERSONS = (
-    (r"\bdid I\b", "did {}"), (r"\bdo I\b", "does {}"), (r"\bhave I\b", "has {}"), (r"\bHave I\b", "Has {}"), (r"\bDid I\b", "Did {}"),
-    (r"\bam I\b", "is {}"), (r"\bAm I\b", "Is {}"), (r"\bwas I\b", "was {}"), (r"\bhad I\b", "had {}"), (r"\bDo I\b", "Does {}"),
-    (r"\bmust I\b", "must {}"), (r"\bcan I\b", "can {}"), (r"\bI have\b", "{} has"), (r"\bI had\b", "{} had"), (r"\bI am\b", "{} is"),
-    (r"\bwe\b", "they"), (r"\b[Ww]hich happened\b", "Which happened"), (r"\bmine\b", "{}'s"),
-    (r"\b[Mm]y\b", "{}'s"), (r"\b[Oo]ur\b", "{}'s"), (r"\bme\b", "{}"), (r"\bI\b", "{}"),
-)  # fmt: skip
+    (r"\bdid I\b", "did {}"),
+    (r"\bdo I\b", "does {}"),
+    (r"\bhave I\b", "has {}"),
+    (r"\bHave I\b", "Has {}"),
+    (r"\bDid I\b", "Did {}"),
+    (r"\bam I\b", "is {}"),
+    (r"\bAm I\b", "Is {}"),
+    (r"\bwas I\b", "was {}"),
+    (r"\bhad I\b", "had {}"),
+    (r"\bDo I\b", "Does {}"),
+    (r"\bmust I\b", "must {}"),
+    (r"\bcan I\b", "can {}"),
+    (r"\bI have\b", "{} has"),
+    (r"\bI had\b", "{} had"),
+    (r"\bI am\b", "{} is"),
+    (r"\bwe\b", "they"),
+    (r"\b[Ww]hich happened\b", "Which happened"),
+    (r"\bmine\b", "{}'s"),
+    (r"\b[Mm]y\b", "{}'s"),
+    (r"\b[Oo]ur\b", "{}'s"),
+    (r"\bme\b", "{}"),
+    (r"\bI\b", "{}"),
+)
 
 
 def about(question: str, who: str) -> str:

@@ -2,7 +2,7 @@
 
 `python tools/rerank/train.py IN OUT TOKENIZER [--steps N] [--first N] [--runs full,a,b]` with the files of
 `candidates.py` in IN. Writes the scores of each run to OUT, and of the run `full` the weights and the model as ONNX in
-8 bits. Needs torch, tokenizers, onnx, onnxruntime and numpy. Minutes on one GPU; on a CPU, good for a trial of two steps.
+8 bits. Needs torch, tokenizers, onnx, onnxruntime and numpy. Minutes on one GPU; a CPU is enough for a trial.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ from torch import Tensor, nn
 
 SEED = 0
 WIDTH, INNER, HEADS, LAYERS, PIECES, PLACES = 384, 1536, 12, 6, 30_522, 512
-BEGIN, END = 101, 102
+BEGIN, END, SIGNS = 101, 102, (1012, 999, 1029, 1025)
+PARTS = 8
+"""Sentences of a text, at most."""
 ASKED, SHOWN = 64, 144
 """Word pieces of a question and of a candidate that are read."""
 LISTS, SIZE = 32, 24
@@ -34,6 +36,8 @@ SHARES = {"project": 0.22, "life": 0.2, "people": 0.2, "longmemeval": 0.12, "mad
 SHARPNESS = 15.0
 KEPT = 0.3
 """Weight of the imitation in the second stage: it keeps what the templates do not teach."""
+BESIDE = 0.0
+"""Weight of the ranking in the loss. With 1.5 the model learns what the ranking does not know: tried, no gain."""
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
@@ -133,7 +137,9 @@ class Data:
         with gzip.open(path, "rt", encoding="utf-8") as file:
             held = json.load(file)
         self.questions: list[dict[str, Any]] = held["questions"][:: 50 if few else 1]
-        self.asks = [n for n, text in enumerate(held["texts"]) if "?" in text]
+        self.real: list[int] = held.get("real", [])
+        queries = held.get("queries", [])
+        self.queries = [e.ids[:ASKED] for e in tokenizer.encode_batch(queries, add_special_tokens=False)]
         self.texts = [e.ids[:SHOWN] for e in tokenizer.encode_batch(held["texts"], add_special_tokens=False)]
         asked = [question["question"] for question in self.questions]
         self.asked = [e.ids[:ASKED] for e in tokenizer.encode_batch(asked, add_special_tokens=False)]
@@ -181,28 +187,59 @@ def optimizer_of(model: nn.Module, rate: float, steps: int) -> tuple[torch.optim
 
 
 class Imitation:
-    """Lists of candidates with the sentence encoder's similarities: no labels."""
+    """Lists of candidates with the sentence encoder's similarities, without labels.
+
+    A text is as near as its nearest sentence, and a little as near as the whole: what answers a question is often one
+    sentence of a message about something else.
+    """
 
     def __init__(self, encoder: Encoder, data: Data) -> None:
         self.data, self.draw = data, random.Random(SEED)
         self.texts, self.asked = embedded(encoder, data.texts), embedded(encoder, data.asked)
+        self.real = torch.tensor(data.real, device=DEVICE)
+        self.queries = embedded(encoder, data.queries)
+        parts, places = list[list[int]](), np.zeros((len(data.texts), PARTS), np.int64)
+        for n, text in enumerate(data.texts):
+            cut = sentences_of(text)
+            places[n] = [len(parts) + min(k, len(cut) - 1) for k in range(PARTS)]
+            parts += cut
+        self.parts, self.places = embedded(encoder, parts), torch.from_numpy(places).to(DEVICE)
 
     def lists(self, count: int) -> tuple[list[tuple[list[int], list[int]]], Tensor]:
-        """Pairs, and how alike they are; a question or a turn that asks something, with near and random texts."""
+        """Pairs, and how alike they are: a question of ours, or one that somebody asked, with near and random texts."""
         data, draw, pairs, alike = self.data, self.draw, list[tuple[list[int], list[int]]](), list[Tensor]()
         for _ in range(count):
-            if draw.random() < 0.6:
+            if draw.random() < 0.4:
                 n = draw.randrange(len(data.questions))
-                asked, vector, near = data.asked[n], self.asked[n], data.questions[n]["alone"]
+                asked, vector, near = data.asked[n], self.asked[n], data.questions[n]["behind"]
             else:
-                n = draw.choice(data.asks)
-                asked, vector = data.texts[n][-48:], self.texts[n]
-                near = (self.texts @ vector).topk(40).indices.tolist()[1:]
+                n = draw.randrange(len(data.queries))
+                asked, vector = data.queries[n], self.queries[n]
+                near = self.real[(self.texts[self.real] @ vector).topk(40).indices].tolist()
             near = draw.sample(near, min(len(near), SIZE * 2 // 3))
-            near += [draw.randrange(len(data.texts)) for _ in range(SIZE - len(near))]
+            near += [draw.choice(data.real) for _ in range(SIZE - len(near))]
             pairs += [(asked, data.texts[text]) for text in near]
-            alike.append(self.texts[near] @ vector)
+            nearest = (self.parts[self.places[near]] @ vector).amax(-1)
+            alike.append(0.3 * (self.texts[near] @ vector) + 0.7 * nearest)
         return pairs, torch.stack(alike)
+
+    def similarities(self) -> list[list[float]]:
+        """What is imitated, for the candidates of each question: a comparison."""
+        found: list[list[float]] = []
+        for n, question in enumerate(self.data.questions):
+            nearest = (self.parts[self.places[question["behind"]]] @ self.asked[n]).amax(-1)
+            found.append((0.3 * (self.texts[question["behind"]] @ self.asked[n]) + 0.7 * nearest).tolist())
+        return found
+
+
+def sentences_of(text: list[int]) -> list[list[int]]:
+    """The sentences of a text, given as word pieces; short ones belong to the next, and there are only so many."""
+    found: list[list[int]] = [[]]
+    for piece in text:
+        found[-1].append(piece)
+        if piece in SIGNS and len(found[-1]) > 5 and len(found) < PARTS:
+            found.append([])
+    return [part for part in found if part] or [text or [100]]
 
 
 def imitation_loss(scores: Tensor, alike: Tensor) -> Tensor:
@@ -215,53 +252,79 @@ def imitation_loss(scores: Tensor, alike: Tensor) -> Tensor:
 class Labelled:
     """Lists of candidates of which some are evidence."""
 
-    def __init__(self, data: Data, fold: str) -> None:
-        self.data, self.draw = data, random.Random(SEED + 1)
-        groups: dict[str, list[int]] = {name: [] for name in SHARES}
+    def __init__(self, data: Data, fold: str, shares: dict[str, float]) -> None:
+        self.data, self.shares, self.draw = data, shares, random.Random(SEED + 1)
+        groups: dict[str, list[int]] = {name: [] for name in shares}
         for n, question in enumerate(data.questions):
-            left_out = (
-                question["set"] == "longmemeval" and fold in "ab" and (question["number"] % 2 == 0) == (fold == "a")
-            )
-            if 1 in question["right"] and 0 in question["right"] and not left_out:
+            # Each fold leaves out the half that it is measured on; a number differs between files, the text does not.
+            is_half = len(question["question"]) % 2 == "ba".find(fold)
+            is_left_out = question["set"] == "longmemeval" and is_half
+            if question["set"] in groups and {0, 1} <= {*question["right"]} and not is_left_out:
                 groups[question["set"]].append(n)
         self.groups = {name: group for name, group in groups.items() if group}
 
-    def lists(self, count: int) -> tuple[list[tuple[list[int], list[int]]], Tensor]:
-        """Pairs, and which of them are evidence."""
-        draw, pairs, wanted = self.draw, list[tuple[list[int], list[int]]](), list[list[float]]()
-        names, shares = list(self.groups), [SHARES[name] for name in self.groups]
+    def lists(self, count: int) -> tuple[list[tuple[list[int], list[int]]], Tensor, Tensor]:
+        """Pairs, which of them are evidence, and what the ranking of recall gave each of them."""
+        draw, pairs, wanted, base = (
+            self.draw,
+            list[tuple[list[int], list[int]]](),
+            list[list[float]](),
+            list[list[float]](),
+        )
+        names, shares = list(self.groups), [self.shares[name] for name in self.groups]
         for name in draw.choices(names, shares, k=count):
             n = draw.choice(self.groups[name])
-            texts, right = self._list(self.data.questions[n])
+            texts, right, ranked = self._list(self.data.questions[n])
             pairs += [(self.data.asked[n], self.data.texts[text]) for text in texts]
             wanted.append(right)
-        return pairs, torch.tensor(wanted, device=DEVICE)
+            base.append(ranked)
+        return pairs, torch.tensor(wanted, device=DEVICE), torch.tensor(base, device=DEVICE)
 
-    def _list(self, question: dict[str, Any]) -> tuple[list[int], list[float]]:
+    def _list(self, question: dict[str, Any]) -> tuple[list[int], list[float], list[float]]:
         draw = self.draw
-        texts = question["behind" if draw.random() < 0.5 else "alone"]
+        texts = question["behind" if draw.random() < 0.75 else "alone"]
         good = [place for place, y in enumerate(question["right"]) if y == 1]
         bad = [place for place, y in enumerate(question["right"]) if y == 0]
         kept = draw.sample(good, min(3, len(good)))
         hard = draw.sample(bad[:25], min(14, len(bad[:25])))
         rest = [place for place in bad if place not in set(hard)]
         hard += draw.sample(rest, min(len(rest), SIZE - len(kept) - len(hard)))
-        chosen = [texts[place] for place in (*kept, *hard)]
+        base = np.array(question["base"])
+        scaled = (base - base.mean()) / (base.std() + 1e-6)
+        lowest = float(scaled.min())
+        places = [*kept, *hard]
+        chosen = [texts[place] for place in places]
+        ranked = [float(scaled[place]) if place < len(base) else lowest for place in places]
         while len(chosen) < SIZE:
             chosen.append(draw.randrange(len(self.data.texts)))
-        return chosen, [1.0] * len(kept) + [0.0] * (SIZE - len(kept))
+            ranked.append(lowest)
+        return chosen, [1.0] * len(kept) + [0.0] * (SIZE - len(kept)), ranked
 
 
-def labelled_loss(scores: Tensor, wanted: Tensor) -> Tensor:
-    """Each piece of evidence against what is none, and a little of every candidate by itself."""
+def labelled_loss(scores: Tensor, base: Tensor, wanted: Tensor) -> Tensor:
+    """Each piece of evidence against what is none, beside the ranking, and a little of every candidate by itself."""
+    alone = F.binary_cross_entropy_with_logits(
+        scores,
+        wanted,
+        weight=torch.where(wanted > 0, 1 / wanted.sum(-1, keepdim=True), 1 / (1 - wanted).sum(-1, keepdim=True)),
+        reduction="sum",
+    )
+    scores = scores + base
     others = torch.logsumexp(scores.masked_fill(wanted > 0, -1e4), -1, keepdim=True)
     listwise = ((F.softplus(others - scores) * wanted).sum(-1) / wanted.sum(-1)).mean()
-    balance = torch.where(wanted > 0, 1 / wanted.sum(-1, keepdim=True), 1 / (1 - wanted).sum(-1, keepdim=True))
-    alone = F.binary_cross_entropy_with_logits(scores, wanted, weight=balance, reduction="sum") / len(scores)
-    return listwise + 0.15 * alone
+    return listwise + 0.15 * alone / len(scores)
 
 
-def train(model: CrossEncoder, imitation: Imitation, labelled: Labelled | None, steps: int, rate: float) -> None:
+def train(
+    model: CrossEncoder,
+    imitation: Imitation,
+    labelled: Labelled | None,
+    *,
+    steps: int,
+    rate: float,
+    kept: float = KEPT,
+    beside: float = BESIDE,
+) -> None:
     """So many steps; without labels, of imitation alone."""
     optimizer, schedule = optimizer_of(model, rate, steps)
     model.train()
@@ -269,12 +332,12 @@ def train(model: CrossEncoder, imitation: Imitation, labelled: Labelled | None, 
     for step in range(steps):
         count = LISTS if labelled is None else LISTS // 4
         pairs, alike = imitation.lists(count)
-        more, wanted = ([], None) if labelled is None else labelled.lists(LISTS)
+        more, wanted, base = ([], None, None) if labelled is None else labelled.lists(LISTS)
         with mixed_precision():
             scores = model(*padded(pairs + more)).float().view(-1, SIZE)
         loss = imitation_loss(scores[:count], alike)
-        if wanted is not None:
-            loss = labelled_loss(scores[count:], wanted) + KEPT * loss
+        if wanted is not None and base is not None:
+            loss = labelled_loss(scores[count:], base * beside, wanted) + kept * loss
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -329,8 +392,17 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=1000)
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--runs", default="full,a,b")
+    parser.add_argument("--name", default="model")
+    parser.add_argument("--kept", type=float, default=KEPT)
+    parser.add_argument("--beside", type=float, default=BESIDE)
+    parser.add_argument("--share", type=float, help="of LongMemEval")
+    parser.add_argument("--without", default="", help="sets to leave out, for a comparison")
+    parser.add_argument("--compare", action="store_true", help="write what is imitated as scores, too")
     parser.add_argument("--few", action="store_true", help="every fiftieth question, for a trial")
     given = parser.parse_args()
+    shares = {name: share for name, share in SHARES.items() if name not in given.without.split(",")}
+    if given.share is not None:
+        shares["longmemeval"] = given.share
     tokenizer = Tokenizer.from_file(str(given.tokenizer))
     tokenizer.no_padding()
     tokenizer.no_truncation()
@@ -342,18 +414,35 @@ def main() -> None:
     imitation = Imitation(read_encoder(given.folder / "teacher.npz").to(DEVICE), data)
     model = CrossEncoder(read_encoder(given.folder / "teacher.npz")).to(DEVICE)
     given.out.mkdir(exist_ok=True)
-    train(model, imitation, None, given.first, 1e-4)
-    start = {name: value.clone() for name, value in model.state_dict().items()}
+    if given.compare:
+        near = Imitation(read_encoder(given.folder / "teacher.npz").to(DEVICE), measured).similarities()
+        with gzip.open(given.out / "scores_similar_full.json.gz", "wt") as file:
+            json.dump({"alone": near, "behind": near}, file)
+    first = given.out / "first.pt"
+    if not first.exists():  # several runs begin with the same one
+        train(model, imitation, None, steps=given.first, rate=1e-4)
+        torch.save(model.state_dict(), first)
+    start = torch.load(first, map_location=DEVICE)
     for run in given.runs.split(","):
         model.load_state_dict(start)
         torch.manual_seed(SEED)
-        train(model, imitation, Labelled(data, run), given.steps, 5e-5)
+        train(
+            model,
+            imitation,
+            Labelled(data, run, shares),
+            steps=given.steps,
+            rate=5e-5,
+            kept=given.kept,
+            beside=given.beside,
+        )
         held = {form: scores_of(model, measured, form) for form in ("alone", "behind")}
-        with gzip.open(given.out / f"scores_{run}.json.gz", "wt") as file:
+        with gzip.open(given.out / f"scores_{given.name}_{run}.json.gz", "wt") as file:
             json.dump(held, file)
         if run == "full":
-            torch.save({name: value.half() for name, value in model.state_dict().items()}, given.out / "model.pt")
-            export(model, given.out / "model.onnx")
+            torch.save(
+                {name: value.half() for name, value in model.state_dict().items()}, given.out / f"{given.name}.pt"
+            )
+            export(model, given.out / f"{given.name}.onnx")
             model.to(DEVICE)
 
 
