@@ -318,7 +318,7 @@ class TurnRun:
                 history.append(results)
             self._show_recalled(view)
             return self._resumed
-        for instructions in self._parts.skills.activate(self._message.text, [s.message for s in history.shown]):
+        for instructions in self._parts.skills.activate(self._message.text, history.shown):
             history.append(instructions)
         self._show_recalled(view)
         return history.append(self._message)

@@ -423,6 +423,11 @@ class CalibratedCounter:
         """What was learned so far."""
 
     @property
+    def base(self) -> TokenCounter:
+        """The counter underneath, which learns nothing."""
+        return self._base
+
+    @property
     def scale(self) -> float:
         """What the base counter's tokens are multiplied with now."""
         return self.calibration.scale
