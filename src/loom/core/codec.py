@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import fields
 from datetime import datetime
 from typing import Any, TypeAlias, TypeVar, cast
 
 from loom.core.log import FORMAT_VERSION, Checkpoint, Compaction, LogEntry, LoggedMessage, Replacement
-from loom.core.message import JSON, PARTS, Message, Part, ToolResultPart, Usage
+from loom.core.message import JSON, PARTS, Message, Part, TextPart, ToolResultPart, Usage
 from loom.core.record import Episode, Fact, Layer, Provenance, Record, Scalar, WorkingBlock
 from loom.errors import FormatTooNew, UsageError
 
@@ -106,6 +106,9 @@ Data: TypeAlias = dict[str, JSON]
 _NAMES = {made: name for name, made in PARTS.items()}
 _FIELDS = {name: tuple(f.name for f in fields(made)) for name, made in PARTS.items()}
 _ANY_TYPE = frozenset({"input"})
+_PLAIN_TEXT = frozenset({"type", "text"})
+_LOGGED = frozenset({"type", "id", "at", "role", "parts"})
+_MESSAGE = frozenset({"role", "parts"})
 _TYPES: dict[str, type] = {"content": list, "is_error": bool, "body": dict}
 """The JSON type of a part's field; all others are text."""
 _USAGE: dict[str, type] = {f.name: int for f in fields(Usage)}
@@ -131,6 +134,15 @@ def from_bytes(data: bytes) -> JSON:
     return json.loads(data.decode("utf-8", "surrogatepass"))
 
 
+def all_from_bytes(pieces: Sequence[bytes]) -> list[JSON]:
+    """The values of many to_bytes(), read as one document: to begin and to end one takes longer than a short text."""
+    try:
+        found = from_bytes(b"[" + b",".join(pieces) + b"]")
+    except ValueError:
+        found = []
+    return found if len(found) == len(pieces) else [from_bytes(piece) for piece in pieces]  # which says what is wrong
+
+
 def part_to_dict(part: Part) -> Data:
     """A part as a JSON object; fields that were not given are left out."""
     kind = _NAMES[type(part)]
@@ -146,6 +158,8 @@ def part_to_dict(part: Part) -> Data:
 
 def part_from_dict(data: JSON) -> Part:
     """The part of part_to_dict(); raises UsageError where this is none."""
+    if type(data) is dict and data.keys() == _PLAIN_TEXT and data["type"] == "text" and type(data["text"]) is str:
+        return TextPart(data["text"])  # as most are, without the general way
     kind = _field(data, "type", str, "a part")
     if kind not in PARTS:
         raise UsageError(f"type={kind!r} is not a kind of part; use one of {', '.join(PARTS)}")
@@ -164,10 +178,17 @@ def message_to_dict(message: Message, put: Callable[[Part], JSON] = part_to_dict
 
 def message_from_dict(data: JSON, get: Callable[[JSON], Part] = part_from_dict) -> Message:
     """The message of message_to_dict(); `get` decodes a part."""
+    _check_names(data, _MESSAGE, "a message")
+    return _message(data, get)
+
+
+def _message(data: JSON, get: Callable[[JSON], Part]) -> Message:
     what = "a message"
-    _check_names(data, ("role", "parts"), what)
     role, parts = _field(data, "role", str, what), _list(data, "parts", what)
-    return _made(lambda: Message(role, tuple(get(part) for part in parts)), what)  # pyright: ignore[reportArgumentType]
+    try:
+        return Message(role, tuple(map(get, parts)))  # pyright: ignore[reportArgumentType]
+    except (TypeError, ValueError) as error:
+        raise _no(what, error) from error
 
 
 def entry_to_dict(entry: LogEntry, put: Callable[[Part], JSON] = part_to_dict) -> Data:
@@ -189,9 +210,8 @@ def entry_from_dict(data: JSON, get: Callable[[JSON], Part] = part_from_dict) ->
     """The entry of entry_to_dict(); raises UsageError where this is none."""
     kind = _field(data, "type", str, "a log entry")
     if kind == "message":
-        _check_names(data, ("type", "id", "at", "role", "parts"), "a logged message")
-        message = message_from_dict({"role": data.get("role"), "parts": data.get("parts")}, get)
-        return LoggedMessage(_field(data, "id", str, kind), _time(data, kind), message)
+        _check_names(data, _LOGGED, "a logged message")
+        return LoggedMessage(_field(data, "id", str, kind), _time(data, kind), _message(data, get))
     if kind != "compaction":
         raise UsageError(f"type={kind!r} is not a kind of log entry; use message or compaction")
     values = _fields({name: value for name, value in data.items() if name != "type"}, "a compaction", _COMPACTION)
@@ -312,12 +332,17 @@ def _texts(data: JSON, name: str, what: str) -> tuple[str, ...]:
 
 def _time(data: JSON, what: str) -> datetime:
     text = _field(data, "at", str, what)
-    return _made(lambda: datetime.fromisoformat(text), f"the time of {what}")
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError as error:
+        raise _no(f"the time of {what}", error) from error
 
 
-def _check_names(data: JSON, known: Sequence[str], what: str) -> None:
+def _check_names(data: JSON, known: Collection[str], what: str) -> None:
     if not isinstance(data, dict):
         raise UsageError(f"{what} is a {type(data).__name__}; give a JSON object")
+    if isinstance(known, frozenset) and data.keys() <= known:  # pyright: ignore[reportUnknownMemberType]
+        return
     unknown = [str(name) for name in data if name not in known]  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
     if unknown:
         raise UsageError(f"{what} has no field {', '.join(sorted(unknown))}; it may be of a newer format")
@@ -327,7 +352,9 @@ def _made(make: Callable[[], _T], what: str) -> _T:
     """What `make` gives; values that do not fit together are a UsageError."""
     try:
         return make()
-    except UsageError:
-        raise
     except (TypeError, ValueError) as error:
-        raise UsageError(f"this is not {what}: {error}") from error
+        raise _no(what, error) from error
+
+
+def _no(what: str, error: Exception) -> UsageError:
+    return error if isinstance(error, UsageError) else UsageError(f"this is not {what}: {error}")

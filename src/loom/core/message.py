@@ -129,6 +129,7 @@ PARTS: dict[str, type[Part]] = {
 """The kinds of parts, by the names that they are stored under."""
 
 _PART_TYPES = tuple(PARTS.values())
+_OF_ONE_ROLE = (ToolCallPart, ThinkingPart, ToolResultPart)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,8 +149,10 @@ class Message:
             raise UsageError(f"a {self.role} message has no parts; give it at least one")
         object.__setattr__(self, "parts", _parts_of(self.parts, _PART_TYPES, f"a {self.role} message"))
         for part in self.parts:
+            if not isinstance(part, _OF_ONE_ROLE):
+                continue
             sender = "user" if isinstance(part, ToolResultPart) else "assistant"
-            if isinstance(part, ToolCallPart | ThinkingPart | ToolResultPart) and self.role != sender:
+            if self.role != sender:
                 raise UsageError(f"a {type(part).__name__} goes into an {sender} message, not into a {self.role} one")
 
     @classmethod
