@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields
 from datetime import datetime
 from typing import Any, TypeAlias, TypeVar, cast
@@ -106,7 +107,6 @@ Data: TypeAlias = dict[str, JSON]
 _NAMES = {made: name for name, made in PARTS.items()}
 _FIELDS = {name: tuple(f.name for f in fields(made)) for name, made in PARTS.items()}
 _ANY_TYPE = frozenset({"input"})
-_PLAIN_TEXT = frozenset({"type", "text"})
 _LOGGED = frozenset({"type", "id", "at", "role", "parts"})
 _MESSAGE = frozenset({"role", "parts"})
 _TYPES: dict[str, type] = {"content": list, "is_error": bool, "body": dict}
@@ -136,10 +136,9 @@ def from_bytes(data: bytes) -> JSON:
 
 def all_from_bytes(pieces: Sequence[bytes]) -> list[JSON]:
     """The values of many to_bytes(), read as one document: to begin and to end one takes longer than a short text."""
-    try:
+    found: list[JSON] = []
+    with suppress(ValueError):
         found = from_bytes(b"[" + b",".join(pieces) + b"]")
-    except ValueError:
-        found = []
     return found if len(found) == len(pieces) else [from_bytes(piece) for piece in pieces]  # which says what is wrong
 
 
@@ -158,8 +157,8 @@ def part_to_dict(part: Part) -> Data:
 
 def part_from_dict(data: JSON) -> Part:
     """The part of part_to_dict(); raises UsageError where this is none."""
-    if type(data) is dict and data.keys() == _PLAIN_TEXT and data["type"] == "text" and type(data["text"]) is str:
-        return TextPart(data["text"])  # as most are, without the general way
+    if (text := _plain_text(data)) is not None:
+        return TextPart(text)
     kind = _field(data, "type", str, "a part")
     if kind not in PARTS:
         raise UsageError(f"type={kind!r} is not a kind of part; use one of {', '.join(PARTS)}")
@@ -169,6 +168,14 @@ def part_from_dict(data: JSON) -> Part:
     if "content" in values:
         values["content"] = tuple(part_from_dict(inner) for inner in values["content"])
     return _made(lambda: PARTS[kind](**values), what)
+
+
+def _plain_text(data: Any) -> str | None:
+    """The text of a part that has nothing else, as most have; None where it takes the general way."""
+    if type(data) is dict and len(data) == 2 and data.get("type") == "text":  # pyright: ignore[reportUnknownArgumentType, reportUnknownMemberType]
+        text: Any = data.get("text")  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+        return text if type(text) is str else None  # pyright: ignore[reportUnknownArgumentType]
+    return None
 
 
 def message_to_dict(message: Message, put: Callable[[Part], JSON] = part_to_dict) -> Data:
@@ -210,6 +217,12 @@ def entry_from_dict(data: JSON, get: Callable[[JSON], Part] = part_from_dict) ->
     """The entry of entry_to_dict(); raises UsageError where this is none."""
     kind = _field(data, "type", str, "a log entry")
     if kind == "message":
+        if data.keys() == _LOGGED and type(data["id"]) is type(data["at"]) is str and type(data["parts"]) is list:
+            try:
+                parts = tuple(map(get, data["parts"]))
+                return LoggedMessage(data["id"], datetime.fromisoformat(data["at"]), Message(data["role"], parts))
+            except (TypeError, ValueError):  # the general way says what is wrong
+                pass
         _check_names(data, _LOGGED, "a logged message")
         return LoggedMessage(_field(data, "id", str, kind), _time(data, kind), _message(data, get))
     if kind != "compaction":

@@ -257,8 +257,10 @@ def _unpacked(db: Database, found: Sequence[tuple[bytes]]) -> list[LogEntry]:
 
 def _references(entry: Data) -> list[int]:
     """The numbers of the parts of a packed entry."""
+    if "parts" in entry:
+        return entry["parts"]
     replaced = [one["message"] for one in entry.get("replacements", ()) if "message" in one]
-    return [part for message in [entry, *replaced] for part in message.get("parts", ())]
+    return [part for message in replaced for part in message.get("parts", ())]
 
 
 def _number(db: Database, sql: str, *values: object) -> int | None:
