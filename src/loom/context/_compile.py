@@ -458,6 +458,10 @@ class Compiler:
         self._sent_updates, self._draft_updates = {}, {}
         self._host.dirty = _ALL
 
+    def sent_length(self, convo: Section) -> int:
+        """How many entries of a conversation a window that went out has looked at."""
+        return self._sent.cursors[CONVO].get(convo, (0, 0))[1]
+
     def sent_head(self, section: SectionName) -> Run | None:
         """What was sent of a section."""
         at = SECTIONS.index(section)

@@ -350,6 +350,14 @@ class Section:
         self.entries[at:at] = entries
         self._owner.section_changed(self._bit)
 
+    def replace_last(self, by: Entry) -> None:
+        """Put another entry in the last one's place; no window that went out showed it, so this is not an edit."""
+        old = self.entries.pop()
+        del self._index[old.id]
+        old.homes -= 1
+        self._removed[old.id] = None
+        self.add(by)
+
     def get(self, id: str) -> Entry | None:
         """The entry with this id, or None."""
         return self._index.get(id)
