@@ -1,30 +1,110 @@
 """A request that goes on from the one before it is the request that is made from nothing, whatever happened between."""
 
+from __future__ import annotations
+
 import json
+from random import Random
 
-import hypothesis.strategies as st
-from hypothesis import settings
-from hypothesis.stateful import initialize, rule
+import pytest
 
-from loom import plan
+from loom import Context, StringEntry, plan
+from loom.context.cache.plan import CachePlan
 from loom.context.cache.simulate import replay
 from loom.context.render.request import prepare, target_for
-from loom.core.message import Message, NativePart, TextPart, ThinkingPart
+from loom.core.message import (
+    Message,
+    NativePart,
+    Part,
+    TextPart,
+    ThinkingPart,
+    ToolCallPart,
+    ToolResultPart,
+    ToolSpec,
+)
 from loom.core.window import PrefixChain, Window
 from loom.text.tokens import CalibratedCounter, EstimateCounter
 from loom.traces.request import read_request
-from tests.context.test_properties import Contexts, words
 
 TARGETS = [
     ("anthropic", "claude-sonnet-4-5"),
-    ("anthropic", "claude-opus-5"),
+    ("anthropic", "claude-unheard-of"),  # of which it is assumed that thinking is bound to what stood before it
     ("openai", "gpt-5.6"),
     ("openai_chat", "gpt-4o"),
     ("deepseek", "deepseek-chat"),
     ("gemini", "gemini-3.1-pro"),
 ]
-OPTIONS = [{}, {}, {"cache_ttl": 3600}, {"cache_breakpoints": ["foundation", "convo"]}]
-THINKERS = ("anthropic", "gemini", "deepseek")
+OPTIONS = [{}, {}, {}, {"cache_ttl": 3600}, {"cache_breakpoints": ["foundation", "convo"]}]
+TOOLS = [ToolSpec(f"tool{n}", "Does something. " * n) for n in range(4)]
+
+
+class Talk:
+    """A conversation in which anything happens: messages, tools, thinking, edits, redactions, compactions, visitors."""
+
+    def __init__(self, random: Random) -> None:
+        self.random = random
+        self.host, self.guest = Context("host"), Context("guest")
+        self.host.foundation.add(StringEntry(self.words(random.choice([20, 1500]))))
+        self.calls = 0
+
+    def words(self, most: int = 60) -> str:
+        return " ".join(self.random.choice(["alpha", "beta", "14:05:00", "été", "x1"]) for _ in range(most))
+
+    def go_on(self) -> None:
+        acts = [self.say] * 6 + [self.call] * 4 + [self.think] * 3
+        acts += [self.keep_a_native_block, self.remind, self.show_once, self.redact, self.instruct, self.change_tools]
+        acts += [self.visit, self.compact]
+        self.random.choice(acts)()
+
+    def say(self) -> None:
+        said = Message.user if self.random.random() < 0.6 else Message.assistant
+        self.host.convo.add(said(self.words(self.random.randint(1, 60))))
+
+    def call(self) -> None:
+        count = 25 if self.random.random() < 0.1 else self.random.randint(1, 3)
+        ids = [f"call{self.calls + n}" for n in range(count)]
+        self.calls += count if self.random.random() < 0.8 else 0  # some providers begin to count anew
+        calls = tuple(ToolCallPart(id, self.random.choice(TOOLS).name, {"a": self.words(2)}) for id in ids)
+        results = tuple(ToolResultPart(id, (TextPart(self.words(9)),), self.random.random() < 0.2) for id in ids)
+        self.host.convo.add(Message("assistant", calls))
+        if self.random.random() < 0.9:
+            self.host.convo.add(Message("user", results))
+
+    def think(self) -> None:
+        provider = self.random.choice(["anthropic", "anthropic", "gemini", "deepseek"])
+        thought = ThinkingPart(self.words(9), self.random.choice(["signature", None]), provider=provider)
+        self.host.convo.add(Message("assistant", (thought, TextPart(self.words(9)))))
+
+    def keep_a_native_block(self) -> None:
+        kind = self.random.choice(["compaction", "document", "document"])
+        body: Part = NativePart("anthropic", {"type": kind, "content": "so far", "citations": {"enabled": True}})
+        self.host.convo.add(Message("assistant", (body,)))
+
+    def remind(self) -> None:
+        self.host.attention.clear()
+        self.host.attention.add(StringEntry(self.words(5)))
+
+    def show_once(self) -> None:
+        self.host.step.add(StringEntry(self.words(5)))
+
+    def redact(self) -> None:
+        entries = list(self.host.convo)[-8:]
+        if entries:
+            self.host.redact(self.random.choice(entries), tombstone=self.random.choice([None, "[gone]"]))
+
+    def instruct(self) -> None:
+        section = self.random.choice([self.host.foundation, self.host.topic])
+        section.add(self.random.choice([StringEntry(self.words(30)), Message.user(self.words(30))]))
+
+    def change_tools(self) -> None:
+        self.host.tools = self.random.sample(TOOLS, self.random.randint(0, len(TOOLS)))
+
+    def visit(self) -> None:
+        self.guest.convo.add(StringEntry(self.words(5)))
+        self.random.choice([self.host.include, self.host.include, self.host.exclude])(self.guest)
+
+    def compact(self) -> None:
+        entries = list(self.host.convo)
+        self.host.rewrite(entries[self.random.randint(0, len(entries)) :])
 
 
 def from_nothing(window: Window) -> Window:
@@ -39,62 +119,32 @@ def from_nothing(window: Window) -> Window:
     )
 
 
-def planned(window, target, **options):
-    found = plan(window, *target, **options)
-    return str(found), found.cost, found.tokens, found.markers, found.chain, found.prompt, json.dumps(found.body)
+def seen(found: CachePlan) -> tuple[object, ...]:
+    return str(found), found.cost, found.markers, found.chain, found.prompt, json.dumps(found.body)
 
 
-class Growing(Contexts):
-    """Plans, sends and edits in turn, for one target, with a counter that learns."""
-
-    @initialize(chosen=st.sampled_from(TARGETS))
-    def choose(self, chosen):
-        self.target = chosen
-        self.counter = CalibratedCounter(EstimateCounter())
-
-    @rule(text=words, provider=st.sampled_from(THINKERS), signed=st.booleans())
-    def think(self, text, provider, signed):
-        thought = ThinkingPart(text, signature="s" if signed else None, provider=provider)
-        self.host.convo.add(Message("assistant", (thought, TextPart(text))))
-
-    @rule(type=st.sampled_from(["compaction", "document"]), cites=st.booleans())
-    def keep_a_native_block(self, type, cites):
-        body = {"type": type, "content": "so far", "citations": {"enabled": cites}}
-        self.host.convo.add(Message("assistant", (NativePart("anthropic", body),)))
-
-    @rule(count=st.integers(0, 6))
-    def compact(self, count):
-        self.moves = True
-        self.host.rewrite(list(self.host.convo)[count:])
-
-    @rule(actual=st.integers(500, 2000))
-    def learn(self, actual):
-        self.counter.observe(1000, actual)
-
-    @rule(options=st.sampled_from(OPTIONS), learned=st.booleans(), commits=st.booleans())
-    def plan_on(self, options, learned, commits):
-        window = self.host.compile(clear_volatile=False)
-        counter = self.counter if learned else None
-        expected = planned(from_nothing(window), self.target, counter=counter, **options)
-        assert planned(window, self.target, counter=counter, **options) == expected
-        if commits:
-            self.moves = True  # the laws of sending are not what is tested here
-            self.host.commit(window)
-
-    @rule(options=st.sampled_from(OPTIONS))
-    def what_is_sent_is_what_is_rendered_and_read(self, options):
-        request = prepare(self.host.compile(clear_volatile=False), *self.target, **options)
-        wire = request.wire(self.counter)
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target[1])
+def test_a_plan_that_goes_on_is_the_plan_from_nothing(target, seed):
+    random = Random(seed)
+    talk, counter = Talk(random), CalibratedCounter(EstimateCounter())
+    rules = target_for(*target).info.cache
+    for _ in range(12):
+        for _ in range(random.randint(1, 4)):
+            talk.go_on()
+        window, options = talk.host.compile(clear_volatile=False), random.choice(OPTIONS)
+        for counted in random.sample([None, counter], random.randint(1, 2)):
+            expected = seen(plan(from_nothing(window), *target, counter=counted, **options))
+            assert seen(plan(window, *target, counter=counted, **options)) == expected
+        request = prepare(window, *target, **options)
+        wire = request.wire(counter)
         assert json.dumps(wire.body) == json.dumps(request.body)
-        target = target_for(*self.target)
         if wire.chain.blocks:
-            read = read_request(request.body, provider=target.provider, model=target.model, counter=self.counter)
+            read = read_request(request.body, provider=target[0], model=target[1], counter=counter)
             again = PrefixChain.of(read)
             assert (again.nodes, again.ends, again.marks) == (wire.chain.nodes, wire.chain.ends, wire.chain.marks)
             assert (again.settings, again.automatic) == (wire.chain.settings, wire.chain.automatic)
-            rules = target.info.cache
             assert replay([wire.chain] * 2, rules) == replay([read] * 2, rules)
-
-
-TestGrowing = Growing.TestCase
-TestGrowing.settings = settings(max_examples=120, stateful_step_count=30, deadline=None)
+        counter.observe(1000, random.randint(600, 1500))
+        if random.random() < 0.85:
+            talk.host.commit(window)
