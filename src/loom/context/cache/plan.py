@@ -57,18 +57,18 @@ class CachePlan:
     """Causes of missed reads in the requests so far, most costly first, each with the fix that removes it."""
     error: float = 0.0
     """How far off the token counts may be, as a share."""
-    chain: PrefixChain = field(repr=False, compare=False)
-    request: Request | None = field(default=None, repr=False, compare=False)
+    _chain: PrefixChain = field(repr=False, compare=False)
+    _request: Request | None = field(default=None, repr=False, compare=False)
 
     @cached_property
     def prompt(self) -> RequestBlocks:
         """The request as its cache sees it."""
-        return self.chain.prompt
+        return self._chain.prompt
 
     @property
     def body(self) -> Mapping[str, Any] | None:
         """The request itself, for a window: the keyword arguments of the provider's own client."""
-        return self.request.body if self.request else None
+        return self._request.body if self._request else None
 
     @property
     def relative_cost(self) -> float:
@@ -127,8 +127,8 @@ def plan(
         warnings=tuple(_warnings(subject, chain, past, request, info)),
         findings=_findings([*past, chain], rules) if previous is not None and len(past) > 1 else (),
         error=analysis.counter.error,
-        chain=chain,
-        request=request,
+        _chain=chain,
+        _request=request,
     )
 
 
