@@ -124,6 +124,10 @@ _CHECKPOINT_MORE: dict[str, type] = {
 """The fields that are left out where they say nothing."""
 
 
+_AT_A_TIME = 64
+"""Values that are read as one document: with more, their bytes leave the processor's cache."""
+
+
 def to_bytes(value: JSON) -> bytes:
     """A JSON value in the bytes that stores keep: short, and every Python text comes back, half surrogates too."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
@@ -135,11 +139,15 @@ def from_bytes(data: bytes) -> JSON:
 
 
 def all_from_bytes(pieces: Sequence[bytes]) -> list[JSON]:
-    """The values of many to_bytes(), read as one document: to begin and to end one takes longer than a short text."""
-    found: list[JSON] = []
-    with suppress(ValueError):
-        found = from_bytes(b"[" + b",".join(pieces) + b"]")
-    return found if len(found) == len(pieces) else [from_bytes(piece) for piece in pieces]  # which says what is wrong
+    """The values of many to_bytes(), some at a time read as one document: to begin and end one costs more than it."""
+    values: list[JSON] = []
+    for start in range(0, len(pieces), _AT_A_TIME):
+        some = pieces[start : start + _AT_A_TIME]
+        found: list[JSON] = []
+        with suppress(ValueError):
+            found = from_bytes(b"[%b]" % b",".join(some))
+        values += found if len(found) == len(some) else [from_bytes(piece) for piece in some]  # says what is wrong
+    return values
 
 
 def part_to_dict(part: Part) -> Data:
@@ -157,8 +165,9 @@ def part_to_dict(part: Part) -> Data:
 
 def part_from_dict(data: JSON) -> Part:
     """The part of part_to_dict(); raises UsageError where this is none."""
-    if (text := _plain_text(data)) is not None:
-        return TextPart(text)
+    given: Any = data
+    if type(given) is dict and len(given) == 2 and given.get("type") == "text" and type(given.get("text")) is str:  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
+        return TextPart(given["text"])  # pyright: ignore[reportUnknownArgumentType]  (as most are; others go on)
     kind = _field(data, "type", str, "a part")
     if kind not in PARTS:
         raise UsageError(f"type={kind!r} is not a kind of part; use one of {', '.join(PARTS)}")
@@ -168,14 +177,6 @@ def part_from_dict(data: JSON) -> Part:
     if "content" in values:
         values["content"] = tuple(part_from_dict(inner) for inner in values["content"])
     return _made(lambda: PARTS[kind](**values), what)
-
-
-def _plain_text(data: Any) -> str | None:
-    """The text of a part that has nothing else, as most have; None where it takes the general way."""
-    if type(data) is dict and len(data) == 2 and data.get("type") == "text":  # pyright: ignore[reportUnknownArgumentType, reportUnknownMemberType]
-        text: Any = data.get("text")  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-        return text if type(text) is str else None  # pyright: ignore[reportUnknownArgumentType]
-    return None
 
 
 def message_to_dict(message: Message, put: Callable[[Part], JSON] = part_to_dict) -> Data:
@@ -215,14 +216,15 @@ def entry_to_dict(entry: LogEntry, put: Callable[[Part], JSON] = part_to_dict) -
 
 def entry_from_dict(data: JSON, get: Callable[[JSON], Part] = part_from_dict) -> LogEntry:
     """The entry of entry_to_dict(); raises UsageError where this is none."""
+    try:
+        is_plain = data["type"] == "message" and data.keys() == _LOGGED
+        if is_plain and type(data["id"]) is str and type(data["parts"]) is list:
+            parts = tuple(map(get, data["parts"]))
+            return LoggedMessage(data["id"], datetime.fromisoformat(data["at"]), Message(data["role"], parts))
+    except (TypeError, ValueError, LookupError):
+        pass  # the general way says what is wrong
     kind = _field(data, "type", str, "a log entry")
     if kind == "message":
-        if data.keys() == _LOGGED and type(data["id"]) is type(data["at"]) is str and type(data["parts"]) is list:
-            try:
-                parts = tuple(map(get, data["parts"]))
-                return LoggedMessage(data["id"], datetime.fromisoformat(data["at"]), Message(data["role"], parts))
-            except (TypeError, ValueError):  # the general way says what is wrong
-                pass
         _check_names(data, _LOGGED, "a logged message")
         return LoggedMessage(_field(data, "id", str, kind), _time(data, kind), _message(data, get))
     if kind != "compaction":

@@ -147,11 +147,11 @@ class Message:
             raise UsageError(f"a message has the role {self.role!r}; use one of {', '.join(ROLES)}")
         if not self.parts:
             raise UsageError(f"a {self.role} message has no parts; give it at least one")
-        if type(self.parts) is not tuple or any(type(part) is not TextPart for part in self.parts):
+        if not (type(self.parts) is tuple and len(self.parts) == 1 and type(self.parts[0]) is TextPart):
             self._check_parts()
 
     def _check_parts(self) -> None:
-        """Take anything that is not plain text for parts, each of the sender that may say it."""
+        """Take what is given for parts, each of the sender that may say it; one text needs no check."""
         object.__setattr__(self, "parts", _parts_of(self.parts, _PART_TYPES, f"a {self.role} message"))
         for part in self.parts:
             if not isinstance(part, _OF_ONE_ROLE):
