@@ -1,8 +1,8 @@
-"""What a turn of a session costs by its age, with a model that answers at once. Run: python -m benchmarks.send [ROW ...].
+"""What a turn of a session costs by its age. Run: python -m benchmarks.send [GROUP ...].
 
-Everything is CPU time of all threads. The floor of a turn is `json.dumps` of the body that it sent, measured in the same
-run: the model here serialises nothing, so what is measured is Loom's own part. A turn of some age is the median of
-several turns behind a history of that length.
+All is CPU time of all threads, with a model that answers at once. The floor of a turn is `json.dumps` of the body
+that it sent, measured in the same run: the model serialises nothing, so what is measured is Loom's own part. A turn of
+some age is the median of several turns behind a history of that length.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import json
 import statistics
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from time import process_time
@@ -91,7 +91,7 @@ def text(what: object, n: int, size: int = 400) -> str:
 
 
 @contextmanager
-def timed(found: list[float]) -> Iterator[None]:
+def timed(found: list[float]) -> Generator[None]:
     gc.collect()
     gc.disable()
     start = process_time()
@@ -161,13 +161,15 @@ async def planned(messages: int) -> Row:
         context.convo.add(Message.user(text(context, n, size)))
         context.convo.add(Message.assistant(text(context, -n, size)))
     found: list[float] = []
-    for n in range(4 + REPEATS):
+    window = context.compile()
+    made = plan(window, *MODEL)
+    for n in range(3 + REPEATS):
         context.convo.add(Message.user(text(context, n, size)))
         window = context.compile()
         with timed(found):
             made = plan(window, *MODEL)
         context.convo.add(Message.assistant(text(context, n, size)))
-    spent, floor = statistics.median(found[4:]), best(lambda: json.dumps(render(window, *MODEL)), 3)
+    spent, floor = statistics.median(found[3:]), best(lambda: json.dumps(render(window, *MODEL)), 3)
     return (f"plan, {messages:,} messages of {made.tokens:,} tokens", ms(spent), ms(floor), f"{spent / floor:.1f}x")
 
 
@@ -211,6 +213,7 @@ async def saved_and_loaded() -> list[Row]:
                 saves.append(process_time() - start)
                 last = made
             assert last is not None
+            log = await store.history(scope, last.id)
             for _ in range(REPEATS):
                 with timed(loads):
                     log = await store.history(scope, last.id)
@@ -236,7 +239,7 @@ async def several(calls: list[Callable[[], Awaitable[Row]]]) -> list[Row]:
     return [await call() for call in calls]
 
 
-GROUPS: dict[str, Callable[[], Awaitable[list[Row]]]] = {
+GROUPS: dict[str, Callable[[], Coroutine[Any, Any, list[Row]]]] = {
     "turns": lambda: several([lambda age=age: turn_of_age(age) for age in AGES]),
     "tools": lambda: several([lambda steps=steps: turn_with_tools(steps) for steps in STEPS]),
     "totals": lambda: several([lambda turns=turns: many_turns(turns) for turns in TOTALS]),
@@ -256,7 +259,7 @@ def main(arguments: list[str]) -> int:
     for name in ("what", "ms", "floor: json, ms", "ratio"):
         table.add_column(name, justify="left" if name == "what" else "right")
     for name in track(names, console=Console(stderr=True), description="measuring", transient=True):
-        for row in asyncio.run(GROUPS[name]()):  # pyright: ignore[reportArgumentType]
+        for row in asyncio.run(GROUPS[name]()):
             table.add_row(*row)
     Console(width=110).print(table)
     return 0
