@@ -344,6 +344,8 @@ class WrittenLayout:
     counts: tuple[Count, ...]
     nodes: tuple[bytes, ...]
     level_settings: dict[Level, str]
+    sums: dict[float, tuple[int, ...]] = field(default_factory=dict[float, tuple[int, ...]])
+    """Tokens up to the end of each block at the scale that was last asked for."""
 
     @property
     def stable(self) -> int:
@@ -357,8 +359,11 @@ class WrittenLayout:
 
     def ends(self, counter: TokenCounter) -> tuple[int, ...]:
         """Tokens up to the end of each block, as a counter on the same base counts them now."""
-        scaled = _Scaled(counter.scale if isinstance(counter, CalibratedCounter) else 1.0)
-        return tuple(accumulate(map(scaled.__getitem__, self.counts)))
+        scale = counter.scale if isinstance(counter, CalibratedCounter) else 1.0
+        if scale not in self.sums:
+            self.sums.clear()
+            self.sums[scale] = tuple(accumulate(map(_Scaled(scale).__getitem__, self.counts)))
+        return self.sums[scale]
 
 
 @dataclass(frozen=True, slots=True)
@@ -395,6 +400,8 @@ class WrittenForm:
             before = WrittenLayout(settings, head, (), (head.start,), (), tuple(out.found), tuple(out.counts), (), {})
         else:
             before, head, kept = known, known.head, _shared(known.turns, turns)
+            if kept == len(turns) == len(known.turns):
+                return known
         start = before.starts[kept]
         starts, messages = list(before.starts[: kept + 1]), list(before.messages[: start.messages])
         out.found, out.counts = list(before.blocks[: start.blocks]), list(before.counts[: start.blocks])
