@@ -144,7 +144,8 @@ def plain(value: object) -> Any:
     if isinstance(value, Episode | Fact | WorkingBlock):
         return record_to_dict(value)
     if is_dataclass(value) and not isinstance(value, type):
-        return {f.name: plain(getattr(value, f.name)) for f in fields(value) if f.name not in HIDDEN}
+        shown = (f.name for f in fields(value) if f.name not in HIDDEN and not f.name.startswith("_"))
+        return {name: plain(getattr(value, name)) for name in shown}
     if isinstance(value, Mapping):
         return {str(k): plain(v) for k, v in cast("Mapping[str, object]", value).items()}
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):

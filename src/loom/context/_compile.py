@@ -13,7 +13,19 @@ from typing import Protocol
 from loom.context.entry import Entry, MessageEntry, Section, StringEntry, identity
 from loom.context.file_entry import FileEntry, FileView
 from loom.core.message import Part, Role, TextPart, ToolCallPart, ToolResultPart, ToolSpec, plain
-from loom.core.window import DEDUPED, SECTIONS, STATIC, Notice, Past, Run, SectionName, View, Window, section_name
+from loom.core.window import (
+    DEDUPED,
+    SECTIONS,
+    STATIC,
+    Notice,
+    Past,
+    Run,
+    SectionName,
+    View,
+    Window,
+    runs_since,
+    section_name,
+)
 from loom.errors import UsageError
 
 # The state of a compile: what a context has sent of each section, and pure functions over it.
@@ -90,16 +102,6 @@ class KnownContent:
     def first(self, key: bytes, id: str) -> str:
         """The id that this key belongs to, which is `id` if the key is new."""
         return self.sent.get(key) or self.new.setdefault(key, id)
-
-
-def runs_since(before: Run | None, now: Run | None) -> list[Run] | None:
-    """The runs added after `before`, oldest first; None if `now` did not grow out of it."""
-    runs: list[Run] = []
-    run = now
-    while run is not None and run is not before:
-        runs.append(run)
-        run = run.parent
-    return runs[::-1] if run is before else None
 
 
 def ids_after(ids: set[str], before: CompileState, now: CompileState) -> set[str] | None:
@@ -436,7 +438,7 @@ class Compiler:
         if self._sent_ids is not None:
             self._sent_ids = ids_after(self._sent_ids, before, now)
         now.number += 1
-        now.past = (*before.past[1 - _REMEMBERED :], Past((*now.heads, *now.tail), now.tools, now.void))
+        now.past = (*before.past[1 - _REMEMBERED :], Past((*now.heads, *now.tail), now.tools, now.void, window.made))
         self._sent = now
         if now.updates or self._sent_updates:
             self._keep_updates(now)
@@ -455,6 +457,10 @@ class Compiler:
         self._contents, self._sent_ids = {}, None
         self._sent_updates, self._draft_updates = {}, {}
         self._host.dirty = _ALL
+
+    def sent_length(self, convo: Section) -> int:
+        """How many entries of a conversation a window that went out has looked at."""
+        return self._sent.cursors[CONVO].get(convo, (0, 0))[1]
 
     def sent_head(self, section: SectionName) -> Run | None:
         """What was sent of a section."""

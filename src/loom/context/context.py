@@ -133,6 +133,17 @@ class Context:
         for entry in entries:
             self.convo.add(entry)
 
+    def replace_unsent(self, old: Entry, by: Entry) -> bool:
+        """Show another entry in place of the last one of the conversation, before any window showed that.
+
+        Nothing that was sent moves. False, and nothing is changed, where it is not the last or was sent already.
+        """
+        entries = self.convo.entries
+        if not entries or entries[-1] is not old or self._compiler.sent_length(self.convo) == len(entries):
+            return False
+        self.convo.replace_last(by)
+        return True
+
     # -- visitors ---------------------------------------------------------------------------------------
 
     @property

@@ -202,6 +202,9 @@ class DocumentEntry(_MediaEntry):
         super().__init__(DocumentPart(data, media_type, name), role)
 
 
+_PAIRED = (ToolCallPart, ToolResultPart)
+
+
 class MessageEntry(StaticEntry):
     """One message of a conversation, tool calls and results included."""
 
@@ -209,17 +212,20 @@ class MessageEntry(StaticEntry):
 
     def __init__(self, message: Message, *, id: str | None = None) -> None:
         """Make an entry of a message; parts with nothing in them are left out."""
-        parts = tuple(p for p in message.parts if not (isinstance(p, TextPart) and not p.text.strip()))
+        parts = message.parts
+        if any(isinstance(part, TextPart) and not part.text.strip() for part in parts):
+            parts = tuple(p for p in parts if not (isinstance(p, TextPart) and not p.text.strip()))
         if not parts:
             raise UsageError(f"a message of the {message.role} has only empty text; providers refuse empty parts")
-        for part in parts:
-            check_encodable(plain(part))
+        texts = [part.text if isinstance(part, TextPart) else plain(part) for part in parts]
+        for text in texts:
+            check_encodable(text)
         super().__init__(role=message.role, id=id)
         self.message = message
-        self.has_tools = any(isinstance(p, ToolCallPart | ToolResultPart) for p in parts)
-        self.has_thinking = any(isinstance(p, ThinkingPart) for p in parts)
+        self.has_tools = any(isinstance(part, _PAIRED) for part in parts)
+        self.has_thinking = any(isinstance(part, ThinkingPart) for part in parts)
         self._parts: tuple[Part, ...] = parts
-        self.text = f"{message.role}: " + "\n".join(filter(None, map(plain, parts)))
+        self.text = f"{message.role}: " + "\n".join(filter(None, texts))
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -343,6 +349,14 @@ class Section:
             self._adopt(entry)
         self.entries[at:at] = entries
         self._owner.section_changed(self._bit)
+
+    def replace_last(self, by: Entry) -> None:
+        """Put another entry in the last one's place; no window that went out showed it, so this is not an edit."""
+        old = self.entries.pop()
+        del self._index[old.id]
+        old.homes -= 1
+        self._removed[old.id] = None
+        self.add(by)
 
     def get(self, id: str) -> Entry | None:
         """The entry with this id, or None."""

@@ -35,6 +35,8 @@ def join_surrogates(text: str) -> str:
 
 def check_id(value: str, what: str) -> None:
     """Refuse an id that is empty, too long, or cannot be stored."""
+    if type(value) is str and len(value) <= MAX_ID_BYTES and value.isascii() and value.isalnum():
+        return  # as every id that is made here
     check_text(value, what, max_bytes=MAX_ID_BYTES)
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields
 from datetime import datetime
 from typing import Any, TypeAlias, TypeVar, cast
 
 from loom.core.log import FORMAT_VERSION, Checkpoint, Compaction, LogEntry, LoggedMessage, Replacement
-from loom.core.message import JSON, PARTS, Message, Part, ToolResultPart, Usage
+from loom.core.message import JSON, PARTS, Message, Part, TextPart, ToolResultPart, Usage
 from loom.core.record import Episode, Fact, Layer, Provenance, Record, Scalar, WorkingBlock
 from loom.errors import FormatTooNew, UsageError
 
@@ -106,6 +107,8 @@ Data: TypeAlias = dict[str, JSON]
 _NAMES = {made: name for name, made in PARTS.items()}
 _FIELDS = {name: tuple(f.name for f in fields(made)) for name, made in PARTS.items()}
 _ANY_TYPE = frozenset({"input"})
+_LOGGED = frozenset({"type", "id", "at", "role", "parts"})
+_MESSAGE = frozenset({"role", "parts"})
 _TYPES: dict[str, type] = {"content": list, "is_error": bool, "body": dict}
 """The JSON type of a part's field; all others are text."""
 _USAGE: dict[str, type] = {f.name: int for f in fields(Usage)}
@@ -121,6 +124,10 @@ _CHECKPOINT_MORE: dict[str, type] = {
 """The fields that are left out where they say nothing."""
 
 
+_AT_A_TIME = 64
+"""Values that are read as one document: with more, their bytes leave the processor's cache."""
+
+
 def to_bytes(value: JSON) -> bytes:
     """A JSON value in the bytes that stores keep: short, and every Python text comes back, half surrogates too."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
@@ -129,6 +136,18 @@ def to_bytes(value: JSON) -> bytes:
 def from_bytes(data: bytes) -> JSON:
     """The value of to_bytes()."""
     return json.loads(data.decode("utf-8", "surrogatepass"))
+
+
+def all_from_bytes(pieces: Sequence[bytes]) -> list[JSON]:
+    """The values of many to_bytes(), some at a time read as one document: to begin and end one costs more than it."""
+    values: list[JSON] = []
+    for start in range(0, len(pieces), _AT_A_TIME):
+        some = pieces[start : start + _AT_A_TIME]
+        found: list[JSON] = []
+        with suppress(ValueError):
+            found = from_bytes(b"[%b]" % b",".join(some))
+        values += found if len(found) == len(some) else [from_bytes(piece) for piece in some]  # says what is wrong
+    return values
 
 
 def part_to_dict(part: Part) -> Data:
@@ -146,6 +165,9 @@ def part_to_dict(part: Part) -> Data:
 
 def part_from_dict(data: JSON) -> Part:
     """The part of part_to_dict(); raises UsageError where this is none."""
+    given: Any = data
+    if type(given) is dict and len(given) == 2 and given.get("type") == "text" and type(given.get("text")) is str:  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
+        return TextPart(given["text"])  # pyright: ignore[reportUnknownArgumentType]  (as most are; others go on)
     kind = _field(data, "type", str, "a part")
     if kind not in PARTS:
         raise UsageError(f"type={kind!r} is not a kind of part; use one of {', '.join(PARTS)}")
@@ -164,10 +186,17 @@ def message_to_dict(message: Message, put: Callable[[Part], JSON] = part_to_dict
 
 def message_from_dict(data: JSON, get: Callable[[JSON], Part] = part_from_dict) -> Message:
     """The message of message_to_dict(); `get` decodes a part."""
+    _check_names(data, _MESSAGE, "a message")
+    return _message(data, get)
+
+
+def _message(data: JSON, get: Callable[[JSON], Part]) -> Message:
     what = "a message"
-    _check_names(data, ("role", "parts"), what)
     role, parts = _field(data, "role", str, what), _list(data, "parts", what)
-    return _made(lambda: Message(role, tuple(get(part) for part in parts)), what)  # pyright: ignore[reportArgumentType]
+    try:
+        return Message(role, tuple(map(get, parts)))  # pyright: ignore[reportArgumentType]
+    except (TypeError, ValueError) as error:
+        raise _no(what, error) from error
 
 
 def entry_to_dict(entry: LogEntry, put: Callable[[Part], JSON] = part_to_dict) -> Data:
@@ -187,11 +216,17 @@ def entry_to_dict(entry: LogEntry, put: Callable[[Part], JSON] = part_to_dict) -
 
 def entry_from_dict(data: JSON, get: Callable[[JSON], Part] = part_from_dict) -> LogEntry:
     """The entry of entry_to_dict(); raises UsageError where this is none."""
+    try:
+        is_plain = data["type"] == "message" and data.keys() == _LOGGED
+        if is_plain and type(data["id"]) is str and type(data["parts"]) is list:
+            parts = tuple(map(get, data["parts"]))
+            return LoggedMessage(data["id"], datetime.fromisoformat(data["at"]), Message(data["role"], parts))
+    except (TypeError, ValueError, LookupError):
+        pass  # the general way says what is wrong
     kind = _field(data, "type", str, "a log entry")
     if kind == "message":
-        _check_names(data, ("type", "id", "at", "role", "parts"), "a logged message")
-        message = message_from_dict({"role": data.get("role"), "parts": data.get("parts")}, get)
-        return LoggedMessage(_field(data, "id", str, kind), _time(data, kind), message)
+        _check_names(data, _LOGGED, "a logged message")
+        return LoggedMessage(_field(data, "id", str, kind), _time(data, kind), _message(data, get))
     if kind != "compaction":
         raise UsageError(f"type={kind!r} is not a kind of log entry; use message or compaction")
     values = _fields({name: value for name, value in data.items() if name != "type"}, "a compaction", _COMPACTION)
@@ -312,12 +347,17 @@ def _texts(data: JSON, name: str, what: str) -> tuple[str, ...]:
 
 def _time(data: JSON, what: str) -> datetime:
     text = _field(data, "at", str, what)
-    return _made(lambda: datetime.fromisoformat(text), f"the time of {what}")
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError as error:
+        raise _no(f"the time of {what}", error) from error
 
 
-def _check_names(data: JSON, known: Sequence[str], what: str) -> None:
+def _check_names(data: JSON, known: Collection[str], what: str) -> None:
     if not isinstance(data, dict):
         raise UsageError(f"{what} is a {type(data).__name__}; give a JSON object")
+    if isinstance(known, frozenset) and data.keys() <= known:  # pyright: ignore[reportUnknownMemberType]
+        return
     unknown = [str(name) for name in data if name not in known]  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
     if unknown:
         raise UsageError(f"{what} has no field {', '.join(sorted(unknown))}; it may be of a newer format")
@@ -327,7 +367,9 @@ def _made(make: Callable[[], _T], what: str) -> _T:
     """What `make` gives; values that do not fit together are a UsageError."""
     try:
         return make()
-    except UsageError:
-        raise
     except (TypeError, ValueError) as error:
-        raise UsageError(f"this is not {what}: {error}") from error
+        raise _no(what, error) from error
+
+
+def _no(what: str, error: Exception) -> UsageError:
+    return error if isinstance(error, UsageError) else UsageError(f"this is not {what}: {error}")

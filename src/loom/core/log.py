@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import cache
 from types import NoneType
 from typing import Any, ClassVar, Literal, TypeAlias, get_args, get_origin, get_type_hints
@@ -30,7 +30,8 @@ class LoggedMessage:
 
     def __post_init__(self) -> None:
         check_id(self.id, "the id of a logged message")
-        object.__setattr__(self, "at", as_utc(self.at, f"the time of message {self.id}"))
+        if self.at.__class__ is not datetime or self.at.tzinfo is not UTC:
+            object.__setattr__(self, "at", as_utc(self.at, f"the time of message {self.id}"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,6 +129,7 @@ PARTS: dict[str, type[Part]] = {
 """The kinds of parts, by the names that they are stored under."""
 
 _PART_TYPES = tuple(PARTS.values())
+_OF_ONE_ROLE = (ToolCallPart, ThinkingPart, ToolResultPart)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,10 +147,17 @@ class Message:
             raise UsageError(f"a message has the role {self.role!r}; use one of {', '.join(ROLES)}")
         if not self.parts:
             raise UsageError(f"a {self.role} message has no parts; give it at least one")
+        if not (type(self.parts) is tuple and len(self.parts) == 1 and type(self.parts[0]) is TextPart):
+            self._check_parts()
+
+    def _check_parts(self) -> None:
+        """Take what is given for parts, each of the sender that may say it; one text needs no check."""
         object.__setattr__(self, "parts", _parts_of(self.parts, _PART_TYPES, f"a {self.role} message"))
         for part in self.parts:
+            if not isinstance(part, _OF_ONE_ROLE):
+                continue
             sender = "user" if isinstance(part, ToolResultPart) else "assistant"
-            if isinstance(part, ToolCallPart | ThinkingPart | ToolResultPart) and self.role != sender:
+            if self.role != sender:
                 raise UsageError(f"a {type(part).__name__} goes into an {sender} message, not into a {self.role} one")
 
     @classmethod

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
-from hashlib import sha256
-from itertools import accumulate
-from typing import Literal, NamedTuple, Protocol, TypeAlias, get_args
+from hashlib import blake2b, sha256
+from itertools import accumulate, pairwise
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, get_args
 
 from loom.core.message import Part, Role, ToolSpec, content_hash, plain
 from loom.errors import UnknownSection, UsageError
@@ -96,7 +96,7 @@ class Run:
     into a legal order first); mostly the two are the same tuple.
     """
 
-    __slots__ = ("chars", "context", "count", "items", "joined", "parent", "section", "sources", "texts")
+    __slots__ = ("chars", "context", "count", "counted", "items", "joined", "parent", "section", "sources", "texts")
 
     def __init__(
         self,
@@ -115,6 +115,8 @@ class Run:
         self.context = context
         self.sources = sources
         self.items = items
+        self.counted: tuple[object, int] | None = None
+        """Tokens of the whole chain, and who counted them: the meter of the session whose context this is."""
         self.texts = [item.text for item in items]
         self.count = len(items)
         self.chars = sum(map(len, self.texts))
@@ -131,6 +133,16 @@ class Run:
             run = run.parent
         runs.reverse()
         return runs
+
+
+def runs_since(before: Run | None, now: Run | None) -> list[Run] | None:
+    """The runs added after `before`, oldest first; None if `now` did not grow out of it."""
+    runs: list[Run] = []
+    run = now
+    while run is not None and run is not before:
+        runs.append(run)
+        run = run.parent
+    return runs[::-1] if run is before else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +183,8 @@ class Past(NamedTuple):
     heads: tuple[Run | None, ...]
     tools: tuple[ToolSpec, ...]
     void: frozenset[str]
+    made: dict[Any, Any]
+    """What was made of it for each target; see Window.made."""
 
 
 class Window:
@@ -189,6 +203,7 @@ class Window:
         past: tuple[Past, ...] = (),
         void: frozenset[str] = frozenset(),
         draft: object = None,
+        made: dict[Any, Any] | None = None,
     ) -> None:
         self.context = context
         self.heads = heads
@@ -199,18 +214,29 @@ class Window:
         """What the context that made the window has to know to commit it."""
         self.void = void
         """Entries whose thinking was produced after a prefix that has changed since."""
+        self.made: dict[Any, Any] = {} if made is None else made
+        """Layouts and prompts by target, which renderers keep here. A later window goes on from them, as long as this
+        one is among the last few that went out; then they are let go."""
+
+    @property
+    def past(self) -> tuple[Past, ...]:
+        """The last few windows that were sent before this one, as far as it needs to know them, oldest first."""
+        return self._past
 
     @property
     def history(self) -> tuple[Window, ...]:
         """The last few windows that were sent before this one, oldest first."""
-        return tuple(Window(self.context, past.heads, tools=past.tools, void=past.void) for past in self._past)
+        return tuple(
+            Window(self.context, past.heads, tools=past.tools, void=past.void, made=past.made) for past in self._past
+        )
 
     @property
     def sent(self) -> int:
         """How many items of the conversation an earlier window of this context already showed."""
+        if not self._past:
+            return 0
         convo = SECTIONS.index("convo")
-        head = self._past[-1].heads[convo] if self._past else None
-        run = self.heads[convo]
+        head, run = self._past[-1].heads[convo], self.heads[convo]
         while run is not None and run is not head:  # a rewritten conversation did not grow out of the earlier one
             run = run.parent
         return run.count if run else 0
@@ -248,7 +274,7 @@ class Window:
         def chosen(heads: tuple[Run | None, ...]) -> tuple[Run | None, ...]:
             return tuple(h if s in wanted else None for s, h in zip(SECTIONS, heads, strict=True))
 
-        past = tuple(p._replace(heads=chosen(p.heads)) for p in self._past)
+        past = tuple(p._replace(heads=chosen(p.heads), made={}) for p in self._past)
         return self._with(chosen(self.heads), past, self.void)
 
     def with_items(self, section: SectionName, items: Sequence[View], *, void: frozenset[str]) -> Window:
@@ -349,7 +375,18 @@ class Block:
 
     def marked(self, ttl: str | None) -> Block:
         """This block with another marker, or with none."""
-        return self if self.marker == ttl else replace(self, marker=ttl)
+        return self.at(self.path, tokens=self.tokens, marker=ttl)
+
+    def at(self, path: str, *, tokens: int, marker: str | None) -> Block:
+        """The same content, counted and marked otherwise or in another place; it is not hashed again."""
+        if (self.path, self.tokens, self.marker) == (path, tokens, marker):
+            return self
+        made = object.__new__(Block)
+        for name in Block.__slots__:
+            object.__setattr__(made, name, getattr(self, name))
+        for name, value in (("path", path), ("tokens", tokens), ("marker", marker)):
+            object.__setattr__(made, name, value)
+        return made
 
     @property
     def tool_name(self) -> str:
@@ -383,9 +420,132 @@ class RequestBlocks:
         return sum(b.tokens for b in self.blocks)
 
     @property
+    def marks(self) -> dict[int, str]:
+        """The explicit markers: the lifetime of each, by position, earliest first."""
+        return {i: b.marker for i, b in enumerate(self.blocks) if b.marker}
+
+    @property
     def markers(self) -> tuple[int, ...]:
         """Positions of the blocks that carry an explicit marker."""
-        return tuple(i for i, b in enumerate(self.blocks) if b.marker)
+        return tuple(self.marks)
+
+    @property
+    def stable(self) -> int:
+        """How many blocks come before the first volatile one."""
+        return next((i for i, b in enumerate(self.blocks) if b.volatile), len(self.blocks))
+
+    def tokens_of(self, blocks: int) -> int:
+        """Tokens of so many leading blocks."""
+        return sum(b.tokens for b in self.blocks[:blocks])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefixChain:
+    """One request with the hash of each of its prefixes; equal prefixes have equal hashes.
+
+    A request that goes on from another shares its blocks and hashes, so that only what is new is read. Blocks carry no
+    markers here: `marks` and `ends` are of this request alone.
+    """
+
+    provider: str
+    model: str
+    blocks: tuple[Block, ...]
+    nodes: tuple[bytes, ...]
+    """The hash of the prefix up to the end of each block."""
+    ends: Sequence[int]
+    """Tokens up to the end of each block."""
+    marks: Mapping[int, str] = field(default_factory=dict[int, str])
+    """The explicit markers: the lifetime of each, by position, earliest first."""
+    automatic: str | None = None
+    settings: Mapping[Level, str] = field(default_factory=dict[Level, str])
+    at: float | None = None
+    stable: int
+    """How many blocks come before the first volatile one."""
+
+    @classmethod
+    def of(cls, prompt: RequestBlocks, before: PrefixChain | None = None) -> PrefixChain:
+        """A request as a chain, which takes over the hashes that it shares with the request before."""
+        known = before.nodes[: _shared(before, prompt)] if before is not None else ()
+        return cls(
+            provider=prompt.provider,
+            model=prompt.model,
+            blocks=prompt.blocks,
+            nodes=hash_prefixes(prompt.provider, prompt.model, prompt.settings, prompt.blocks, known),
+            ends=tuple(accumulate(b.tokens for b in prompt.blocks)),
+            marks=prompt.marks,
+            automatic=prompt.automatic,
+            settings=prompt.settings,
+            at=prompt.at,
+            stable=prompt.stable,
+        )
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the whole prompt."""
+        return self.ends[-1] if self.ends else 0
+
+    def tokens_of(self, blocks: int) -> int:
+        """Tokens of so many leading blocks."""
+        return self.ends[blocks - 1] if blocks else 0
+
+    def before(self, at: int) -> bytes:
+        """The hash that a block continues: the prefix before it, salted with the settings of its level."""
+        node, depth = _start(self.provider, self.model, self.blocks, self.nodes, at)
+        return _salted(node, depth, self.blocks[at].level, self.settings)[0]
+
+    @property
+    def prompt(self) -> RequestBlocks:
+        """The request with all its blocks, counted and marked."""
+        sizes = (end - start for start, end in pairwise((0, *self.ends)))
+        placed = enumerate(zip(self.blocks, sizes, strict=True))
+        blocks = tuple(b.at(b.path, tokens=size, marker=self.marks.get(i)) for i, (b, size) in placed)
+        return RequestBlocks(self.provider, self.model, blocks, self.automatic, self.settings, self.at)
+
+
+def hash_prefixes(
+    provider: str, model: str, settings: Mapping[Level, str], blocks: Sequence[Block], known: Sequence[bytes] = ()
+) -> tuple[bytes, ...]:
+    """The hash of each prefix of a prompt, going on from those of its first blocks.
+
+    The model and the settings of a level salt all that follows. A setting counts from its level on: it goes into the
+    hash once, before the first block of that level, also where the levels before have no block.
+    """
+    nodes = list(known)
+    node, depth = _start(provider, model, blocks, nodes, len(nodes))
+    for block in blocks[len(nodes) :]:
+        node, depth = _salted(node, depth, block.level, settings)
+        node = _digest(node, block.key)
+        nodes.append(node)
+    return tuple(nodes)
+
+
+def _start(provider: str, model: str, blocks: Sequence[Block], nodes: Sequence[bytes], at: int) -> tuple[bytes, int]:
+    """The hash of what comes before a position, and how many levels it has salted already."""
+    if not at:
+        return _digest(b"", f"{provider}\0{model}".encode()), 0
+    return nodes[at - 1], LEVELS.index(blocks[at - 1].level) + 1
+
+
+def _salted(node: bytes, depth: int, level: Level, settings: Mapping[Level, str]) -> tuple[bytes, int]:
+    while depth <= LEVELS.index(level):
+        node = _digest(node, settings.get(LEVELS[depth], "").encode())
+        depth += 1
+    return node, depth
+
+
+def _shared(before: PrefixChain, prompt: RequestBlocks) -> int:
+    """How many leading blocks of a request are those of the one before it."""
+    if (before.provider, before.model) != (prompt.provider, prompt.model):
+        return 0
+    if dict(before.settings) != dict(prompt.settings):
+        return 0
+    pairs = zip(before.blocks, prompt.blocks, strict=False)
+    differ = (n for n, (old, new) in enumerate(pairs) if old.key != new.key)
+    return next(differ, min(len(before.blocks), len(prompt.blocks)))
+
+
+def _digest(node: bytes, step: bytes) -> bytes:
+    return blake2b(node + step, digest_size=16).digest()
 
 
 def positions(kinds: Sequence[str], *, collapse_runs: bool) -> list[int]:

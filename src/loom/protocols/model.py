@@ -29,7 +29,10 @@ class ModelSettings:
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """The exact request body that the context engine made for one provider (`anthropic`, `openai`, ...)."""
+    """The exact request body that the context engine made for one provider (`anthropic`, `openai`, ...).
+
+    Requests of one conversation share their messages: send a changed copy where something has to be different.
+    """
 
     provider: str
     body: Mapping[str, JSON] = field(repr=False, hash=False)

@@ -98,11 +98,24 @@ class History:
             tokens_before=before,
             tokens_after=after,
         )
-        shown = made.apply(self.shown)
+        shown = None if self._replace_last(made) else made.apply(self.shown)
         self.log.append(made)
         self.applied = (*self.applied, made.id)
-        self._show(shown)
+        if shown is not None:
+            self._show(shown)
         return made
+
+    def _replace_last(self, made: Compaction) -> bool:
+        """Apply a compaction that rewrites the last message alone, before it was sent: all others stay as they are."""
+        (first, *more), last = made.replacements, self.shown[-1] if self.shown else None
+        if more or last is None or first.covers != (last.id,) or first.message is None or last.id not in self._entries:
+            return False
+        entry = MessageEntry(first.message)
+        if not self._context.replace_unsent(self._entries[last.id], entry):
+            return False
+        self.shown[-1] = Shown(f"{made.id}.0", first.message)
+        self._entries[self.shown[-1].id] = entry
+        return True
 
     @property
     def last_compaction(self) -> str | None:

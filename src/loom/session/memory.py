@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import islice
 
 from loom.core.clock import Clock
 from loom.core.filter import And, Eq, Filter, In, Not, Or
@@ -43,6 +44,28 @@ class Group:
     is_text: bool = False
 
 
+class ShownMemory:
+    """The memory that a conversation shows already. It reads what the conversation gained since it last did."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self.lines: set[str] = set()
+        self._shown: Sequence[Shown] = ()
+        self._read = 0
+
+    def read(self, shown: Sequence[Shown]) -> ShownMemory:
+        """Look for memory in what is shown; a history that is rewritten is another list, and is read from its start."""
+        if shown is not self._shown:
+            self.texts, self.lines, self._shown, self._read = [], set(), shown, 0
+        for item in islice(shown, self._read, None):
+            text = item.message.text
+            if text.startswith(_NOTE):
+                self.texts.append(text)
+                self.lines.update(text.splitlines())
+        self._read = len(shown)
+        return self
+
+
 @dataclass(frozen=True, slots=True)
 class MemoryView:
     """What a turn is shown of memory: the standing part of every turn, and what was found for this message."""
@@ -52,10 +75,9 @@ class MemoryView:
     epoch: str | None = None
     """Of the user, before any of it was read."""
 
-    def text(self, shown: Iterable[Shown] = ()) -> str:
-        """The view as the model reads it, fenced; empty where there is nothing. Lines `shown` before are left out."""
-        earlier = [item.message.text for item in shown if item.message.text.startswith(_NOTE)]
-        groups = [new for group in self.groups if (new := _new(group, earlier)).lines]
+    def text(self, earlier: ShownMemory | None = None) -> str:
+        """The view as the model reads it, fenced; empty where there is nothing. All shown `earlier` is left out."""
+        groups = [new for group in self.groups if (new := _new(group, earlier or ShownMemory())).lines]
         if not groups:
             return ""
         body = "\n\n".join("\n".join([f"{group.title}:", *group.lines]) for group in groups)
@@ -72,6 +94,7 @@ class SessionMemory:
         self._config = config
         self._clock = clock
         self._counter = EstimateCounter()
+        self.shown = ShownMemory()
 
     async def view(self, text: str, history: History) -> MemoryView:
         """What to show for a message of the user, beside what the conversation shows anyway."""
@@ -191,13 +214,12 @@ def turn_key(id: str) -> str:
     return f"turn:{id}"
 
 
-def _new(group: Group, earlier: Sequence[str]) -> Group:
+def _new(group: Group, earlier: ShownMemory) -> Group:
     """What of a group was not shown before."""
     if group.is_text:
         text = "\n".join([f"{group.title}:", *group.lines])
-        return replace(group, lines=()) if any(text in shown for shown in earlier) else group
-    known = {line for shown in earlier for line in shown.splitlines()}
-    return replace(group, lines=tuple(line for line in group.lines if line not in known))
+        return replace(group, lines=()) if any(text in shown for shown in earlier.texts) else group
+    return replace(group, lines=tuple(line for line in group.lines if line not in earlier.lines))
 
 
 def _line(item: HitItem, text: str) -> str:

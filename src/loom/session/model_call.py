@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from anyio.lowlevel import checkpoint
 
 from loom.context.cache.explain import compare
 from loom.context.cache.plan import CachePlan, plan
 from loom.context.cache.simulate import has_moved, replay
-from loom.context.render.request import Request, Target, neutral, prepare, target_for
+from loom.context.render.request import Target, WireRequest, neutral, prepare, target_for
 from loom.core.checks import MAX_TEXT
 from loom.core.log import CacheStatus, Recovery, Text
-from loom.core.message import Usage
+from loom.core.message import Message, Usage
 from loom.core.threads import off_loop
-from loom.core.window import SECTIONS, RequestBlocks, View, Window
+from loom.core.window import SECTIONS, PrefixChain, Run, Window
 from loom.errors import BadResponse, ProviderError, ProviderUnavailable, RateLimited, UsageError
 from loom.protocols.model import (
     Chunk,
@@ -47,14 +47,14 @@ class Meter:
     """Counts windows for one model, and learns from every response.
 
     A window has the size of the last measured one plus the counted difference. So a history that shrinks counts less at
-    once, and errors of the counter about the unchanged part do not matter.
+    once, and errors of the counter about the unchanged part do not matter. Each run of a window keeps the tokens of its
+    chain, so that only what is new is counted.
     """
 
     def __init__(self, counter: TokenCounter) -> None:
         self.counter = CalibratedCounter(counter)
         self._base = counter
         self._measured: tuple[int, int] | None = None
-        self._known: dict[tuple[str, int], int] = {}
 
     def tokens(self, window: Window) -> int:
         """The tokens of a window, system, tools and tail included."""
@@ -73,10 +73,11 @@ class Meter:
 
     async def count_ahead(self, window: Window) -> None:
         """Count the new items of a window: in a thread, where that is much work."""
-        items = (item for section in SECTIONS for _, item in window.items(section))
-        new = [item for item in items if _key(item) not in self._known]
-        counts = await off_loop(sum(len(item.text) for item in new) // _FASTER, lambda: list(map(self._item, new)))
-        self._known.update(zip(map(_key, new), counts, strict=True))
+        runs = [run for head in window.heads for run in self._new(head)]
+        chars = sum(len(text) for run in runs for text in run.texts)
+        counts = await off_loop(chars // _FASTER, lambda: list(map(self._run, runs)))
+        for run, count in zip(runs, counts, strict=True):
+            self._keep(run, count)
 
     def forget(self) -> None:
         """Drop the last measurement: the next window is of another history."""
@@ -84,30 +85,42 @@ class Meter:
 
     def sections(self, window: Window) -> dict[str, int]:
         """The tokens of each section and of the tools, by estimate."""
-        counts = {section: round(self._section(window, section) * self.counter.scale) for section in SECTIONS}
+        pairs = zip(SECTIONS, window.heads, strict=True)
+        counts = {section: round(self._chain(head) * self.counter.scale) for section, head in pairs}
         return {"tools": round(self._tools(window) * self.counter.scale), **counts}
 
     def _count(self, window: Window) -> int:
-        return self._tools(window) + sum(self._section(window, section) for section in SECTIONS)
+        return self._tools(window) + sum(map(self._chain, window.heads))
 
     def _tools(self, window: Window) -> int:
         return sum(count_tool(tool, self._base) for tool in window.tools)
 
-    def _section(self, window: Window, section: str) -> int:
-        total = 0
-        for _, item in window.items(section):  # pyright: ignore[reportArgumentType]
-            key = _key(item)
-            if key not in self._known:
-                self._known[key] = self._item(item)
-            total += self._known[key]
-        return total
+    def _chain(self, head: Run | None) -> int:
+        """The tokens of a run and of all before it."""
+        for run in self._new(head):
+            self._keep(run, self._run(run))
+        return self._known(head) or 0
 
-    def _item(self, item: View) -> int:
-        return sum(self._base.count_part(part) for part in item.parts) + MESSAGE_OVERHEAD
+    def _new(self, head: Run | None) -> list[Run]:
+        """The runs of a chain that were not counted yet, oldest first."""
+        runs: list[Run] = []
+        while head is not None and self._known(head) is None:
+            runs.append(head)
+            head = head.parent
+        return runs[::-1]
 
+    def _known(self, run: Run | None) -> int | None:
+        """The tokens of a chain, if this meter has counted them; the end of a chain has none."""
+        if run is None:
+            return 0
+        return run.counted[1] if run.counted is not None and run.counted[0] is self else None
 
-def _key(item: View) -> tuple[str, int]:
-    return (item.id, len(item.text))
+    def _keep(self, run: Run, tokens: int) -> None:
+        run.counted = (self, tokens + (self._known(run.parent) or 0))
+
+    def _run(self, run: Run) -> int:
+        count = self._base.count_part
+        return sum(MESSAGE_OVERHEAD + sum(map(count, item.parts)) for item in run.items)
 
 
 Sleep: TypeAlias = Callable[[float], Awaitable[object]]
@@ -139,7 +152,7 @@ class ModelCaller:
         self.model = model
         self.target: Target = target_for(None, model.name)
         self.meter = Meter(counter_for(self.target.info))
-        self._sent: list[RequestBlocks] = []
+        self._sent: list[PrefixChain] = []
 
     @property
     def window_size(self) -> int:
@@ -160,20 +173,20 @@ class ModelCaller:
 
     def request(self, window: Window) -> ModelRequest:
         """The request of a window: neutral, and as the exact bytes of the provider."""
-        return self._neutral(window, self._prepared(window))
+        return self._neutral(window, self._wire(window))
 
-    def _prepared(self, window: Window) -> Request:
-        return prepare(window, self.target.provider, self.target.model, cache_ttl=self._config.cache_ttl)
+    def _wire(self, window: Window) -> WireRequest:
+        target = self.target
+        request = prepare(window, target.provider, target.model, cache_ttl=self._config.cache_ttl)
+        return request.wire(self.meter.counter)
 
-    def _neutral(self, window: Window, prepared: Request) -> ModelRequest:
+    def _neutral(self, window: Window, wire: WireRequest) -> ModelRequest:
         provider = self.target.provider
-        system, messages = neutral(window, provider=provider, binds_thinking=self.binds_thinking)
-        return ModelRequest(
-            messages=messages,
-            system=system,
+        return WindowRequest.of(
+            lambda: neutral(window, provider=provider, binds_thinking=self.binds_thinking),
             tools=window.tools,
             settings=self._config.settings,
-            rendered=Rendered(provider, prepared.body),
+            rendered=Rendered(provider, wire.body),
         )
 
     def plan(self, window: Window) -> CachePlan:
@@ -187,9 +200,9 @@ class ModelCaller:
 
     async def send(self, window: Window) -> ModelResponse:
         """Send a window, and send it again after a temporary failure."""
-        prepared = self._prepared(window)
-        response = await self._retry(self._neutral(window, prepared))
-        await self._report_cache(prepared, response.usage)
+        wire = self._wire(window)
+        response = await self._retry(self._neutral(window, wire))
+        await self._report_cache(wire.chain, response.usage)
         self.meter.observe(window, response.usage.input)
         return response
 
@@ -262,20 +275,42 @@ class ModelCaller:
             )
         return chars
 
-    async def _report_cache(self, request: Request, usage: Usage) -> None:
+    async def _report_cache(self, chain: PrefixChain, usage: Usage) -> None:
         """Say what the cache did, beside what its rules predict after the requests before this one."""
         info = self.target.info
-        prompt = request.prompt(self.meter.counter)
-        step = replay([*self._sent, prompt], info.cache).steps[-1]
-        before = self._sent[-1] if self._sent else prompt
-        self._sent = [*self._sent[1 - _REMEMBERED :], prompt]
+        step = replay([*self._sent, chain], info.cache).steps[-1]
+        before = self._sent[-1] if self._sent else chain
+        self._sent = [*self._sent[1 - _REMEMBERED :], chain]
+        moved = has_moved(before, chain, info.cache)
         await self._emitter.emit(
             CacheStatus,
             usage=usage,
             predicted_read=step.read,
             predicted_write=step.write,
-            broke_at=compare(before, prompt, info).path if has_moved(before, prompt, info.cache) else None,
+            broke_at=compare(before.prompt, chain.prompt, info).path if moved else None,
         )
+
+
+class WindowRequest(ModelRequest):
+    """A request whose neutral form is made of its window when a model asks for it; most send the rendered body."""
+
+    __slots__ = ("_make",)
+
+    @classmethod
+    def of(cls, make: Callable[[], tuple[tuple[str, ...], tuple[Message, ...]]], **fields: Any) -> WindowRequest:
+        """A request; `make` gives its system texts and messages."""
+        request = object.__new__(cls)
+        for name, value in {**fields, "_make": make}.items():
+            object.__setattr__(request, name, value)
+        return request
+
+    def __getattr__(self, name: str) -> Any:  # called where a field has no value yet
+        if name not in ("system", "messages"):
+            raise AttributeError(name)
+        system, messages = self._make()
+        object.__setattr__(self, "system", system)
+        object.__setattr__(self, "messages", messages)
+        return getattr(self, name)
 
 
 def _delay(error: ProviderError, attempt: int) -> float | None:

@@ -23,7 +23,7 @@ from loom.context.skills import (
 )
 from loom.core.checks import MAX_TEXT, MAX_TOOL_INPUT, MAX_TOOL_NAME, MAX_VALUE, chars_in, check_length, shortened
 from loom.core.clock import Clock
-from loom.core.log import LoggedMessage, Replacement, ToolEnd, ToolRefused, ToolStart
+from loom.core.log import LoggedMessage, Replacement, Shown, ToolEnd, ToolRefused, ToolStart
 from loom.core.message import JSON, ContentPart, Message, Part, TextPart, ToolCallPart, ToolResultPart, ToolSpec
 from loom.core.scope import RunContext, within_run
 from loom.core.threads import off_loop
@@ -210,14 +210,14 @@ class ActiveSkills:
         """Those that the model may load, by name."""
         return {skill.name: skill for skill in self._skills if not skill.user_only}
 
-    def activate(self, text: str, shown: Sequence[Message]) -> list[Message]:
+    def activate(self, text: str, shown: Sequence[Shown]) -> list[Message]:
         """Activate what a message asks for; returns the instructions that are not in the conversation yet."""
         self.loaded = ()
         if not self._skills:
             return []
         self.active = tuple(m.skill for m in self._matcher.match(text) if m.confidence >= _SURE)
         wanted = [Message.user(create_active_skill_fragment(skill).text()) for skill in self.active]
-        return [message for message in wanted if message not in shown]
+        return [message for message in wanted if all(message != item.message for item in shown)]
 
     def load(self, name: str) -> str:
         """Activate a skill by its name; returns its instructions."""

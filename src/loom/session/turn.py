@@ -318,15 +318,16 @@ class TurnRun:
                 history.append(results)
             self._show_recalled(view)
             return self._resumed
-        for instructions in self._parts.skills.activate(self._message.text, [s.message for s in history.shown]):
+        for instructions in self._parts.skills.activate(self._message.text, history.shown):
             history.append(instructions)
         self._show_recalled(view)
         return history.append(self._message)
 
     def _show_recalled(self, view: MemoryView | None) -> None:
         """Show recalled memory, in the conversation or after it; a turn that was cut off has it there already."""
-        keeps = self._parts.keeps_recall
-        text = view.text(self._history.shown if keeps else ()) if view else ""
+        keeps, memory = self._parts.keeps_recall, self._parts.memory
+        earlier = memory.shown.read(self._history.shown) if keeps and memory else None
+        text = view.text(earlier) if view else ""
         if text and not keeps:
             self._tail = StringEntry(text, role="user")
         elif text and self._resumed is None:

@@ -10,7 +10,7 @@ from hashlib import sha256
 from typing import Any, Final, Generic, NamedTuple, Self, TypeAlias, TypeVar
 
 from loom.core.clock import Clock, RecordIds, SystemClock
-from loom.core.codec import entry_from_dict, entry_to_dict, from_bytes, part_from_dict, part_to_dict, to_bytes
+from loom.core.codec import all_from_bytes, entry_from_dict, entry_to_dict, part_from_dict, part_to_dict, to_bytes
 from loom.core.log import Checkpoint, LogEntry, shown_of
 from loom.core.message import JSON, Part
 from loom.core.record import Receipt
@@ -533,9 +533,10 @@ def unpack_entries(pieces: Sequence[tuple[bytes, Sequence[bytes]]], bodies: Mapp
         if sha256(body).digest() != hash:
             raise DamagedData(f"the part {hash.hex()[:12]} of a conversation is not what was written")
     with reading("the log of a conversation"):
-        parts = {hash: part_from_dict(from_bytes(body)) for hash, body in bodies.items()}
+        values = map(part_from_dict, all_from_bytes([*bodies.values()]))
+        parts = dict(zip(bodies, values, strict=True))
         unpacked: list[LogEntry] = []
-        for entries, hashes in pieces:
+        for entries, (_, hashes) in zip(all_from_bytes([data for data, _ in pieces]), pieces, strict=True):
             of_piece = [parts[hash] for hash in hashes]
-            unpacked += [entry_from_dict(entry, of_piece.__getitem__) for entry in from_bytes(entries)]
+            unpacked += [entry_from_dict(entry, of_piece.__getitem__) for entry in entries]
     return unpacked

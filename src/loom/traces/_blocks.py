@@ -49,9 +49,9 @@ def rows(value: object, path: str) -> list[Any]:
     return list(cast("list[Any]", value))
 
 
-def tables(value: object, path: str) -> Iterator[tuple[str, JsonObject]]:
-    """The JSON objects of the list at a path, each with its own path."""
-    for i, item in enumerate(rows(value, path)):
+def tables(value: object, path: str, first: int = 0) -> Iterator[tuple[str, JsonObject]]:
+    """The JSON objects of the list at a path, each with its own path; `first` is the number of the first one."""
+    for i, item in enumerate(rows(value, path), first):
         yield f"{path}[{i}]", table(item, f"{path}[{i}]")
 
 
@@ -137,6 +137,8 @@ class BlockCollector:
         self.found: list[Block] = []
         self.marker_ttl: str | None = None
         """The lifetime of a marker that names none, where the request says so for all of them."""
+        self.cites = False
+        """Whether a block of a message asks for citations, which is a setting of the whole request."""
         self._made: KnownBlocks = {} if made is None else made
 
     def add(
@@ -291,10 +293,18 @@ LevelSettings: TypeAlias = dict[Level, dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class WireFormat:
-    """One wire format, as its requests are read."""
+    """One wire format, as its requests are read: what comes before the messages, then the messages.
 
-    read: Callable[[JsonObject, BlockCollector], None]
-    settings: Callable[[JsonObject], LevelSettings]
+    Messages can be read a few at a time: nothing of one depends on another but the level, which is handed on.
+    """
+
+    messages: str
+    """The field that holds the messages."""
+    head: Callable[[JsonObject, BlockCollector], Level]
+    """Reads everything but the messages; returns the level at which they begin."""
+    read: Callable[[object, int, Level, BlockCollector], Level]
+    """Reads some messages, given the number of the first and the level before it; returns the level behind them."""
+    settings: Callable[[JsonObject, BlockCollector], LevelSettings]
     automatic: Callable[[JsonObject, BlockCollector, CacheRules], str | None]
     provider: str | None = None
     """Whose format it is, where others do not speak it."""
@@ -315,13 +325,17 @@ class WireFormat:
                 'the request names no model; add "model" to the record, or say which model it was sent to'
             )
         out = BlockCollector(counter, made)
-        self.read(body, out)
+        self.read(body.get(self.messages), 0, self.head(body, out), out)
         if not out.found:
             raise BadRequestFile("the request has no content at all; record the request body as it was sent")
+        automatic = self.automatic(body, out, find_model(model, provider).cache)
+        return RequestBlocks(provider, model, tuple(out.found), automatic, self.level_settings(body, out), at)
+
+    def level_settings(self, body: JsonObject, out: BlockCollector) -> dict[Level, str]:
+        """The request parameters that matter to the cache, as text, by the level from which on they do."""
         settings: dict[Level, str] = {}
-        for level, values in self.settings(body).items():
+        for level, values in self.settings(body, out).items():
             given = {name: value for name, value in values.items() if value is not None}
             if given:
                 settings[level] = canonical(given)
-        automatic = self.automatic(body, out, find_model(model, provider).cache)
-        return RequestBlocks(provider, model, tuple(out.found), automatic, settings, at)
+        return settings

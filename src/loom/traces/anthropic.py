@@ -16,14 +16,12 @@ from loom.traces._blocks import (
     JsonObject,
     ShownPart,
     WireFormat,
-    as_list,
     canonical,
     document,
     image,
     maybe_table,
     maybe_text,
     refuse,
-    rows,
     tables,
     text_body,
     text_of,
@@ -35,16 +33,22 @@ KINDS: Final = frozenset(
 )
 
 
-def read(body: JsonObject, out: BlockCollector) -> None:
-    """The blocks of a request, in the order in which Anthropic hashes them."""
+def head(body: JsonObject, out: BlockCollector) -> Level:
+    """The blocks before the messages, in the order in which Anthropic hashes them."""
     out.add_tools(body.get("tools"), "tools")
     _content(body.get("system"), BlockPlace("system", "system", "system"), out)
-    for path, message in tables(body.get("messages"), "messages"):
+    return "messages"
+
+
+def read(messages: object, first: int, level: Level, out: BlockCollector) -> Level:
+    """The blocks of messages."""
+    for path, message in tables(messages, "messages", first):
         role = text_of(message.get("role"), f"{path}.role")
-        _content(message.get("content"), BlockPlace("messages", role, f"{path}.content"), out)
+        _content(message.get("content"), BlockPlace(level, role, f"{path}.content"), out)
+    return level
 
 
-def settings(body: JsonObject) -> dict[Level, dict[str, Any]]:
+def settings(body: JsonObject, out: BlockCollector) -> dict[Level, dict[str, Any]]:
     """The parameters that invalidate from a level on."""
     output = maybe_table(body.get("output_config"))
     thinking = body.get("thinking")
@@ -53,7 +57,7 @@ def settings(body: JsonObject) -> dict[Level, dict[str, Any]]:
         "system": {
             "speed": None if body.get("speed") == "standard" else body.get("speed"),
             "format": output.get("format") or body.get("output_format"),
-            "citations": True if _cites(body) else None,
+            "citations": True if out.cites else None,
         },
         "messages": {
             "tool_choice": _tool_choice(maybe_table(body.get("tool_choice"))),
@@ -73,12 +77,6 @@ def _tool_choice(choice: JsonObject) -> JsonObject | None:
     return None if kept in ({}, {"type": "auto"}) else kept
 
 
-def _cites(body: JsonObject) -> bool:
-    messages = (maybe_table(message) for message in rows(body.get("messages"), "messages"))
-    blocks = (maybe_table(block) for message in messages for block in as_list(message.get("content")) or ())
-    return any(maybe_table(block.get("citations")).get("enabled") is True for block in blocks)
-
-
 def _content(content: object, place: BlockPlace, out: BlockCollector) -> None:
     if isinstance(content, str):
         out.add_text(place, content)
@@ -92,6 +90,8 @@ def add_block(block: JsonObject, place: BlockPlace, out: BlockCollector) -> None
     type = block.get("type")
     if not isinstance(type, str):
         refuse(place.path, block, 'a content block with a "type", such as {"type": "text", "text": ...}')
+    if place.level == "messages" and maybe_table(block.get("citations")).get("enabled") is True:
+        out.cites = True
     if type == "text":
         out.add_text(place, text_of(block.get("text"), f"{place.path}.text"), block)
         return
@@ -151,4 +151,4 @@ def _shown(block: JsonObject) -> ShownPart:
             return TextPart(canonical(without_payloads(block)))
 
 
-FORMAT: Final = WireFormat(read, settings, automatic, "anthropic")
+FORMAT: Final = WireFormat("messages", head, read, settings, automatic, "anthropic")

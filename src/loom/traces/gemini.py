@@ -27,18 +27,24 @@ from loom.traces._blocks import (
 _HUMP = re.compile(r"(?<=[a-z])([A-Z])")
 
 
-def read(body: JsonObject, out: BlockCollector) -> None:
-    """The blocks of a request: tools, the system instruction, then the contents."""
+def head(body: JsonObject, out: BlockCollector) -> Level:
+    """The blocks of the tools and of the system instruction."""
     path, config = ("config.", table(body["config"], "config")) if body.get("config") else ("", body)
     for at, tool in tables(config.get("tools"), f"{path}tools"):
         _tools(tool, at, out)
     key, system = _field(config, "system_instruction")
     if system is not None:
         _content(system, BlockPlace("system", "system", path + key), out)
-    _content(body["contents"], BlockPlace("messages", "user", "contents"), out)
+    return "messages"
 
 
-def settings(body: JsonObject) -> dict[Level, dict[str, Any]]:
+def read(contents: object, first: int, level: Level, out: BlockCollector) -> Level:
+    """The blocks of contents."""
+    _content(contents, BlockPlace(level, "user", "contents"), out, first)
+    return level
+
+
+def settings(body: JsonObject, _out: BlockCollector) -> dict[Level, dict[str, Any]]:
     """An explicit cache stands before everything; of no other parameter is it known to matter."""
     config = maybe_table(body.get("config")) or body
     return {"tools": {"cached_content": _field(config, "cached_content")[1]}}
@@ -63,14 +69,14 @@ def _tools(tool: JsonObject, path: str, out: BlockCollector) -> None:
         out.add_tool(others, path)
 
 
-def _content(value: object, place: BlockPlace, out: BlockCollector) -> None:
+def _content(value: object, place: BlockPlace, out: BlockCollector, first: int = 0) -> None:
     """A content: a string, one part, a list of parts, or an object with a role and parts."""
     if isinstance(value, str):
         out.add_text(place, value)
         return
     items = as_list(value)
     if items is not None:
-        for i, item in enumerate(items):
+        for i, item in enumerate(items, first):
             _content(item, place.under(f"[{i}]"), out)
         return
     given = table(value, place.path)
@@ -120,4 +126,4 @@ def _shown(blob: JsonObject, media: str) -> ShownPart:
     return (image if media.startswith("image/") else document)(blob.get("data"), media)
 
 
-FORMAT: Final = WireFormat(read, settings, automatic, "gemini")
+FORMAT: Final = WireFormat("contents", head, read, settings, automatic, "gemini")

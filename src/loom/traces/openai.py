@@ -83,7 +83,7 @@ def tool_result(item: JsonObject, key: str, place: BlockPlace, out: BlockCollect
     out.mark_last(marker)
 
 
-def settings(body: JsonObject) -> dict[Level, dict[str, Any]]:
+def settings(body: JsonObject, _out: BlockCollector) -> dict[Level, dict[str, Any]]:
     """The parameters that are hashed before everything else."""
     text, reasoning = maybe_table(body.get("text")), maybe_table(body.get("reasoning"))
     form = body.get("response_format") or text.get("format")
@@ -142,16 +142,21 @@ def _shown(part: JsonObject) -> ShownPart:
 _REASONING: Final = ("reasoning_content", "reasoning", "reasoning_details")
 
 
-def read_chat(body: JsonObject, out: BlockCollector) -> None:
-    """The blocks of a request: tools, the opening system messages, then the rest."""
+def chat_head(body: JsonObject, out: BlockCollector) -> Level:
+    """The blocks of the tools; the system prompt is a message."""
     out.marker_ttl = marker_ttl(body)
     for name in ("tools", "functions"):
         out.add_tools(body.get(name), name)
-    level: Level = "system"
-    for path, message in tables(body.get("messages"), "messages"):
+    return "system"
+
+
+def read_chat(messages: object, first: int, level: Level, out: BlockCollector) -> Level:
+    """The blocks of messages; those of the system at the very beginning are the system prompt."""
+    for path, message in tables(messages, "messages", first):
         role = text_of(message.get("role"), f"{path}.role")
         level = "system" if level == "system" and role in OPENING else "messages"
         _message(message, BlockPlace(level, role, path), out)
+    return level
 
 
 def _message(message: JsonObject, place: BlockPlace, out: BlockCollector) -> None:
@@ -188,21 +193,25 @@ def _call(call: JsonObject, place: BlockPlace, out: BlockCollector) -> None:
 _ELSEWHERE: Final = ("previous_response_id", "conversation")
 
 
-def read_responses(body: JsonObject, out: BlockCollector) -> None:
-    """The blocks of a request: tools, instructions, then the input."""
+def responses_head(body: JsonObject, out: BlockCollector) -> Level:
+    """The blocks of the tools and the instructions."""
     out.marker_ttl = marker_ttl(body)
     _check_whole(body)
     out.add_tools(body.get("tools"), "tools")
-    level: Level = "system"
     given = body.get("instructions")
     if isinstance(given, str):
         out.add_text(BlockPlace("system", "system", "instructions"), given)
     elif given:
-        level = _items(given, "instructions", level, out)
-    if isinstance(body.get("input"), str):
-        out.add_text(BlockPlace("messages", "user", "input"), body["input"])
-    else:
-        _items(body.get("input"), "input", level, out)
+        return _items(given, "instructions", 0, "system", out)
+    return "system"
+
+
+def read_responses(items: object, first: int, level: Level, out: BlockCollector) -> Level:
+    """The blocks of the input, which may be one text."""
+    if isinstance(items, str):
+        out.add_text(BlockPlace("messages", "user", "input"), items)
+        return "messages"
+    return _items(items, "input", first, level, out)
 
 
 def _check_whole(body: JsonObject) -> None:
@@ -214,8 +223,8 @@ def _check_whole(body: JsonObject) -> None:
             )
 
 
-def _items(value: object, name: str, level: Level, out: BlockCollector) -> Level:
-    for path, entry in tables(value, name):
+def _items(value: object, name: str, first: int, level: Level, out: BlockCollector) -> Level:
+    for path, entry in tables(value, name, first):
         role = entry.get("role")
         opening = isinstance(role, str) and role in OPENING
         level = "system" if level == "system" and opening else "messages"
@@ -247,5 +256,5 @@ def _item(item: JsonObject, role: str, level: Level, path: str, out: BlockCollec
         out.add(place, "other", body, lambda _: out.rest(body), marker)
 
 
-CHAT: Final = WireFormat(read_chat, settings, automatic)
-RESPONSES: Final = WireFormat(read_responses, settings, automatic)
+CHAT: Final = WireFormat("messages", chat_head, read_chat, settings, automatic)
+RESPONSES: Final = WireFormat("input", responses_head, read_responses, settings, automatic)

@@ -10,8 +10,8 @@ from typing import Literal, TypeAlias
 
 from loom.catalog import CacheRules
 from loom.context.cache.repair import FIXES, BlockHistory, Fix, block_history, repair
-from loom.context.cache.simulate import PrefixChain, Prefixes, Simulation, marked, own_breakpoint, reach, replay
-from loom.core.window import Block, RequestBlocks
+from loom.context.cache.simulate import Simulation, marked, own_breakpoint, reach, replay
+from loom.core.window import Block, PrefixChain, RequestBlocks
 
 FindingCause: TypeAlias = Literal[
     "tools_reordered", "tools_changed", "settings_changed", "volatile_in_prefix", "reminder_removed",
@@ -93,8 +93,10 @@ class _Seen:
 
     @cached_property
     def chains(self) -> tuple[PrefixChain, ...]:
-        prefixes = Prefixes()
-        return tuple(prefixes.lay(prompt) for prompt in self.trace)
+        chains: list[PrefixChain] = []
+        for prompt in self.trace:
+            chains.append(PrefixChain.of(prompt, chains[-1] if chains else None))
+        return tuple(chains)
 
     @property
     def marks(self) -> bool:
@@ -213,9 +215,9 @@ def _out_of_reach(seen: _Seen) -> Iterator[Finding]:
     lost: dict[int, int] = {}
     for n in range(1, len(seen.trace) if seen.marks else 0):
         before, now = seen.chains[n - 1], seen.chains[n]
-        last = max(marked(before.prompt, seen.rules), default=None)
+        last = max(marked(before, seen.rules), default=None)
         repeated = last is not None and last < len(now.nodes) and now.nodes[last] == before.nodes[last]
-        if last is not None and repeated and last not in reach(now.prompt, seen.rules):
+        if last is not None and repeated and last not in reach(now, seen.rules):
             lost[n] = last
     if not lost:
         return
@@ -241,7 +243,7 @@ def _expired(seen: _Seen) -> Iterator[Finding]:
 def _short(seen: _Seen) -> Iterator[Finding]:
     lengths: dict[int, int] = {}
     for n, chain in enumerate(seen.chains):
-        marks = marked(chain.prompt, seen.rules) if seen.marks else [len(chain.nodes) - 1]
+        marks = marked(chain, seen.rules) if seen.marks else [len(chain.nodes) - 1]
         if marks and chain.nodes:
             lengths[n] = chain.ends[max(marks)]
     short = [n for n, length in lengths.items() if length < seen.rules.min_prefix]

@@ -81,9 +81,7 @@ def explain(
     if isinstance(next, Window) and provider is None:
         provider, model = "anthropic", model or "claude"
     analysis = Analysis(next, provider, model, counter=counter)
-    before, _ = analysis.prompt(previous)
-    after, _ = analysis.prompt(next)
-    return compare(before, after, analysis.target.info)
+    return compare(analysis.prompt(previous), analysis.prompt(next), analysis.target.info)
 
 
 def compare(before: RequestBlocks, after: RequestBlocks, model: ModelInfo) -> Explanation:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import takewhile
 from typing import Any
 
 from loom.catalog import CacheRules, ModelInfo
 from loom.context.cache.diagnose import Finding, diagnose
 from loom.context.cache.explain import CLOCK, compare
-from loom.context.cache.simulate import Analysis, AnyRequest, replay
-from loom.context.render.request import Request
-from loom.core.window import Block, RequestBlocks, Window
+from loom.context.cache.simulate import Analysis, AnyRequest, has_moved, replay
+from loom.context.render.request import Request, WireRequest
+from loom.core.window import Block, PrefixChain, RequestBlocks, Window, hash_prefixes
 from loom.protocols.token_counter import TokenCounter
 
 
@@ -33,7 +35,7 @@ class PlanWarning:
     message: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class CachePlan:
     """The cache markers of a request, why they are there, and the predicted reads, writes and cost."""
 
@@ -55,9 +57,18 @@ class CachePlan:
     """Causes of missed reads in the requests so far, most costly first, each with the fix that removes it."""
     error: float = 0.0
     """How far off the token counts may be, as a share."""
-    prompt: RequestBlocks = field(repr=False)
-    body: Mapping[str, Any] | None = field(default=None, repr=False)
-    """The request itself, for a window: the keyword arguments of the provider's own client."""
+    _chain: PrefixChain = field(repr=False, compare=False)
+    _request: Request | None = field(default=None, repr=False, compare=False)
+
+    @cached_property
+    def prompt(self) -> RequestBlocks:
+        """The request as its cache sees it."""
+        return self._chain.prompt
+
+    @property
+    def body(self) -> Mapping[str, Any] | None:
+        """The request itself, for a window: the keyword arguments of the provider's own client."""
+        return self._request.body if self._request else None
 
     @property
     def relative_cost(self) -> float:
@@ -97,26 +108,32 @@ def plan(
     placing = {"cache_breakpoints": cache_breakpoints, "cache_ttl": cache_ttl, "settings": settings}
     analysis = Analysis(subject, provider, model, counter=counter, **placing)
     info, rules = analysis.target.info, analysis.target.info.cache
-    prompt, request = analysis.prompt(subject)
-    past = [analysis.prompt(p)[0] for p in _past(subject, previous)]
-    step = replay([*past, prompt], rules).steps[-1]
+    request = analysis.request(subject) if isinstance(subject, Window) else None
+    wire = request.wire(analysis.counter, analysis.counted_by) if request else None
+    chain = wire.chain if wire else analysis.chain(subject)
+    past = [analysis.chain(p) for p in _past(subject, previous)]
+    step = replay([*past, chain], rules).steps[-1]
     return CachePlan(
         provider=analysis.target.provider,
         model=analysis.target.model,
-        markers=_markers(prompt, request),
+        markers=_markers(chain, request, wire),
         tokens=step.tokens,
         read=step.read,
         write=step.write,
         uncached=step.uncached,
         cost=step.cost,
         usd=None if info.input_price is None else step.cost * info.input_price / 1e6,
-        next_read=_next_read(past, prompt, rules),
-        warnings=tuple(_warnings(subject, prompt, past, request, info)),
-        findings=diagnose([*past, prompt], rules) if previous is not None and len(past) > 1 else (),
+        next_read=_next_read(past, chain, rules),
+        warnings=tuple(_warnings(subject, chain, past, request, info)),
+        findings=_findings([*past, chain], rules) if previous is not None and len(past) > 1 else (),
         error=analysis.counter.error,
-        prompt=prompt,
-        body=request.body if request else None,
+        _chain=chain,
+        _request=request,
     )
+
+
+def _findings(trace: Sequence[PrefixChain], rules: CacheRules) -> tuple[Finding, ...]:
+    return diagnose([chain.prompt for chain in trace], rules)
 
 
 def _past(subject: AnyRequest, previous: Sequence[AnyRequest] | AnyRequest | None) -> list[AnyRequest]:
@@ -127,75 +144,82 @@ def _past(subject: AnyRequest, previous: Sequence[AnyRequest] | AnyRequest | Non
     return list(previous)
 
 
-def _markers(prompt: RequestBlocks, request: Request | None) -> tuple[Marker, ...]:
-    reasons = {}
-    if request:
-        reasons = {path: request.placement.reasons.get(slot) for path, slot in request.rendered.origins.items()}
+def _markers(chain: PrefixChain, request: Request | None, wire: WireRequest | None) -> tuple[Marker, ...]:
     found: list[Marker] = []
-    covered = 0
-    for block in prompt.blocks:
-        covered += block.tokens
-        if block.marker:
-            found.append(Marker(block.path, block.marker, reasons.get(block.path) or "as recorded", covered))
+    for at, ttl in chain.marks.items():
+        path = chain.blocks[at].path
+        slot = wire.origins.get(path) if wire else None
+        reason = request.placement.reasons.get(slot) if request and slot else None
+        found.append(Marker(path, ttl, reason or "as recorded", chain.ends[at]))
     return tuple(found)
 
 
-def _next_read(past: list[RequestBlocks], prompt: RequestBlocks, rules: CacheRules) -> int:
+def _next_read(past: list[PrefixChain], chain: PrefixChain, rules: CacheRules) -> int:
     """What a request reads that repeats this one's stable part and goes on."""
-    ttl = prompt.blocks[prompt.markers[-1]].marker if prompt.markers else None
-    more = Block("messages", "user", "text", "what comes next", 1, path="next", marker=ttl)
-    blocks = [*(b for b in prompt.blocks if not b.volatile), more]
-    if rules.matching == "lookback" and not prompt.automatic:
-        marks = [i for i, b in enumerate(blocks) if b.marker]
-        for at in marks[: -rules.max_markers]:
-            blocks[at] = blocks[at].marked(None)
-    return replay([*past, prompt, replace(prompt, blocks=tuple(blocks))], rules).steps[-1].read
+    marks = {at: ttl for at, ttl in chain.marks.items() if at < chain.stable}
+    ttl = list(chain.marks.values())[-1] if chain.marks else None
+    more = Block("messages", "user", "text", "what comes next", 1, path="next")
+    blocks = (*chain.blocks[: chain.stable], more)
+    marks |= {chain.stable: ttl} if ttl else {}
+    if rules.matching == "lookback" and not chain.automatic:
+        marks = dict(list(marks.items())[-rules.max_markers :]) if rules.max_markers else marks
+    kept = chain.nodes[: chain.stable]
+    following = replace(
+        chain,
+        blocks=blocks,
+        nodes=hash_prefixes(chain.provider, chain.model, chain.settings, blocks, kept),
+        ends=(*chain.ends[: chain.stable], chain.tokens_of(chain.stable) + 1),
+        marks=marks,
+        stable=len(blocks),
+    )
+    return replay([*past, chain, following], rules).steps[-1].read
 
 
 def _warnings(
-    subject: AnyRequest, prompt: RequestBlocks, past: list[RequestBlocks], request: Request | None, info: ModelInfo
+    subject: AnyRequest, chain: PrefixChain, past: list[PrefixChain], request: Request | None, info: ModelInfo
 ) -> Iterator[PlanWarning]:
     yield from (PlanWarning(code, message) for code, message in (request.placement.warnings if request else ()))
     if isinstance(subject, Window):
         yield from (PlanWarning(n.code, n.message) for n in subject.notices)
-    moved = compare(past[-1], prompt, info) if past else None
-    if moved and moved.moved:
-        price = f" (${moved.extra_usd:.4f})" if moved.extra_usd is not None else ""
-        cost = f"It costs {moved.lost_tokens:,} cached tokens{price}."
-        yield PlanWarning("prefix_moved", f"{moved.message} {cost} {moved.advice}")
-    yield from _cache_warnings(prompt, info)
-    yield from _request_warnings(prompt, request, info)
+    if past and has_moved(past[-1], chain, info.cache):
+        moved = compare(past[-1].prompt, chain.prompt, info)
+        if moved.moved:
+            price = f" (${moved.extra_usd:.4f})" if moved.extra_usd is not None else ""
+            cost = f"It costs {moved.lost_tokens:,} cached tokens{price}."
+            yield PlanWarning("prefix_moved", f"{moved.message} {cost} {moved.advice}")
+    yield from _cache_warnings(chain, info)
+    yield from _request_warnings(chain, request, info)
 
 
-def _cache_warnings(prompt: RequestBlocks, info: ModelInfo) -> Iterator[PlanWarning]:
+def _cache_warnings(chain: PrefixChain, info: ModelInfo) -> Iterator[PlanWarning]:
     rules, name = info.cache, info.model or info.provider
-    end = len(prompt.blocks) if prompt.automatic or not rules.max_markers else max(prompt.markers, default=-1) + 1
-    covered = sum(b.tokens for b in prompt.blocks[:end])
+    end = len(chain.blocks) if chain.automatic or not rules.max_markers else max(chain.marks, default=-1) + 1
+    covered = chain.tokens_of(end)
     if end and covered < rules.min_prefix:
         limit = f"{name} caches none under {rules.min_prefix:,}, and does not say so"
         yield PlanWarning("below_minimum", f"the prefix has {covered:,} tokens; {limit}")
     if not end:
         yield PlanWarning("nothing_marked", "the request carries no cache marker, so nothing of it is cached")
-    for block in prompt.blocks[: end if rules.max_markers else 0]:
+    for block in chain.blocks[chain.stable : end if rules.max_markers else 0]:
         if block.volatile:
             message = f"{block.where} changes with every request but stands before a marker"
             yield PlanWarning("volatile_in_prefix", message)
-    for block in prompt.blocks:
-        clock = CLOCK.search(block.content) if block.level != "messages" else None
+    for block in takewhile(lambda block: block.level != "messages", chain.blocks):
+        clock = CLOCK.search(block.content)
         if clock:
             where = "into attention" if block.origin else "behind the conversation"
             advice = f"if that changes, everything after it is paid for again: move it {where}"
             yield PlanWarning("volatile_in_prefix", f"{block.where} holds {clock[0]!r}; {advice}")
 
 
-def _request_warnings(prompt: RequestBlocks, request: Request | None, info: ModelInfo) -> Iterator[PlanWarning]:
-    turns = [b for b in prompt.blocks if b.level == "messages"]
-    if not any(b.role in ("user", "tool") for b in turns):
+def _request_warnings(chain: PrefixChain, request: Request | None, info: ModelInfo) -> Iterator[PlanWarning]:
+    last = chain.blocks[-1] if chain.blocks else None
+    if not any(b.role in ("user", "tool") for b in chain.blocks if b.level == "messages"):
         yield PlanWarning("no_user_turn", "there is no user message, so the request cannot be answered")
-    elif turns[-1].role in ("assistant", "model") and not info.prefill:
+    elif last and last.role in ("assistant", "model") and not info.prefill:
         yield PlanWarning("prefill", f"the request ends with an assistant message; {info.model} refuses that")
-    if prompt.tokens > info.context_window:
-        message = f"{prompt.tokens:,} tokens are over the window of {info.context_window:,}"
+    if chain.tokens > info.context_window:
+        message = f"{chain.tokens:,} tokens are over the window of {info.context_window:,}"
         yield PlanWarning("over_window", message)
     for slot in request.layout.dropped if request else ():
         message = f"reasoning of entry {slot.entry} is left out: its prefix changed, or it is another provider's"

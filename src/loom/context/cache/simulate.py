@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
-from itertools import accumulate
+from itertools import takewhile
 from typing import Any, Protocol, TypeAlias
 
 from loom.catalog import CacheRules
-from loom.context.render.request import Request, prepare, target_for
-from loom.core.window import LEVELS, Block, Level, RequestBlocks, Window, positions
+from loom.context.render.request import Request, WireRequest, prepare, target_for
+from loom.core.window import Block, Level, PrefixChain, RequestBlocks, Window
 from loom.errors import UsageError
 from loom.protocols.token_counter import TokenCounter
 from loom.text.tokens import counter_for
@@ -23,61 +22,9 @@ from loom.traces.request import model_of, read_request
 CALLS = frozenset({"tool_use", "function_call"})
 RESULTS = frozenset({"tool_result", "function_call_output"})
 THINKING = frozenset({"thinking", "redacted_thinking", "reasoning"})
+AnyPrompt: TypeAlias = RequestBlocks | PrefixChain
 EARLIER_ENDS = 20
 """Message ends, besides the newest, that a provider with implicit breakpoints looks up."""
-
-
-@dataclass(frozen=True, slots=True)
-class PrefixChain:
-    """One request with the hash of each of its prefixes; equal prefixes have equal nodes."""
-
-    prompt: RequestBlocks
-    parents: tuple[bytes, ...]
-    """What each block continues: the prefix before it, salted with the settings of its level."""
-    nodes: tuple[bytes, ...]
-    ends: tuple[int, ...]
-    """Tokens up to the end of each block."""
-
-
-class Prefixes:
-    """Hashes the prefixes of each request, going on from what it shares with the request before."""
-
-    def __init__(self) -> None:
-        self._last: PrefixChain | None = None
-
-    def lay(self, prompt: RequestBlocks) -> PrefixChain:
-        """The request as a chain; the model and the settings of a level salt all that follows."""
-        shared = self._shared(prompt)
-        parents = list(self._last.parents[:shared]) if self._last else []
-        nodes = list(self._last.nodes[:shared]) if self._last else []
-        node = nodes[-1] if nodes else _digest(b"", f"{prompt.provider}\0{prompt.model}".encode())
-        depth = LEVELS.index(prompt.blocks[shared - 1].level) + 1 if shared else 0
-        for block in prompt.blocks[shared:]:
-            # A setting counts from its level on: it goes into the hash once, before the first block of that level,
-            # also where the levels before have no block.
-            while depth <= LEVELS.index(block.level):
-                node = _digest(node, prompt.settings.get(LEVELS[depth], "").encode())
-                depth += 1
-            parents.append(node)
-            node = _digest(node, block.key)
-            nodes.append(node)
-        ends = tuple(accumulate(b.tokens for b in prompt.blocks))
-        self._last = PrefixChain(prompt, tuple(parents), tuple(nodes), ends)
-        return self._last
-
-    def _shared(self, prompt: RequestBlocks) -> int:
-        before = self._last.prompt if self._last else None
-        if before is None or (before.provider, before.model) != (prompt.provider, prompt.model):
-            return 0
-        if dict(before.settings) != dict(prompt.settings):
-            return 0
-        pairs = zip(before.blocks, prompt.blocks, strict=False)
-        alike = (n for n, (old, new) in enumerate(pairs) if old.key != new.key)
-        return next(alike, min(len(before.blocks), len(prompt.blocks)))
-
-
-def _digest(node: bytes, step: bytes) -> bytes:
-    return blake2b(node + step, digest_size=16).digest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,18 +76,18 @@ class MarkerCache:
 
     def read(self, chain: PrefixChain) -> CacheRead:
         """The deepest live entry within reach."""
-        for i in sorted(reach(chain.prompt, self._rules), reverse=True):  # the deepest entry covers all others
-            if self._entries.live(chain.nodes[i], chain.prompt.at):
-                self._entries.touch(chain.nodes[i], chain.prompt.at)
+        for i in sorted(reach(chain, self._rules), reverse=True):  # the deepest entry covers all others
+            if self._entries.live(chain.nodes[i], chain.at):
+                self._entries.touch(chain.nodes[i], chain.at)
                 return CacheRead(chain.ends[i], i + 1)
         return CacheRead()
 
     def write(self, chain: PrefixChain) -> tuple[CacheWrite, ...]:
         """One entry at each mark behind the minimum prefix."""
         written: list[CacheWrite] = []
-        for i, ttl in marked(chain.prompt, self._rules).items():
+        for i, ttl in marked(chain, self._rules).items():
             if chain.ends[i] >= self._rules.min_prefix:
-                self._entries.keep(chain.nodes[i], chain.prompt.at, _lifetime(self._rules, ttl))
+                self._entries.keep(chain.nodes[i], chain.at, _lifetime(self._rules, ttl))
                 written.append(CacheWrite(chain.ends[i], ttl))
         return tuple(written)
 
@@ -150,14 +97,12 @@ class GridCache:
 
     def __init__(self, rules: CacheRules) -> None:
         self._rules = rules
-        self._seconds = _lifetime(rules, rules.default_ttl)
-        self._entries = _Entries()
-        self._siblings: dict[tuple[bytes, str, str, str], list[tuple[str, bytes]]] = {}
+        self._seen = _Chains(_lifetime(rules, rules.default_ttl))
 
     def read(self, chain: PrefixChain) -> CacheRead:
         """Whole blocks first, then the text that the first new block shares with one seen in its place."""
-        whole = self._entries.live_prefix(chain)
-        shared = chain.ends[whole - 1] if whole else 0
+        whole = self._seen.longest_prefix(chain)
+        shared = chain.tokens_of(whole)
         if whole < len(chain.nodes):
             shared += self._shared_inside(chain, whole)
         shared -= shared % self._rules.grid  # the provider hashes whole cells only
@@ -167,29 +112,20 @@ class GridCache:
 
     def write(self, chain: PrefixChain) -> tuple[CacheWrite, ...]:
         """Every prefix is kept, free of charge."""
-        for i, node in enumerate(chain.nodes):
-            # Siblings: other texts seen behind the same prefix. They are kept sorted, so that the one that shares the
-            # most with a new text is found by bisection and not by comparing with all.
-            if not self._entries.live(node, chain.prompt.at):
-                known = self._siblings.setdefault(_place(chain, i), [])
-                item = (chain.prompt.blocks[i].content, node)
-                at = bisect_left(known, item)
-                if known[at : at + 1] != [item]:
-                    known.insert(at, item)
-            self._entries.keep(node, chain.prompt.at, self._seconds)
+        self._seen.keep(chain)
         return ()
 
     def _shared_inside(self, chain: PrefixChain, i: int) -> int:
-        block = chain.prompt.blocks[i]
-        known = self._siblings.get(_place(chain, i), [])
-        # In sorted order the longest common prefix is always with a neighbour.
-        split = bisect_left(known, (block.content, b""))
-        sides = (range(split - 1, -1, -1), range(split, len(known)))
-        neighbours = (
-            next((known[k] for k in side if self._entries.live(known[k][1], chain.prompt.at)), None) for side in sides
-        )
-        longest = max((common_length(block.content, n[0]) for n in neighbours if n), default=0)
-        return block.tokens * longest // max(1, len(block.content))
+        block, place = chain.blocks[i], _place(chain, i)
+        longest = 0
+        for other in self._seen.live(chain.at):
+            behind = len(other.nodes) > i and (not i or other.nodes[i - 1] == chain.nodes[i - 1])
+            if behind and _place(other, i) == place:
+                text = other.blocks[i].content
+                if text[: longest + 1] == block.content[: longest + 1]:
+                    longest = common_length(block.content, text)
+        tokens = chain.ends[i] - chain.tokens_of(i)
+        return tokens * longest // max(1, len(block.content))
 
 
 class UnitCache:
@@ -199,48 +135,55 @@ class UnitCache:
         self._rules = rules
         self._seconds = _lifetime(rules, rules.default_ttl)
         self._units = _Entries()
-        self._seen = _Entries()
+        self._last: dict[bytes, int] = {}
+        """The position of the last block of each unit."""
+        self._seen = _Chains(self._seconds)
         self._unanswered: dict[bytes, dict[Level, str]] = {}
 
     def read(self, chain: PrefixChain) -> CacheRead:
         """The longest unit that this request begins with."""
         self._learn_answers(chain)
-        for i in range(len(chain.nodes) - 1, -1, -1):
+        begun = [i for node, i in self._last.items() if chain.nodes[i : i + 1] == (node,)]
+        for i in sorted(begun, reverse=True):
             if chain.ends[i] < self._rules.min_prefix:
                 break
-            if self._units.live(chain.nodes[i], chain.prompt.at):
-                self._units.touch(chain.nodes[i], chain.prompt.at)
+            if self._units.live(chain.nodes[i], chain.at):
+                self._units.touch(chain.nodes[i], chain.at)
                 return CacheRead(chain.ends[i], i + 1)
         return CacheRead()
 
     def write(self, chain: PrefixChain) -> tuple[CacheWrite, ...]:
         """The whole request becomes a unit, and so does what it shares with an earlier one."""
-        shared = self._seen.live_prefix(chain)
-        if shared:
-            self._units.keep(chain.nodes[shared - 1], chain.prompt.at, self._seconds)
-        for node in chain.nodes:
-            self._seen.keep(node, chain.prompt.at, self._seconds)
+        shared = self._seen.longest_prefix(chain)
+        self._seen.keep(chain)
+        for size in (shared, len(chain.nodes)):
+            if size:
+                self._units.keep(chain.nodes[size - 1], chain.at, self._seconds)
+                self._last[chain.nodes[size - 1]] = size - 1
         if chain.nodes:
-            self._units.keep(chain.nodes[-1], chain.prompt.at, self._seconds)
-            self._unanswered[chain.nodes[-1]] = dict(chain.prompt.settings)
+            self._unanswered[chain.nodes[-1]] = dict(chain.settings)
         return ()
 
     def _learn_answers(self, chain: PrefixChain) -> None:
         # The answer to a request is only seen when a later request repeats it; its unit is as old as the request.
-        for i, node in enumerate(chain.nodes):
-            if self._unanswered.get(node) != dict(chain.prompt.settings) or not self._units.live(node, chain.prompt.at):
+        waiting = sorted((self._last[node], node) for node in self._unanswered)
+        for i, node in waiting:
+            if chain.nodes[i : i + 1] != (node,):
+                continue
+            if self._unanswered[node] != dict(chain.settings) or not self._units.live(node, chain.at):
                 continue
             end = i
-            while end + 1 < len(chain.nodes) and chain.prompt.blocks[end + 1].role == "assistant":
+            while end + 1 < len(chain.nodes) and chain.blocks[end + 1].role == "assistant":
                 end += 1
             if end > i:
                 del self._unanswered[node]
                 self._units.copy(node, chain.nodes[end])
+                self._last[chain.nodes[end]] = end
 
 
-def marked(prompt: RequestBlocks, rules: CacheRules) -> dict[int, str]:
+def marked(prompt: AnyPrompt, rules: CacheRules) -> dict[int, str]:
     """The marks of a request that write an entry: the lifetime of each, by position, earliest first."""
-    marks = {i: prompt.blocks[i].marker or "" for i in prompt.markers}
+    marks = dict(prompt.marks)
     own = own_breakpoint(prompt, rules)
     if own is not None:
         marks.setdefault(own, prompt.automatic or "")
@@ -256,26 +199,38 @@ def marked(prompt: RequestBlocks, rules: CacheRules) -> dict[int, str]:
     return dict(sorted(marks.items()))
 
 
-def reach(prompt: RequestBlocks, rules: CacheRules) -> set[int]:
+def reach(prompt: AnyPrompt, rules: CacheRules) -> set[int]:
     """The positions of a request at which an entry of an earlier one would be found."""
     if rules.matching == "exact":
-        ends = message_ends(prompt.blocks)[-EARLIER_ENDS - 1 :] if prompt.automatic else ()
-        return {*prompt.markers[-rules.lookups :], *ends}
-    kinds = ["call" if b.kind in CALLS else "result" if b.kind in RESULTS else "" for b in prompt.blocks]
-    at = positions(kinds, collapse_runs=rules.collapse_runs)
+        ends = message_ends(prompt.blocks, EARLIER_ENDS + 1) if prompt.automatic else ()
+        return {*list(prompt.marks)[-rules.lookups :], *ends}
     within: set[int] = set()
     for mark in marked(prompt, rules):
-        first = bisect_right(at, at[mark] - rules.lookback)
-        within.update(range(first, mark + 1))
+        within.update(_looked_back(prompt.blocks, mark, rules))
     return within
 
 
-def own_breakpoint(prompt: RequestBlocks, rules: CacheRules) -> int | None:
+def _looked_back(blocks: Sequence[Block], mark: int, rules: CacheRules) -> Iterator[int]:
+    """The positions that a lookback from a mark reaches; a run of calls or of results may count once."""
+    passed = 0
+    for i in range(mark, -1, -1):
+        yield i
+        same = rules.collapse_runs and i and _run_of(blocks[i]) and _run_of(blocks[i]) == _run_of(blocks[i - 1])
+        passed += not same
+        if passed >= rules.lookback:
+            return
+
+
+def _run_of(block: Block) -> str:
+    return "call" if block.kind in CALLS else "result" if block.kind in RESULTS else ""
+
+
+def own_breakpoint(prompt: AnyPrompt, rules: CacheRules) -> int | None:
     """The position of the breakpoint that the provider places itself, if it does."""
     if not prompt.automatic or rules.matching not in {"lookback", "exact"}:
         return None
     if rules.matching == "exact":
-        return next(reversed(message_ends(prompt.blocks)), None)
+        return next(iter(message_ends(prompt.blocks, 1)), None)
     cacheable = (i for i in range(len(prompt.blocks) - 1, -1, -1) if markable(prompt.blocks[i], rules))
     return next(cacheable, None)
 
@@ -287,23 +242,25 @@ def markable(block: Block, rules: CacheRules) -> bool:
     return rules.max_markers > 0 and block.kind not in THINKING and bool(block.content)
 
 
-def message_ends(blocks: Sequence[Block]) -> list[int]:
-    """Ends of user messages, of runs of tool results, and of the system text at the start, in order."""
+def message_ends(blocks: Sequence[Block], most: int | None = None) -> list[int]:
+    """Ends of user messages, of runs of tool results, and of the system text at the start, in order; or the last."""
+    opening = sum(1 for _ in takewhile(lambda block: block.level == "tools" or _is_system(block), blocks))
     ends: list[int] = []
-    opening = True
-    for i, block in enumerate(blocks):
-        following = blocks[i + 1] if i + 1 < len(blocks) else None
-        starts_with_system = opening and _is_system(block)
-        opening = opening and (block.level == "tools" or starts_with_system)
+    following: Block | None = None
+    for i in range(len(blocks) - 1, -1, -1):
+        block = blocks[i]
         if block.kind in RESULTS:
             ended = following is None or following.kind not in RESULTS
-        elif starts_with_system:
+        elif i < opening and _is_system(block):
             ended = following is None or not _is_system(following)
         else:
             ended = block.role == "user" and (following is None or not _same_message(block, following))
         if ended:
             ends.append(i)
-    return ends
+            if len(ends) == most:
+                break
+        following = block
+    return ends[::-1]
 
 
 def common_length(one: str, other: str) -> int:
@@ -330,10 +287,6 @@ class _Entries:
         expires = self._kept[node][0]
         return at is None or expires is None or at < expires
 
-    def live_prefix(self, chain: PrefixChain) -> int:
-        """How many leading nodes of a chain are alive."""
-        return next((i for i, node in enumerate(chain.nodes) if not self.live(node, chain.prompt.at)), len(chain.nodes))
-
     def keep(self, node: bytes, at: float | None, seconds: float | None) -> None:
         expires = None if at is None or seconds is None else at + seconds
         if self.live(node, at):  # a short write must not shorten the life of a longer one
@@ -349,13 +302,47 @@ class _Entries:
         self._kept[other] = self._kept[node]
 
 
+class _Chains:
+    """Requests with a lifetime, all prefixes of each included. One that a later request repeats whole is let go."""
+
+    def __init__(self, seconds: float | None) -> None:
+        self._seconds = seconds
+        self._kept: list[tuple[PrefixChain, float | None]] = []
+
+    def live(self, at: float | None) -> Iterator[PrefixChain]:
+        """Those that have not expired, latest first."""
+        for chain, expires in reversed(self._kept):
+            if at is None or expires is None or at < expires:
+                yield chain
+
+    def longest_prefix(self, chain: PrefixChain) -> int:
+        """How many leading blocks of a chain are those of a live one."""
+        found = 0
+        for other in self.live(chain.at):
+            end = min(len(other.nodes), len(chain.nodes))
+            if found < end and other.nodes[found] == chain.nodes[found]:
+                found = bisect_left(range(end), True, found, key=lambda i, o=other: o.nodes[i] != chain.nodes[i])
+        return found
+
+    def keep(self, chain: PrefixChain) -> None:
+        expires = None if chain.at is None or self._seconds is None else chain.at + self._seconds
+        size = len(chain.nodes)
+        self._kept = [
+            (other, until)
+            for other, until in self._kept
+            if not (0 < len(other.nodes) <= size and other.nodes[-1] == chain.nodes[len(other.nodes) - 1])
+            or (expires is not None and (until is None or until > expires))
+        ]
+        self._kept.append((chain, expires))
+
+
 def _lifetime(rules: CacheRules, ttl: str | None) -> float | None:
     return rules.ttls.get(ttl) if ttl else None
 
 
 def _place(chain: PrefixChain, i: int) -> tuple[bytes, str, str, str]:
-    block = chain.prompt.blocks[i]
-    return (chain.parents[i], block.level, block.role, block.kind)
+    block = chain.blocks[i]
+    return (chain.before(i), block.level, block.role, block.kind)
 
 
 def _is_system(block: Block) -> bool:
@@ -433,24 +420,24 @@ class Simulation:
         return self.cost / self.tokens if self.tokens else 1.0
 
 
-def replay(trace: Sequence[RequestBlocks], rules: CacheRules) -> Simulation:
+def replay(trace: Sequence[AnyPrompt], rules: CacheRules) -> Simulation:
     """Replays requests in order through the cache that `rules` describe.
 
     Raises:
         UsageError: the provider would refuse a request, for too many markers or an unknown lifetime.
     """
     cache = empty_cache(rules)
-    prefixes = Prefixes()
+    chain: PrefixChain | None = None
     steps: list[Step] = []
     for number, prompt in enumerate(trace):
         _check_lifetimes(number, prompt, rules)
-        chain = prefixes.lay(prompt)
+        chain = prompt if isinstance(prompt, PrefixChain) else PrefixChain.of(prompt, chain)
         try:
             found = cache.read(chain)
             written = cache.write(chain)
         except UsageError as error:
             raise UsageError(f"request {number} would be refused: {error}") from error
-        steps.append(_step(prompt.tokens, found, written, rules))
+        steps.append(_step(chain.tokens, found, written, rules))
     return Simulation(tuple(steps))
 
 
@@ -474,10 +461,10 @@ def write_price(ttl: str, rules: CacheRules) -> float:
     return rules.write.get(rules.default_ttl or "", 1.0)
 
 
-def _check_lifetimes(number: int, prompt: RequestBlocks, rules: CacheRules) -> None:
+def _check_lifetimes(number: int, prompt: AnyPrompt, rules: CacheRules) -> None:
     if not rules.ttls:
         return
-    markers = [(b.path, b.marker) for b in prompt.blocks if b.marker]
+    markers = [(prompt.blocks[i].path, ttl) for i, ttl in prompt.marks.items()]
     markers += [("the automatic breakpoint", prompt.automatic)] if prompt.automatic else []
     for place, ttl in markers:
         if ttl not in rules.ttls:
@@ -487,13 +474,12 @@ def _check_lifetimes(number: int, prompt: RequestBlocks, rules: CacheRules) -> N
             )
 
 
-def cached_blocks(prompt: RequestBlocks, rules: CacheRules) -> int:
+def cached_blocks(prompt: AnyPrompt, rules: CacheRules) -> int:
     """How many leading blocks a request leaves in the cache."""
-    marked = max(prompt.markers, default=-1) + 1
     if rules.matching in ("grid", "units"):  # the rest is cached too, but no request will read it
-        return next((i for i, block in enumerate(prompt.blocks) if block.volatile), len(prompt.blocks))
-    end = len(prompt.blocks) if prompt.automatic else marked
-    return end if sum(block.tokens for block in prompt.blocks[:end]) >= rules.min_prefix else 0
+        return prompt.stable
+    end = len(prompt.blocks) if prompt.automatic else max(prompt.marks, default=-1) + 1
+    return end if prompt.tokens_of(end) >= rules.min_prefix else 0
 
 
 def first_difference(cached: Sequence[Block], after: Sequence[Block]) -> int | None:
@@ -504,12 +490,14 @@ def first_difference(cached: Sequence[Block], after: Sequence[Block]) -> int | N
     return None
 
 
-def has_moved(before: RequestBlocks, after: RequestBlocks, rules: CacheRules) -> bool:
+def has_moved(before: AnyPrompt, after: AnyPrompt, rules: CacheRules) -> bool:
     """Whether anything changed that a request left in the cache, or was to leave there; compare() says what."""
+    before = before if isinstance(before, PrefixChain) else PrefixChain.of(before)
+    after = after if isinstance(after, PrefixChain) else PrefixChain.of(after)
     if (before.model, dict(before.settings)) != (after.model, dict(after.settings)):
         return True
-    cached = before.blocks[: cached_blocks(before, rules)] or [b for b in before.blocks if not b.volatile]
-    return first_difference(cached, after.blocks) is not None
+    end = cached_blocks(before, rules) or before.stable
+    return before.nodes[max(0, end - 1) : end] != after.nodes[max(0, end - 1) : end]
 
 
 # The requests that cache analysis takes: a window, a recorded request body, or a prompt already read.
@@ -542,18 +530,32 @@ class Analysis:
             )
         self.target = target_for(provider, model)
         self.counter = counter or counter_for(self.target.info)
+        # Counters that are made for one model count alike, so windows planned without one share their counts.
+        self.counted_by = None if counter else (self.target.info.provider, self.target.info.model)
         self._options = options
 
-    def prompt(self, subject: AnyRequest) -> tuple[RequestBlocks, Request | None]:
-        """A subject as its cache sees it; for a window also the request made of it."""
-        target = self.target
+    def prompt(self, subject: AnyRequest) -> RequestBlocks:
+        """A subject as its cache sees it."""
+        return self.wire(subject).chain.prompt if isinstance(subject, Window) else self._read(subject)
+
+    def chain(self, subject: AnyRequest) -> PrefixChain:
+        """The same with the hashes of its prefixes."""
+        return self.wire(subject).chain if isinstance(subject, Window) else PrefixChain.of(self._read(subject))
+
+    def request(self, window: Window) -> Request:
+        """The request of a window."""
+        return prepare(window, self.target.provider, self.target.model, **self._options)
+
+    def wire(self, window: Window) -> WireRequest:
+        """The request of a window, as it is sent and cached."""
+        return self.request(window).wire(self.counter, self.counted_by)
+
+    def _read(self, subject: RequestBlocks | Mapping[str, Any]) -> RequestBlocks:
         if isinstance(subject, RequestBlocks):
-            return subject, None
-        if isinstance(subject, Window):
-            request = prepare(subject, target.provider, target.model, **self._options)
-            return request.prompt(self.counter), request
+            return subject
+        target = self.target
         named = None if model_of(subject) else target.model
-        return read_request(subject, provider=target.provider, model=named, counter=self.counter), None
+        return read_request(subject, provider=target.provider, model=named, counter=self.counter)
 
 
 # Simulate: a trace of windows or recorded requests, replayed through the cache of a provider.
@@ -579,5 +581,4 @@ def simulate(
     analysis = Analysis(
         trace[0], provider, model, counter=counter, cache_breakpoints=cache_breakpoints, cache_ttl=cache_ttl
     )
-    prompts = [analysis.prompt(subject)[0] for subject in trace]
-    return replay(prompts, analysis.target.info.cache)
+    return replay([analysis.prompt(subject) for subject in trace], analysis.target.info.cache)

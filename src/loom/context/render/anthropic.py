@@ -7,7 +7,15 @@ from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any
 
-from loom.context.render.layout import Layout, RenderedBody, RequestSettings, WireDialect, WireSlot
+from loom.context.render.layout import (
+    Layout,
+    RenderedBody,
+    RequestSettings,
+    WireDialect,
+    WireMessage,
+    WireSlot,
+    WireWriter,
+)
 from loom.core.message import (
     DocumentPart,
     ImagePart,
@@ -24,26 +32,39 @@ DEFAULT_MAX_TOKENS = 4096
 DIALECT = WireDialect("anthropic", thinking="sealed")
 
 
-def render(layout: Layout, model: str, markers: Mapping[WireSlot, str], settings: RequestSettings) -> RenderedBody:
-    """A complete request body, with cache markers on the slots that have one."""
-    out = RenderedBody({"model": model, "max_tokens": DEFAULT_MAX_TOKENS, **settings})
+class AnthropicWriter(WireWriter):
+    """Writes the messages of Anthropic."""
 
-    def block(slot: WireSlot) -> dict[str, Any]:
+    def head(self, layout: Layout) -> dict[str, Any]:
+        """The tools and the system prompt."""
+        fields: dict[str, Any] = {}
+        if layout.tools:
+            fields["tools"] = self.blocks("tools", layout.tools, self._block)
+        if layout.system:
+            fields["system"] = self.blocks("system", layout.system, self._block)
+        return fields
+
+    def add(self, turn: WireMessage, before: WireMessage | None) -> None:  # noqa: ARG002
+        """Write a turn as one message."""
+        content = self.blocks(f"messages[{self.number}].content", turn.slots, self._block)
+        self.messages.append({"role": turn.role, "content": content})
+
+    def body(self, model: str, head: Mapping[str, Any], messages: list[dict[str, Any]]) -> dict[str, Any]:
+        """The complete request body."""
+        return {"model": model, "max_tokens": DEFAULT_MAX_TOKENS, **self.settings, **head, "messages": messages}
+
+    def _block(self, slot: WireSlot) -> dict[str, Any]:
         made = _tool(slot.content) if isinstance(slot.content, ToolSpec) else _block(slot.content)
-        ttl = markers.get(slot)
+        ttl = self.markers.get(slot)
         if ttl and may_mark(slot):
             made["cache_control"] = {"type": "ephemeral"} if ttl == "5m" else {"type": "ephemeral", "ttl": ttl}
+            self.marked = True
         return made
 
-    if layout.tools:
-        out.body["tools"] = out.blocks("tools", layout.tools, block)
-    if layout.system:
-        out.body["system"] = out.blocks("system", layout.system, block)
-    out.body["messages"] = [
-        {"role": turn.role, "content": out.blocks(f"messages[{i}].content", turn.slots, block)}
-        for i, turn in enumerate(layout.turns)
-    ]
-    return out
+
+def render(layout: Layout, model: str, markers: Mapping[WireSlot, str], settings: RequestSettings) -> RenderedBody:
+    """A complete request body, with cache markers on the slots that have one."""
+    return AnthropicWriter(markers, settings).whole(layout, model)
 
 
 def may_mark(slot: WireSlot) -> bool:

@@ -13,6 +13,7 @@ from loom.context.render.layout import (
     WireDialect,
     WireMessage,
     WireSlot,
+    WireWriter,
     tool_body,
 )
 from loom.core.message import (
@@ -32,29 +33,63 @@ from loom.errors import BadCacheTTL, UsageError
 DIALECT = WireDialect("gemini")
 
 
+class GeminiWriter(WireWriter):
+    """Writes the contents of Gemini; the settings go into the config of a body, and there are no markers."""
+
+    def head(self, layout: Layout) -> dict[str, Any]:
+        """The tools and the system prompt, as fields of a config."""
+        config: dict[str, Any] = {}
+        if layout.tools:
+            declared = self.blocks(
+                "config.tools[0].function_declarations",
+                layout.tools,
+                partial(tool_body, schema="parameters_json_schema"),
+            )
+            config["tools"] = [{"function_declarations": declared}]
+        if layout.system:
+            parts = self.blocks("config.system_instruction.parts", layout.system, lambda slot: _part(slot, ""))
+            config["system_instruction"] = {"parts": parts}
+        return config
+
+    def add(self, turn: WireMessage, before: WireMessage | None) -> None:
+        """Write a turn, if anything of it is a part of its own."""
+        parts, origins = _parts(turn.slots, _tool_names(before, turn))
+        if parts:
+            at = f"contents[{self.number}]"
+            self.origins.update({f"{at}.{path}": slot for path, slot in origins.items()})
+            self.messages.append({"role": "model" if turn.role == "assistant" else "user", "parts": parts})
+
+    def add_all(self, turns: Iterable[WireMessage], whole: Iterable[WireMessage]) -> list[dict[str, Any]]:
+        """Write turns that hold only some of the slots of the whole ones."""
+        before: WireMessage | None = None
+        for turn, complete in zip(turns, whole, strict=True):
+            if turn.slots:
+                self.add(turn, before)
+            before = complete
+        return self.messages
+
+    def body(self, model: str, head: Mapping[str, Any], messages: list[dict[str, Any]]) -> dict[str, Any]:
+        """The complete request body."""
+        return {"model": model, "contents": messages, "config": {**self.settings, **head}}
+
+
 def render(
     layout: Layout,
     model: str,
-    markers: Mapping[WireSlot, str],  # noqa: ARG001  (one signature for all renderers)
+    markers: Mapping[WireSlot, str],
     settings: RequestSettings,
     *,
     cached_content: str | None = None,
 ) -> RenderedBody:
-    """A complete request body; the settings go into its config, and there are no markers.
+    """A complete request body.
 
     With `cached_content`, the name of a resource made by `cache_resource`, what lives there is left out.
     """
-    out = RenderedBody({"model": model})
-    config = dict(settings)
+    out = GeminiWriter(markers, settings)
     if cached_content is None:
-        turns = layout.turns
-        config.update(_head(layout, out))
-    else:
-        turns = _turns(layout, static=False)
-        config["cached_content"] = cached_content
-    out.body["contents"] = _contents(turns, _tool_names(layout), out)
-    out.body["config"] = config
-    return out
+        return out.whole(layout, model)
+    contents = out.add_all(_turns(layout, static=False), layout.turns)
+    return RenderedBody(out.body(model, {"cached_content": cached_content}, contents), out.origins)
 
 
 def may_mark(slot: WireSlot) -> bool:  # noqa: ARG001  (one signature for all renderers)
@@ -69,9 +104,9 @@ def cache_resource(layout: Layout, model: str, ttl_seconds: int, display_name: s
     """
     if isinstance(ttl_seconds, bool) or not isinstance(ttl_seconds, int) or ttl_seconds <= 0:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise BadCacheTTL(ttl_seconds)
-    out = RenderedBody({})
-    config = _head(layout, out)
-    contents = _contents(_turns(layout, static=True), _tool_names(layout), out)
+    out = GeminiWriter({}, {})
+    config = out.head(layout)
+    contents = out.add_all(_turns(layout, static=True), layout.turns)
     if contents:
         config["contents"] = contents
     if not config:
@@ -82,31 +117,16 @@ def cache_resource(layout: Layout, model: str, ttl_seconds: int, display_name: s
     return {"model": model, "config": config}
 
 
-def _head(layout: Layout, out: RenderedBody) -> dict[str, Any]:
-    """The tools and the system prompt, as fields of a config."""
-    config: dict[str, Any] = {}
-    if layout.tools:
-        declared = out.blocks(
-            "config.tools[0].function_declarations", layout.tools, partial(tool_body, schema="parameters_json_schema")
-        )
-        config["tools"] = [{"function_declarations": declared}]
-    if layout.system:
-        parts = out.blocks("config.system_instruction.parts", layout.system, lambda slot: _part(slot, ""))
-        config["system_instruction"] = {"parts": parts}
-    return config
-
-
 def _turns(layout: Layout, *, static: bool) -> list[WireMessage]:
-    """The turns, or parts of turns, that stand in static sections, or those that do not."""
-    picked = [WireMessage(t.role, tuple(s for s in t.slots if (s.section in STATIC) == static)) for t in layout.turns]
-    return [turn for turn in picked if turn.slots]
+    """The turns with the slots that stand in static sections, or with those that do not; some may be empty."""
+    return [WireMessage(t.role, tuple(s for s in t.slots if (s.section in STATIC) == static)) for t in layout.turns]
 
 
-def _tool_names(layout: Layout) -> dict[WireSlot, str]:
-    """The tool that each result came from: a result has to name it, and only the call before it knows."""
+def _tool_names(before: WireMessage | None, turn: WireMessage) -> dict[WireSlot, str]:
+    """The tool that each result of a turn came from: a result has to name it, and only the call before it knows."""
     called: dict[str, str] = {}
     names: dict[WireSlot, str] = {}
-    for slot in layout.slots():
+    for slot in (*(before.slots if before else ()), *turn.slots):
         match slot.content:
             case ToolCallPart(id, name):
                 called[id] = name
@@ -115,16 +135,6 @@ def _tool_names(layout: Layout) -> dict[WireSlot, str]:
             case _:
                 pass
     return names
-
-
-def _contents(turns: Iterable[WireMessage], names: Mapping[WireSlot, str], out: RenderedBody) -> list[dict[str, Any]]:
-    contents: list[dict[str, Any]] = []
-    for turn in turns:
-        parts, origins = _parts(turn.slots, names)
-        if parts:
-            out.origins.update({f"contents[{len(contents)}].{path}": slot for path, slot in origins.items()})
-            contents.append({"role": "model" if turn.role == "assistant" else "user", "parts": parts})
-    return contents
 
 
 def _parts(

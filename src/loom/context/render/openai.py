@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 from loom.context.render.layout import (
     Layout,
@@ -15,6 +14,7 @@ from loom.context.render.layout import (
     WireDialect,
     WireMessage,
     WireSlot,
+    WireWriter,
     tool_body,
 )
 from loom.core.message import (
@@ -46,23 +46,8 @@ def render_chat(
     system_role: SystemRole = "developer",
     reasoning: bool = False,
 ) -> RenderedBody:
-    """A complete request body, with cache markers on the slots that have one.
-
-    `system_role` is what the server calls the role of instructions: OpenAI says developer, most others system.
-    `reasoning` says that the server wants its reasoning back with every tool call, be it empty.
-    """
-    out = RenderedBody({"model": model, **settings})
-    marks = Marks(markers, settings)
-    chat = _Chat(out, marks, system_role, reasoning)
-    if layout.tools:
-        out.body["tools"] = out.blocks("tools", layout.tools, _chat_tool)
-    if layout.system:
-        chat.add(WireMessage("system", layout.system))
-    for turn in layout.turns:
-        chat.add(turn)
-    out.body["messages"] = chat.messages
-    out.body.update(marks.options())
-    return out
+    """A complete request body, with cache markers on the slots that have one."""
+    return ChatWriter(markers, settings, system_role=system_role, reasoning=reasoning).whole(layout, model)
 
 
 def may_mark(slot: WireSlot) -> bool:
@@ -72,31 +57,32 @@ def may_mark(slot: WireSlot) -> bool:
     return slot.role != "assistant" and isinstance(slot.content, ContentPart)
 
 
-@dataclass(slots=True)
-class Marks:
-    """The cache markers of one OpenAI request."""
+class _OpenAIWriter(WireWriter):
+    """What both formats of OpenAI share: the system prompt is the first message, and how a marker is written."""
 
-    ttls: Mapping[WireSlot, str]
-    settings: RequestSettings
-    used: bool = False
+    system_first = True
 
     def put(self, slot: WireSlot, block: dict[str, Any]) -> None:
         """Mark the end of a block, if its slot has a marker.
 
         A marker without a lifetime takes the request's own, so the default is left out only where both are it.
         """
-        ttl = self.ttls.get(slot)
+        ttl = self.markers.get(slot)
         if ttl and may_mark(slot):
             options: JSON = self.settings.get("prompt_cache_options") or {}
             default = ttl == DEFAULT_TTL == options.get("ttl", DEFAULT_TTL)
             block["prompt_cache_breakpoint"] = {"mode": "explicit"} if default else {"mode": "explicit", "ttl": ttl}
-            self.used = True
+            self.marked = True
 
-    def options(self) -> dict[str, Any]:
-        """The request fields that markers need; older models refuse them, so without markers there are none."""
-        if not self.used or "prompt_cache_options" in self.settings:
-            return {}
-        return {"prompt_cache_options": {"mode": "explicit"}}
+    def body(self, model: str, head: Mapping[str, Any], messages: list[dict[str, Any]]) -> dict[str, Any]:
+        """The complete request body. Markers need a field that older models refuse, so without them it is left out."""
+        made = {"model": model, **self.settings, **head, self.field: messages}
+        if self.marked and "prompt_cache_options" not in self.settings:
+            made["prompt_cache_options"] = {"mode": "explicit"}
+        return made
+
+    field: ClassVar[str]
+    """The name that the messages have in a body."""
 
 
 def data_url(part: ImagePart | DocumentPart) -> str:
@@ -124,18 +110,34 @@ def answer(result: ToolResultPart) -> tuple[ContentPart, ...]:
     return (TextPart(FAILED), first, *rest)
 
 
-@dataclass(slots=True)
-class _Chat:
-    """The messages of a request, as they are made turn by turn."""
+class ChatWriter(_OpenAIWriter):
+    """Writes the messages of Chat Completions.
 
-    out: RenderedBody
-    marks: Marks
-    system_role: SystemRole
-    reasoning: bool
-    messages: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    `system_role` is what the server calls the role of instructions: OpenAI says developer, most others system.
+    `reasoning` says that the server wants its reasoning back with every tool call, be it empty.
+    """
 
-    def add(self, turn: WireMessage) -> None:
-        """Add what a turn says; one turn may become several messages."""
+    field = "messages"
+
+    def __init__(
+        self,
+        markers: Mapping[WireSlot, str],
+        settings: RequestSettings,
+        first: int = 0,
+        *,
+        system_role: SystemRole = "developer",
+        reasoning: bool = False,
+    ) -> None:
+        super().__init__(markers, settings, first)
+        self.system_role = system_role
+        self.reasoning = reasoning
+
+    def head(self, layout: Layout) -> dict[str, Any]:
+        """The tools."""
+        return {"tools": self.blocks("tools", layout.tools, _chat_tool)} if layout.tools else {}
+
+    def add(self, turn: WireMessage, before: WireMessage | None) -> None:  # noqa: ARG002
+        """Write a turn; one may become several messages."""
         if turn.role == "assistant":
             self._add_assistant(turn.slots)
             return
@@ -144,13 +146,13 @@ class _Chat:
                 self._add_results(tuple(group))
             else:
                 role = self.system_role if turn.role == "system" else "user"
-                content = self.out.blocks(f"{self._at}.content", group, lambda slot: self._marked(slot, _part(slot)))
+                content = self.blocks(f"{self._at}.content", group, lambda slot: self._marked(slot, _part(slot)))
                 self.messages.append({"role": role, "content": content})
 
     @property
     def _at(self) -> str:
         """The path of the next message."""
-        return f"messages[{len(self.messages)}]"
+        return f"messages[{self.number}]"
 
     def _add_assistant(self, slots: Iterable[WireSlot]) -> None:
         at = self._at
@@ -159,13 +161,13 @@ class _Chat:
         thoughts: list[str] = []
         for slot in slots:
             if isinstance(slot.content, ThinkingPart):
-                self.out.origins[f"{at}.reasoning_content"] = slot
+                self.origins[f"{at}.reasoning_content"] = slot
                 thoughts.append(slot.content.text)
             elif isinstance(slot.content, ToolCallPart):
-                self.out.origins[f"{at}.tool_calls[{len(calls)}]"] = slot
+                self.origins[f"{at}.tool_calls[{len(calls)}]"] = slot
                 calls.append(_call(slot.content))
             else:
-                self.out.origins[f"{at}.content[{len(content)}]"] = slot
+                self.origins[f"{at}.content[{len(content)}]"] = slot
                 content.append(_part(slot))
         message: dict[str, Any] = {"role": "assistant"}
         if thoughts or (calls and self.reasoning):
@@ -186,14 +188,14 @@ class _Chat:
             media = [(slot, _media(part)) for part in result.content if not isinstance(part, TextPart)]
             self._marked(slot, media[-1][1] if media else content[-1])
             carried += media
-            self.out.origins.update({f"{self._at}.content[{i}]": slot for i in range(len(content))})
+            self.origins.update({f"{self._at}.content[{i}]": slot for i in range(len(content))})
             self.messages.append({"role": "tool", "tool_call_id": result.call_id, "content": content})
         if carried:
-            self.out.origins.update({f"{self._at}.content[{i}]": slot for i, (slot, _) in enumerate(carried)})
+            self.origins.update({f"{self._at}.content[{i}]": slot for i, (slot, _) in enumerate(carried)})
             self.messages.append({"role": "user", "content": [block for _, block in carried]})
 
     def _marked(self, slot: WireSlot, block: dict[str, Any]) -> dict[str, Any]:
-        self.marks.put(slot, block)
+        self.put(slot, block)
         return block
 
 
@@ -231,59 +233,49 @@ RESPONSES_DIALECT = WireDialect("openai", system_turns=True, thinking="signed")
 def render_responses(
     layout: Layout, model: str, markers: Mapping[WireSlot, str], settings: RequestSettings
 ) -> RenderedBody:
-    """A complete request body, with cache markers on the slots that have one.
+    """A complete request body, with cache markers on the slots that have one."""
+    return ResponsesWriter(markers, settings).whole(layout, model)
 
-    The system prompt is the first input item and not `instructions`, which cannot carry a marker.
+
+class ResponsesWriter(_OpenAIWriter):
+    """Writes the input items of Responses.
+
+    The system prompt is the first of them and not `instructions`, which cannot carry a marker.
     """
-    out = RenderedBody({"model": model, **settings})
-    marks = Marks(markers, settings)
-    made = _Input(out, marks)
-    if layout.tools:
-        out.body["tools"] = out.blocks("tools", layout.tools, _responses_tool)
-    if layout.system:
-        made.add(WireMessage("system", layout.system))
-    for turn in layout.turns:
-        made.add(turn)
-    out.body["input"] = made.items
-    out.body.update(marks.options())
-    return out
 
+    field = "input"
 
-@dataclass(slots=True)
-class _Input:
-    """The input items of a request, as they are made turn by turn."""
+    def head(self, layout: Layout) -> dict[str, Any]:
+        """The tools."""
+        return {"tools": self.blocks("tools", layout.tools, _responses_tool)} if layout.tools else {}
 
-    out: RenderedBody
-    marks: Marks
-    items: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
-
-    def add(self, turn: WireMessage) -> None:
-        """Add what a turn says: its content as messages, everything else as items of their own."""
+    def add(self, turn: WireMessage, before: WireMessage | None) -> None:  # noqa: ARG002
+        """Write a turn: its content as messages, everything else as items of their own."""
         for is_content, group in groupby(turn.slots, key=_is_content):
             if is_content:
-                content = self.out.blocks(f"input[{len(self.items)}].content", group, self._block)
-                self.items.append({"role": "developer" if turn.role == "system" else "user", "content": content})
+                content = self.blocks(f"input[{self.number}].content", group, self._block)
+                self.messages.append({"role": "developer" if turn.role == "system" else "user", "content": content})
                 continue
             for slot in group:
                 if isinstance(slot.content, ToolResultPart):
                     self._add_result(slot, slot.content)
                 else:
                     part = ".content" if isinstance(slot.content, TextPart) else ""
-                    self.out.origins[f"input[{len(self.items)}]{part}"] = slot
-                    self.items.append(_item(slot))
+                    self.origins[f"input[{self.number}]{part}"] = slot
+                    self.messages.append(_item(slot))
 
     def _block(self, slot: WireSlot) -> dict[str, Any]:
         assert isinstance(slot.content, ContentPart)
         block = _content(slot.content)
-        self.marks.put(slot, block)
+        self.put(slot, block)
         return block
 
     def _add_result(self, slot: WireSlot, result: ToolResultPart) -> None:
         output = [_content(part) for part in answer(result)]
-        self.marks.put(slot, output[-1])
-        at = f"input[{len(self.items)}]"
-        self.out.origins.update({f"{at}.output[{i}]": slot for i in range(len(output))})
-        self.items.append({"type": "function_call_output", "call_id": result.call_id, "output": output})
+        self.put(slot, output[-1])
+        at = f"input[{self.number}]"
+        self.origins.update({f"{at}.output[{i}]": slot for i in range(len(output))})
+        self.messages.append({"type": "function_call_output", "call_id": result.call_id, "output": output})
 
 
 def _is_content(slot: WireSlot) -> bool:

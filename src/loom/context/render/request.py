@@ -4,28 +4,43 @@ from __future__ import annotations
 
 import math
 import warnings
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
+from itertools import accumulate, chain, dropwhile, islice, takewhile
 from typing import Any, NamedTuple
 
 from loom.catalog import KNOWN_AS, CacheRules, Catalog, ModelInfo, find_model
 from loom.context.render import anthropic, gemini, openai
-from loom.context.render.layout import Layout, RenderedBody, WireDialect, WireSlot, lay_out
-from loom.core.message import Message, TextPart, ToolCallPart, ToolResultPart
+from loom.context.render.layout import (
+    Layout,
+    RequestSettings,
+    WireDialect,
+    WireMessage,
+    WireSlot,
+    WireWriter,
+    lay_out,
+)
+from loom.core.message import Message, Part, TextPart, ToolCallPart, ToolResultPart
 from loom.core.window import (
     SECTIONS,
     VOLATILE,
+    Block,
     BlockOrigin,
+    Level,
+    PrefixChain,
     RequestBlocks,
     SectionName,
     Window,
+    hash_prefixes,
     positions,
     section_name,
 )
-from loom.errors import BadCacheTTL, TooManyBreakpoints, UsageError
+from loom.errors import BadCacheTTL, BadRequestFile, TooManyBreakpoints, UsageError
 from loom.protocols.token_counter import TokenCounter
-from loom.traces._blocks import WireFormat
+from loom.text.tokens import CalibratedCounter, EstimateCounter
+from loom.traces._blocks import BlockCollector, BlockPlace, WireFormat, canonical
 from loom.traces.anthropic import FORMAT as ANTHROPIC
 from loom.traces.gemini import FORMAT as GEMINI
 from loom.traces.openai import CHAT, RESPONSES
@@ -91,19 +106,23 @@ def place(
         if names:
             placement.warnings.append(("no_markers", "this provider takes no cache markers; it finds prefixes itself"))
         return placement
-    stable = [slot for slot in layout.slots() if not slot.volatile and may_mark(slot)]
     if names is None:
-        placement.mark(_last(stable, lambda s: s.section != "convo"), "end of what is static")
+        placement.mark(_last(layout.static, may_mark), "end of what is static")
     for name in names or ():
-        _mark_section(placement, stable, name)
-    convo = [slot for slot in stable if slot.section == "convo"]
-    placement.mark(convo[-1] if convo else None, "end of the conversation")
+        _mark_section(placement, layout, may_mark, name)
+    convo = _end(layout, may_mark)
+    placement.mark(convo, "end of the conversation")
     if rules.matching == "exact":  # no limit to keep to: of more markers than it takes, the provider uses the latest
-        _mark_past_ends(placement, layout, stable)
+        _mark_past_ends(placement, layout, may_mark)
     else:
-        _mark_previous_tail(placement, layout, rules, stable)
-        _keep_to_limit(placement, rules.max_markers - automatic, layout, convo[-1] if convo else None)
+        _mark_previous_tail(placement, layout, rules, may_mark)
+        _keep_to_limit(placement, rules.max_markers - automatic, layout, convo)
     return placement
+
+
+def _end(layout: Layout, may_mark: Callable[[WireSlot], bool]) -> WireSlot | None:
+    """The last slot of the conversation that may carry a marker."""
+    return next((slot for slot in layout.backwards() if slot.section == "convo" and may_mark(slot)), None)
 
 
 def legal_ttl(seconds: float | None, rules: CacheRules) -> tuple[str | None, str | None]:
@@ -133,45 +152,50 @@ def _named(breakpoints: Sequence[str] | None) -> list[SectionName] | None:
     return sections
 
 
-def _mark_section(placement: Placement, stable: list[WireSlot], name: SectionName) -> None:
+def _mark_section(
+    placement: Placement, layout: Layout, may_mark: Callable[[WireSlot], bool], name: SectionName
+) -> None:
     """Mark a section's last part, or, where it is empty, the last part before it: the same prefix."""
     if name in VOLATILE:
         message = f"no breakpoint on {name}: it changes with every request, so a prefix that ends there never hits"
         placement.warnings.append(("volatile_breakpoint", message))
         return
-    own = _last(stable, lambda slot: slot.section == name)
+    in_section = [slot for slot in layout.static if slot.section == name]
+    own = _end(layout, may_mark) if name == "convo" else _last(in_section, may_mark)
     if own is None:
-        own = _last(stable, lambda slot: _rank(slot) < SECTIONS.index(name))
+        own = _last([slot for slot in layout.static if _rank(slot) < SECTIONS.index(name)], may_mark)
         placement.warnings.append(
             ("empty_section", f"{name} is empty; its breakpoint is at the end of what precedes it")
         )
     placement.mark(own, f"end of {name}")
 
 
-def _mark_previous_tail(placement: Placement, layout: Layout, rules: CacheRules, stable: list[WireSlot]) -> None:
+def _mark_previous_tail(
+    placement: Placement, layout: Layout, rules: CacheRules, may_mark: Callable[[WireSlot], bool]
+) -> None:
     """Mark where the last request ended, if a lookback from the new end would not reach it."""
-    tail = stable[-1] if stable else None
-    if layout.previous_tail is None or tail is None:
+    previous = layout.previous_tail
+    if previous is None:
         return
-    slots = list(layout.slots())
-    order = {slot: number for number, slot in enumerate(slots)}
-    start, end = order[layout.previous_tail], order[tail]
-    kinds = [_KINDS.get(type(slot.content), "") for slot in slots[start + 1 : end + 1]]
+    slots = layout.backwards()
+    added = list(takewhile(lambda slot: slot is not previous, slots))
+    passed = list(dropwhile(lambda slot: slot.volatile or not may_mark(slot), added))  # it ends with what may be marked
+    kinds = [_KINDS.get(type(slot.content), "") for slot in reversed(passed)]
     if max(positions(kinds, collapse_runs=rules.collapse_runs), default=0) > rules.lookback - _LOOKBACK_MARGIN:
-        placement.mark(_last(stable, lambda slot: order[slot] <= start), _PREVIOUS_END)
+        earlier = (slot for slot in chain([previous], slots) if not slot.volatile and may_mark(slot))
+        placement.mark(next(earlier, None), _PREVIOUS_END)
 
 
-def _mark_past_ends(placement: Placement, layout: Layout, stable: list[WireSlot]) -> None:
+def _mark_past_ends(placement: Placement, layout: Layout, may_mark: Callable[[WireSlot], bool]) -> None:
     """Mark earlier ends again: with exact matching an entry is found only at a marker of the new request."""
-    known = set(stable)
-    order = {slot: number for number, slot in enumerate(layout.slots())}
-    ends = [turn.slots[-1] for turn in layout.turns if turn.role != "assistant" and turn.slots[-1] in known]
+    last = (turn.slots[-1] for turn in reversed(layout.turns) if turn.role != "assistant")
+    ends = list(islice((slot for slot in last if not slot.volatile and may_mark(slot)), _REMARKED))[::-1]
     if layout.previous_tail is not None:
-        start = order[layout.previous_tail]
-        ends += [slot for slot in stable if order[slot] <= start][-1:]
+        until = dropwhile(lambda slot: slot is not layout.previous_tail, layout.backwards())
+        ends += islice((slot for slot in until if not slot.volatile and may_mark(slot)), 1)
     for slot in ends[-_REMARKED:]:
         placement.mark(slot, "end of an earlier request")
-    placement.markers = dict(sorted(placement.markers.items(), key=lambda item: order[item[0]]))
+    placement.markers = {slot: placement.markers[slot] for slot in layout.places(placement.markers)}
 
 
 def _keep_to_limit(placement: Placement, limit: int, layout: Layout, tail: WireSlot | None) -> None:
@@ -179,7 +203,9 @@ def _keep_to_limit(placement: Placement, limit: int, layout: Layout, tail: WireS
 
     Two never give way: the end, where the next request looks, and the end of the previous request, which is read now.
     """
-    marked = [slot for slot in layout.slots() if slot in placement.markers]
+    if len(placement.markers) <= limit:
+        return
+    marked = layout.places(placement.markers)
     for victim in [s for s in marked if s is not tail and placement.reasons[s] != _PREVIOUS_END]:
         if len(placement.markers) <= limit:
             return
@@ -234,7 +260,7 @@ def target_for(provider: str | None, model: str) -> Target:
 
 class _Renderer(NamedTuple):
     dialect: WireDialect
-    render: Callable[[Layout, str, Mapping[WireSlot, str], Mapping[str, Any]], RenderedBody]
+    writer: Callable[..., WireWriter]
     may_mark: Callable[[WireSlot], bool]
     form: WireFormat = CHAT
     """How its requests are read back, as the cache sees them."""
@@ -246,53 +272,383 @@ def _reasoning(provider: str) -> _Renderer:
     Nothing of it is sealed, so nothing is bound to a prefix.
     """
     dialect = WireDialect(provider, system_turns=True, binds_thinking=False)
-    return _Renderer(dialect, partial(openai.render_chat, system_role="system", reasoning=True), openai.may_mark)
+    return _Renderer(dialect, partial(openai.ChatWriter, system_role="system", reasoning=True), openai.may_mark)
 
 
 # Most servers that speak the Chat form know the system prompt by its older role.
-_COMPATIBLE = _Renderer(openai.CHAT_DIALECT, partial(openai.render_chat, system_role="system"), openai.may_mark)
-_ANTHROPIC = _Renderer(anthropic.DIALECT, anthropic.render, anthropic.may_mark, ANTHROPIC)
+_COMPATIBLE = _Renderer(openai.CHAT_DIALECT, partial(openai.ChatWriter, system_role="system"), openai.may_mark)
+_ANTHROPIC = _Renderer(anthropic.DIALECT, anthropic.AnthropicWriter, anthropic.may_mark, ANTHROPIC)
 _RENDERERS: dict[str, _Renderer] = {
     "anthropic": _ANTHROPIC,
     "bedrock": _ANTHROPIC,
-    "openai": _Renderer(openai.RESPONSES_DIALECT, openai.render_responses, openai.may_mark, RESPONSES),
-    "openai_chat": _Renderer(openai.CHAT_DIALECT, openai.render_chat, openai.may_mark),
-    "gemini": _Renderer(gemini.DIALECT, gemini.render, gemini.may_mark, GEMINI),
+    "openai": _Renderer(openai.RESPONSES_DIALECT, openai.ResponsesWriter, openai.may_mark, RESPONSES),
+    "openai_chat": _Renderer(openai.CHAT_DIALECT, openai.ChatWriter, openai.may_mark),
+    "gemini": _Renderer(gemini.DIALECT, gemini.GeminiWriter, gemini.may_mark, GEMINI),
     "deepseek": _reasoning("deepseek"),
     "xai": _reasoning("xai"),
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """A request ready to send: `body` is the keyword arguments of the provider's own client."""
+# A layout as it is written and read once, without markers: a later window writes, reads and counts what it adds.
 
-    target: Target
-    layout: Layout
-    placement: Placement
-    rendered: RenderedBody
-    form: WireFormat
+Count = tuple[int, ...]
+"""What a block counts: tokens that are the same for every model, then each text or part as its counter counted it."""
+
+
+Markers = tuple[tuple[WireSlot, str], ...]
+"""Slots, each with the lifetime of the marker on it."""
+
+
+class TurnOffset(NamedTuple):
+    """Where a turn begins: so many messages and blocks come before it, at this level."""
+
+    messages: int
+    blocks: int
+    level: Level
+    cites: bool
+    """Whether citations were asked for before it."""
+
+
+class MarkedHead(NamedTuple):
+    """What comes before the messages with markers on it."""
+
+    fields: dict[str, Any]
+    marked: list[int]
+    """The positions of the blocks that carry them."""
+    origins: dict[str, WireSlot]
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenHead:
+    """What comes before the messages; the same as long as tools and system prompt are."""
+
+    tools: tuple[WireSlot, ...]
+    system: tuple[WireSlot, ...]
+    fields: dict[str, Any]
+    start: TurnOffset
+    marked: dict[Markers, MarkedHead] = field(default_factory=dict[Markers, MarkedHead])
+    """The same with the markers that it was last sent with."""
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenLayout:
+    """The messages and blocks of a layout, and the hash of each prefix. What an earlier window wrote is shared."""
+
+    settings: RequestSettings
+    head: WrittenHead
+    turns: tuple[WireMessage, ...]
+    starts: tuple[TurnOffset, ...]
+    """Of each turn, and at last where the next one would begin."""
+    messages: tuple[dict[str, Any], ...]
+    blocks: tuple[Block, ...]
+    counts: tuple[Count, ...]
+    nodes: tuple[bytes, ...]
+    level_settings: dict[Level, str]
+    sums: dict[float, tuple[int, ...]] = field(default_factory=dict[float, tuple[int, ...]])
+    """Tokens up to the end of each block at the scale that was last asked for."""
 
     @property
-    def body(self) -> dict[str, Any]:
-        """The complete request body."""
-        return self.rendered.body
+    def stable(self) -> int:
+        """How many blocks come before the first volatile one; those stand at the end."""
+        volatile = 0
+        for block in reversed(self.blocks):
+            if not block.volatile:
+                break
+            volatile += 1
+        return len(self.blocks) - volatile
 
-    def prompt(self, counter: TokenCounter) -> RequestBlocks:
-        """The request as its cache sees it; each block knows the entry that it came from."""
-        target, origins = self.target, self.rendered.origins
-        if not origins:
-            return RequestBlocks(target.provider, target.model, ())
-        prompt = self.form.prompt(self.body, provider=target.provider, model=target.model, counter=counter)
-        blocks = tuple(
-            replace(block, origin=_origin(slot), volatile=slot.volatile) if (slot := origins.get(block.path)) else block
-            for block in prompt.blocks
+    def ends(self, counter: TokenCounter) -> tuple[int, ...]:
+        """Tokens up to the end of each block, as a counter on the same base counts them now."""
+        scale = counter.scale if isinstance(counter, CalibratedCounter) else 1.0
+        if scale not in self.sums:
+            self.sums.clear()
+            self.sums[scale] = tuple(accumulate(map(_Scaled(scale).__getitem__, self.counts)))
+        return self.sums[scale]
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenForm:
+    """How layouts are written and read for one target."""
+
+    provider: str
+    model: str
+    writer: Callable[..., WireWriter]
+    form: WireFormat
+
+    def write(
+        self, window: Window, layout: Layout, settings: RequestSettings, counter: TokenCounter, by: object
+    ) -> WrittenLayout:
+        """A layout of a window, going on from that of the latest one before; `by` says which counts can be shared."""
+        if not self.model:
+            raise BadRequestFile(
+                'the request names no model; add "model" to the record, or say which model it was sent to'
+            )
+        key = (WrittenLayout, self.provider, self.model, by)
+        every = (window.made, *(past.made for past in reversed(window.past)))
+        known = next((made[key] for made in every if key in made and _fits(made[key], layout, settings)), None)
+        written = window.made[key] = self._written(layout, settings, _base(counter), known)
+        return written
+
+    def _written(
+        self, layout: Layout, settings: RequestSettings, counter: TokenCounter, known: WrittenLayout | None
+    ) -> WrittenLayout:
+        plain = self.writer({}, settings)
+        turns = plain.turns(layout)
+        out = _CountingCollector(counter)
+        if known is None:
+            head, kept = self._head(layout, plain, out), 0
+            before = WrittenLayout(settings, head, (), (head.start,), (), tuple(out.found), tuple(out.counts), (), {})
+        else:
+            before, head, kept = known, known.head, _shared(known.turns, turns)
+            if kept == len(turns) == len(known.turns):
+                return known
+        start = before.starts[kept]
+        starts, messages = list(before.starts[: kept + 1]), list(before.messages[: start.messages])
+        out.found, out.counts = list(before.blocks[: start.blocks]), list(before.counts[: start.blocks])
+        level, out.cites = start.level, start.cites
+        for number in range(kept, len(turns)):
+            writer = self.writer({}, settings, len(messages))
+            writer.add(turns[number], turns[number - 1] if number else None)
+            out.origins = writer.origins
+            level = self.form.read(writer.messages, len(messages), level, out)
+            messages += writer.messages
+            starts.append(TurnOffset(len(messages), len(out.found), level, out.cites))
+        salts = self.form.level_settings(plain.body(self.model, head.fields, []), out)
+        nodes = before.nodes[: start.blocks] if salts == before.level_settings else ()
+        blocks = tuple(out.found)
+        return WrittenLayout(
+            settings=settings,
+            head=head,
+            turns=turns,
+            starts=tuple(starts),
+            messages=tuple(messages),
+            blocks=blocks,
+            counts=tuple(out.counts),
+            nodes=hash_prefixes(self.provider, self.model, salts, blocks, nodes),
+            level_settings=salts,
         )
-        return replace(prompt, blocks=blocks)
+
+    def _head(self, layout: Layout, writer: WireWriter, out: _CountingCollector) -> WrittenHead:
+        fields = writer.head(layout)
+        out.origins = writer.origins
+        level = self.form.head(writer.body(self.model, fields, []), out)
+        return WrittenHead(layout.tools, layout.system, fields, TurnOffset(0, len(out.found), level, cites=False))
+
+    def marked_head(self, written: WrittenLayout, layout: Layout, markers: dict[WireSlot, str]) -> MarkedHead:
+        """What comes before the messages with markers on it."""
+        head, key = written.head, tuple(markers.items())
+        if not markers:
+            return MarkedHead(head.fields, [], {})
+        if key not in head.marked:
+            writer, finder = self.writer(markers, written.settings), _MarkerFinder()
+            fields = writer.head(layout)
+            self.form.head(writer.body(self.model, fields, []), finder)
+            head.marked.clear()
+            head.marked[key] = MarkedHead(fields, finder.marked, writer.origins)
+        return head.marked[key]
+
+    def marked_turn(
+        self, written: WrittenLayout, number: int, markers: dict[WireSlot, str]
+    ) -> tuple[WireWriter, list[int]]:
+        """A turn written once more, with markers on it, and the blocks that carry them."""
+        start, turns = written.starts[number], written.turns
+        writer, finder = self.writer(markers, written.settings, start.messages), _MarkerFinder()
+        writer.add(turns[number], turns[number - 1] if number else None)
+        self.form.read(writer.messages, start.messages, start.level, finder)
+        return writer, [start.blocks + at for at in finder.marked]
+
+
+def _base(counter: TokenCounter) -> TokenCounter:
+    """What blocks are counted by: a counter that learns scales the counts of another one, which stay."""
+    return counter.base if isinstance(counter, CalibratedCounter) else counter
+
+
+def _fits(known: WrittenLayout, layout: Layout, settings: RequestSettings) -> bool:
+    """Whether what comes before the messages is the same."""
+    head = known.head
+    return head.tools is layout.tools and head.system is layout.system and known.settings == settings
+
+
+def _shared(known: Sequence[WireMessage], turns: Sequence[WireMessage]) -> int:
+    """How many leading turns are the very same; where one is, so are all before it."""
+    return bisect_left(range(min(len(known), len(turns))), True, key=lambda i: known[i] is not turns[i])
+
+
+class _Scaled(dict[Count, int]):
+    """The tokens of counts at one scale; a CalibratedCounter rounds each text and part on its own."""
+
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        self._scale = scale
+
+    def __missing__(self, count: Count) -> int:
+        fixed, *pieces = count
+        found = self[count] = fixed + sum(max(1, round(piece * self._scale)) for piece in pieces)
+        return found
+
+
+class _Recorder:
+    """A counter that notes what it counted."""
+
+    def __init__(self, counter: TokenCounter) -> None:
+        self._counter = counter
+        self.name, self.error = counter.name, counter.error
+        self.pieces: list[int] = []
+
+    def count(self, text: str) -> int:
+        return self._noted(self._counter.count(text))
+
+    def count_part(self, part: Part) -> int:
+        return self._noted(self._counter.count_part(part))
+
+    def _noted(self, count: int) -> int:
+        if count:
+            self.pieces.append(count)
+        return count
+
+
+class _CountingCollector(BlockCollector):
+    """Collects blocks with their origin and their counts."""
+
+    def __init__(self, counter: TokenCounter) -> None:
+        self._recorder = _Recorder(counter)
+        super().__init__(self._recorder)
+        self.counts: list[Count] = []
+        self.origins: dict[str, WireSlot] = {}
+
+    def add(
+        self, place: BlockPlace, kind: str, body: object, count: Callable[[str], int], marker: str | None = None
+    ) -> None:
+        content, slot = canonical(body), self.origins.get(place.path)
+        self._recorder.pieces = []
+        tokens = count(content)
+        self.counts.append((tokens - sum(self._recorder.pieces), *self._recorder.pieces))
+        origin, volatile = (_origin(slot), slot.volatile) if slot else (None, False)
+        self.found.append(
+            Block(place.level, place.role, kind, content, tokens, place.path, marker, origin, volatile=volatile)
+        )
+
+
+_UNASKED = EstimateCounter()
+
+
+class _MarkerFinder(BlockCollector):
+    """Finds out which blocks carry a marker, and nothing else."""
+
+    def __init__(self) -> None:
+        super().__init__(_UNASKED)
+        self._seen = 0
+        self.marked: list[int] = []
+
+    def add(
+        self,
+        place: BlockPlace,  # noqa: ARG002
+        kind: str,  # noqa: ARG002
+        body: object,  # noqa: ARG002
+        count: Callable[[str], int],  # noqa: ARG002
+        marker: str | None = None,
+    ) -> None:
+        if marker:
+            self.marked.append(self._seen)
+        self._seen += 1
 
 
 def _origin(slot: WireSlot) -> BlockOrigin | None:
     return BlockOrigin(slot.section, slot.entry, slot.context, slot.label, slot.file) if slot.section else None
+
+
+class WireRequest(NamedTuple):
+    """A request as it is sent, and as its cache sees it.
+
+    The messages that it shares with an earlier one are the very same objects in both bodies: nobody may change them.
+    """
+
+    body: dict[str, Any]
+    chain: PrefixChain
+    origins: dict[str, WireSlot]
+    """Of the blocks that carry a marker, and those beside them, by path."""
+
+
+class Request:
+    """A request ready to send."""
+
+    def __init__(
+        self,
+        window: Window,
+        target: Target,
+        layout: Layout,
+        placement: Placement,
+        *,
+        cache: bool,
+        settings: RequestSettings,
+    ) -> None:
+        self.target = target
+        self.layout = layout
+        self.placement = placement
+        self._window = window
+        self._markers: Mapping[WireSlot, str] = placement.markers if cache else {}
+        self._settings = settings
+        self._renderer = _RENDERERS.get(target.provider, _COMPATIBLE)
+
+    @cached_property
+    def body(self) -> dict[str, Any]:
+        """The complete body, which belongs to the caller: the keyword arguments of the provider's own client."""
+        return self._renderer.writer(self._markers, self._settings).whole(self.layout, self.target.model).body
+
+    def wire(self, counter: TokenCounter, by: object = None) -> WireRequest:
+        """The request as it is sent and cached. Only what no window before it held is written, read and counted.
+
+        `by` names the counts where the counter is one of many that count alike.
+        """
+        target, renderer = self.target, self._renderer
+        form = WrittenForm(target.provider, target.model, renderer.writer, renderer.form)
+        by = _base(counter) if by is None else by
+        written = form.write(self._window, self.layout, self._settings, counter, by)
+        head_markers, by_turn = self._by_place(written)
+        head = form.marked_head(written, self.layout, head_markers)
+        messages, marked, origins = list(written.messages), list(head.marked), dict(head.origins)
+        for number, markers in by_turn.items():
+            turn, found = form.marked_turn(written, number, markers)
+            messages[written.starts[number].messages : written.starts[number + 1].messages] = turn.messages
+            origins |= turn.origins
+            marked += found
+        writer = renderer.writer(self._markers, self._settings)
+        writer.marked = bool(marked)
+        body = writer.body(target.model, head.fields, messages)
+        return WireRequest(body, self._chain(written, marked, body, counter), origins)
+
+    def prompt(self, counter: TokenCounter) -> RequestBlocks:
+        """The request as its cache sees it; each block knows the entry that it came from."""
+        return self.wire(counter).chain.prompt
+
+    def _by_place(self, written: WrittenLayout) -> tuple[dict[WireSlot, str], dict[int, dict[WireSlot, str]]]:
+        """The markers of what comes before the messages, and those of each turn by its number."""
+        offset = len(written.turns) - len(self.layout.turns)
+        before: dict[WireSlot, str] = {}
+        by_turn: dict[int, dict[WireSlot, str]] = {}
+        for slot, (turn, _) in self.layout.places(self._markers).items():
+            markers = before if turn + offset < 0 else by_turn.setdefault(turn + offset, {})
+            markers[slot] = self._markers[slot]
+        return before, by_turn
+
+    def _chain(
+        self, written: WrittenLayout, marked: list[int], body: dict[str, Any], counter: TokenCounter
+    ) -> PrefixChain:
+        target = self.target
+        automatic = None
+        if written.blocks:
+            automatic = self._renderer.form.automatic(body, BlockCollector(counter), target.info.cache)
+        return PrefixChain(
+            provider=target.provider,
+            model=target.model,
+            blocks=written.blocks,
+            nodes=written.nodes,
+            ends=written.ends(counter),
+            marks=dict.fromkeys(marked, self.placement.ttl or ""),
+            automatic=automatic,
+            settings=written.level_settings if written.blocks else {},
+            stable=written.stable,
+        )
 
 
 def prepare(
@@ -305,12 +661,12 @@ def prepare(
     cache_ttl: float | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> Request:
-    """Lay a window out for a provider, place its cache markers and render the body."""
+    """Lay a window out for a provider, and place its cache markers."""
     if not isinstance(window, Window):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UsageError(f"a request is made of a window, not of {type(window).__name__}; call compile() first")
     target = target_for(provider, model)
     info = target.info
-    dialect, render_body, may_mark, form = _RENDERERS.get(target.provider, _COMPATIBLE)
+    dialect, _, may_mark, _ = _RENDERERS.get(target.provider, _COMPATIBLE)
     binds = dialect.binds_thinking and (info.binds_thinking or not info.known)
     layout = lay_out(window, replace(dialect, binds_thinking=binds))
     placement = place(
@@ -321,10 +677,9 @@ def prepare(
         ttl_seconds=cache_ttl,
         automatic="cache_control" in (settings or {}),
     )
-    markers = placement.markers if cache else {}
     if not cache and info.cache.implicit:  # without a word from us the provider would place a breakpoint itself
         settings = {"prompt_cache_options": {"mode": "explicit"}, **(settings or {})}
-    return Request(target, layout, placement, render_body(layout, target.model, markers, settings or {}), form)
+    return Request(window, target, layout, placement, cache=cache, settings=settings or {})
 
 
 def render(

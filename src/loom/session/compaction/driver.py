@@ -245,7 +245,7 @@ class CompactionDriver:
         """Compact if it is time. Where that cannot be done the turn goes on: the provider has the last word."""
         window = self._context.compile(clear_volatile=False)
         await self._caller.meter.count_ahead(window)
-        load, decision = self.load(window)
+        load, decision = self.load(window, counts_history=False)  # only a compaction asks what the history has of it
         if decision.pressure > self._pressure:
             values = {"tokens": load.tokens, "window": load.window, "trigger": decision.trigger}
             await self._emitter.emit(ContextPressure, **values)
@@ -253,6 +253,7 @@ class CompactionDriver:
         waits = self._gave_up_at is not None and load.tokens < self._gave_up_at * _WORTH_A_TRY
         if not decision.compact or waits:
             return
+        load, decision = self.load(window)
         try:
             await self._run(f"{load.tokens:,} tokens of {decision.trigger:,}", window, decision.target, spend)
         except CompactionError:
@@ -318,10 +319,10 @@ class CompactionDriver:
             keep.add(request.id)
         return keep
 
-    def load(self, window: Window) -> tuple[Load, Decision]:
-        """How full a window is, and what follows from it."""
+    def load(self, window: Window, *, counts_history: bool = True) -> tuple[Load, Decision]:
+        """How full a window is, and what follows from it; without its history counted, the target is not known."""
         total = self._caller.meter.tokens(window)
-        history = min(total, self._count(self._history.shown))
+        history = min(total, self._count(self._history.shown)) if counts_history else 0
         size = self._caller.window_size
         reserve = self._caller.reserved_output
         load = Load(

@@ -20,7 +20,7 @@ from loom.core import codec
 from loom.core.clock import Clock
 from loom.core.codec import Data
 from loom.core.log import Checkpoint, LogEntry
-from loom.core.message import JSON, Part
+from loom.core.message import Part
 from loom.core.scope import Scope
 from loom.stores import checkpoints as kernel
 from loom.stores._sql import from_micros, to_micros
@@ -244,18 +244,23 @@ def _hash(body: bytes) -> int:
 
 
 def _unpacked(db: Database, found: Sequence[tuple[bytes]]) -> list[LogEntry]:
-    def get(number: JSON) -> Part:
-        body = rows(db, "SELECT body FROM checkpoint_parts WHERE part = ?", number)[0][0]
-        return codec.part_from_dict(codec.from_bytes(body))
-
     with reading("the log of a session", but=(apsw.Error,)):
-        return [codec.entry_from_dict(entry, get) for (data,) in found for entry in codec.from_bytes(data)]
+        saves: list[list[Data]] = codec.all_from_bytes([data for (data,) in found])
+        entries = [entry for save in saves for entry in save]
+        numbers = list(dict.fromkeys(number for entry in entries for number in _references(entry)))
+        sql = "SELECT part, body FROM checkpoint_parts WHERE part IN (SELECT value FROM json_each(?))"
+        bodies: dict[int, bytes] = dict(rows(db, sql, json.dumps(numbers)))
+        values = codec.all_from_bytes([bodies[number] for number in numbers])
+        parts = dict(zip(numbers, map(codec.part_from_dict, values), strict=True))
+        return [codec.entry_from_dict(entry, parts.__getitem__) for entry in entries]
 
 
 def _references(entry: Data) -> list[int]:
     """The numbers of the parts of a packed entry."""
+    if "parts" in entry:
+        return entry["parts"]
     replaced = [one["message"] for one in entry.get("replacements", ()) if "message" in one]
-    return [part for message in [entry, *replaced] for part in message.get("parts", ())]
+    return [part for message in replaced for part in message.get("parts", ())]
 
 
 def _number(db: Database, sql: str, *values: object) -> int | None:
