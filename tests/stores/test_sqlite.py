@@ -17,7 +17,7 @@ from loom.errors import EmbedderMismatch, FormatTooNew, StoreConflict, StoreErro
 from loom.protocols.memory_store import KeepsJobs, KeepsKeys, KeepsVectors, MemoryStore, Prunes, Query, Touches
 from loom.stores import _search
 from loom.stores.inmemory import InMemoryStore
-from loom.stores.sqlite import SqliteStore
+from loom.stores.sqlite import SqliteStore, search
 from loom.stores.sqlite.connection import connect, patiently, translate_errors
 from loom.stores.sqlite.records import change
 from loom.stores.sqlite.rows import condition
@@ -189,10 +189,11 @@ async def test_full_runs_are_joined(tmp_path, small_runs):
         for n in range(75):
             await store.put(ALICE, an_episode(f"e{n:02}", f"tea number{n}"))
             await store.put(BOB, an_episode(f"e{n:02}", f"tea number{n}"), an_episode(f"f{n:02}", "tea"))
+            sizes = execute(tmp_path / "memory.db", "SELECT user, next_number, indexed FROM users ORDER BY user")
+            assert [size for _, size, _ in sizes] == [n + 1, 2 * n + 2]
+            assert all(0 <= size - indexed < search.TAIL for _, size, indexed in sizes)
             found = execute(tmp_path / "memory.db", "SELECT user, run FROM postings WHERE term = 'tea' ORDER BY 1, 2")
-            assert found == [(1, run) for run in _search.runs_of(n + 1)] + [
-                (2, run) for run in _search.runs_of(2 * n + 2)
-            ]
+            assert found == [(user, run) for user, _, indexed in sizes for run in _search.runs_of(indexed)]
         assert len(await store.search(ALICE, Query(text="tea", limit=500))) == 75
 
 

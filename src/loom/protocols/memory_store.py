@@ -218,6 +218,22 @@ class SeesSessions(Protocol):
         ...
 
 
+class Around(str):
+    """A key that quotes a conversation: the text of a turn and those of the `REACH` turns on each side of it, as lines.
+
+    Of its neighbours, a turn quotes `AROUND` characters (see `loom.core.checks`). A store may keep it like any other
+    text. A store that puts the turns of a conversation in order needs no copy of their texts: `before` is the id of the
+    turn before this one, None for the first.
+    """
+
+    before: str | None
+
+    def __new__(cls, text: str, before: str | None) -> Around:
+        made = super().__new__(cls, text)
+        made.before = before
+        return made
+
+
 @runtime_checkable
 class KeepsKeys(Protocol):
     """A store that finds a record by more than its own text.

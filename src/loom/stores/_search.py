@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, runtime_checka
 import numpy as np
 from numpy.typing import NDArray
 
+from loom.core import checks
 from loom.core.filter import And, Filter, In
 from loom.core.record import Hit, HitItem, joined, rank_key, scored
 from loom.core.scope import Scope
@@ -99,10 +100,14 @@ class TextChange:
         self._ids: dict[str, int] = {}
         self._lines: dict[str, array[int]] = {}
 
-    def add(self, signal: str, number: int, text: str) -> None:
-        """Index the text. What it replaces must have been removed before."""
+    def __bool__(self) -> bool:
+        return bool(self._added or self._removed or self.lengths)
+
+    def add(self, signal: str, number: int, text: str) -> int:
+        """Index the text, and return how many words it has. What it replaces must have been removed before."""
         found = self._added[number, signal] = self._terms_of(text)
         self._count(signal, len(found), 1)
+        return len(found)
 
     def remove(self, signal: str, number: int, text: str) -> None:
         """Take a text out that was indexed like this, in the database or in this change."""
@@ -211,6 +216,118 @@ def unpacked(entries: bytes) -> list[tuple[int, int, int]]:
     return np.frombuffer(entries[:whole], ENTRIES).tolist()
 
 
+# Texts around a text: a turn is found by the words of its neighbours too. What they say is not written a second time:
+# where a term is in the texts around follows from where it is in the texts, and from who follows whom.
+
+AROUND = f"{OWN}.around"
+"""The signal of a turn's own text and those around it, as `loom.protocols.memory_store.Around` says."""
+HEAD = f"{OWN}.head"
+"""The beginning of a text that is longer than its neighbours quote of it; it is indexed, but no signal of a search."""
+LINKS = np.dtype([("before", "<u4"), ("words", "<u4"), ("head", "<u4")])
+"""What is known of a number: FIRST or the number before it, BEHIND added, or 0; how many words its text has; and how
+many of them its neighbours quote, 1 added, or 0 where that is all of them."""
+FIRST = 1
+BEHIND = 2
+
+
+def head_of(text: str) -> str | None:
+    """What the neighbours of a turn quote of its text, where that is not all of it."""
+    return text[: checks.AROUND] if len(text) > checks.AROUND else None
+
+
+class Chain:
+    """Who follows whom in the conversations of one user, by number. One thread at a time may use it."""
+
+    __slots__ = ("_after", "_around", "_before", "_is_linked", "_is_long", "_quoted", "_size", "_table", "_words") + (
+        "texts",
+        "words",
+    )
+
+    def __init__(self, links: NDArray[Any]) -> None:
+        self._size = 0
+        self.texts = 0
+        """How many turns have words around them; `words` is how many in all."""
+        self.words = 0
+        self._table: Numbers = np.zeros((7, 0), np.int64)
+        self.extend(links)
+
+    def __len__(self) -> int:
+        return self._size
+
+    @property
+    def nbytes(self) -> int:
+        """How much memory it takes."""
+        return self._table.nbytes
+
+    def extend(self, links: NDArray[Any]) -> None:
+        """Add what is known of the next numbers."""
+        first = self._size
+        size = self._size = first + len(links)
+        self._table = _roomy(self._table, size, axis=1)
+        self._before, self._after, self._words, self._quoted, self._around, self._is_long, self._is_linked = self._table
+        new = np.arange(first, size)
+        before = links["before"].astype(np.int64) - BEHIND
+        before[(before < 0) | (before >= size)] = -1
+        followed = before >= 0
+        self._before[new], self._after[new] = before, -1
+        self._after[before[followed]] = new[followed]
+        self._is_linked[new], self._is_long[new] = links["before"] > 0, links["head"] > 0
+        self._words[new] = links["words"]
+        self._quoted[new] = np.where(links["head"] > 0, links["head"] - np.uint32(1), links["words"])
+        near = [places[places >= 0] for places in self._neighbours(new)]
+        self._measure(np.unique(np.concatenate([new, *near])) if first else new)
+
+    def _neighbours(self, numbers: Numbers) -> Iterator[Numbers]:
+        """The numbers at each distance, -1 where there is none."""
+        for step in (self._before, self._after):
+            places = numbers
+            for _ in range(checks.REACH):
+                places = np.where(places >= 0, step[places], -1)
+                yield places
+
+    def _measure(self, numbers: Numbers) -> None:
+        """Count the words around these anew."""
+        around = self._words[numbers]
+        for places in self._neighbours(numbers):
+            around = around + np.where(places >= 0, self._quoted[places], 0)
+        around = around * self._is_linked[numbers]
+        old = self._around[numbers]
+        self.texts += int(np.count_nonzero(around)) - int(np.count_nonzero(old))
+        self.words += int(around.sum()) - int(old.sum())
+        self._around[numbers] = around
+
+    def around(self, numbers: Sequence[int]) -> list[list[int]]:
+        """The turns around each of these and itself, in order; none where it is not linked."""
+        asked = np.asarray(numbers, np.int64)
+        back, far_back, next, far_next = (places.tolist() for places in self._neighbours(asked))
+        found = zip(far_back, back, numbers, next, far_next, self._is_linked[asked].tolist(), strict=True)
+        return [[place for place in places if place >= 0] if is_linked else [] for *places, is_linked in found]
+
+    def entries(self, own: bytes, head: bytes, size: int) -> bytes:
+        """The entries of a term around `size` numbers, made from those of their own texts and of the heads of texts."""
+        texts, heads = np.frombuffer(own, ENTRIES), np.frombuffer(head, ENTRIES)
+        check_largest(texts["number"], len(self))
+        check_largest(heads["number"], len(self))
+        quoted = np.concatenate([texts[self._is_long[texts["number"]] == 0], heads])
+        numbers, times = [texts["number"].astype(np.int64)], [texts["times"].astype(np.int64)]
+        for places in self._neighbours(quoted["number"].astype(np.int64)):
+            is_there = places >= 0
+            numbers.append(places[is_there])
+            times.append(quoted["times"][is_there].astype(np.int64))
+        # One whole number for each: whose neighbourhood, then how often. Sorted, those of one lie together.
+        both = np.sort(np.concatenate(numbers) << 32 | np.concatenate(times))
+        places = both >> 32
+        both = both[(self._is_linked[places] > 0) & (places < size)]
+        places = both >> 32
+        starts = np.flatnonzero(np.diff(places, prepend=-1))
+        found = np.empty(len(starts), ENTRIES)
+        found["number"] = places[starts]
+        if len(starts):
+            found["times"] = np.minimum(np.add.reduceat(both & 0xFFFFFFFF, starts), MOST)
+        found["length"] = np.minimum(self._around[places[starts]], MOST)
+        return found.tobytes()
+
+
 class PostingPart(NamedTuple):
     """What one term, or anything else that speaks for records, adds to the scores of these numbers."""
 
@@ -248,8 +365,13 @@ def _parts(entries: Sequence[tuple[Key, bytes]], lengths: Mapping[str, tuple[int
 def check_numbers(parts: Sequence[PostingPart], size: int) -> None:
     """Refuse a number that no record has, before scores for so many are made room for."""
     for part in parts:
-        if part.numbers.size and part.numbers.max() >= size:
-            raise DamagedData(f"it has a record {part.numbers.max():,}, and only {size:,} were written")
+        check_largest(part.numbers, size)
+
+
+def check_largest(numbers: NDArray[Any], size: int) -> None:
+    """Refuse a number that no record has."""
+    if numbers.size and numbers.max() >= size:
+        raise DamagedData(f"it has a record {numbers.max():,}, and only {size:,} were written")
 
 
 def total(parts: Sequence[PostingPart], size: int) -> Floats:
@@ -304,14 +426,14 @@ def by_score(scores: NDArray[np.floating[Any]], size: int) -> Iterator[NDArray[n
 # stored, so that a sketch never has to be made again.
 
 Float32s: TypeAlias = NDArray[np.float32]
-_Words: TypeAlias = NDArray[np.uint64]
+SketchWords: TypeAlias = NDArray[np.uint64]
 _Scalar = TypeVar("_Scalar", bound=np.generic)
 
-EXACT_NUMBERS = 2**25
-"""Up to this many numbers (131,072 vectors of 256) all are compared, in 128 MiB; `benchmarks/README.md` says why."""
+EXACT_NUMBERS = 2**22
+"""Up to this many numbers (16,384 vectors of 256) all are compared; `benchmarks/README.md` says why."""
 
 _BITS = 768
-_WORDS = _BITS // 64
+SKETCH_WORDS = _BITS // 64
 _BLOCK = 4096
 _COSINES = np.cos(np.pi * np.arange(_BITS + 1) / _BITS).astype(np.float32)
 _DIGITS = 6
@@ -327,7 +449,7 @@ class Vectors:
         self._count = 0
         self._numbers: Numbers = np.zeros(0, np.int64)
         self._matrix: Float32s = np.zeros((0, dimension), np.float32)
-        self._sketches: _Words | None = None
+        self._sketches: SketchWords | None = None
 
     def __len__(self) -> int:
         return self._count
@@ -351,17 +473,24 @@ class Vectors:
         """Add vectors; where they are more than `exact_numbers`, the sketches of all are kept in their place."""
         first, end = self._count, self._count + len(numbers)
         if self._sketches is None and end * block.shape[1] > self.exact_numbers:
-            self._sketches = _sketched(self._matrix[:first])
+            self._sketches = sketched(self._matrix[:first])
             self._matrix = self._matrix[:0].copy()
         if self._sketches is None:
             self._matrix = _roomy(self._matrix, end, axis=0)
             self._matrix[first:end] = block
         else:
             self._sketches = _roomy(self._sketches, end, axis=1)
-            self._sketches[:, first:end] = _sketched(block)
+            self._sketches[:, first:end] = sketched(block)
         self._numbers = _roomy(self._numbers, end, axis=0)
         self._numbers[first:end] = numbers
         self._count = end
+
+    def append_sketches(self, numbers: Numbers, sketches: SketchWords) -> None:
+        """Add vectors of which only the sketches are known, to none or to sketches."""
+        held = sketched(self._matrix[:0]) if self._sketches is None else self._sketches[:, : self._count]
+        self._sketches = np.concatenate([held, sketches], axis=1)
+        self._numbers = np.concatenate([self.numbers, numbers])
+        self._count = len(self._numbers)
 
     def likeness(self) -> Callable[[Float32s], Float32s]:
         """A function that gives each vector's cosine to a query, as of now: what is added later does not disturb it."""
@@ -414,7 +543,7 @@ def _roomy(array: NDArray[_Scalar], needed: int, *, axis: int) -> NDArray[_Scala
     return np.pad(array, wider)
 
 
-def _differing(sketches: _Words, query: Float32s) -> NDArray[np.uint16]:
+def _differing(sketches: SketchWords, query: Float32s) -> NDArray[np.uint16]:
     """In how many bits each sketch differs from that of the query."""
     differing = np.zeros(sketches.shape[1], np.uint16)
     asked = _packed(np.vecdot(_planes(len(query)), query)[np.newaxis])
@@ -423,14 +552,14 @@ def _differing(sketches: _Words, query: Float32s) -> NDArray[np.uint16]:
     return differing
 
 
-def _sketched(matrix: Float32s) -> _Words:
+def sketched(matrix: Float32s) -> SketchWords:
     """The sketch of each row, as a column of words."""
     planes = _planes(matrix.shape[1])
     parts = [_packed(matrix[first : first + _BLOCK] @ planes.T) for first in range(0, len(matrix), _BLOCK)]
-    return np.concatenate([np.zeros((_WORDS, 0), np.uint64), *parts], axis=1)
+    return np.concatenate([np.zeros((SKETCH_WORDS, 0), np.uint64), *parts], axis=1)
 
 
-def _packed(products: Float32s) -> _Words:
+def _packed(products: Float32s) -> SketchWords:
     return np.packbits(products > 0, axis=1).view(np.uint64).T
 
 

@@ -26,7 +26,7 @@ from typing import Literal, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from loom.core.checks import RANKED
+from loom.core.checks import RANKED, REACH
 from loom.core.record import Episode, Record
 from loom.text.passages import sentences, stems_in
 from loom.text.time_words import TimeHint
@@ -81,8 +81,6 @@ WEIGHTS: Mapping[Talk, Mapping[str, float]] = {
     },
 }
 """What one standard deviation of a signal adds; for `covers` and what needs no search, what a 1 adds."""
-REACH = 2
-"""How many turns on either side count as around."""
 _AROUND = tuple(distance for distance in range(-REACH, REACH + 1) if distance)
 
 RECENT = timedelta(days=30)

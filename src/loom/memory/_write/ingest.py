@@ -19,6 +19,7 @@ from loom.core.checks import (
     MAX_OBJECT,
     MAX_PREDICATE,
     MAX_TEXT,
+    REACH,
     check_attributes,
     check_id,
     check_length,
@@ -32,10 +33,10 @@ from loom.core.threads import Locks, off_loop
 from loom.errors import UsageError
 from loom.memory._facts.entities import USER, normalise
 from loom.memory._facts.instructions import topic_of
-from loom.memory._recall.rank import REACH, questions_in
+from loom.memory._recall.rank import questions_in
 from loom.memory._shared import POSITION, every, recorded_after
 from loom.memory.results import Skip
-from loom.protocols.memory_store import KeepsKeys, MemoryStore, Store
+from loom.protocols.memory_store import Around, KeepsKeys, MemoryStore, Store
 from loom.text.fence import one_line
 
 MAX_NAME = 120
@@ -434,5 +435,6 @@ def _keys(turns: Sequence[Episode], places: Iterable[int]) -> Keys:
         own = turns[at]
         window = turns[max(0, at - REACH) : at + REACH + 1]
         around = "\n".join(e.text[: checks.RANKED if e is own else checks.AROUND] for e in window)
-        keys[own.id] = {AROUND: around, ASKED: questions_in(turns[at - 1].text[-checks.AROUND :]) if at else ""}
+        asked = questions_in(turns[at - 1].text[-checks.AROUND :]) if at else ""
+        keys[own.id] = {AROUND: Around(around, turns[at - 1].id if at else None), ASKED: asked}
     return keys

@@ -11,10 +11,10 @@ from typing import Any
 from loom.core.filter import And, Eq, Filter
 from loom.core.record import Layer, Record, WorkingBlock
 from loom.core.scope import Scope
-from loom.protocols.memory_store import DeadLetter, Job, Lease
+from loom.protocols.memory_store import Around, DeadLetter, Job, Lease
 from loom.stores import _sql
 from loom.stores._record_table import Keys, check_version, lease_lost, new_jobs, no_record
-from loom.stores._search import OWN
+from loom.stores._search import BEHIND, FIRST, OWN
 from loom.stores._sql import to_micros
 from loom.stores.base import UNREADABLE, DamagedData, LeaseRequest, described, reading
 from loom.stores.sqlite.connection import Database, Row, one, rows
@@ -28,14 +28,14 @@ from loom.stores.sqlite.rows import (
     forget_name,
     from_row,
     make_user,
-    next_number,
     number_of,
     row_of,
     seen,
+    sizes_of,
     to_row,
     user_of,
 )
-from loom.stores.sqlite.search import IndexChange, drop_vector
+from loom.stores.sqlite.search import AROUND_KIND, IndexChange, drop_vector
 
 _INSERT = f"INSERT INTO records (row, user, {', '.join(WRITTEN)}) VALUES (?, ?{', ?' * len(WRITTEN)})"
 _SESSION_ROWS = "SELECT row FROM records WHERE user = ? AND session_id = ? LIMIT ?"
@@ -60,12 +60,11 @@ def change(
         for id in keys or ():
             raise no_record(id, "keys")
         return 0
-    before = next_number(db, user)
-    index = IndexChange(user)
+    index = IndexChange(db, user)
     deleted = _delete(db, user, scope, delete, index)
     new = _put(db, user, scope, put, index)
     _set_keys(db, user, scope, keys or {}, index, new=new)
-    index.flush(db, before, before + len(new))
+    index.flush()
     if deleted or index.has_replaced:
         count_removal(db, user)
     return deleted
@@ -74,7 +73,7 @@ def change(
 def _put(db: Database, user: int, scope: Scope, records: Sequence[Record], index: IndexChange) -> dict[str, int]:
     """Write the records; returns the rows of the new ones, by id."""
     new: dict[str, int] = {}
-    first = next_number(db, user)
+    first = sizes_of(db, user).size
     known = find_rows(db, user, scope.for_user(), [record.id for record in records])
     for record in records:
         row = known.get(record.id)
@@ -85,7 +84,6 @@ def _put(db: Database, user: int, scope: Scope, records: Sequence[Record], index
             number = first + len(new)
             known[record.id] = new[record.id] = row_of(user, number)
             db.execute(_INSERT, (new[record.id], user, *to_row(record, user)))
-            index.add(OWN, number, record.text)
         else:
             _replace(db, record, row, from_row(old), index)
     if new:
@@ -99,8 +97,8 @@ def _replace(db: Database, record: Record, row: int, old: Record, index: IndexCh
         # The vector of another text would find the record for words it no longer says.
         drop_vector(db, row)
         index.has_replaced = True
-        index.remove(OWN, number_of(row), old.text)
-        index.add(OWN, number_of(row), record.text)
+        index.remove_record(number_of(row), old)
+        index.add_record(number_of(row), record)
 
 
 def _delete(db: Database, user: int, scope: Scope, ids: Iterable[str], index: IndexChange) -> int:
@@ -111,7 +109,7 @@ def _delete(db: Database, user: int, scope: Scope, ids: Iterable[str], index: In
         if stored is None:
             continue
         row = int(stored[-1])
-        index.remove(OWN, number_of(row), from_row(stored).text)
+        index.remove_record(number_of(row), from_row(stored))
         for kind, text in rows(db, "SELECT kind, text FROM keys WHERE row = ?", row):
             index.remove(f"{OWN}.{kind}", number_of(row), text)
         drop_vector(db, row)
@@ -122,8 +120,11 @@ def _delete(db: Database, user: int, scope: Scope, ids: Iterable[str], index: In
 
 def _set_keys(db: Database, user: int, scope: Scope, keys: Keys, index: IndexChange, *, new: Mapping[str, int]) -> None:
     """Set keys; `new` are the rows of this change that have none yet."""
-    given: list[tuple[int, str, str]] = []
     known = {**new, **find_rows(db, user, scope, keys.keys() - new.keys())} if keys else {}
+    quoted = {text.before for texts in keys.values() for text in texts.values() if isinstance(text, Around)} - {None}
+    others = find_rows(db, user, scope.for_user(), [id for id in quoted if id is not None and id not in known])
+    linked = {**others, **known}
+    given: list[tuple[int, str, str]] = []
     for id, texts in keys.items():
         row = known.get(id)
         if row is None:
@@ -134,10 +135,30 @@ def _set_keys(db: Database, user: int, scope: Scope, keys: Keys, index: IndexCha
                 old = one(db, "DELETE FROM keys WHERE row = ? AND kind = ? RETURNING text", row, kind)
             if old is not None:
                 index.remove(f"{OWN}.{kind}", number_of(row), old[0])
-            if text.strip():
+            before = _link(text, linked) if kind == AROUND_KIND else None
+            if kind == AROUND_KIND:
+                _set_before(db, row, before, index, is_new=id in new)
+            if text.strip() and before is None:
                 given.append((row, kind, text))
                 index.add(f"{OWN}.{kind}", number_of(row), text)
     db.executemany("INSERT INTO keys VALUES (?, ?, ?)", given)
+
+
+def _link(text: str, known: Mapping[str, int]) -> int | None:
+    """How a turn is linked to the one before it; None where only the text says what is around it."""
+    if not isinstance(text, Around) or not text.strip():
+        return None
+    if text.before is None:
+        return FIRST
+    return None if text.before not in known else number_of(known[text.before]) + BEHIND
+
+
+def _set_before(db: Database, row: int, before: int | None, index: IndexChange, *, is_new: bool) -> None:
+    if is_new and before is None:
+        return
+    changed = one(db, "UPDATE records SET before = ? WHERE row = ? AND before IS NOT ? RETURNING 1", before, row, before)
+    if changed is not None and not is_new:
+        index.link(number_of(row), before)
 
 
 def get(db: Database, user: int, scope: Scope, id: str) -> Record | None:
@@ -250,10 +271,9 @@ def prune(
 def forget_session(db: Database, user: int, scope: Scope) -> dict[str, int]:
     """Remove the episodes of a session; returns how many."""
     ids = rows(db, "SELECT id FROM records WHERE user = ? AND session_id = ?", user, scope.session_id)
-    index = IndexChange(user)
+    index = IndexChange(db, user)
     deleted = _delete(db, user, scope, [id for (id,) in ids], index)
-    size = next_number(db, user)
-    index.flush(db, size, size)
+    index.flush()
     if deleted:
         count_removal(db, user)
     return {"episode": deleted}
@@ -264,6 +284,8 @@ def forget_user(db: Database, user: int) -> dict[str, int]:
     removed = dict(rows(db, "SELECT kind, count(*) FROM records WHERE user = ? GROUP BY kind", user))
     for table in ("vectors", "records", "postings", "lengths"):
         db.execute(f"DELETE FROM {table} WHERE user = ?", (user,))
+    for table in ("links", "sketches"):
+        db.execute(f"DELETE FROM {table} WHERE row >= ? AND row < ?", (row_of(user, 0), row_of(user + 1, 0)))
     forget_name(db, user)
     return removed
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 from zlib import crc32
 
 from loom.core.record import Episode, Fact, Record
@@ -144,13 +144,21 @@ def forget_name(db: Database, user: int) -> None:
     )
 
 
-def next_number(db: Database, user: int) -> int:
-    """The number that the user's next record gets: all others are below it."""
-    found = one(db, "SELECT next_number FROM users WHERE user = ?", user)
-    size = 0 if found is None else found[0]
+class Sizes(NamedTuple):
+    """How many numbers a user has given to records, and how many of them, from 0 on, are in the word index."""
+
+    size: int
+    indexed: int
+
+
+def sizes_of(db: Database, user: int) -> Sizes:
+    """The sizes of a user; none of an unknown one."""
+    size, indexed = one(db, "SELECT next_number, indexed FROM users WHERE user = ?", user) or (0, 0)
     if not isinstance(size, int) or not 0 <= size <= MOST_NUMBERS:
         raise DamagedData(f"user number {user} has {size!r} records")
-    return size
+    if not isinstance(indexed, int) or not 0 <= indexed <= size:
+        raise DamagedData(f"user number {user} has {indexed!r} of {size:,} records in the word index")
+    return Sizes(size, indexed)
 
 
 def row_of(user: int, number: int) -> int:

@@ -5,35 +5,50 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
-from itertools import islice
+from itertools import groupby, islice
+from struct import Struct
 from threading import Lock
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
-from loom.core.record import Hit, rank_key, scored
+from loom.core.checks import AROUND as QUOTED
+from loom.core.checks import RANKED
+from loom.core.record import Episode, Hit, Record, rank_key, scored
 from loom.core.scope import Scope
 from loom.protocols.embedder import Vector
 from loom.protocols.memory_store import Query
 from loom.stores._record_table import no_record, unit_vector
 from loom.stores._search import (
+    AROUND,
     EXACT_NUMBERS,
+    HEAD,
+    LINKS,
+    MOST,
+    OWN,
+    SKETCH_WORDS,
+    Chain,
     Float32s,
     Floats,
     Numbers,
     Place,
     PostingPart,
     Scores,
+    SketchWords,
     TextChange,
     Vectors,
     by_score,
     check_numbers,
     cosines,
+    head_of,
     joined_run,
     parts_of,
     runs_of,
+    sketched,
     total,
     why_of,
     without,
@@ -44,50 +59,142 @@ from loom.stores.sqlite.connection import Database, Row, one, rows
 from loom.stores.sqlite.rows import (
     SELECTED,
     SQLITE,
+    Sizes,
     condition,
     find_rows,
     from_row,
-    next_number,
     number_of,
     row_of,
     seen,
+    sizes_of,
 )
-from loom.text.words import query_terms
+from loom.text.words import query_terms, terms
 
 # The word index of one file: rows of postings, and BM25 over each user's own texts.
 #
 # A run's rows lie together in the file: what is new changes the few pages of the last, small run, and is moved on when
-# a larger run is full. Every statistic is of one user alone: what others write changes no score.
+# a larger run is full. The newest numbers of a user are in no run: a search reads their texts, and they are indexed
+# together. So a new turn writes itself and nothing else. Every statistic is of one user alone: what others write
+# changes no score.
+
+TAIL = 64
+"""How many of a user's newest numbers wait until they are indexed together: more make a search slower, fewer a write."""
+BLOCK = 256
+"""How many numbers share a row of links or of sketches."""
+AROUND_KIND = AROUND.removeprefix(f"{OWN}.")
+
+_Text: TypeAlias = tuple[str, int, str]
+"""A signal, a number, and the text that the number is found by."""
 
 
-class IndexChange(TextChange):
+def own_texts(number: int, record: Record) -> Iterator[_Text]:
+    """What a record is found by beside its keys."""
+    yield OWN, number, record.text
+    head = head_of(record.text) if isinstance(record, Episode) else None
+    if head is not None:
+        yield HEAD, number, head
+
+
+class IndexChange:
     """Texts that come to and go from the index of one user; written by flush() in one go."""
 
-    __slots__ = ("_user", "has_replaced")
+    __slots__ = ("_db", "_indexed", "_links", "_user", "_words", "has_replaced")
 
-    def __init__(self, user: int) -> None:
-        super().__init__()
+    def __init__(self, db: Database, user: int) -> None:
+        self._db = db
         self._user = user
+        self._indexed = sizes_of(db, user).indexed
+        self._words = TextChange()
+        self._links: defaultdict[int, dict[str, int]] = defaultdict(dict)
         self.has_replaced = False
         """Whether a record got another text."""
+
+    def add_record(self, number: int, record: Record) -> None:
+        """Index the texts of a record."""
+        for signal, _, text in own_texts(number, record):
+            self.add(signal, number, text)
+
+    def remove_record(self, number: int, record: Record) -> None:
+        """Take the texts of a record out, and its place in a conversation."""
+        for signal, _, text in own_texts(number, record):
+            self.remove(signal, number, text)
+        self._links[number] |= {"words": 0, "head": 0}
+
+    def add(self, signal: str, number: int, text: str) -> None:
+        """Index a text; that of a number which is not indexed yet will be."""
+        if number < self._indexed:
+            self._add(signal, number, text)
+
+    def _add(self, signal: str, number: int, text: str) -> None:
+        words = self._words.add(signal, number, text)
+        if signal == OWN:
+            self._links[number]["words"] = words
+        elif signal == HEAD:
+            self._links[number]["head"] = words + 1
 
     def remove(self, signal: str, number: int, text: str) -> None:
         """Take a text out that was indexed like this."""
         if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance] - the file says what it is
             raise DamagedData(f"a text of record number {number} is {text!r}")
-        super().remove(signal, number, text)
+        if number < self._indexed:
+            self._words.remove(signal, number, text)
 
-    def flush(self, db: Database, before: int, size: int) -> None:
-        """Write the change, where the user had `before` numbers and now has `size`."""
-        start = joined_run(before, size)
-        if start is not None:
-            _join_runs(db, self._user, start)
-        added = self.entries(size)
-        _take_out(db, self._user, self.gone(size), added)
-        db.executemany(_APPEND, ((self._user, *place, entries) for place, entries in added.items()))
-        for signal, (texts, words) in self.lengths.items():
-            db.execute(_COUNT, (self._user, signal, texts, words))
-        db.execute("DELETE FROM lengths WHERE user = ? AND texts = 0", (self._user,))
+    def link(self, number: int, before: int | None) -> None:
+        """Say what comes before a number; None takes it out of its conversation."""
+        self._links[number]["before"] = before or 0
+
+    def flush(self, until: int | None = None) -> None:
+        """Write the change, after the rows that it is about; `until` says how many numbers are to be indexed then."""
+        db, user, indexed = self._db, self._user, self._indexed
+        size = sizes_of(db, user).size
+        if self._links:
+            db.execute("UPDATE users SET relinked = relinked + 1 WHERE user = ?", (user,))
+        if until is not None or size - indexed >= TAIL:
+            self._index_tail(size if until is None else until)
+        if self._words:
+            _write_words(db, user, self._words, indexed, self._indexed)
+        links = {number: known for number, known in self._links.items() if number < self._indexed}
+        _write_links(db, user, links)
+
+    def _index_tail(self, size: int) -> None:
+        db, user, start = self._db, self._user, self._indexed
+        for signal, number, text in texts_of(db, user, start, size):
+            self._add(signal, number, text)
+        for number, before in befores_of(db, user, start, size):
+            self._links[number]["before"] = before
+        self._indexed = size
+        db.execute("UPDATE users SET indexed = ? WHERE user = ?", (size, user))
+        held = rows(db, "SELECT row, data FROM vectors WHERE row >= ? AND row < ?", row_of(user, start), row_of(user, size))
+        write_sketches(db, user, {number_of(row): np.frombuffer(data, "<f4") for row, data in held})
+
+
+def texts_of(db: Database, user: int, start: int, end: int) -> Iterator[_Text]:
+    """Everything that the numbers from `start` to `end` are found by."""
+    bounds = (row_of(user, start), row_of(user, end))
+    for stored in db.execute(f"SELECT {SELECTED}, r.row FROM records AS r WHERE r.row >= ? AND r.row < ?", bounds):
+        yield from own_texts(number_of(stored[-1]), from_row(stored))
+    for row, kind, text in db.execute("SELECT row, kind, text FROM keys WHERE row >= ? AND row < ?", bounds):
+        yield f"{OWN}.{kind}", number_of(row), text
+
+
+def befores_of(db: Database, user: int, start: int, end: int) -> Iterator[tuple[int, int]]:
+    """The numbers from `start` to `end` that are linked to the one before, and how."""
+    sql = "SELECT row, before FROM records WHERE row >= ? AND row < ? AND before IS NOT NULL"
+    for row, before in db.execute(sql, (row_of(user, start), row_of(user, end))):
+        yield number_of(row), before
+
+
+def _write_words(db: Database, user: int, change: TextChange, before: int, size: int) -> None:
+    """Write changed postings, where `before` numbers were indexed and now `size` are."""
+    start = joined_run(before, size)
+    if start is not None:
+        _join_runs(db, user, start)
+    added = change.entries(size)
+    _take_out(db, user, change.gone(size), added)
+    db.executemany(_APPEND, ((user, *place, entries) for place, entries in added.items()))
+    for signal, (texts, words) in change.lengths.items():
+        db.execute(_COUNT, (user, signal, texts, words))
+    db.execute("DELETE FROM lengths WHERE user = ? AND texts = 0", (user,))
 
 
 # Two blobs put together are text to SQLite, unless it is told.
@@ -131,23 +238,102 @@ def _take_out(db: Database, user: int, gone: Mapping[Place, set[int]], added: di
             db.execute(f"DELETE FROM postings WHERE {_PLACE}", (user, *place))
 
 
-def index_parts(db: Database, user: int, text: str, size: int) -> list[PostingPart]:
-    """What each term of a text adds to each signal, where the user has `size` numbers; every score is above 0."""
+def index_parts(db: Database, user: int, text: str, sizes: Sizes, cache: SearchCache) -> list[PostingPart]:
+    """What each term of a text adds to each signal; every score is above 0."""
     lengths = {signal: (n, words) for signal, n, words in rows(db, _LENGTHS, user)}
     held: defaultdict[tuple[str, str], list[bytes]] = defaultdict(list)
-    for term, signal, entries in db.execute(_TERMS, (str(list(runs_of(size))), json.dumps(query_terms(text)), user)):
+    wanted = query_terms(text)
+    for term, signal, entries in db.execute(_TERMS, (str(list(runs_of(sizes.indexed))), json.dumps(wanted), user)):
         held[term, signal].append(entries)
+    for signal, number, words in tail_of(db, user, sizes):
+        texts, total = lengths.get(signal, (0, 0))
+        lengths[signal] = texts + 1, total + len(words)
+        for term in wanted:
+            if times := words.count(term):
+                held[term, signal].append(_ENTRY.pack(number, min(times, MOST), min(len(words), MOST)))
     with reading("the word index"):
+        with cache.chain(db, user, sizes) as chain:
+            if chain.texts:
+                texts, total = lengths.get(AROUND, (0, 0))
+                lengths[AROUND] = texts + chain.texts, total + chain.words
+            for term in wanted:
+                own, head = (b"".join(held.pop((term, signal), ())) for signal in (OWN, HEAD))
+                if own:
+                    held[term, OWN].append(own)
+                    if around := chain.entries(own, head, sizes.size):
+                        held[term, AROUND].append(around)
         found = parts_of(held, lengths)
-        check_numbers(found, size)
+        check_numbers(found, sizes.size)
     return found
 
 
+_ENTRY = Struct("<IHH")
+"""One of ENTRIES."""
 _LENGTHS = "SELECT signal, texts, words FROM lengths WHERE user = ?"
 _TERMS = (
     "SELECT postings.term, signal, entries FROM json_each(?) AS runs CROSS JOIN json_each(?) AS terms "
     "CROSS JOIN postings WHERE user = ? AND run = runs.value AND term = terms.value"
 )
+
+
+def tail_of(db: Database, user: int, sizes: Sizes, start: int = 0) -> Iterator[tuple[str, int, list[str]]]:
+    """The words of the texts that are not indexed yet, from `start` on; texts without any are left out."""
+    for signal, number, text in texts_of(db, user, max(start, sizes.indexed), sizes.size):
+        if words := [term for line in text.splitlines() for term in terms(line)]:
+            yield signal, number, words
+
+
+# Who follows whom in a conversation: what comes before a turn is a column of its record, and the links of indexed
+# numbers lie together in rows of a block each.
+
+
+def _write_links(db: Database, user: int, links: Mapping[int, Mapping[str, int]]) -> None:
+    for block, numbers in groupby(sorted(links), key=lambda number: number // BLOCK * BLOCK):
+        stored = one(db, "SELECT data FROM links WHERE row = ?", row_of(user, block))
+        with reading("the links of turns"):
+            data = np.zeros(BLOCK, LINKS) if stored is None else np.frombuffer(stored[0], LINKS).copy()
+            for number in numbers:
+                for name, value in links[number].items():
+                    data[name][number - block] = value
+        db.execute("REPLACE INTO links VALUES (?, ?)", (row_of(user, block), data.tobytes()))
+
+
+def links_of(db: Database, user: int, sizes: Sizes, start: int) -> NDArray[Any]:
+    """What is known of the numbers from `start` on."""
+    found = np.zeros(sizes.size, LINKS)
+    bounds = (row_of(user, start // BLOCK * BLOCK), row_of(user, sizes.indexed))
+    for row, data in db.execute("SELECT row, data FROM links WHERE row >= ? AND row < ?", bounds):
+        block = number_of(row)
+        found[block : block + BLOCK] = np.frombuffer(data, LINKS)[: sizes.size - block]
+    for signal, number, words in tail_of(db, user, sizes, start):
+        if signal == OWN:
+            found["words"][number] = len(words)
+        elif signal == HEAD:
+            found["head"][number] = len(words) + 1
+    for number, before in befores_of(db, user, max(start, sizes.indexed), sizes.size):
+        found["before"][number] = before
+    return found[start:]
+
+
+def texts_around(
+    db: Database, user: int, given: Sequence[int], cache: SearchCache
+) -> Iterator[tuple[int, str]]:
+    """The text around each of these rows of a user that is linked to others."""
+    sizes = sizes_of(db, user)
+    with cache.chain(db, user, sizes) as chain:
+        around = dict(zip(given, chain.around([number_of(row) for row in given]), strict=True))
+    wanted = {row_of(user, number) for numbers in around.values() for number in numbers}
+    found = rows(
+        db,
+        "SELECT r.row, r.text FROM json_each(?) AS given CROSS JOIN records AS r ON r.row = given.value",
+        json.dumps(sorted(wanted)),
+    )
+    texts: dict[int, str] = dict(found)
+    for row, numbers in around.items():
+        if numbers:
+            quoted = [(other, texts.get(row_of(user, other), "")) for other in numbers]
+            own = number_of(row)
+            yield row, "\n".join(text[: RANKED if other == own else QUOTED] for other, text in quoted if text)
 
 
 # The vectors of records, and the cache that searches them.
@@ -157,6 +343,8 @@ _BYTES = 4
 """Of a number of a vector."""
 _OFF = 0.01
 """How far the square of a vector's length may be off: it was 1 but for rounding when it was written."""
+SKETCHES = (SKETCH_WORDS * 8 + 1) * BLOCK
+"""How many bytes a row of sketches has."""
 _MOST_GONE = 1 / 8
 """The share of sketches that may be of vectors that are gone."""
 
@@ -197,6 +385,9 @@ def put_vectors(db: Database, user: int | None, scope: Scope, vectors: Mapping[s
         drop_vector(db, row)
     new = [(user, found[id], unit.astype("<f4").tobytes()) for id, unit in units.items()]
     db.executemany("INSERT INTO vectors (user, row, data) VALUES (?, ?, ?)", new)
+    if user is not None:
+        indexed = row_of(user, sizes_of(db, user).indexed)
+        write_sketches(db, user, {number_of(found[id]): unit for id, unit in units.items() if found[id] < indexed})
 
 
 def drop_vector(db: Database, row: int) -> None:
@@ -204,6 +395,50 @@ def drop_vector(db: Database, row: int) -> None:
     user = one(db, "DELETE FROM vectors WHERE row = ? RETURNING user", row)
     if user is not None:
         db.execute("UPDATE users SET vectors_gone = vectors_gone + 1 WHERE user = ?", user)
+        if row < row_of(user[0], sizes_of(db, user[0]).indexed):
+            write_sketches(db, user[0], {number_of(row): None})
+
+
+def write_sketches(db: Database, user: int, vectors: Mapping[int, Float32s | None]) -> None:
+    """Write the sketches of vectors of indexed numbers; None takes one away.
+
+    A row holds those of a block, as they are searched, and which of its numbers have one.
+    """
+    for block, numbers in groupby(sorted(vectors), key=lambda number: number // BLOCK * BLOCK):
+        stored = one(db, "SELECT data FROM sketches WHERE row = ?", row_of(user, block))
+        sketches, has = _sketches(bytes(SKETCHES) if stored is None else stored[0])
+        sketches, has = sketches.copy(), has.copy()
+        given = {number - block: vectors[number] for number in numbers}
+        gone = [place for place, vector in given.items() if vector is None]
+        sketches[:, gone], has[gone] = 0, 0
+        there = {place: vector for place, vector in given.items() if vector is not None}
+        if there:
+            sketches[:, list(there)] = sketched(np.stack(list(there.values())))
+            has[list(there)] = 1
+        data = sketches.tobytes() + has.tobytes()
+        db.execute("REPLACE INTO sketches VALUES (?, ?)", (row_of(user, block), data))
+
+
+def stray_sketches(db: Database, user: int) -> list[int]:
+    """The rows that have a sketch and no vector; a block that is not whole counts as one."""
+    found: list[int] = []
+    bounds = (row_of(user, 0), row_of(user + 1, 0))
+    for first, data in rows(db, "SELECT row, data FROM sketches WHERE row >= ? AND row < ?", *bounds):
+        if not isinstance(data, bytes) or len(data) != SKETCHES:
+            found.append(first)
+            continue
+        there = {first + place for place in np.flatnonzero(_sketches(data)[1]).tolist()}
+        found += there - {row for row, _ in _held(db, there)}
+    return found
+
+
+def _sketches(data: bytes) -> tuple[SketchWords, NDArray[np.uint8]]:
+    """The sketches of a block, and which of its numbers have one."""
+    with reading("the sketches of vectors"):
+        if len(data) != SKETCHES:
+            raise DamagedData("a block of sketches is not whole")
+        words = np.frombuffer(data, "<u8", SKETCH_WORDS * BLOCK).reshape(SKETCH_WORDS, BLOCK)
+        return words, np.frombuffer(data, np.uint8, BLOCK, SKETCHES - BLOCK)
 
 
 class NearestVectors(NamedTuple):
@@ -226,9 +461,12 @@ def compared(db: Database, user: int, numbers: Numbers, vector: Vector) -> tuple
 
 
 class _Held:
-    """The vectors of one user as of a moment; `gone` changes when a vector went, `last` is the newest one held."""
+    """What is kept of one user as of a moment: their vectors, and who follows whom in their conversations.
 
-    __slots__ = ("bound", "gone", "last", "lock", "vectors")
+    `gone` changes when a vector went, `last` is the newest one held, `linked` changes with the links of old turns.
+    """
+
+    __slots__ = ("bound", "chain", "gone", "last", "linked", "lock", "vectors")
 
     def __init__(self, exact_numbers: int) -> None:
         self.lock = Lock()
@@ -236,27 +474,76 @@ class _Held:
         self.gone = 0
         self.last = 0
         self.vectors = Vectors(0, exact_numbers=exact_numbers)
+        self.linked = -1
+        self.chain = Chain(np.zeros(0, LINKS))
+
+    @property
+    def nbytes(self) -> int:
+        """How much memory it takes."""
+        return self.vectors.nbytes + self.chain.nbytes
+
+    def update_chain(self, db: Database, user: int, sizes: Sizes) -> None:
+        """Bring in the turns that were written since; start anew where others changed."""
+        (linked,) = one(db, "SELECT relinked FROM users WHERE user = ?", user) or (0,)
+        if linked != self.linked:
+            self.linked, self.chain = linked, Chain(links_of(db, user, sizes, 0))
+        elif len(self.chain) < sizes.size:
+            self.chain.extend(links_of(db, user, sizes, len(self.chain)))
 
     def update(self, db: Database, user: int) -> None:
-        """Bring in what was written since; start anew where too much of what is held is gone."""
+        """Bring in the vectors that were written since; start anew where too much of what is held is gone."""
         bound, gone = binding(db), _gone(db, user)
+        size = 0 if bound is None else bound[1]
         # An estimate is checked against the file, so that it may be of a vector that is gone; a cosine may not.
         missing = abs(gone - self.gone)
         allowed = 0 if self.vectors.is_exact else len(self.vectors) * _MOST_GONE
-        if bound != self.bound or missing > allowed:
+        sizes = sizes_of(db, user)
+        grown = self.vectors.is_exact and sizes.indexed * size > self.vectors.exact_numbers
+        if bound != self.bound or missing > allowed or grown:
             self.bound, self.gone, self.last = bound, gone, 0
-            self.vectors = Vectors(dimension(db) or 0, exact_numbers=self.vectors.exact_numbers)
-        found = db.execute(
-            "SELECT number, row, data FROM vectors WHERE user = ? AND number > ? ORDER BY number", (user, self.last)
+            self.vectors = Vectors(size, exact_numbers=self.vectors.exact_numbers)
+            if grown:
+                self._load_sketches(db, user, sizes)
+        newest = self._append(
+            db.execute(
+                "SELECT number, row, data FROM vectors WHERE user = ? AND number > ? ORDER BY number", (user, self.last)
+            )
         )
+        self.last = max(self.last, newest)
+
+    def _append(self, found: Iterable[Row]) -> int:
+        """Bring in vectors; returns the number of the last one."""
+        last, found = 0, iter(found)
         while page := list(islice(found, _PAGE)):
-            block = _matrix([data for _, _, data in page], dimension(db) or 0)
+            block = _matrix([data for _, _, data in page], self.bound[1] if self.bound else 0)
             self.vectors.append([number_of(row) for _, row, _ in page], block)
-            self.last = page[-1][0]
+            last = page[-1][0]
+        return last
+
+    def _load_sketches(self, db: Database, user: int, sizes: Sizes) -> None:
+        """Bring in the sketches that are stored, and the vectors of the newest numbers and of others without one."""
+        parts: list[SketchWords] = []
+        numbers: list[Numbers] = []
+        blocks = set(range(0, sizes.indexed, BLOCK))
+        bounds = (row_of(user, 0), row_of(user, sizes.indexed))
+        for row, data in db.execute("SELECT row, data FROM sketches WHERE row >= ? AND row < ?", bounds):
+            sketches, has = _sketches(data)
+            there = np.flatnonzero(has)
+            parts.append(sketches if len(there) == BLOCK else sketches[:, there])
+            numbers.append(there + number_of(row))
+            blocks.remove(number_of(row))
+        if parts:
+            self.vectors.append_sketches(np.concatenate(numbers), np.concatenate(parts, axis=1))
+        for start in (*sorted(blocks), sizes.indexed):
+            end = sizes.size if start == sizes.indexed else min(start + BLOCK, sizes.indexed)
+            sql = "SELECT number, row, data FROM vectors WHERE row >= ? AND row < ?"
+            self._append(db.execute(sql, (row_of(user, start), row_of(user, end))))
+        found = one(db, "SELECT max(number) FROM vectors WHERE user = ?", user)
+        self.last = found[0] or 0 if found else 0
 
 
-class VectorCache:
-    """The vectors of the users searched last, in memory, at most `max_bytes` together. Safe to share between threads.
+class SearchCache:
+    """What searches need of the users searched last, in memory, at most `max_bytes` together. Safe between threads.
 
     A user's vectors are kept whole while they are few, and are searched exactly; of many, only sketches are kept.
     """
@@ -269,12 +556,25 @@ class VectorCache:
         self._held: OrderedDict[int, _Held] = OrderedDict()
         self._lock = Lock()
 
-    def near(self, db: Database, user: int, vector: Vector) -> NearestVectors:
-        """How near each record of the user is that has a vector."""
-        query = direction(vector, dimension(db))
+    def _of(self, user: int) -> _Held:
         with self._lock:
             held = self._held.setdefault(user, _Held(self._exact_numbers))
             self._held.move_to_end(user)
+        return held
+
+    @contextmanager
+    def chain(self, db: Database, user: int, sizes: Sizes) -> Generator[Chain]:
+        """Who follows whom in the conversations of the user. It may be newer than this view of the file."""
+        held = self._of(user)
+        with held.lock:
+            held.update_chain(db, user, sizes)
+            yield held.chain
+        self._shrink()
+
+    def near(self, db: Database, user: int, vector: Vector) -> NearestVectors:
+        """How near each record of the user is that has a vector."""
+        query = direction(vector, dimension(db))
+        held = self._of(user)
         # A user with many vectors takes a while to load, and no other user has to wait for that.
         with held.lock:
             held.update(db, user)
@@ -289,10 +589,10 @@ class VectorCache:
 
     def _shrink(self) -> None:
         with self._lock:
-            used = sum(held.vectors.nbytes for held in self._held.values())
+            used = sum(held.nbytes for held in self._held.values())
             while used > self._max_bytes:
                 _, dropped = self._held.popitem(last=False)
-                used -= dropped.vectors.nbytes
+                used -= dropped.nbytes
 
 
 def _held(db: Database, given: Iterable[int]) -> list[Row]:
@@ -368,7 +668,7 @@ class _Rows:
 
 
 def search(
-    db: Database, user: int | None, scope: Scope, query: Query, *, now: datetime, cache: VectorCache
+    db: Database, user: int | None, scope: Scope, query: Query, *, now: datetime, cache: SearchCache
 ) -> list[Hit]:
     """The best hits, best first."""
     if query.vector is not None:
@@ -378,8 +678,9 @@ def search(
     request = _SqliteRequest(user, scope, _shown(user, scope, query, now), query)
     if query.vector is None and not query.text.strip():
         return [Hit(from_row(row), 0.0) for row in _fitting(db, request, SELECTED, limit=query.limit)]
-    size = next_number(db, user)
-    parts = index_parts(db, user, query.text, size) if query.text.strip() else []
+    sizes = sizes_of(db, user)
+    size = sizes.size
+    parts = index_parts(db, user, query.text, sizes, cache) if query.text.strip() else []
     summed = total(parts, size)
     rows_of = _Rows(db, request)
     if query.vector is None:
@@ -392,12 +693,13 @@ def search(
 
 
 def search_hybrid(
-    db: Database, user: int, scope: Scope, query: Query, *, near: int, now: datetime, cache: VectorCache
+    db: Database, user: int, scope: Scope, query: Query, *, near: int, now: datetime, cache: SearchCache
 ) -> list[Hit]:
     """The best by words and the `near` best by vector, each with its cosine."""
     assert query.vector is not None
-    size = next_number(db, user)
-    parts = index_parts(db, user, query.text, size)
+    sizes = sizes_of(db, user)
+    size = sizes.size
+    parts = index_parts(db, user, query.text, sizes, cache)
     rows_of = _Rows(db, _SqliteRequest(user, scope, _shown(user, scope, query, now), query))
     best = _best(rows_of, *_with_score(rows_of, total(parts, size)), query.limit)
     cosines = _near(cache.near(db, user, query.vector), size)
@@ -414,11 +716,19 @@ def search_hybrid(
 
 
 def search_beside(
-    db: Database, user: int, scope: Scope, query: Query, nearest: Mapping[str, float], *, now: datetime
+    db: Database,
+    user: int,
+    scope: Scope,
+    query: Query,
+    nearest: Mapping[str, float],
+    *,
+    now: datetime,
+    cache: SearchCache,
 ) -> list[Hit]:
     """The best by words, and those of `nearest` that are shown, each with its cosine: as given, or else compared."""
-    size = next_number(db, user)
-    parts = index_parts(db, user, query.text, size)
+    sizes = sizes_of(db, user)
+    size = sizes.size
+    parts = index_parts(db, user, query.text, sizes, cache)
     rows_of = _Rows(db, _SqliteRequest(user, scope, _shown(user, scope, query, now), query))
     best = _best(rows_of, *_with_score(rows_of, total(parts, size)), query.limit)
     known = {id: number_of(row) for id, row in find_rows(db, user, scope, nearest).items()}
