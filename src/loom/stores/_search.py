@@ -423,7 +423,7 @@ def by_score(scores: NDArray[np.floating[Any]], size: int) -> Iterator[NDArray[n
 # A sketch says on which side of 768 fixed planes a vector lies, in 96 bytes. Two vectors at an angle of `a` lie on
 # different sides of a share `a / pi` of all planes, so the bits that differ tell the cosine, give or take a few
 # hundredths: enough to choose candidates, whose vectors are then compared exactly. The planes do not depend on what is
-# stored, so that a sketch never has to be made again.
+# stored, so that a sketch is made once, with its vector, and stored beside it.
 
 Float32s: TypeAlias = NDArray[np.float32]
 SketchWords: TypeAlias = NDArray[np.uint64]
@@ -555,7 +555,9 @@ def _differing(sketches: SketchWords, query: Float32s) -> NDArray[np.uint16]:
 def sketched(matrix: Float32s) -> SketchWords:
     """The sketch of each row, as a column of words."""
     planes = _planes(matrix.shape[1])
-    parts = [_packed(matrix[first : first + _BLOCK] @ planes.T) for first in range(0, len(matrix), _BLOCK)]
+    # Not a product of matrices: that would start threads, which spin while the machine is busy.
+    blocks = (matrix[first : first + _BLOCK] for first in range(0, len(matrix), _BLOCK))
+    parts = [_packed(np.vecdot(block[:, np.newaxis], planes)) for block in blocks]
     return np.concatenate([np.zeros((SKETCH_WORDS, 0), np.uint64), *parts], axis=1)
 
 
@@ -567,11 +569,22 @@ def _packed(products: Float32s) -> SketchWords:
 def _planes(dimension: int) -> Float32s:
     """The normals of the planes, always the same: as many as can be at right angles, then others, turned at random.
 
-    At right angles they tell more than if each were drawn by itself.
+    At right angles they tell more than if each were drawn by itself. Sketches are stored, so a change of the planes is a
+    change of the format of files.
     """
-    chance = np.random.default_rng(0)
-    turned = [np.linalg.qr(chance.standard_normal((dimension, dimension)))[0] for _ in range(-(-_BITS // dimension))]
+    chance = np.random.RandomState(0)  # noqa: NPY002 - the only one that is the same in every version of numpy
+    shape = (min(dimension, _BITS), dimension)
+    turned = [_orthogonal(chance.standard_normal(shape)) for _ in range(-(-_BITS // dimension))]
     return np.concatenate(turned)[:_BITS].astype(np.float32)
+
+
+def _orthogonal(matrix: Floats) -> Floats:
+    """The rows, each turned to a right angle with all before it; without threads, and the same on every machine."""
+    for place, row in enumerate(matrix):
+        row /= np.sqrt(np.vecdot(row, row))
+        row -= np.einsum("k,kj->j", np.vecdot(matrix[:place], row), matrix[:place])
+        row /= np.sqrt(np.vecdot(row, row))
+    return matrix
 
 
 # Hybrid search: words from the primary store, vectors from the index, as one list or as two.

@@ -110,6 +110,7 @@ def _delete(db: Database, user: int, scope: Scope, ids: Iterable[str], index: In
             continue
         row = int(stored[-1])
         index.remove_record(number_of(row), from_row(stored))
+        index.link(number_of(row), None)
         for kind, text in rows(db, "SELECT kind, text FROM keys WHERE row = ?", row):
             index.remove(f"{OWN}.{kind}", number_of(row), text)
         drop_vector(db, row)
@@ -120,28 +121,49 @@ def _delete(db: Database, user: int, scope: Scope, ids: Iterable[str], index: In
 
 def _set_keys(db: Database, user: int, scope: Scope, keys: Keys, index: IndexChange, *, new: Mapping[str, int]) -> None:
     """Set keys; `new` are the rows of this change that have none yet."""
-    known = {**new, **find_rows(db, user, scope, keys.keys() - new.keys())} if keys else {}
-    quoted = {text.before for texts in keys.values() for text in texts.values() if isinstance(text, Around)} - {None}
-    others = find_rows(db, user, scope.for_user(), [id for id in quoted if id is not None and id not in known])
-    linked = {**others, **known}
-    given: list[tuple[int, str, str]] = []
+    if not keys:
+        return
+    rows_of = {**new, **find_rows(db, user, scope, keys.keys() - new.keys())}
+    quoted = {text.before for texts in keys.values() for text in texts.values() if isinstance(text, Around)}
+    linked = {**rows_of, **find_rows(db, user, scope.for_user(), {id for id in quoted if id} - rows_of.keys())}
+    stored = _stored_keys(db, [rows_of[id] for id in keys if id in rows_of and id not in new])
     for id, texts in keys.items():
-        row = known.get(id)
+        row = rows_of.get(id)
         if row is None:
             raise no_record(id, "keys")
         for kind, text in texts.items():
-            old = None
-            if id not in new:
-                old = one(db, "DELETE FROM keys WHERE row = ? AND kind = ? RETURNING text", row, kind)
-            if old is not None:
-                index.remove(f"{OWN}.{kind}", number_of(row), old[0])
             before = _link(text, linked) if kind == AROUND_KIND else None
-            if kind == AROUND_KIND:
-                _set_before(db, row, before, index, is_new=id in new)
-            if text.strip() and before is None:
-                given.append((row, kind, text))
-                index.add(f"{OWN}.{kind}", number_of(row), text)
-    db.executemany("INSERT INTO keys VALUES (?, ?, ?)", given)
+            if kind == AROUND_KIND and stored.pop((row, BEFORE), None) != before:
+                db.execute("UPDATE records SET before = ? WHERE row = ?", (before, row))
+                index.link(number_of(row), before)
+            wanted = text if text.strip() and before is None else None
+            _set_key(db, row, kind, stored.pop((row, kind), None), wanted, index)
+
+
+BEFORE = ""
+"""The kind under which _stored_keys() gives what a turn follows."""
+
+
+def _stored_keys(db: Database, given: Sequence[int]) -> dict[tuple[int, str], Any]:
+    """The texts of the keys of these rows, by row and kind, and how each is linked to the one before."""
+    if not given:
+        return {}
+    among = json.dumps(given)
+    sql = "FROM json_each(?) AS given CROSS JOIN"
+    found = rows(db, f"SELECT row, kind, text {sql} keys ON row = given.value", among)
+    linked = rows(db, f"SELECT row, '{BEFORE}', before {sql} records ON row = given.value", among)
+    return {(row, kind): value for row, kind, value in (*found, *linked)}
+
+
+def _set_key(db: Database, row: int, kind: str, old: str | None, text: str | None, index: IndexChange) -> None:
+    if old == text:
+        return
+    if old is not None:
+        db.execute("DELETE FROM keys WHERE row = ? AND kind = ?", (row, kind))
+        index.remove(f"{OWN}.{kind}", number_of(row), old)
+    if text is not None:
+        db.execute("INSERT INTO keys VALUES (?, ?, ?)", (row, kind, text))
+        index.add(f"{OWN}.{kind}", number_of(row), text)
 
 
 def _link(text: str, known: Mapping[str, int]) -> int | None:
@@ -151,14 +173,6 @@ def _link(text: str, known: Mapping[str, int]) -> int | None:
     if text.before is None:
         return FIRST
     return None if text.before not in known else number_of(known[text.before]) + BEHIND
-
-
-def _set_before(db: Database, row: int, before: int | None, index: IndexChange, *, is_new: bool) -> None:
-    if is_new and before is None:
-        return
-    changed = one(db, "UPDATE records SET before = ? WHERE row = ? AND before IS NOT ? RETURNING 1", before, row, before)
-    if changed is not None and not is_new:
-        index.link(number_of(row), before)
 
 
 def get(db: Database, user: int, scope: Scope, id: str) -> Record | None:

@@ -8,7 +8,7 @@ rows that an older Loom wrote without one, only the types are checked.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Collection
 from typing import Any, NamedTuple
 from zlib import crc32
 
@@ -183,8 +183,10 @@ def seen(user: int, scope: Scope) -> tuple[str, tuple[Any, ...]]:
     return "r.user = ? AND (r.layer IS NULL OR r.session_id = ?)", (user, scope.session_id)
 
 
-def find_rows(db: Database, user: int, scope: Scope, ids: Iterable[str]) -> dict[str, int]:
+def find_rows(db: Database, user: int, scope: Scope, ids: Collection[str]) -> dict[str, int]:
     """The rows of those of these records that the scope sees, by id."""
+    if not ids:
+        return {}
     sql, values = seen(user, scope)
     found = f"SELECT r.id, r.row FROM json_each(?) AS given CROSS JOIN records AS r WHERE {sql} AND r.id = given.value"
     return dict(rows(db, found, json.dumps(list(ids)), *values))

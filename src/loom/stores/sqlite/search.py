@@ -98,12 +98,13 @@ def own_texts(number: int, record: Record) -> Iterator[_Text]:
 class IndexChange:
     """Texts that come to and go from the index of one user; written by flush() in one go."""
 
-    __slots__ = ("_db", "_indexed", "_links", "_user", "_words", "has_replaced")
+    __slots__ = ("_db", "_indexed", "_is_relinked", "_links", "_size", "_user", "_words", "has_replaced")
 
     def __init__(self, db: Database, user: int) -> None:
         self._db = db
         self._user = user
-        self._indexed = sizes_of(db, user).indexed
+        self._size, self._indexed = sizes_of(db, user)
+        self._is_relinked = False
         self._words = TextChange()
         self._links: defaultdict[int, dict[str, int]] = defaultdict(dict)
         self.has_replaced = False
@@ -119,6 +120,7 @@ class IndexChange:
         for signal, _, text in own_texts(number, record):
             self.remove(signal, number, text)
         self._links[number] |= {"words": 0, "head": 0}
+        self._is_relinked = True
 
     def add(self, signal: str, number: int, text: str) -> None:
         """Index a text; that of a number which is not indexed yet will be."""
@@ -142,12 +144,13 @@ class IndexChange:
     def link(self, number: int, before: int | None) -> None:
         """Say what comes before a number; None takes it out of its conversation."""
         self._links[number]["before"] = before or 0
+        self._is_relinked |= number < self._size
 
     def flush(self, until: int | None = None) -> None:
         """Write the change, after the rows that it is about; `until` says how many numbers are to be indexed then."""
         db, user, indexed = self._db, self._user, self._indexed
         size = sizes_of(db, user).size
-        if self._links:
+        if self._is_relinked:
             db.execute("UPDATE users SET relinked = relinked + 1 WHERE user = ?", (user,))
         if until is not None or size - indexed >= TAIL:
             self._index_tail(size if until is None else until)
@@ -164,8 +167,9 @@ class IndexChange:
             self._links[number]["before"] = before
         self._indexed = size
         db.execute("UPDATE users SET indexed = ? WHERE user = ?", (size, user))
-        held = rows(db, "SELECT row, data FROM vectors WHERE row >= ? AND row < ?", row_of(user, start), row_of(user, size))
-        write_sketches(db, user, {number_of(row): np.frombuffer(data, "<f4") for row, data in held})
+        bounds = row_of(user, _sketched_until(start)), row_of(user, _sketched_until(size))
+        held = rows(db, "SELECT row, data FROM vectors WHERE row >= ? AND row < ?", *bounds)
+        _write_sketches(db, user, {number_of(row): np.frombuffer(data, "<f4") for row, data in held})
 
 
 def texts_of(db: Database, user: int, start: int, end: int) -> Iterator[_Text]:
@@ -386,8 +390,8 @@ def put_vectors(db: Database, user: int | None, scope: Scope, vectors: Mapping[s
     new = [(user, found[id], unit.astype("<f4").tobytes()) for id, unit in units.items()]
     db.executemany("INSERT INTO vectors (user, row, data) VALUES (?, ?, ?)", new)
     if user is not None:
-        indexed = row_of(user, sizes_of(db, user).indexed)
-        write_sketches(db, user, {number_of(found[id]): unit for id, unit in units.items() if found[id] < indexed})
+        end = row_of(user, _sketched_until(sizes_of(db, user).indexed))
+        _write_sketches(db, user, {number_of(found[id]): unit for id, unit in units.items() if found[id] < end})
 
 
 def drop_vector(db: Database, row: int) -> None:
@@ -395,12 +399,17 @@ def drop_vector(db: Database, row: int) -> None:
     user = one(db, "DELETE FROM vectors WHERE row = ? RETURNING user", row)
     if user is not None:
         db.execute("UPDATE users SET vectors_gone = vectors_gone + 1 WHERE user = ?", user)
-        if row < row_of(user[0], sizes_of(db, user[0]).indexed):
-            write_sketches(db, user[0], {number_of(row): None})
+        if row < row_of(user[0], _sketched_until(sizes_of(db, user[0]).indexed)):
+            _write_sketches(db, user[0], {number_of(row): None})
 
 
-def write_sketches(db: Database, user: int, vectors: Mapping[int, Float32s | None]) -> None:
-    """Write the sketches of vectors of indexed numbers; None takes one away.
+def _sketched_until(indexed: int) -> int:
+    """Up to which number vectors have sketches: a block late, because vectors come later than their records."""
+    return max(0, indexed // BLOCK - 1) * BLOCK
+
+
+def _write_sketches(db: Database, user: int, vectors: Mapping[int, Float32s | None]) -> None:
+    """Write the sketches of vectors; None takes one away.
 
     A row holds those of a block, as they are searched, and which of its numbers have one.
     """
@@ -524,8 +533,9 @@ class _Held:
         """Bring in the sketches that are stored, and the vectors of the newest numbers and of others without one."""
         parts: list[SketchWords] = []
         numbers: list[Numbers] = []
-        blocks = set(range(0, sizes.indexed, BLOCK))
-        bounds = (row_of(user, 0), row_of(user, sizes.indexed))
+        until = _sketched_until(sizes.indexed)
+        blocks = set(range(0, until, BLOCK))
+        bounds = (row_of(user, 0), row_of(user, until))
         for row, data in db.execute("SELECT row, data FROM sketches WHERE row >= ? AND row < ?", bounds):
             sketches, has = _sketches(data)
             there = np.flatnonzero(has)
@@ -534,8 +544,8 @@ class _Held:
             blocks.remove(number_of(row))
         if parts:
             self.vectors.append_sketches(np.concatenate(numbers), np.concatenate(parts, axis=1))
-        for start in (*sorted(blocks), sizes.indexed):
-            end = sizes.size if start == sizes.indexed else min(start + BLOCK, sizes.indexed)
+        for start in (*sorted(blocks), until):
+            end = sizes.size if start == until else start + BLOCK
             sql = "SELECT number, row, data FROM vectors WHERE row >= ? AND row < ?"
             self._append(db.execute(sql, (row_of(user, start), row_of(user, end))))
         found = one(db, "SELECT max(number) FROM vectors WHERE user = ?", user)
