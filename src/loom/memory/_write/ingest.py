@@ -319,6 +319,7 @@ class ContextKeys:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self._keeps_keys = isinstance(store, KeepsKeys)
         self._ends: OrderedDict[str, ConversationEnd] = OrderedDict()
         self._locks = Locks()
 
@@ -357,7 +358,7 @@ class ContextKeys:
 
     def keys(self, end: ConversationEnd, new: Sequence[Episode]) -> Keys:
         """The keys that change with new turns of a session: their own, and those of the turns before them."""
-        if not isinstance(self._store, KeepsKeys):
+        if not self._keeps_keys:
             return {}
         turns = [*end.turns, *new]
         return _keys(turns, range(max(0, len(turns) - len(new) - REACH), len(turns)))
@@ -371,7 +372,7 @@ class ContextKeys:
         """
         keys: Keys = {}
         named = {e.id: e.session_id for e in episodes if e.session_id is not None}
-        if isinstance(self._store, KeepsKeys):
+        if self._keeps_keys:
             for session in dict.fromkeys(named.values()):
                 turns = await session_turns(self._store, user.for_session(session))
                 left = [instead if instead and t.id == instead.id else t for t in turns if t.id not in without]

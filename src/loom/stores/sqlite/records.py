@@ -313,10 +313,9 @@ _FROM = "FROM jobs AS j JOIN users AS u USING (user)"
 _JOBS_INSERT = (
     "INSERT INTO jobs (user, session_id, id, kind, key, run_at, payload, attempts) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 )
-_OPEN = (
-    "SELECT key, id FROM jobs WHERE user = ? AND dead_at IS NULL "
-    "AND (key IN (SELECT value FROM json_each(?)) OR id IN (SELECT value FROM json_each(?)))"
-)
+_OPEN_ONE = "SELECT key, id FROM jobs WHERE user = ? AND dead_at IS NULL AND {} IN (SELECT value FROM json_each(?))"
+_OPEN = f"{_OPEN_ONE.format('key')} UNION ALL {_OPEN_ONE.format('id')}"
+"""Two questions: one for either would read all open jobs of the user."""
 
 
 def enqueue(db: Database, scope: Scope, jobs: Sequence[Job]) -> int:
@@ -324,7 +323,8 @@ def enqueue(db: Database, scope: Scope, jobs: Sequence[Job]) -> int:
     if not jobs:
         return 0
     user = make_user(db, scope)
-    found = rows(db, _OPEN, user, json.dumps([job.key for job in jobs]), json.dumps([job.id for job in jobs]))
+    keys, ids = json.dumps([job.key for job in jobs]), json.dumps([job.id for job in jobs])
+    found = rows(db, _OPEN, user, keys, user, ids)
     new = new_jobs(jobs, {key for key, _ in found}, {id for _, id in found})
     db.executemany(_JOBS_INSERT, [(user, *_sql.job_to_row(job)) for job in new])
     return len(new)
