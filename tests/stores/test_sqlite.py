@@ -74,8 +74,10 @@ def rounded(value):
     return [rounded(part) for part in value] if isinstance(value, list | tuple) else value
 
 
-@pytest.mark.parametrize("seed", range(40))
-async def test_it_answers_like_the_store_in_memory(seed):
+@pytest.mark.parametrize("tail", [1, 5, search.TAIL])
+@pytest.mark.parametrize("seed", range(20))
+async def test_it_answers_like_the_store_in_memory(seed, tail, monkeypatch):
+    monkeypatch.setattr(search, "TAIL", tail)
     trace = random_trace(random.Random(seed), steps=60)
     scopes = {"A": ALICE, "B": BOB}
     async with SqliteStore(":memory:", clock=FakeClock()) as store:

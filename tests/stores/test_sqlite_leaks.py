@@ -4,7 +4,7 @@ import apsw
 import pytest
 
 from loom.core.scope import Scope
-from loom.stores.sqlite import SqliteStore, file
+from loom.stores.sqlite import SqliteStore, file, search
 from loom.stores.sqlite.connection import connect
 from loom.stores.sqlite.search import SearchCache
 from loom.testing.conformance import MemoryStoreSuite
@@ -74,6 +74,12 @@ LEFT_BEHIND = {
     "the user's name": ("DELETE FROM users WHERE user = ?", "DELETE FROM users WHERE user = -?"),
     "bytes of removed rows": ("BEGIN IMMEDIATE", "PRAGMA secure_delete=OFF; BEGIN IMMEDIATE"),
 }
+
+
+@pytest.fixture(autouse=True)
+def _indexed_at_once(monkeypatch):
+    """Everything is indexed when it is written, however little it is."""
+    monkeypatch.setattr(search, "TAIL", 1)
 
 
 class Leaky:

@@ -230,11 +230,6 @@ FIRST = 1
 BEHIND = 2
 
 
-def head_of(text: str) -> str | None:
-    """What the neighbours of a turn quote of its text, where that is not all of it."""
-    return text[: checks.AROUND] if len(text) > checks.AROUND else None
-
-
 class Chain:
     """Who follows whom in the conversations of one user, by number. One thread at a time may use it."""
 

@@ -300,7 +300,8 @@ def _texts(db: Database, user: int, start: int, end: int, damage: Damage) -> Ite
         pages = [(row, row + 1) for (row,) in there if row not in damage.records]
     for page in pages:
         for stored in rows(db, sql, *page):
-            yield from own_texts(number_of(stored[-1]), from_row(stored))
+            record = from_row(stored)
+            yield from own_texts(number_of(stored[-1]), record.kind, record.text)
     for row, kind, text in rows(
         db, "SELECT row, CAST(kind AS BLOB), CAST(text AS BLOB) FROM keys WHERE row >= ? AND row < ?", *bounds
     ):

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from loom.core.checks import AROUND as QUOTED
 from loom.core.checks import RANKED
-from loom.core.record import Episode, Hit, Record, rank_key, scored
+from loom.core.record import Episode, Fact, Hit, Record, rank_key, scored
 from loom.core.scope import Scope
 from loom.protocols.embedder import Vector
 from loom.protocols.memory_store import Query
@@ -44,7 +44,6 @@ from loom.stores._search import (
     by_score,
     check_numbers,
     cosines,
-    head_of,
     joined_run,
     parts_of,
     runs_of,
@@ -87,12 +86,13 @@ _Text: TypeAlias = tuple[str, int, str]
 """A signal, a number, and the text that the number is found by."""
 
 
-def own_texts(number: int, record: Record) -> Iterator[_Text]:
-    """What a record is found by beside its keys."""
-    yield OWN, number, record.text
-    head = head_of(record.text) if isinstance(record, Episode) else None
-    if head is not None:
-        yield HEAD, number, head
+def own_texts(number: int, kind: str, text: str) -> Iterator[_Text]:
+    """What a record of a kind is found by beside its keys."""
+    if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance] - the file says what it is
+        raise DamagedData(f"the text of record number {number} is {text!r}")
+    yield OWN, number, text
+    if kind == Episode.kind and len(text) > QUOTED:
+        yield HEAD, number, text[:QUOTED]
 
 
 class IndexChange:
@@ -112,12 +112,12 @@ class IndexChange:
 
     def add_record(self, number: int, record: Record) -> None:
         """Index the texts of a record."""
-        for signal, _, text in own_texts(number, record):
+        for signal, _, text in own_texts(number, record.kind, record.text):
             self.add(signal, number, text)
 
     def remove_record(self, number: int, record: Record) -> None:
         """Take the texts of a record out, and its place in a conversation."""
-        for signal, _, text in own_texts(number, record):
+        for signal, _, text in own_texts(number, record.kind, record.text):
             self.remove(signal, number, text)
         self._links[number] |= {"words": 0, "head": 0}
         self._is_relinked = True
@@ -175,8 +175,11 @@ class IndexChange:
 def texts_of(db: Database, user: int, start: int, end: int) -> Iterator[_Text]:
     """Everything that the numbers from `start` to `end` are found by."""
     bounds = (row_of(user, start), row_of(user, end))
-    for stored in db.execute(f"SELECT {SELECTED}, r.row FROM records AS r WHERE r.row >= ? AND r.row < ?", bounds):
-        yield from own_texts(number_of(stored[-1]), from_row(stored))
+    for row, kind, text in db.execute("SELECT row, kind, text FROM records WHERE row >= ? AND row < ?", bounds):
+        if kind == Fact.kind:
+            stored = one(db, f"SELECT {SELECTED} FROM records AS r WHERE r.row = ?", row)
+            text = "" if stored is None else from_row(stored).text  # noqa: PLW2901
+        yield from own_texts(number_of(row), kind, text)
     for row, kind, text in db.execute("SELECT row, kind, text FROM keys WHERE row >= ? AND row < ?", bounds):
         yield f"{OWN}.{kind}", number_of(row), text
 
@@ -464,9 +467,9 @@ class NearestVectors(NamedTuple):
 def compared(db: Database, user: int, numbers: Numbers, vector: Vector) -> tuple[Numbers, Float32s]:
     """Those of the records that have a vector, and their exact cosines, read from the file."""
     query = direction(vector, dimension(db))
-    found = _held(db, [row_of(user, number) for number in numbers.tolist()])
+    found = _held(db, (numbers + row_of(user, 0)).tolist())
     matrix = _matrix([data for _, data in found], len(query))
-    return np.asarray([number_of(row) for row, _ in found], np.int64), cosines(matrix, query)
+    return np.asarray([row for row, _ in found], np.int64) - row_of(user, 0), cosines(matrix, query)
 
 
 class _Held:
@@ -475,10 +478,12 @@ class _Held:
     `gone` changes when a vector went, `last` is the newest one held, `linked` changes with the links of old turns.
     """
 
-    __slots__ = ("bound", "chain", "gone", "last", "linked", "lock", "vectors")
+    __slots__ = ("bound", "chain", "counted", "gone", "last", "linked", "lock", "vectors")
 
     def __init__(self, exact_numbers: int) -> None:
         self.lock = Lock()
+        self.counted = 0
+        """How much memory it took when that was counted last."""
         self.bound: Bound | None = None
         self.gone = 0
         self.last = 0
@@ -558,10 +563,11 @@ class SearchCache:
     A user's vectors are kept whole while they are few, and are searched exactly; of many, only sketches are kept.
     """
 
-    __slots__ = ("_exact_numbers", "_held", "_lock", "_max_bytes")
+    __slots__ = ("_exact_numbers", "_held", "_lock", "_max_bytes", "_used")
 
     def __init__(self, max_bytes: int, *, exact_numbers: int = EXACT_NUMBERS) -> None:
         self._max_bytes = max_bytes
+        self._used = 0
         self._exact_numbers = exact_numbers
         self._held: OrderedDict[int, _Held] = OrderedDict()
         self._lock = Lock()
@@ -579,7 +585,7 @@ class SearchCache:
         with held.lock:
             held.update_chain(db, user, sizes)
             yield held.chain
-        self._shrink()
+        self._shrink(user, held)
 
     def near(self, db: Database, user: int, vector: Vector) -> NearestVectors:
         """How near each record of the user is that has a vector."""
@@ -589,20 +595,26 @@ class SearchCache:
         with held.lock:
             held.update(db, user)
             numbers, likeness, is_exact = held.vectors.numbers, held.vectors.likeness(), held.vectors.is_exact
-        self._shrink()
+        self._shrink(user, held)
         return NearestVectors(numbers, likeness(query), is_exact)
 
     def drop(self, user: int) -> None:
         """Hold nothing of the user."""
         with self._lock:
-            self._held.pop(user, None)
+            dropped = self._held.pop(user, None)
+            self._used -= dropped.counted if dropped else 0
 
-    def _shrink(self) -> None:
+    def _shrink(self, user: int, held: _Held) -> None:
+        """Count what is held of a user now, and drop others until all of it is within the bound."""
         with self._lock:
-            used = sum(held.nbytes for held in self._held.values())
-            while used > self._max_bytes:
+            if self._held.get(user) is not held:  # dropped meanwhile
+                return
+            size = held.nbytes
+            self._used += size - held.counted
+            held.counted = size
+            while self._used > self._max_bytes:
                 _, dropped = self._held.popitem(last=False)
-                used -= dropped.nbytes
+                self._used -= dropped.counted
 
 
 def _held(db: Database, given: Iterable[int]) -> list[Row]:
@@ -617,7 +629,7 @@ def _held(db: Database, given: Iterable[int]) -> list[Row]:
 def _matrix(vectors: Sequence[bytes], size: int) -> Float32s:
     """The vectors as rows; refuses what no vector of this size is, before room is made for it."""
     with reading("a vector"):
-        if any(len(data) != size * _BYTES for data in vectors):
+        if set(map(len, vectors)) - {size * _BYTES}:
             raise DamagedData(f"a vector is not of {size} numbers")
         matrix = np.frombuffer(b"".join(vectors), "<f4").reshape(len(vectors), size)
         with np.errstate(all="ignore"):
