@@ -5,8 +5,8 @@
     python benchmarks/sessions.py [folder] --first 100k   the first recall of a user with so many records
 
 Sessions are offered in an open loop: every add and every search starts at its own time, whether or not those before it
-are done, so that a process that cannot keep up shows a queue instead of a lower rate. Everything is durable, on SQLite in
-a temporary folder. CPU is that of the whole process; bytes are those handed to write calls (`/proc/self/io`). The floor
+are done, so that a process that cannot keep up shows a queue instead of a lower rate. All is durable, on SQLite in a
+temporary folder. CPU is that of the whole process; bytes are those handed to write calls (`/proc/self/io`). The floor
 of a `remember` is FTS5 and a vector of 1 KB, written by the same texts in the same run.
 """
 

@@ -9,7 +9,7 @@ from loom.core.checks import AROUND
 from loom.core.scope import Scope
 from loom.protocols.memory_store import Query
 from loom.stores.inmemory import InMemoryStore
-from loom.stores.sqlite import SqliteStore, search
+from loom.stores.sqlite import SqliteStore, index
 from loom.testing.fakes import FakeClock
 from tests.stores.sqlite_files import execute
 
@@ -58,7 +58,7 @@ async def seen_in(store, seed):
 @pytest.mark.parametrize("tail", [1, 3, 10_000])
 @pytest.mark.parametrize("seed", range(8))
 async def test_the_same_history_ranks_the_same_in_sqlite_and_in_memory(seed, tail, monkeypatch, small_blocks):
-    monkeypatch.setattr(search, "TAIL", tail)
+    monkeypatch.setattr(index, "TAIL", tail)
     hits, keys = await seen_in(SqliteStore(":memory:", clock=FakeClock()), seed)
     expected, expected_keys = await seen_in(InMemoryStore(clock=FakeClock()), seed)
     assert keys == expected_keys
@@ -68,8 +68,8 @@ async def test_the_same_history_ranks_the_same_in_sqlite_and_in_memory(seed, tai
 
 @pytest.fixture
 def small_blocks(monkeypatch):
-    monkeypatch.setattr(search, "BLOCK", 5)
-    monkeypatch.setattr(search, "SKETCHES", (search.SKETCH_WORDS * 8 + 1) * 5)
+    monkeypatch.setattr(index, "BLOCK", 5)
+    monkeypatch.setattr(index, "SKETCHES", (index.SKETCH_WORDS * 8 + 1) * 5)
 
 
 async def test_the_words_of_neighbours_are_not_written_again(tmp_path):

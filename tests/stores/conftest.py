@@ -3,7 +3,7 @@
 import pytest
 
 from loom.stores import _search
-from loom.stores.sqlite import search
+from loom.stores.sqlite import index
 
 
 @pytest.fixture
@@ -12,8 +12,8 @@ def small_runs(monkeypatch):
 
     SQLite indexes three numbers at a time, and keeps five in a block.
     """
-    monkeypatch.setattr(search, "TAIL", 3)
-    monkeypatch.setattr(search, "BLOCK", 5)
-    monkeypatch.setattr(search, "SKETCHES", (search.SKETCH_WORDS * 8 + 1) * 5)
+    monkeypatch.setattr(index, "TAIL", 3)
+    monkeypatch.setattr(index, "BLOCK", 5)
+    monkeypatch.setattr(index, "SKETCHES", (index.SKETCH_WORDS * 8 + 1) * 5)
     monkeypatch.setattr(_search, "RUN", 2)
     monkeypatch.setattr(_search, "LARGER_RUNS", (32, 8))

@@ -17,7 +17,7 @@ from loom.errors import EmbedderMismatch, FormatTooNew, StoreConflict, StoreErro
 from loom.protocols.memory_store import KeepsJobs, KeepsKeys, KeepsVectors, MemoryStore, Prunes, Query, Touches
 from loom.stores import _search
 from loom.stores.inmemory import InMemoryStore
-from loom.stores.sqlite import SqliteStore, search
+from loom.stores.sqlite import SqliteStore, index
 from loom.stores.sqlite.connection import connect, patiently, translate_errors
 from loom.stores.sqlite.records import change
 from loom.stores.sqlite.rows import condition
@@ -74,10 +74,10 @@ def rounded(value):
     return [rounded(part) for part in value] if isinstance(value, list | tuple) else value
 
 
-@pytest.mark.parametrize("tail", [1, 5, search.TAIL])
+@pytest.mark.parametrize("tail", [1, 5, index.TAIL])
 @pytest.mark.parametrize("seed", range(20))
 async def test_it_answers_like_the_store_in_memory(seed, tail, monkeypatch):
-    monkeypatch.setattr(search, "TAIL", tail)
+    monkeypatch.setattr(index, "TAIL", tail)
     trace = random_trace(random.Random(seed), steps=60)
     scopes = {"A": ALICE, "B": BOB}
     async with SqliteStore(":memory:", clock=FakeClock()) as store:
@@ -193,7 +193,7 @@ async def test_full_runs_are_joined(tmp_path, small_runs):
             await store.put(BOB, an_episode(f"e{n:02}", f"tea number{n}"), an_episode(f"f{n:02}", "tea"))
             sizes = execute(tmp_path / "memory.db", "SELECT user, next_number, indexed FROM users ORDER BY user")
             assert [size for _, size, _ in sizes] == [n + 1, 2 * n + 2]
-            assert all(0 <= size - indexed < search.TAIL for _, size, indexed in sizes)
+            assert all(0 <= size - indexed < index.TAIL for _, size, indexed in sizes)
             found = execute(tmp_path / "memory.db", "SELECT user, run FROM postings WHERE term = 'tea' ORDER BY 1, 2")
             assert found == [(user, run) for user, _, indexed in sizes for run in _search.runs_of(indexed)]
         assert len(await store.search(ALICE, Query(text="tea", limit=500))) == 75

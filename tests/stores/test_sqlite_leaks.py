@@ -4,9 +4,9 @@ import apsw
 import pytest
 
 from loom.core.scope import Scope
-from loom.stores.sqlite import SqliteStore, file, search
+from loom.stores.sqlite import SqliteStore, file, index
 from loom.stores.sqlite.connection import connect
-from loom.stores.sqlite.search import SearchCache
+from loom.stores.sqlite.index import SearchCache
 from loom.testing.conformance import MemoryStoreSuite
 from loom.testing.fakes import FakeClock
 from tests.stores.test_sqlite_crash import USER, found_in, write_canaries
@@ -79,7 +79,7 @@ LEFT_BEHIND = {
 @pytest.fixture(autouse=True)
 def _indexed_at_once(monkeypatch):
     """Everything is indexed when it is written, however little it is."""
-    monkeypatch.setattr(search, "TAIL", 1)
+    monkeypatch.setattr(index, "TAIL", 1)
 
 
 class Leaky:

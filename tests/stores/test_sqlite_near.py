@@ -14,7 +14,7 @@ from loom.protocols.memory_store import Query
 from loom.stores._search import cosines
 from loom.stores.inmemory import InMemoryStore
 from loom.stores.sqlite import SqliteStore
-from loom.stores.sqlite.search import SearchCache
+from loom.stores.sqlite.index import SearchCache
 from loom.testing.conformance import MemoryStoreSuite
 from loom.testing.conformance.isolation import observe, random_trace
 from loom.testing.conformance.suite import ALICE, BOB, an_episode

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, Self, runtime_checkable
 
 from loom.core.checks import as_utc, check_id, check_text
 from loom.core.filter import Filter
@@ -226,9 +226,12 @@ class Around(str):
     turn before this one, None for the first.
     """
 
+    __slots__ = ("before",)
+
     before: str | None
 
-    def __new__(cls, text: str, before: str | None) -> Around:
+    def __new__(cls, text: str, before: str | None) -> Self:
+        """A key with this text, of a turn that follows the one with the id `before`."""
         made = super().__new__(cls, text)
         made.before = before
         return made

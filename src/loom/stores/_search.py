@@ -233,17 +233,17 @@ BEHIND = 2
 class Chain:
     """Who follows whom in the conversations of one user, by number. One thread at a time may use it."""
 
-    __slots__ = ("_after", "_around", "_before", "_is_linked", "_is_long", "_quoted", "_size", "_table", "_words") + (
-        "texts",
-        "words",
-    )
+    __slots__ = ("_around", "_is_linked", "_is_long", "_near", "_quoted", "_size", "_words", "texts", "words")
 
     def __init__(self, links: NDArray[Any]) -> None:
         self._size = 0
+        self._near: Numbers = np.zeros((0, 2 * checks.REACH), np.int64)
+        """The numbers before and behind each, nearest first; -1 where there is none."""
+        self._words, self._quoted, self._around = np.zeros((3, 0), np.int64)
+        self._is_linked, self._is_long = np.zeros((2, 0), np.bool_)
         self.texts = 0
         """How many turns have words around them; `words` is how many in all."""
         self.words = 0
-        self._table: Numbers = np.zeros((7, 0), np.int64)
         self.extend(links)
 
     def __len__(self) -> int:
@@ -252,40 +252,45 @@ class Chain:
     @property
     def nbytes(self) -> int:
         """How much memory it takes."""
-        return self._table.nbytes
+        return self._near.nbytes + 3 * self._words.nbytes + 2 * self._is_long.nbytes
 
     def extend(self, links: NDArray[Any]) -> None:
         """Add what is known of the next numbers."""
         first = self._size
         size = self._size = first + len(links)
-        self._table = _roomy(self._table, size, axis=1)
-        self._before, self._after, self._words, self._quoted, self._around, self._is_long, self._is_linked = self._table
+        for name in ("_near", "_words", "_quoted", "_around", "_is_linked", "_is_long"):
+            setattr(self, name, _roomy(getattr(self, name), size, axis=0))
         new = np.arange(first, size)
-        before = links["before"].astype(np.int64) - BEHIND
-        before[(before < 0) | (before >= size)] = -1
-        followed = before >= 0
-        self._before[new], self._after[new] = before, -1
-        self._after[before[followed]] = new[followed]
         self._is_linked[new], self._is_long[new] = links["before"] > 0, links["head"] > 0
         self._words[new] = links["words"]
         self._quoted[new] = np.where(links["head"] > 0, links["head"] - np.uint32(1), links["words"])
-        near = [places[places >= 0] for places in self._neighbours(new)]
-        self._measure(np.unique(np.concatenate([new, *near])) if first else new)
+        self._measure(self._order(new, links["before"].astype(np.int64) - BEHIND))
 
-    def _neighbours(self, numbers: Numbers) -> Iterator[Numbers]:
-        """The numbers at each distance, -1 where there is none."""
-        for step in (self._before, self._after):
-            places = numbers
-            for _ in range(checks.REACH):
-                places = np.where(places >= 0, step[places], -1)
-                yield places
+    def _order(self, new: Numbers, before: Numbers) -> Numbers:
+        """Put new numbers behind those before them; returns all that have other neighbours now."""
+        before[(before < 0) | (before >= self._size)] = -1
+        near, reach = self._near, checks.REACH
+        near[new] = -1
+        near[new, 0] = before
+        followed = before >= 0
+        near[before[followed], reach] = new[followed]
+        # Those behind the new ones are new: only what is before them changes as well, as far as they reach.
+        changed = [new]
+        for _ in range(reach):
+            places = near[changed[-1], 0]
+            changed.append(places[places >= 0])
+        numbers = np.unique(np.concatenate(changed))
+        for step in (0, reach):
+            for distance in range(step + 1, step + reach):
+                places = near[numbers, distance - 1]
+                near[numbers, distance] = np.where(places >= 0, near[places, step], -1)
+        return numbers
 
     def _measure(self, numbers: Numbers) -> None:
         """Count the words around these anew."""
-        around = self._words[numbers]
-        for places in self._neighbours(numbers):
-            around = around + np.where(places >= 0, self._quoted[places], 0)
-        around = around * self._is_linked[numbers]
+        near = self._near[numbers]
+        around = self._words[numbers] + np.where(near >= 0, self._quoted[near], 0).sum(axis=1)
+        around *= self._is_linked[numbers]
         old = self._around[numbers]
         self.texts += int(np.count_nonzero(around)) - int(np.count_nonzero(old))
         self.words += int(around.sum()) - int(old.sum())
@@ -293,34 +298,33 @@ class Chain:
 
     def around(self, numbers: Sequence[int]) -> list[list[int]]:
         """The turns around each of these and itself, in order; none where it is not linked."""
-        asked = np.asarray(numbers, np.int64)
-        back, far_back, next, far_next = (places.tolist() for places in self._neighbours(asked))
-        found = zip(far_back, back, numbers, next, far_next, self._is_linked[asked].tolist(), strict=True)
-        return [[place for place in places if place >= 0] if is_linked else [] for *places, is_linked in found]
+        found: list[list[int]] = []
+        for number in numbers:
+            before, behind = np.split(self._near[number], 2)
+            places: list[int] = [*before[::-1].tolist(), number, *behind.tolist()]
+            found.append([place for place in places if place >= 0] if self._is_linked[number] else [])
+        return found
 
     def entries(self, own: bytes, head: bytes, size: int) -> bytes:
         """The entries of a term around `size` numbers, made from those of their own texts and of the heads of texts."""
         texts, heads = np.frombuffer(own, ENTRIES), np.frombuffer(head, ENTRIES)
         check_largest(texts["number"], len(self))
         check_largest(heads["number"], len(self))
-        quoted = np.concatenate([texts[self._is_long[texts["number"]] == 0], heads])
-        numbers, times = [texts["number"].astype(np.int64)], [texts["times"].astype(np.int64)]
-        for places in self._neighbours(quoted["number"].astype(np.int64)):
-            is_there = places >= 0
-            numbers.append(places[is_there])
-            times.append(quoted["times"][is_there].astype(np.int64))
+        quoted = texts[~self._is_long[texts["number"]]]
+        quoted = np.concatenate([quoted, heads]) if len(heads) else quoted
         # One whole number for each: whose neighbourhood, then how often. Sorted, those of one lie together.
-        both = np.sort(np.concatenate(numbers) << 32 | np.concatenate(times))
-        places = both >> 32
-        both = both[(self._is_linked[places] > 0) & (places < size)]
-        places = both >> 32
-        starts = np.flatnonzero(np.diff(places, prepend=-1))
+        places = self._near[quoted["number"]] << 32 | quoted["times"].astype(np.int64)[:, np.newaxis]
+        both = np.concatenate([texts["number"].astype(np.int64) << 32 | texts["times"], places[places >= 0]])
+        both.sort()
+        numbers = both >> 32
+        starts = np.flatnonzero(np.diff(numbers, prepend=-1))
+        numbers = numbers[starts]
         found = np.empty(len(starts), ENTRIES)
-        found["number"] = places[starts]
+        found["number"] = numbers
+        found["length"] = np.minimum(self._around[numbers], MOST)
         if len(starts):
-            found["times"] = np.minimum(np.add.reduceat(both & 0xFFFFFFFF, starts), MOST)
-        found["length"] = np.minimum(self._around[places[starts]], MOST)
-        return found.tobytes()
+            found["times"] = np.minimum(np.add.reduceat(both & MOST, starts), MOST)
+        return found[self._is_linked[numbers] & (numbers < size)].tobytes()
 
 
 class PostingPart(NamedTuple):
@@ -424,8 +428,11 @@ Float32s: TypeAlias = NDArray[np.float32]
 SketchWords: TypeAlias = NDArray[np.uint64]
 _Scalar = TypeVar("_Scalar", bound=np.generic)
 
-EXACT_NUMBERS = 2**22
-"""Up to this many numbers (16,384 vectors of 256) all are compared; `benchmarks/README.md` says why."""
+EXACT_NUMBERS = 2**25
+"""Up to this many numbers (131,072 vectors of 256) all are compared, in 128 MiB; `benchmarks/README.md` says why."""
+READ_AT_ONCE = 2**21
+"""Of more numbers than this (8,192 vectors of 256), which take tens of milliseconds to read, stored sketches are read
+first; the vectors follow, so many at each search, until all of them are compared."""
 
 _BITS = 768
 SKETCH_WORDS = _BITS // 64
@@ -564,10 +571,10 @@ def _packed(products: Float32s) -> SketchWords:
 def _planes(dimension: int) -> Float32s:
     """The normals of the planes, always the same: as many as can be at right angles, then others, turned at random.
 
-    At right angles they tell more than if each were drawn by itself. Sketches are stored, so a change of the planes is a
-    change of the format of files.
+    At right angles they tell more than if each were drawn by itself. Sketches are stored, so that other planes would be
+    another format of files.
     """
-    chance = np.random.RandomState(0)  # noqa: NPY002 - the only one that is the same in every version of numpy
+    chance = np.random.RandomState(0)
     shape = (min(dimension, _BITS), dimension)
     turned = [_orthogonal(chance.standard_normal(shape)) for _ in range(-(-_BITS // dimension))]
     return np.concatenate(turned)[:_BITS].astype(np.float32)
@@ -576,9 +583,9 @@ def _planes(dimension: int) -> Float32s:
 def _orthogonal(matrix: Floats) -> Floats:
     """The rows, each turned to a right angle with all before it; without threads, and the same on every machine."""
     for place, row in enumerate(matrix):
-        row /= np.sqrt(np.vecdot(row, row))
-        row -= np.einsum("k,kj->j", np.vecdot(matrix[:place], row), matrix[:place])
-        row /= np.sqrt(np.vecdot(row, row))
+        unit = row / np.sqrt(np.vecdot(row, row))
+        turned = unit - np.einsum("k,kj->j", np.vecdot(matrix[:place], unit), matrix[:place])
+        matrix[place] = turned / np.sqrt(np.vecdot(turned, turned))
     return matrix
 
 

@@ -24,8 +24,7 @@ from loom.stores.base import UNREADABLE, DamagedData, described, reading
 from loom.stores.sqlite import checkpoints
 from loom.stores.sqlite import records as jobs
 from loom.stores.sqlite.connection import Database, one, rows
-from loom.stores.sqlite.rows import MOST_NUMBERS, SELECTED, Sizes, count_removal, from_row, number_of, row_of
-from loom.stores.sqlite.search import (
+from loom.stores.sqlite.index import (
     IndexChange,
     befores_of,
     binding,
@@ -34,6 +33,7 @@ from loom.stores.sqlite.search import (
     own_texts,
     stray_sketches,
 )
+from loom.stores.sqlite.rows import MOST_NUMBERS, SELECTED, Sizes, count_removal, from_row, number_of, row_of
 
 # Records, keys and jobs of a file that cannot be read: found one by one, and removed.
 

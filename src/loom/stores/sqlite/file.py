@@ -38,7 +38,7 @@ from loom.stores.sqlite.schema import check_file, migrate
 # Connections that read, each used by one thread at a time.
 
 MOST_READERS = 4
-"""How many reads run at once on one event loop, each in a thread: more wait for each other, and keep the loop waiting."""
+"""How many reads run at once on an event loop, each in a thread: more wait for each other, and the loop for them."""
 _MOST_IDLE = 8
 _LIMITER: RunVar[CapacityLimiter] = RunVar("loom readers of SQLite files")
 

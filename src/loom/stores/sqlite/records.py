@@ -18,6 +18,7 @@ from loom.stores._search import BEHIND, FIRST, OWN
 from loom.stores._sql import to_micros
 from loom.stores.base import UNREADABLE, DamagedData, LeaseRequest, described, reading
 from loom.stores.sqlite.connection import Database, Row, one, rows
+from loom.stores.sqlite.index import AROUND_KIND, IndexChange, drop_vector
 from loom.stores.sqlite.rows import (
     SELECTED,
     WRITTEN,
@@ -35,7 +36,6 @@ from loom.stores.sqlite.rows import (
     to_row,
     user_of,
 )
-from loom.stores.sqlite.search import AROUND_KIND, IndexChange, drop_vector
 
 _INSERT = f"INSERT INTO records (row, user, {', '.join(WRITTEN)}) VALUES (?, ?{', ?' * len(WRITTEN)})"
 _SESSION_ROWS = "SELECT row FROM records WHERE user = ? AND session_id = ? LIMIT ?"
@@ -137,7 +137,13 @@ def _set_keys(db: Database, user: int, scope: Scope, keys: Keys, index: IndexCha
                 db.execute("UPDATE records SET before = ? WHERE row = ?", (before, row))
                 index.link(number_of(row), before)
             wanted = text if text.strip() and before is None else None
-            _set_key(db, row, kind, stored.pop((row, kind), None), wanted, index)
+            old = stored.pop((row, kind), None)
+            if old is not None and old != wanted:
+                db.execute("DELETE FROM keys WHERE row = ? AND kind = ?", (row, kind))
+                index.remove(f"{OWN}.{kind}", number_of(row), old)
+            if wanted is not None and old != wanted:
+                db.execute("INSERT INTO keys VALUES (?, ?, ?)", (row, kind, text))
+                index.add(f"{OWN}.{kind}", number_of(row), text)
 
 
 BEFORE = ""
@@ -153,17 +159,6 @@ def _stored_keys(db: Database, given: Sequence[int]) -> dict[tuple[int, str], An
     found = rows(db, f"SELECT row, kind, text {sql} keys ON row = given.value", among)
     linked = rows(db, f"SELECT row, '{BEFORE}', before {sql} records ON row = given.value", among)
     return {(row, kind): value for row, kind, value in (*found, *linked)}
-
-
-def _set_key(db: Database, row: int, kind: str, old: str | None, text: str | None, index: IndexChange) -> None:
-    if old == text:
-        return
-    if old is not None:
-        db.execute("DELETE FROM keys WHERE row = ? AND kind = ?", (row, kind))
-        index.remove(f"{OWN}.{kind}", number_of(row), old)
-    if text is not None:
-        db.execute("INSERT INTO keys VALUES (?, ?, ?)", (row, kind, text))
-        index.add(f"{OWN}.{kind}", number_of(row), text)
 
 
 def _link(text: str, known: Mapping[str, int]) -> int | None:

@@ -26,13 +26,12 @@ from loom.protocols.embedder import Vector
 from loom.protocols.memory_store import DeadLetter, IndexDifference, Job, Lease, Query, SearchKeys
 from loom.stores import base
 from loom.stores.base import After, BaseMemoryStore, Bound, LeaseRequest, Owned, Write, Written
-from loom.stores.sqlite import check, records, search
-from loom.stores.sqlite import search as vectors
+from loom.stores.sqlite import check, index, records, search
 from loom.stores.sqlite.connection import Database, Durability, one, rows
 from loom.stores.sqlite.file import SqliteFile
+from loom.stores.sqlite.index import binding
 from loom.stores.sqlite.rows import SELECTED, all_users, check_epoch, condition, epoch_of, find_user, from_row, seen
 from loom.stores.sqlite.schema import MEMORY_PAGE_BYTES, VERSION, count_sessions, prepare
-from loom.stores.sqlite.search import binding
 
 # The description of a SQLite store and its guarantees.
 
@@ -59,7 +58,7 @@ def labels(db: Database) -> dict[str, str]:
 
 
 def search_keys(
-    db: Database, user: int, scope: Scope, ids: Iterable[str], cache: search.SearchCache
+    db: Database, user: int, scope: Scope, ids: Iterable[str], cache: index.SearchCache
 ) -> dict[str, SearchKeys]:
     """The keys and the vector of each of these records that the scope sees."""
     sql, values = seen(user, scope)
@@ -77,8 +76,8 @@ def search_keys(
         db, "SELECT k.row, kind, text FROM json_each(?) AS given CROSS JOIN keys AS k ON k.row = given.value", given
     ):
         keys[row][kind] = text
-    for row, text in search.texts_around(db, user, [row for _, row, _ in records], cache):
-        keys[row][search.AROUND_KIND] = text
+    for row, text in index.texts_around(db, user, [row for _, row, _ in records], cache):
+        keys[row][index.AROUND_KIND] = text
     with base.reading("a vector"):
         return {
             id: SearchKeys(keys[row], None if data is None else np.frombuffer(data, "<f4")) for id, row, data in records
@@ -223,9 +222,9 @@ class SqliteStore(BaseMemoryStore):
     Several stores, threads and processes may share a file. Opened at the first use, or by `async with`.
     `durability="full"` survives a power cut after every acknowledged write; `"fast"` survives the end of the process,
     and a power cut may take the last writes. `":memory:"` keeps everything in memory. Of a user with many vectors (more
-    than 16,384 of 256 numbers) only sketches are kept in memory: they choose candidates, which are compared exactly.
-    What is kept of a user's vectors and conversations takes at most `vector_cache_bytes` between searches. With `make_folder` the folder of a new
-    file is made with it.
+    than 131,072 of 256 numbers) only sketches are kept in memory: they choose candidates, which are compared exactly.
+    What is kept of users' vectors and conversations takes at most `vector_cache_bytes` between searches. With
+    `make_folder` the folder of a new file is made with it.
     """
 
     def __init__(
@@ -243,7 +242,7 @@ class SqliteStore(BaseMemoryStore):
         )
         self._view = self._file.view
         self._touches = TouchBuffer()
-        self._cache = search.SearchCache(vector_cache_bytes)
+        self._cache = index.SearchCache(vector_cache_bytes)
         self._bound_here: Bound | None = None  # the embedder that this object was bound to
 
     async def _open(self) -> None:
@@ -256,7 +255,7 @@ class SqliteStore(BaseMemoryStore):
         now, bound = self._clock.now(), None if query.vector is None else self._bound_here
 
         def find(db: Database) -> list[Hit]:
-            vectors.check_binding(db, bound)
+            index.check_binding(db, bound)
             return search.search(db, find_user(db, scope), scope, query, now=now, cache=self._cache)
 
         return await self._hits(scope, query, find)
@@ -265,7 +264,7 @@ class SqliteStore(BaseMemoryStore):
         now = self._clock.now()
 
         def find(db: Database, user: int) -> list[Hit]:
-            vectors.check_binding(db, self._bound_here)
+            index.check_binding(db, self._bound_here)
             return search.search_hybrid(db, user, scope, query, near=near, now=now, cache=self._cache)
 
         return await self._hits(scope, query, _of_user(scope, find, []))
@@ -275,7 +274,7 @@ class SqliteStore(BaseMemoryStore):
         now = self._clock.now()
 
         def find(db: Database, user: int) -> list[Hit]:
-            vectors.check_binding(db, self._bound_here)
+            index.check_binding(db, self._bound_here)
             return search.search_beside(db, user, scope, query, nearest, now=now, cache=self._cache)
 
         return await self._hits(scope, query, _of_user(scope, find, []))
@@ -352,7 +351,7 @@ class SqliteStore(BaseMemoryStore):
             await self._commit(self._touches.write)
 
     async def _bound(self) -> Bound | None:
-        return await self._view(vectors.binding)
+        return await self._view(index.binding)
 
     async def _bind(self, wanted: Bound) -> None:
         if self._bound_here != wanted:  # every call that uses vectors checks that it is still so
@@ -435,5 +434,5 @@ def _of_user(scope: Scope, action: Callable[[Database, int], _T], nothing: _T) -
 
 
 def _put_vectors(db: Database, bound: Bound | None, scope: Scope, given: Mapping[str, Vector]) -> None:
-    vectors.check_binding(db, bound)
-    vectors.put_vectors(db, find_user(db, scope), scope, given)
+    index.check_binding(db, bound)
+    index.put_vectors(db, find_user(db, scope), scope, given)
