@@ -7,11 +7,12 @@ import pytest
 from loom import open_memory
 from loom.core.checks import AROUND
 from loom.core.scope import Scope
-from loom.protocols.memory_store import Query
+from loom.protocols.memory_store import Around, Query
 from loom.stores.inmemory import InMemoryStore
 from loom.stores.sqlite import SqliteStore, index
+from loom.testing.conformance.suite import an_episode
 from loom.testing.fakes import FakeClock
-from tests.stores.sqlite_files import execute
+from tests.stores.sqlite_files import TO_FORMAT_3, execute
 
 pytestmark = pytest.mark.anyio
 
@@ -70,6 +71,49 @@ async def test_the_same_history_ranks_the_same_in_sqlite_and_in_memory(seed, tai
 def small_blocks(monkeypatch):
     monkeypatch.setattr(index, "BLOCK", 5)
     monkeypatch.setattr(index, "SKETCHES", (index.SKETCH_WORDS * 8 + 1) * 5)
+
+
+class PlainKeys(SqliteStore):
+    """Writes keys as an older Loom did."""
+
+    async def write(self, scope, **change):
+        keys = {id: {kind: str(text) for kind, text in texts.items()} for id, texts in change.pop("keys", {}).items()}
+        return await super().write(scope, keys=keys, **change)
+
+
+async def test_a_file_of_the_format_before_is_read_and_goes_on(tmp_path, monkeypatch):
+    path, said = tmp_path / "memory.db", [f"{word} number{n}" for n, word in enumerate(WORDS * 3)]
+    with monkeypatch.context() as patch:
+        patch.setattr(index, "TAIL", 1)
+        async with open_memory(PlainKeys(path), embedder="hash", with_facts=False) as memory:
+            for text in said:
+                await memory.remember(text, user_id="u", session_id="s")
+            before = await memory.store.search(USER, Query(text="tea jam", limit=50))
+    assert any("bm25.around" in hit.why for hit in before)
+    assert execute(path, "SELECT count(*) FROM keys WHERE kind = 'around'") == [(len(said),)]
+    execute(path, TO_FORMAT_3)
+    async with open_memory(f"sqlite:{path}", embedder="hash", with_facts=False) as memory:
+        assert await memory.store.search(USER, Query(text="tea jam", limit=50)) == before
+        assert (await memory.store.verify()).is_equal
+        for text in said:
+            await memory.remember(f"{text} again", user_id="u", session_id="s")
+        assert (await memory.store.verify()).is_equal
+        hits = await memory.store.search(USER, Query(text="again", limit=500))
+        assert len(hits) == len(said) + 2  # the last two of before have the first new one around them
+        repaired = await memory.store.verify(repair=True)
+        assert repaired.is_equal
+    assert execute(path, "SELECT count(*) FROM keys WHERE kind = 'around'") == [(len(said) - 2,)]
+
+
+async def test_a_turn_behind_an_unknown_one_keeps_its_text(tmp_path):
+    async with SqliteStore(tmp_path / "memory.db") as store:
+        await store.put(USER, an_episode("e1", "tea"))
+        await store.put_keys(USER, {"e1": {"around": Around("milk\ntea", before="gone")}})
+        assert [hit.item.id for hit in await store.search(USER, Query(text="milk"))] == ["e1"]
+        assert (await store.search_keys(USER, "e1"))["e1"].keys == {"around": "milk\ntea"}
+        await store.put_keys(USER, {"e1": {"around": Around("tea", before=None)}})
+        assert await store.search(USER, Query(text="milk")) == ()
+        assert (await store.search_keys(USER, "e1"))["e1"].keys == {"around": "tea"}
 
 
 async def test_the_words_of_neighbours_are_not_written_again(tmp_path):

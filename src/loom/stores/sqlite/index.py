@@ -120,10 +120,8 @@ class IndexChange:
 
     def _add(self, signal: str, number: int, text: str) -> None:
         words = self._words.add(signal, number, text)
-        if signal == OWN:
-            self._links[number]["words"] = words
-        elif signal == HEAD:
-            self._links[number]["head"] = words + 1
+        if signal in {OWN, HEAD}:
+            self._links[number] |= _counted(signal, words)
 
     def remove(self, signal: str, number: int, text: str) -> None:
         """Take a text out that was indexed like this."""
@@ -134,8 +132,13 @@ class IndexChange:
 
     def link(self, number: int, before: int | None) -> None:
         """Say what comes before a number; None takes it out of its conversation."""
-        self._links[number]["before"] = before or 0
+        known = self._links[number]
+        known["before"] = before or 0
         self._is_relinked |= number < self._size
+        if before and number < self._indexed and "words" not in known:  # an older Loom did not count its words
+            for signal, _, text in texts_of(self._db, self._user, number, number + 1):
+                if signal in {OWN, HEAD}:
+                    known |= _counted(signal, len(_words_of(text)))
 
     def flush(self, until: int | None = None) -> None:
         """Write the change, after the rows that it is about; `until` says how many numbers are to be indexed then."""
@@ -161,6 +164,15 @@ class IndexChange:
         bounds = row_of(user, _sketched_until(start)), row_of(user, _sketched_until(size))
         held = rows(db, "SELECT row, data FROM vectors WHERE row >= ? AND row < ?", *bounds)
         _write_sketches(db, user, {number_of(row): np.frombuffer(data, "<f4") for row, data in held})
+
+
+def _counted(signal: str, words: int) -> dict[str, int]:
+    """What the links say of a text with so many words."""
+    return {"words": words} if signal == OWN else {"head": words + 1}
+
+
+def _words_of(text: str) -> list[str]:
+    return [term for line in text.splitlines() for term in terms(line)]
 
 
 def texts_of(db: Database, user: int, start: int, end: int) -> Iterator[_Text]:
@@ -277,7 +289,7 @@ _TERMS = (
 def tail_of(db: Database, user: int, sizes: Sizes, start: int = 0) -> Iterator[tuple[str, int, list[str]]]:
     """The words of the texts that are not indexed yet, from `start` on; texts without any are left out."""
     for signal, number, text in texts_of(db, user, max(start, sizes.indexed), sizes.size):
-        if words := [term for line in text.splitlines() for term in terms(line)]:
+        if words := _words_of(text):
             yield signal, number, words
 
 
@@ -304,10 +316,8 @@ def links_of(db: Database, user: int, sizes: Sizes, start: int) -> NDArray[Any]:
         block = number_of(row)
         found[block : block + BLOCK] = np.frombuffer(data, LINKS)[: sizes.size - block]
     for signal, number, words in tail_of(db, user, sizes, start):
-        if signal == OWN:
-            found["words"][number] = len(words)
-        elif signal == HEAD:
-            found["head"][number] = len(words) + 1
+        for name, value in _counted(signal, len(words)).items() if signal in {OWN, HEAD} else ():
+            found[name][number] = value
     for number, before in befores_of(db, user, max(start, sizes.indexed), sizes.size):
         found["before"][number] = before
     return found[start:]
