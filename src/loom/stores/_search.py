@@ -275,11 +275,10 @@ class Chain:
         followed = before >= 0
         near[before[followed], reach] = new[followed]
         # Those behind the new ones are new: only what is before them changes as well, as far as they reach.
-        changed = [new]
-        for _ in range(reach):
-            places = near[changed[-1], 0]
-            changed.append(places[places >= 0])
-        numbers = np.unique(np.concatenate(changed))
+        numbers = new
+        for _ in range(reach if len(new) < self._size else 0):
+            places = near[numbers, 0]
+            numbers = np.asarray(sorted({*numbers.tolist(), *places[places >= 0].tolist()}), np.int64)
         for step in (0, reach):
             for distance in range(step + 1, step + reach):
                 places = near[numbers, distance - 1]
@@ -432,7 +431,7 @@ EXACT_NUMBERS = 2**25
 """Up to this many numbers (131,072 vectors of 256) all are compared, in 128 MiB; `benchmarks/README.md` says why."""
 READ_AT_ONCE = 2**21
 """Of more numbers than this (8,192 vectors of 256), which take tens of milliseconds to read, stored sketches are read
-first; the vectors follow, so many at each search, until all of them are compared."""
+first; the vectors follow, a quarter of it at each search, until all of them are compared."""
 
 _BITS = 768
 SKETCH_WORDS = _BITS // 64
@@ -470,6 +469,10 @@ class Vectors:
     def numbers(self) -> Numbers:
         """The number of each vector."""
         return self._numbers[: self._count]
+
+    def reserve(self, count: int) -> None:
+        """Make room for so many vectors, which are to be compared exactly."""
+        self._matrix = _roomy(self._matrix, count, axis=0)
 
     def append(self, numbers: list[int], block: Float32s) -> None:
         """Add vectors; where they are more than `exact_numbers`, the sketches of all are kept in their place."""
@@ -540,9 +543,11 @@ def _roomy(array: NDArray[_Scalar], needed: int, *, axis: int) -> NDArray[_Scala
     length = array.shape[axis]
     if needed <= length:
         return array
-    wider = [(0, 0)] * array.ndim
-    wider[axis] = (0, max(needed, length * 3 // 2) - length)
-    return np.pad(array, wider)
+    shape = list(array.shape)
+    shape[axis] = max(needed, length * 3 // 2)
+    wider = np.zeros(shape, array.dtype)  # what is not used yet takes no memory
+    wider[tuple(map(slice, array.shape))] = array
+    return wider
 
 
 def _differing(sketches: SketchWords, query: Float32s) -> NDArray[np.uint16]:

@@ -525,13 +525,14 @@ class _Held:
         missing = abs(gone - self.gone)
         allowed = 0 if self.vectors.is_exact else len(self.vectors) * _MOST_GONE
         are_many = self.vectors.is_exact and sizes.indexed * size > exact_numbers
-        if bound != self.bound or missing > allowed or are_many:
+        is_new = bound != self.bound or missing > allowed or are_many
+        if is_new:
             self.bound, self.gone, self.last = bound, gone, 0
             self.vectors, self.exact = Vectors(size, exact_numbers=exact_numbers), None
             if sizes.indexed * size > min(exact_numbers, READ_AT_ONCE):
                 self._load_sketches(db, user, sizes)
         self.last = self._append(self.vectors, db.execute(_NEW_VECTORS, (user, self.last, -1))) or self.last
-        if not self.vectors.is_exact and len(self.vectors) * size <= exact_numbers:
+        if not is_new and not self.vectors.is_exact and len(self.vectors) * size <= exact_numbers:
             self._fill(db, user, gone)
 
     def _append(self, vectors: Vectors, found: Iterable[Row]) -> int:
@@ -546,8 +547,9 @@ class _Held:
     def _fill(self, db: Database, user: int, gone: int) -> None:
         """Read some more of the vectors that only sketches are held of; when all are there, they take their place."""
         if self.exact is None or self.exact.gone != gone:
-            self.exact = _Filling(Vectors(self.bound[1] if self.bound else 0, exact_numbers=EXACT_NUMBERS), gone)
-        many = READ_AT_ONCE // (self.bound[1] if self.bound else 1)
+            self.exact = _Filling(Vectors(self.bound[1] if self.bound else 0), gone)
+            self.exact.vectors.reserve(len(self.vectors))
+        many = max(1, READ_AT_ONCE // 4 // (self.bound[1] if self.bound else 1))
         last = self._append(self.exact.vectors, db.execute(_NEW_VECTORS, (user, self.exact.last, many)))
         self.exact.last = last or self.exact.last
         if self.exact.last >= self.last:
