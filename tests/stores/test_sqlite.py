@@ -18,9 +18,8 @@ from loom.protocols.memory_store import KeepsJobs, KeepsKeys, KeepsVectors, Memo
 from loom.stores import _search
 from loom.stores.inmemory import InMemoryStore
 from loom.stores.sqlite import SqliteStore, index
-from loom.stores.sqlite.connection import connect, patiently, translate_errors
+from loom.stores.sqlite.connection import condition, connect, patiently, translate_errors
 from loom.stores.sqlite.records import change
-from loom.stores.sqlite.rows import condition
 from loom.stores.sqlite.schema import VERSION, migrate
 from loom.testing.conformance import MemoryStoreMachine, MemoryStoreSuite
 from loom.testing.conformance.isolation import observe, random_trace

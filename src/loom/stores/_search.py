@@ -230,7 +230,7 @@ FIRST = 1
 BEHIND = 2
 
 
-class Chain:
+class TurnOrder:
     """Who follows whom in the conversations of one user, by number. One thread at a time may use it."""
 
     __slots__ = ("_around", "_is_linked", "_is_long", "_near", "_quoted", "_size", "_words", "texts", "words")

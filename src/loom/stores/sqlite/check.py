@@ -23,7 +23,18 @@ from loom.stores._search import HEAD, LINKS, OWN, Posting, expected_postings, ru
 from loom.stores.base import UNREADABLE, DamagedData, described, reading
 from loom.stores.sqlite import checkpoints
 from loom.stores.sqlite import records as jobs
-from loom.stores.sqlite.connection import Database, one, rows
+from loom.stores.sqlite.connection import (
+    MOST_NUMBERS,
+    SELECTED,
+    Database,
+    Sizes,
+    count_removal,
+    from_row,
+    number_of,
+    one,
+    row_of,
+    rows,
+)
 from loom.stores.sqlite.index import (
     IndexChange,
     befores_of,
@@ -33,7 +44,6 @@ from loom.stores.sqlite.index import (
     own_texts,
     stray_sketches,
 )
-from loom.stores.sqlite.rows import MOST_NUMBERS, SELECTED, Sizes, count_removal, from_row, number_of, row_of
 
 # Records, keys and jobs of a file that cannot be read: found one by one, and removed.
 

@@ -31,13 +31,13 @@ from loom.stores._search import (
     OWN,
     READ_AT_ONCE,
     SKETCH_WORDS,
-    Chain,
     Float32s,
     Numbers,
     Place,
     PostingPart,
     SketchWords,
     TextChange,
+    TurnOrder,
     Vectors,
     check_numbers,
     cosines,
@@ -48,14 +48,17 @@ from loom.stores._search import (
     without,
 )
 from loom.stores.base import Bound, DamagedData, check_bound, reading
-from loom.stores.sqlite.connection import Database, Row, one, rows
-from loom.stores.sqlite.rows import (
+from loom.stores.sqlite.connection import (
     SELECTED,
+    Database,
+    Row,
     Sizes,
     find_rows,
     from_row,
     number_of,
+    one,
     row_of,
+    rows,
     sizes_of,
 )
 from loom.text.words import query_terms, terms
@@ -501,7 +504,7 @@ class _Held:
         self.vectors = Vectors(0, exact_numbers=exact_numbers)
         self.exact: _Filling | None = None
         self.linked = -1
-        self.chain = Chain(np.zeros(0, LINKS))
+        self.chain = TurnOrder(np.zeros(0, LINKS))
 
     @property
     def nbytes(self) -> int:
@@ -513,7 +516,7 @@ class _Held:
         """Bring in the turns that were written since; start anew where others changed."""
         (linked,) = one(db, "SELECT relinked FROM users WHERE user = ?", user) or (0,)
         if linked != self.linked:
-            self.linked, self.chain = int(linked), Chain(links_of(db, user, sizes, 0))
+            self.linked, self.chain = int(linked), TurnOrder(links_of(db, user, sizes, 0))
         elif len(self.chain) < sizes.size:
             self.chain.extend(links_of(db, user, sizes, len(self.chain)))
 
@@ -600,7 +603,7 @@ class SearchCache:
         return held
 
     @contextmanager
-    def chain(self, db: Database, user: int, sizes: Sizes) -> Generator[Chain]:
+    def chain(self, db: Database, user: int, sizes: Sizes) -> Generator[TurnOrder]:
         """Who follows whom in the conversations of the user. It may be newer than this view of the file."""
         held = self._of(user)
         with held.lock:

@@ -17,11 +17,11 @@ from loom.stores._record_table import Keys, check_version, lease_lost, new_jobs,
 from loom.stores._search import BEHIND, FIRST, OWN
 from loom.stores._sql import to_micros
 from loom.stores.base import UNREADABLE, DamagedData, LeaseRequest, described, reading
-from loom.stores.sqlite.connection import Database, Row, one, rows
-from loom.stores.sqlite.index import AROUND_KIND, IndexChange, drop_vector
-from loom.stores.sqlite.rows import (
+from loom.stores.sqlite.connection import (
     SELECTED,
     WRITTEN,
+    Database,
+    Row,
     condition,
     count_removal,
     find_rows,
@@ -30,12 +30,15 @@ from loom.stores.sqlite.rows import (
     from_row,
     make_user,
     number_of,
+    one,
     row_of,
+    rows,
     seen,
     sizes_of,
     to_row,
     user_of,
 )
+from loom.stores.sqlite.index import AROUND_KIND, IndexChange, drop_vector
 
 _INSERT = f"INSERT INTO records (row, user, {', '.join(WRITTEN)}) VALUES (?, ?{', ?' * len(WRITTEN)})"
 _SESSION_ROWS = "SELECT row FROM records WHERE user = ? AND session_id = ? LIMIT ?"

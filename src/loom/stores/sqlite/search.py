@@ -25,19 +25,20 @@ from loom.stores._search import (
 )
 from loom.stores._sql import Condition
 from loom.stores.base import reading
-from loom.stores.sqlite.connection import Database, rows
-from loom.stores.sqlite.index import NearestVectors, SearchCache, compared, dimension, direction, index_parts
-from loom.stores.sqlite.rows import (
+from loom.stores.sqlite.connection import (
     SELECTED,
     SQLITE,
+    Database,
     condition,
     find_rows,
     from_row,
     number_of,
     row_of,
+    rows,
     seen,
     sizes_of,
 )
+from loom.stores.sqlite.index import NearestVectors, SearchCache, compared, dimension, direction, index_parts
 
 DENSE = "dense"
 _TO_SPARE = 20

@@ -27,10 +27,22 @@ from loom.protocols.memory_store import DeadLetter, IndexDifference, Job, Lease,
 from loom.stores import base
 from loom.stores.base import After, BaseMemoryStore, Bound, LeaseRequest, Owned, Write, Written
 from loom.stores.sqlite import check, index, records, search
-from loom.stores.sqlite.connection import Database, Durability, one, rows
+from loom.stores.sqlite.connection import (
+    SELECTED,
+    Database,
+    Durability,
+    all_users,
+    check_epoch,
+    condition,
+    epoch_of,
+    find_user,
+    from_row,
+    one,
+    rows,
+    seen,
+)
 from loom.stores.sqlite.file import SqliteFile
 from loom.stores.sqlite.index import binding
-from loom.stores.sqlite.rows import SELECTED, all_users, check_epoch, condition, epoch_of, find_user, from_row, seen
 from loom.stores.sqlite.schema import MEMORY_PAGE_BYTES, VERSION, count_sessions, prepare
 
 # The description of a SQLite store and its guarantees.
