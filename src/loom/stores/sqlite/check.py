@@ -203,7 +203,7 @@ def _compare(db: Database, scope: Scope, user: _User, *, repair: bool) -> list[U
     wrong = (size != user.size) + (indexed != user.indexed) + (miscounted is not None)
     words = _words(db, scope, user._replace(size=size, indexed=indexed), wrong=wrong)
     vectors, bad = _vectors(db, user.number, scope)
-    if repair and not words.is_equal:
+    if repair and (not words.is_equal or vectors.extra):
         db.execute("UPDATE users SET next_number = ? WHERE user = ?", (size, user.number))
         _build(db, user.number, size)
     for row in bad if repair else ():
